@@ -1,0 +1,177 @@
+"""Build of everything that is not Python: proxies, launcher, hook and simulated driver.
+
+One table, ``BINARIES``, names each product, its sources and how it is linked. All of it runs inside
+containers with unknown (old) C libraries, so it is compiled by ``zig cc`` against glibc 2.17 or
+statically against musl; the cffi binding is an ordinary extension module.
+
+``python setup.py build_binaries`` rebuilds what is out of date, in place.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from glob import glob
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+from setuptools import Command, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
+
+ROOT = Path(__file__).resolve().parent
+MACHINE = os.environ.get("CGPU_BUILD_MACHINE", platform.machine())
+WARNINGS = ["-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes",
+            "-Wpointer-arith", "-Wwrite-strings", "-Wvla", "-Wconversion", "-Wno-sign-conversion"]  # fmt: skip
+CFLAGS = ["-std=gnu11", "-O2", "-g", "-fno-sanitize=all", "-I", "native", *WARNINGS]
+if os.environ.get("CGPU_WERROR"):
+    CFLAGS.append("-Werror")
+
+# A proxy finds its real library and its state through one absolute directory. The path is padded
+# with "/." so that cgpu-run can write another directory over it (cgpu_shim.relocate).
+BASE = "/dev/cgpu" + "/." * 100
+GLIBC = f"{MACHINE}-linux-gnu.2.17"
+MUSL = f"{MACHINE}-linux-musl"
+
+
+class Binary(NamedTuple):
+    """One product of the build: ``path`` linked from ``sources`` for zig's ``target``."""
+
+    path: str
+    sources: list[str]
+    target: str
+    flags: list[str]
+    needed: str | None = None  # absolute DT_NEEDED of a proxy
+
+
+def _shared(soname: str) -> list[str]:
+    return ["-shared", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE",
+            f"-Wl,-soname,{soname}", "-Wl,--no-undefined", "-lpthread", "-ldl"]  # fmt: skip
+
+
+def _proxy(soname: str, folder: str) -> Binary:
+    sources = sorted(glob(f"shim/{folder}/*.c") + glob("shim/*.c") + glob("native/*.c"))
+    flags = [*_shared(soname), "-I", "shim", "-ftls-model=initial-exec", f'-DCGPU_BASE="{BASE}"']
+    needed = f"{BASE}/real/{soname}"
+    return Binary(f"shim/cgpu_shim/_lib/{soname}", sources, GLIBC, flags, needed)
+
+
+def _sim(soname: str, folder: str) -> Binary:
+    sources = sorted(glob(f"tests/sim/{folder}/*.c") + glob("tests/sim/machine/*.c"))
+    flags = [*_shared(soname), "-Wl,-Bsymbolic", "-I", "tests/sim/machine", "-lm"]
+    return Binary(f"tests/sim/cgpu_sim/_lib/{soname}", sources, GLIBC, flags)
+
+
+def _static(name: str) -> Binary:
+    sources = sorted(glob(f"hook/{name}/*.c") + glob("hook/common/*.c"))
+    flags = ["-static", "-I", "hook/common"]
+    return Binary(f"hook/cgpu_hook/_bin/{name}", sources, MUSL, flags)
+
+
+BINARIES = [
+    _proxy("libcuda.so.1", "cuda"),
+    _proxy("libnvidia-ml.so.1", "nvml"),
+    _sim("libcuda.so.1", "cuda"),
+    _sim("libnvidia-ml.so.1", "nvml"),
+    _static("cgpu-runtime"),
+    _static("cgpu-hook"),
+]
+
+
+def _zig(*arguments: str) -> None:
+    subprocess.run([sys.executable, "-m", "ziglang", "cc", *arguments], check=True, cwd=ROOT)
+
+
+def _headers() -> list[str]:
+    folders = ("native", "shim", "hook", "tests/sim")
+    return [h for f in folders for kind in ("h", "def", "inc") for h in glob(f"{f}/**/*.{kind}", recursive=True)]  # fmt: skip
+
+
+def _out_of_date(binary: Binary, target: Path) -> bool:
+    if not target.exists():
+        return True
+    built = target.stat().st_mtime
+    inputs = [*binary.sources, *_headers(), "setup.py"]
+    return any((ROOT / path).stat().st_mtime > built for path in inputs)
+
+
+def build_binary(binary: Binary, target: Path) -> None:
+    """Compile and link ``binary`` into ``target`` unless it is newer than all its inputs."""
+    if not binary.sources or not _out_of_date(binary, target):
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    link = list(binary.flags)
+    if binary.needed is not None:
+        link += ["-Wl,--no-as-needed", str(_needed_stub(binary, target))]
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    _zig("-target", binary.target, *CFLAGS, "-o", str(temporary), *binary.sources, *link)
+    temporary.rename(target)
+
+
+def _needed_stub(binary: Binary, target: Path) -> Path:
+    """An empty library whose SONAME is the absolute path that the proxy's DT_NEEDED must name."""
+    folder = ROOT / "build" / f"needed-{MACHINE}"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / "empty.c"
+    source.write_text("extern int cgpu_empty;\n")
+    stub = folder / f"{target.name}.stub.so"
+    _zig("-target", binary.target, "-shared", "-o", str(stub), str(source), f"-Wl,-soname,{binary.needed}")  # fmt: skip
+    return stub
+
+
+class BuildBinaries(Command):
+    """Build the table in place, for development and for the tests."""
+
+    description = __doc__
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
+
+    def initialize_options(self) -> None: ...
+
+    def finalize_options(self) -> None: ...
+
+    def run(self) -> None:
+        for binary in BINARIES:
+            build_binary(binary, ROOT / binary.path)
+
+
+class BuildExt(build_ext):
+    """Extension modules without the interpreter's RUNPATH, which setuptools would leak into them."""
+
+    def build_extensions(self) -> None:
+        linker = [a for a in self.compiler.linker_so if not a.startswith(("-Wl,-rpath", "-Wl,--rpath"))]
+        self.compiler.linker_so = linker
+        self.compiler.runtime_library_dirs = []
+        super().build_extensions()
+
+
+class BuildPy(build_py):
+    """Python files, with the binaries beside them."""
+
+    def run(self) -> None:
+        self.run_command("build_binaries")
+        super().run()
+
+
+setup(
+    packages=["cgpu_env", "cgpu_native", "cgpu_shim", "cgpu_hook", "cgpu_cli", "cgpu_sim"],
+    package_dir={
+        "cgpu_native": "native/cgpu_native",
+        "cgpu_shim": "shim/cgpu_shim",
+        "cgpu_hook": "hook/cgpu_hook",
+        "cgpu_cli": "cli/cgpu_cli",
+        "cgpu_sim": "tests/sim/cgpu_sim",
+    },
+    package_data={
+        "cgpu_env": ["py.typed"],
+        "cgpu_native": ["py.typed", "*.pyi"],
+        "cgpu_shim": ["py.typed", "_lib/*"],
+        "cgpu_hook": ["py.typed", "_bin/*"],
+        "cgpu_cli": ["py.typed"],
+        "cgpu_sim": ["py.typed", "_lib/*"],
+    },
+    cffi_modules=["native/cgpu_native/build.py:ffibuilder"],
+    cmdclass={"build_binaries": BuildBinaries, "build_ext": BuildExt, "build_py": BuildPy},
+    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+)

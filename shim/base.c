@@ -1,0 +1,26 @@
+#include "base.h"
+
+#include <string.h>
+
+#include "status.h"
+
+/* The only object that holds the directory; relocation overwrites it in the file. */
+static const char base_directory[] = CGPU_BASE;
+
+int
+cgpu_base_path(char *path, size_t size, const char *name)
+{
+    /* The compiler must not know what the bytes are: in the file they may be others. */
+    const char *base = base_directory;
+    __asm__("" : "+r"(base) : : "memory");
+
+    size_t base_length = strlen(base);
+    size_t name_size = strlen(name) + 1;
+    if (base_length + 1 + name_size > size) {
+        return CGPU_EINVAL;
+    }
+    memcpy(path, base, base_length);
+    path[base_length] = '/';
+    memcpy(path + base_length + 1, name, name_size);
+    return CGPU_OK;
+}

@@ -1,0 +1,50 @@
+# `make help` lists the targets. `make demo` and `make test` are all a newcomer needs.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := cgpu_env native/cgpu_native shim/cgpu_shim hook/cgpu_hook cli/cgpu_cli tests/sim/cgpu_sim
+C_SOURCES = $(shell git ls-files 'native/*.[ch]' 'shim/*.[ch]' 'hook/*.[ch]' 'tests/**/*.[ch]' 'bench/*.[ch]')
+export CGPU_WERROR = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help build demo test lint types check-fast bench gpu-check clean
+
+help: ## show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.ready: pyproject.toml deploy/setup.sh
+	sh deploy/setup.sh base
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check -U pip "setuptools>=77" wheel "cffi>=1.17" "ziglang>=0.13"
+	$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
+	touch $@
+
+build: $(VENV)/.ready ## set up .venv and build every binary in place
+	$(BIN)/python setup.py -q build_binaries
+	$(BIN)/python setup.py -q build_ext --inplace
+
+demo: build ## two programs share one GPU (simulated if there is none)
+	$(BIN)/cgpu demo
+
+lint: build ## ruff, formatting, project rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: build ## mypy --strict
+	$(BIN)/mypy
+
+check-fast: lint types ## lint, types, unit and C tests
+	$(BIN)/python -m pytest -q -m "unit or c" tests
+
+test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
+	sh deploy/setup.sh test
+	$(BIN)/python -m pytest -m "not gpu" tests
+
+bench: build ## measure against no shim; results in bench/results and docs/benchmarks.md
+	$(BIN)/python -m bench
+
+gpu-check: build ## tests and measurements on a real GPU; results in bench/results
+	$(BIN)/python -m bench.gpu
+
+clean: ## remove what the build made
+	rm -rf build shim/cgpu_shim/_lib hook/cgpu_hook/_bin tests/sim/cgpu_sim/_lib tests/c/_build bench/_build

@@ -1,0 +1,38 @@
+#!/bin/sh
+# Install the system packages that a Debian 12 or Ubuntu 22.04+ machine may lack.
+#   base: what the build needs.   test: also the container engines that the system tests start.
+set -eu
+
+base="gcc libc6-dev python3-dev python3-venv git"
+test="$base clang-format debootstrap busybox-static musl-tools docker.io runc crun containerd podman fuse-overlayfs"
+
+missing() {
+    for package in $1; do
+        dpkg-query -W -f='${Status}\n' "$package" 2>/dev/null | grep -q '^install ok installed' ||
+            printf '%s ' "$package"
+    done
+}
+
+command -v dpkg-query >/dev/null 2>&1 || exit 0 # not Debian: the user brings a compiler and Python headers
+case "${1:-base}" in
+    base) wanted=$(missing "$base") ;;
+    test) wanted=$(missing "$test") ;;
+    *) echo "setup.sh: unknown set \"$1\": expected base or test" >&2; exit 2 ;;
+esac
+[ -n "$wanted" ] || exit 0
+if [ "$(id -u)" != 0 ]; then
+    echo "setup.sh: missing packages: $wanted- install them with: sudo apt-get install $wanted" >&2
+    exit 1
+fi
+echo "installing: $wanted"
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+# Packages that start a service on installation must not: tests start their own engines.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod +x "$policy"
+    trap 'rm -f "$policy"' EXIT
+fi
+# shellcheck disable=SC2086 # a list of names
+apt-get install -y -qq --no-install-recommends $wanted >/dev/null

@@ -1,0 +1,10 @@
+"""The vocabulary of cgpu: a container's environment variables, their units and their meaning.
+
+Standard library only, and little of it: this is imported whenever a container starts.
+"""
+
+from cgpu_env.devices import Gpu
+from cgpu_env.errors import CgpuError, EnvError
+from cgpu_env.request import GpuShare, Request, environment, parse_request
+
+__all__ = ["CgpuError", "EnvError", "Gpu", "GpuShare", "Request", "environment", "parse_request"]

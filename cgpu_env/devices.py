@@ -1,0 +1,78 @@
+"""Which GPUs a container sees: indices, UUIDs, unique prefixes of UUIDs, or all (SPEC ENV-5)."""
+
+from __future__ import annotations
+
+from cgpu_env.errors import EnvError, refused
+from cgpu_env.record import NamedTuple
+from cgpu_env.values import integer, items
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VENDOR = "GPU-"
+_MAX_INDEX = 9999
+_ALLOWED = "expected all, or a comma list of GPU indices or UUIDs such as 0,1"
+
+
+class Gpu(NamedTuple):
+    """A GPU of the node; ``memory_bytes`` is its total as the driver reports it."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    uuid: str
+    memory_bytes: int
+
+
+def check(variable: str, value: str) -> list[str]:
+    """The items of a list of devices, or ``["all"]``; refuses what no node could ever satisfy."""
+    names = items(value)
+    if names == ["all"]:
+        return names
+    for name in names:
+        if not name or name == "all" or not (name.isascii() and name.replace("-", "").isalnum()):
+            raise refused(variable, value, _ALLOWED)
+        if name.isdecimal() and integer(name, _MAX_INDEX) is None:
+            raise refused(variable, value, f"{_ALLOWED}; {name[:20]} is not an index")
+    return names
+
+
+def select(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """The GPUs that ``value`` names, in its order; each at most once."""
+    names = check(variable, value)
+    if not gpus:
+        raise refused(variable, value, "this node has no GPU")
+    if names == ["all"]:
+        return list(gpus)
+    chosen: list[Gpu] = []
+    for name in names:
+        gpu = _find(variable, value, name, gpus)
+        if gpu in chosen:
+            raise refused(variable, value, f"{name} names GPU {gpu.index} a second time")
+        chosen.append(gpu)
+    return chosen
+
+
+def _find(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
+    index = integer(name, _MAX_INDEX)
+    if index is not None:
+        found = [gpu for gpu in gpus if gpu.index == index]
+    else:
+        found = [gpu for gpu in gpus if _is_prefix(name, gpu.uuid)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        indices = ", ".join(str(gpu.index) for gpu in found)
+        raise refused(
+            variable, value, f"{name} is the start of more than one UUID (GPUs {indices})"
+        )
+    raise _unknown(variable, value, name, gpus)
+
+
+def _is_prefix(name: str, uuid: str) -> bool:
+    wanted, whole = name.lower(), uuid.lower()
+    return whole.startswith(wanted) or whole.removeprefix(VENDOR.lower()).startswith(wanted)
+
+
+def _unknown(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> EnvError:
+    here = ", ".join(str(gpu.index) for gpu in gpus)
+    return refused(variable, value, f"no GPU {name[:60]} here; this node has GPUs {here}")

@@ -1,0 +1,38 @@
+"""The root of every error that cgpu reports to a user."""
+
+from __future__ import annotations
+
+REFUSED = 2
+_SHOWN = 60
+
+
+class CgpuError(Exception):
+    """Something the user has to know, as one sentence; only a ``main`` prints it and exits.
+
+    Attributes:
+        exit_code: the exit status of a command that ends with this error.
+        hint: what to do about it, or an empty string.
+    """
+
+    exit_code = REFUSED
+
+    def __init__(self, message: str, *, hint: str = "", exit_code: int = REFUSED) -> None:
+        super().__init__(message)
+        self.hint = hint
+        self.exit_code = exit_code
+
+
+class EnvError(CgpuError):
+    """A container's environment asks for something that is not allowed."""
+
+
+def shown(value: str) -> str:
+    """``value`` as it may stand in a one-line message: printable, and cut when it is long."""
+    cut = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def refused(variable: str, value: str | None, allowed: str) -> EnvError:
+    """The error for a ``variable`` with ``value`` (None: not set) where ``allowed`` holds."""
+    given = f"{variable}={shown(value)}" if value is not None else f"{variable} is not set"
+    return EnvError(f"{given}: {allowed}")

@@ -1,0 +1,101 @@
+"""The node's configuration, ``/etc/cgpu/config.toml``.
+
+::
+
+    [node]
+    max_inst = 20          # containers on a GPU, and the sum of their weights: 1..25
+    default_memsize = 0    # cap in bytes of a container that names none; 0: no cap
+    overcommit = false     # true: caps on a GPU may add up to more than its memory
+
+    [driver]
+    library_dir = "/usr/lib/x86_64-linux-gnu"
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.record import NamedTuple
+from cgpu_env.request import DEFAULT_MAX_INST
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+CONFIG_PATH = "/etc/cgpu/config.toml"
+LARGEST_MAX_INST = 25
+_LARGEST_BYTES = 1 << 60
+
+
+class Config(NamedTuple):
+    """What the administrator decided; the defaults hold where the file says nothing."""
+
+    max_inst: int = DEFAULT_MAX_INST
+    default_memsize: int = 0
+    overcommit: bool = False
+    library_dir: str | None = None
+
+
+def _whole(least: int, most: int) -> Callable[[object], bool]:
+    return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most
+
+
+# name: (table, what is allowed in words, the check)
+_KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
+    "max_inst": (
+        "node",
+        f"a whole number from 1 to {LARGEST_MAX_INST}",
+        _whole(1, LARGEST_MAX_INST),
+    ),
+    "default_memsize": ("node", "a whole number of bytes, 0 or more", _whole(0, _LARGEST_BYTES)),
+    "overcommit": ("node", "true or false", lambda v: isinstance(v, bool)),
+    "library_dir": (
+        "driver",
+        "the absolute path of a directory",
+        lambda v: isinstance(v, str) and v.startswith("/"),
+    ),
+}
+
+
+def load_config(path: str = CONFIG_PATH) -> Config:
+    """Read and check the configuration; the defaults where there is no such file.
+
+    Raises:
+        CgpuError: one sentence that names the file, the key, the value and what is allowed.
+    """
+    if not os.path.exists(path):
+        return Config()
+    values: dict[str, Any] = {}
+    for table, entries in _parse(path).items():
+        if table not in ("node", "driver") or not isinstance(entries, dict):
+            raise CgpuError(f"{path}: {table}: expected the tables [node] and [driver] only")
+        for key, value in entries.items():
+            values[key] = _checked(path, table, key, value)
+    return Config(**values)
+
+
+def _parse(path: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        with open(path, "rb") as file:
+            return tomllib.load(file)
+    except OSError as error:
+        raise CgpuError(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise CgpuError(f"{path}: not TOML: {error}") from None
+
+
+def _checked(path: str, table: str, key: str, value: object) -> object:
+    known = _KEYS.get(key)
+    if known is None or known[0] != table:
+        names = ", ".join(name for name, (where, _, _) in _KEYS.items() if where == table)
+        raise CgpuError(f"{path}: [{table}] has no key {key}: expected one of {names}")
+    if not known[2](value):
+        raise CgpuError(f"{path}: {key} = {str(value)[:60]}: expected {known[1]}")
+    return value

@@ -1,0 +1,133 @@
+"""Find out the facts about a node: run the probe under a time limit and write ``node.json``."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from fcntl import LOCK_EX, flock
+from pathlib import Path
+from typing import Any
+
+from cgpu_env.errors import CgpuError
+from cgpu_hook import driver
+from cgpu_hook.node import read_facts
+from cgpu_hook.paths import write_atomically
+
+# A driver that initialises many GPUs without the persistence daemon takes several seconds each.
+TIME_LIMIT_SECONDS = 120
+_PROBE = Path(__file__).with_name("probe.py")
+_COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
+
+
+def discover(
+    state_dir: str, folder: str, identity: dict[str, Any], *, refresh: bool = False
+) -> dict[str, Any]:
+    """Ask the driver in ``folder`` and keep the answer as ``node.json``.
+
+    Of several that come at once one asks, and the others read what it wrote.
+
+    Raises:
+        CgpuError: the driver does not answer, or the state directory cannot be written.
+    """
+    path = f"{state_dir}/node.json"
+    try:
+        with open(f"{state_dir}/node.lock", "wb") as lock:
+            flock(lock, LOCK_EX)
+            known = None if refresh else read_facts(path)
+            if known is not None and known["identity"] == identity:
+                return known
+            facts = {"identity": identity, **_ask(folder)}
+            write_atomically(path, json.dumps(facts, indent=1).encode())
+            return facts
+    except OSError as error:
+        raise CgpuError(f"state directory {state_dir}: {error.strerror}") from None
+
+
+def _ask(folder: str) -> dict[str, Any]:
+    libraries = driver.libraries(folder)
+    facts, error = _probe("facts", folder)
+    if facts is None:
+        raise CgpuError(f"the NVIDIA driver in {folder} does not answer: {error}")
+    contexts, error = _probe("contexts", folder)
+    notes = []
+    if contexts is None:
+        notes.append(f"what a CUDA context costs is not known, so none is charged: {error}")
+    version = facts["driver_version"]
+    manifest = _manifest(folder)
+    gpus = []
+    for gpu in facts["gpus"]:
+        minor = gpu.pop("minor")
+        gpu["context_bytes"] = (contexts or {}).get(gpu["uuid"], 0)
+        gpu["device_nodes"] = _gpu_nodes(folder, manifest, gpu["index"], minor)
+        gpus.append(gpu)
+    return {
+        "driver_version": version,
+        "libraries": libraries,
+        "companions": driver.companions(folder, version),
+        "gpus": gpus,
+        "device_nodes": _common_nodes(folder, manifest),
+        "notes": notes,
+    }
+
+
+def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
+    """What the probe printed, or None and why it did not."""
+    command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
+    # Pinned: neither a container's environment nor a user's may point the driver elsewhere.
+    # PCI_BUS_ID makes CUDA count the GPUs as NVML does.
+    environment = {"LD_LIBRARY_PATH": folder, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "LC_ALL": "C"}
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: a process stuck in the kernel does not die
+        return None, f"no answer within {TIME_LIMIT_SECONDS} s"
+    if process.returncode < 0:
+        return None, f"it died by signal {-process.returncode}"
+    if process.returncode > 0:
+        lines = err.decode(errors="replace").strip().splitlines()
+        return None, lines[-1] if lines else f"exit status {process.returncode}"
+    return json.loads(out), ""
+
+
+def _manifest(folder: str) -> dict[str, Any] | None:
+    """The device nodes that ``driver.json`` in a driver directory names, if it is there."""
+    path = Path(folder, "driver.json")
+    if not path.exists():
+        return None
+    try:
+        nodes: dict[str, Any] = json.loads(path.read_bytes())["device_nodes"]
+        for entry in (*nodes["common"], *(node for gpu in nodes["gpus"] for node in gpu)):
+            if not {"host", "container"} <= set(entry):
+                raise KeyError
+    except (ValueError, TypeError, KeyError):
+        raise CgpuError(f"{path}: expected device_nodes with common and gpus") from None
+    return nodes
+
+
+def _pairs(folder: str, entries: list[dict[str, str]]) -> list[list[str]]:
+    return [[os.path.join(folder, entry["host"]), entry["container"]] for entry in entries]  # noqa: PTH118
+
+
+def _common_nodes(folder: str, manifest: dict[str, Any] | None) -> list[list[str]]:
+    if manifest is not None:
+        return _pairs(folder, manifest["common"])
+    return [[node, node] for node in _COMMON_NODES if Path(node).exists()]
+
+
+def _gpu_nodes(
+    folder: str, manifest: dict[str, Any] | None, index: int, minor: int
+) -> list[list[str]]:
+    if manifest is None:
+        return [[f"/dev/nvidia{minor}", f"/dev/nvidia{minor}"]]
+    gpus = manifest["gpus"]
+    return _pairs(folder, gpus[index]) if index < len(gpus) else []

@@ -1,0 +1,100 @@
+"""Which files make up a driver installation, and where to look for one."""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.errors import CgpuError
+
+CUDA = "libcuda.so.1"
+NVML = "libnvidia-ml.so.1"
+OPENCL = "libnvidia-opencl.so.1"  # talks to the devices itself: masked, never handed out
+PROXIED = (CUDA, NVML)
+
+SEARCHED = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib64/nvidia",
+    "/usr/lib",
+    "/usr/lib/nvidia",
+    "/usr/lib/x86_64-linux-gnu/nvidia/current",
+    "/usr/lib/aarch64-linux-gnu/nvidia/current",
+    "/usr/local/nvidia/lib64",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/run/nvidia/driver/usr/lib/x86_64-linux-gnu",
+    "/run/nvidia/driver/usr/lib64",
+    "/home/kubernetes/bin/nvidia/lib64",
+    "/opt/nvidia/lib64",
+)
+# Their 64-bit proxies would not load there: libraries of these directories are masked instead.
+SEARCHED_32_BIT = (
+    "/usr/lib/i386-linux-gnu",
+    "/usr/lib32",
+    "/usr/lib/i386-linux-gnu/nvidia/current",
+)
+
+# Loaded by the two libraries by name; {} is the driver's version.
+_COMPANIONS = (
+    "libnvidia-ptxjitcompiler.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-nvvm70.so.4",
+    "libnvidia-gpucomp.so.{}",
+    "libnvidia-tileiras.so.{}",
+    "libcudadebugger.so.1",
+    "libnvcuvid.so.1",
+    "libnvidia-encode.so.1",
+    "libnvidia-opticalflow.so.1",
+    "libnvidia-cfg.so.1",
+    "libnvidia-allocator.so.1",
+)
+_LARGEST_PROXY = 4 << 20
+
+
+def find_driver_dir() -> str:
+    """The first usual directory with both libraries.
+
+    Raises:
+        CgpuError: there is none.
+    """
+    for folder in SEARCHED:
+        if all(os.path.exists(f"{folder}/{soname}") for soname in PROXIED):
+            return folder
+    raise CgpuError(
+        "no NVIDIA driver found on this machine",
+        hint=f"{CUDA} and {NVML} may be anywhere: name their directory with --driver-dir,"
+        " or as driver.library_dir in /etc/cgpu/config.toml",
+    )
+
+
+def libraries(driver_dir: str) -> dict[str, str]:
+    """SONAME -> the file behind it, for the two libraries that get a proxy.
+
+    Raises:
+        CgpuError: one is missing, or is a proxy: this runs inside a cgpu container or session.
+    """
+    found = {}
+    for soname in PROXIED:
+        path = os.path.realpath(f"{driver_dir}/{soname}")
+        if not os.path.isfile(path):
+            raise CgpuError(f"driver directory {driver_dir}: no {soname} there")
+        if _is_proxy(path, soname):
+            raise CgpuError("already inside a cgpu container or session: a share is not divided")
+        found[soname] = path
+    return found
+
+
+def companions(driver_dir: str, version: str) -> dict[str, str]:
+    """SONAME -> file of the libraries that the driver loads when it needs them."""
+    names = [name.format(version) for name in _COMPANIONS]
+    paths = {name: os.path.realpath(f"{driver_dir}/{name}") for name in names}
+    return {name: path for name, path in paths.items() if os.path.isfile(path)}
+
+
+def _is_proxy(path: str, soname: str) -> bool:
+    """Whether ``path`` loads a real library from a base directory, which only our proxies do."""
+    if os.stat(path).st_size > _LARGEST_PROXY:
+        return False
+    with open(path, "rb") as file:
+        return f"/real/{soname}\0".encode() in file.read()

@@ -1,0 +1,151 @@
+"""Facts about this node's driver and GPUs, kept so that no container start waits for the driver.
+
+``<state>/node.json`` holds them, valid for one boot and for the very files they were asked of. It is
+made by the first to need it: by ``cgpu probe``, an installer, or the first container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.record import NamedTuple
+from cgpu_hook import driver
+from cgpu_hook.config import CONFIG_PATH, load_config
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.config import Config
+
+VERSION = 1
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+class DeviceNode(NamedTuple):
+    """A device file of the host and where a container sees it."""
+
+    host: str
+    container: str
+
+
+class NodeGpu(NamedTuple):
+    """A GPU; ``device_nodes`` are those of this GPU alone."""
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    uuid: str
+    name: str
+    memory_bytes: int
+    context_bytes: int
+    device_nodes: tuple[DeviceNode, ...]
+
+
+class Node(NamedTuple):
+    """A node: its driver's files, its GPUs and the administrator's configuration.
+
+    Attributes:
+        driver_version: as the driver reports it.
+        driver_dir: where libcuda.so.1 and libnvidia-ml.so.1 are looked up.
+        libraries: SONAME -> real file, for the two libraries that get a proxy.
+        companions: SONAME -> real file, of what these two load by name.
+        gpus: in the order of their indices.
+        device_nodes: those that every container with a GPU needs.
+        max_inst: containers on a GPU, and the sum of their weights.
+        default_memsize: cap in bytes of a container that names none; 0: none.
+        overcommit: whether caps on a GPU may add up to more than its memory.
+        notes: what could not be found out, one sentence each.
+    """
+
+    driver_version: str
+    driver_dir: str
+    libraries: dict[str, str]
+    companions: dict[str, str]
+    gpus: tuple[NodeGpu, ...]
+    device_nodes: tuple[DeviceNode, ...]
+    max_inst: int
+    default_memsize: int
+    overcommit: bool
+    notes: tuple[str, ...] = ()
+
+
+def load_node(
+    state_dir: str,
+    driver_dir: str | None = None,
+    *,
+    config_path: str = CONFIG_PATH,
+    refresh: bool = False,
+) -> Node:
+    """The facts about this node, from ``node.json`` where it is valid.
+
+    Args:
+        state_dir: an existing state directory (``paths.open_state``).
+        driver_dir: directory of the driver's libraries; None: as configured, else searched.
+        config_path: the configuration file.
+        refresh: ask the driver again, whatever ``node.json`` says.
+
+    Raises:
+        CgpuError: no driver, it does not answer, or the configuration is wrong.
+    """
+    config = load_config(config_path)
+    given = driver_dir or config.library_dir
+    folder = os.path.abspath(given) if given else driver.find_driver_dir()
+    path = f"{state_dir}/node.json"
+    identity = _identity(folder)
+    facts = None if refresh else read_facts(path)
+    if facts is None or facts["identity"] != identity:
+        from cgpu_hook.discovery import discover  # rare, and heavy
+
+        facts = discover(state_dir, folder, identity, refresh=refresh)
+    return _node(facts, config)
+
+
+def _identity(folder: str) -> dict[str, Any]:
+    """What must be the same for facts to hold: the boot, and the files behind the names."""
+    with open(BOOT_ID) as file:
+        boot = file.read().strip()
+    files: dict[str, list[int]] = {}
+    for name in (*driver.PROXIED, "driver.json"):
+        try:
+            facts = os.stat(f"{folder}/{name}")
+        except OSError as error:
+            if name in driver.PROXIED:
+                message = f"driver directory {folder}: {name}: {error.strerror}"
+                raise CgpuError(message) from None
+        else:
+            files[name] = [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
+    return {"version": VERSION, "boot": boot, "driver_dir": folder, "files": files}
+
+
+def read_facts(path: str) -> dict[str, Any] | None:
+    """The JSON object at ``path`` if it is one of ours; None where it is missing or damaged."""
+    try:
+        with open(path, "rb") as file:
+            facts = json.load(file)
+        return facts if facts["identity"]["version"] == VERSION else None
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _device_nodes(pairs: list[list[str]]) -> tuple[DeviceNode, ...]:
+    return tuple(DeviceNode(*pair) for pair in pairs)
+
+
+def _node(facts: dict[str, Any], config: Config) -> Node:
+    gpus = [
+        NodeGpu(**{**gpu, "device_nodes": _device_nodes(gpu["device_nodes"])})
+        for gpu in facts["gpus"]
+    ]
+    return Node(
+        driver_version=facts["driver_version"],
+        driver_dir=facts["identity"]["driver_dir"],
+        libraries=facts["libraries"],
+        companions=facts["companions"],
+        gpus=tuple(gpus),
+        device_nodes=_device_nodes(facts["device_nodes"]),
+        max_inst=config.max_inst,
+        default_memsize=config.default_memsize,
+        overcommit=config.overcommit,
+        notes=tuple(facts["notes"]),
+    )

@@ -1,0 +1,63 @@
+"""Where cgpu keeps its state on this host, and whether that place can be trusted."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from cgpu_env.errors import CgpuError
+
+ROOT_STATE = "/run/cgpu"
+
+
+def default_state_dir() -> str:
+    """``/run/cgpu`` for root; a user's runtime directory, else one in ``/tmp``, for others."""
+    if os.geteuid() == 0:
+        return ROOT_STATE
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    return f"{runtime}/cgpu" if runtime.startswith("/") else f"/tmp/cgpu-{os.geteuid()}"  # noqa: S108
+
+
+def open_state(given: str | None = None) -> str:
+    """The state directory, made if it is missing; absolute, without symbolic links.
+
+    Args:
+        given: the directory that the user named, or None for the default.
+
+    Raises:
+        CgpuError: it cannot be made, or somebody else owns it or can write to it.
+    """
+    # A link is followed only where the user named it: the default in /tmp may be anybody's.
+    path = os.path.realpath(given) if given else default_state_dir()
+    try:
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        facts = os.lstat(path)
+    except OSError as error:
+        raise CgpuError(f"state directory {path}: {error.strerror}") from None
+    if not stat.S_ISDIR(facts.st_mode):
+        raise CgpuError(f"state directory {path}: not a directory")
+    if facts.st_uid != os.geteuid():
+        raise CgpuError(f"state directory {path}: owned by user {facts.st_uid}, not by you")
+    if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CgpuError(f"state directory {path}: other users can write to it")
+    return os.path.realpath(path)
+
+
+def write_atomically(path: str, data: bytes, mode: int = 0o600) -> None:
+    """Put ``data`` at ``path`` in one step: readers see the old file or the new one, whole.
+
+    The caller holds a lock: what a killed writer left is overwritten.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    temporary = f"{path}.new"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    fd = os.open(temporary, flags, mode)
+    try:
+        with open(fd, "wb") as file:
+            file.write(data)
+        os.rename(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

@@ -1,0 +1,148 @@
+"""Ask the driver what this node is; run as a program of its own, because the driver may hang.
+
+``python -I -S probe.py facts|contexts DRIVER_DIR`` prints one JSON object. ``facts`` asks NVML and is
+quick. ``contexts`` makes a CUDA context on each GPU and sees what it costs, which is the only way
+to know. Standard library only; nothing of cgpu is imported, so that it runs isolated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAX_PROCESSES = 1024
+_NOT_AVAILABLE = (1 << 64) - 1
+_SETTLE_SECONDS = 0.2
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (
+        ("total", ctypes.c_uint64),
+        ("free", ctypes.c_uint64),
+        ("used", ctypes.c_uint64),
+    )
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_uint64),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class _Library:
+    """A driver library whose calls raise when they fail."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path, mode=os.RTLD_NOW)
+
+    def call(self, name: str, *arguments: object) -> None:
+        status = getattr(self._library, name)(*arguments)
+        if status != 0:
+            sys.exit(f"{name} gave error {status}")
+
+    def text(self, name: str, *arguments: object) -> str:
+        buffer = ctypes.create_string_buffer(96)
+        self.call(name, *arguments, buffer, ctypes.c_uint(96))
+        return buffer.value.decode()
+
+
+def _handles(nvml: _Library) -> Iterator[tuple[int, ctypes.c_void_p]]:
+    count = ctypes.c_uint()
+    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+    for index in range(count.value):
+        handle = ctypes.c_void_p()
+        nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(handle))
+        yield index, handle
+
+
+def _memory(nvml: _Library, handle: ctypes.c_void_p) -> _Memory:
+    memory = _Memory()
+    nvml.call("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    return memory
+
+
+def _facts(nvml: _Library) -> dict[str, object]:
+    gpus = []
+    for index, handle in _handles(nvml):
+        minor = ctypes.c_uint()
+        nvml.call("nvmlDeviceGetMinorNumber", handle, ctypes.byref(minor))
+        gpus.append(
+            {
+                "index": index,
+                "uuid": nvml.text("nvmlDeviceGetUUID", handle),
+                "name": nvml.text("nvmlDeviceGetName", handle),
+                "memory_bytes": _memory(nvml, handle).total,
+                "minor": minor.value,
+            }
+        )
+    return {"driver_version": nvml.text("nvmlSystemGetDriverVersion"), "gpus": gpus}
+
+
+def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
+    """What NVML says this process holds; 0 where it does not say."""
+    processes = (_Process * _MAX_PROCESSES)()
+    count = ctypes.c_uint(_MAX_PROCESSES)
+    name = "nvmlDeviceGetComputeRunningProcesses_v3"
+    nvml.call(name, handle, ctypes.byref(count), processes)
+    own = [p.used for p in processes[: count.value] if p.pid == os.getpid()]
+    return sum(used for used in own if used != _NOT_AVAILABLE)
+
+
+def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
+    cuda.call("cuInit", ctypes.c_uint(0))
+    count = ctypes.c_int()
+    cuda.call("cuDeviceGetCount", ctypes.byref(count))
+    found = {}
+    for ordinal in range(count.value):
+        device, uuid = ctypes.c_int(), (ctypes.c_uint8 * 16)()
+        cuda.call("cuDeviceGet", ctypes.byref(device), ctypes.c_int(ordinal))
+        cuda.call("cuDeviceGetUuid", uuid, device)
+        found[bytes(uuid).hex()] = device
+    return found
+
+
+def _contexts(nvml: _Library, cuda: _Library) -> dict[str, int]:
+    """UUID -> bytes that one context costs; by NVML's figure for this process if it gives one."""
+    devices = _devices(cuda)
+    costs = {}
+    for _, handle in _handles(nvml):
+        uuid = nvml.text("nvmlDeviceGetUUID", handle)
+        device = devices.get(uuid.removeprefix("GPU-").replace("-", ""))
+        if device is None:
+            continue
+        before = _memory(nvml, handle).used
+        context = ctypes.c_void_p()
+        cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        cuda.call("cuCtxSetCurrent", context)
+        cuda.call("cuCtxSynchronize")
+        time.sleep(_SETTLE_SECONDS)
+        after = _memory(nvml, handle).used
+        costs[uuid] = _own_bytes(nvml, handle) or max(0, after - before)
+        cuda.call("cuDevicePrimaryCtxRelease_v2", device)
+    return costs
+
+
+def main(what: str, driver_dir: str) -> None:
+    """Print the facts or the context costs of the driver in ``driver_dir`` as JSON."""
+    nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
+    nvml.call("nvmlInit_v2")
+    answer: dict[str, object]
+    if what == "facts":
+        answer = _facts(nvml)
+    else:
+        answer = dict(_contexts(nvml, _Library(f"{driver_dir}/libcuda.so.1")))
+    print(json.dumps(answer))  # noqa: T201 (its parent reads it)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])

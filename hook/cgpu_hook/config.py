@@ -84,11 +84,12 @@ def _parse(path: str) -> dict[str, Any]:
         import tomli as tomllib
     try:
         with open(path, "rb") as file:
-            return tomllib.load(file)
+            parsed: dict[str, Any] = tomllib.load(file)
     except OSError as error:
         raise CgpuError(f"{path}: {error.strerror}") from None
     except ValueError as error:
         raise CgpuError(f"{path}: not TOML: {error}") from None
+    return parsed
 
 
 def _checked(path: str, table: str, key: str, value: object) -> object:

@@ -106,16 +106,17 @@ def _manifest(folder: str) -> dict[str, Any] | None:
         return None
     try:
         nodes: dict[str, Any] = json.loads(path.read_bytes())["device_nodes"]
-        for entry in (*nodes["common"], *(node for gpu in nodes["gpus"] for node in gpu)):
-            if not {"host", "container"} <= set(entry):
-                raise KeyError
+        entries = [*nodes["common"], *(node for gpu in nodes["gpus"] for node in gpu)]
+        good = all({"host", "container"} <= set(entry) for entry in entries)
     except (ValueError, TypeError, KeyError):
-        raise CgpuError(f"{path}: expected device_nodes with common and gpus") from None
+        good = False
+    if not good:
+        raise CgpuError(f"{path}: expected device_nodes with common and gpus")
     return nodes
 
 
 def _pairs(folder: str, entries: list[dict[str, str]]) -> list[list[str]]:
-    return [[os.path.join(folder, entry["host"]), entry["container"]] for entry in entries]  # noqa: PTH118
+    return [[os.path.join(folder, entry["host"]), entry["container"]] for entry in entries]
 
 
 def _common_nodes(folder: str, manifest: dict[str, Any] | None) -> list[list[str]]:

@@ -1,7 +1,7 @@
 """Facts about this node's driver and GPUs, kept so that no container start waits for the driver.
 
-``<state>/node.json`` holds them, valid for one boot and for the very files they were asked of. It is
-made by the first to need it: by ``cgpu probe``, an installer, or the first container.
+``<state>/node.json`` holds them, valid for one boot and for the very files they were asked of. It
+is made by the first to need it: by ``cgpu probe``, an installer, or the first container.
 """
 
 from __future__ import annotations
@@ -105,17 +105,19 @@ def _identity(folder: str) -> dict[str, Any]:
     """What must be the same for facts to hold: the boot, and the files behind the names."""
     with open(BOOT_ID) as file:
         boot = file.read().strip()
-    files: dict[str, list[int]] = {}
-    for name in (*driver.PROXIED, "driver.json"):
-        try:
-            facts = os.stat(f"{folder}/{name}")
-        except OSError as error:
-            if name in driver.PROXIED:
-                message = f"driver directory {folder}: {name}: {error.strerror}"
-                raise CgpuError(message) from None
-        else:
-            files[name] = [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
+    files = {name: _file(f"{folder}/{name}") for name in (*driver.PROXIED, "driver.json")}
+    for name in driver.PROXIED:
+        if files[name] is None:
+            raise CgpuError(f"driver directory {folder}: no {name} there")
     return {"version": VERSION, "boot": boot, "driver_dir": folder, "files": files}
+
+
+def _file(path: str) -> list[int] | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return [facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns]
 
 
 def read_facts(path: str) -> dict[str, Any] | None:

@@ -1,8 +1,8 @@
 """Ask the driver what this node is; run as a program of its own, because the driver may hang.
 
-``python -I -S probe.py facts|contexts DRIVER_DIR`` prints one JSON object. ``facts`` asks NVML and is
-quick. ``contexts`` makes a CUDA context on each GPU and sees what it costs, which is the only way
-to know. Standard library only; nothing of cgpu is imported, so that it runs isolated.
+``python -I -S probe.py facts|contexts DRIVER_DIR`` prints one JSON object. ``facts`` asks NVML and
+is quick. ``contexts`` makes a CUDA context on each GPU and sees what it costs, the only way to know.
+Standard library only; nothing of cgpu is imported, so that it runs isolated.
 """
 
 from __future__ import annotations

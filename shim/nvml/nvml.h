@@ -1,0 +1,140 @@
+/*
+ * The part of NVML's binary interface that the proxy (and the simulated library) speak: return codes,
+ * and the layouts of what the hooked functions fill in. Layouts are those of the drivers' own Python
+ * binding (nvidia-ml-py); a test compares the sizes.
+ */
+#ifndef CGPU_NVML_H
+#define CGPU_NVML_H
+
+#include <stdint.h>
+
+enum nvml_return {
+    NVML_SUCCESS = 0,
+    NVML_ERROR_UNINITIALIZED = 1,
+    NVML_ERROR_INVALID_ARGUMENT = 2,
+    NVML_ERROR_NOT_SUPPORTED = 3,
+    NVML_ERROR_NO_PERMISSION = 4,
+    NVML_ERROR_NOT_FOUND = 6,
+    NVML_ERROR_INSUFFICIENT_SIZE = 7,
+    NVML_ERROR_DRIVER_NOT_LOADED = 9,
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+    NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+    NVML_ERROR_UNKNOWN = 999
+};
+
+enum {
+    NVML_UUID_SIZE = 96,          /* buffer for "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx" */
+    NVML_NO_INSTANCE = 0xffffffff /* GPU or compute instance id of a process outside MIG */
+};
+
+/* The version field of a versioned struct: its size and revision. */
+#define NVML_STRUCT_VERSION(type, revision) ((uint32_t)(sizeof(type) | ((uint32_t)(revision) << 24)))
+
+struct nvml_device; /* the library's own; nvmlDevice_t is a pointer to it */
+
+struct nvml_memory {
+    uint64_t total;
+    uint64_t free;
+    uint64_t used; /* with what the driver reserves for itself */
+};
+
+struct nvml_memory_v2 {
+    uint32_t version;
+    uint64_t total;
+    uint64_t reserved;
+    uint64_t free;
+    uint64_t used; /* without the reserved part */
+};
+
+struct nvml_bar1_memory {
+    uint64_t total;
+    uint64_t free;
+    uint64_t used;
+};
+
+struct nvml_process_v1 {
+    uint32_t pid;
+    uint64_t used_bytes;
+};
+
+/* Of the _v2 and the _v3 list functions alike. */
+struct nvml_process_v2 {
+    uint32_t pid;
+    uint64_t used_bytes;
+    uint32_t gpu_instance;
+    uint32_t compute_instance;
+};
+
+struct nvml_process_detail {
+    uint32_t pid;
+    uint64_t used_bytes;
+    uint32_t gpu_instance;
+    uint32_t compute_instance;
+    uint64_t protected_bytes;
+};
+
+struct nvml_process_detail_list {
+    uint32_t version;
+    uint32_t mode; /* 0 compute, 1 graphics, 2 MPS */
+    uint32_t count;
+    struct nvml_process_detail *processes;
+};
+
+struct nvml_utilization {
+    uint32_t gpu;
+    uint32_t memory;
+};
+
+struct nvml_process_sample {
+    uint32_t pid;
+    uint64_t timestamp_us;
+    uint32_t sm;
+    uint32_t memory;
+    uint32_t encoder;
+    uint32_t decoder;
+};
+
+struct nvml_process_utilization {
+    uint64_t timestamp_us;
+    uint32_t pid;
+    uint32_t sm;
+    uint32_t memory;
+    uint32_t encoder;
+    uint32_t decoder;
+    uint32_t jpeg;
+    uint32_t optical_flow;
+};
+
+struct nvml_processes_utilization {
+    uint32_t version;
+    uint32_t count;
+    uint64_t last_seen_us;
+    struct nvml_process_utilization *processes;
+};
+
+struct nvml_accounting_stats {
+    uint32_t gpu_utilization;
+    uint32_t memory_utilization;
+    uint64_t max_memory_bytes;
+    uint64_t time_ms;
+    uint64_t start_time_us;
+    uint32_t is_running;
+    uint32_t reserved[5];
+};
+
+struct nvml_field_value {
+    uint32_t field;
+    uint32_t scope;
+    int64_t timestamp_us;
+    int64_t latency_us;
+    uint32_t value_type;
+    int32_t result;
+    union {
+        double as_double;
+        uint32_t as_uint32;
+        uint64_t as_uint64;
+        int64_t as_int64;
+    } value;
+};
+
+#endif

@@ -1,0 +1,147 @@
+"""A private process and mount namespace in which the system tests' engines live.
+
+Everything a test starts runs under one first process (this file, executed): when that ends, the
+kernel ends the rest and drops every mount. It ends as soon as the test run does, however that
+happens, because it waits for the end of a pipe that the test run holds. ``/run`` and ``/dev/shm``
+are private, so no engine meets one that the machine may already run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CGROUPS = Path("/sys/fs/cgroup")
+PREFIX = "cgpu-test-"
+
+
+class Enclosure:
+    """The namespaces, a short-named directory for sockets and state, and a cgroup of their own."""
+
+    def __init__(self) -> None:
+        remove_stale()
+        self.cgroup = f"{PREFIX}{os.getpid()}"
+        self.base = Path(tempfile.gettempdir(), self.cgroup)
+        self.base.mkdir(mode=0o700)
+        unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
+        self._process = subprocess.Popen(
+            [*unshare, sys.executable, "-ISE", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # an interrupt from the terminal is for the test run
+        )
+        assert self._process.stdout is not None
+        self.pid = int(self._process.stdout.readline())
+
+    def command(self, *argv: str | Path) -> list[str]:
+        """``argv`` as a command that runs inside."""
+        inside = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--"]
+        return [*inside, *map(str, argv)]
+
+    def run(
+        self, *argv: str | Path, check: bool = True, timeout: float = 120, **options: Any
+    ) -> subprocess.CompletedProcess[str]:
+        """Run ``argv`` inside; both outputs are captured, and shown when a checked run fails."""
+        if "input" not in options:
+            options.setdefault("stdin", subprocess.DEVNULL)
+        done = subprocess.run(
+            self.command(*argv),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+            **options,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+        return done
+
+    def start(self, *argv: str | Path, **options: Any) -> subprocess.Popen[str]:
+        """Start ``argv`` inside without waiting for it."""
+        return subprocess.Popen(
+            self.command(*argv),
+            text=True,
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            **options,
+        )
+
+    def mounts(self) -> list[str]:
+        """Mount points of the namespace, as the kernel lists them."""
+        lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
+        return [line.split()[4] for line in lines]
+
+    def stop(self) -> None:
+        """End everything inside and give back its mounts, cgroups and files."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        remove_cgroups(self.cgroup)
+        shutil.rmtree(self.base)
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
+    """Return when ``condition`` holds; fail after ``seconds`` saying ``what`` did not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:g} s still not: {what}")
+        time.sleep(0.02)
+
+
+def remove_cgroups(name: str) -> None:
+    """Remove the tree of empty cgroups ``name`` from every hierarchy."""
+    for top in [CGROUPS / name, *CGROUPS.glob(f"*/{name}")]:
+        for folder, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
+
+
+def remove_stale() -> None:
+    """Remove what test runs that were killed have left."""
+    temporary = Path(tempfile.gettempdir())
+    places = [CGROUPS, *CGROUPS.glob("*/"), temporary]
+    for name in {path.name for place in places for path in place.glob(f"{PREFIX}*")}:
+        if not Path("/proc", name.removeprefix(PREFIX)).exists():
+            remove_cgroups(name)
+            shutil.rmtree(temporary / name, ignore_errors=True)
+
+
+def _mount(*arguments: str) -> None:
+    subprocess.run(["mount", *arguments], check=True)
+
+
+def _reap(_signal: int, _frame: object) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _first_process() -> None:
+    host_pid = Path("/proc/self").readlink()  # /proc still is the host's
+    _mount("-t", "proc", "proc", "/proc")
+    _mount("-t", "tmpfs", "tmpfs", "/run")
+    _mount("-t", "tmpfs", "tmpfs", "/dev/shm")
+    if (CGROUPS / "unified").is_mount():
+        # crun refuses the hybrid arrangement when the second hierarchy has controllers.
+        subprocess.run(["umount", str(CGROUPS / "unified")], check=True)
+    signal.signal(signal.SIGCHLD, _reap)
+    sys.stdout.write(f"{host_pid}\n")
+    sys.stdout.flush()
+    while os.read(0, 1):
+        pass
+
+
+if __name__ == "__main__":
+    _first_process()

@@ -1,0 +1,115 @@
+"""Root filesystems for the system tests, made without a registry and kept in the tests' cache.
+
+Each is a folder whose name carries a hash of its recipe: a changed recipe is another image.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import inspect
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import real_driver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PROGRAMS = Path(__file__).resolve().parent / "system" / "programs"
+GUEST_PACKAGES = ["nvitop", "gpustat", "nvidia-ml-py", "cuda-bindings==12.*", "numba-cuda[cu12]"]
+PYTHON_VERSION = "3.11"  # of Debian 12, the guest
+MACHINE = platform.machine()
+SUITE = "bookworm"
+DEBIAN_MIRROR = "http://deb.debian.org/debian"
+USERS = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n"
+# What a program never reads: a third of the size.
+UNUSED = ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/info", "var/cache/apt",
+          "var/lib/apt/lists", "usr/share/zoneinfo", "usr/lib/python3.11/ensurepip"]  # fmt: skip
+
+
+def _run(*argv: str | Path) -> None:
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{argv}: exit {done.returncode}\n{done.stdout}{done.stderr}")
+
+
+def _small(root: Path) -> None:
+    """Static busybox, and a program linked to musl statically and one dynamically; no glibc."""
+    for folder in ("bin", "etc", "lib", "proc", "sys", "dev", "tmp", "root"):
+        (root / folder).mkdir(parents=True)
+    (root / "tmp").chmod(0o1777)
+    (root / "etc/passwd").write_text(USERS)
+    (root / "etc/group").write_text("root:x:0:\nuser:x:1000:\n")
+    busybox = shutil.which("busybox") or "/bin/busybox"
+    shutil.copy(busybox, root / "bin/busybox")
+    for applet in subprocess.check_output([busybox, "--list"], text=True).split():
+        if applet != "busybox":
+            (root / "bin" / applet).symlink_to("busybox")
+    loader = Path(f"/lib/ld-musl-{MACHINE}.so.1")
+    shutil.copy(loader, root / "lib" / loader.name)
+    _run("musl-gcc", "-static", "-o", root / "bin/musl-static", PROGRAMS / "plain.c")
+    _run("musl-gcc", "-o", root / "bin/musl-dynamic", PROGRAMS / "plain.c")
+
+
+def _debian_mirror() -> str:
+    """The machine's own mirror if it serves Debian, else Debian's."""
+    found = [s.uris for s in real_driver.machine_sources() if SUITE in s.suites.split()]
+    return found[0] if found else DEBIAN_MIRROR
+
+
+def _debian(root: Path) -> None:
+    """Debian 12 with its python3."""
+    _run("debootstrap", "--variant=minbase", "--include=python3", SUITE, root, _debian_mirror())
+    for folder in UNUSED:
+        shutil.rmtree(root / folder, ignore_errors=True)
+    with (root / "etc/passwd").open("a") as users:
+        users.write(USERS.splitlines()[1] + "\n")
+
+
+def _guest_packages(root: Path) -> None:
+    """Python programs and libraries from PyPI that the guest runs, for the guest's Python."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    wheels = root.with_suffix(".wheels")
+    _run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, "gpustat")  # comes as source only
+    guest = ["--target", root, "--python-version", PYTHON_VERSION, "--only-binary=:all:"]
+    _run(*pip, "install", *guest, "--find-links", wheels, *GUEST_PACKAGES)
+    shutil.rmtree(wheels)
+
+
+def _key(recipe: Callable[[Path], None]) -> str:
+    programs = b"".join(p.read_bytes() for p in sorted(PROGRAMS.glob("*.c")))
+    inputs = repr([GUEST_PACKAGES, PYTHON_VERSION, MACHINE, SUITE, USERS, UNUSED, programs])
+    return hashlib.sha256((inspect.getsource(recipe) + inputs).encode()).hexdigest()[:12]
+
+
+def _cached(name: str, recipe: Callable[[Path], None]) -> Path:
+    cache = real_driver.cache_directory()
+    root = cache / f"{name}-{_key(recipe)}"
+    with (cache / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            work = cache / f".{name}.new"
+            shutil.rmtree(work, ignore_errors=True)
+            recipe(work)
+            work.rename(root)
+    return root
+
+
+def small() -> Path:
+    """A root filesystem of 3 MB: busybox and two musl programs."""
+    return _cached("small", _small)
+
+
+def debian() -> Path:
+    """A root filesystem of Debian 12 with Python 3.11."""
+    return _cached("debian", _debian)
+
+
+def guest_packages() -> Path:
+    """A folder for the guest's ``PYTHONPATH``."""
+    return _cached("guest", _guest_packages)

@@ -1,0 +1,13 @@
+"""The machine's own packages that the tests need."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+SETUP = Path(__file__).resolve().parent.parent / "deploy" / "setup.sh"
+
+
+def ensure_packages() -> None:
+    """Install what the container tests need and this machine lacks (``deploy/setup.sh test``)."""
+    subprocess.run(["sh", str(SETUP), "test"], check=True)

@@ -1,0 +1,59 @@
+"""Each engine runs an ordinary container here, before anything of ours is asked of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from enclosure import Enclosure
+    from engines import Bundle, Containerd, Docker, Podman
+
+pytestmark = pytest.mark.system
+HELLO = ["sh", "-c", "echo $GREETING from $(id -u)"]
+ENV = {"GREETING": "hello"}
+SAID = "hello from 0\n"
+
+
+def test_docker_runs_a_container(docker: Docker) -> None:
+    assert docker.run("small", *HELLO, env=ENV).stdout == SAID
+
+
+def test_docker_returns_the_exit_status_of_the_container(docker: Docker) -> None:
+    assert docker.run("small", "sh", "-c", "exit 7", check=False).returncode == 7
+
+
+def test_ctr_runs_a_container(containerd: Containerd, small_root: Path) -> None:
+    assert containerd.run(small_root, *HELLO, env=ENV).stdout == SAID
+
+
+def test_ctr_runs_a_container_on_crun(containerd: Containerd, small_root: Path) -> None:
+    assert containerd.run(small_root, *HELLO, env=ENV, runtime="/usr/bin/crun").stdout == SAID
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_podman_runs_a_container(podman: Podman, runtime: str) -> None:
+    said = podman.run("small", *HELLO, env=ENV, options=["--runtime", runtime]).stdout
+    assert said == SAID
+
+
+@pytest.mark.parametrize("runtime", ["runc", "crun"])
+def test_a_low_level_runtime_runs_a_bundle(
+    bundle: Callable[[Path], Bundle], small_root: Path, runtime: str
+) -> None:
+    assert bundle(small_root).run([runtime], *HELLO, env=ENV).stdout == SAID
+
+
+@pytest.mark.parametrize("program", ["musl-static", "musl-dynamic"])
+def test_a_musl_program_runs(docker: Docker, program: str) -> None:
+    assert docker.run("small", program).stdout == "plain x\n"
+
+
+def test_containers_leave_no_mount_behind(docker: Docker, enclosure: Enclosure) -> None:
+    before = enclosure.mounts()
+    docker.run("small", "true")
+    assert enclosure.mounts() == before

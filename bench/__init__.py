@@ -1,0 +1,1 @@
+"""Benchmarks: what cgpu adds, as differences and ratios within one run."""

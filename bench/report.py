@@ -1,0 +1,72 @@
+"""Bars, and the table that `docs/benchmarks.md` shows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
+
+
+class Row(NamedTuple):
+    """One figure against its bar; ``peer`` is HAMi-core's, from its own -O2 build on a stub."""
+
+    what: str
+    plain: float
+    with_cgpu: float
+    added: float
+    bar: float | None
+    unit: str
+    peer: str = ""
+
+    @property
+    def met(self) -> bool:
+        """Whether what cgpu adds stays within the bar."""
+        return self.bar is None or self.added <= self.bar
+
+
+CALLS = {
+    "launch": ("cuLaunchKernel, memory cap on", 5, "21"),
+    "pair_live_0": ("alloc + free pair, nothing live", 200, "480"),
+    "pair_live_1000": ("alloc + free pair, 1,000 live", 200, "2,140"),
+    "pair_live_10000": ("alloc + free pair, 10,000 live", 200, "16,340"),
+    "mem_get_info": ("cuMemGetInfo", 60, "450"),
+}
+
+
+def call_rows(calls: dict[str, dict[str, float]]) -> list[Row]:
+    """Rows of the calls; two threads are held against one thread of the same run."""
+    rows = [
+        Row(what, figure["plain_ns"], figure["proxied_ns"], figure["added_ns"], bar, "ns", peer)
+        for name, (what, bar, peer) in CALLS.items()
+        for figure in (calls[name],)
+    ]
+    one, two = calls["pair_live_0"]["proxied_ns"], calls["pair_2_threads"]["proxied_ns"]
+    added = round(two - one, 1)
+    rows.append(Row("time per pair, 2 threads against 1 thread", one, two, added, 0, "ns"))
+    return rows
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown table of ``rows``."""
+    lines = [
+        "| figure | without | with cgpu | added | bar | met | peer adds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        bar = "-" if row.bar is None else f"<= {row.bar:g} {row.unit}"
+        lines.append(
+            f"| {row.what} | {row.plain:g} {row.unit} | {row.with_cgpu:g} {row.unit} "
+            f"| {row.added:g} {row.unit} | {bar} | {'yes' if row.met else '**no**'} "
+            f"| {row.peer and row.peer + ' ' + row.unit} |"
+        )
+    return "\n".join(lines)
+
+
+def write_page(rows: list[Row], heading: str) -> None:
+    """Replace the figures of docs/benchmarks.md, between its two markers."""
+    page = PAGE.read_text()
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    PAGE.write_text(f"{before}{BEGIN}\n{heading}\n\n{table(rows)}\n{END}{after}")

@@ -1,0 +1,47 @@
+"""Wall time of whole commands, taken in turns so that a noisy machine is noisy for all."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+
+class Timing(NamedTuple):
+    """Median and quartiles of one command, in milliseconds."""
+
+    median_ms: float
+    low_ms: float
+    high_ms: float
+
+
+def once(command: Sequence[str]) -> float:
+    """Run ``command`` to its end and return its wall time in milliseconds.
+
+    Raises:
+        RuntimeError: the command failed; its last line of output is in the message.
+    """
+    start = time.perf_counter()
+    run = subprocess.run(command, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    elapsed = (time.perf_counter() - start) * 1000
+    if run.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}: {run.stdout.decode(errors='replace')[-500:]}")
+    return elapsed
+
+
+def in_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Timing]:
+    """Time each command ``rounds`` times, one of each per round; one round warms up."""
+    samples: dict[str, list[float]] = {name: [] for name in commands}
+    for turn in range(rounds + 1):
+        for name, command in commands.items():
+            elapsed = once(command)
+            if turn > 0:
+                samples[name].append(elapsed)
+    return {name: _summary(values) for name, values in samples.items()}
+
+
+def _summary(values: list[float]) -> Timing:
+    low, median, high = statistics.quantiles(values, n=4)
+    return Timing(round(median, 2), round(low, 2), round(high, 2))

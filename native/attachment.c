@@ -1,0 +1,293 @@
+/*
+ * Making, attaching to and leaving a ledger.
+ *
+ * The mapping keeps the open file description alive that owns the slot's byte lock, so no descriptor
+ * stays open: none can be inherited by a child, closed by a program that closes all it finds, or
+ * mistaken for another. MADV_DONTFORK keeps the mapping out of a child, exec drops it.
+ */
+#define _GNU_SOURCE 1
+
+#include "attachment.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "slot.h"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+_Static_assert(CGPU_LEDGER_SLOTS == 1024, "lock.h gives the slot 11 bits");
+_Static_assert(offsetof(struct cgpu_ledger_file, magic) == 0, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_file, version) == 4, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_file, size) == 8, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_file, slot_bound) == 12, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_file, reaped_ms) == 16, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_file, gpus) == 128, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_file, slots) == 4224, "layout");
+_Static_assert(sizeof(struct cgpu_ledger_file) == 331904, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_gpu, lock) == 0, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_gpu, used) == 8, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_gpu, refused) == 16, "layout");
+_Static_assert(sizeof(struct cgpu_ledger_gpu) == 128, "two cache lines, for the adjacent-line fetch");
+_Static_assert(offsetof(struct cgpu_ledger_slot, taken) == 0, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_slot, generation) == 4, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_slot, pid) == 8, "layout");
+_Static_assert(offsetof(struct cgpu_ledger_slot, used) == 64, "layout");
+_Static_assert(sizeof(struct cgpu_ledger_slot) == 320, "layout");
+
+/* Never descriptors 0 to 2: a program that closed its output would print into the ledger. */
+static int
+open_high(const char *path, int flags)
+{
+    int fd = open(path, flags | O_CLOEXEC);
+    int high;
+
+    if (fd < 0 || fd > STDERR_FILENO) {
+        return fd;
+    }
+    high = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    close(fd);
+    return high;
+}
+
+static void
+close_quietly(int fd)
+{
+    int saved = errno;
+
+    close(fd);
+    errno = saved;
+}
+
+int
+cgpu_ledger_reopen(const struct cgpu_ledger *ledger)
+{
+    struct stat found;
+    int fd = open_high(ledger->path, ledger->observing ? O_RDONLY : O_RDWR);
+
+    if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != ledger->device ||
+                    found.st_ino != ledger->inode)) {
+        close(fd);
+        fd = -1;
+    }
+    return fd;
+}
+
+static int
+fill(int fd)
+{
+    const struct cgpu_ledger_file *none = NULL;
+    uint32_t head[] = {CGPU_LEDGER_MAGIC, CGPU_LEDGER_VERSION, sizeof *none};
+
+    /* room is reserved: a full disk must refuse here, not kill a process that touches the mapping */
+    if (fallocate(fd, 0, 0, sizeof *none) != 0 &&
+        (errno != EOPNOTSUPP || ftruncate(fd, sizeof *none) != 0)) {
+        return CGPU_EIO;
+    }
+    if (pwrite(fd, head, sizeof head, 0) != sizeof head || fchmod(fd, 0666) != 0) {
+        return CGPU_EIO;
+    }
+    return CGPU_OK;
+}
+
+int
+cgpu_ledger_create(int dirfd, const char *name)
+{
+    int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int status;
+    int saved;
+
+    if (fd < 0) {
+        return CGPU_EIO;
+    }
+    status = fill(fd);
+    close_quietly(fd);
+    if (status != CGPU_OK) {
+        saved = errno;
+        unlinkat(dirfd, name, 0);
+        errno = saved;
+    }
+    return status;
+}
+
+static int
+check_format(int fd, struct cgpu_ledger *ledger)
+{
+    uint32_t head[3];
+    struct stat found;
+
+    if (fstat(fd, &found) != 0) {
+        return CGPU_EIO;
+    }
+    if (!S_ISREG(found.st_mode) || found.st_size != sizeof(struct cgpu_ledger_file) ||
+        pread(fd, head, sizeof head, 0) != sizeof head || head[0] != CGPU_LEDGER_MAGIC ||
+        head[1] != CGPU_LEDGER_VERSION || head[2] != sizeof(struct cgpu_ledger_file)) {
+        return CGPU_EFORMAT;
+    }
+    ledger->device = found.st_dev;
+    ledger->inode = found.st_ino;
+    return CGPU_OK;
+}
+
+static void
+dispose(struct cgpu_ledger *ledger)
+{
+    int saved = errno;
+
+    if (ledger->file != NULL) {
+        munmap(ledger->file, sizeof *ledger->file);
+    }
+    munmap(ledger, sizeof *ledger);
+    errno = saved;
+}
+
+static struct cgpu_ledger *
+make(const char *path)
+{
+    struct cgpu_ledger *ledger = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE,
+                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (ledger == MAP_FAILED) {
+        return NULL;
+    }
+    memcpy(ledger->path, path, strlen(path) + 1);
+    return ledger;
+}
+
+/* The mapping pins FD's open file description; not so on overlayfs, where it pins another file's. */
+static int
+check_pinned(const struct cgpu_ledger *ledger)
+{
+    int fd = cgpu_ledger_reopen(ledger);
+    int status = CGPU_OK;
+
+    if (fd < 0) {
+        return CGPU_EIO;
+    }
+    if (cgpu_slot_dead(fd, ledger->slot)) {
+        errno = EOPNOTSUPP;
+        status = CGPU_EIO;
+    }
+    close_quietly(fd);
+    return status;
+}
+
+static int
+map(struct cgpu_ledger *ledger, int fd)
+{
+    size_t size = sizeof *ledger->file;
+    void *file = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    if (file == MAP_FAILED) {
+        return CGPU_EIO;
+    }
+    ledger->file = file;
+    if (madvise(file, size, MADV_DONTFORK) != 0 ||
+        madvise(ledger, sizeof *ledger, MADV_WIPEONFORK) != 0) { /* Linux 4.14 */
+        return CGPU_EIO;
+    }
+    return CGPU_OK;
+}
+
+static int
+enter(struct cgpu_ledger *ledger, uint32_t pid)
+{
+    int fd = open_high(ledger->path, O_RDWR);
+    int status;
+
+    if (fd < 0) {
+        return CGPU_EIO;
+    }
+    status = check_format(fd, ledger);
+    if (status == CGPU_OK) {
+        status = map(ledger, fd);
+    }
+    if (status == CGPU_OK) {
+        status = cgpu_slot_claim(ledger, fd, pid);
+    }
+    close_quietly(fd);
+    return status;
+}
+
+static bool
+fits(const char *path, struct cgpu_ledger **out)
+{
+    return path != NULL && out != NULL && strlen(path) < PATH_MAX;
+}
+
+int
+cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
+{
+    struct cgpu_ledger *ledger;
+    int status;
+
+    if (!fits(path, out)) {
+        return CGPU_EINVAL;
+    }
+    *out = NULL;
+    ledger = make(path);
+    if (ledger == NULL) {
+        return CGPU_EIO;
+    }
+    status = enter(ledger, pid);
+    if (status == CGPU_OK) {
+        status = check_pinned(ledger);
+        if (status != CGPU_OK) {
+            (void)cgpu_slot_clear(ledger, ledger->slot);
+        }
+    }
+    if (status != CGPU_OK) {
+        dispose(ledger);
+        return status;
+    }
+    cgpu_slot_reap(ledger, false); /* keeps the slots few where nobody ever looks at the use */
+    *out = ledger;
+    return CGPU_OK;
+}
+
+int
+cgpu_ledger_observe(const char *path, struct cgpu_ledger **out)
+{
+    struct cgpu_ledger *ledger;
+    int status = CGPU_EIO;
+    int fd;
+
+    if (!fits(path, out)) {
+        return CGPU_EINVAL;
+    }
+    *out = NULL;
+    ledger = make(path);
+    if (ledger == NULL) {
+        return CGPU_EIO;
+    }
+    ledger->observing = 1;
+    fd = open_high(path, O_RDONLY | O_NONBLOCK);
+    if (fd >= 0) {
+        status = check_format(fd, ledger);
+        close_quietly(fd);
+    }
+    if (status != CGPU_OK) {
+        dispose(ledger);
+        return status;
+    }
+    *out = ledger;
+    return CGPU_OK;
+}
+
+void
+cgpu_ledger_detach(struct cgpu_ledger *ledger)
+{
+    if (ledger == NULL) {
+        return;
+    }
+    if (ledger->file != NULL) {
+        (void)cgpu_slot_clear(ledger, ledger->slot); /* else whoever reaps next does it */
+    }
+    dispose(ledger);
+}

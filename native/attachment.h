@@ -1,0 +1,29 @@
+/* One process's attachment to a ledger; private to ledger.c, lock.c, slot.c and observer.c. */
+#ifndef CGPU_ATTACHMENT_H
+#define CGPU_ATTACHMENT_H
+
+#include <linux/limits.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "ledger.h"
+#include "ledger_file.h"
+
+/* Reads as zeros, that is as detached, in a forked child (MADV_WIPEONFORK). */
+struct cgpu_ledger {
+    struct cgpu_ledger_file *file; /* NULL: detached, or an observer */
+    uint32_t slot;
+    uint32_t word;      /* what this process writes into a lock that it holds */
+    uint32_t observing; /* 1: an observer, which has no slot and no mapping */
+    dev_t device;
+    ino_t inode;
+    char path[PATH_MAX];
+};
+
+/*
+ * Open the attachment's file again; -1 if it is not to be had or another file has its name. No
+ * descriptor is kept: a program may close any number at any time and open something else under it.
+ */
+int cgpu_ledger_reopen(const struct cgpu_ledger *ledger);
+
+#endif

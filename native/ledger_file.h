@@ -1,0 +1,57 @@
+/*
+ * The ledger file: what the processes of one container and the host's tools read and write.
+ *
+ * Everything here can be overwritten by the container at any time. Its own processes bound every
+ * index and loop by the constants below; the host copies with pread and never maps the file, for a
+ * container may truncate it.
+ */
+#ifndef CGPU_LEDGER_FILE_H
+#define CGPU_LEDGER_FILE_H
+
+#include <stdint.h>
+
+#include "limits.h"
+
+/* cffi: begin */
+enum {
+    CGPU_LEDGER_MAGIC = 0x44454c43, /* the bytes "CLED" */
+    CGPU_LEDGER_VERSION = 1,
+    CGPU_LEDGER_SLOTS = 1024
+};
+
+struct cgpu_ledger_gpu {
+    uint32_t lock; /* 0: free; else who holds it, see lock.h */
+    uint32_t reserved0;
+    uint64_t used;    /* sum over the taken slots; written under the lock */
+    uint64_t refused; /* requests that did not fit */
+    uint64_t reserved[13];
+};
+
+struct cgpu_ledger_slot {
+    uint32_t taken;      /* 1 while a process has it */
+    uint32_t generation; /* one more at each attach, so that a stale lock word is told apart */
+    uint32_t pid;
+    uint32_t reserved0;
+    uint64_t reserved[6];
+    uint64_t used[CGPU_MAX_GPUS]; /* each written under that GPU's lock */
+};
+
+struct cgpu_ledger_file {
+    uint32_t magic;
+    uint32_t version;
+    uint32_t size;       /* sizeof(struct cgpu_ledger_file) of the writer */
+    uint32_t slot_bound; /* no slot from here on was ever taken */
+    uint64_t reaped_ms;  /* CLOCK_MONOTONIC when dead slots were last looked for */
+    uint64_t reserved[13];
+    struct cgpu_ledger_gpu gpus[CGPU_MAX_GPUS];
+    struct cgpu_ledger_slot slots[CGPU_LEDGER_SLOTS];
+};
+/* cffi: end */
+
+/*
+ * Open-file-description locks on the file's bytes, which the kernel drops when a process dies: byte
+ * N says that slot N's process lives, the byte after the last slot's that somebody is reaping.
+ */
+enum { CGPU_LEDGER_REAPER_BYTE = CGPU_LEDGER_SLOTS };
+
+#endif

@@ -60,6 +60,26 @@ def environment(entries: Iterable[str]) -> dict[str, str]:
     return env
 
 
+class _Asked(NamedTuple):
+    """A request as far as it can be read without knowing the node's GPUs."""
+
+    share: list[int]  # empty: the node's default size
+    dev: list[int] | None
+    weight: int
+    high_priority: bool
+
+
+def is_asked(
+    env: Mapping[str, str], *, max_inst: int = DEFAULT_MAX_INST, default_memsize: int = 0
+) -> bool:
+    """Whether cgpu is on for a container, as far as that shows without the node's GPUs.
+
+    Raises:
+        EnvError: as ``parse_request``.
+    """
+    return _asked(env, max_inst, default_memsize) is not None
+
+
 def parse_request(
     env: Mapping[str, str],
     gpus: Sequence[Gpu],
@@ -81,6 +101,23 @@ def parse_request(
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
     """
+    asked = _asked(env, max_inst, default_memsize)
+    if asked is None:
+        return None
+    if asked.share and not gpus:
+        raise refused(MEM_CONTAINER, env[MEM_CONTAINER], "this node has no GPU")
+    visible = _visible(env, gpus)
+    if not visible:
+        return None
+    if asked.share:
+        caps = _caps(env, visible, asked)
+    else:
+        caps = [min(default_memsize, gpu.memory_bytes) for gpu in visible]
+    shares = (GpuShare(gpu.index, gpu.uuid, cap) for gpu, cap in zip(visible, caps, strict=True))
+    return Request(tuple(shares), asked.weight, asked.high_priority)
+
+
+def _asked(env: Mapping[str, str], max_inst: int, default_memsize: int) -> _Asked | None:
     if truth(DISABLE, env.get(DISABLE, "false")):
         return None
     dev = gib_list(MEM_DEV, env[MEM_DEV], 1) if MEM_DEV in env else None
@@ -92,17 +129,7 @@ def parse_request(
     share = gib_list(MEM_CONTAINER, written, 0) if written else []
     if 0 in share or (not share and default_memsize <= 0):
         return None
-    if share and not gpus:
-        raise refused(MEM_CONTAINER, written, "this node has no GPU")
-    visible = _visible(env, gpus)
-    if not visible:
-        return None
-    if share:
-        caps = _caps(env, visible, share, dev)
-    else:
-        caps = [min(default_memsize, gpu.memory_bytes) for gpu in visible]
-    shares = (GpuShare(gpu.index, gpu.uuid, cap) for gpu, cap in zip(visible, caps, strict=True))
-    return Request(tuple(shares), weight, high_priority)
+    return _Asked(share, dev, weight, high_priority)
 
 
 def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -116,15 +143,13 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
     return select(NVIDIA_VISIBLE, nvidia, gpus)
 
 
-def _caps(
-    env: Mapping[str, str], visible: Sequence[Gpu], share: list[int], dev: list[int] | None
-) -> list[int]:
+def _caps(env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked) -> list[int]:
     """The caps in bytes, ``floor(total * CONTAINER / DEV)`` for each GPU (SPEC ENV-8)."""
-    if dev is None:
+    if asked.dev is None:
         given = f"{MEM_CONTAINER}={env[MEM_CONTAINER]}"
         raise refused(MEM_DEV, None, f"{given} needs it, the whole GiB of each GPU such as 15")
-    shares = _per_gpu(MEM_CONTAINER, env, share, len(visible))
-    devs = _per_gpu(MEM_DEV, env, dev, len(visible))
+    shares = _per_gpu(MEM_CONTAINER, env, asked.share, len(visible))
+    devs = _per_gpu(MEM_DEV, env, asked.dev, len(visible))
     for part, whole in zip(shares, devs, strict=True):
         if part > whole:
             allowed = f"{part} GiB is more than the {whole} GiB of {MEM_DEV}"

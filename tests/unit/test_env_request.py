@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cgpu_env import EnvError, Gpu, GpuShare, Request, environment, parse_request
+from cgpu_env.request import is_asked
 
 pytestmark = pytest.mark.unit
 
@@ -344,3 +345,14 @@ def test_shares_carry_index_and_uuid_in_visible_order() -> None:
         1,
         False,  # noqa: FBT003
     )
+
+
+def test_whether_cgpu_is_asked_for_shows_without_the_nodes_gpus() -> None:
+    """ENV-1, ENV-4: a container that does not use cgpu needs no working driver."""
+    assert is_asked(env(mem="6", dev="15"))
+    assert is_asked({}, default_memsize=4096)
+    assert not is_asked(env(mem="0"))
+    assert not is_asked({})
+    assert not is_asked(env(mem="6", disable="1"))
+    with pytest.raises(EnvError):
+        is_asked(env(mem="6", weight="21"))

@@ -80,6 +80,29 @@ struct nvml_process_detail_list {
     struct nvml_process_detail *processes;
 };
 
+/* Of nvidia-smi's private list functions: the name is its executable. */
+struct nvml_named_process {
+    struct nvml_process_detail detail;
+    char name[4096];
+};
+
+/*
+ * The private table of functions that nvidia-smi takes by TABLE_ID: slot 0 holds its size in bytes, the
+ * others functions. Found by handing nvidia-smi 535 and 550 a table whose slots report their calls: the
+ * slots used here are the same in both, the table of 550 is longer (251 slots, before 245).
+ */
+#define NVML_PRIVATE_TABLE_ID                                                                         \
+    {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4}
+
+enum {
+    NVML_SLOT_SIZE = 0,
+    NVML_SLOT_MONITORING = 72,  /* f(device, uint32_t *supported, ...): for nvidia-smi pmon and dmon */
+    NVML_SLOT_COMPUTE = 213,    /* f(device, uint32_t *count, struct nvml_named_process *) */
+    NVML_SLOT_MPS = 214,        /* likewise */
+    NVML_SLOT_GRAPHICS = 215,   /* likewise */
+    NVML_PRIVATE_SLOTS_550 = 251
+};
+
 struct nvml_utilization {
     uint32_t gpu;
     uint32_t memory;

@@ -1,19 +1,10 @@
 /*
- * The one private table that nvidia-smi 535 takes. What it asks of it was found by giving it a table
- * whose slots report their calls. Slot 0 is the table's size; every slot that the simulation does not
- * serve answers "not supported", which nvidia-smi takes like a GPU that lacks the feature.
+ * The private table that nvidia-smi takes. Every slot that the simulation does not serve answers "not
+ * supported", which nvidia-smi takes like a GPU that lacks the feature.
  */
 #include "sim.h"
 
-#include <stddef.h>
 #include <string.h>
-
-enum {
-    SLOTS = 512
-};
-
-static const uint8_t table_id[16] = {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e,
-                                     0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4};
 
 static enum nvml_return
 unsupported(void)
@@ -21,18 +12,47 @@ unsupported(void)
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
+static enum nvml_return
+monitoring_supported(struct nvml_device *device, uint32_t *out)
+{
+    (void)device;
+    *out = UINT32_MAX;
+    return NVML_SUCCESS;
+}
+
+static enum nvml_return
+compute_processes(struct nvml_device *device, uint32_t *count, struct nvml_named_process *out)
+{
+    return sim_list_processes(__func__, device, count, out, sizeof *out);
+}
+
+static enum nvml_return
+no_processes(struct nvml_device *device, uint32_t *count, struct nvml_named_process *out)
+{
+    (void)device;
+    (void)out;
+    *count = 0;
+    return NVML_SUCCESS;
+}
+
 NVML_DEFINE(nvmlInternalGetExportTable, const void **table, const uint8_t *id)
 {
-    static void *slots[SLOTS];
+    static const uint8_t known_id[16] = NVML_PRIVATE_TABLE_ID;
+    static const void *const slots[NVML_PRIVATE_SLOTS_550] = {
+        [NVML_SLOT_SIZE] = (const void *)sizeof slots,
+        [1 ... NVML_SLOT_MONITORING - 1] = unsupported,
+        [NVML_SLOT_MONITORING] = monitoring_supported,
+        [NVML_SLOT_MONITORING + 1 ... NVML_SLOT_COMPUTE - 1] = unsupported,
+        [NVML_SLOT_COMPUTE] = compute_processes,
+        [NVML_SLOT_MPS] = no_processes,
+        [NVML_SLOT_GRAPHICS] = no_processes,
+        [NVML_SLOT_GRAPHICS + 1 ... NVML_PRIVATE_SLOTS_550 - 1] = unsupported,
+    };
     if (table == NULL || id == NULL) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
-    if (memcmp(id, table_id, sizeof table_id) != 0) {
+    if (memcmp(id, known_id, sizeof known_id) != 0) {
         return NVML_ERROR_NOT_FOUND;
-    }
-    slots[0] = (void *)sizeof slots;
-    for (int i = 1; i < SLOTS; i++) {
-        slots[i] = (void *)unsupported;
     }
     *table = slots;
     return NVML_SUCCESS;

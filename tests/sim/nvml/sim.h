@@ -6,6 +6,7 @@
 #ifndef CGPU_SIM_NVML_H
 #define CGPU_SIM_NVML_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "../../../shim/nvml/nvml.h"
@@ -73,6 +74,10 @@ enum nvml_return sim_enter_device(const char *call, struct nvml_device *device, 
 
 /* The handle of the GPU at INDEX; NULL if there is none. */
 struct nvml_device *sim_device(uint32_t index);
+
+/* Fill OUT, entries STRIDE bytes apart, with the GPU's compute processes, by NVML's size protocol. */
+enum nvml_return sim_list_processes(const char *call, struct nvml_device *device, uint32_t *count,
+                                    void *out, size_t stride);
 
 enum nvml_return sim_copy_text(char *out, uint32_t size, const char *text);
 void sim_format_uuid(const struct cgpu_machine_gpu *gpu, char out[SIM_NAME_SIZE]);

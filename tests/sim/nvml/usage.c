@@ -65,18 +65,23 @@ read_processes(const struct nvml_device *device, struct cgpu_machine_process *ou
     return named;
 }
 
+/* The layouts of v1, v2 and detail are prefixes of one another, and all of this one. */
 static void
 put_process(void *out, size_t stride, const struct cgpu_machine_process *process)
 {
-    struct nvml_process_v2 entry = {.pid = process->visible_pid,
-                                    .used_bytes = process->used_bytes,
-                                    .gpu_instance = NVML_NO_INSTANCE,
-                                    .compute_instance = NVML_NO_INSTANCE};
-    memcpy(out, &entry, stride); /* the first layout is a prefix of the second */
+    struct nvml_process_detail entry = {.pid = process->visible_pid,
+                                        .used_bytes = process->used_bytes,
+                                        .gpu_instance = NVML_NO_INSTANCE,
+                                        .compute_instance = NVML_NO_INSTANCE};
+    memcpy(out, &entry, stride < sizeof entry ? stride : sizeof entry);
+    if (stride == sizeof(struct nvml_named_process)) {
+        strcpy(((struct nvml_named_process *)out)->name, process->command);
+    }
 }
 
-static enum nvml_return
-list_processes(const char *call, struct nvml_device *device, uint32_t *count, void *out, size_t stride)
+enum nvml_return
+sim_list_processes(const char *call, struct nvml_device *device, uint32_t *count, void *out,
+                   size_t stride)
 {
     struct cgpu_machine_process processes[CGPU_MACHINE_MAX_PROCESSES];
     const struct cgpu_machine_gpu *gpu;
@@ -115,7 +120,7 @@ list_nothing(const char *call, struct nvml_device *device, uint32_t *count)
     NVML_DEFINE(nvmlDeviceGetComputeRunningProcesses##suffix, struct nvml_device *device,             \
                 uint32_t *count, struct type *out)                                                    \
     {                                                                                                 \
-        return list_processes(__func__, device, count, out, sizeof *out);                             \
+        return sim_list_processes(__func__, device, count, out, sizeof *out);                         \
     }                                                                                                 \
     NVML_DEFINE(nvmlDeviceGetGraphicsRunningProcesses##suffix, struct nvml_device *device,            \
                 uint32_t *count, struct type *out)                                                    \
@@ -136,32 +141,14 @@ LISTS(_v3, nvml_process_v2)
 NVML_DEFINE(nvmlDeviceGetRunningProcessDetailList, struct nvml_device *device,
             struct nvml_process_detail_list *list)
 {
-    struct nvml_process_v2 found[CGPU_MACHINE_MAX_PROCESSES];
-    uint32_t count = CGPU_MACHINE_MAX_PROCESSES;
-    const struct cgpu_machine_gpu *gpu;
-    enum nvml_return result = sim_enter_device(__func__, device, list, &gpu);
-    if (result) {
-        return result;
+    if (list == NULL || list->version != NVML_STRUCT_VERSION(struct nvml_process_detail_list, 1)) {
+        return list ? NVML_ERROR_ARGUMENT_VERSION_MISMATCH : NVML_ERROR_INVALID_ARGUMENT;
     }
-    if (list->version != NVML_STRUCT_VERSION(struct nvml_process_detail_list, 1)) {
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (list->mode != 0) {
+        return list_nothing(__func__, device, &list->count);
     }
-    result = list_processes(__func__, device, &count, found, sizeof found[0]);
-    if (result || list->mode != 0) {
-        count = 0;
-    }
-    uint32_t room = list->count;
-    list->count = count;
-    if (count > room) {
-        return NVML_ERROR_INSUFFICIENT_SIZE;
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        list->processes[i] = (struct nvml_process_detail){.pid = found[i].pid,
-                                                          .used_bytes = found[i].used_bytes,
-                                                          .gpu_instance = NVML_NO_INSTANCE,
-                                                          .compute_instance = NVML_NO_INSTANCE};
-    }
-    return result;
+    return sim_list_processes(__func__, device, &list->count, list->processes,
+                              sizeof *list->processes);
 }
 
 int

@@ -1,0 +1,34 @@
+"""Python's side of the C core: limits page and ledger. Imported on the container start path."""
+
+from __future__ import annotations
+
+from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
+from cgpu_native.ledger import ANY_GPU, Ledger, Process, create_ledger
+from cgpu_native.limits import (
+    MAX_GPUS,
+    LimitsGpu,
+    Limits,
+    pack_limits,
+    read_limits,
+    unpack_limits,
+)
+from cgpu_native.uuids import uuid_bytes, uuid_text
+
+__all__ = [
+    "ANY_GPU",
+    "MAX_GPUS",
+    "FormatError",
+    "FullError",
+    "LimitsGpu",
+    "Ledger",
+    "Limits",
+    "NativeError",
+    "OverCapError",
+    "Process",
+    "create_ledger",
+    "pack_limits",
+    "read_limits",
+    "unpack_limits",
+    "uuid_bytes",
+    "uuid_text",
+]

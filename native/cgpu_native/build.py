@@ -1,0 +1,49 @@
+"""Build of the binding: cffi in API mode, from the C headers themselves.
+
+``setup.py`` finds ``ffibuilder`` here. What stands between the markers of a header is given to
+cffi as it is, so that no prototype or structure is typed twice.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cffi import FFI
+
+NATIVE = Path(__file__).resolve().parent.parent
+# In the order in which they include one another.
+HEADERS = ("status.h", "limits.h", "ledger_file.h", "ledger.h", "holdings.h")
+BEGIN = "/* cffi: begin */"
+END = "/* cffi: end */"
+
+
+def declarations(header: Path) -> str:
+    """Return what stands between the cffi markers of ``header``.
+
+    Raises:
+        ValueError: if the markers are missing.
+    """
+    _, begin, rest = header.read_text(encoding="utf-8").partition(BEGIN)
+    body, end, _ = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"{header} has no part between {BEGIN} and {END}")
+    return body
+
+
+def _sources() -> list[str]:
+    root = NATIVE.parent
+    return sorted(str(path.relative_to(root)) for path in NATIVE.glob("*.c"))
+
+
+ffibuilder = FFI()
+for name in HEADERS:
+    ffibuilder.cdef(declarations(NATIVE / name))
+ffibuilder.set_source(
+    "cgpu_native._native",
+    "".join(f'#include "{name}"\n' for name in HEADERS),
+    sources=_sources(),
+    # Not include_dirs: native/limits.h must not hide the C library's <limits.h>.
+    extra_compile_args=["-std=gnu11", "-iquote", str(NATIVE), "-fvisibility=hidden"],
+    depends=sorted(str(path) for path in NATIVE.glob("*.h")),
+    py_limited_api=True,
+)

@@ -1,0 +1,51 @@
+"""C statuses as exceptions: the one place where the two meet."""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_native._native import ffi, lib
+
+
+class NativeError(Exception):
+    """A function of ``native/`` returned ``status``, an ``enum cgpu_status``."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class OverCapError(NativeError):
+    """The request does not fit under the cap; nothing was charged."""
+
+
+class FullError(NativeError):
+    """Every process slot of the ledger is taken."""
+
+
+class FormatError(NativeError):
+    """Not a file of ours, or another release's."""
+
+
+_KINDS: dict[int, tuple[type[NativeError], str]] = {
+    lib.CGPU_EOVERCAP: (OverCapError, "the request does not fit under the cap"),
+    lib.CGPU_EFULL: (FullError, "no free process slot in the ledger"),
+    lib.CGPU_EFORMAT: (FormatError, "wrong magic, version or size: not written by this release"),
+    lib.CGPU_EINVAL: (NativeError, "an argument is out of range"),
+    lib.CGPU_ENOTFOUND: (NativeError, "no such entry"),
+}
+
+
+def check(status: int, what: str) -> None:
+    """Raise the exception that stands for ``status``; ``what`` was being done, to which file.
+
+    Raises:
+        OSError: for ``CGPU_EIO``, with the errno that the C function left.
+        NativeError: for every other status but ``CGPU_OK``.
+    """
+    if status == lib.CGPU_OK:
+        return
+    if status == lib.CGPU_EIO:
+        raise OSError(ffi.errno, os.strerror(ffi.errno), what)
+    kind, text = _KINDS.get(status, (NativeError, f"status {status}"))
+    raise kind(status, f"{what}: {text}")

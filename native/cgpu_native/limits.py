@@ -1,0 +1,119 @@
+"""The limits page (``limits.h``): packed by the host, read back by its tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_native._native import ffi, lib
+from cgpu_native.errors import FormatError
+from cgpu_native.uuids import uuid_bytes, uuid_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+MAX_GPUS: int = lib.CGPU_MAX_GPUS
+ID_SIZE: int = lib.CGPU_ID_SIZE
+
+
+class LimitsGpu(NamedTuple):
+    """What a container may take of one GPU. Sizes in bytes."""
+
+    uuid: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    """The GPU's index on the host."""
+    cap_bytes: int
+    total_bytes: int
+    """The GPU's memory as NVML reports it."""
+    context_bytes: int = 0
+    """What one CUDA context costs; 0: unknown."""
+
+
+class Limits(NamedTuple):
+    """What one container may take."""
+
+    id: str
+    gpus: tuple[LimitsGpu, ...]
+    """In the order of the visible list."""
+    weight: int = 1
+    high_priority: bool = False
+    policy: int = 0
+    flags: int = 0
+
+
+def pack_limits(  # noqa: PLR0913 - the fields of the page
+    container_id: str,
+    gpus: Sequence[LimitsGpu],
+    *,
+    weight: int = 1,
+    high_priority: bool = False,
+    policy: int = 0,
+    flags: int = 0,
+) -> bytes:
+    """Return the bytes of a limits page.
+
+    Raises:
+        ValueError: for too many GPUs, a container id that is too long, or a bad UUID.
+        OverflowError: for a number that does not fit its field.
+    """
+    name = container_id.encode()
+    if len(name) >= ID_SIZE:
+        raise ValueError(f"container id of {len(name)} bytes, at most {ID_SIZE - 1} are allowed")
+    if len(gpus) > MAX_GPUS:
+        raise ValueError(f"{len(gpus)} GPUs, at most {MAX_GPUS} are allowed")
+    page = ffi.new("struct cgpu_limits *")
+    page.magic, page.version = lib.CGPU_LIMITS_MAGIC, lib.CGPU_LIMITS_VERSION
+    page.size, page.gpu_count = ffi.sizeof("struct cgpu_limits"), len(gpus)
+    page.weight, page.high_priority = weight, int(high_priority)
+    page.policy, page.flags = policy, flags
+    page.id = name
+    for entry, gpu in zip(page.gpus, gpus, strict=False):
+        entry.uuid = list(uuid_bytes(gpu.uuid))
+        entry.index, entry.cap_bytes = gpu.index, gpu.cap_bytes
+        entry.total_bytes, entry.context_bytes = gpu.total_bytes, gpu.context_bytes
+    return bytes(ffi.buffer(page))
+
+
+def _gpu(entry: Any) -> LimitsGpu:  # noqa: ANN401 - cffi's structures have no types
+    return LimitsGpu(
+        uuid=uuid_text(bytes(entry.uuid)),
+        index=entry.index,
+        cap_bytes=entry.cap_bytes,
+        total_bytes=entry.total_bytes,
+        context_bytes=entry.context_bytes,
+    )
+
+
+def unpack_limits(data: bytes) -> Limits:
+    """Return what a limits page says.
+
+    Raises:
+        FormatError: if ``data`` is no limits page of this release.
+    """
+    size = ffi.sizeof("struct cgpu_limits")
+    page = ffi.new("struct cgpu_limits *")
+    ffi.buffer(page)[:] = data[:size].ljust(size, b"\0")
+    expected = (lib.CGPU_LIMITS_MAGIC, lib.CGPU_LIMITS_VERSION, size)
+    if (page.magic, page.version, page.size) != expected or len(data) != size:
+        raise FormatError(lib.CGPU_EFORMAT, "not a limits page of this release")
+    if page.gpu_count > MAX_GPUS:
+        raise FormatError(lib.CGPU_EFORMAT, f"a limits page with {page.gpu_count} GPUs")
+    return Limits(
+        id=ffi.string(page.id, ID_SIZE).decode(errors="replace"),
+        gpus=tuple(_gpu(page.gpus[place]) for place in range(page.gpu_count)),
+        weight=page.weight,
+        high_priority=bool(page.high_priority),
+        policy=page.policy,
+        flags=page.flags,
+    )
+
+
+def read_limits(path: Path | str) -> Limits:
+    """Return what the limits page at ``path`` says.
+
+    Raises:
+        OSError: if it cannot be read.
+        FormatError: if it is no limits page of this release.
+    """
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not imported on the start path
+        return unpack_limits(file.read(ffi.sizeof("struct cgpu_limits") + 1))

@@ -6,8 +6,8 @@ from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
 from cgpu_native.ledger import ANY_GPU, Ledger, Process, create_ledger
 from cgpu_native.limits import (
     MAX_GPUS,
-    LimitsGpu,
     Limits,
+    LimitsGpu,
     pack_limits,
     read_limits,
     unpack_limits,
@@ -19,9 +19,9 @@ __all__ = [
     "MAX_GPUS",
     "FormatError",
     "FullError",
-    "LimitsGpu",
     "Ledger",
     "Limits",
+    "LimitsGpu",
     "NativeError",
     "OverCapError",
     "Process",

@@ -1,7 +1,7 @@
 """Ask the driver what this node is; run as a program of its own, because the driver may hang.
 
 ``python -I -S probe.py facts|contexts DRIVER_DIR`` prints one JSON object. ``facts`` asks NVML and
-is quick. ``contexts`` makes a CUDA context on each GPU and sees what it costs, the only way to know.
+is quick. ``contexts`` makes a CUDA context on each GPU to see what it costs, the only way to know.
 Standard library only; nothing of cgpu is imported, so that it runs isolated.
 """
 

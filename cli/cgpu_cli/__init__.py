@@ -1,0 +1,1 @@
+"""The commands: ``cgpu``, ``cgpu-run`` and ``cgpu-smi``."""

@@ -1,0 +1,123 @@
+"""The command line of ``cgpu-run``, read without ``argparse``, which takes 8 ms to import."""
+
+from __future__ import annotations
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_env.record import NamedTuple
+from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
+
+USAGE = """\
+usage: cgpu-run --mem PART/WHOLE [options] [--] PROGRAM [ARGUMENT...]
+
+Run PROGRAM with a share of the GPUs' memory, and no more.
+
+  --mem PART/WHOLE   GiB wanted, of the GiB each GPU is said to have: 6/15; 3,1/15 on two GPUs
+  --weight N         weight in the division of compute, 1 by default
+  --high-prio        runs before those without it
+  --policy N         compute policy 0..6 of the GPUs, if no one else holds them under another
+  --gpus LIST        indices or UUIDs in the order the program sees them; all by default
+  --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR
+  --state-dir DIR    keep state in DIR; programs share a GPU's account if they share this
+  --no-namespaces    do without mount namespaces: weaker, says what it does not hold against
+  --help
+
+Exit status: PROGRAM's own; 2 where cgpu-run refuses; 126 or 127 where PROGRAM cannot be run.
+"""
+
+_VALUES = ("mem", "weight", "policy", "gpus", "driver-dir", "state-dir")
+_FLAGS = ("high-prio", "no-namespaces", "help")
+_POLICIES = "0123456"
+
+
+class Options(NamedTuple):
+    """What the user wrote, not judged yet but for its form; ``program`` with its arguments."""
+
+    mem: str
+    weight: str | None
+    high_prio: bool
+    policy: int | None
+    gpus: str | None
+    driver_dir: str | None
+    state_dir: str | None
+    namespaces: bool
+    help: bool
+    program: list[str]
+
+
+def parse(arguments: list[str]) -> Options:
+    """Read the options; the first word that is none begins the program.
+
+    Raises:
+        CgpuError: an unknown or incomplete option, or no program.
+    """
+    values: dict[str, str] = {}
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        word = rest.pop(0)
+        if word == "--":
+            break
+        name, equals, value = word.removeprefix("--").partition("=")
+        if name in _FLAGS and not equals:
+            values[name] = ""
+        elif name in _VALUES and word.startswith("--"):
+            if not equals and not rest:
+                raise CgpuError(f"--{name}: a value is missing")
+            values[name] = value if equals else rest.pop(0)
+        else:
+            raise CgpuError(f"unknown option {shown(word)}", hint="see cgpu-run --help")
+    return _options(values, rest)
+
+
+def _options(values: dict[str, str], program: list[str]) -> Options:
+    helps = "help" in values
+    if not helps and "mem" not in values:
+        raise CgpuError("--mem is missing: expected the share of memory, such as --mem 6/15")
+    if not helps and not program:
+        raise CgpuError("no program to run", hint="see cgpu-run --help")
+    policy = values.get("policy")
+    if policy is not None and (len(policy) != 1 or policy not in _POLICIES):
+        raise CgpuError(f"--policy {shown(policy)}: expected a whole number from 0 to 6")
+    return Options(
+        mem=values.get("mem", ""),
+        weight=values.get("weight"),
+        high_prio="high-prio" in values,
+        policy=None if policy is None else int(policy),
+        gpus=values.get("gpus"),
+        driver_dir=values.get("driver-dir"),
+        state_dir=values.get("state-dir"),
+        namespaces="no-namespaces" not in values,
+        help=helps,
+        program=program,
+    )
+
+
+def variables(options: Options) -> dict[str, str]:
+    """The container environment that asks for the same, so that one set of rules judges both.
+
+    Raises:
+        CgpuError: ``--mem`` is not two parts with a slash between them.
+    """
+    part, slash, whole = options.mem.partition("/")
+    if not slash:
+        raise CgpuError(f"--mem {shown(options.mem)}: expected PART/WHOLE in GiB, such as 6/15")
+    optional = {WEIGHT: options.weight, VISIBLE: options.gpus}
+    given = {name: value for name, value in optional.items() if value is not None}
+    prio = {HIGH_PRIO: "1"} if options.high_prio else {}
+    return {MEM_CONTAINER: part, MEM_DEV: whole, **given, **prio}
+
+
+def in_options(message: str, options: Options) -> str:
+    """``message`` about variables, as one about options."""
+    given = variables(options)
+    mem = f"--mem {shown(options.mem)}"
+    names = {
+        f"{MEM_CONTAINER}={shown(given[MEM_CONTAINER])}": mem,
+        f"{MEM_DEV}={shown(given[MEM_DEV])}": mem,
+        MEM_CONTAINER: mem,
+        f"of {MEM_DEV}": "given as the whole",
+        f"{VISIBLE}=": "--gpus ",
+        f"{WEIGHT}=": "--weight ",
+    }
+    for variable, option in names.items():
+        message = message.replace(variable, option)
+    return message

@@ -1,0 +1,154 @@
+"""Put a program under the proxies: with a mount namespace of its own, or with a library path.
+
+With a namespace, the session's base directory is a small tmpfs mounted over the whole state
+directory: the program sees its own limits and ledger there, and nobody else's. Files in it may be
+mapped for execution, wherever the state directory lies (``/run`` is often mounted noexec).
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_cli import mounts
+from cgpu_env.errors import CgpuError
+from cgpu_env.record import NamedTuple
+from cgpu_hook import driver
+from cgpu_shim import library, relocate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgpu_env.request import Request
+    from cgpu_hook.node import DeviceNode, Node
+
+_LOADER_DIRECTORIES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
+_LOADER_CACHE = "/etc/ld.so.cache"
+
+
+class Session(NamedTuple):
+    """An admitted session.
+
+    Attributes:
+        directory: of its own, ``<state_dir>/containers/<id>``.
+        state_dir: the state directory.
+        node: the facts about the node.
+        request: its share.
+    """
+
+    directory: str
+    state_dir: str
+    node: Node
+    request: Request
+
+
+def enter_namespace(session: Session) -> None:
+    """Go into a mount namespace where every driver library is a proxy under the session's limits.
+
+    Raises:
+        OSError: before anything was mounted, where the kernel does not allow it.
+        CgpuError: later, where the program must not be started.
+    """
+    mounts.unshare()
+    base = session.state_dir
+    shared = ("limits", "ledger")
+    files = [os.open(f"{session.directory}/{name}", os.O_PATH) for name in shared]
+    mounts.mount("cgpu", base, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=0755")
+    try:
+        _fill(base, session)
+        for name, fd in zip(shared, files, strict=True):
+            _touch(f"{base}/{name}")
+            mounts.bind(f"/proc/self/fd/{fd}", f"{base}/{name}")
+            os.close(fd)
+        mounts.make_read_only(f"{base}/limits")
+        for soname, path in session.node.libraries.items():
+            _touch(f"{base}/real/{soname}")
+            mounts.bind(path, f"{base}/real/{soname}")
+        _touch(f"{base}/masked")
+        mounts.make_read_only(base)
+        _cover_libraries(base, session.node)
+    except OSError as error:
+        raise CgpuError(f"cannot mount {error.filename}: {error.strerror}") from None
+
+
+def _cover_libraries(base: str, node: Node) -> None:
+    """Mount over every driver library that a program could find, by any name."""
+    places = {path: f"{base}/lib/{soname}" for soname, path in node.libraries.items()}
+    for folder in (node.driver_dir, *driver.SEARCHED, *driver.SEARCHED_32_BIT):
+        for soname in (*driver.PROXIED, driver.OPENCL):
+            fits = soname in driver.PROXIED and folder not in driver.SEARCHED_32_BIT
+            cover = f"{base}/lib/{soname}" if fits else f"{base}/masked"
+            path = os.path.realpath(f"{folder}/{soname}")
+            if os.path.isfile(path):
+                places.setdefault(path, cover)
+    for path, cover in places.items():
+        mounts.bind(cover, path)
+
+
+def use_library_path(session: Session, environment: dict[str, str]) -> None:
+    """Without namespaces: let the loader find the proxies first.
+
+    It holds only as long as the program leaves ``LD_LIBRARY_PATH`` alone.
+
+    Raises:
+        CgpuError: the state directory's file system allows no libraries.
+    """
+    directory = session.directory
+    if os.statvfs(directory).f_flag & os.ST_NOEXEC:
+        message = f"{directory}: libraries cannot be loaded from there (mounted noexec)"
+        raise CgpuError(message, hint="name another place with --state-dir")
+    try:
+        _fill(directory, session)
+        for soname, path in session.node.libraries.items():
+            os.symlink(path, f"{directory}/real/{soname}")
+            os.symlink(soname, f"{directory}/lib/{soname.removesuffix('.1')}")
+    except OSError as error:
+        raise CgpuError(f"{error.filename}: {error.strerror}") from None
+    _prepend(environment, f"{directory}/lib")
+
+
+def loader_finds(folder: str) -> bool:
+    """Whether programs find the driver libraries of ``folder`` without being told."""
+    if folder in _LOADER_DIRECTORIES:
+        return True
+    try:
+        with open(_LOADER_CACHE, "rb") as file:
+            return f"{folder}/{driver.CUDA}\0".encode() in file.read()
+    except OSError:
+        return False
+
+
+def set_environment(environment: dict[str, str], session: Session) -> None:
+    """What the program needs to be told: its GPUs, in order, and an unusual driver directory."""
+    environment["CUDA_VISIBLE_DEVICES"] = ",".join(share.uuid for share in session.request.gpus)
+    if not loader_finds(session.node.driver_dir):
+        _prepend(environment, session.node.driver_dir)
+
+
+def _prepend(environment: dict[str, str], folder: str) -> None:
+    present = environment.get("LD_LIBRARY_PATH")
+    environment["LD_LIBRARY_PATH"] = f"{folder}:{present}" if present else folder
+
+
+def _fill(base: str, session: Session) -> None:
+    """Make ``lib/`` with the proxies for this base directory, and ``real/``."""
+    os.mkdir(f"{base}/lib")
+    os.mkdir(f"{base}/real")
+    node = session.node
+    for soname in node.libraries:
+        with open(library(soname), "rb") as source:
+            data = relocate(source.read(), base)
+        with open(f"{base}/lib/{soname}", "wb") as target:
+            target.write(data)
+    granted = {share.uuid for share in session.request.gpus}
+    own = (n for gpu in node.gpus if gpu.uuid in granted for n in gpu.device_nodes)
+    for device in (*node.device_nodes, *own):
+        _link_simulated(base, device, node.driver_dir)
+
+
+def _link_simulated(base: str, device: DeviceNode, folder: str) -> None:
+    """A simulated driver looks for its device nodes beside the library: link them there."""
+    if os.path.dirname(device.host) == folder:
+        os.symlink(device.host, f"{base}/real/{os.path.basename(device.host)}")
+
+
+def _touch(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o444))

@@ -1,0 +1,197 @@
+"""Who has which share of the node's GPUs: one directory for each container or session.
+
+A directory is built under a temporary name and renamed when it is complete. Nobody has to clean up:
+whoever admits next removes what is dead, and what a killed builder left half-made.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from fcntl import LOCK_EX, flock
+
+import cgpu_native
+from cgpu_env.errors import CgpuError, shown
+from cgpu_hook import admission, record
+from cgpu_hook.admission import AdmissionError
+from cgpu_hook.liveness import is_alive
+from cgpu_hook.record import Owner, Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from cgpu_env.request import Request
+    from cgpu_hook.node import Node
+    from cgpu_hook.record import Kind
+
+__all__ = ["AdmissionError", "Owner", "Record", "Registry"]
+
+_ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
+_ID_LENGTH = 64
+
+
+def checked_id(name: str) -> str:
+    """``name`` if it may name a directory.
+
+    Raises:
+        CgpuError: it may not.
+    """
+    fits = 0 < len(name) <= _ID_LENGTH and _ID_CHARACTERS.issuperset(name)
+    if not fits or name.startswith("."):
+        allowed = f"1 to {_ID_LENGTH} letters, digits, _ . or -, the first not a dot"
+        raise CgpuError(f"container id {shown(name)!r}: expected {allowed}")
+    return name
+
+
+class Registry:
+    """The containers and sessions of the state directory ``state_dir`` (``paths.open_state``)."""
+
+    def __init__(self, state_dir: str) -> None:
+        self.state_dir = state_dir
+        self._folder = f"{state_dir}/containers"
+
+    def admit(  # noqa: PLR0913, PLR0917 (what a record holds)
+        self,
+        name: str,
+        kind: Kind,
+        request: Request,
+        node: Node,
+        owner: Owner,
+        command: Sequence[str],
+        *,
+        policy: int | None = None,
+        given: Mapping[str, str] | None = None,
+    ) -> str:
+        """Give a container its share and make its directory.
+
+        Args:
+            name: the container's id; it comes from outside.
+            kind: ``container`` or ``session``.
+            request: what it asks for.
+            node: the facts about the node.
+            owner: who keeps it alive.
+            command: its program and arguments, for people to read.
+            policy: the compute policy it asks for; None: the one its GPUs are under.
+            given: its variables as they were written, to be quoted in a refusal.
+
+        Returns:
+            The path of the directory, with ``limits``, ``ledger`` and ``record.json``.
+
+        Raises:
+            AdmissionError: there is no room for it.
+            CgpuError: bad id, or the directory cannot be made; then nothing of it is left.
+        """
+        directory = f"{self._folder}/{checked_id(name)}"
+        with self._locked():
+            living = self._reap()
+            if any(other.id == name for other in living):
+                raise AdmissionError(f"container id {name}: there is one of that name already")
+            admission.check(request, living, node, given or {})
+            entry = Record(
+                id=name,
+                kind=kind,
+                owner=owner,
+                gpus=request.gpus,
+                weight=request.weight,
+                high_priority=request.high_priority,
+                policy=admission.policy_for(request, living, policy),
+                command=tuple(command),
+                directory=directory,
+            )
+            _build(entry, node)
+        return directory
+
+    def remove(self, name: str) -> None:
+        """Give back the share of ``name``; no error where there is none."""
+        with self._locked():
+            _remove_tree(f"{self._folder}/{checked_id(name)}")
+
+    def records(self) -> list[Record]:
+        """The containers and sessions that live, by id."""
+        return [entry for _, entry in self._entries() if entry is not None and is_alive(entry)]
+
+    def _entries(self) -> Iterator[tuple[str, Record | None]]:
+        """Each directory there is, and its record where it is complete."""
+        try:
+            names = sorted(os.listdir(self._folder))
+        except FileNotFoundError:
+            return
+        for name in names:
+            directory = f"{self._folder}/{name}"
+            yield directory, None if name.startswith(".") else record.read(directory)
+
+    def _reap(self) -> list[Record]:
+        """Remove what is dead or half-made, and return what lives. The lock is held."""
+        living = []
+        for directory, entry in self._entries():
+            if entry is not None and is_alive(entry):
+                living.append(entry)
+            else:
+                _remove_tree(directory)
+        return living
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            with open(f"{self.state_dir}/lock", "wb") as file:
+                flock(file, LOCK_EX)
+                yield
+        except OSError as error:
+            raise CgpuError(f"state directory {self.state_dir}: {error.strerror}") from None
+
+
+def _build(entry: Record, node: Node) -> None:
+    folder, name = os.path.split(entry.directory)
+    temporary = f"{folder}/.{name}"
+    try:
+        os.mkdir(temporary)
+        os.chmod(temporary, 0o755)  # noqa: S103 (whatever the umask: any user of a session enters)
+        _write(f"{temporary}/limits", _limits(entry, node), 0o444)
+        _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
+        cgpu_native.create_ledger(temporary, "ledger")
+        os.rename(temporary, entry.directory)
+    except BaseException:
+        _remove_tree(temporary)
+        raise
+
+
+def _write(path: str, data: bytes, mode: int) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(fd, "wb") as file:
+        os.fchmod(fd, mode)
+        file.write(data)
+
+
+def _limits(entry: Record, node: Node) -> bytes:
+    facts = {gpu.uuid: gpu for gpu in node.gpus}
+    gpus = [
+        cgpu_native.LimitsGpu(
+            uuid=share.uuid,
+            index=share.index,
+            cap_bytes=share.memory_bytes,
+            total_bytes=facts[share.uuid].memory_bytes,
+            context_bytes=facts[share.uuid].context_bytes,
+        )
+        for share in entry.gpus
+    ]
+    return cgpu_native.pack_limits(
+        entry.id,
+        gpus,
+        weight=entry.weight,
+        high_priority=entry.high_priority,
+        policy=entry.policy,
+    )
+
+
+def _remove_tree(directory: str) -> None:
+    """Remove a directory with all that is in it; links are removed, not followed."""
+    for folder, folders, files in os.walk(directory, topdown=False):
+        for name in files:
+            os.unlink(f"{folder}/{name}")
+        for name in folders:
+            path = f"{folder}/{name}"
+            (os.unlink if os.path.islink(path) else os.rmdir)(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(directory)

@@ -1,0 +1,24 @@
+"""The proxies that stand in for the driver's libraries, built from ``shim/``.
+
+Paths are plain strings here: this is imported at every start, and ``pathlib`` takes 4 ms.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_shim.relocation import relocate
+
+__all__ = ["library", "relocate"]
+
+
+def library(soname: str) -> str:
+    """The path of the built proxy for ``soname``, such as ``libcuda.so.1``.
+
+    Raises:
+        FileNotFoundError: it was not built.
+    """
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "_lib", soname)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(f"{path}: build it with python setup.py build_binaries")
+    return path

@@ -53,7 +53,9 @@ def _shared(soname: str) -> list[str]:
 
 def _proxy(soname: str, folder: str) -> Binary:
     sources = sorted(glob(f"shim/{folder}/*.c") + glob("shim/*.c") + glob("native/*.c"))
-    flags = [*_shared(soname), "-I", "shim", "-ftls-model=initial-exec", f'-DCGPU_BASE="{BASE}"']
+    # Never unloaded: the ledger's slot and what programs remember of our functions outlive dlclose.
+    flags = [*_shared(soname), "-Wl,-z,nodelete", "-I", "shim", "-ftls-model=initial-exec",
+             f'-DCGPU_BASE="{BASE}"']  # fmt: skip
     needed = f"{BASE}/real/{soname}"
     return Binary(f"shim/cgpu_shim/_lib/{soname}", sources, GLIBC, flags, needed)
 

@@ -12,7 +12,8 @@ enum {
     CGPU_MAX_GPUS = 32,
     CGPU_ID_SIZE = 80,
     CGPU_LIMITS_MAGIC = 0x4d494c43, /* the bytes "CLIM" */
-    CGPU_LIMITS_VERSION = 1
+    CGPU_LIMITS_VERSION = 1,
+    CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points that this release does not know */
 };
 
 struct cgpu_limits_gpu {

@@ -1,0 +1,163 @@
+/* Accounts: charges in the container's ledger, and what this process holds for them. */
+#include "shim.h"
+
+enum { SMALL_UNIT = 512, SMALL_LIMIT = 1 << 20 };
+
+CUresult
+cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged)
+{
+    *charged = 0;
+    if (!cgpu_state_is_attached()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_target_cap(gpu), bytes,
+                                       padding, charged) == CGPU_OK) {
+        return CUDA_SUCCESS;
+    }
+    cgpu_log_memory(gpu, bytes);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+void
+cgpu_charge_release(int32_t gpu, uint64_t bytes)
+{
+    if (gpu >= 0 && bytes != 0 && cgpu_state_is_attached()) {
+        cgpu_ledger_release(cgpu_state->ledger, (uint32_t)gpu, bytes);
+    }
+}
+
+uint64_t
+cgpu_charge_padding(int32_t gpu, uint64_t bytes)
+{
+    uint64_t unit = SMALL_UNIT;
+    if (bytes > SMALL_LIMIT && gpu >= 0 && cgpu_state->granularity[gpu] > SMALL_UNIT) {
+        unit = cgpu_state->granularity[gpu];
+    }
+    uint64_t over = bytes % unit;
+    return over != 0 ? unit - over : 0;
+}
+
+CUresult
+cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes, uint64_t padding)
+{
+    CUresult status = cgpu_target_current(&pending->target);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    return cgpu_charge(pending->target.gpu, bytes, padding, &pending->charged);
+}
+
+CUresult
+cgpu_charge_begin_padded(struct cgpu_pending *pending, uint64_t bytes)
+{
+    CUresult status = cgpu_target_current(&pending->target);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    int32_t gpu = pending->target.gpu;
+    return cgpu_charge(gpu, bytes, cgpu_charge_padding(gpu, bytes), &pending->charged);
+}
+
+CUresult
+cgpu_charge_grow(struct cgpu_pending *pending, uint64_t bytes)
+{
+    uint64_t more;
+    int32_t gpu = pending->target.gpu;
+    if (bytes <= pending->charged) {
+        return CUDA_SUCCESS;
+    }
+    CUresult status = cgpu_charge(gpu, bytes - pending->charged, cgpu_charge_padding(gpu, bytes), &more);
+    pending->charged += more;
+    return status;
+}
+
+void
+cgpu_charge_cancel(struct cgpu_pending *pending)
+{
+    cgpu_charge_release(pending->target.gpu, pending->charged);
+    pending->charged = 0;
+}
+
+CUresult
+cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind, uint64_t handle, uint64_t extra)
+{
+    struct cgpu_holding holding = {
+        .handle = handle,
+        .owner = pending->target.owner,
+        .bytes = pending->charged,
+        .extra = extra,
+        .kind = kind,
+        .gpu = (uint32_t)pending->target.gpu,
+    };
+    return cgpu_charge_hold(&holding);
+}
+
+/*
+ * The driver gave out HANDLE, so nothing else can have it: an entry that is there already was freed in a way we did not
+ * see (or its context is being destroyed at this moment), and is given back.
+ */
+CUresult
+cgpu_charge_hold(const struct cgpu_holding *holding)
+{
+    struct cgpu_holding stale;
+    int status = cgpu_holdings_insert(cgpu_state->holdings, holding);
+    while (status == CGPU_EINVAL) {
+        if (cgpu_charge_take(holding->kind, holding->handle, &stale)) {
+            cgpu_charge_give_back(&stale);
+        }
+        status = cgpu_holdings_insert(cgpu_state->holdings, holding);
+    }
+    if (status == CGPU_OK) {
+        return CUDA_SUCCESS;
+    }
+    cgpu_charge_give_back(holding);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+bool
+cgpu_charge_find(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out)
+{
+    return cgpu_state_is_attached() &&
+           cgpu_holdings_find(cgpu_state->holdings, kind, handle, out) == CGPU_OK;
+}
+
+bool
+cgpu_charge_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out)
+{
+    return cgpu_state_is_attached() &&
+           cgpu_holdings_take(cgpu_state->holdings, kind, handle, out) == CGPU_OK;
+}
+
+void
+cgpu_charge_give_back(const struct cgpu_holding *holding)
+{
+    cgpu_charge_release((int32_t)holding->gpu, holding->bytes);
+}
+
+void
+cgpu_charge_restore(const struct cgpu_holding *holding)
+{
+    /* Room for it was there a moment ago; if it is gone, the charge stays, which errs on the safe side. */
+    (void)cgpu_holdings_insert(cgpu_state->holdings, holding);
+}
+
+CUresult
+cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status)
+{
+    if (taken != NULL && status == CUDA_SUCCESS) {
+        cgpu_charge_give_back(taken);
+    } else if (taken != NULL) {
+        cgpu_charge_restore(taken);
+    }
+    return status;
+}
+
+void
+cgpu_charge_give_back_owned(uint64_t owner)
+{
+    struct cgpu_holding holding;
+    while (cgpu_state_is_attached() &&
+           cgpu_holdings_take_owned(cgpu_state->holdings, owner, &holding) == CGPU_OK) {
+        cgpu_charge_give_back(&holding);
+    }
+}

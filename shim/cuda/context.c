@@ -1,0 +1,168 @@
+/*
+ * Contexts: each costs what the host measured for its GPU, and takes all it owns along when it goes.
+ *
+ * The lock keeps "the driver made or destroyed it" and "we wrote it down" together. Nothing else is held while it is
+ * taken, and making a context takes milliseconds anyway.
+ */
+#include "shim.h"
+
+CUresult
+cgpu_context_charge(int32_t gpu, uint64_t *charged)
+{
+    uint64_t bytes = gpu < 0 ? 0 : cgpu_limits->gpus[gpu].context_bytes;
+    return cgpu_charge(gpu, bytes, 0, charged);
+}
+
+CUresult
+cgpu_context_hold(CUcontext context, int32_t gpu, uint64_t charged)
+{
+    struct cgpu_holding holding = {
+        .handle = (uint64_t)(uintptr_t)context,
+        .owner = (uint64_t)(uintptr_t)context,
+        .bytes = charged,
+        .extra = 1,
+        .kind = CGPU_KIND_CONTEXT,
+        .gpu = (uint32_t)gpu,
+    };
+    return cgpu_charge_hold(&holding);
+}
+
+void
+cgpu_context_gone(CUcontext context)
+{
+    cgpu_target_forget();
+    cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
+}
+
+struct making {
+    int32_t gpu;
+    uint64_t charged;
+};
+
+/* On success the lock is held; finish() drops it. */
+static CUresult
+begin(struct making *making, CUdevice device)
+{
+    making->gpu = cgpu_target_gpu(device);
+    CUresult status = cgpu_context_charge(making->gpu, &making->charged);
+    if (status == CUDA_SUCCESS) {
+        pthread_mutex_lock(&cgpu_state->contexts);
+    }
+    return status;
+}
+
+/* STATUS is what the driver said. */
+static CUresult
+finish(const struct making *making, CUresult status, const CUcontext *context)
+{
+    if (status != CUDA_SUCCESS) {
+        cgpu_charge_release(making->gpu, making->charged);
+    } else {
+        status = cgpu_context_hold(*context, making->gpu, making->charged);
+        if (status != CUDA_SUCCESS) {
+            cgpu_real.cuCtxDestroy_v2(*context);
+        }
+    }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+CUresult
+cgpu_context_create(CUresult (*real)(CUcontext *, unsigned int, CUdevice), CUcontext *context,
+                    unsigned int flags, CUdevice device)
+{
+    struct making making;
+    CUresult status = begin(&making, device);
+    return status != CUDA_SUCCESS ? status : finish(&making, real(context, flags, device), context);
+}
+
+CUresult
+cgpu_context_create_v3(CUresult (*real)(CUcontext *, void *, int, unsigned int, CUdevice), CUcontext *context,
+                       void *affinity, int count, unsigned int flags, CUdevice device)
+{
+    struct making making;
+    CUresult status = begin(&making, device);
+    return status != CUDA_SUCCESS
+               ? status
+               : finish(&making, real(context, affinity, count, flags, device), context);
+}
+
+CUresult
+cgpu_context_create_v4(CUresult (*real)(CUcontext *, void *, unsigned int, CUdevice), CUcontext *context,
+                       void *parameters, unsigned int flags, CUdevice device)
+{
+    struct making making;
+    CUresult status = begin(&making, device);
+    return status != CUDA_SUCCESS ? status
+                                  : finish(&making, real(context, parameters, flags, device), context);
+}
+
+CUresult
+cgpu_context_create_vdpau(CUresult (*real)(CUcontext *, unsigned int, CUdevice, uint32_t, void *),
+                          CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdp_device,
+                          void *vdp_lookup)
+{
+    struct making making;
+    CUresult status = begin(&making, device);
+    return status != CUDA_SUCCESS
+               ? status
+               : finish(&making, real(context, flags, device, vdp_device, vdp_lookup), context);
+}
+
+CUresult
+cgpu_context_destroy(CUresult (*real)(CUcontext), CUcontext context)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(context);
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = real(context);
+    if (status == CUDA_SUCCESS) {
+        cgpu_context_gone(context);
+    }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+/* Change the usage count of CONTEXT by STEP; what is left of it, 0 also for a context we do not know. */
+static uint64_t
+count(CUcontext context, int step)
+{
+    struct cgpu_holding holding;
+    if (!cgpu_charge_find(CGPU_KIND_CONTEXT, (uint64_t)(uintptr_t)context, &holding)) {
+        return 0;
+    }
+    holding.extra += (uint64_t)(int64_t)step;
+    cgpu_holdings_update(cgpu_state->holdings, &holding);
+    return holding.extra;
+}
+
+CUresult
+cgpu_context_attach(CUresult (*real)(CUcontext *, unsigned int), CUcontext *context, unsigned int flags)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(context, flags);
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = real(context, flags);
+    if (status == CUDA_SUCCESS) {
+        count(*context, 1);
+    }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+CUresult
+cgpu_context_detach(CUresult (*real)(CUcontext), CUcontext context)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(context);
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = real(context);
+    if (status == CUDA_SUCCESS && count(context, -1) == 0) {
+        cgpu_context_gone(context);
+    }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}

@@ -1,0 +1,137 @@
+/*
+ * One line to standard error when something is refused, so that `docker logs` shows why.
+ *
+ * write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio. At most one line per kind
+ * in five seconds, and none with CGPU_LOG=off.
+ */
+#define _GNU_SOURCE /* secure_getenv */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "shim.h"
+
+enum { LINE_SIZE = 512, INTERVAL_SECONDS = 5 };
+
+struct line {
+    size_t length;
+    char text[LINE_SIZE];
+};
+
+static bool silent;
+static int64_t last_second[CGPU_LOG_KINDS];
+
+void
+cgpu_log_setup(void)
+{
+    const char *choice = secure_getenv("CGPU_LOG");
+    silent = choice != NULL && strcmp(choice, "off") == 0;
+}
+
+static void
+add(struct line *line, const char *text)
+{
+    size_t length = strlen(text);
+    size_t room = LINE_SIZE - 1 - line->length;
+    length = length < room ? length : room;
+    memcpy(line->text + line->length, text, length);
+    line->length += length;
+}
+
+static void
+add_number(struct line *line, uint64_t number)
+{
+    char digits[24];
+    size_t at = sizeof(digits) - 1;
+    digits[at] = '\0';
+    do {
+        digits[--at] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number != 0);
+    add(line, digits + at);
+}
+
+/* "6337173913 B (6043.6 MiB)" */
+static void
+add_bytes(struct line *line, uint64_t bytes)
+{
+    add_number(line, bytes);
+    add(line, " B (");
+    add_number(line, bytes >> 20);
+    add(line, ".");
+    add_number(line, ((bytes & 0xfffff) * 10) >> 20);
+    add(line, " MiB)");
+}
+
+/* May a line of KIND be written at second NOW? Exactly one of racing threads may. */
+static bool
+is_due(enum cgpu_log kind, int64_t now)
+{
+    /* relaxed: only the time itself is compared, nothing hangs on it. */
+    int64_t last = __atomic_load_n(&last_second[kind], __ATOMIC_RELAXED);
+    if (last != 0 && now - last < INTERVAL_SECONDS) {
+        return false;
+    }
+    return __atomic_compare_exchange_n(&last_second[kind], &last, now, false, __ATOMIC_RELAXED,
+                                       __ATOMIC_RELAXED);
+}
+
+static bool
+begin(struct line *line, enum cgpu_log kind)
+{
+    struct timespec now = {0, 0};
+    if (silent) {
+        return false;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    line->length = 0;
+    add(line, "cgpu: ");
+    return is_due(kind, (int64_t)now.tv_sec + 1);
+}
+
+static void
+end(struct line *line)
+{
+    int saved = errno;
+    line->text[line->length] = '\n';
+    ssize_t written = write(STDERR_FILENO, line->text, line->length + 1);
+    (void)written; /* a closed or full standard error is no reason to fail the call */
+    errno = saved;
+}
+
+void
+cgpu_log_memory(int32_t gpu, uint64_t asked)
+{
+    struct line line;
+    if (!begin(&line, CGPU_LOG_MEMORY)) {
+        return;
+    }
+    if (gpu < 0) {
+        add(&line, "out of memory: this GPU is not among the container's; asked ");
+        add_bytes(&line, asked);
+        end(&line);
+        return;
+    }
+    add(&line, "out of memory on GPU ");
+    add_number(&line, cgpu_limits->gpus[gpu].index);
+    add(&line, ": cap ");
+    add_bytes(&line, cgpu_target_cap(gpu));
+    add(&line, ", used ");
+    add_bytes(&line, cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu));
+    add(&line, ", asked ");
+    add_bytes(&line, asked);
+    end(&line);
+}
+
+void
+cgpu_log_text(enum cgpu_log kind, const char *text, const char *detail)
+{
+    struct line line;
+    if (begin(&line, kind)) {
+        add(&line, text);
+        add(&line, detail);
+        end(&line);
+    }
+}

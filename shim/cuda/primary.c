@@ -1,0 +1,190 @@
+/*
+ * Primary contexts, and the green contexts that keep them alive.
+ *
+ * One per device, counted by the driver, which is asked afterwards whether it still is: that stays right however
+ * retains, releases, resets and green contexts follow each other. All of it happens under the lock of contexts.
+ */
+#include "shim.h"
+
+static bool
+is_active(CUdevice device)
+{
+    unsigned int flags = 0;
+    int active = 0;
+    return cgpu_real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+}
+
+static void
+forget(int32_t gpu)
+{
+    if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
+        cgpu_context_gone(cgpu_state->primary[gpu]);
+        cgpu_state->primary[gpu] = NULL;
+    }
+}
+
+struct activation {
+    CUdevice device;
+    int32_t gpu;
+    bool fresh; /* the primary context is not on the books yet, and was charged now */
+    uint64_t charged;
+};
+
+/* On success the lock is held; finish() drops it. */
+static CUresult
+begin(struct activation *activation, CUdevice device)
+{
+    CUresult status = CUDA_SUCCESS;
+    activation->device = device;
+    activation->gpu = cgpu_target_gpu(device);
+    if (!cgpu_state_is_attached()) {
+        return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    if (!is_active(device)) {
+        forget(activation->gpu);
+    }
+    activation->fresh = activation->gpu < 0 || cgpu_state->primary[activation->gpu] == NULL;
+    if (activation->fresh) {
+        status = cgpu_context_charge(activation->gpu, &activation->charged);
+    }
+    if (status != CUDA_SUCCESS) {
+        pthread_mutex_unlock(&cgpu_state->contexts);
+    }
+    return status;
+}
+
+/* STATUS is what the driver said; CONTEXT the primary context if it said yes. */
+static CUresult
+finish(const struct activation *activation, CUresult status, CUcontext context)
+{
+    if (activation->fresh && status != CUDA_SUCCESS) {
+        cgpu_charge_release(activation->gpu, activation->charged);
+    } else if (activation->fresh) {
+        status = cgpu_context_hold(context, activation->gpu, activation->charged);
+        cgpu_state->primary[activation->gpu] = status == CUDA_SUCCESS ? context : NULL;
+    }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+CUresult
+cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context, CUdevice device)
+{
+    struct activation activation;
+    CUresult status = begin(&activation, device);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(context, device);
+    CUresult kept = finish(&activation, status, status == CUDA_SUCCESS ? *context : NULL);
+    if (status == CUDA_SUCCESS && kept != CUDA_SUCCESS) {
+        cgpu_real.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    return kept;
+}
+
+/* The driver let go of something that may have kept DEVICE's primary context alive. */
+static CUresult
+settle(CUresult status, CUdevice device)
+{
+    if (status == CUDA_SUCCESS && !is_active(device)) {
+        forget(cgpu_target_gpu(device));
+    }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+CUresult
+cgpu_primary_release(CUresult (*real)(CUdevice), CUdevice device)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(device);
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    return settle(real(device), device);
+}
+
+/* A reset frees everything even where the driver calls the context active again at once. */
+CUresult
+cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(device);
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = real(device);
+    if (status == CUDA_SUCCESS) {
+        forget(cgpu_target_gpu(device));
+    }
+    return settle(status, device);
+}
+
+/* The handle of an active primary context: retaining and releasing leaves its count as it was. */
+static CUcontext
+handle_of(CUdevice device)
+{
+    CUcontext context = NULL;
+    if (cgpu_real.cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
+        cgpu_real.cuDevicePrimaryCtxRelease_v2(device);
+    }
+    return context;
+}
+
+/* A green context has no memory of its own; it retains the primary context for its lifetime. */
+CUresult
+cgpu_primary_create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int),
+                          CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
+{
+    struct activation activation;
+    CUresult status = begin(&activation, device);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(green, resources, device, flags);
+    CUresult kept = finish(&activation, status, status == CUDA_SUCCESS ? handle_of(device) : NULL);
+    if (status == CUDA_SUCCESS && kept == CUDA_SUCCESS) {
+        struct cgpu_holding holding = {
+            .handle = (uint64_t)(uintptr_t)*green,
+            .extra = (uint64_t)device,
+            .kind = CGPU_KIND_GREEN,
+            .gpu = (uint32_t)activation.gpu,
+        };
+        kept = cgpu_charge_hold(&holding);
+    }
+    if (status == CUDA_SUCCESS && kept != CUDA_SUCCESS) {
+        cgpu_real.cuGreenCtxDestroy(*green);
+    }
+    return kept;
+}
+
+CUresult
+cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
+{
+    struct cgpu_holding holding;
+    if (!cgpu_charge_take(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
+        return real(green);
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = real(green);
+    if (status == CUDA_SUCCESS) {
+        cgpu_context_gone((CUcontext)(void *)green); /* the context made from it, if any */
+    } else {
+        cgpu_charge_restore(&holding);
+    }
+    return settle(status, (CUdevice)holding.extra);
+}
+
+CUresult
+cgpu_primary_from_green(CUresult (*real)(CUcontext *, CUgreenCtx), CUcontext *context, CUgreenCtx green)
+{
+    struct cgpu_holding holding;
+    CUresult status = real(context, green);
+    if (status != CUDA_SUCCESS || !cgpu_charge_find(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
+        return status;
+    }
+    holding.owner = holding.handle;
+    holding.handle = (uint64_t)(uintptr_t)*context;
+    holding.kind = CGPU_KIND_GREEN_CONTEXT;
+    return cgpu_charge_hold(&holding);
+}

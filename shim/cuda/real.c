@@ -1,0 +1,52 @@
+/*
+ * The driver's own functions.
+ *
+ * All are resolved by the constructor, before anyone can call a hook: dlopen and dlsym may allocate, hooks may not.
+ * The real library is loaded already (DT_NEEDED), so RTLD_NOLOAD only finds it.
+ */
+#include <dlfcn.h>
+
+#include "base.h"
+#include "shim.h"
+
+struct cgpu_real cgpu_real;
+
+/* Stands for a function with any parameters: the caller cleans up arguments in every ABI that CUDA runs on. */
+CUresult
+cgpu_real_missing(void)
+{
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+void *
+cgpu_real_open(void)
+{
+    char path[CGPU_BASE_PATH_SIZE];
+    if (cgpu_base_path(path, sizeof(path), "real/libcuda.so.1") != 0) {
+        return NULL;
+    }
+    return dlopen(path, RTLD_NOLOAD | RTLD_LAZY);
+}
+
+static void
+resolve(void *library, const char *name, void **slot)
+{
+    void *address = library != NULL ? dlsym(library, name) : NULL;
+    *slot = address != NULL ? address : (void *)cgpu_real_missing;
+}
+
+__attribute__((constructor)) static void
+setup(void)
+{
+    void *library = cgpu_real_open();
+#define HOOK(name, body, parameters, arguments) resolve(library, #name, (void **)&cgpu_real.name);
+#define REJECT(name, reason) resolve(library, #name, (void **)&cgpu_real.name);
+#define REAL(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
+#include "hooks.def"
+#undef HOOK
+#undef REJECT
+#undef REAL
+    cgpu_log_setup();
+    cgpu_state_setup();
+    cgpu_lookup_setup(library);
+}

@@ -1,0 +1,190 @@
+/*
+ * The proxy of libcuda.so.1: what every hook may use.
+ *
+ * A hook is three steps under a recursion guard: account, call the real function, undo on failure. To add one:
+ *
+ *   1. hooks.def: a row HOOK(name, body, (parameters), (arguments)). It declares, exports and resolves the
+ *      entry point and makes look-ups find it. Parameters are those of the driver; types it needs go into
+ *      driver.h. The guard is in the generated export: a body is never entered twice on one thread.
+ *   2. <kind>.c: the body, `CUresult body(CUresult (*real)(...), ...)`. Its shape is
+ *
+ *          struct cgpu_pending pending;
+ *          CUresult status = cgpu_charge_begin(&pending, bytes, padding);   // the current context pays
+ *          if (status != CUDA_SUCCESS) {
+ *              return status;
+ *          }
+ *          status = real(...);
+ *          if (status != CUDA_SUCCESS) {
+ *              cgpu_charge_cancel(&pending);
+ *              return status;
+ *          }
+ *          return cgpu_charge_commit(&pending, CGPU_KIND_..., handle, 0);   // or undo the real call
+ *
+ *      and the entry point that frees is cgpu_charge_take, real, cgpu_charge_settle, in this order.
+ *   3. ../driver_entry_points.csv: treatment `hook` in its row; then the tests.
+ *
+ * Without a working ledger nothing is allocated: every charge is refused with NOT_INITIALIZED, which is also
+ * what the driver says before cuInit and in a forked child.
+ */
+#ifndef CGPU_CUDA_SHIM_H
+#define CGPU_CUDA_SHIM_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "driver.h"
+#include "holdings.h"
+#include "ledger.h"
+#include "limits.h"
+
+/* What a holding is; part of its key together with the handle. */
+enum cgpu_kind {
+    CGPU_KIND_LINEAR = 1,
+    CGPU_KIND_ARRAY,
+    CGPU_KIND_MIPMAPPED,
+    CGPU_KIND_CONTEXT,       /* extra: cuCtxAttach count */
+    CGPU_KIND_GREEN,         /* handle: CUgreenCtx, extra: device */
+    CGPU_KIND_GREEN_CONTEXT, /* handle: CUcontext made from a green context, which is its owner */
+    CGPU_KIND_GROWTH         /* handle: context + enum cgpu_growth, extra: the default it grows from */
+};
+
+/* hooks.h generates: struct cgpu_real and the exports from hooks.def. */
+#include "hooks.h"
+
+/* ---- state.c: this process's part in the container ---- */
+
+enum { CGPU_MAX_DEVICES = 64, CGPU_NO_GPU = -1 };
+
+/* One page that reads as zeros in a forked child: there nothing is attached. */
+struct cgpu_state {
+    pthread_mutex_t lock;     /* attaching, and filling `devices` */
+    pthread_mutex_t contexts; /* making and destroying contexts */
+    uint32_t attached;        /* set last; 0: refuse */
+    uint32_t generation;      /* of contexts; a change makes threads forget what they know about theirs */
+    struct cgpu_ledger *ledger;
+    struct cgpu_holdings *holdings;
+    uint64_t granularity[CGPU_MAX_GPUS]; /* of physical memory, by place in the limits */
+    CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by place in the limits */
+    int8_t devices[CGPU_MAX_DEVICES];    /* 0: not asked yet, -1: not in the limits, else place + 1 */
+};
+
+extern struct cgpu_state *cgpu_state;          /* NULL: could not be set up */
+extern const struct cgpu_limits *cgpu_limits;  /* NULL: missing or broken */
+
+/* Map the limits and make the state page. Once, when the library is loaded. */
+void cgpu_state_setup(void);
+
+/* Take part: ledger slot and holdings. Called by cuInit; again after fork. NOT_PERMITTED if that fails. */
+CUresult cgpu_state_attach(void);
+
+/* Is this process attached? One load. */
+bool cgpu_state_is_attached(void);
+
+/* ---- target.c: who pays ---- */
+
+struct cgpu_target {
+    int32_t gpu;    /* place in the limits, or CGPU_NO_GPU */
+    uint64_t owner; /* context that takes the memory along when it goes */
+};
+
+/* GPU and owner for what the calling thread's current context allocates. Charges a context seen for the first time. */
+CUresult cgpu_target_current(struct cgpu_target *target);
+
+/* GPU of the current context, whether it can be charged or not. */
+CUresult cgpu_target_current_gpu(int32_t *gpu);
+
+/* Place of DEVICE in the limits, or CGPU_NO_GPU. */
+int32_t cgpu_target_gpu(CUdevice device);
+
+/* The cap on GPU now; 0 for CGPU_NO_GPU. */
+uint64_t cgpu_target_cap(int32_t gpu);
+
+/* What threads remember about contexts is void from now on. */
+void cgpu_target_forget(void);
+
+/* ---- charge.c: accounts ---- */
+
+struct cgpu_pending {
+    struct cgpu_target target;
+    uint64_t charged;
+};
+
+/* Charge BYTES, and as much of PADDING as fits. OUT_OF_MEMORY (with a log line) if they do not fit. */
+CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged);
+void cgpu_charge_release(int32_t gpu, uint64_t bytes);
+
+/* The padding that goes with BYTES on GPU: up to 512 bytes, or up to the driver's granularity for more than 1 MiB. */
+uint64_t cgpu_charge_padding(int32_t gpu, uint64_t bytes);
+
+/* begin: charge the current context's GPU. begin_padded: with the usual padding. grow: up to BYTES in all. */
+CUresult cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes, uint64_t padding);
+CUresult cgpu_charge_begin_padded(struct cgpu_pending *pending, uint64_t bytes);
+CUresult cgpu_charge_grow(struct cgpu_pending *pending, uint64_t bytes);
+void cgpu_charge_cancel(struct cgpu_pending *pending);
+
+/* Keep the charge under KIND and HANDLE. On failure it is cancelled: the caller frees HANDLE and returns the status. */
+CUresult cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind, uint64_t handle, uint64_t extra);
+
+/* The same for a holding that is charged already (or costs nothing). A stale one under its key is given back. */
+CUresult cgpu_charge_hold(const struct cgpu_holding *holding);
+
+bool cgpu_charge_find(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out);
+bool cgpu_charge_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out);
+void cgpu_charge_give_back(const struct cgpu_holding *holding);
+void cgpu_charge_restore(const struct cgpu_holding *holding);
+
+/*
+ * Freeing: the holding is taken before the real call, as the driver may give the handle to another thread the moment
+ * it is free; the charge goes after it, as the memory must be there before anyone is told so. TAKEN (NULL: nothing was
+ * held) is given back or restored by what the driver said, STATUS, which is returned.
+ */
+CUresult cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status);
+
+/* Give back everything that OWNER takes along. */
+void cgpu_charge_give_back_owned(uint64_t owner);
+
+/* ---- context.c, growth.c ---- */
+
+/* Charge what a context costs on GPU. */
+CUresult cgpu_context_charge(int32_t gpu, uint64_t *charged);
+
+/* Keep CONTEXT with its charge; on failure the charge is released. */
+CUresult cgpu_context_hold(CUcontext context, int32_t gpu, uint64_t charged);
+
+/* CONTEXT is gone: give back all it owned. */
+void cgpu_context_gone(CUcontext context);
+
+enum cgpu_growth {
+    CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE,
+    CGPU_GROWTH_PRINTF = CU_LIMIT_PRINTF_FIFO_SIZE,
+    CGPU_GROWTH_HEAP = CU_LIMIT_MALLOC_HEAP_SIZE,
+    CGPU_GROWTH_LOCAL /* local memory that loaded functions need beyond the stack limit's default */
+};
+
+/*
+ * A function that needs BYTES of local memory per thread was made ready to launch in the current context: charge
+ * what the context's local memory buffer will grow by. Does nothing if it is charged already.
+ */
+CUresult cgpu_growth_local_memory(uint64_t bytes);
+
+/* ---- log.c: one line to the container's log, rarely ---- */
+
+enum cgpu_log {
+    CGPU_LOG_MEMORY,
+    CGPU_LOG_MANAGED,
+    CGPU_LOG_CHECKPOINT,
+    CGPU_LOG_UNKNOWN,
+    CGPU_LOG_STATE,
+    CGPU_LOG_KINDS
+};
+
+void cgpu_log_setup(void);
+
+/* "cgpu: out of memory on GPU <index>: cap ..., used ..., asked ..." */
+void cgpu_log_memory(int32_t gpu, uint64_t asked);
+
+/* "cgpu: <text><detail>" */
+void cgpu_log_text(enum cgpu_log kind, const char *text, const char *detail);
+
+#endif

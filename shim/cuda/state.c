@@ -1,0 +1,130 @@
+/*
+ * This process's part in the container: the limits page, its ledger slot and its holdings.
+ *
+ * The limits are mapped when the library is loaded; the ledger is attached by cuInit, so that a program which never
+ * uses CUDA takes no slot. All that a child must not inherit lies in one page that fork wipes.
+ */
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base.h"
+#include "shim.h"
+#include "thread.h"
+
+struct cgpu_state *cgpu_state;
+const struct cgpu_limits *cgpu_limits;
+__thread struct cgpu_thread cgpu_thread __attribute__((tls_model("initial-exec")));
+
+static const struct cgpu_limits *
+map_limits(void)
+{
+    char path[CGPU_BASE_PATH_SIZE];
+    struct stat file;
+    if (cgpu_base_path(path, sizeof(path), "limits") != 0) {
+        return NULL;
+    }
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) {
+        return NULL;
+    }
+    void *page = MAP_FAILED;
+    if (fstat(fd, &file) == 0 && (uint64_t)file.st_size >= sizeof(struct cgpu_limits)) {
+        page = mmap(NULL, sizeof(struct cgpu_limits), PROT_READ, MAP_SHARED, fd, 0);
+    }
+    close(fd);
+    return page != MAP_FAILED ? page : NULL;
+}
+
+static bool
+limits_are_valid(const struct cgpu_limits *limits)
+{
+    return limits->magic == CGPU_LIMITS_MAGIC && limits->version == CGPU_LIMITS_VERSION &&
+           limits->size == sizeof(*limits) && limits->gpu_count <= CGPU_MAX_GPUS;
+}
+
+void
+cgpu_state_setup(void)
+{
+    const struct cgpu_limits *limits = map_limits();
+    if (limits != NULL && limits_are_valid(limits)) {
+        cgpu_limits = limits;
+    }
+    void *page = mmap(NULL, sizeof(struct cgpu_state), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page != MAP_FAILED && madvise(page, sizeof(struct cgpu_state), MADV_WIPEONFORK) == 0) {
+        cgpu_state = page; /* zeros are valid mutexes */
+    }
+}
+
+bool
+cgpu_state_is_attached(void)
+{
+    /* acquire: pairs with the release in attach(); what the flag promises is visible. */
+    return cgpu_state != NULL && __atomic_load_n(&cgpu_state->attached, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* Under the lock. 0 or a negative status; what was made before a failure is given back. */
+static int
+attach(void)
+{
+    char path[CGPU_BASE_PATH_SIZE];
+    int status = cgpu_base_path(path, sizeof(path), "ledger");
+    if (status == 0) {
+        status = cgpu_holdings_create(&cgpu_state->holdings);
+    }
+    if (status != 0) {
+        return status;
+    }
+    status = cgpu_ledger_attach(path, (uint32_t)getpid(), &cgpu_state->ledger);
+    if (status != 0) {
+        cgpu_holdings_destroy(cgpu_state->holdings);
+        return status;
+    }
+    cgpu_thread.context = NULL; /* a forked child's only thread must not believe its parent's memory */
+    cgpu_state->generation = 1;
+    __atomic_store_n(&cgpu_state->attached, 1, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static const char *
+reason(int status)
+{
+    switch (status) {
+    case CGPU_EFULL:
+        return "the ledger has no free process slot";
+    case CGPU_EFORMAT:
+        return "the ledger is broken or of another release";
+    default:
+        return "the ledger cannot be opened";
+    }
+}
+
+CUresult
+cgpu_state_attach(void)
+{
+    if (cgpu_limits == NULL || cgpu_state == NULL) {
+        cgpu_log_text(CGPU_LOG_STATE, "no CUDA in this process: ", "the limits are missing or broken");
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    pthread_mutex_lock(&cgpu_state->lock);
+    int status = cgpu_state_is_attached() ? 0 : attach();
+    pthread_mutex_unlock(&cgpu_state->lock);
+    if (status != 0) {
+        cgpu_log_text(CGPU_LOG_STATE, "no CUDA in this process: ", reason(status));
+        return CUDA_ERROR_NOT_PERMITTED;
+    }
+    return CUDA_SUCCESS;
+}
+
+/* The limits are looked at first: without them the driver is not even started. */
+CUresult
+cgpu_start(CUresult (*real)(unsigned int), unsigned int flags)
+{
+    if (cgpu_limits == NULL || cgpu_state == NULL) {
+        return cgpu_state_attach();
+    }
+    CUresult status = real(flags);
+    return status == CUDA_SUCCESS ? cgpu_state_attach() : status;
+}

@@ -4,6 +4,9 @@
  * The mapping keeps the open file description alive that owns the slot's byte lock, so no descriptor
  * stays open: none can be inherited by a child, closed by a program that closes all it finds, or
  * mistaken for another. MADV_DONTFORK keeps the mapping out of a child, exec drops it.
+ *
+ * Not so on overlayfs, where a mapping holds the file underneath: there a descriptor is kept, which
+ * forked children close. A program that closes it loses its slot, so ledgers belong on tmpfs.
  */
 #define _GNU_SOURCE 1
 
@@ -11,11 +14,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <unistd.h>
 
+#include "inheritance.h"
 #include "slot.h"
 
 #ifndef MADV_WIPEONFORK
@@ -143,6 +149,9 @@ dispose(struct cgpu_ledger *ledger)
     if (ledger->file != NULL) {
         munmap(ledger->file, sizeof *ledger->file);
     }
+    if (ledger->kept > 0) { /* 0 as well in a forked child, whose handler has closed it */
+        cgpu_inheritance_close(ledger->kept);
+    }
     munmap(ledger, sizeof *ledger);
     errno = saved;
 }
@@ -160,9 +169,23 @@ make(const char *path)
     return ledger;
 }
 
-/* The mapping pins FD's open file description; not so on overlayfs, where it pins another file's. */
+/* Close FD, unless the slot would go with it: check_held notices where that was impossible. */
+static void
+keep_or_close(struct cgpu_ledger *ledger, int fd)
+{
+    struct statfs found;
+
+    if (fstatfs(fd, &found) == 0 && found.f_type == OVERLAYFS_SUPER_MAGIC &&
+        cgpu_inheritance_refuse(fd) == 0) {
+        ledger->kept = fd;
+    } else {
+        close_quietly(fd);
+    }
+}
+
+/* Refuses a file system on which the slot is not ours any more by now. */
 static int
-check_pinned(const struct cgpu_ledger *ledger)
+check_held(const struct cgpu_ledger *ledger)
 {
     int fd = cgpu_ledger_reopen(ledger);
     int status = CGPU_OK;
@@ -211,7 +234,11 @@ enter(struct cgpu_ledger *ledger, uint32_t pid)
     if (status == CGPU_OK) {
         status = cgpu_slot_claim(ledger, fd, pid);
     }
-    close_quietly(fd);
+    if (status == CGPU_OK) {
+        keep_or_close(ledger, fd);
+    } else {
+        close_quietly(fd);
+    }
     return status;
 }
 
@@ -237,7 +264,7 @@ cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
     }
     status = enter(ledger, pid);
     if (status == CGPU_OK) {
-        status = check_pinned(ledger);
+        status = check_held(ledger);
         if (status != CGPU_OK) {
             (void)cgpu_slot_clear(ledger, ledger->slot);
         }

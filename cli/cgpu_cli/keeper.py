@@ -1,8 +1,8 @@
 """The keeper of a session: waits, out of the way, for its end and gives the share back.
 
 The program takes over our process, so somebody else has to wait for it: a process of its own,
-forked twice so that the program is not its parent. A killed keeper costs nothing: whoever is admitted
-next removes the session as well.
+forked twice so that the program is not its parent. A killed keeper costs nothing: whoever is
+admitted next removes the session as well.
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ def _become(program: list[str], environment: dict[str, str]) -> NoReturn:
     for folder in folders:
         try:
             _execute(folder + name, program, environment)
-        except OSError as error:
+        except OSError as error:  # noqa: PERF203 (one of a few directories, once)
             if error.errno not in _ABSENT:
                 failure = error
     code = _NOT_FOUND if failure.errno in _ABSENT else _NOT_RUNNABLE

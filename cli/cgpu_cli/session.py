@@ -72,7 +72,8 @@ def enter_namespace(session: Session) -> None:
 def _cover_libraries(base: str, node: Node) -> None:
     """Mount over every driver library that a program could find, by any name."""
     places = {path: f"{base}/lib/{soname}" for soname, path in node.libraries.items()}
-    for folder in (node.driver_dir, *driver.SEARCHED, *driver.SEARCHED_32_BIT):
+    usual = (*driver.SEARCHED, *driver.compat_directories(), *driver.SEARCHED_32_BIT)
+    for folder in (node.driver_dir, *usual):
         for soname in (*driver.PROXIED, driver.OPENCL):
             fits = soname in driver.PROXIED and folder not in driver.SEARCHED_32_BIT
             cover = f"{base}/lib/{soname}" if fits else f"{base}/masked"

@@ -1,0 +1,296 @@
+"""Admission to a node's GPUs, and that the dead give back what they had (SPEC ENV-9, SCH-10)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cgpu_native
+from cgpu_env import CgpuError, GpuShare, Request
+from cgpu_hook.liveness import start_time
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.registry import AdmissionError, Owner, Registry
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
+TOTAL = 15109 * MIB
+SIX, NINE = TOTAL * 6 // 15, TOTAL * 9 // 15
+
+
+def make_node(*, max_inst: int = 20, overcommit: bool = False) -> Node:
+    gpus = [NodeGpu(i, uuid, "Tesla T4", TOTAL, 100 * MIB, ()) for i, uuid in enumerate(UUIDS)]
+    return Node("535.0", "/nowhere", {}, {}, tuple(gpus), (), max_inst, 0, overcommit)
+
+
+def ask(*sizes: int, weight: int = 1, first: int = 0) -> Request:
+    shares = [GpuShare(i, UUIDS[i], size) for i, size in enumerate(sizes, start=first)]
+    return Request(tuple(shares), weight, high_priority=False)
+
+
+def myself() -> Owner:
+    return Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(str(tmp_path))
+
+
+def admit(registry: Registry, name: str, request: Request, **more: object) -> str:
+    node = more.pop("node", make_node())
+    owner = more.pop("owner", myself())
+    kind = more.pop("kind", "container")
+    return registry.admit(name, kind, request, node, owner, ["true"], **more)  # type: ignore[arg-type]
+
+
+def leftovers(registry: Registry) -> list[str]:
+    return sorted(os.listdir(f"{registry.state_dir}/containers"))
+
+
+def test_a_directory_holds_limits_ledger_and_record_with_their_modes(registry: Registry) -> None:
+    directory = Path(admit(registry, "abc", ask(SIX, NINE, weight=3)))
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
+    assert modes == {"limits": 0o444, "ledger": 0o666, "record.json": 0o600}
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
+    assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
+    limits = cgpu_native.read_limits(directory / "limits")
+    assert (limits.id, limits.weight, limits.policy) == ("abc", 3, 6)
+    assert [
+        (g.uuid, g.index, g.cap_bytes, g.total_bytes, g.context_bytes) for g in limits.gpus
+    ] == [
+        (UUIDS[0], 0, SIX, TOTAL, 100 * MIB),
+        (UUIDS[1], 1, NINE, TOTAL, 100 * MIB),
+    ]
+    with cgpu_native.Ledger.observe(directory / "ledger") as ledger:
+        assert ledger.used(0) == 0
+
+
+def test_what_was_admitted_is_read_back(registry: Registry) -> None:
+    admit(registry, "abc", ask(SIX, weight=2))
+    (entry,) = registry.records()
+    assert (entry.id, entry.kind, entry.weight, entry.command) == ("abc", "container", 2, ("true",))
+    assert entry.gpus == (GpuShare(0, UUIDS[0], SIX),)
+    assert entry.owner == myself()
+
+
+def test_caps_may_fill_a_gpu_to_the_byte_and_no_further(registry: Registry) -> None:
+    """ENV-9."""
+    admit(registry, "one", ask(SIX))
+    admit(registry, "two", ask(TOTAL - SIX))
+    given = {"ALIYUN_COM_GPU_MEM_CONTAINER": "1"}
+    with pytest.raises(AdmissionError) as refusal:
+        admit(registry, "three", ask(MIB), given=given)
+    assert str(refusal.value) == (
+        "ALIYUN_COM_GPU_MEM_CONTAINER=1: 1 MiB asked on GPU 0, where 0 of 15109 MiB are free"
+    )
+    assert refusal.value.exit_code == 2
+    assert leftovers(registry) == ["one", "two"]
+
+
+def test_each_gpu_has_an_account_of_its_own(registry: Registry) -> None:
+    admit(registry, "one", ask(TOTAL))
+    admit(registry, "two", ask(TOTAL, first=1))
+    with pytest.raises(AdmissionError, match="on GPU 1"):
+        admit(registry, "three", ask(MIB, first=1))
+
+
+def test_overcommit_lets_caps_add_up_to_more(registry: Registry) -> None:
+    for name in ("one", "two", "three"):
+        admit(registry, name, ask(TOTAL), node=make_node(overcommit=True))
+    assert len(registry.records()) == 3
+
+
+def test_weights_fill_max_inst_and_no_further(registry: Registry) -> None:
+    """SCH-10."""
+    admit(registry, "one", ask(MIB, weight=15))
+    with pytest.raises(AdmissionError) as refusal:
+        admit(registry, "two", ask(MIB, weight=6))
+    assert str(refusal.value) == "ALIYUN_COM_GPU_SCHD_WEIGHT=6: GPU 0 has 5 of 20 free"
+    admit(registry, "three", ask(MIB, weight=5))
+
+
+def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:
+    node = make_node(max_inst=2)
+    admit(registry, "one", ask(MIB), node=node)
+    admit(registry, "two", ask(MIB), node=node)
+    with pytest.raises(AdmissionError, match="GPU 0 has 2 containers already"):
+        admit(registry, "three", ask(MIB), node=node)
+
+
+def test_more_gpus_than_the_limits_page_has_room_for_are_refused(registry: Registry) -> None:
+    shares = tuple(GpuShare(i, UUIDS[0], MIB) for i in range(cgpu_native.MAX_GPUS + 1))
+    with pytest.raises(AdmissionError, match="33 GPUs: at most 32"):
+        admit(registry, "many", Request(shares, 1, high_priority=False))
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "a/b", "../x", "a\0b", "a b", "é", "x" * 65]
+)
+def test_an_id_that_could_leave_the_directory_is_refused(registry: Registry, name: str) -> None:
+    """REL-5."""
+    with pytest.raises(CgpuError, match="container id"):
+        admit(registry, name, ask(MIB))
+    with pytest.raises(CgpuError, match="container id"):
+        registry.remove(name)
+
+
+def test_an_id_in_use_is_refused_and_its_owner_undisturbed(registry: Registry) -> None:
+    admit(registry, "abc", ask(SIX))
+    with pytest.raises(AdmissionError, match="one of that name"):
+        admit(registry, "abc", ask(MIB))
+    assert registry.records()[0].gpus[0].memory_bytes == SIX
+
+
+def test_remove_gives_back_and_may_be_repeated(registry: Registry) -> None:
+    admit(registry, "abc", ask(TOTAL))
+    registry.remove("abc")
+    registry.remove("abc")
+    assert leftovers(registry) == []
+    admit(registry, "next", ask(TOTAL))
+
+
+def test_the_next_admission_removes_a_container_whose_owner_died(registry: Registry) -> None:
+    """REL-3."""
+    with subprocess.Popen(["/bin/sleep", "60"]) as owner:
+        admit(
+            registry, "dead", ask(TOTAL), owner=Owner(owner.pid, start_time(owner.pid) or 0, None)
+        )
+        with pytest.raises(AdmissionError):
+            admit(registry, "early", ask(TOTAL))
+        owner.kill()
+    assert registry.records() == []
+    admit(registry, "next", ask(TOTAL))
+    assert leftovers(registry) == ["next"]
+
+
+def test_a_zombie_does_not_keep_a_container(registry: Registry) -> None:
+    with subprocess.Popen(["/bin/true"]) as owner:
+        started = start_time(owner.pid) or 1
+        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
+        admit(registry, "dead", ask(TOTAL), owner=Owner(owner.pid, started, None))
+        assert registry.records() == []
+
+
+def test_another_process_with_the_owners_pid_does_not_keep_a_container(registry: Registry) -> None:
+    admit(registry, "old", ask(TOTAL), owner=Owner(os.getpid(), 1, None))
+    assert registry.records() == []
+
+
+def test_a_runtime_directory_keeps_a_container(registry: Registry, tmp_path: Path) -> None:
+    runtime = tmp_path / "runc" / "abc"
+    runtime.mkdir(parents=True)
+    admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, str(runtime)))
+    assert [entry.id for entry in registry.records()] == ["abc"]
+    runtime.rmdir()
+    admit(registry, "next", ask(TOTAL))
+    assert leftovers(registry) == ["next"]
+
+
+def test_a_process_that_holds_memory_keeps_a_session_whose_owner_died(registry: Registry) -> None:
+    """REL-3: what a program left running in the background still counts."""
+    directory = admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, None), kind="session")
+    holder = (
+        "import cgpu_native, sys; ledger = cgpu_native.Ledger.attach(sys.argv[1]);"
+        "ledger.charge(0, 1 << 30, 1 << 20); print(flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", holder, f"{directory}/ledger"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert [entry.id for entry in registry.records()] == ["abc"]
+        process.kill()
+    assert registry.records() == []
+
+
+def test_what_a_killed_builder_left_is_removed(registry: Registry) -> None:
+    """REL-3."""
+    half = Path(registry.state_dir, "containers", ".half")
+    (half / "real").mkdir(parents=True)
+    (half / "limits").write_bytes(b"x")
+    (half / "real" / "link").symlink_to("/")
+    admit(registry, "abc", ask(MIB))
+    assert leftovers(registry) == ["abc"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"version": 2}', '{"version": 1}'])
+def test_a_damaged_record_is_removed_and_stops_nobody(registry: Registry, content: str) -> None:
+    directory = admit(registry, "abc", ask(MIB))
+    Path(directory, "record.json").write_text(content)
+    admit(registry, "next", ask(TOTAL))
+    assert leftovers(registry) == ["next"]
+
+
+def test_removal_follows_no_link(registry: Registry, tmp_path: Path) -> None:
+    """REL-4."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("kept")
+    directory = admit(registry, "abc", ask(MIB))
+    Path(directory, "link").symlink_to(precious)
+    registry.remove("abc")
+    assert (precious / "file").read_text() == "kept"
+
+
+def test_a_full_disk_leaves_nothing_half_made(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-1."""
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cgpu_native, "create_ledger", full)
+    with pytest.raises(CgpuError, match="No space left on device"):
+        admit(registry, "abc", ask(MIB))
+    assert leftovers(registry) == []
+
+
+def test_the_policy_is_the_one_that_the_gpu_is_under(registry: Registry) -> None:
+    """CLI-2."""
+    node = make_node()
+    admit(registry, "one", ask(MIB), node=node, policy=3)
+    admit(registry, "two", ask(MIB), node=node)
+    assert [entry.policy for entry in registry.records()] == [3, 3]
+    with pytest.raises(AdmissionError) as refusal:
+        admit(registry, "three", ask(MIB), node=node, policy=1)
+    assert str(refusal.value) == "--policy 1: GPU 0 is under policy 3 while one runs"
+    admit(registry, "four", ask(MIB, first=1), node=node, policy=1)
+
+
+def test_twenty_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
+    """ENV-9: the sum holds under races."""
+    script = Path(__file__).with_name("test_registry.py")
+    code = (
+        f"import runpy, sys; t = runpy.run_path({str(script)!r});"
+        "r = t['Registry'](sys.argv[1]); size = t['TOTAL'] // 7;\n"
+        "try:\n"
+        "    t['admit'](r, sys.argv[2], t['ask'](size)); print('in', flush=True)\n"
+        "except t['AdmissionError']:\n"
+        "    print('out', flush=True)\n"
+        "sys.stdin.read()"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path), f"c{i}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        for i in range(20)
+    ]
+    answers = [process.stdout.readline().strip() for process in processes if process.stdout]
+    for process in processes:
+        process.communicate("")
+    assert sorted(answers) == ["in"] * 7 + ["out"] * 13

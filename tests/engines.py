@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import subprocess
 import uuid
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from enclosure import Enclosure, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Mapping, Sequence
 
 Result = subprocess.CompletedProcess[str]
 ULIMITS = ["--ulimit", "nofile=1024:1024"]
@@ -145,7 +145,7 @@ class Containerd:
 
     def run(
         self,
-        root: Path,
+        overlay: Overlay,
         *command: str,
         runtime: str | Path = "runc",
         env: Mapping[str, str] | None = None,
@@ -153,13 +153,13 @@ class Containerd:
         check: bool = True,
     ) -> Result:
         """``ctr run --rm`` of a root filesystem."""
-        name = f"t{uuid.uuid4().hex[:12]}"
+        name = overlay.id
         mounts = [
             f"--mount=type=bind,src={v.host},dst={v.container},options=rbind:ro" for v in volumes
         ]
         options = ["--runc-binary", str(runtime), "--cgroup", f"/{self.enclosure.cgroup}/{name}"]
         flags = [*options, *_environment({"PATH": PATH, **(env or {})}), *mounts, "--rootfs"]
-        return self.ctr("run", "--rm", *flags, root, name, *command, check=check)
+        return self.ctr("run", "--rm", *flags, overlay.root, name, *command, check=check)
 
     def stop(self) -> None:
         """End the daemon."""
@@ -207,21 +207,37 @@ class Podman:
         )
 
 
-class Bundle:
-    """An OCI bundle on a private overlay of a root filesystem, for runc and crun themselves."""
+class Overlay:
+    """A private, writable view of a root filesystem; mounted inside the enclosure only."""
 
     def __init__(self, enclosure: Enclosure, root: Path) -> None:
         self.enclosure = enclosure
         self.id = f"t{uuid.uuid4().hex[:12]}"
         self.path = enclosure.base / "bundles" / self.id
+        self.root = self.path / "rootfs"
         for folder in ("upper", "work", "rootfs"):
             (self.path / folder).mkdir(parents=True)
         layers = f"lowerdir={root},upperdir={self.path}/upper,workdir={self.path}/work"
-        enclosure.run("mount", "-t", "overlay", "overlay", "-o", layers, self.path / "rootfs")
+        enclosure.run("mount", "-t", "overlay", "overlay", "-o", layers, self.root)
+
+    def seen_from_here(self) -> Path:
+        """The root filesystem as this process, which is not in the enclosure, reaches it."""
+        return Path(f"/proc/{self.enclosure.pid}/root{self.root}")
+
+    def remove(self) -> None:
+        """Unmount it."""
+        self.enclosure.run("umount", self.root)
+
+
+class Bundle(Overlay):
+    """An OCI bundle on an overlay of a root filesystem, for runc and crun themselves."""
+
+    def __init__(self, enclosure: Enclosure, root: Path) -> None:
+        super().__init__(enclosure, root)
         enclosure.run("runc", "spec", "--bundle", self.path)
         self.configure(self._adapt)
 
-    def configure(self, change: Any) -> None:
+    def configure(self, change: Callable[[dict[str, Any]], None]) -> None:
         """Apply ``change`` to the parsed ``config.json``."""
         file = self.path / "config.json"
         config = json.loads(file.read_text())
@@ -234,19 +250,14 @@ class Bundle:
         config["root"]["readonly"] = False
         config["linux"]["cgroupsPath"] = f"/{self.enclosure.cgroup}/{self.id}"
 
-    def run(
-        self,
-        runtime: Sequence[str | Path],
-        *command: str,
-        env: Mapping[str, str] | None = None,
-        volumes: Sequence[Volume] = (),
-        check: bool = True,
-    ) -> Result:
-        """``<runtime> run`` of the bundle."""
+    def prepare(
+        self, command: Sequence[str], env: Mapping[str, str], volumes: Sequence[Volume] = ()
+    ) -> None:
+        """Write what the container is to run into its configuration."""
 
         def change(config: dict[str, Any]) -> None:
             config["process"]["args"] = list(command)
-            config["process"]["env"] += [f"{name}={value}" for name, value in (env or {}).items()]
+            config["process"]["env"] += [f"{name}={value}" for name, value in env.items()]
             options = ["rbind", "ro"]
             config["mounts"] += [
                 {
@@ -259,8 +270,19 @@ class Bundle:
             ]
 
         self.configure(change)
+
+    def start(self, runtime: Sequence[str | Path], *, check: bool = True) -> Result:
+        """``<runtime> run`` of the bundle as it stands."""
         return self.enclosure.run(*runtime, "run", "--bundle", self.path, self.id, check=check)
 
-    def remove(self) -> None:
-        """Unmount the overlay."""
-        self.enclosure.run("umount", self.path / "rootfs")
+    def run(
+        self,
+        runtime: Sequence[str | Path],
+        *command: str,
+        env: Mapping[str, str] | None = None,
+        volumes: Sequence[Volume] = (),
+        check: bool = True,
+    ) -> Result:
+        """Prepare and start."""
+        self.prepare(command, env or {}, volumes)
+        return self.start(runtime, check=check)

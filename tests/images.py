@@ -76,40 +76,42 @@ def _guest_packages(root: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     wheels = root.with_suffix(".wheels")
     _run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, "gpustat")  # comes as source only
-    guest = ["--target", root, "--python-version", PYTHON_VERSION, "--only-binary=:all:"]
+    guest: list[str | Path] = [
+        "--target",
+        root,
+        "--python-version",
+        PYTHON_VERSION,
+        "--only-binary=:all:",
+    ]
     _run(*pip, "install", *guest, "--find-links", wheels, *GUEST_PACKAGES)
     shutil.rmtree(wheels)
 
 
-def _key(recipe: Callable[[Path], None]) -> str:
-    programs = b"".join(p.read_bytes() for p in sorted(PROGRAMS.glob("*.c")))
-    inputs = repr([GUEST_PACKAGES, PYTHON_VERSION, MACHINE, SUITE, USERS, UNUSED, programs])
-    return hashlib.sha256((inspect.getsource(recipe) + inputs).encode()).hexdigest()[:12]
-
-
-def _cached(name: str, recipe: Callable[[Path], None]) -> Path:
+def _cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
+    """The folder that ``build`` fills; made once for the same ``build`` and ``inputs``."""
+    recipe = inspect.getsource(build) + repr(inputs) + MACHINE
     cache = real_driver.cache_directory()
-    root = cache / f"{name}-{_key(recipe)}"
+    root = cache / f"{name}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     with (cache / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not root.exists():
             work = cache / f".{name}.new"
             shutil.rmtree(work, ignore_errors=True)
-            recipe(work)
+            build(work)
             work.rename(root)
     return root
 
 
 def small() -> Path:
     """A root filesystem of 3 MB: busybox and two musl programs."""
-    return _cached("small", _small)
+    return _cached("small", _small, [USERS, (PROGRAMS / "plain.c").read_bytes()])
 
 
 def debian() -> Path:
     """A root filesystem of Debian 12 with Python 3.11."""
-    return _cached("debian", _debian)
+    return _cached("debian", _debian, [SUITE, USERS, UNUSED])
 
 
 def guest_packages() -> Path:
     """A folder for the guest's ``PYTHONPATH``."""
-    return _cached("guest", _guest_packages)
+    return _cached("guest", _guest_packages, [GUEST_PACKAGES, PYTHON_VERSION])

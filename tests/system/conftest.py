@@ -1,19 +1,26 @@
-"""Engines and images, started and made once for the run."""
+"""Engines, images and simulated nodes, started and made once for the run."""
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
+import guest
 import images
 import pytest
 from enclosure import Enclosure
-from engines import Bundle, Containerd, Docker, Podman
+from engines import Bundle, Containerd, Docker, Overlay, Podman
+from node import T4, Node
 from packages import ensure_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from engines import Volume
+
+OverlayT = TypeVar("OverlayT", bound=Overlay)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,11 +42,74 @@ def small_root() -> Path:
 
 
 @pytest.fixture(scope="session")
+def debian_root() -> Path:
+    return images.debian()
+
+
+@pytest.fixture(scope="session")
+def guests() -> list[Volume]:
+    return guest.volumes()
+
+
+@pytest.fixture(scope="session")
+def node(enclosure: Enclosure) -> Node:
+    """One T4: the machine of the main cases."""
+    return Node(enclosure.base / "one", T4)
+
+
+@pytest.fixture(scope="session")
+def four_gpus(enclosure: Enclosure) -> Node:
+    return Node(enclosure.base / "four", T4, T4, "Tesla V100-SXM2-16GB:16160", T4)
+
+
+@pytest.fixture(scope="session")
+def full_disk(enclosure: Enclosure) -> Node:
+    """The state directory is on a file system without space."""
+    state = _tmpfs(enclosure, enclosure.base / "full", "size=64k,mode=700")
+    enclosure.run("sh", "-c", f"cat /dev/zero > {state}/filler", check=False)
+    return Node(enclosure.base / "on-full", T4, state=state)
+
+
+@pytest.fixture(scope="session")
+def read_only_disk(enclosure: Enclosure) -> Node:
+    """The state directory is on a file system that nobody can write."""
+    state = _tmpfs(enclosure, enclosure.base / "read-only", "ro,mode=700")
+    return Node(enclosure.base / "on-read-only", T4, state=state)
+
+
+def _tmpfs(enclosure: Enclosure, folder: Path, options: str) -> Path:
+    folder.mkdir()
+    enclosure.run("mount", "-t", "tmpfs", "-o", options, "tmpfs", folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def docker(enclosure: Enclosure, small_root: Path) -> Iterator[Docker]:
-    engine = Docker(enclosure, runtimes={})
+    runtimes: dict[str, object] = {}
+    engine = Docker(enclosure, runtimes)
     engine.load("small", small_root)
     yield engine
     engine.stop()
+
+
+@pytest.fixture(scope="session")
+def debian(docker: Docker, debian_root: Path) -> str:
+    docker.load("debian", debian_root)
+    return "debian"
+
+
+@pytest.fixture
+def started(docker: Docker) -> Iterator[Callable[..., str]]:
+    """``docker run --detach``, removed when the test ends."""
+    ids: list[str] = []
+
+    def start(*arguments: str, **keywords: object) -> str:
+        ids.append(docker.start(*arguments, **keywords))  # type: ignore[arg-type]
+        return ids[-1]
+
+    yield start
+    if ids:
+        docker.docker("rm", "--force", *ids)
 
 
 @pytest.fixture(scope="session")
@@ -58,12 +128,30 @@ def podman(enclosure: Enclosure, small_root: Path) -> Podman:
     return engine
 
 
+@pytest.fixture(scope="session")
+def podman_debian(podman: Podman, debian_root: Path) -> str:
+    podman.load("debian", debian_root)
+    return "debian"
+
+
 @pytest.fixture
 def bundle(enclosure: Enclosure) -> Iterator[Callable[[Path], Bundle]]:
-    made: list[Bundle] = []
+    with _made(enclosure, Bundle) as make:
+        yield make
 
-    def make(root: Path) -> Bundle:
-        made.append(Bundle(enclosure, root))
+
+@pytest.fixture
+def overlay(enclosure: Enclosure) -> Iterator[Callable[[Path], Overlay]]:
+    with _made(enclosure, Overlay) as make:
+        yield make
+
+
+@contextmanager
+def _made(enclosure: Enclosure, kind: type[OverlayT]) -> Iterator[Callable[[Path], OverlayT]]:
+    made: list[OverlayT] = []
+
+    def make(root: Path) -> OverlayT:
+        made.append(kind(enclosure, root))
         return made[-1]
 
     yield make

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import guest
 import pytest
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from enclosure import Enclosure
-    from engines import Bundle, Containerd, Docker, Podman
+    from engines import Bundle, Containerd, Docker, Overlay, Podman, Volume
 
 pytestmark = pytest.mark.system
 HELLO = ["sh", "-c", "echo $GREETING from $(id -u)"]
@@ -27,12 +28,12 @@ def test_docker_returns_the_exit_status_of_the_container(docker: Docker) -> None
     assert docker.run("small", "sh", "-c", "exit 7", check=False).returncode == 7
 
 
-def test_ctr_runs_a_container(containerd: Containerd, small_root: Path) -> None:
-    assert containerd.run(small_root, *HELLO, env=ENV).stdout == SAID
-
-
-def test_ctr_runs_a_container_on_crun(containerd: Containerd, small_root: Path) -> None:
-    assert containerd.run(small_root, *HELLO, env=ENV, runtime="/usr/bin/crun").stdout == SAID
+@pytest.mark.parametrize("runtime", ["/usr/sbin/runc", "/usr/bin/crun"])
+def test_ctr_runs_a_container(
+    containerd: Containerd, overlay: Callable[[Path], Overlay], small_root: Path, runtime: str
+) -> None:
+    said = containerd.run(overlay(small_root), *HELLO, env=ENV, runtime=runtime).stdout
+    assert said == SAID
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
@@ -46,6 +47,14 @@ def test_a_low_level_runtime_runs_a_bundle(
     bundle: Callable[[Path], Bundle], small_root: Path, runtime: str
 ) -> None:
     assert bundle(small_root).run([runtime], *HELLO, env=ENV).stdout == SAID
+
+
+def test_the_guest_programs_import_in_the_debian_image(
+    docker: Docker, debian: str, guests: list[Volume]
+) -> None:
+    modules = "nvitop, gpustat, pynvml, cuda.bindings.driver, numba.cuda"
+    run = ["python3", "-c", f"import {modules}; print('imported')"]
+    assert docker.run(debian, *run, env=guest.ENV, volumes=guests).stdout == "imported\n"
 
 
 @pytest.mark.parametrize("program", ["musl-static", "musl-dynamic"])

@@ -1,0 +1,37 @@
+"""Programs that nobody here wrote, as a container gets to see them."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import images
+import real_driver
+from engines import Volume
+
+if TYPE_CHECKING:
+    from engines import Result
+
+PACKAGES = "/opt/guest"
+PROGRAMS = "/opt/programs"
+ENV = {"PYTHONPATH": PACKAGES, "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def volumes() -> list[Volume]:
+    """nvidia-smi of driver 535, the Python packages from PyPI, and the tests' own programs."""
+    return [
+        Volume(real_driver.real_nvidia_smi("535"), "/usr/bin/nvidia-smi"),
+        Volume(images.guest_packages(), PACKAGES),
+        Volume(images.PROGRAMS, PROGRAMS),
+    ]
+
+
+def program(name: str, *arguments: str) -> list[str]:
+    """The command that runs ``system/programs/<name>.py``."""
+    return ["python3", f"{PROGRAMS}/{name}.py", *arguments]
+
+
+def memory_shown(result: Result) -> list[tuple[int, int]]:
+    """Used and total MiB of each GPU in the table of nvidia-smi."""
+    found = re.findall(r"(\d+)MiB */ *(\d+)MiB", result.stdout)
+    return [(int(used), int(total)) for used, total in found]

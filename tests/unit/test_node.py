@@ -1,0 +1,233 @@
+"""Facts about the node: asked of the driver once, and again when they may have changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cgpu_env import CgpuError
+from cgpu_hook import discovery, driver
+from cgpu_hook.node import DeviceNode, Node, load_node
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+FACTS = {
+    "driver_version": "535.309.01",
+    "gpus": [{"index": 0, "uuid": UUID, "name": "T4", "memory_bytes": 15109 * MIB, "minor": 3}],
+}
+
+
+class FakeDriver:
+    """A driver directory, and a probe that answers as told and counts how often it was asked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.answers: dict[str, Any] = {"facts": FACTS, "contexts": {UUID: 100 * MIB}}
+        self.asked: list[str] = []
+        for soname in driver.PROXIED:
+            (folder / f"{soname}.535").write_bytes(b"\x7fELF library")
+            (folder / soname).symlink_to(f"{soname}.535")
+
+    def probe(self, what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
+        assert folder == str(self.folder)
+        self.asked.append(what)
+        answer = self.answers[what]
+        if isinstance(answer, str):
+            return None, answer
+        return json.loads(json.dumps(answer)), ""
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    folder = tmp_path / "driver"
+    folder.mkdir()
+    (tmp_path / "state").mkdir()
+    made = FakeDriver(folder)
+    monkeypatch.setattr(discovery, "_probe", made.probe)
+    return made
+
+
+def load(fake: FakeDriver, config: str = "", **more: Any) -> Node:
+    path = fake.folder.parent / "config.toml"
+    path.write_text(config)
+    state = str(fake.folder.parent / "state")
+    more.setdefault("driver_dir", str(fake.folder))
+    return load_node(state, config_path=str(path), **more)
+
+
+def test_the_driver_is_asked_once_and_then_node_json_answers(fake: FakeDriver) -> None:
+    first, second = load(fake), load(fake)
+    assert fake.asked == ["facts", "contexts"]
+    assert first == second
+    (gpu,) = first.gpus
+    assert (gpu.index, gpu.uuid, gpu.memory_bytes) == (0, UUID, 15109 * MIB)
+    assert gpu.context_bytes == 100 * MIB
+    assert gpu.device_nodes == (DeviceNode("/dev/nvidia3", "/dev/nvidia3"),)
+    assert first.libraries == {s: f"{fake.folder}/{s}.535" for s in driver.PROXIED}
+    assert first.driver_version == "535.309.01"
+    assert first.notes == ()
+
+
+def test_node_json_is_only_for_its_owner(fake: FakeDriver) -> None:
+    load(fake)
+    path = fake.folder.parent / "state" / "node.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("change", ["touch", "replace", "relink", "manifest", "damage", "boot"])
+def test_the_driver_is_asked_again_when_facts_may_have_changed(
+    fake: FakeDriver, change: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    load(fake)
+    library = fake.folder / "libcuda.so.1"
+    if change == "touch":
+        os.utime(library, ns=(1, 1))
+    elif change == "replace":
+        (fake.folder / "libcuda.so.1.535").write_bytes(b"\x7fELF another")
+    elif change == "relink":
+        (fake.folder / "libcuda.so.1.550").write_bytes(b"\x7fELF library")
+        library.unlink()
+        library.symlink_to("libcuda.so.1.550")
+    elif change == "manifest":
+        manifest = {"device_nodes": {"common": [], "gpus": []}}
+        (fake.folder / "driver.json").write_text(json.dumps(manifest))
+    elif change == "damage":
+        (fake.folder.parent / "state" / "node.json").write_text('{"identity": ')
+    else:
+        (tmp_path / "boot_id").write_text("another boot")
+        monkeypatch.setattr("cgpu_hook.node.BOOT_ID", str(tmp_path / "boot_id"))
+    load(fake)
+    assert fake.asked == ["facts", "contexts"] * 2
+    load(fake)
+    assert len(fake.asked) == 4
+
+
+def test_refresh_asks_again(fake: FakeDriver) -> None:
+    load(fake)
+    load(fake, refresh=True)
+    assert fake.asked == ["facts", "contexts"] * 2
+
+
+def test_a_driver_that_does_not_answer_is_one_sentence_and_nothing_is_kept(
+    fake: FakeDriver,
+) -> None:
+    fake.answers["facts"] = "no answer within 120 s"
+    with pytest.raises(CgpuError, match=r"^the NVIDIA driver in .* does not answer: no answer"):
+        load(fake)
+    assert not (fake.folder.parent / "state" / "node.json").exists()
+
+
+def test_an_unknown_context_cost_is_zero_with_a_note(fake: FakeDriver) -> None:
+    fake.answers["contexts"] = "cuInit gave error 999"
+    node = load(fake)
+    assert node.gpus[0].context_bytes == 0
+    assert node.notes == (
+        "what a CUDA context costs is not known, so none is charged: cuInit gave error 999",
+    )
+
+
+def test_the_manifest_names_the_device_nodes(fake: FakeDriver) -> None:
+    manifest = {
+        "device_nodes": {
+            "common": [{"host": "machine", "container": "/dev/cgpu-sim/machine"}],
+            "gpus": [[{"host": "gpu0", "container": "/dev/cgpu-sim/gpu0"}]],
+        }
+    }
+    (fake.folder / "driver.json").write_text(json.dumps(manifest))
+    node = load(fake)
+    assert node.device_nodes == (DeviceNode(f"{fake.folder}/machine", "/dev/cgpu-sim/machine"),)
+    assert node.gpus[0].device_nodes == (DeviceNode(f"{fake.folder}/gpu0", "/dev/cgpu-sim/gpu0"),)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"device_nodes": {"common": [{}], "gpus": []}}'])
+def test_a_damaged_manifest_is_refused(fake: FakeDriver, text: str) -> None:
+    (fake.folder / "driver.json").write_text(text)
+    with pytest.raises(CgpuError, match=r"driver\.json: expected device_nodes"):
+        load(fake)
+
+
+def test_a_directory_without_the_libraries_is_refused(fake: FakeDriver, tmp_path: Path) -> None:
+    """CLI-8."""
+    with pytest.raises(CgpuError, match=r"no libcuda\.so\.1 there"):
+        load(fake, driver_dir=str(tmp_path))
+
+
+def test_no_driver_anywhere_says_how_to_name_one(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI-8."""
+    monkeypatch.setattr(driver, "SEARCHED", ("/nowhere",))
+    with pytest.raises(CgpuError, match="no NVIDIA driver found") as refusal:
+        load(fake, driver_dir=None)
+    assert "--driver-dir" in refusal.value.hint
+
+
+def test_a_proxy_is_not_taken_for_a_driver(fake: FakeDriver) -> None:
+    """Inside a session the driver library is a proxy: its share cannot be divided again."""
+    proxy = b"\x7fELF\0/dev/cgpu/./././real/libcuda.so.1\0"
+    (fake.folder / "libcuda.so.1.535").write_bytes(proxy)
+    with pytest.raises(CgpuError, match="already inside a cgpu container or session"):
+        load(fake)
+
+
+def test_the_configuration_decides_over_the_defaults(fake: FakeDriver) -> None:
+    """CLI-8."""
+    defaults = load(fake)
+    assert (defaults.max_inst, defaults.default_memsize, defaults.overcommit) == (20, 0, False)
+    text = f"""
+[node]
+max_inst = 25
+default_memsize = {1 << 30}
+overcommit = true
+[driver]
+library_dir = "{fake.folder}"
+"""
+    node = load(fake, text, driver_dir=None)
+    assert (node.max_inst, node.default_memsize, node.overcommit) == (25, 1 << 30, True)
+    assert node.driver_dir == str(fake.folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[node]\nmax_inst = 0", "max_inst = 0: expected a whole number from 1 to 25"),
+        ("[node]\nmax_inst = 26", "max_inst = 26: expected a whole number from 1 to 25"),
+        ("[node]\nmax_inst = true", "max_inst = True: expected a whole number from 1 to 25"),
+        ('[node]\nmax_inst = "5"', "max_inst = 5: expected a whole number from 1 to 25"),
+        ("[node]\ndefault_memsize = -1", "default_memsize = -1: expected a whole number of bytes"),
+        ("[node]\novercommit = 1", "overcommit = 1: expected true or false"),
+        ("[node]\nlibrary_dir = '/x'", "[node] has no key library_dir: expected one of max_inst"),
+        ("[driver]\nlibrary_dir = 'x'", "library_dir = x: expected the absolute path"),
+        ("[other]\nx = 1", "other: expected the tables [node] and [driver] only"),
+        ("node = 1", "node: expected the tables"),
+        ("[node", "not TOML"),
+    ],
+)
+def test_a_wrong_configuration_is_one_sentence(fake: FakeDriver, text: str, sentence: str) -> None:
+    with pytest.raises(CgpuError) as refusal:
+        load(fake, text)
+    assert sentence in str(refusal.value)
+    assert "config.toml: " in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_the_start_path_imports_nothing_heavy() -> None:
+    """DESIGN 2: these modules run whenever a container starts."""
+    heavy = "argparse pathlib subprocess tomllib typing dataclasses logging shutil ctypes pynvml"
+    code = (
+        "import sys, cgpu_hook.node, cgpu_hook.paths;"
+        f"print([name for name in {heavy.split()} if name in sys.modules])"
+    )
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    command = [sys.executable, "-S", "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.strip() == "[]"

@@ -8,10 +8,18 @@
 
 #include "inheritance.h"
 
-#include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/*
+ * What pthread_atfork calls in the GNU C library. That one itself is a dynamic symbol only in some
+ * versions of it. Weak: other C libraries have neither, and then nothing is registered.
+ */
+int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
+    __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden"))); /* forgotten when we are unloaded */
 
 enum { PLACES = 8, FREE = 0, FILLING, FULL };
 
@@ -58,7 +66,7 @@ registered(void)
 
     return !__atomic_compare_exchange_n(&done, &expected, 1, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED) ||
-           pthread_atfork(NULL, NULL, close_all_in_child) == 0;
+           __register_atfork(NULL, NULL, close_all_in_child, &__dso_handle) == 0;
 }
 
 int
@@ -66,7 +74,7 @@ cgpu_inheritance_refuse(int fd)
 {
     struct stat found;
 
-    if (!registered() || fstat(fd, &found) != 0) {
+    if (__register_atfork == NULL || !registered() || fstat(fd, &found) != 0) {
         return -1;
     }
     for (int i = 0; i < PLACES; i++) {

@@ -1,0 +1,19 @@
+/* The limits page of the container this process is in. */
+#ifndef CGPU_MAPPED_LIMITS_H
+#define CGPU_MAPPED_LIMITS_H
+
+#include "limits.h"
+
+/*
+ * Map the page, read-only: the host changes caps in place, so they are read anew at every use. NULL if it is
+ * missing or not one of this release; then nothing may be allocated or shown.
+ */
+const struct cgpu_limits *cgpu_mapped_limits_open(void);
+
+/* Place in LIMITS of the GPU with these UUID bytes, or CGPU_ENOTFOUND. */
+int cgpu_mapped_limits_place(const struct cgpu_limits *limits, const uint8_t uuid[16]);
+
+/* The cap on the GPU at PLACE now. */
+uint64_t cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t place);
+
+#endif

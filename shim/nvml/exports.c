@@ -1,0 +1,66 @@
+/* The exported functions and the real ones behind them, generated from hooks.def. */
+#include <dlfcn.h>
+
+#include "base.h"
+#include "shim.h"
+#include "status.h"
+
+struct cgpu_nvml_real cgpu_nvml_real;
+
+/* Hooks that this thread is in. NVML calls some of its own exports by name, so they come back here. */
+static __thread uint32_t depth __attribute__((tls_model("initial-exec")));
+
+/* Stands for a function with any parameters: the caller cleans up arguments in every ABI that NVML runs on. */
+static enum nvml_return
+missing(void)
+{
+    return NVML_ERROR_FUNCTION_NOT_FOUND;
+}
+
+static void
+resolve(void *library, const char *name, void *slot)
+{
+    void *address = library != NULL ? dlsym(library, name) : NULL;
+    *(void **)slot = address != NULL ? address : (void *)missing;
+}
+
+/*
+ * Here rather than at the first call: dlopen and dlsym may allocate, hooks may not. The real library is loaded
+ * already (DT_NEEDED), so RTLD_NOLOAD only finds it.
+ */
+__attribute__((constructor)) static void
+setup(void)
+{
+    char path[CGPU_BASE_PATH_SIZE];
+    void *library = NULL;
+    if (cgpu_base_path(path, sizeof path, "real/libnvidia-ml.so.1") == CGPU_OK) {
+        library = dlopen(path, RTLD_NOLOAD | RTLD_LAZY);
+    }
+#define HOOK(name, body, parameters, arguments) resolve(library, #name, &cgpu_nvml_real.name);
+#define REJECT(name)
+#define REAL(name, parameters) resolve(library, #name, &cgpu_nvml_real.name);
+#include "hooks.def"
+#undef HOOK
+#undef REJECT
+#undef REAL
+    cgpu_nvml_export_table_setup();
+}
+
+#define HOOK(name, body, parameters, arguments)                                                    \
+    enum nvml_return name parameters                                                               \
+    {                                                                                              \
+        if (depth != 0) {                                                                          \
+            return cgpu_nvml_real.name arguments;                                                  \
+        }                                                                                          \
+        depth = 1;                                                                                 \
+        enum nvml_return status = body(cgpu_nvml_real.name, CGPU_EXPAND arguments);                \
+        depth = 0;                                                                                 \
+        return status;                                                                             \
+    }
+#define REJECT(name)                                                                               \
+    enum nvml_return name(void)                                                                    \
+    {                                                                                              \
+        return NVML_ERROR_NOT_SUPPORTED;                                                           \
+    }
+#define REAL(name, parameters)
+#include "hooks.def"

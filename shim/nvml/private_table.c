@@ -1,0 +1,71 @@
+/*
+ * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's in which they are the
+ * container's. The table grows at its end from driver to driver, so the slots stay where they are.
+ */
+#include <string.h>
+
+#include "shim.h"
+
+enum {
+    MOST_SLOTS = 1024 /* 251 in driver 550 */
+};
+
+static const uint8_t table_id[16] = NVML_PRIVATE_TABLE_ID;
+static void *table_copy[MOST_SLOTS];
+/*
+ * What the driver says of DEVICE, with room for nothing. Asked of the public function: how the private ones take
+ * a NULL is not known.
+ */
+static enum nvml_return
+probe(struct nvml_device *device, const uint32_t *count)
+{
+    uint32_t none = 0;
+    return cgpu_nvml_real.nvmlDeviceGetComputeRunningProcesses_v3(device, count != NULL ? &none : NULL,
+                                                                  NULL);
+}
+
+static enum nvml_return
+compute_list(struct nvml_device *device, uint32_t *count, struct nvml_named_process *out)
+{
+    return cgpu_nvml_list(probe(device, count), device, count, out, sizeof *out);
+}
+
+static enum nvml_return
+empty_list(struct nvml_device *device, uint32_t *count, struct nvml_named_process *out)
+{
+    (void)out;
+    return cgpu_nvml_list_none(probe(device, count), count);
+}
+
+void
+cgpu_nvml_export_table_setup(void)
+{
+    const void *table = NULL;
+    uintptr_t size;
+    if (cgpu_nvml_real.nvmlInternalGetExportTable(&table, table_id) != NVML_SUCCESS) {
+        return;
+    }
+    memcpy(&size, table, sizeof size);
+    if (size <= NVML_SLOT_GRAPHICS * sizeof(void *) || size > sizeof table_copy) {
+        return;
+    }
+    memcpy(table_copy, table, size);
+    table_copy[NVML_SLOT_COMPUTE] = (void *)compute_list;
+    table_copy[NVML_SLOT_MPS] = (void *)empty_list;
+    table_copy[NVML_SLOT_GRAPHICS] = (void *)empty_list;
+}
+
+/* A table whose lists could not be found is refused: it would show every tenant's processes. */
+enum nvml_return
+cgpu_nvml_export_table(enum nvml_return (*real)(const void **, const uint8_t *), const void **table,
+                       const uint8_t *id)
+{
+    if (id == NULL || memcmp(id, table_id, sizeof table_id) != 0) {
+        return real(table, id);
+    }
+    if (table == NULL || table_copy[NVML_SLOT_COMPUTE] == NULL) {
+        return table == NULL ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_FOUND;
+    }
+    *table = table_copy;
+    return NVML_SUCCESS;
+}

@@ -1,0 +1,215 @@
+/*
+ * Utilisation: what the container's own processes make of the GPU, summed over the driver's figures per process.
+ * The driver's figures for the whole GPU would tell one tenant what the others do.
+ */
+#include <string.h>
+#include <time.h>
+
+#include "shim.h"
+
+enum {
+    WINDOW_US = 1000000,
+    FIRST_UTILIZATION_SAMPLE = 1,   /* nvmlSamplingType_t: 1 to 4 are GPU, memory, encoder, decoder */
+    LAST_UTILIZATION_SAMPLE = 4,
+    JPEG_SAMPLE = 8,
+    OPTICAL_FLOW_SAMPLE = 9
+};
+
+struct sum {
+    uint32_t sm, memory, encoder, decoder;
+};
+
+/*
+ * The container's samples newer than LAST_SEEN_US, at the start of SCRATCH. "Not found" is the driver's word for
+ * none, and not an error.
+ */
+static enum nvml_return
+own_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_scratch *scratch,
+            uint32_t *own)
+{
+    uint32_t count = CGPU_NVML_PROCESSES;
+    *own = 0;
+    if (scratch == NULL) {
+        return NVML_ERROR_UNKNOWN;
+    }
+    enum nvml_return status = cgpu_nvml_own_processes(device, scratch);
+    if (status != NVML_SUCCESS) {
+        return status;
+    }
+    status = cgpu_nvml_real.nvmlDeviceGetProcessUtilization(device, scratch->samples, &count,
+                                                            last_seen_us);
+    if (status != NVML_SUCCESS) {
+        return status == NVML_ERROR_NOT_FOUND ? NVML_SUCCESS : status;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if (cgpu_nvml_is_own(scratch, scratch->samples[i].pid)) {
+            scratch->samples[(*own)++] = scratch->samples[i];
+        }
+    }
+    return NVML_SUCCESS;
+}
+
+static uint64_t
+now_us(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static uint32_t
+percent(uint32_t sum)
+{
+    return sum < 100 ? sum : 100;
+}
+
+/* What the container did in the last second. A process has one sample in it. */
+static enum nvml_return
+sum_own(struct nvml_device *device, struct sum *sum)
+{
+    CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
+    uint32_t own;
+    enum nvml_return status = own_samples(device, now_us() - WINDOW_US, scratch, &own);
+    *sum = (struct sum){0};
+    for (uint32_t i = 0; i < own; i++) {
+        sum->sm += percent(scratch->samples[i].sm);
+        sum->memory += percent(scratch->samples[i].memory);
+        sum->encoder += percent(scratch->samples[i].encoder);
+        sum->decoder += percent(scratch->samples[i].decoder);
+    }
+    return status;
+}
+
+enum nvml_return
+cgpu_nvml_utilization(enum nvml_return (*real)(struct nvml_device *, struct nvml_utilization *),
+                      struct nvml_device *device, struct nvml_utilization *out)
+{
+    struct nvml_utilization gpu;
+    struct sum sum;
+    enum nvml_return status = real(device, out != NULL ? &gpu : NULL);
+    if (status == NVML_SUCCESS) {
+        status = sum_own(device, &sum);
+    }
+    if (status == NVML_SUCCESS) {
+        out->gpu = percent(sum.sm);
+        out->memory = percent(sum.memory);
+    }
+    return status;
+}
+
+enum nvml_return
+cgpu_nvml_encoder(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
+                  struct nvml_device *device, uint32_t *out, uint32_t *period_us)
+{
+    uint32_t gpu;
+    struct sum sum;
+    enum nvml_return status = real(device, out != NULL ? &gpu : NULL, period_us);
+    if (status == NVML_SUCCESS) {
+        status = sum_own(device, &sum);
+    }
+    if (status == NVML_SUCCESS) {
+        *out = percent(sum.encoder);
+    }
+    return status;
+}
+
+enum nvml_return
+cgpu_nvml_decoder(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
+                  struct nvml_device *device, uint32_t *out, uint32_t *period_us)
+{
+    uint32_t gpu;
+    struct sum sum;
+    enum nvml_return status = real(device, out != NULL ? &gpu : NULL, period_us);
+    if (status == NVML_SUCCESS) {
+        status = sum_own(device, &sum);
+    }
+    if (status == NVML_SUCCESS) {
+        *out = percent(sum.decoder);
+    }
+    return status;
+}
+
+enum nvml_return
+cgpu_nvml_process_samples(enum nvml_return (*real)(struct nvml_device *, struct nvml_process_sample *,
+                                                   uint32_t *, uint64_t),
+                          struct nvml_device *device, struct nvml_process_sample *out, uint32_t *count,
+                          uint64_t last_seen_us)
+{
+    CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
+    uint32_t own;
+    if (count == NULL) {
+        return real(device, NULL, NULL, last_seen_us);
+    }
+    enum nvml_return status = own_samples(device, last_seen_us, scratch, &own);
+    if (status != NVML_SUCCESS) {
+        return status;
+    }
+    if (own == 0) {
+        *count = 0;
+        return NVML_ERROR_NOT_FOUND;
+    }
+    if (out == NULL) {
+        *count = own; /* NULL asks for the size, whatever *count says */
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    status = cgpu_nvml_fit(count, out, own);
+    if (status == NVML_SUCCESS) {
+        memcpy(out, scratch->samples, own * sizeof *out);
+    }
+    return status;
+}
+
+enum nvml_return
+cgpu_nvml_processes_utilization(enum nvml_return (*real)(struct nvml_device *,
+                                                         struct nvml_processes_utilization *),
+                                struct nvml_device *device, struct nvml_processes_utilization *info)
+{
+    CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
+    struct nvml_processes_utilization all = {
+        .version = NVML_STRUCT_VERSION(struct nvml_processes_utilization, 1),
+        .count = CGPU_NVML_PROCESSES};
+    if (scratch == NULL || info == NULL) {
+        return scratch == NULL ? NVML_ERROR_UNKNOWN : real(device, NULL);
+    }
+    if (info->version != all.version) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    all.last_seen_us = info->last_seen_us;
+    all.processes = scratch->utilization;
+    enum nvml_return status = real(device, &all);
+    if (status == NVML_SUCCESS) {
+        status = cgpu_nvml_own_processes(device, scratch);
+    }
+    if (status != NVML_SUCCESS) {
+        return status;
+    }
+    uint32_t own = 0;
+    for (uint32_t i = 0; i < all.count; i++) {
+        if (cgpu_nvml_is_own(scratch, scratch->utilization[i].pid)) {
+            scratch->utilization[own++] = scratch->utilization[i];
+        }
+    }
+    if (info->processes == NULL) {
+        info->count = own;
+        return NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    status = cgpu_nvml_fit(&info->count, info->processes, own);
+    if (status == NVML_SUCCESS) {
+        memcpy(info->processes, scratch->utilization, own * sizeof *info->processes);
+    }
+    return status;
+}
+
+/* Histories of utilisation exist for the whole GPU only; those of clocks and power are nobody's. */
+enum nvml_return
+cgpu_nvml_samples(enum nvml_return (*real)(struct nvml_device *, uint32_t, uint64_t, uint32_t *,
+                                           uint32_t *, void *),
+                  struct nvml_device *device, uint32_t type, uint64_t last_seen_us,
+                  uint32_t *value_type, uint32_t *count, void *out)
+{
+    if ((type >= FIRST_UTILIZATION_SAMPLE && type <= LAST_UTILIZATION_SAMPLE) ||
+        type == JPEG_SAMPLE || type == OPTICAL_FLOW_SAMPLE) {
+        return NVML_ERROR_NOT_SUPPORTED;
+    }
+    return real(device, type, last_seen_us, value_type, count, out);
+}

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 import sys
 
-from cgpu_cli import keeper, options
+from cgpu_cli import keeper, libc, options
 from cgpu_cli.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import Gpu, parse_request
 from cgpu_env.errors import CgpuError
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from cgpu_hook.node import Node
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
+_IGNORED_SIGNALS = (13, 25)  # SIGPIPE and SIGXFSZ, by the interpreter, also for what we become
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 _WARNING = (
     "cgpu-run: warning: {}, so the cap holds only while the program finds libcuda.so.1 by"
@@ -115,8 +115,8 @@ def _initial_environment() -> dict[str, str]:
 
 def _become(program: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by the program, found as ``execvp`` finds it."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # the interpreter ignores them
-        signal.signal(number, signal.SIG_DFL)
+    for number in _IGNORED_SIGNALS:
+        libc.default_signal(number)
     name = program[0]
     folders = [""] if "/" in name else [f"{path}/" for path in os.get_exec_path(environment)]
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_cli import mounts
+from cgpu_cli import libc
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_hook import driver
@@ -47,23 +47,23 @@ def enter_namespace(session: Session) -> None:
         OSError: before anything was mounted, where the kernel does not allow it.
         CgpuError: later, where the program must not be started.
     """
-    mounts.unshare()
+    libc.unshare()
     base = session.state_dir
     shared = ("limits", "ledger")
     files = [os.open(f"{session.directory}/{name}", os.O_PATH) for name in shared]
-    mounts.mount("cgpu", base, "tmpfs", mounts.MS_NOSUID | mounts.MS_NODEV, "mode=0755")
+    libc.mount("cgpu", base, "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, "mode=0755")
     try:
         _fill(base, session)
         for name, fd in zip(shared, files, strict=True):
             _touch(f"{base}/{name}")
-            mounts.bind(f"/proc/self/fd/{fd}", f"{base}/{name}")
+            libc.bind(f"/proc/self/fd/{fd}", f"{base}/{name}")
             os.close(fd)
-        mounts.make_read_only(f"{base}/limits")
+        libc.make_read_only(f"{base}/limits")
         for soname, path in session.node.libraries.items():
             _touch(f"{base}/real/{soname}")
-            mounts.bind(path, f"{base}/real/{soname}")
+            libc.bind(path, f"{base}/real/{soname}")
         _touch(f"{base}/masked")
-        mounts.make_read_only(base)
+        libc.make_read_only(base)
         _cover_libraries(base, session.node)
     except OSError as error:
         raise CgpuError(f"cannot mount {error.filename}: {error.strerror}") from None
@@ -77,11 +77,10 @@ def _cover_libraries(base: str, node: Node) -> None:
         for soname in (*driver.PROXIED, driver.OPENCL):
             fits = soname in driver.PROXIED and folder not in driver.SEARCHED_32_BIT
             cover = f"{base}/lib/{soname}" if fits else f"{base}/masked"
-            path = os.path.realpath(f"{folder}/{soname}")
-            if os.path.isfile(path):
-                places.setdefault(path, cover)
+            if os.path.isfile(path := f"{folder}/{soname}"):
+                places.setdefault(os.path.realpath(path), cover)
     for path, cover in places.items():
-        mounts.bind(cover, path)
+        libc.bind(cover, path)
 
 
 def use_library_path(session: Session, environment: dict[str, str]) -> None:

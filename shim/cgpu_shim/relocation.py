@@ -21,14 +21,13 @@ def relocate(data: bytes, base: str) -> bytes:
         raise ValueError(f"base directory {base!r}: expected an absolute path")
     if len(directory) > len(PADDED):
         raise ValueError(f"base directory {base}: longer than {len(PADDED)} bytes")
-    head, *others = data.split(PADDED)
-    if not others:
+    copy = bytearray(data)
+    at = copy.find(PADDED)
+    if at < 0:
         raise ValueError("no base directory to replace: not a proxy of cgpu")
-    return head + b"".join(_replaced(other, directory) for other in others)
-
-
-def _replaced(other: bytes, directory: bytes) -> bytes:
-    """``directory`` and the rest of its string, then zeros, then what follows the string."""
-    rest, _, behind = other.partition(b"\0")
-    room = len(PADDED) - len(directory)
-    return directory + rest + b"\0" * room + b"\0" + behind
+    while at >= 0:
+        end = copy.index(0, at)
+        string = directory + copy[at + len(PADDED) : end]
+        copy[at:end] = string.ljust(end - at, b"\0")
+        at = copy.find(PADDED, end)
+    return bytes(copy)

@@ -1,4 +1,4 @@
-"""Namespaces and bind mounts, by the C library's own functions."""
+"""Namespaces, bind mounts and signals, by the C library's own functions."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def unshare() -> None:
         _write("/proc/self/gid_map", f"{gid} {gid} 1")
     # What the host mounts or unmounts later is seen here; nothing of ours is seen there.
     mount("", "/", "", MS_REC | MS_SLAVE)
+
+
+def default_signal(number: int) -> None:
+    """Let signal ``number`` do what it does by default (``signal`` takes 1.5 ms to import)."""
+    _libc.signal(number, None)
 
 
 def _write(path: str, text: str) -> None:

@@ -1,7 +1,8 @@
 """Write ``known_names.inc`` from ``../driver_entry_points.csv``: all names, NUL-separated, for C.
 
-``python shim/cuda/known_names.py`` after a change of the table; a test tells when that was forgotten.
+``python shim/cuda/known_names.py`` after a change of the table; a test tells when it was forgotten.
 """
+# ruff: noqa: INP001 - a script beside the C files that it serves
 
 from __future__ import annotations
 

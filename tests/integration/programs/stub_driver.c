@@ -1,0 +1,327 @@
+/*
+ * A driver of two GPUs that does almost nothing: it hands out addresses and counts what it was asked for.
+ *
+ * For what the simulated driver cannot show: faults on demand, entry points newer than this release, and ones that
+ * are missing. STUB_FAIL=<name> makes that entry point fail with CUDA_ERROR_UNKNOWN.
+ */
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SUCCESS = 0, INVALID_VALUE = 1, NOT_FOUND = 500, UNKNOWN = 999, GPUS = 2 };
+
+struct context {
+    int device;
+};
+
+static __thread struct context *current;
+static struct context primary[GPUS] = {{0}, {1}};
+static int primary_count[GPUS];
+static int primary_active[GPUS];
+static uint64_t next_address = 0x100000000;
+static int live; /* allocations and arrays */
+
+static int
+fails(const char *name)
+{
+    const char *wanted = getenv("STUB_FAIL");
+    return wanted != NULL && strcmp(wanted, name) == 0;
+}
+
+static uint64_t
+take(uint64_t bytes)
+{
+    __atomic_add_fetch(&live, 1, __ATOMIC_RELAXED);
+    return __atomic_fetch_add(&next_address, (bytes + 4095) & ~4095ull, __ATOMIC_RELAXED);
+}
+
+int
+stub_live(void)
+{
+    return live;
+}
+
+int
+cuInit(unsigned int flags)
+{
+    return fails("cuInit") ? UNKNOWN : (int)flags;
+}
+
+int
+cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return ordinal < GPUS ? SUCCESS : 101;
+}
+
+int
+cuDeviceGetUuid(uint8_t *uuid, int device)
+{
+    memset(uuid, device + 1, 16);
+    return SUCCESS;
+}
+
+int
+cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    *value = attribute;
+    return SUCCESS;
+}
+
+int
+cuDeviceTotalMem_v2(size_t *total, int device)
+{
+    *total = (size_t)16 << 30;
+    return device < GPUS ? SUCCESS : 101;
+}
+
+int
+cuDeviceTotalMem(unsigned int *total, int device)
+{
+    *total = UINT32_MAX;
+    return device < GPUS ? SUCCESS : 101;
+}
+
+int
+cuCtxGetCurrent(struct context **context)
+{
+    *context = current;
+    return SUCCESS;
+}
+
+int
+cuCtxSetCurrent(struct context *context)
+{
+    current = context;
+    return SUCCESS;
+}
+
+int
+cuCtxGetDevice(int *device)
+{
+    *device = current->device;
+    return SUCCESS;
+}
+
+static int
+create(struct context **context, int device, const char *name)
+{
+    if (fails(name)) {
+        return UNKNOWN;
+    }
+    *context = current = malloc(sizeof(**context));
+    current->device = device;
+    return SUCCESS;
+}
+
+int
+cuCtxCreate_v2(struct context **context, unsigned int flags, int device)
+{
+    (void)flags;
+    return create(context, device, "cuCtxCreate_v2");
+}
+
+int
+cuCtxCreate_v3(struct context **context, void *affinity, int count, unsigned int flags, int device)
+{
+    (void)affinity, (void)count, (void)flags;
+    return create(context, device, "cuCtxCreate_v3");
+}
+
+int
+cuCtxCreate_v4(struct context **context, void *parameters, unsigned int flags, int device)
+{
+    (void)parameters, (void)flags;
+    return create(context, device, "cuCtxCreate_v4");
+}
+
+int
+cuCtxDestroy_v2(struct context *context)
+{
+    if (fails("cuCtxDestroy_v2")) {
+        return UNKNOWN;
+    }
+    current = NULL;
+    free(context);
+    return SUCCESS;
+}
+
+int
+cuDevicePrimaryCtxRetain(struct context **context, int device)
+{
+    if (fails("cuDevicePrimaryCtxRetain")) {
+        return UNKNOWN;
+    }
+    primary_count[device]++;
+    primary_active[device] = 1;
+    *context = &primary[device];
+    return SUCCESS;
+}
+
+int
+cuDevicePrimaryCtxRelease_v2(int device)
+{
+    primary_active[device] = --primary_count[device] > 0;
+    return SUCCESS;
+}
+
+int
+cuDevicePrimaryCtxReset_v2(int device)
+{
+    primary_active[device] = 0;
+    return SUCCESS;
+}
+
+int
+cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
+{
+    *flags = 0;
+    *active = primary_active[device];
+    return SUCCESS;
+}
+
+/* A green context is the device number with a mark: it retains the primary context. */
+int
+cuGreenCtxCreate(struct context **green, void *resources, int device, unsigned int flags)
+{
+    (void)resources, (void)flags;
+    struct context *context;
+    *green = calloc(1, sizeof(**green));
+    (*green)->device = device;
+    return cuDevicePrimaryCtxRetain(&context, device);
+}
+
+int
+cuGreenCtxDestroy(struct context *green)
+{
+    return cuDevicePrimaryCtxRelease_v2(green->device);
+}
+
+int
+cuCtxFromGreenCtx(struct context **context, struct context *green)
+{
+    *context = green;
+    return SUCCESS;
+}
+
+int
+cuMemAlloc_v2(uint64_t *address, size_t bytes)
+{
+    if (fails("cuMemAlloc_v2") || bytes == 0) {
+        return bytes == 0 ? INVALID_VALUE : UNKNOWN;
+    }
+    *address = take(bytes);
+    return SUCCESS;
+}
+
+int
+cuMemAlloc(unsigned int *address, unsigned int bytes)
+{
+    uint64_t wide = take(bytes);
+    *address = (unsigned int)wide;
+    return SUCCESS;
+}
+
+int
+cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height, unsigned int element)
+{
+    (void)element;
+    *pitch = (width + 511) & ~511ull;
+    *address = take(*pitch * height);
+    return SUCCESS;
+}
+
+int
+cuMemFree_v2(uint64_t address)
+{
+    if (fails("cuMemFree_v2") || address < 0x1000) {
+        return address < 0x1000 ? INVALID_VALUE : UNKNOWN;
+    }
+    __atomic_sub_fetch(&live, 1, __ATOMIC_RELAXED);
+    return SUCCESS;
+}
+
+int
+cuMemFree(unsigned int address)
+{
+    (void)address;
+    __atomic_sub_fetch(&live, 1, __ATOMIC_RELAXED);
+    return SUCCESS;
+}
+
+/* An array takes memory that no deferred twin tells of: there is no such notion in this driver. */
+int
+cuArray3DCreate_v2(void **array, const void *descriptor)
+{
+    const unsigned int flags = ((const unsigned int *)descriptor)[8];
+    if ((flags & 0x80) != 0 || fails("cuArray3DCreate_v2")) {
+        return UNKNOWN;
+    }
+    *array = (void *)(uintptr_t)take(1);
+    return SUCCESS;
+}
+
+int
+cuArrayDestroy(void *array)
+{
+    (void)array;
+    __atomic_sub_fetch(&live, 1, __ATOMIC_RELAXED);
+    return SUCCESS;
+}
+
+/* Entry points that a newer driver has added. */
+int
+cuMemAlloc_v9(uint64_t *address, size_t bytes)
+{
+    return cuMemAlloc_v2(address, bytes);
+}
+
+int
+cuMemTakeShiny(void)
+{
+    return SUCCESS;
+}
+
+int
+cuDeviceGetShine(void)
+{
+    return SUCCESS;
+}
+
+static const struct {
+    const char *base;
+    int since;
+    void *address;
+} answers[] = {
+    {"cuInit", 2000, (void *)cuInit},
+    {"cuMemAlloc", 3020, (void *)cuMemAlloc_v2},
+    {"cuMemAlloc", 14000, (void *)cuMemAlloc_v9},
+    {"cuMemTakeShiny", 14000, (void *)cuMemTakeShiny},
+    {"cuDeviceGetShine", 14000, (void *)cuDeviceGetShine},
+    {"cuCtxGetCurrent", 4000, (void *)cuCtxGetCurrent},
+};
+
+int
+cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status)
+{
+    (void)flags;
+    *function = NULL;
+    for (size_t i = 0; i < sizeof(answers) / sizeof(answers[0]); i++) {
+        if (strcmp(answers[i].base, symbol) == 0 && version >= answers[i].since) {
+            *function = answers[i].address;
+        }
+    }
+    if (status != NULL) {
+        *status = *function != NULL ? 0 : 1;
+    }
+    return *function != NULL ? SUCCESS : NOT_FOUND;
+}
+
+int
+cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags)
+{
+    return cuGetProcAddress_v2(symbol, function, version, flags, NULL);
+}

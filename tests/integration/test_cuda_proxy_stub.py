@@ -1,0 +1,415 @@
+"""The libcuda proxy on a driver that fails on demand and knows more, or less, than this release."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cuda_base import MIB, PROGRAMS, Base, compile_c, lay_out, stub_gpus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+CAP = 100 * MIB
+CONTEXT = 10 * MIB
+PASS_UNKNOWN = 1
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("stub")
+    flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
+    return compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", *flags)
+
+
+@pytest.fixture
+def make_base(stub: Path, tmp_path: Path) -> Callable[[int], Base]:
+    return lambda flags: lay_out(tmp_path / "base", stub, stub_gpus(CAP, CONTEXT), flags)
+
+
+@pytest.fixture
+def base(make_base: Callable[[int], Base]) -> Base:
+    return make_base(0)
+
+
+def test_mem_2_the_cap_is_exact_to_the_byte(base: Base) -> None:
+    """MEM-2: what is left under the cap succeeds; one byte more is refused and charges nothing."""
+    outcome = base.check(
+        """
+        context()
+        available, total = memory()
+        show(total, available)
+        show(alloc(available + 1)[0], left() == available, cuda.stub_live())
+        show(alloc(available)[0], left(), alloc(1)[0])
+        """
+    )
+    assert outcome.out == [f"{CAP} {CAP - CONTEXT}", "2 True 0", "0 0 2"]
+
+
+def test_mem_2_a_refusal_writes_one_line_with_cap_used_and_asked(base: Base) -> None:
+    """MEM-2: one rate-limited line."""
+    outcome = base.check(
+        """
+        context()
+        for _ in range(50):
+            show(alloc(1 << 40)[0])
+        """
+    )
+    assert set(outcome.out) == {"2"}
+    assert outcome.log == (
+        f"cgpu: out of memory on GPU 0: cap {CAP} B (100.0 MiB), used {CONTEXT} B (10.0 MiB), "
+        f"asked {1 << 40} B (1048576.0 MiB)\n"
+    )
+
+
+def test_the_log_can_be_switched_off(base: Base) -> None:
+    outcome = base.check("context(); show(alloc(1 << 40)[0])", CGPU_LOG="off")
+    assert (outcome.out, outcome.log) == (["2"], "")
+
+
+def test_a_free_puts_back_exactly_what_was_charged(base: Base) -> None:
+    """Small requests are charged in units of 512 bytes; this driver has no larger granularity."""
+    outcome = base.check(
+        """
+        context()
+        before = left()
+        for size in (1, 511, 512, 513, MIB, MIB + 1, 3 * MIB):
+            status, address = alloc(size)
+            show(status, before - left())
+            check(free(address))
+            show(left() == before)
+        """
+    )
+    sizes = [512, 512, 512, 1024, MIB, MIB + 512, 3 * MIB]
+    assert outcome.out == [line for size in sizes for line in (f"0 {size}", "True")]
+
+
+def test_the_32_bit_entry_points_are_charged_and_freed_alike(base: Base) -> None:
+    """MEM-1: v1 variants."""
+    outcome = base.check(
+        """
+        context()
+        before = left()
+        address, available, total = c_uint(), c_uint(), c_uint()
+        check(cuda.cuMemAlloc(byref(address), 2 * MIB))
+        check(cuda.cuMemGetInfo(byref(available), byref(total)))
+        show(before - left(), available.value == left(), total.value)
+        check(cuda.cuDeviceTotalMem(byref(total), 0))
+        show(total.value, cuda.cuMemAlloc(byref(address), 90 * MIB))
+        check(cuda.cuMemFree(address))
+        show(before - left())
+        """
+    )
+    assert outcome.out == [f"{2 * MIB} True {CAP}", f"{CAP} 2", "0"]
+
+
+def test_pitched_memory_is_charged_by_the_pitch_that_the_driver_chose(base: Base) -> None:
+    """MEM-1: 1,000 rows of 513 bytes are 1,000 rows of 1,024; a pitch over the cap is undone."""
+    outcome = base.check(
+        """
+        context()
+        before = left()
+        address, pitch = c_uint64(), c_size_t()
+        ask = lambda rows: cuda.cuMemAllocPitch_v2(
+            byref(address), byref(pitch), c_size_t(513), c_size_t(rows), 4)
+        check(ask(1000))
+        show(before - left())
+        check(free(address.value))
+        show(before - left(), ask(170 * 1024), cuda.stub_live(), before - left())
+        show(ask(1 << 60), before - left())
+        """
+    )
+    assert outcome.out == ["1024000", "0 2 0 0", "2 0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("cuMemAlloc_v2", "alloc(MIB)[0]"),
+        ("cuCtxCreate_v2", "cuda.cuCtxCreate_v2(byref(c_void_p()), 0, 0)"),
+        ("cuCtxCreate_v3", "cuda.cuCtxCreate_v3(byref(c_void_p()), None, 0, 0, 0)"),
+        ("cuCtxCreate_v4", "cuda.cuCtxCreate_v4(byref(c_void_p()), None, 0, 0)"),
+        ("cuDevicePrimaryCtxRetain", "cuda.cuDevicePrimaryCtxRetain(byref(c_void_p()), 0)"),
+        ("cuArray3DCreate_v2", "cuda.cuArray3DCreate_v2(byref(c_void_p()), descriptor(64, 64))"),
+    ],
+)
+def test_mem_2_a_call_that_the_driver_fails_leaves_nothing_charged(
+    base: Base, name: str, call: str
+) -> None:
+    """MEM-2: nothing allocated, nothing charged."""
+    outcome = base.check(
+        f"context(); before = left(); set_fault('{name}'); show({call}, left() == before)"
+    )
+    assert outcome.out == ["999 True"]
+
+
+def test_a_free_that_the_driver_fails_keeps_the_charge(base: Base) -> None:
+    outcome = base.check(
+        """
+        context()
+        status, address = alloc(4 * MIB)
+        before = left()
+        set_fault("cuMemFree_v2")
+        show(free(address), left() == before)
+        set_fault("")
+        show(free(address), left() - before)
+        show(free(1), left() - before)
+        """
+    )
+    assert outcome.out == ["999 True", f"0 {4 * MIB}", f"1 {4 * MIB}"]
+
+
+def test_a_context_that_the_driver_does_not_destroy_keeps_its_charge(base: Base) -> None:
+    outcome = base.check(
+        """
+        made = context()
+        before = left()
+        set_fault("cuCtxDestroy_v2")
+        show(cuda.cuCtxDestroy_v2(made), left() == before)
+        """
+    )
+    assert outcome.out == ["999 True"]
+
+
+def test_an_entry_point_that_this_driver_lacks_is_not_found_and_charges_nothing(
+    base: Base,
+) -> None:
+    outcome = base.check(
+        """
+        context()
+        before = left()
+        show(cuda.cuMipmappedArrayCreate(byref(c_void_p()), descriptor(8, 8), 1))
+        show(left() == before)
+        """
+    )
+    assert outcome.out == ["500", "True"]
+
+
+def test_mem_1_arrays_without_deferred_twins_are_charged_an_upper_estimate(base: Base) -> None:
+    """MEM-1: rows in units of 512 bytes, 16 rows at a time, 64 KiB in all."""
+    outcome = base.check(
+        """
+        context()
+        before = left()
+        for width, height, depth in ((64, 64, 0), (65, 17, 3), (1, 0, 0)):
+            array = c_void_p()
+            check(cuda.cuArray3DCreate_v2(byref(array), descriptor(width, height, depth)))
+            show(before - left())
+            check(cuda.cuArrayDestroy(array))
+            show(before - left())
+        """
+    )
+    unit = 64 << 10
+    three_layers = -(-1536 * 32 * 3 // unit) * unit
+    assert outcome.out == [str(unit), "0", str(three_layers), "0", str(unit), "0"]
+
+
+def test_an_entry_point_newer_than_this_release_is_not_handed_out(base: Base) -> None:
+    """Only in families that allocate or launch; also when the name is old but its version new."""
+    outcome = base.check(
+        """
+        for name, version in (("cuMemTakeShiny", 14000), ("cuMemAlloc", 14000),
+                              ("cuMemAlloc", 12000), ("cuDeviceGetShine", 14000)):
+            status, address, found = lookup(name, version)
+            show(status, address is not None, found)
+        address = c_void_p()
+        show(cuda.cuGetProcAddress(b"cuMemTakeShiny", byref(address), 14000, c_uint64(0)),
+             address.value)
+        """
+    )
+    assert outcome.out == ["500 False 1", "500 False 1", "0 True 0", "0 True 0", "500 None"]
+    assert outcome.log == (
+        "cgpu: an entry point that this release does not know is not handed out: cuMemTakeShiny\n"
+    )
+
+
+def test_the_host_can_let_newer_entry_points_pass(make_base: Callable[[int], Base]) -> None:
+    outcome = make_base(PASS_UNKNOWN).check("show(lookup('cuMemTakeShiny', 14000)[0])")
+    assert (outcome.out, outcome.log) == (["0"], "")
+
+
+@pytest.mark.parametrize("broken", ["limits", "ledger"])
+@pytest.mark.parametrize("how", ["missing", "garbage", "short"])
+def test_rel_1_without_limits_or_ledger_cuda_does_not_start(
+    base: Base, broken: str, how: str
+) -> None:
+    """REL-1: never an unlimited process."""
+    path = base.path / broken
+    content = path.read_bytes()
+    path.unlink()
+    if how != "missing":
+        path.write_bytes(b"\xff" * len(content) if how == "garbage" else content[:64])
+    outcome = base.check(
+        """
+        show(cuda.cuInit(0), cuda.cuCtxCreate_v2(byref(c_void_p()), 0, 0), alloc(1)[0],
+             cuda.cuDevicePrimaryCtxRetain(byref(c_void_p()), 0), cuda.stub_live())
+        """
+    )
+    assert outcome.out == ["800 3 3 3 0"]
+    assert outcome.log.startswith(f"cgpu: no CUDA in this process: the {broken} ")
+    assert outcome.log.count("\n") == 1
+
+
+def test_before_cuinit_nothing_is_allocated(base: Base) -> None:
+    assert base.check("show(alloc(1)[0], cuda.cuMemGetInfo_v2(None, None))").out == ["3 3"]
+
+
+def test_a_gpu_that_is_not_in_the_limits_has_no_memory(base: Base, stub: Path) -> None:
+    other = lay_out(base.path.parent / "other", stub, stub_gpus(CAP)[:1])
+    outcome = other.check(
+        """
+        check(cuda.cuInit(0))
+        total = c_size_t()
+        check(cuda.cuDeviceTotalMem_v2(byref(total), 1))
+        show(total.value, cuda.cuCtxCreate_v2(byref(c_void_p()), 0, 1))
+        """
+    )
+    assert outcome.out == ["0 2"]
+    assert "this GPU is not among the container's" in outcome.log
+
+
+def test_a_forked_child_is_not_attached_until_it_calls_cuinit(base: Base) -> None:
+    """Nothing of the child's is charged to its parent, and its own charge goes with it (MEM-7)."""
+    outcome = base.check(
+        """
+        import time
+        context()
+        before = left()
+        if (child := os.fork()) == 0:
+            show(alloc(1)[0])
+            context()
+            show(alloc(MIB)[0], before - left())
+            os._exit(0)
+        os.waitpid(child, 0)
+        time.sleep(0.3)  # the dead are looked for every 200 ms
+        show(left() == before)
+        """
+    )
+    assert outcome.out == ["3", f"0 {CONTEXT + MIB}", "True"]
+
+
+def test_a_context_made_around_the_hooks_is_charged_when_it_is_first_used(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        real = ctypes.CDLL(os.path.join(sys.argv[1], "real/libcuda.so.1"))
+        made = c_void_p()
+        check(real.cuCtxCreate_v2(byref(made), 0, 0))
+        show(alloc(MIB)[0], left())
+        check(cuda.cuCtxDestroy_v2(made))
+        context()
+        show(left())
+        """,
+        str(base.path),
+    )
+    assert outcome.out == [f"0 {CAP - CONTEXT - MIB}", f"{CAP - CONTEXT}"]
+
+
+def test_destroying_a_context_gives_back_all_it_owned(base: Base) -> None:
+    outcome = base.check(
+        """
+        first = context()
+        for _ in range(20):
+            check(alloc(MIB)[0])
+        second = c_void_p()
+        check(cuda.cuCtxCreate_v3(byref(second), None, 0, 0, 0))
+        check(alloc(2 * MIB)[0])
+        show(left())
+        check(cuda.cuCtxDestroy_v2(first))
+        check(cuda.cuCtxSetCurrent(second))
+        show(left())
+        """
+    )
+    assert outcome.out == [str(CAP - 2 * CONTEXT - 22 * MIB), str(CAP - CONTEXT - 2 * MIB)]
+
+
+def test_a_primary_context_costs_once_and_goes_with_its_last_reference(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        handle = c_void_p()
+        retain = lambda: check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        for _ in range(2):
+            retain(); show(used())
+        check(cuda.cuCtxSetCurrent(handle)); check(alloc(5 * MIB)[0]); show(used())
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); show(used())
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); show(used())
+        retain(); check(alloc(MIB)[0]); show(used())
+        check(cuda.cuDevicePrimaryCtxReset_v2(0)); show(used())
+        """
+    )
+    assert outcome.out == [str(n * MIB) for n in (10, 10, 15, 15, 0, 11, 0)]
+
+
+def test_a_green_context_costs_its_primary_context_only(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        green, handle = c_void_p(), c_void_p()
+        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1)); show(used())
+        check(cuda.cuCtxFromGreenCtx(byref(handle), green)); show(used())
+        check(cuda.cuCtxSetCurrent(handle)); check(alloc(3 * MIB)[0]); show(used())
+        check(cuda.cuGreenCtxDestroy(green)); show(used())
+        """
+    )
+    assert outcome.out == [str(n * MIB) for n in (10, 10, 13, 0)]
+
+
+def test_mem_3_managed_memory_and_checkpoints_are_refused_with_one_line_each(base: Base) -> None:
+    """MEM-3: CUDA_ERROR_NOT_SUPPORTED, whatever the driver could do."""
+    outcome = base.check(
+        """
+        context()
+        for _ in range(2):
+            show(cuda.cuMemAllocManaged(byref(c_uint64()), c_size_t(1), 1),
+                 cuda.cuMemPrefetchAsync(c_uint64(1), c_size_t(1), 0, None),
+                 cuda.cuCheckpointProcessLock(1, None))
+        """
+    )
+    assert set(outcome.out) == {"801 801 801"}
+    assert outcome.log == (
+        "cgpu: managed memory is not available here, refused: cuMemAllocManaged\n"
+        "cgpu: checkpoints are not available here, refused: cuCheckpointProcessLock\n"
+    )
+
+
+def test_mem_3_attributes_of_managed_memory_read_zero_and_no_others(base: Base) -> None:
+    """MEM-3: this driver answers every attribute with its own number."""
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        value = c_int()
+        for attribute in range(1, 145):
+            check(cuda.cuDeviceGetAttribute(byref(value), attribute, 0))
+            if value.value != attribute:
+                show(attribute, value.value)
+        """
+    )
+    assert outcome.out == [f"{n} 0" for n in (83, 88, 89, 100, 101)]
+
+
+def test_mem_8_a_cap_that_is_lowered_below_use_refuses_and_frees_nothing(base: Base) -> None:
+    """MEM-8: the change acts at once, in both directions."""
+    process = base.start(
+        """
+        context()
+        held = alloc(50 * MIB)
+        for line in sys.stdin:
+            show(memory(), alloc(MIB)[0])
+        """
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for cap, expected in (
+        (CAP, f"({40 * MIB}, {CAP}) 0"),
+        (20 * MIB, f"(0, {20 * MIB}) 2"),
+        (62 * MIB, f"({MIB}, {62 * MIB}) 0"),
+    ):
+        base.set_cap(cap)
+        process.stdin.write("now\n")
+        process.stdin.flush()
+        assert process.stdout.readline().strip() == expected
+    process.communicate(timeout=60)

@@ -127,11 +127,8 @@ cgpu_lookup_v2(CUresult (*real)(const char *, void **, int, uint64_t, int *), co
         return status;
     }
     *function = use_for(*function, symbol);
-    if (*function != NULL) {
-        return CUDA_SUCCESS;
+    if (*function == NULL && found != NULL) {
+        *found = CU_PROC_ADDRESS_NOT_FOUND; /* this version says so here, not by its result */
     }
-    if (found != NULL) {
-        *found = CU_PROC_ADDRESS_NOT_FOUND;
-    }
-    return CUDA_ERROR_NOT_FOUND;
+    return CUDA_SUCCESS;
 }

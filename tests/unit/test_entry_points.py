@@ -1,0 +1,89 @@
+"""Every entry point of the driver is classified, and treated as its class demands."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+
+import entry_points
+import pytest
+import real_driver
+
+pytestmark = pytest.mark.unit
+
+CLASSES = {
+    "ACCOUNT", "ACCOUNT-CTX", "ACCOUNT-GRAPH", "ACCOUNT-IMPORT", "ACCOUNT-MODULE", "ACCOUNT-POOL",
+    "ACCOUNT-RELEASE", "DEBUGGER", "GRAPH-BUILD", "HOOK-LOOKUP", "HOST-PINNED", "NEVER-LIE(103)",
+    "PASS", "REJECT-ESCAPE", "REJECT-MANAGED", "STREAM-STATE", "SUBMIT-SYNC", "THROTTLE",
+    "THROTTLE-COPY", "VIRTUALISE",
+}  # fmt: skip
+MUST_ACT = ("ACCOUNT", "VIRTUALISE", "REJECT", "HOOK-LOOKUP")
+
+
+def test_mem_1_every_name_is_in_exactly_one_class() -> None:
+    """MEM-1: the table lists all names, each once."""
+    rows = entry_points.classification()
+    assert [name for name, n in Counter(row.name for row in rows).items() if n > 1] == []
+    assert {row.kind for row in rows} <= CLASSES
+    assert {row.treatment for row in rows} == {"hook", "reject", "pass"}
+
+
+@pytest.mark.parametrize("version", ["535", "550"])
+def test_mem_1_every_symbol_of_the_real_library_is_classified(version: str) -> None:
+    """MEM-1: a new driver's new name fails here until somebody has thought about it."""
+    library = real_driver.real_library(version, "libcuda.so.1")
+    names = {row.name for row in entry_points.classification()}
+    assert entry_points.exported(library) - names == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "treatment"), [("HOOK", "hook"), ("REJECT", "reject"), ("REAL", "pass")]
+)
+def test_what_hooks_def_does_is_what_the_table_says(kind: str, treatment: str) -> None:
+    listed = entry_points.hooks(kind)
+    told = {row.name for row in entry_points.classification() if row.treatment == treatment}
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= told
+    if kind != "REAL":
+        assert told == set(listed)
+
+
+def test_mem_1_what_takes_memory_is_hooked_or_says_why_not() -> None:
+    """MEM-1, MEM-3, MEM-4: no class that must act is passed silently."""
+    silent = [
+        row.name
+        for row in entry_points.classification()
+        if row.kind.startswith(MUST_ACT) and row.treatment == "pass" and not row.reason
+    ]
+    assert silent == []
+
+
+def test_mem_3_whatever_is_classed_as_refused_is_refused() -> None:
+    """MEM-3: a reason does not excuse a row of these classes."""
+    wrong = [
+        row.name
+        for row in entry_points.classification()
+        if row.kind.startswith("REJECT") and row.treatment != "reject"
+    ]
+    assert wrong == []
+
+
+def test_mem_5_what_libcudart_verifies_is_never_hooked() -> None:
+    """MEM-5: driver version, device count, UUIDs, PCI ids and export tables."""
+    wrong = [
+        row.name
+        for row in entry_points.classification()
+        if (row.kind.startswith("NEVER-LIE") or row.name == "cuGetExportTable")
+        and row.treatment != "pass"
+    ]
+    assert wrong == []
+
+
+def test_the_known_names_of_the_proxy_are_those_of_the_table() -> None:
+    script = entry_points.HOOKS.parent / "known_names.py"
+    spec = importlib.util.spec_from_file_location("known_names", script)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.TARGET.read_text() == module.render(), f"run python {script}"

@@ -1,4 +1,4 @@
-"""A Python of its own for programs from PyPI that nobody here wrote, and that run on this machine."""
+"""A Python of its own for programs from PyPI that nobody here wrote, on this machine."""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
 /*
  * A process that uses a simulated GPU directly, without libcuda: tenant GPU MIB KERNEL_MS. It holds memory, keeps
- * the GPU computing if KERNEL_MS is not 0, says "ready", and stays until its standard input ends.
+ * the GPU computing if KERNEL_MS is not 0, says "ready", and stays until its standard input ends. The first kernel is
+ * long enough to be seen in the utilisation, which is kept in steps of 100 ms.
  */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 #include "machine.h"
+
+enum { FIRST_KERNEL_NS = 250000000 };
 
 int
 main(int argc, char **argv)
@@ -22,7 +25,7 @@ main(int argc, char **argv)
     }
     cgpu_machine_count_context(machine, gpu, 1);
     if (kernel_ns > 0) {
-        cgpu_machine_wait(machine, gpu, cgpu_machine_submit(machine, gpu, kernel_ns, 0));
+        cgpu_machine_wait(machine, gpu, cgpu_machine_submit(machine, gpu, FIRST_KERNEL_NS, 0));
     }
     puts("ready");
     fflush(stdout);

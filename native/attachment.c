@@ -1,5 +1,5 @@
 /*
- * Making, attaching to and leaving a ledger.
+ * Attaching to a ledger and leaving it.
  *
  * The mapping keeps the open file description alive that owns the slot's byte lock, so no descriptor
  * stays open: none can be inherited by a child, closed by a program that closes all it finds, or
@@ -27,25 +27,6 @@
 #ifndef MADV_WIPEONFORK
 #define MADV_WIPEONFORK 18
 #endif
-
-_Static_assert(CGPU_LEDGER_SLOTS == 1024, "lock.h gives the slot 11 bits");
-_Static_assert(offsetof(struct cgpu_ledger_file, magic) == 0, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_file, version) == 4, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_file, size) == 8, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_file, slot_bound) == 12, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_file, reaped_ms) == 16, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_file, gpus) == 128, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_file, slots) == 4224, "layout");
-_Static_assert(sizeof(struct cgpu_ledger_file) == 331904, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_gpu, lock) == 0, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_gpu, used) == 8, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_gpu, refused) == 16, "layout");
-_Static_assert(sizeof(struct cgpu_ledger_gpu) == 128, "two cache lines, for the adjacent-line fetch");
-_Static_assert(offsetof(struct cgpu_ledger_slot, taken) == 0, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_slot, generation) == 4, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_slot, pid) == 8, "layout");
-_Static_assert(offsetof(struct cgpu_ledger_slot, used) == 64, "layout");
-_Static_assert(sizeof(struct cgpu_ledger_slot) == 320, "layout");
 
 /* Never descriptors 0 to 2: a program that closed its output would print into the ledger. */
 static int
@@ -75,51 +56,18 @@ int
 cgpu_ledger_reopen(const struct cgpu_ledger *ledger)
 {
     struct stat found;
-    int fd = open_high(ledger->path, ledger->observing ? O_RDONLY : O_RDWR);
+    int fd;
 
+    if (ledger->observing) {
+        return fcntl(ledger->kept, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    }
+    fd = open_high(ledger->path, O_RDWR);
     if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != ledger->device ||
                     found.st_ino != ledger->inode)) {
         close(fd);
         fd = -1;
     }
     return fd;
-}
-
-static int
-fill(int fd)
-{
-    const struct cgpu_ledger_file *none = NULL;
-    uint32_t head[] = {CGPU_LEDGER_MAGIC, CGPU_LEDGER_VERSION, sizeof *none};
-
-    /* room is reserved: a full disk must refuse here, not kill a process that touches the mapping */
-    if (fallocate(fd, 0, 0, sizeof *none) != 0 &&
-        (errno != EOPNOTSUPP || ftruncate(fd, sizeof *none) != 0)) {
-        return CGPU_EIO;
-    }
-    if (pwrite(fd, head, sizeof head, 0) != sizeof head || fchmod(fd, 0666) != 0) {
-        return CGPU_EIO;
-    }
-    return CGPU_OK;
-}
-
-int
-cgpu_ledger_create(int dirfd, const char *name)
-{
-    int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
-    int status;
-    int saved;
-
-    if (fd < 0) {
-        return CGPU_EIO;
-    }
-    status = fill(fd);
-    close_quietly(fd);
-    if (status != CGPU_OK) {
-        saved = errno;
-        unlinkat(dirfd, name, 0);
-        errno = saved;
-    }
-    return status;
 }
 
 static int
@@ -149,7 +97,9 @@ dispose(struct cgpu_ledger *ledger)
     if (ledger->file != NULL) {
         munmap(ledger->file, sizeof *ledger->file);
     }
-    if (ledger->kept > 0) { /* 0 as well in a forked child, whose handler has closed it */
+    if (ledger->observing && ledger->kept > 0) {
+        close(ledger->kept);
+    } else if (ledger->kept > 0) { /* 0 as well in a forked child, whose handler has closed it */
         cgpu_inheritance_close(ledger->kept);
     }
     munmap(ledger, sizeof *ledger);
@@ -282,8 +232,7 @@ int
 cgpu_ledger_observe(const char *path, struct cgpu_ledger **out)
 {
     struct cgpu_ledger *ledger;
-    int status = CGPU_EIO;
-    int fd;
+    int status;
 
     if (!fits(path, out)) {
         return CGPU_EINVAL;
@@ -294,11 +243,8 @@ cgpu_ledger_observe(const char *path, struct cgpu_ledger **out)
         return CGPU_EIO;
     }
     ledger->observing = 1;
-    fd = open_high(path, O_RDONLY | O_NONBLOCK);
-    if (fd >= 0) {
-        status = check_format(fd, ledger);
-        close_quietly(fd);
-    }
+    ledger->kept = open_high(path, O_RDONLY | O_NONBLOCK);
+    status = ledger->kept < 0 ? CGPU_EIO : check_format(ledger->kept, ledger);
     if (status != CGPU_OK) {
         dispose(ledger);
         return status;

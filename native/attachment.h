@@ -15,7 +15,7 @@ struct cgpu_ledger {
     uint32_t slot;
     uint32_t word;      /* what this process writes into a lock that it holds */
     uint32_t observing; /* 1: an observer, which has no slot and no mapping */
-    int kept;           /* a descriptor kept open, where the mapping alone does not hold the slot */
+    int kept; /* an observer's descriptor, or one without which the slot would be lost; else 0 */
     dev_t device;
     ino_t inode;
     char path[PATH_MAX];
@@ -24,6 +24,7 @@ struct cgpu_ledger {
 /*
  * Open the attachment's file again; -1 if it is not to be had or another file has its name. No
  * descriptor is trusted: a program may close any number at any time and open something else there.
+ * An observer keeps its own, and gets a copy of it.
  */
 int cgpu_ledger_reopen(const struct cgpu_ledger *ledger);
 

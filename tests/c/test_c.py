@@ -1,0 +1,29 @@
+"""Every C test, plain and under the sanitizers."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from c.programs import HERE, Case, build, cases, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.c
+
+
+@pytest.mark.parametrize(
+    "case", cases(), ids=lambda case: f"{case.program}-{case.variant}-{case.name}"
+)
+def test_c(case: Case, tmp_path: Path) -> None:
+    run(case, tmp_path)
+
+
+def test_the_harness_fails_a_test_that_it_does_not_know() -> None:
+    program = build("ledger_accounts", "plain")
+    done = subprocess.run(
+        [str(program), "no_such_test"], cwd=HERE, check=False, capture_output=True
+    )
+    assert done.returncode == 2

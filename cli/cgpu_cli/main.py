@@ -1,0 +1,58 @@
+"""``cgpu``: the commands that are not worth a program of their own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import NoReturn, Protocol
+
+from cgpu_cli.demo import Demo
+from cgpu_cli.plan import Plan
+from cgpu_cli.probe import Probe
+from cgpu_env import CgpuError
+
+
+class Command(Protocol):
+    """A command of ``cgpu``; its class's first line of documentation is its help."""
+
+    name: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the command's own arguments."""
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Do it, and return the exit status; a CgpuError is shown as one sentence."""
+
+
+COMMANDS: tuple[Command, ...] = (Plan(), Probe(), Demo())
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line, one subcommand for each of ``COMMANDS``."""
+    parser = argparse.ArgumentParser(prog="cgpu", description="Share GPUs between containers.")
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        text = (command.__doc__ or "").splitlines()[0]
+        sub = subparsers.add_parser(command.name, help=text, description=text)
+        sub.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
+        sub.add_argument("--state-dir", metavar="DIR", help="where state is kept")
+        command.add_arguments(sub)
+        sub.set_defaults(command=command)
+    return parser
+
+
+def main() -> NoReturn:
+    """Run one command and exit: 2 where it refuses or the command line is wrong."""
+    given = arguments().parse_args()
+    try:
+        status = given.command.run(given)
+    except CgpuError as error:
+        print(f"cgpu: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        status = error.exit_code
+    sys.exit(status)
+
+
+if __name__ == "__main__":
+    main()

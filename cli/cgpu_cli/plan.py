@@ -1,0 +1,49 @@
+"""``cgpu plan``: what cgpu would do to a container (SPEC CLI-7)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from cgpu_hook import preview
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cgpu_hook.plan import Plan as ContainerPlan
+
+_MIB = 1 << 20
+
+
+class Plan:
+    """Show what cgpu would do to a container of this OCI configuration; changes nothing."""
+
+    name = "plan"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """The configuration, and how to show the plan."""
+        parser.add_argument("config", metavar="CONFIG.json", help="an OCI runtime configuration")
+        parser.add_argument("--json", action="store_true", help="for programs; sizes in bytes")
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Print the plan."""
+        plan = preview.preview(given.config, given.state_dir, given.driver_dir)
+        if given.json:
+            print(json.dumps(plan.as_json(), indent=2))
+        else:
+            print("\n".join(_lines(plan)))
+        return 0
+
+
+def _lines(plan: ContainerPlan) -> list[str]:
+    if not plan.gpus:
+        return ["cgpu is off for this container"]
+    priority = ", high priority" if plan.high_priority else ""
+    return [
+        *(f"GPU {g.index}  {g.uuid}  {g.memory_bytes // _MIB} MiB" for g in plan.gpus),
+        f"weight {plan.weight}{priority}",
+        *(f"mount   {mount.destination}  <-  {mount.source}" for mount in plan.mounts),
+        *(f"device  {device.container}  <-  {device.host}" for device in plan.devices),
+        *(f"mask    {path}" for path in plan.masks),
+        *(f"hook    {stage}: {h['path']}" for stage, hooks in plan.hooks.items() for h in hooks),
+    ]

@@ -1,0 +1,40 @@
+"""``cgpu probe``: ask the driver about this node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_hook.node import load_node
+from cgpu_hook.paths import open_state
+
+if TYPE_CHECKING:
+    import argparse
+
+_MIB = 1 << 20
+
+
+class Probe:
+    """Ask the driver about this node again, keep the answer for later starts, and show it."""
+
+    name = "probe"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """None of its own."""
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Refresh ``node.json`` and print it for people."""
+        state = open_state(given.state_dir)
+        node = load_node(state, given.driver_dir, refresh=True)
+        print(f"driver {node.driver_version} in {node.driver_dir}")
+        for soname, path in {**node.libraries, **node.companions}.items():
+            print(f"  {soname} -> {path}")
+        for gpu in node.gpus:
+            print(f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}")
+            context = gpu.context_bytes / _MIB
+            print(f"  {gpu.memory_bytes // _MIB} MiB, {context:.1f} MiB for each CUDA context")
+            for device in gpu.device_nodes:
+                print(f"  {device.host}")
+        for note in node.notes:
+            print(f"note: {note}")
+        print(f"kept in {state}/node.json")
+        return 0

@@ -1,0 +1,116 @@
+"""``cgpu-smi``: the containers and sessions on each GPU, with the memory they use and may use."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from cgpu_cli.usage import read_usage
+from cgpu_env import CgpuError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cgpu_cli.usage import GpuUse, Usage
+    from cgpu_hook.node import NodeGpu
+    from cgpu_hook.record import Record
+
+_MIB = 1 << 20
+_ID_WIDTH = 12
+_NARROWEST = 80
+_EXIT_CODES = """\
+exit status: 0 shown; 2 the state directory or the driver cannot be read, or a wrong option.
+
+A user sees the sessions of their own state directory; root sees the containers and root's sessions.
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="cgpu-smi",
+        description=__doc__,
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="for programs; sizes in bytes")
+    parser.add_argument("--state-dir", metavar="DIR", help="where state is kept")
+    parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
+    return parser
+
+
+def main() -> NoReturn:
+    """Show the table, or the JSON, and exit."""
+    given = arguments().parse_args()
+    try:
+        usage = read_usage(given.state_dir, given.driver_dir)
+    except CgpuError as error:
+        print(f"cgpu-smi: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    if given.json:
+        print(json.dumps(usage.as_json(), indent=2))
+    else:
+        show(usage)
+    sys.exit(0)
+
+
+def show(usage: Usage) -> None:
+    """Print one table for each GPU."""
+    from rich.console import Console
+
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    console = Console(width=width, highlight=False, markup=False)
+    for gpu in usage.node.gpus:
+        console.print(_table(usage, gpu))
+    for note in usage.node.notes:
+        console.print(f"note: {note}")
+
+
+def _table(usage: Usage, gpu: NodeGpu) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    uses = usage.on(gpu.uuid)
+    promised = sum(use.memory_bytes for _, use in uses)
+    weight = sum(record.weight for record, _ in uses)
+    table = Table(
+        title=f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}  Driver {usage.node.driver_version}",
+        title_justify="left",
+        title_style="bold",
+        box=box.ASCII2,
+        expand=True,
+        show_footer=bool(uses),
+    )
+    total = gpu.memory_bytes // _MIB
+    table.add_column("Container", footer=f"{len(uses)} of {usage.node.max_inst}", no_wrap=True)
+    table.add_column("Kind", no_wrap=True)
+    table.add_column("Weight", str(weight), justify="right", no_wrap=True)
+    memory = f"{promised // _MIB}MiB of {total}MiB promised"
+    table.add_column("Memory-Usage", memory, justify="right", no_wrap=True)
+    table.add_column("Procs", justify="right", no_wrap=True)
+    table.add_column("Command", ratio=1, no_wrap=True, overflow="ellipsis")
+    for record, use in uses:
+        table.add_row(*_row(record, use))
+    if not uses:
+        table.add_row("none", "", "0", f"0MiB of {total}MiB promised", "", "")
+    return table
+
+
+def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
+    return (
+        record.id[:_ID_WIDTH],
+        record.kind,
+        f"{record.weight}{'!' if record.high_priority else ''}",
+        f"{use.used_bytes // _MIB}MiB / {use.memory_bytes // _MIB}MiB",
+        str(len(use.processes)),
+        " ".join(record.command),
+    )
+
+
+if __name__ == "__main__":
+    main()

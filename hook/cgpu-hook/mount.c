@@ -1,0 +1,188 @@
+/*
+ * Mounts into a container that exists already, without ever trusting a path of its image: sources
+ * are opened and cloned on the host, targets are reached from a descriptor of the container's root,
+ * through no link, and both ends of a mount are descriptors.
+ */
+#include "stages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mount.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "rootfs.h"
+#include "report.h"
+#include "state.h"
+
+enum { MAX_MOUNTS = 256 };
+
+struct mount {
+    const char *kind; /* "ro", "rw" (never executed) or "mask" */
+    const char *source;
+    const char *destination;
+    int tree; /* a detached mount */
+};
+
+static const struct cgpu_report report = {NULL, false};
+
+static int
+fail(const char *path)
+{
+    cgpu_report_error(&report, "mount of %s: %s", path, strerror(errno));
+    return -1;
+}
+
+/* The next NUL-terminated field of the plan, or NULL at its end. */
+static const char *
+next_field(struct cgpu_document *plan)
+{
+    const char *field = plan->bytes;
+    const char *nul = memchr(field, '\0', plan->size);
+    if (nul == NULL) {
+        return NULL;
+    }
+    plan->size -= (size_t)(nul - field) + 1;
+    plan->bytes += nul - field + 1;
+    return field;
+}
+
+static int
+read_mounts(struct cgpu_document *plan, struct mount *mounts)
+{
+    int count = 0;
+    const char *kind;
+    while ((kind = next_field(plan)) != NULL) {
+        const char *source = next_field(plan);
+        const char *destination = next_field(plan);
+        if (count == MAX_MOUNTS || destination == NULL || destination[0] != '/') {
+            return -1;
+        }
+        mounts[count++] = (struct mount){kind, source, destination, -1};
+    }
+    return count;
+}
+
+static uint64_t
+attributes(const struct mount *mount)
+{
+    uint64_t set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;
+    if (strcmp(mount->kind, "rw") != 0) {
+        return set | MOUNT_ATTR_RDONLY; /* executable: the loader maps libraries so */
+    }
+    return set | MOUNT_ATTR_NOEXEC;
+}
+
+/* A detached copy of the host's file at mount->source. */
+static int
+clone_source(struct mount *mount)
+{
+    struct mount_attr attr = {.attr_set = attributes(mount), .propagation = 1U << 18 /* private */};
+    int file = open(mount->source, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0) {
+        return fail(mount->source);
+    }
+    mount->tree = (int)syscall(SYS_open_tree, file, "",
+                               OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    close(file);
+    if (mount->tree < 0 || syscall(SYS_mount_setattr, mount->tree, "", AT_EMPTY_PATH, &attr,
+                                   sizeof attr) != 0) {
+        return fail(mount->source);
+    }
+    return 0;
+}
+
+/* An empty directory that nobody can write, to hide a directory behind. */
+static int
+make_empty(void)
+{
+    int context = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+    if (context < 0 || syscall(SYS_fsconfig, context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0) {
+        return -1;
+    }
+    int tree = (int)syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC,
+                            MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    close(context);
+    return tree;
+}
+
+static int
+attach(int root, const struct mount *mount)
+{
+    bool mask = strcmp(mount->kind, "mask") == 0;
+    struct stat facts;
+    int target = cgpu_rootfs_open(root, mount->destination, !mask);
+    if (target < 0 && mask && errno == ENOENT) {
+        return 0;
+    }
+    if (target < 0 || fstat(target, &facts) != 0) {
+        return fail(mount->destination);
+    }
+    bool directory = S_ISDIR(facts.st_mode);
+    int tree = mask && directory ? make_empty() : mount->tree;
+    errno = EINVAL;
+    if ((directory && !mask) || (!directory && !S_ISREG(facts.st_mode)) || tree < 0) {
+        close(target);
+        return fail(mount->destination);
+    }
+    long done = syscall(SYS_move_mount, tree, "", target, "",
+                        MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH);
+    close(target);
+    return done == 0 ? 0 : fail(mount->destination);
+}
+
+/* Enter the mount namespace of process PID and return its root file system. */
+static int
+enter(const char *pid, const char *rootfs)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%s/ns/mnt", pid);
+    int namespace = open(path, O_RDONLY | O_CLOEXEC);
+    snprintf(path, sizeof path, "/proc/%s/root", pid);
+    int own_root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct stat host, own;
+    if (namespace < 0 || own_root < 0 || stat("/", &host) != 0 || fstat(own_root, &own) != 0 ||
+        setns(namespace, CLONE_NEWNS) != 0) {
+        return fail("/");
+    }
+    close(namespace);
+    if (host.st_dev != own.st_dev || host.st_ino != own.st_ino) {
+        return own_root; /* the runtime has changed the root already */
+    }
+    close(own_root);
+    int root = open(rootfs, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return root < 0 ? fail(rootfs) : root;
+}
+
+int
+cgpu_stage_mount(int argc, char **argv)
+{
+    struct mount *mounts = calloc(MAX_MOUNTS, sizeof *mounts);
+    struct cgpu_document plan;
+    int count = mounts != NULL && argc == 4 && cgpu_state_read(&plan) ? read_mounts(&plan, mounts)
+                                                                       : -1;
+    if (count < 0) {
+        cgpu_report_error(&report, "mount: expected PID ROOTFS and a plan on stdin");
+        return 1;
+    }
+    umask(022);
+    for (int i = 0; i < count; i++) {
+        if (clone_source(&mounts[i]) != 0) {
+            return 1;
+        }
+    }
+    int root = enter(argv[2], argv[3]);
+    for (int i = 0; root >= 0 && i < count; i++) {
+        if (attach(root, &mounts[i]) != 0) {
+            return 1;
+        }
+    }
+    return root < 0;
+}

@@ -1,0 +1,78 @@
+#include "stages.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "report.h"
+#include "state.h"
+
+/* All that a container's directory ever holds; nothing else is touched. */
+static const char *const known[] = {"limits", "ledger", "record.json"};
+
+#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+
+/* As registry.py: letters, digits, _ . and -, and no leading dot. */
+static bool
+is_id(const char *id)
+{
+    static const char allowed[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-";
+    size_t length = strlen(id);
+    return length > 0 && length <= 64 && id[0] != '.' && strspn(id, allowed) == length;
+}
+
+static int
+remove_container(int containers, const char *id)
+{
+    int directory = openat(containers, id, DIRECTORY);
+    if (directory < 0) {
+        return errno == ENOENT ? 0 : -1;
+    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        unlinkat(directory, known[i], 0); /* what could not go is reported by the next call */
+    }
+    close(directory);
+    return unlinkat(containers, id, AT_REMOVEDIR);
+}
+
+/* The id from the arguments or, for a hook that serves all containers, from the state on stdin. */
+static const char *
+read_id(const char *given, char *out, size_t size)
+{
+    struct cgpu_document state;
+    if (given != NULL) {
+        cgpu_state_read(&state); /* crun fails when nobody reads what it writes */
+        return is_id(given) ? given : NULL;
+    }
+    bool known_id = cgpu_state_read(&state) && cgpu_state_string(&state, "id", out, size);
+    return known_id && is_id(out) ? out : NULL;
+}
+
+int
+cgpu_stage_poststop(int argc, char **argv)
+{
+    const struct cgpu_report report = {NULL, false};
+    char buffer[128];
+    bool named = argc >= 4 && strcmp(argv[2], "--state-dir") == 0;
+    const char *state_dir = named ? argv[3] : "/run/cgpu";
+    const char *given = argv[named ? 4 : 2]; /* argv ends with NULL */
+    const char *id = read_id(given, buffer, sizeof buffer);
+    if (id == NULL) {
+        cgpu_report_error(&report, "poststop: no id of a container");
+        return 1;
+    }
+    int state = open(state_dir, DIRECTORY);
+    int containers = state < 0 ? -1 : openat(state, "containers", DIRECTORY);
+    if (containers < 0) {
+        return errno == ENOENT ? 0 : 1;
+    }
+    if (remove_container(containers, id) != 0) {
+        cgpu_report_error(&report, "%s/containers/%s: %s", state_dir, id, strerror(errno));
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,95 @@
+#include "stages.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "python.h"
+#include "report.h"
+#include "state.h"
+
+static const struct cgpu_report report = {NULL, false};
+
+/* Put BYTES where the next program reads its stdin; a memory file, as a pipe might be too small. */
+static bool
+put_on_stdin(const struct cgpu_document *document)
+{
+    int fd = memfd_create("cgpu", MFD_CLOEXEC);
+    size_t done = 0;
+    while (fd >= 0 && done < document->size) {
+        ssize_t n = write(fd, document->bytes + done, document->size - done);
+        if (n < 0) {
+            return false;
+        }
+        done += (size_t)n;
+    }
+    return fd >= 0 && lseek(fd, 0, SEEK_SET) == 0 && dup2(fd, STDIN_FILENO) >= 0;
+}
+
+/* ARGV is that of the hook: --state-dir and --driver-dir, as the hook's file has them. */
+static int
+become_python(const char *command, int argc, char **argv, const struct cgpu_document *input)
+{
+    struct cgpu_python python;
+    const char *why = cgpu_python_find(&python);
+    const char *arguments[CGPU_PYTHON_ARGUMENTS + 1] = {command};
+    if (argc > CGPU_PYTHON_ARGUMENTS) {
+        why = "too many arguments";
+    }
+    if (why == NULL && !put_on_stdin(input)) {
+        why = strerror(errno);
+    }
+    for (int i = 2; why == NULL && i < argc; i++) {
+        arguments[i - 1] = argv[i];
+    }
+    if (why == NULL) {
+        cgpu_python_exec(&python, arguments);
+        why = strerror(errno);
+    }
+    cgpu_report_error(&report, "%s", why);
+    return 1;
+}
+
+/* Whether the container's configuration can name our variables; true where that cannot be told. */
+static bool
+concerns_us(const struct cgpu_document *state)
+{
+    char path[PATH_MAX];
+    struct cgpu_document config;
+    if (!cgpu_state_string(state, "bundle", path, sizeof path - sizeof "/config.json")) {
+        return true;
+    }
+    strcat(path, "/config.json");
+    return path[0] != '/' || cgpu_document_read(path, &config) != NULL ||
+           cgpu_document_concerns_us(&config) || cgpu_document_node_has_default();
+}
+
+int
+cgpu_stage_prestart(int argc, char **argv)
+{
+    struct cgpu_document state;
+    if (!cgpu_state_read(&state)) {
+        cgpu_report_error(&report, "cannot read the container's state");
+        return 1;
+    }
+    return concerns_us(&state) ? become_python("prestart", argc, argv, &state) : 0;
+}
+
+int
+cgpu_stage_precreate(int argc, char **argv)
+{
+    struct cgpu_document config;
+    if (!cgpu_state_read(&config)) {
+        cgpu_report_error(&report, "cannot read the container's configuration");
+        return 1;
+    }
+    if (cgpu_document_concerns_us(&config) || cgpu_document_node_has_default()) {
+        return become_python("precreate", argc, argv, &config);
+    }
+    return fwrite(config.bytes, 1, config.size, stdout) == config.size && fflush(stdout) == 0 ? 0
+                                                                                              : 1;
+}

@@ -1,0 +1,145 @@
+#include "arguments.h"
+
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+/*
+ * Options with a value, of runc 1.0 to 1.4 and crun 1.x together; all others are switches. Those
+ * without a place are known only so that their value is not taken for something else.
+ */
+struct option {
+    const char *name;
+    size_t place; /* offset in struct cgpu_arguments, or NOWHERE */
+};
+
+#define NOWHERE ((size_t)-1)
+#define PLACE(field) offsetof(struct cgpu_arguments, field)
+
+static const struct option global_options[] = {
+    {"cgpu-runtime", PLACE(runtime)},
+    {"cgpu-state-dir", PLACE(state_dir)},
+    {"cgpu-driver-dir", PLACE(driver_dir)},
+    {"root", PLACE(root)},
+    {"log", PLACE(log)},
+    {"log-format", PLACE(log_format)},
+    {"log-level", NOWHERE},
+    {"cgroup-manager", NOWHERE},
+    {"criu", NOWHERE},
+    {"rootless", NOWHERE},
+    {NULL, NOWHERE},
+};
+
+static const struct option create_options[] = {
+    {"bundle", PLACE(bundle)},
+    {"b", PLACE(bundle)},
+    {"config", PLACE(config)},
+    {"f", PLACE(config)},
+    {"console-socket", NOWHERE},
+    {"pid-file", NOWHERE},
+    {"preserve-fds", NOWHERE},
+    {"image-path", NOWHERE},
+    {"work-path", NOWHERE},
+    {"parent-path", NOWHERE},
+    {"manage-cgroups-mode", NOWHERE},
+    {"empty-ns", NOWHERE},
+    {"status-fd", NOWHERE},
+    {"page-server", NOWHERE},
+    {"lsm-profile", NOWHERE},
+    {"lsm-mount-context", NOWHERE},
+    {NULL, NOWHERE},
+};
+
+static const struct option *
+find(const struct option *table, const char *name, size_t length)
+{
+    for (; table->name != NULL; table++) {
+        if (strlen(table->name) == length && strncmp(table->name, name, length) == 0) {
+            return table;
+        }
+    }
+    return NULL;
+}
+
+/*
+ * The option that ARGUMENT names, and in *VALUE where its value begins, or NULL if that is the next
+ * argument. Go takes one dash for two; crun takes -bVALUE.
+ */
+static const struct option *
+match(const struct option *table, const char *argument, const char **value)
+{
+    bool is_long = argument[1] == '-';
+    const char *name = argument + (is_long ? 2 : 1);
+    size_t length = strcspn(name, "=");
+    const struct option *option = find(table, name, length);
+    *value = name[length] == '=' ? name + length + 1 : NULL;
+    if (option == NULL && !is_long && length > 1) {
+        option = find(table, name, 1);
+        *value = name + 1;
+    }
+    return option;
+}
+
+static void
+store(struct cgpu_arguments *out, size_t place, const char *value)
+{
+    if (place != NOWHERE) {
+        *(const char **)((char *)out + place) = value;
+    }
+}
+
+static bool
+is_ours(const char *argument)
+{
+    return strncmp(argument + strspn(argument, "-"), "cgpu-", 5) == 0;
+}
+
+static void
+take_positional(struct cgpu_arguments *out, const char *argument)
+{
+    if (out->subcommand == NULL) {
+        out->subcommand = argument;
+    } else if (out->positionals++ == 0) {
+        out->id = argument;
+    }
+}
+
+const char *
+cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out)
+{
+    memset(out, 0, sizeof *out);
+    out->forwarded = calloc((size_t)argc + 2, sizeof *out->forwarded);
+    if (out->forwarded == NULL) {
+        return "out of memory";
+    }
+    int count = 1;
+    bool options_end = false;
+    for (int i = 1; i < argc; i++) {
+        char *argument = argv[i];
+        bool global = out->subcommand == NULL;
+        const char *value = NULL;
+        if (options_end || argument[0] != '-' || argument[1] == '\0') {
+            take_positional(out, argument);
+            out->forwarded[count++] = argument;
+            continue;
+        }
+        options_end = strcmp(argument, "--") == 0;
+        const struct option *option =
+            match(global ? global_options : create_options, argument, &value);
+        bool ours = global && option != NULL && is_ours(argument);
+        if (!ours) {
+            out->forwarded[count++] = argument;
+        }
+        if (option == NULL || (value == NULL && i + 1 == argc)) {
+            continue;
+        }
+        if (value == NULL) {
+            value = argv[++i];
+            if (!ours) {
+                out->forwarded[count++] = argv[i];
+            }
+        }
+        store(out, option->place, value);
+    }
+    return NULL;
+}

@@ -1,0 +1,25 @@
+/* The command line of an OCI runtime, as far as it concerns us; what is ours is taken out of it. */
+#ifndef CGPU_ARGUMENTS_H
+#define CGPU_ARGUMENTS_H
+
+#include <stdbool.h>
+
+struct cgpu_arguments {
+    char **forwarded;       /* for the low-level runtime; [0] is to be filled in; ends with NULL */
+    const char *subcommand; /* NULL: none */
+    const char *root;       /* global options; NULL: not given */
+    const char *log;
+    const char *log_format;
+    const char *bundle; /* options of create, run and restore; NULL: not given */
+    const char *config;
+    const char *id;
+    int positionals; /* how many there are after the subcommand */
+    const char *runtime; /* our own options */
+    const char *state_dir;
+    const char *driver_dir;
+};
+
+/* Read the command line. NULL, or what is wrong with it. */
+const char *cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out);
+
+#endif

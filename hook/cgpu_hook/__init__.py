@@ -1,0 +1,1 @@
+"""Container creation: the planner, what carries a plan out, and the registry of shares."""

@@ -1,0 +1,33 @@
+"""Start of the Python side, run as ``python -I -S -E bootstrap.py COMMAND ...``.
+
+``-I -S -E`` leave nothing but the standard library on the path: no directory of a user, no .pth
+file, no variable. The directories of cgpu itself are added here, and only those.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_PACKAGE = os.path.dirname(os.path.realpath(__file__))
+_TREE_FOLDERS = (".", "native", "shim", "hook")
+
+
+def import_path() -> list[str]:
+    """The directories that cgpu is imported from: site-packages, or the parts of a source tree."""
+    parent = os.path.dirname(_PACKAGE)
+    if os.path.isdir(f"{parent}/cgpu_env"):
+        return [parent]
+    tree = os.path.dirname(parent)
+    version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    folders = [os.path.normpath(f"{tree}/{folder}") for folder in _TREE_FOLDERS]
+    return [*folders, f"{tree}/.venv/lib/{version}/site-packages"]  # for _cffi_backend
+
+
+if __name__ == "__main__":
+    sys.path += import_path()
+    from cgpu_hook.command import main
+
+    STATUS = main(sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(STATUS)  # the interpreter's own end takes 2 ms and has nothing left to do

@@ -1,0 +1,62 @@
+"""The runtime route: change a bundle before the low-level runtime reads it."""
+
+from __future__ import annotations
+
+from cgpu_env.record import NamedTuple
+from cgpu_hook import document
+from cgpu_hook.container import Setting, admit, draft, give_back, rootfs_path
+from cgpu_hook.rootfs import Rootfs
+
+
+class Creation(NamedTuple):
+    """A container that is being created.
+
+    Attributes:
+        config_path: its configuration, usually ``config.json`` of the bundle.
+        bundle: absolute path of the bundle.
+        id: the container's id.
+        pid: the process that becomes the low-level runtime; it keeps the share alive until
+            ``runtime_dir`` does.
+        runtime_dir: the directory that the low-level runtime keeps for this container.
+    """
+
+    config_path: str
+    bundle: str
+    id: str
+    pid: int
+    runtime_dir: str
+
+
+def edit_bundle(creation: Creation, setting: Setting) -> bool:
+    """Change a bundle's configuration so that its container gets its share and no more.
+
+    Where cgpu is off the file is not touched. After an error nothing has changed.
+
+    Args:
+        creation: the container.
+        setting: where state and driver are.
+
+    Returns:
+        Whether cgpu is on for the container.
+
+    Raises:
+        CgpuError: the container must not start; one sentence says why.
+    """
+    config = document.read(creation.config_path)
+
+    def rootfs() -> Rootfs:
+        return Rootfs(rootfs_path(config, creation.bundle))
+
+    planned = draft(config, creation.id, rootfs, setting)
+    if planned is None:
+        return False
+    from cgpu_hook.edit import edited
+
+    new = edited(planned.config, planned.plan)
+    admit(planned, creation.pid, creation.runtime_dir)
+    try:
+        document.write(creation.config_path, new)
+    except BaseException:
+        give_back(planned)
+        raise
+    return True

@@ -1,0 +1,90 @@
+"""What the static programs start: ``edit``, ``prestart`` and ``precreate``.
+
+Arguments are pairs of ``--name value``, written by our own C programs. A refusal is one line on
+stderr and exit status 1, as runc has it; stdout carries nothing but precreate's answer.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_hook.container import Setting
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_FAILED = 1
+
+
+def main(arguments: list[str]) -> int:
+    """Run one command and return the exit status."""
+    try:
+        command, options = _parse(arguments)
+        _COMMANDS[command](options)
+    except CgpuError as error:
+        hint = f" ({error.hint})" if error.hint else ""
+        _complain(f"{error}{hint}")
+        return _FAILED
+    except Exception as error:  # noqa: BLE001 (the container is refused, whatever went wrong)
+        _complain(f"internal error: {type(error).__name__}: {error} at {_place(error)}")
+        return _FAILED
+    return 0
+
+
+def _parse(arguments: list[str]) -> tuple[str, dict[str, str]]:
+    command, *rest = arguments or [""]
+    names, values = rest[::2], rest[1::2]
+    if command not in _COMMANDS or len(names) != len(values):
+        raise CgpuError(f"expected one of {', '.join(_COMMANDS)} and pairs of --name value")
+    return command, {name.removeprefix("--"): v for name, v in zip(names, values, strict=True)}
+
+
+def _setting(options: dict[str, str]) -> Setting:
+    return Setting(options.get("state-dir"), options.get("driver-dir"))
+
+
+def _edit(options: dict[str, str]) -> None:
+    from cgpu_hook.bundle import Creation, edit_bundle
+
+    creation = Creation(
+        options["config"],
+        options["bundle"],
+        options["id"],
+        int(options["pid"]),
+        options["runtime-dir"],
+    )
+    edit_bundle(creation, _setting(options))
+
+
+def _prestart(options: dict[str, str]) -> None:
+    from cgpu_hook.prestart import prestart
+
+    prestart(_setting(options))
+
+
+def _precreate(options: dict[str, str]) -> None:
+    from cgpu_hook.precreate import precreate
+
+    precreate(_setting(options))
+
+
+_COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
+    "edit": _edit,
+    "prestart": _prestart,
+    "precreate": _precreate,
+}
+
+
+def _complain(message: str) -> None:
+    os.write(2, f"cgpu: {' '.join(message.split())}\n".encode("utf-8", "backslashreplace"))
+
+
+def _place(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "an unknown place"
+    return f"{shown(os.path.basename(trace.tb_frame.f_code.co_filename))}:{trace.tb_lineno}"

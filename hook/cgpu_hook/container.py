@@ -1,0 +1,114 @@
+"""One container at its creation: from its configuration to an admitted share and a new one."""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.record import NamedTuple
+from cgpu_env.request import is_asked
+from cgpu_hook.config import load_config
+from cgpu_hook.plan import Plan, container_environment, plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from cgpu_hook.node import Node
+    from cgpu_hook.plan import Places
+    from cgpu_hook.rootfs import View
+
+
+class Setting(NamedTuple):
+    """What the caller was told about where things are.
+
+    Attributes:
+        state_dir: None: the default.
+        driver_dir: None: as configured, else searched.
+    """
+
+    state_dir: str | None = None
+    driver_dir: str | None = None
+
+
+class Draft(NamedTuple):
+    """A container that cgpu is on for: its plan, and what the plan was made from."""
+
+    config: dict[str, Any]
+    plan: Plan
+    node: Node
+    places: Places
+
+
+def draft(
+    config: dict[str, Any], name: str, rootfs: Callable[[], View], setting: Setting
+) -> Draft | None:
+    """Plan the container ``name``; None where cgpu is off for it.
+
+    Nothing is changed, and where cgpu is off neither the state directory nor the driver is needed.
+
+    Raises:
+        CgpuError: the container must not start; one sentence says why.
+    """
+    node_config = load_config()
+    if not is_asked(
+        container_environment(config),
+        max_inst=node_config.max_inst,
+        default_memsize=node_config.default_memsize,
+    ):
+        return None
+    from cgpu_hook.edit import without_earlier_edit
+    from cgpu_hook.layout import places
+    from cgpu_hook.node import load_node
+    from cgpu_hook.paths import open_state
+
+    state_dir = open_state(setting.state_dir)
+    node = load_node(state_dir, setting.driver_dir)
+    here = places(name, state_dir, node)
+    config = without_earlier_edit(config, node, here)
+    planned = plan(config, node, rootfs(), here)
+    return Draft(config, planned, node, here) if planned.gpus else None
+
+
+def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
+    """Give the container its share, owned by process ``pid`` and then by its runtime.
+
+    Raises:
+        CgpuError: there is no room for it, or the state directory cannot be written.
+    """
+    from cgpu_hook.liveness import start_time
+    from cgpu_hook.registry import Owner, Registry
+
+    started = start_time(pid)
+    if started is None:
+        raise CgpuError("the container's creator died")
+    process = draft.config.get("process") or {}
+    Registry(draft.places.state_dir).admit(
+        draft.places.id,
+        "container",
+        draft.plan.request,
+        draft.node,
+        Owner(pid, started, runtime_dir),
+        [str(argument) for argument in process.get("args") or []],
+        given=container_environment(draft.config),
+    )
+
+
+def give_back(draft: Draft) -> None:
+    """Undo ``admit``."""
+    from cgpu_hook.registry import Registry
+
+    Registry(draft.places.state_dir).remove(draft.places.id)
+
+
+def rootfs_path(config: dict[str, Any], bundle: str) -> str:
+    """The absolute path of the root file system; in a configuration it may be relative.
+
+    Raises:
+        CgpuError: there is none.
+    """
+    path = (config.get("root") or {}).get("path")
+    if not path or not isinstance(path, str):
+        raise CgpuError("config.json names no root.path")
+    return os.path.join(bundle, path)

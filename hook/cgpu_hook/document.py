@@ -1,0 +1,141 @@
+"""A container's ``config.json``: read without trusting it, written in one step.
+
+The low-level runtime reads the file again after us. Where its reader could see something else than
+ours (duplicate names, names in another case, which Go accepts), the file is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+
+from cgpu_env.errors import CgpuError, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+MAX_BYTES = 16 << 20
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+# What is read or written here: section -> its fields and their types ("" is the document itself).
+_FIELDS: dict[str, dict[str, type]] = {
+    "": {"process": dict, "root": dict, "mounts": list, "linux": dict, "hooks": dict},
+    "process": {"env": list, "args": list},
+    "root": {"path": str},
+    "linux": {"devices": list, "resources": dict, "maskedPaths": list},
+    "hooks": {"poststop": list},
+}
+
+
+def read(path: str) -> dict[str, Any]:
+    """The configuration at ``path``; never waits, never follows a link.
+
+    Raises:
+        CgpuError: one sentence that says what is wrong with the file.
+    """
+    return parse(_bytes(path), path)
+
+
+def parse(data: bytes, name: str) -> dict[str, Any]:
+    """The configuration that ``data`` writes; ``name`` is what messages call it.
+
+    Raises:
+        CgpuError: it is not one.
+    """
+    try:
+        config = json.loads(
+            data.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant
+        )
+    except RecursionError:
+        raise CgpuError(f"{shown(name)}: nested too deeply") from None
+    except UnicodeDecodeError:
+        raise CgpuError(f"{shown(name)}: not UTF-8") from None
+    except ValueError as error:
+        raise CgpuError(f"{shown(name)}: not valid JSON: {shown(str(error))}") from None
+    return checked(config, name)
+
+
+def checked(config: object, name: str) -> dict[str, Any]:
+    """``config`` if everything that cgpu reads in it has the right type.
+
+    Raises:
+        CgpuError: something has not.
+    """
+    if not isinstance(config, dict):
+        raise CgpuError(f"{shown(name)}: expected a JSON object")
+    for section, fields in _FIELDS.items():
+        _check_section(config if not section else config.get(section), section, fields, name)
+    for mount in config.get("mounts") or []:
+        if not isinstance(mount, dict) or not isinstance(mount.get("destination"), str):
+            raise CgpuError(f"{shown(name)}: mounts: expected objects with a destination")
+    return config
+
+
+def _check_section(part: object, section: str, fields: dict[str, type], name: str) -> None:
+    if not isinstance(part, dict):
+        return  # absent, null, or reported with its parent
+    folded = {field.lower(): field for field in fields}
+    for key, value in part.items():
+        field = folded.get(key.lower())
+        if field is None:
+            continue
+        where = f"{section}.{field}".lstrip(".")
+        if key != field:
+            raise CgpuError(f"{shown(name)}: {shown(key)}: expected it to be written {where}")
+        if value is not None and not isinstance(value, fields[field]):
+            raise CgpuError(f"{shown(name)}: {where} has the wrong type")
+
+
+def write(path: str, config: dict[str, Any]) -> None:
+    """Replace the file at ``path`` in one step, keeping its mode and owner.
+
+    Raises:
+        CgpuError: it cannot be written; it is unchanged then.
+    """
+    folder, base = os.path.split(path)
+    temporary = os.path.join(folder, f".{base}.cgpu.{os.getpid()}")
+    data = json.dumps(config, separators=(",", ":")).encode()
+    try:
+        before = os.lstat(path)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        fd = os.open(temporary, flags, 0o600)
+        try:
+            with open(fd, "wb") as file:
+                file.write(data)
+                os.fchown(fd, before.st_uid, before.st_gid)
+                os.fchmod(fd, stat.S_IMODE(before.st_mode))
+            os.rename(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise CgpuError(f"{shown(path)}: cannot be written: {error.strerror}") from None
+
+
+def _bytes(path: str) -> bytes:
+    try:
+        fd = os.open(path, _READ)
+    except OSError as error:
+        raise CgpuError(f"{shown(path)}: {error.strerror}") from None
+    with open(fd, "rb") as file:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
+            raise CgpuError(f"{shown(path)}: not a regular file")
+        data = file.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise CgpuError(f"{shown(path)}: larger than {MAX_BYTES >> 20} MiB")
+    return data
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the name {twice} stands twice in one object")
+    return found
+
+
+def _refuse_constant(word: str) -> None:
+    raise ValueError(f"{word} is not JSON")

@@ -1,0 +1,180 @@
+"""The editor: carries a plan out by changing a container's OCI configuration."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.record import NamedTuple
+from cgpu_hook.plan import PAGES, Mount
+from cgpu_hook.trust import check_source
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.node import DeviceNode, Node
+    from cgpu_hook.plan import Places, Plan
+
+_NODE_OPTIONS = ("bind", "rw", "nosuid", "noexec")
+
+
+class _CharDevice(NamedTuple):
+    path: str
+    major: int
+    minor: int
+    mode: int
+
+    def rule(self) -> dict[str, Any]:
+        return {
+            "allow": True,
+            "type": "c",
+            "major": self.major,
+            "minor": self.minor,
+            "access": "rwm",
+        }
+
+    def entry(self) -> dict[str, Any]:
+        return {
+            "path": self.path,
+            "type": "c",
+            "major": self.major,
+            "minor": self.minor,
+            "fileMode": self.mode,
+        }
+
+
+def edited(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """``config`` with ``plan`` in it; a new document, the old one is not changed.
+
+    Raises:
+        CgpuError: a device is missing, or a file of the host is not fit to be mounted.
+    """
+    check_sources(plan)
+    new = dict(config)
+    hidden = {node.container for node in plan.withheld}
+    kept = [m for m in config.get("mounts") or [] if m["destination"] not in hidden]
+    present = {m["destination"] for m in kept}
+    added = [*plan.mounts, *(m for m in binds(plan.devices) if m.destination not in present)]
+    new["mounts"] = [*kept, *(_oci(mount) for mount in added)]
+    new["linux"] = _linux(config.get("linux") or {}, plan, _characters(plan.devices))
+    hooks = dict(config.get("hooks") or {})
+    for stage, entries in plan.hooks.items():
+        hooks[stage] = [*(hooks.get(stage) or []), *entries]
+    new["hooks"] = hooks
+    return new
+
+
+def without_earlier_edit(config: dict[str, Any], node: Node, places: Places) -> dict[str, Any]:
+    """``config`` without the mounts and the hook of an earlier run of the same bundle.
+
+    Only a configuration with our hook in it is touched, and a hook cannot come from an image or
+    from a user of the engine.
+    """
+    hooks = config.get("hooks") or {}
+    stages = hooks.get("poststop") or []
+    others = [h for h in stages if not (isinstance(h, dict) and h.get("path") == places.hook)]
+    if len(others) == len(stages):
+        return config
+    nodes = (*node.device_nodes, *(n for gpu in node.gpus for n in gpu.device_nodes))
+    sources = {
+        *places.proxies.values(),
+        *places.tools.values(),
+        *node.libraries.values(),
+        *node.companions.values(),
+        *(n.host for n in nodes),
+    }
+    pages = f"{places.state_dir}/containers/"
+
+    def is_ours(mount: dict[str, Any]) -> bool:
+        source = mount.get("source")
+        return isinstance(source, str) and (source in sources or source.startswith(pages))
+
+    mounts = [mount for mount in config["mounts"] if not is_ours(mount)]
+    return {**config, "mounts": mounts, "hooks": {**hooks, "poststop": others}}
+
+
+def _oci(mount: Mount) -> dict[str, Any]:
+    return {
+        "destination": mount.destination,
+        "type": "bind",
+        "source": mount.source,
+        "options": list(mount.options),
+    }
+
+
+def check_sources(plan: Plan) -> None:
+    """Refuse a plan whose files of the host others could change.
+
+    Raises:
+        CgpuError: one is not fit to be mounted.
+    """
+    for mount in plan.mounts:
+        if mount.destination not in PAGES:  # these come into being when the share is admitted
+            check_source(mount.source)
+
+
+def binds(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
+    """Mounts of the files that stand for devices in a simulated driver.
+
+    Raises:
+        CgpuError: one is missing or not fit to be mounted.
+    """
+    found = []
+    for node in nodes:
+        if stat.S_ISREG(_status(node).st_mode):
+            check_source(node.host, shared=True)
+            found.append(Mount(node.host, node.container, _NODE_OPTIONS))
+    return found
+
+
+def _characters(nodes: tuple[DeviceNode, ...]) -> list[_CharDevice]:
+    found = []
+    for node in nodes:
+        facts = _status(node)
+        if stat.S_ISCHR(facts.st_mode):
+            number = (os.major(facts.st_rdev), os.minor(facts.st_rdev))
+            found.append(_CharDevice(node.container, *number, stat.S_IMODE(facts.st_mode)))
+    return found
+
+
+def _status(node: DeviceNode) -> os.stat_result:
+    try:
+        facts = os.lstat(node.host)
+    except OSError as error:
+        raise CgpuError(f"device {node.host}: {error.strerror}") from None
+    if not (stat.S_ISCHR(facts.st_mode) or stat.S_ISREG(facts.st_mode)):
+        raise CgpuError(f"device {node.host}: neither a character device nor a file")
+    return facts
+
+
+def _linux(old: dict[str, Any], plan: Plan, characters: list[_CharDevice]) -> dict[str, Any]:
+    hidden = {node.container for node in plan.withheld}
+    devices = [d for d in old.get("devices") or [] if not _is_at(d, hidden)]
+    withheld = [d for d in old.get("devices") or [] if _is_at(d, hidden)]
+    present = {d.get("path") for d in devices if isinstance(d, dict)}
+    resources = dict(old.get("resources") or {})
+    closed = [(d.get("major"), d.get("minor")) for d in withheld]
+    rules = [r for r in resources.get("devices") or [] if not _allows(r, closed)]
+    resources["devices"] = [*rules, *(c.rule() for c in characters if c.rule() not in rules)]
+    masked = old.get("maskedPaths") or []
+    return {
+        **old,
+        "devices": [*devices, *(c.entry() for c in characters if c.path not in present)],
+        "resources": resources,
+        "maskedPaths": [*masked, *(path for path in plan.masks if path not in masked)],
+    }
+
+
+def _is_at(device: object, paths: set[str]) -> bool:
+    return isinstance(device, dict) and device.get("path") in paths
+
+
+def _allows(rule: object, devices: list[tuple[object, object]]) -> bool:
+    """Whether a cgroup rule opens exactly one of ``devices``."""
+    return (
+        isinstance(rule, dict)
+        and rule.get("allow") is True
+        and (rule.get("major"), rule.get("minor")) in devices
+    )

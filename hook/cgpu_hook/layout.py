@@ -1,0 +1,44 @@
+"""Where the parts of cgpu lie beside this package, installed or in the source tree."""
+
+from __future__ import annotations
+
+import os
+
+import cgpu_shim
+from cgpu_env.errors import CgpuError
+from cgpu_hook.plan import Places
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgpu_hook.node import Node
+
+_PACKAGE = os.path.dirname(os.path.realpath(__file__))
+HOOK = f"{_PACKAGE}/_bin/cgpu-hook"
+RUNTIME = f"{_PACKAGE}/_bin/cgpu-runtime"
+_TOOL = "nvidia-smi"
+
+
+def places(name: str, state_dir: str, node: Node) -> Places:
+    """The files of this host that a plan for the container ``name`` refers to.
+
+    Raises:
+        CgpuError: cgpu was not built or is not installed completely.
+    """
+    try:
+        proxies = {name: os.path.realpath(cgpu_shim.library(name)) for name in node.libraries}
+    except FileNotFoundError as error:
+        raise CgpuError(f"cgpu is not complete: {error}") from None
+    if not os.access(HOOK, os.X_OK):
+        raise CgpuError(f"cgpu is not complete: {HOOK} is missing")
+    return Places(name, state_dir, proxies, _tools(node.driver_dir), HOOK)
+
+
+def _tools(driver_dir: str) -> dict[str, str]:
+    """nvidia-smi of the driver, where it has one."""
+    candidates = [f"{driver_dir}/bin/{_TOOL}", f"{driver_dir}/{_TOOL}"]
+    if driver_dir.startswith("/usr/lib"):
+        candidates.append(f"/usr/bin/{_TOOL}")
+    for path in candidates:
+        if os.path.isfile(path):
+            return {f"/usr/bin/{_TOOL}": os.path.realpath(path)}
+    return {}

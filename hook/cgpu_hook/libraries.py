@@ -1,0 +1,100 @@
+"""Where the driver's libraries stand in a container, and so where a proxy has to cover them.
+
+Two cases. Another runtime (NVIDIA's) has mounted the driver's files: each of them is covered. Or
+nobody has: the libraries are put into the directories where the image's own loader looks without a
+cache, because nothing of the image is ever run (and so no ldconfig).
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.errors import CgpuError, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_hook.rootfs import View
+
+OPENCL = "libnvidia-opencl.so.1"
+# Pairs of one directory under its two names; distributions link the second to the first or not.
+_LOADER_DIRECTORIES = (
+    ("/usr/lib/x86_64-linux-gnu", "/lib/x86_64-linux-gnu"),
+    ("/usr/lib/aarch64-linux-gnu", "/lib/aarch64-linux-gnu"),
+    ("/usr/lib64", "/lib64"),
+    ("/usr/lib", "/lib"),
+)
+_COMPAT_PARENT = "/usr/local"
+
+
+def is_version(name: str, soname: str) -> bool:
+    """Whether a file ``name`` is some version of ``soname``: libcuda.so, libcuda.so.535.54, ..."""
+    stem = soname[: soname.index(".so") + len(".so")]
+    return name == stem or name.startswith(stem + ".")
+
+
+def versions(paths: Iterable[str], soname: str) -> list[str]:
+    """Those of ``paths`` whose file name is some version of ``soname``."""
+    return [path for path in paths if is_version(os.path.basename(path), soname)]
+
+
+def loader_directories(rootfs: View) -> list[str]:
+    """The directories where the image's glibc looks by itself: where that glibc itself lives.
+
+    Empty for an image without glibc; the driver's libraries cannot be loaded there.
+    """
+    found = []
+    for names in _LOADER_DIRECTORIES:
+        if any(rootfs.kind(f"{name}/libc.so.6") in ("file", "link") for name in names):
+            found += [name for name in names if rootfs.kind(name) == "directory"][:1]
+    return found
+
+
+def files(rootfs: View, directories: Iterable[str], soname: str) -> list[str]:
+    """The image's own files that are some version of ``soname``."""
+    return [
+        path
+        for directory in directories
+        for path in versions((f"{directory}/{n}" for n in rootfs.names(directory)), soname)
+        if rootfs.kind(path) == "file"
+    ]
+
+
+def place(rootfs: View, directory: str, soname: str) -> list[str]:
+    """The paths to cover so that the loader finds ours as ``directory/soname``.
+
+    An image that once ran with a driver has left a link there, to a file beside it: that file is
+    covered. A link to anywhere else is refused.
+
+    Raises:
+        CgpuError: the image has something there that cannot be covered safely.
+    """
+    present = files(rootfs, [directory], soname)
+    path = f"{directory}/{soname}"
+    kind = rootfs.kind(path)
+    if kind is None:
+        return [path, *present]
+    if kind == "link":
+        text = rootfs.link(path)
+        if f"{directory}/{text}" in present:
+            return present
+        raise CgpuError(
+            f"the image has a symbolic link {path} -> {shown(text)}, "
+            "where the driver's library has to be mounted: expected a file, or nothing"
+        )
+    if kind != "file":
+        raise CgpuError(
+            f"the image has {path}, which is not a file: the driver's library goes there"
+        )
+    return present
+
+
+def compat_directories(rootfs: View) -> list[str]:
+    """Directories of CUDA's compatibility driver in the image, which would bypass the proxy."""
+    candidates = [
+        f"{_COMPAT_PARENT}/{name}/compat"
+        for name in rootfs.names(_COMPAT_PARENT)
+        if name.startswith("cuda")
+    ]
+    return [c for c in candidates if versions(rootfs.names(c), "libcuda.so.1")]

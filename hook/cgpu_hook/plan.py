@@ -1,0 +1,248 @@
+"""What cgpu does to one container: the planner, which decides and changes nothing.
+
+It sees the container's OCI configuration, the facts about the node and the image's file system
+through a view. The editor and the prestart hook carry a plan out.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.devices import Gpu
+from cgpu_env.errors import CgpuError, shown
+from cgpu_env.record import NamedTuple
+from cgpu_env.request import GpuShare, Request, environment, parse_request
+from cgpu_hook import libraries
+from cgpu_hook.rootfs import resolved
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.node import DeviceNode, Node
+    from cgpu_hook.rootfs import View
+
+BASE = "/dev/cgpu"
+PAGES = (f"{BASE}/limits", f"{BASE}/ledger")
+READ_ONLY = ("bind", "ro", "nosuid", "nodev")  # not noexec: the loader has to map libraries
+_PAGE = ("bind", "ro", "nosuid", "nodev", "noexec")
+_LEDGER = ("bind", "rw", "nosuid", "nodev", "noexec")
+HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
+_HOOK_SECONDS = 10
+
+
+class Mount(NamedTuple):
+    """A file of the host that the container sees at ``destination``."""
+
+    source: str
+    destination: str
+    options: tuple[str, ...] = READ_ONLY
+
+
+class Places(NamedTuple):
+    """Where the host's files are that a plan refers to.
+
+    Attributes:
+        id: the container.
+        state_dir: the state directory of the host.
+        proxies: SONAME -> our proxy.
+        tools: path in the container -> program of the driver, such as nvidia-smi.
+        hook: our hook program.
+    """
+
+    id: str
+    state_dir: str
+    proxies: dict[str, str]
+    tools: dict[str, str]
+    hook: str
+
+    @property
+    def container(self) -> str:
+        """The directory of this container's limits and ledger."""
+        return f"{self.state_dir}/containers/{self.id}"
+
+
+class Plan(NamedTuple):
+    """What to do; everything is empty where cgpu is off.
+
+    Attributes:
+        gpus: the caps, in the order of the visible list.
+        weight: compute weight.
+        high_priority: whether the container goes first.
+        mounts: in the order in which they are made, after those of the configuration.
+        devices: device nodes of the host that the container gets.
+        withheld: device nodes that the container must not have.
+        masks: paths to hide.
+        hooks: OCI hooks by stage.
+    """
+
+    gpus: tuple[GpuShare, ...] = ()
+    weight: int = 1
+    high_priority: bool = False
+    mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    withheld: tuple[DeviceNode, ...] = ()
+    masks: tuple[str, ...] = ()
+    hooks: dict[str, list[dict[str, Any]]] = {}  # noqa: RUF012 (never changed)
+
+    @property
+    def request(self) -> Request:
+        """The share to be admitted."""
+        return Request(self.gpus, self.weight, self.high_priority)
+
+    def as_json(self) -> dict[str, Any]:
+        """The plan as ``cgpu plan --json`` prints it (SPEC CLI-7)."""
+        return {
+            "gpus": [dict(zip(GpuShare._fields, gpu, strict=True)) for gpu in self.gpus],
+            "weight": self.weight,
+            "high_priority": self.high_priority,
+            "mounts": [dict(zip(Mount._fields, mount, strict=True)) for mount in self.mounts],
+            "devices": [{"host": d.host, "container": d.container} for d in self.devices],
+            "masks": list(self.masks),
+            "hooks": self.hooks,
+        }
+
+
+def container_environment(config: dict[str, Any]) -> dict[str, str]:
+    """The container's own environment, ``process.env`` of its configuration."""
+    process = config.get("process") or {}
+    return environment(process.get("env") or [])
+
+
+def plan(config: dict[str, Any], node: Node, rootfs: View, places: Places) -> Plan:
+    """Decide what to do to a container.
+
+    Args:
+        config: its OCI configuration, checked by ``document.checked``.
+        node: the facts about the node.
+        rootfs: the image's file system.
+        places: files of the host.
+
+    Raises:
+        CgpuError: one sentence that says why the container must not start.
+    """
+    request = parse_request(
+        container_environment(config),
+        [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus],
+        max_inst=node.max_inst,
+        default_memsize=node.default_memsize,
+    )
+    if request is None:
+        return Plan()
+    taken = _destinations(config, rootfs)
+    mounts, masks = _driver_mounts(taken, node, rootfs, places)
+    everything = (*_own_mounts(node, places), *mounts)
+    _refuse_covered(everything, taken)
+    granted = {share.index for share in request.gpus}
+    return Plan(
+        *request,
+        mounts=everything,
+        devices=(
+            *node.device_nodes,
+            *(n for gpu in node.gpus if gpu.index in granted for n in gpu.device_nodes),
+        ),
+        withheld=tuple(
+            n for gpu in node.gpus if gpu.index not in granted for n in gpu.device_nodes
+        ),
+        masks=masks,
+        hooks={"poststop": [_poststop(places)]},
+    )
+
+
+def _destinations(config: dict[str, Any], rootfs: View) -> dict[str, str]:
+    """Where the configuration's own mounts end up inside the root -> what they are called there.
+
+    /dev has to be a file system of the container's own, and /dev/cgpu has to be free: a file that
+    is made there must not end up in a directory of the host.
+    """
+    fresh = False
+    found = {}
+    for mount in config.get("mounts") or []:
+        given = mount["destination"]
+        destination = resolved(rootfs, given)
+        if destination == "/dev" and mount.get("type") == "tmpfs":
+            fresh = True
+            continue
+        if destination in ("/", "/dev") or f"{destination}/".startswith(f"{BASE}/"):
+            raise CgpuError(
+                f"the mount of {shown(str(mount.get('source', mount.get('type'))))} at "
+                f"{shown(given)} covers {BASE}, where the container's limits belong: not allowed"
+            )
+        found[destination] = given
+    if not fresh:
+        raise CgpuError(f"no tmpfs is mounted at /dev: {BASE} needs a /dev of the container's own")
+    return found
+
+
+def _own_mounts(node: Node, places: Places) -> list[Mount]:
+    real = [Mount(path, f"{BASE}/real/{soname}") for soname, path in node.libraries.items()]
+    return [
+        Mount(f"{places.container}/limits", PAGES[0], _PAGE),
+        Mount(f"{places.container}/ledger", PAGES[1], _LEDGER),
+        *real,
+    ]
+
+
+def _driver_mounts(
+    taken: dict[str, str], node: Node, rootfs: View, places: Places
+) -> tuple[list[Mount], tuple[str, ...]]:
+    directories = libraries.loader_directories(rootfs)
+    chained = any(_mounted(taken, soname) for soname in places.proxies)
+    mounts = []
+    for soname, proxy in places.proxies.items():
+        targets = _mounted(taken, soname)
+        for directory in directories:
+            if chained:
+                targets += libraries.files(rootfs, [directory], soname)
+            else:
+                targets += libraries.place(rootfs, directory, soname)
+        mounts += [Mount(proxy, target) for target in dict.fromkeys(targets)]
+    if not chained:
+        mounts += _companions(node, rootfs, directories)
+        mounts += [
+            Mount(program, path)
+            for path, program in places.tools.items()
+            if _is_free(rootfs, path) and path not in taken
+        ]
+    opencl = _mounted(taken, libraries.OPENCL)
+    opencl += libraries.files(rootfs, directories, libraries.OPENCL)
+    return mounts, tuple(dict.fromkeys(opencl + libraries.compat_directories(rootfs)))
+
+
+def _mounted(taken: dict[str, str], soname: str) -> list[str]:
+    """Where another runtime has mounted a version of a library."""
+    return [place for place, given in taken.items() if libraries.versions((place, given), soname)]
+
+
+def _companions(node: Node, rootfs: View, directories: list[str]) -> list[Mount]:
+    return [
+        Mount(path, target)
+        for directory in directories
+        for soname, path in node.companions.items()
+        for target in libraries.place(rootfs, directory, soname)
+    ]
+
+
+def _is_free(rootfs: View, path: str) -> bool:
+    return rootfs.kind(os.path.dirname(path)) == "directory" and rootfs.kind(path) in (None, "file")
+
+
+def _refuse_covered(mounts: tuple[Mount, ...], taken: dict[str, str]) -> None:
+    """Refuse a mount of the user's above one of ours: a file made there would be made outside."""
+    for mount in mounts:
+        for place in taken:
+            if mount.destination.startswith(f"{place}/"):
+                raise CgpuError(
+                    f"a mount at {place} covers {mount.destination}, "
+                    "where the driver's library has to be mounted: not allowed"
+                )
+
+
+def _poststop(places: Places) -> dict[str, Any]:
+    name = os.path.basename(places.hook)
+    return {
+        "path": places.hook,
+        "args": [name, "poststop", "--state-dir", places.state_dir, places.id],
+        "env": list(HOOK_ENVIRONMENT),
+        "timeout": _HOOK_SECONDS,
+    }

@@ -1,0 +1,49 @@
+"""podman's precreate hook: a configuration comes in, the changed one goes out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from cgpu_env.errors import CgpuError
+from cgpu_hook import document
+from cgpu_hook.container import Setting, admit, draft, rootfs_path
+from cgpu_hook.rootfs import Rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MARK = "/run/.containerenv"
+
+
+def precreate(setting: Setting) -> None:
+    """Read the configuration on stdin and write it, changed where cgpu is on, to stdout.
+
+    Raises:
+        CgpuError: the container must not start; one sentence says why.
+    """
+    data = sys.stdin.buffer.read()
+    config = document.parse(data, "config.json")
+    name, directory = _identity(config)
+    planned = draft(config, name, lambda: Rootfs(rootfs_path(config, "/")), setting)
+    if planned is not None:
+        from cgpu_hook.edit import edited
+
+        data = json.dumps(edited(planned.config, planned.plan)).encode()
+        admit(planned, os.getppid(), directory)
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
+
+
+def _identity(config: dict[str, Any]) -> tuple[str, str]:
+    """The container's id, and its directory, which podman keeps as long as the container.
+
+    The hook is told neither; podman mounts a mark from that directory, ``.../ID/userdata``.
+    """
+    for mount in config.get("mounts") or []:
+        if mount["destination"] == _MARK and isinstance(mount.get("source"), str):
+            directory = os.path.dirname(mount["source"])
+            return os.path.basename(os.path.dirname(directory)), directory
+    raise CgpuError(f"precreate is podman's hook, whose containers have {_MARK}; this has none")

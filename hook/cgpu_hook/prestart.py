@@ -1,0 +1,112 @@
+"""The prestart hook: carries a plan out in a container that was made without cgpu-runtime.
+
+For hooks.d of CRI-O and podman, and for NVIDIA's legacy mode, whose driver libraries appear only
+after its own prestart hook. Device nodes are the engine's or the vendor's to give: a hook comes too
+late for the device rules of the container.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from cgpu_env.errors import CgpuError
+from cgpu_hook import document
+from cgpu_hook.container import Draft, Setting, admit, draft, give_back, rootfs_path
+from cgpu_hook.plan import PAGES
+from cgpu_hook.rootfs import Rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.plan import Mount
+
+
+def prestart(setting: Setting) -> None:
+    """Cap the container whose state is on stdin; nothing where cgpu is off for it.
+
+    Raises:
+        CgpuError: the container must not start; one sentence says why.
+    """
+    name, pid, bundle = _state(sys.stdin.buffer.read())
+    config = document.read(f"{bundle}/config.json")
+    if any(mount["destination"] == PAGES[0] for mount in config.get("mounts") or []):
+        return  # it came through cgpu-runtime or precreate
+    path = rootfs_path(config, bundle)
+    planned = draft(config, name, lambda: _view(pid, path), setting)
+    if planned is None:
+        return
+    _refuse_withheld(planned)
+    admit(planned, pid, None)
+    try:
+        _mount(planned, pid, path)
+    except BaseException:
+        give_back(planned)
+        raise
+
+
+def _state(data: bytes) -> tuple[str, int, str]:
+    """Id, host's process id and bundle from the state that a runtime gives its hooks."""
+    try:
+        state = json.loads(data)
+        name, pid, bundle = state["id"], state["pid"], state["bundle"]
+        good = isinstance(name, str) and isinstance(pid, int) and isinstance(bundle, str)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        good = False
+    if not good or pid <= 1 or not bundle.startswith("/"):
+        raise CgpuError(
+            "the state on stdin has no id, pid and bundle: cgpu-hook prestart belongs to the "
+            "prestart or createRuntime stage"
+        )
+    return name, pid, bundle
+
+
+def _view(pid: int, path: str) -> Rootfs:
+    """The container's root as its own mounts show it; before or after the runtime changed root."""
+    root = f"/proc/{pid}/root"
+    changed = not os.path.samestat(os.stat("/"), os.stat(root))
+    return Rootfs(root if changed else f"{root}{path}")
+
+
+def _refuse_withheld(planned: Draft) -> None:
+    """A hook cannot take a device away again: the engine must not have given it."""
+    linux = planned.config.get("linux") or {}
+    given = {d.get("path") for d in linux.get("devices") or [] if isinstance(d, dict)}
+    for node in planned.plan.withheld:
+        if node.container in given:
+            raise CgpuError(
+                f"the engine gives the container {node.container}, which is not among its GPUs"
+            )
+
+
+def _mount(planned: Draft, pid: int, path: str) -> None:
+    from cgpu_hook.edit import binds, check_sources
+
+    nodes = binds(planned.plan.devices)
+    check_sources(planned.plan)
+    fields: list[str] = []
+    for mount in (*planned.plan.mounts, *nodes):
+        fields += [_kind(mount), mount.source, mount.destination]
+    for mask in planned.plan.masks:
+        fields += ["mask", "/dev/null", mask]
+    arguments = [planned.places.hook, "mount", str(pid), path]
+    if _run(arguments, "".join(f"{field}\0" for field in fields).encode()) != 0:
+        raise CgpuError("the container's mounts could not be made")
+
+
+def _kind(mount: Mount) -> str:
+    return "ro" if "ro" in mount.options else "rw"
+
+
+def _run(arguments: list[str], data: bytes) -> int:
+    """Run a program with ``data`` on its stdin; ``subprocess`` would take 10 ms to import."""
+    fd = os.memfd_create("cgpu")
+    with open(fd, "wb", closefd=False) as file:
+        file.write(data)
+    os.lseek(fd, 0, os.SEEK_SET)
+    actions: list[Any] = [(os.POSIX_SPAWN_DUP2, fd, 0)]
+    child = os.posix_spawn(arguments[0], arguments, {}, file_actions=actions)
+    os.close(fd)
+    return os.waitpid(child, 0)[1]

@@ -1,0 +1,44 @@
+"""Whether a file of the host may be mounted into a container.
+
+Whoever can change such a file can change what runs in every container, so it and every directory
+above it has to belong to root (or to us, where we are not root), and nobody else may write there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from cgpu_env.errors import CgpuError
+
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check_source(path: str, *, shared: bool = False) -> None:
+    """Refuse the file at ``path`` as a mount source if others could change it.
+
+    Args:
+        path: absolute, without links in it.
+        shared: the file itself may be written by anybody (a device, a ledger).
+
+    Raises:
+        CgpuError: it is missing, is a link, or others could change it.
+    """
+    owners = (0, os.geteuid())
+    allowed = "expected it and its directories to belong to root and no one else to write there"
+    place = path
+    while True:
+        try:
+            facts = os.lstat(place)
+        except OSError as error:
+            raise CgpuError(f"{path}: {error.strerror}") from None
+        if stat.S_ISLNK(facts.st_mode):
+            raise CgpuError(f"{path}: {place} is a symbolic link")
+        own = place == path
+        sticky = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX)
+        writable = facts.st_mode & _OTHERS_WRITE and not sticky and not (own and shared)
+        if facts.st_uid not in owners or writable:
+            raise CgpuError(f"{path}: others could change {place}: {allowed}")
+        if place == "/":
+            return
+        place = os.path.dirname(place)

@@ -1,0 +1,118 @@
+#include "document.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MAX_BYTES ((size_t)16 << 20) /* as document.py */
+
+#define NODE_CONFIG "/etc/cgpu/config.toml"
+
+static const char prefix[] = "ALIYUN_COM_GPU_";
+
+static const char *
+read_whole(int fd, struct cgpu_document *out)
+{
+    struct stat facts;
+    if (fstat(fd, &facts) != 0) {
+        return strerror(errno);
+    }
+    if (!S_ISREG(facts.st_mode)) {
+        errno = EINVAL;
+        return "not a regular file";
+    }
+    if (facts.st_size < 0 || (size_t)facts.st_size > MAX_BYTES) {
+        errno = EFBIG;
+        return "larger than 16 MiB";
+    }
+    size_t capacity = (size_t)facts.st_size;
+    out->bytes = malloc(capacity + 1);
+    if (out->bytes == NULL) {
+        return strerror(errno);
+    }
+    while (out->size < capacity) {
+        ssize_t n = read(fd, out->bytes + out->size, capacity - out->size);
+        if (n < 0 && errno != EINTR) {
+            return strerror(errno);
+        }
+        if (n == 0) {
+            break;
+        }
+        out->size += n > 0 ? (size_t)n : 0;
+    }
+    return NULL;
+}
+
+const char *
+cgpu_document_read(const char *path, struct cgpu_document *out)
+{
+    out->bytes = NULL;
+    out->size = 0;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) {
+        return errno == ELOOP ? "not a regular file" : strerror(errno);
+    }
+    const char *why = read_whole(fd, out);
+    int saved = errno;
+    close(fd);
+    errno = saved;
+    return why;
+}
+
+static int
+hex_digit(char c)
+{
+    if (c >= '0' && c <= '9') {
+        return c - '0';
+    }
+    c = (char)(c | 0x20);
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Whether the six bytes at ESCAPE write a character that our variables' names are made of. */
+static bool
+is_hidden_letter(const char *escape)
+{
+    int value = 0;
+    for (int i = 2; i < 6; i++) {
+        int digit = hex_digit(escape[i]);
+        if (digit < 0) {
+            return false;
+        }
+        value = value * 16 + digit;
+    }
+    return (value >= 'A' && value <= 'Z') || value == '_';
+}
+
+bool
+cgpu_document_concerns_us(const struct cgpu_document *document)
+{
+    const char *at = document->bytes;
+    const char *end = document->bytes + document->size;
+    if (memmem(at, document->size, prefix, sizeof prefix - 1) != NULL) {
+        return true;
+    }
+    while ((at = memmem(at, (size_t)(end - at), "\\u", 2)) != NULL) {
+        if (end - at >= 6 && is_hidden_letter(at)) {
+            return true;
+        }
+        at += 2;
+    }
+    return false;
+}
+
+bool
+cgpu_document_node_has_default(void)
+{
+    struct cgpu_document config;
+    const char *why = cgpu_document_read(NODE_CONFIG, &config);
+    if (why != NULL) {
+        return errno != ENOENT; /* let Python say what is wrong with the file */
+    }
+    bool found = memmem(config.bytes, config.size, "default_memsize", 15) != NULL;
+    free(config.bytes);
+    return found;
+}

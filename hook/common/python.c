@@ -1,0 +1,169 @@
+#include "python.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Relative to the directory of this program: a source tree's, then an installation's. */
+static const char *const interpreters[] = {
+    "%s/../../../.venv/bin/python3",
+    "%s/../../../../../bin/python3",
+    "/usr/bin/python3",
+};
+
+/* An installer may name the interpreter in a file beside the program. */
+static int
+read_interpreter(const char *folder, char *out, size_t size)
+{
+    char path[PATH_MAX];
+    if (snprintf(path, sizeof path, "%s/interpreter", folder) >= (int)sizeof path) {
+        return -1;
+    }
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return -1;
+    }
+    char *line = fgets(out, (int)size, file);
+    fclose(file);
+    if (line == NULL) {
+        return -1;
+    }
+    out[strcspn(out, "\n")] = '\0';
+    return out[0] == '/' ? 0 : -1;
+}
+
+const char *
+cgpu_python_find(struct cgpu_python *out)
+{
+    char folder[PATH_MAX];
+    ssize_t length = readlink("/proc/self/exe", folder, sizeof folder - 1);
+    if (length <= 0) {
+        return "cannot read /proc/self/exe";
+    }
+    folder[length] = '\0';
+    *strrchr(folder, '/') = '\0';
+    int needed = snprintf(out->bootstrap, sizeof out->bootstrap, "%s/../bootstrap.py", folder);
+    if (needed >= (int)sizeof out->bootstrap || access(out->bootstrap, R_OK) != 0) {
+        return "cgpu is not complete: no bootstrap.py beside its programs";
+    }
+    if (read_interpreter(folder, out->interpreter, sizeof out->interpreter) == 0) {
+        return access(out->interpreter, X_OK) == 0 ? NULL : "the file interpreter names no program";
+    }
+    for (size_t i = 0; i < sizeof interpreters / sizeof *interpreters; i++) {
+        /* The pattern is one of the table above. */
+        needed = snprintf(out->interpreter, sizeof out->interpreter, interpreters[i], folder);
+        if (needed < (int)sizeof out->interpreter && access(out->interpreter, X_OK) == 0) {
+            return NULL;
+        }
+    }
+    return "no Python found: name it in the file interpreter beside cgpu-runtime";
+}
+
+void
+cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments)
+{
+    const char *argv[CGPU_PYTHON_ARGUMENTS + 6] = {python->interpreter, "-I", "-S", "-E",
+                                                   python->bootstrap};
+    for (size_t i = 0; i < CGPU_PYTHON_ARGUMENTS && arguments[i] != NULL; i++) {
+        argv[5 + i] = arguments[i];
+    }
+    /* Where a user without root keeps state; it is the engine's own, or pinned by our hook entry. */
+    char runtime_dir[PATH_MAX + 32];
+    const char *given = secure_getenv("XDG_RUNTIME_DIR");
+    snprintf(runtime_dir, sizeof runtime_dir, "XDG_RUNTIME_DIR=%s", given != NULL ? given : "");
+    const char *environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8",
+                                 geteuid() != 0 && given != NULL ? runtime_dir : NULL, NULL};
+    syscall(SYS_close_range, 3U, ~0U, 0U);
+    if (chdir("/") == 0) {
+        execve(python->interpreter, (char *const *)argv, (char *const *)environment);
+    }
+}
+
+static void
+become_python(const struct cgpu_python *python, const char *const *arguments, int output)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is decided for a creator that is gone */
+    int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    dup2(null, STDIN_FILENO);
+    dup2(output, STDOUT_FILENO);
+    dup2(output, STDERR_FILENO);
+    cgpu_python_exec(python, arguments);
+    dprintf(STDERR_FILENO, "%s cannot be started: %s\n", python->interpreter, strerror(errno));
+    _exit(127);
+}
+
+/* Keep the last line of what comes through FD, as far as it fits. */
+static void
+read_last_line(int fd, char *out, size_t size)
+{
+    size_t used = 0;
+    char c;
+    FILE *stream = fdopen(fd, "r");
+    bool fresh = false;
+    while (stream != NULL && (c = (char)fgetc(stream), !feof(stream) && !ferror(stream))) {
+        if (c == '\n') {
+            fresh = true;
+            continue;
+        }
+        used = fresh ? 0 : used;
+        fresh = false;
+        if (used + 1 < size) {
+            out[used++] = c;
+        }
+    }
+    out[used] = '\0';
+    if (stream != NULL) {
+        fclose(stream);
+    }
+}
+
+static int
+wait_for(pid_t child)
+{
+    int status = 0;
+    while (waitpid(child, &status, 0) < 0) {
+        if (errno != EINTR) {
+            return -1;
+        }
+    }
+    return status;
+}
+
+int
+cgpu_python_run(const struct cgpu_python *python, const char *const *arguments, char *message,
+                size_t size)
+{
+    int ends[2];
+    snprintf(message, size, "cannot start Python: out of processes or descriptors");
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        return -1;
+    }
+    /* An ignored SIGCHLD would take the exit status away; the caller's setting is restored. */
+    void (*before)(int) = signal(SIGCHLD, SIG_DFL);
+    pid_t child = fork();
+    if (child == 0) {
+        become_python(python, arguments, ends[1]);
+    }
+    close(ends[1]);
+    if (child < 0) {
+        close(ends[0]);
+        signal(SIGCHLD, before);
+        return -1;
+    }
+    read_last_line(ends[0], message, size);
+    int status = wait_for(child);
+    signal(SIGCHLD, before);
+    if (status != 0 && message[0] == '\0') {
+        snprintf(message, size, "the editor ended with wait status %d", status);
+    }
+    return status;
+}

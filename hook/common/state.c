@@ -1,0 +1,101 @@
+#include "state.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_BYTES ((size_t)16 << 20)
+
+bool
+cgpu_state_read(struct cgpu_document *out)
+{
+    size_t capacity = 65536;
+    out->size = 0;
+    out->bytes = malloc(capacity);
+    while (out->bytes != NULL) {
+        ssize_t n = read(STDIN_FILENO, out->bytes + out->size, capacity - out->size);
+        if (n == 0) {
+            return true;
+        }
+        if (n < 0 && errno != EINTR) {
+            return false;
+        }
+        out->size += n > 0 ? (size_t)n : 0;
+        if (out->size == capacity) {
+            capacity *= 2;
+            out->bytes = capacity > MAX_BYTES ? NULL : realloc(out->bytes, capacity);
+        }
+    }
+    return false;
+}
+
+/* A string that begins (behind its quote) at AT: where its closing quote is, or NULL. */
+static const char *
+string_end(const char *at, const char *end)
+{
+    for (; at < end && *at != '"'; at++) {
+        if (*at == '\\') {
+            at++;
+        }
+    }
+    return at < end ? at : NULL;
+}
+
+static const char *
+skip_blanks(const char *at, const char *end)
+{
+    while (at < end && (*at == ' ' || *at == '\t' || *at == '\n' || *at == '\r')) {
+        at++;
+    }
+    return at;
+}
+
+/* The value of a name that ends at NAME_END (its closing quote), or NULL where that was no name. */
+static const char *
+value_after(const char *name_end, const char *end)
+{
+    const char *at = skip_blanks(name_end + 1, end);
+    return at < end && *at == ':' ? skip_blanks(at + 1, end) : NULL;
+}
+
+static bool
+copy_plain_string(const char *at, const char *end, char *out, size_t size)
+{
+    const char *close = at < end && *at == '"' ? string_end(at + 1, end) : NULL;
+    size_t length = close == NULL ? size : (size_t)(close - at - 1);
+    if (length >= size || memchr(at + 1, '\\', length) != NULL ||
+        memchr(at + 1, '\0', length) != NULL) {
+        return false;
+    }
+    memcpy(out, at + 1, length);
+    out[length] = '\0';
+    return true;
+}
+
+bool
+cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size)
+{
+    const char *end = state->bytes + state->size;
+    int depth = 0, found = 0;
+    for (const char *at = state->bytes; at < end; at++) {
+        depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
+        if (*at != '"') {
+            continue;
+        }
+        const char *name = at + 1;
+        at = string_end(name, end);
+        if (at == NULL) {
+            return false;
+        }
+        const char *value = value_after(at, end);
+        if (depth != 1 || value == NULL || strlen(key) != (size_t)(at - name) ||
+            memcmp(name, key, strlen(key)) != 0) {
+            continue;
+        }
+        if (++found > 1 || !copy_plain_string(value, end, out, size)) {
+            return false;
+        }
+    }
+    return found == 1;
+}

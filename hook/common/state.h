@@ -1,0 +1,19 @@
+/* The container's state, as a runtime writes it to a hook's stdin (OCI runtime specification). */
+#ifndef CGPU_STATE_H
+#define CGPU_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "document.h"
+
+/* Read stdin to its end; false where it is longer than any state is, or cannot be read. */
+bool cgpu_state_read(struct cgpu_document *out);
+
+/*
+ * Copy the string that stands under KEY in the outermost object. False where it is not there exactly
+ * once, is written with escapes, or does not fit: annotations may hold anything, the state does not.
+ */
+bool cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size);
+
+#endif

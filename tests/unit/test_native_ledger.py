@@ -1,0 +1,245 @@
+"""The ledger through its Python binding: layout, errors, leaks, how it is built."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+from cgpu_native._native import ffi, lib
+from elftools.elf.elffile import ELFFile
+
+import cgpu_native
+import cgpu_native.build
+from cgpu_native import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.unit
+
+CAP = 1 << 20
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    cgpu_native.create_ledger(tmp_path, "ledger")
+    return tmp_path / "ledger"
+
+
+def _offsets(name: str) -> dict[str, int]:
+    return {field: kind.offset for field, kind in ffi.typeof(name).fields}
+
+
+def test_the_layout_is_the_one_that_running_containers_write() -> None:
+    assert _offsets("struct cgpu_ledger_file") == {
+        "magic": 0,
+        "version": 4,
+        "size": 8,
+        "slot_bound": 12,
+        "reaped_ms": 16,
+        "reserved": 24,
+        "gpus": 128,
+        "slots": 4224,
+    }
+    assert _offsets("struct cgpu_ledger_gpu") == {
+        "lock": 0,
+        "reserved0": 4,
+        "used": 8,
+        "refused": 16,
+        "reserved": 24,
+    }
+    assert _offsets("struct cgpu_ledger_slot") == {
+        "taken": 0,
+        "generation": 4,
+        "pid": 8,
+        "reserved0": 12,
+        "reserved": 16,
+        "used": 64,
+    }
+    sizes = {"file": 331904, "gpu": 128, "slot": 320}
+    assert {name: ffi.sizeof(f"struct cgpu_ledger_{name}") for name in sizes} == sizes
+    assert int.from_bytes(b"CLED", "little") == lib.CGPU_LEDGER_MAGIC
+
+
+def test_amounts_stand_in_the_file_where_the_layout_says(path: Path) -> None:
+    with cgpu_native.Ledger.attach(path, pid=77) as ledger:
+        ledger.charge(5, CAP, 1234)
+        file = ffi.new("struct cgpu_ledger_file *")
+        ffi.buffer(file)[:] = path.read_bytes()
+        assert (file.magic, file.version, file.size) == (lib.CGPU_LEDGER_MAGIC, 1, 331904)
+        assert (file.gpus[5].used, file.slots[0].used[5], file.slots[0].pid) == (1234, 1234, 77)
+
+
+def test_a_charge_is_seen_by_observers_and_given_back(path: Path) -> None:
+    observer = cgpu_native.Ledger.observe(path)
+    with cgpu_native.Ledger.attach(path) as ledger:
+        assert ledger.charge(0, CAP, 100, padding=50) == 150
+        assert (ledger.used(0), ledger.own(0), observer.used(0)) == (150, 150, 150)
+        assert observer.processes() == [cgpu_native.Process(os.getpid(), 0, 150)]
+        assert observer.processes(1) == []
+        ledger.release(0, 50)
+        assert observer.used(0) == 100
+    assert observer.used(0) == 0
+    observer.close()
+
+
+def test_each_status_is_an_exception_of_its_own(path: Path) -> None:
+    with cgpu_native.Ledger.attach(path) as ledger:
+        with pytest.raises(cgpu_native.OverCapError) as caught:
+            ledger.charge(0, CAP, CAP + 1)
+        assert caught.value.status == lib.CGPU_EOVERCAP
+        assert ledger.refused(0) == 1
+        with pytest.raises(cgpu_native.NativeError, match="release 1 bytes on GPU 0"):
+            ledger.release(0, 1)
+    with pytest.raises(cgpu_native.NativeError):
+        ledger.charge(0, CAP, 1)  # closed
+    (path.parent / "other").write_bytes(b"no ledger")
+    with pytest.raises(cgpu_native.FormatError):
+        cgpu_native.Ledger.attach(path.parent / "other")
+    with pytest.raises(FileNotFoundError):
+        cgpu_native.Ledger.observe(path.parent / "missing")
+    with pytest.raises(FileExistsError):
+        cgpu_native.create_ledger(path.parent, "ledger")
+
+
+def test_a_full_ledger_is_an_exception_of_its_own(path: Path) -> None:
+    ledgers = [cgpu_native.Ledger.attach(path) for _ in range(lib.CGPU_LEDGER_SLOTS)]
+    with pytest.raises(cgpu_native.FullError):
+        cgpu_native.Ledger.attach(path)
+    for ledger in ledgers:
+        ledger.close()
+
+
+def test_an_unwritable_directory_gives_the_system_error() -> None:
+    with pytest.raises(OSError, match="proc") as caught:
+        cgpu_native.create_ledger("/proc", "ledger-in-proc")
+    assert caught.value.errno in (errno.ENOENT, errno.EACCES, errno.EROFS)
+
+
+def test_a_full_disk_refuses_the_ledger_and_leaves_nothing(tmp_path: Path) -> None:
+    program = (
+        "import cgpu_native, resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "try:\n    cgpu_native.create_ledger(sys.argv[1], 'ledger')\n"
+        "except OSError as error:\n    print(error.errno)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], env=environment, capture_output=True, check=True
+    )
+    assert int(done.stdout) == errno.EFBIG
+    assert list(tmp_path.iterdir()) == []
+
+
+def _ledger_calls(path: Path) -> None:
+    out = ffi.new("struct cgpu_ledger **")
+    number, count = ffi.new("uint64_t *"), ffi.new("size_t *")
+    found = ffi.new("struct cgpu_process[4]")
+    name = os.fsencode(path)
+    for attach in (
+        lambda: lib.cgpu_ledger_attach(name, 1, out),
+        lambda: lib.cgpu_ledger_observe(name, out),
+    ):
+        attach()
+        lib.cgpu_ledger_charge(out[0], 0, CAP, 10, 0, number)
+        lib.cgpu_ledger_charge(out[0], 0, CAP, CAP, 0, number)
+        lib.cgpu_ledger_release(out[0], 0, 1)
+        lib.cgpu_ledger_used(out[0], 0)
+        lib.cgpu_ledger_own(out[0], 0)
+        lib.cgpu_ledger_refused(out[0], 0)
+        lib.cgpu_ledger_processes(out[0], lib.CGPU_MAX_GPUS, found, 4, count)
+        lib.cgpu_ledger_detach(out[0])
+
+
+def _failing_calls(path: Path) -> None:
+    out = ffi.new("struct cgpu_ledger **")
+    directory = os.open(path.parent, os.O_PATH)
+    assert lib.cgpu_ledger_create(directory, b"ledger") == lib.CGPU_EIO
+    os.close(directory)
+    for name in (b"/nonexistent", b"/dev/null", b"/proc/self/maps"):
+        assert lib.cgpu_ledger_attach(name, 1, out) != 0
+        assert lib.cgpu_ledger_observe(name, out) != 0
+
+
+def _creation(path: Path) -> None:
+    directory = os.open(path.parent, os.O_PATH)
+    assert lib.cgpu_ledger_create(directory, b"another") == 0
+    os.unlink("another", dir_fd=directory)
+    os.close(directory)
+
+
+def _holdings_calls(_: Path) -> None:
+    out = ffi.new("struct cgpu_holdings **")
+    entry, copy = ffi.new("struct cgpu_holding *"), ffi.new("struct cgpu_holding *")
+    lib.cgpu_holdings_create(out)
+    for handle in range(1000):
+        entry.handle, entry.owner, entry.kind = handle, handle % 2 + 1, 1
+        assert lib.cgpu_holdings_insert(out[0], entry) == 0
+    lib.cgpu_holdings_find(out[0], 1, 5, copy)
+    lib.cgpu_holdings_update(out[0], entry)
+    lib.cgpu_holdings_take(out[0], 1, 5, copy)
+    lib.cgpu_holdings_take_owned(out[0], 2, copy)
+    assert lib.cgpu_holdings_count(out[0]) == 998
+    lib.cgpu_holdings_destroy(out[0])
+
+
+LOOPS: list[Callable[[Path], None]] = [_ledger_calls, _failing_calls, _creation, _holdings_calls]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_calls_in_a_loop_leak_neither_memory_nor_descriptors(
+    loop: Callable[[Path], None], path: Path
+) -> None:
+    process = psutil.Process()
+    for _ in range(50):
+        loop(path)
+    memory, descriptors = process.memory_info().rss, process.num_fds()
+    maps = len(Path("/proc/self/maps").read_text().splitlines())
+    for _ in range(400):
+        loop(path)
+    assert process.num_fds() == descriptors
+    assert abs(len(Path("/proc/self/maps").read_text().splitlines()) - maps) < 20
+    assert process.memory_info().rss - memory < 1 << 20
+
+
+def test_every_public_function_is_in_the_leak_test() -> None:
+    text = Path(__file__).read_text(encoding="utf-8")
+    used = set(re.findall(r"lib\.(cgpu_\w+)\(", text))
+    public: set[str] = set()
+    for header in cgpu_native.build.HEADERS:
+        declared = cgpu_native.build.declarations(cgpu_native.build.NATIVE / header)
+        public |= set(re.findall(r"\b(cgpu_\w+)\(", declared))
+    assert public == used
+    assert len(public) > 15
+
+
+def test_a_header_without_markers_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "x.h").write_text("int f(void);")
+    with pytest.raises(ValueError, match="no part between"):
+        cgpu_native.build.declarations(tmp_path / "x.h")
+
+
+def test_the_module_needs_the_c_library_only_and_has_no_runpath() -> None:
+    image = ELFFile(io.BytesIO(Path(_native.__file__).read_bytes()))
+    tags = [(tag.entry.d_tag, tag) for tag in image.get_section_by_name(".dynamic").iter_tags()]
+    assert not [name for name, _ in tags if name in ("DT_RUNPATH", "DT_RPATH")]
+    needed = {tag.needed for name, tag in tags if name == "DT_NEEDED"}
+    assert needed <= {"libc.so.6", "libpthread.so.0"}
+    assert _native.__file__.endswith(".abi3.so")
+
+
+def test_it_is_imported_without_site_packages_set_up() -> None:
+    """The hook runs Python isolated, with a search path of its own."""
+    native = str(cgpu_native.build.NATIVE)
+    packages = str(Path(psutil.__file__).parent.parent)
+    program = f"import sys; sys.path[:0] = [{native!r}, {packages!r}]; import cgpu_native"
+    subprocess.run([sys.executable, "-I", "-S", "-E", "-c", program], check=True)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_cli.usage import read_usage
 from cgpu_env import CgpuError
+from cgpu_env.errors import shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -68,7 +69,7 @@ def show(usage: Usage) -> None:
     for gpu in usage.node.gpus:
         console.print(_table(usage, gpu))
     for note in usage.node.notes:
-        console.print(f"note: {note}")
+        console.print(f"note: {note}", soft_wrap=True)
 
 
 def _table(usage: Usage, gpu: NodeGpu) -> Table:
@@ -76,29 +77,36 @@ def _table(usage: Usage, gpu: NodeGpu) -> Table:
     from rich.table import Table
 
     uses = usage.on(gpu.uuid)
-    promised = sum(use.memory_bytes for _, use in uses)
-    weight = sum(record.weight for record, _ in uses)
     table = Table(
         title=f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}  Driver {usage.node.driver_version}",
         title_justify="left",
         title_style="bold",
+        caption=_promised(usage, gpu),
+        caption_justify="left",
+        caption_style="",
         box=box.ASCII2,
         expand=True,
-        show_footer=bool(uses),
     )
-    total = gpu.memory_bytes // _MIB
-    table.add_column("Container", footer=f"{len(uses)} of {usage.node.max_inst}", no_wrap=True)
+    table.add_column("Container", no_wrap=True)
     table.add_column("Kind", no_wrap=True)
-    table.add_column("Weight", str(weight), justify="right", no_wrap=True)
-    memory = f"{promised // _MIB}MiB of {total}MiB promised"
-    table.add_column("Memory-Usage", memory, justify="right", no_wrap=True)
+    table.add_column("Weight", justify="right", no_wrap=True)
+    table.add_column("Memory-Usage", justify="right", no_wrap=True)
     table.add_column("Procs", justify="right", no_wrap=True)
     table.add_column("Command", ratio=1, no_wrap=True, overflow="ellipsis")
     for record, use in uses:
         table.add_row(*_row(record, use))
-    if not uses:
-        table.add_row("none", "", "0", f"0MiB of {total}MiB promised", "", "")
     return table
+
+
+def _promised(usage: Usage, gpu: NodeGpu) -> str:
+    uses = usage.on(gpu.uuid)
+    memory = sum(use.memory_bytes for _, use in uses) // _MIB
+    weight = sum(record.weight for record, _ in uses)
+    most = usage.node.max_inst
+    return (
+        f"{len(uses)} of {most} containers, weight {weight} of {most},"
+        f" {memory}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
+    )
 
 
 def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
@@ -108,7 +116,7 @@ def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
         f"{record.weight}{'!' if record.high_priority else ''}",
         f"{use.used_bytes // _MIB}MiB / {use.memory_bytes // _MIB}MiB",
         str(len(use.processes)),
-        " ".join(record.command),
+        shown(" ".join(record.command)),
     )
 
 

@@ -291,11 +291,14 @@ cuDeviceGetShine(void)
     return SUCCESS;
 }
 
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status);
+
 static const struct {
     const char *base;
     int since;
     void *address;
 } answers[] = {
+    {"cuGetProcAddress", 12000, (void *)cuGetProcAddress_v2},
     {"cuInit", 2000, (void *)cuInit},
     {"cuMemAlloc", 3020, (void *)cuMemAlloc_v2},
     {"cuMemAlloc", 14000, (void *)cuMemAlloc_v9},

@@ -214,10 +214,7 @@ cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
     }
     status = enter(ledger, pid);
     if (status == CGPU_OK) {
-        status = check_held(ledger);
-        if (status != CGPU_OK) {
-            (void)cgpu_slot_clear(ledger, ledger->slot);
-        }
+        status = check_held(ledger); /* if not, the slot may be another's already: leave it alone */
     }
     if (status != CGPU_OK) {
         dispose(ledger);

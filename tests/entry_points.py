@@ -33,9 +33,10 @@ def classification() -> list[EntryPoint]:
 
 
 def hooks(kind: str) -> list[str]:
-    """Names in the rows of one kind of ``hooks.def``: HOOK, REJECT or REAL."""
+    """Names in the rows of one kind of ``hooks.def``: HOOK (guarded or not), REJECT or REAL."""
     text = re.sub(r"/\*.*?\*/", "", HOOKS.read_text(), flags=re.DOTALL)
-    return re.findall(rf"^{kind}\((\w+)", text, flags=re.MULTILINE)
+    macro = "(?:HOOK|UNGUARDED)" if kind == "HOOK" else kind
+    return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)
 
 
 def exported(library: Path) -> set[str]:

@@ -17,6 +17,11 @@
         cgpu_thread.depth = 0;                                                                     \
         return status;                                                                             \
     }
+#define UNGUARDED(name, body, parameters, arguments)                                               \
+    CUresult name parameters                                                                       \
+    {                                                                                              \
+        return body(cgpu_real.name, CGPU_EXPAND arguments);                                        \
+    }
 #define REJECT(name, reason)                                                                       \
     CUresult name(void)                                                                            \
     {                                                                                              \
@@ -25,15 +30,18 @@
 #define REAL(name, parameters)
 #include "hooks.def"
 #undef HOOK
+#undef UNGUARDED
 #undef REJECT
 #undef REAL
 
 const struct cgpu_hook cgpu_hooks[] = {
 #define HOOK(name, body, parameters, arguments) {#name, (void *)name, (void **)&cgpu_real.name},
+#define UNGUARDED HOOK
 #define REJECT(name, reason) {#name, (void *)name, (void **)&cgpu_real.name},
 #define REAL(name, parameters)
 #include "hooks.def"
 #undef HOOK
+#undef UNGUARDED
 #undef REJECT
 #undef REAL
 };

@@ -40,10 +40,12 @@ setup(void)
 {
     void *library = cgpu_real_open();
 #define HOOK(name, body, parameters, arguments) resolve(library, #name, (void **)&cgpu_real.name);
+#define UNGUARDED HOOK
 #define REJECT(name, reason) resolve(library, #name, (void **)&cgpu_real.name);
 #define REAL(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
 #include "hooks.def"
 #undef HOOK
+#undef UNGUARDED
 #undef REJECT
 #undef REAL
     cgpu_log_setup();

@@ -118,13 +118,10 @@ cgpu_state_attach(void)
     return CUDA_SUCCESS;
 }
 
-/* The limits are looked at first: without them the driver is not even started. */
+/* Attached first: the driver may load tools into the process that allocate before it returns. */
 CUresult
 cgpu_start(CUresult (*real)(unsigned int), unsigned int flags)
 {
-    if (cgpu_limits == NULL || cgpu_state == NULL) {
-        return cgpu_state_attach();
-    }
-    CUresult status = real(flags);
-    return status == CUDA_SUCCESS ? cgpu_state_attach() : status;
+    CUresult status = cgpu_state_attach();
+    return status == CUDA_SUCCESS ? real(flags) : status;
 }

@@ -226,6 +226,25 @@ def test_an_entry_point_newer_than_this_release_is_not_handed_out(base: Base) ->
     )
 
 
+def test_mem_1_a_tool_that_the_driver_loads_in_cuinit_is_capped_as_well(base: Base) -> None:
+    """MEM-1: what it looks up and allocates inside cuInit goes through the proxy."""
+    outcome = base.check(
+        """
+        @ctypes.CFUNCTYPE(None)
+        def tool():
+            made, address = c_void_p(), c_void_p()
+            check(cuda.cuCtxCreate_v2(byref(made), 0, 0))
+            pointer = lookup("cuMemAlloc", 12000)[1]
+            show(pointer == ctypes.cast(cuda.cuMemAlloc_v2, c_void_p).value, alloc(1 << 40)[0])
+        cuda.stub_inject(tool)
+        check(cuda.cuInit(0))
+        show(left())
+        """,
+        CGPU_LOG="off",
+    )
+    assert outcome.out == ["True 2", str(CAP - CONTEXT)]
+
+
 def test_the_host_can_let_newer_entry_points_pass(make_base: Callable[[int], Base]) -> None:
     outcome = make_base(PASS_UNKNOWN).check("show(lookup('cuMemTakeShiny', 14000)[0])")
     assert (outcome.out, outcome.log) == (["0"], "")

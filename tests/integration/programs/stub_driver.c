@@ -43,9 +43,21 @@ stub_live(void)
     return live;
 }
 
+/* Like the driver with CUDA_INJECTION64_PATH: a tool runs inside cuInit. */
+static void (*injected)(void);
+
+void
+stub_inject(void (*tool)(void))
+{
+    injected = tool;
+}
+
 int
 cuInit(unsigned int flags)
 {
+    if (injected != NULL) {
+        injected();
+    }
     return fails("cuInit") ? UNKNOWN : (int)flags;
 }
 

@@ -55,8 +55,6 @@ extern struct cgpu_nvml_real cgpu_nvml_real;
 struct cgpu_nvml_view {
     uint64_t cap_bytes;
     uint64_t used_bytes;
-    uint32_t place; /* of the GPU in the limits */
-    struct cgpu_ledger *ledger;
 };
 
 /* What the container has of DEVICE now. */

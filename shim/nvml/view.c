@@ -1,8 +1,9 @@
 /*
  * The container's part of a GPU: its cap from the limits, its use from the ledger.
  *
- * The only shared state is found once and never changes: the limits page, the ledger, and which place in the
- * limits a handle stands for. All of it is published by single atomic stores, so no lock is held over a fork.
+ * What is kept is found once and never changes: the limits page, and which place in it a handle stands for. Both are
+ * published by single atomic stores, so no lock is held over a fork. The ledger is opened anew for every question: no
+ * descriptor stays behind that the program might close and give another meaning.
  */
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -18,7 +19,6 @@ enum {
 };
 
 static const struct cgpu_limits *limits;
-static struct cgpu_ledger *ledger;
 
 static struct {
     struct nvml_device *device;
@@ -37,26 +37,26 @@ open_limits(void)
     return known;
 }
 
+/* NULL if the ledger is missing or broken. */
 static struct cgpu_ledger *
 open_ledger(void)
 {
     char path[CGPU_BASE_PATH_SIZE];
-    struct cgpu_ledger *known = __atomic_load_n(&ledger, __ATOMIC_ACQUIRE);
-    struct cgpu_ledger *mine;
-    if (known != NULL) {
-        return known;
-    }
+    struct cgpu_ledger *ledger;
     if (cgpu_base_path(path, sizeof path, "ledger") != CGPU_OK ||
-        cgpu_ledger_observe(path, &mine) != CGPU_OK) {
+        cgpu_ledger_observe(path, &ledger) != CGPU_OK) {
         return NULL;
     }
-    /* Acquire on failure: another thread's ledger is used. */
-    if (!__atomic_compare_exchange_n(&ledger, &known, mine, false, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) {
-        cgpu_ledger_detach(mine);
-        return known;
-    }
-    return mine;
+    return ledger;
 }
+
+static void
+close_ledger(struct cgpu_ledger **ledger)
+{
+    cgpu_ledger_detach(*ledger);
+}
+
+#define LEDGER __attribute__((cleanup(close_ledger))) struct cgpu_ledger *
 
 static int
 hex_digit(char c)
@@ -138,14 +138,13 @@ place_of(const struct cgpu_limits *page, struct nvml_device *device, int32_t *pl
     return status;
 }
 
-/* Limits, ledger and place; not yet how much is used. */
+/* Where DEVICE is in the limits, and its cap now. */
 static enum nvml_return
-open_view(struct nvml_device *device, struct cgpu_nvml_view *view)
+find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes)
 {
     int32_t place;
     const struct cgpu_limits *page = open_limits();
-    view->ledger = open_ledger();
-    if (page == NULL || view->ledger == NULL) {
+    if (page == NULL) {
         return NVML_ERROR_UNKNOWN;
     }
     enum nvml_return status = place_of(page, device, &place);
@@ -155,24 +154,26 @@ open_view(struct nvml_device *device, struct cgpu_nvml_view *view)
     if (place == PLACE_NONE) {
         return NVML_ERROR_NO_PERMISSION;
     }
-    view->place = (uint32_t)place - 1;
-    view->cap_bytes = cgpu_mapped_limits_cap(page, view->place);
+    *gpu = (uint32_t)place - 1;
+    *cap_bytes = cgpu_mapped_limits_cap(page, *gpu);
     return NVML_SUCCESS;
 }
 
 enum nvml_return
 cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view)
 {
+    uint32_t gpu;
     size_t count;
-    enum nvml_return status = open_view(device, view);
+    enum nvml_return status = find(device, &gpu, &view->cap_bytes);
     if (status != NVML_SUCCESS) {
         return status;
     }
-    /* Of the two, only this one tells an unreadable ledger from an unused one. */
-    if (cgpu_ledger_processes(view->ledger, view->place, NULL, 0, &count) != CGPU_OK) {
+    LEDGER ledger = open_ledger();
+    /* Of the two questions, only the first tells an unreadable ledger from an unused one. */
+    if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, NULL, 0, &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;
     }
-    view->used_bytes = count > 0 ? cgpu_ledger_used(view->ledger, view->place) : 0;
+    view->used_bytes = count > 0 ? cgpu_ledger_used(ledger, gpu) : 0;
     return NVML_SUCCESS;
 }
 
@@ -195,21 +196,22 @@ cgpu_nvml_scratch_free(struct cgpu_nvml_scratch **scratch)
 enum nvml_return
 cgpu_nvml_own_processes(struct nvml_device *device, struct cgpu_nvml_scratch *scratch)
 {
-    struct cgpu_nvml_view view;
+    uint32_t gpu;
+    uint64_t cap_bytes;
+    size_t count;
     if (scratch == NULL) {
         return NVML_ERROR_UNKNOWN;
     }
-    enum nvml_return status = open_view(device, &view);
+    enum nvml_return status = find(device, &gpu, &cap_bytes);
     if (status != NVML_SUCCESS) {
         return status;
     }
-    if (cgpu_ledger_processes(view.ledger, view.place, scratch->processes, CGPU_NVML_PROCESSES,
-                              &scratch->process_count) != CGPU_OK) {
+    LEDGER ledger = open_ledger();
+    if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, scratch->processes, CGPU_NVML_PROCESSES,
+                                                &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;
     }
-    if (scratch->process_count > CGPU_NVML_PROCESSES) {
-        scratch->process_count = CGPU_NVML_PROCESSES;
-    }
+    scratch->process_count = count < CGPU_NVML_PROCESSES ? count : CGPU_NVML_PROCESSES;
     return NVML_SUCCESS;
 }
 

@@ -45,26 +45,47 @@ def make_read_only(target: str) -> None:
 def unshare() -> None:
     """Enter a mount namespace of our own; without root, through a user namespace.
 
-    In a user namespace we stay the user and group that we are.
-
     Raises:
         OSError: neither is allowed here.
     """
-    uid, gid = os.geteuid(), os.getegid()
-    if uid != 0 or _libc.unshare(_CLONE_NEWNS) != 0:
-        _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "user namespace")
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{uid} {uid} 1")
-        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    if os.geteuid() != 0 or _libc.unshare(_CLONE_NEWNS) != 0:
+        _unshare_user()
     # What the host mounts or unmounts later is seen here; nothing of ours is seen there.
     mount("", "/", "", MS_REC | MS_SLAVE)
 
 
-def default_signal(number: int) -> None:
-    """Let signal ``number`` do what it does by default (``signal`` takes 1.5 ms to import)."""
-    _libc.signal(number, None)
+def lock_mounts() -> None:
+    """Let a root without the rights of one (as in many containers) not undo the mounts.
+
+    Whoever made a user namespace may unmount in it, but not what came from the one outside.
+
+    Raises:
+        OSError: it is not allowed.
+    """
+    if os.geteuid() == 0 and not _is_initial_root():
+        _unshare_user()
+
+
+def _is_initial_root() -> bool:
+    """Whether we got along without a user namespace of our own, which maps one id only."""
+    with open("/proc/self/uid_map") as file:
+        return file.read().split()[2] != "1"
+
+
+def _unshare_user() -> None:
+    """Enter a user namespace, with a mount namespace, as the user and group that we are."""
+    uid, gid = os.geteuid(), os.getegid()
+    _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS), "user namespace")
+    for file, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1")):
+        _write(f"/proc/self/{file}", text)
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
 
 
 def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
+
+
+def default_signal(number: int) -> None:
+    """Let signal ``number`` do what it does by default (``signal`` takes 1.5 ms to import)."""
+    _libc.signal(number, None)

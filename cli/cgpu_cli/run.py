@@ -93,7 +93,7 @@ def _request(given: Options, node: Node) -> Request:
 
 
 def _enter(given: Options, session: Session, environment: dict[str, str]) -> None:
-    reason = "--no-namespaces"
+    reason = "without namespaces"
     if given.namespaces:
         try:
             enter_namespace(session)

@@ -65,6 +65,7 @@ def enter_namespace(session: Session) -> None:
         _touch(f"{base}/masked")
         libc.make_read_only(base)
         _cover_libraries(base, session.node)
+        libc.lock_mounts()
     except OSError as error:
         raise CgpuError(f"cannot mount {error.filename}: {error.strerror}") from None
 

@@ -55,10 +55,3 @@ cgpu_mapped_limits_place(const struct cgpu_limits *limits, const uint8_t uuid[16
     }
     return CGPU_ENOTFOUND;
 }
-
-uint64_t
-cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t place)
-{
-    /* Relaxed: the cap stands alone, nothing is read because of it. */
-    return __atomic_load_n(&limits->gpus[place].cap_bytes, __ATOMIC_RELAXED);
-}

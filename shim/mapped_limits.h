@@ -13,7 +13,12 @@ const struct cgpu_limits *cgpu_mapped_limits_open(void);
 /* Place in LIMITS of the GPU with these UUID bytes, or CGPU_ENOTFOUND. */
 int cgpu_mapped_limits_place(const struct cgpu_limits *limits, const uint8_t uuid[16]);
 
-/* The cap on the GPU at PLACE now. */
-uint64_t cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t place);
+/* The cap on the GPU at PLACE now: the host changes it with one aligned store while we run. */
+static inline uint64_t
+cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t place)
+{
+    /* Relaxed: the cap stands alone, nothing is read because of it. */
+    return __atomic_load_n(&limits->gpus[place].cap_bytes, __ATOMIC_RELAXED);
+}
 
 #endif

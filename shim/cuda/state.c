@@ -4,12 +4,11 @@
  * The limits are mapped when the library is loaded; the ledger is attached by cuInit, so that a program which never
  * uses CUDA takes no slot. All that a child must not inherit lies in one page that fork wipes.
  */
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base.h"
+#include "mapped_limits.h"
 #include "shim.h"
 #include "thread.h"
 
@@ -17,40 +16,10 @@ struct cgpu_state *cgpu_state;
 const struct cgpu_limits *cgpu_limits;
 __thread struct cgpu_thread cgpu_thread __attribute__((tls_model("initial-exec")));
 
-static const struct cgpu_limits *
-map_limits(void)
-{
-    char path[CGPU_BASE_PATH_SIZE];
-    struct stat file;
-    if (cgpu_base_path(path, sizeof(path), "limits") != 0) {
-        return NULL;
-    }
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0) {
-        return NULL;
-    }
-    void *page = MAP_FAILED;
-    if (fstat(fd, &file) == 0 && (uint64_t)file.st_size >= sizeof(struct cgpu_limits)) {
-        page = mmap(NULL, sizeof(struct cgpu_limits), PROT_READ, MAP_SHARED, fd, 0);
-    }
-    close(fd);
-    return page != MAP_FAILED ? page : NULL;
-}
-
-static bool
-limits_are_valid(const struct cgpu_limits *limits)
-{
-    return limits->magic == CGPU_LIMITS_MAGIC && limits->version == CGPU_LIMITS_VERSION &&
-           limits->size == sizeof(*limits) && limits->gpu_count <= CGPU_MAX_GPUS;
-}
-
 void
 cgpu_state_setup(void)
 {
-    const struct cgpu_limits *limits = map_limits();
-    if (limits != NULL && limits_are_valid(limits)) {
-        cgpu_limits = limits;
-    }
+    cgpu_limits = cgpu_mapped_limits_open();
     void *page = mmap(NULL, sizeof(struct cgpu_state), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (page != MAP_FAILED && madvise(page, sizeof(struct cgpu_state), MADV_WIPEONFORK) == 0) {

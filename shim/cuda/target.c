@@ -4,16 +4,14 @@
  * The driver is asked for the current context at every call (it is cheap, and contexts change in ways that are not
  * hooked); what belongs to that context is remembered by the thread.
  */
-#include <string.h>
-
+#include "mapped_limits.h"
 #include "shim.h"
 #include "thread.h"
 
 uint64_t
 cgpu_target_cap(int32_t gpu)
 {
-    /* relaxed: the host changes the cap with one aligned store while we run. */
-    return gpu < 0 ? 0 : __atomic_load_n(&cgpu_limits->gpus[gpu].cap_bytes, __ATOMIC_RELAXED);
+    return gpu < 0 ? 0 : cgpu_mapped_limits_cap(cgpu_limits, (uint32_t)gpu);
 }
 
 void
@@ -26,12 +24,8 @@ cgpu_target_forget(void)
 static int32_t
 place_of_uuid(const struct cgpu_cuda_uuid *uuid)
 {
-    for (uint32_t i = 0; i < cgpu_limits->gpu_count; i++) {
-        if (memcmp(cgpu_limits->gpus[i].uuid, uuid->bytes, sizeof(uuid->bytes)) == 0) {
-            return (int32_t)i;
-        }
-    }
-    return CGPU_NO_GPU;
+    int place = cgpu_mapped_limits_place(cgpu_limits, (const uint8_t *)uuid->bytes);
+    return place >= 0 ? place : CGPU_NO_GPU;
 }
 
 /* A MIG instance has its own UUID in _v2 and its GPU's in the other: the limits may name either. */

@@ -6,11 +6,11 @@ ours (duplicate names, names in another case, which Go accepts), the file is ref
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 
 from cgpu_env.errors import CgpuError, shown
+from cgpu_hook import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         CgpuError: it is not one.
     """
     try:
-        config = json.loads(
-            data.decode(), object_pairs_hook=_object, parse_constant=_refuse_constant
-        )
+        config = jsontext.loads(data.decode())
     except RecursionError:
         raise CgpuError(f"{shown(name)}: nested too deeply") from None
     except UnicodeDecodeError:
@@ -95,7 +93,7 @@ def write(path: str, config: dict[str, Any]) -> None:
     """
     folder, base = os.path.split(path)
     temporary = os.path.join(folder, f".{base}.cgpu.{os.getpid()}")
-    data = json.dumps(config, separators=(",", ":")).encode()
+    data = jsontext.dumps(config).encode()
     try:
         before = os.lstat(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -126,16 +124,3 @@ def _bytes(path: str) -> bytes:
     if len(data) > MAX_BYTES:
         raise CgpuError(f"{shown(path)}: larger than {MAX_BYTES >> 20} MiB")
     return data
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the name {twice} stands twice in one object")
-    return found
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is not JSON")

@@ -6,12 +6,11 @@ is made by the first to need it: by ``cgpu probe``, an installer, or the first c
 
 from __future__ import annotations
 
-import json
 import os
 
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_hook import driver
+from cgpu_hook import driver, jsontext
 from cgpu_hook.config import CONFIG_PATH, load_config
 
 TYPE_CHECKING = False
@@ -124,7 +123,7 @@ def read_facts(path: str) -> dict[str, Any] | None:
     """The JSON object at ``path`` if it is one of ours; None where it is missing or damaged."""
     try:
         with open(path, "rb") as file:
-            facts = json.load(file)
+            facts = jsontext.loads(file.read().decode())
         return facts if facts["identity"]["version"] == VERSION else None
     except (OSError, ValueError, TypeError, KeyError):
         return None

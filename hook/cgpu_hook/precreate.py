@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import document
+from cgpu_hook import document, jsontext
 from cgpu_hook.container import Setting, admit, draft, rootfs_path
 from cgpu_hook.rootfs import Rootfs
 
@@ -31,7 +30,7 @@ def precreate(setting: Setting) -> None:
     if planned is not None:
         from cgpu_hook.edit import edited
 
-        data = json.dumps(edited(planned.config, planned.plan)).encode()
+        data = jsontext.dumps(edited(planned.config, planned.plan)).encode()
         admit(planned, os.getppid(), directory)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

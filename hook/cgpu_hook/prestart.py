@@ -7,12 +7,11 @@ late for the device rules of the container.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import document
+from cgpu_hook import document, jsontext
 from cgpu_hook.container import Draft, Setting, admit, draft, give_back, rootfs_path
 from cgpu_hook.plan import PAGES
 from cgpu_hook.rootfs import Rootfs
@@ -50,7 +49,7 @@ def prestart(setting: Setting) -> None:
 def _state(data: bytes) -> tuple[str, int, str]:
     """Id, host's process id and bundle from the state that a runtime gives its hooks."""
     try:
-        state = json.loads(data)
+        state = jsontext.loads(data.decode())
         name, pid, bundle = state["id"], state["pid"], state["bundle"]
         good = isinstance(name, str) and isinstance(pid, int) and isinstance(bundle, str)
     except (ValueError, KeyError, TypeError, RecursionError):

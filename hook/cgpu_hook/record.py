@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
+from cgpu_hook import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,14 +48,14 @@ def pack(record: Record) -> bytes:
     """The content of ``record.json``."""
     fields = record._asdict()
     del fields["directory"]
-    return json.dumps({"version": VERSION, **fields}).encode()
+    return jsontext.dumps({"version": VERSION, **fields}).encode()
 
 
 def read(directory: str) -> Record | None:
     """The record in ``directory``; None where there is none that can be read."""
     try:
         with open(f"{directory}/{FILE}", "rb") as file:
-            fields = json.load(file)
+            fields = jsontext.loads(file.read().decode())
         if fields.pop("version") != VERSION:
             return None
         owner, gpus = Owner(*fields.pop("owner")), fields.pop("gpus")

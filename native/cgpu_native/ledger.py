@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_native._native import ffi, lib
 from cgpu_native.errors import check
+from cgpu_native.record import NamedTuple
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from typing_extensions import Self
 
 ANY_GPU: int = lib.CGPU_MAX_GPUS

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
-
 from cgpu_native._native import ffi, lib
 from cgpu_native.errors import FormatError
+from cgpu_native.record import NamedTuple
 from cgpu_native.uuids import uuid_bytes, uuid_text
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+    from typing import Any
 
 MAX_GPUS: int = lib.CGPU_MAX_GPUS
 ID_SIZE: int = lib.CGPU_ID_SIZE

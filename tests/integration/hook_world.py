@@ -6,7 +6,6 @@ The driver's libraries are empty files: what is tested here is where they are mo
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -168,7 +167,7 @@ class World:
     def shares(self) -> list[str]:
         """The containers that have a share."""
         folder = self.state / "containers"
-        return sorted(os.listdir(folder)) if folder.exists() else []
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
 def snapshot(*folders: Path) -> dict[str, tuple[int, int, bytes]]:

@@ -1,0 +1,120 @@
+"""A machine for the tests of ``cgpu-run``: simulated GPUs, a state directory, and users."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from cgpu_sim import make_driver_dir
+
+PROGRAMS = Path(__file__).parent / "programs"
+FILL = PROGRAMS / "fill_memory.py"
+MIB = 1 << 20
+NOBODY = 65534
+CAP_SIX, CAP_NINE = 6043, 9065
+
+
+class World:
+    """Simulated GPUs in ``driver`` and a state directory, for root or for an ordinary user."""
+
+    def __init__(self, folder: Path, *, root: bool = True, gpus: int = 1) -> None:
+        _let_enter(folder)
+        self.folder = folder
+        self.root = root
+        self.driver = folder / "driver"
+        self.state = folder / "runtime" / "cgpu"
+        make_driver_dir(self.driver, ["Tesla T4:15109"] * gpus)
+        self.state.parent.mkdir(mode=0o755 if root else 0o700)
+        if not root:
+            os.chown(self.state.parent, NOBODY, NOBODY)
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """The command line that starts ``cgpu-run`` on this machine, as its user."""
+        words = [sys.executable, "-m", "cgpu_cli.run", "--driver-dir", self.driver]
+        return self.as_user([*map(str, words), *map(str, arguments)])
+
+    def as_user(self, command: list[str]) -> list[str]:
+        """``command`` as the user of this world."""
+        return command if self.root else ["unshare", "-m", "sh", "-c", _script(command)]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """What the test's own environment has, and this machine's state directory."""
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        return {**environment, "XDG_RUNTIME_DIR": str(self.state.parent), **more}
+
+    def flags(self) -> list[str]:
+        """Root's state directory would be the real one."""
+        return ["--state-dir", str(self.state)] if self.root else []
+
+    def run(self, *arguments: str | Path, **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run ``cgpu-run`` to its end."""
+        return self.run_command(self.command(*self.flags(), *arguments), **more)
+
+    def run_command(self, command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+        """Run any command with this machine's environment."""
+        more.setdefault("env", self.environment())
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=60, **more
+        )
+
+    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+        """Start ``cgpu-run`` with pipes."""
+        return subprocess.Popen(
+            self.command(*self.flags(), *arguments),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self.environment(),
+            text=True,
+        )
+
+    def fill(self, *how: str | Path, flags: tuple[str, ...] = ("--mem", "6/15")) -> dict[str, Any]:
+        """What a program gets that takes all it can; ``how`` are the words before ``python``."""
+        done = self.run(*flags, "--", *how, sys.executable, "-I", FILL, self.driver)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def sessions(self) -> list[str]:
+        """What is in the state directory of sessions, half-made ones included."""
+        folder = self.state / "containers"
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+    def wait_until_empty(self) -> None:
+        """The keeper removes a session soon after its end."""
+        deadline = time.monotonic() + 20
+        while self.sessions() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert self.sessions() == []
+
+
+def _let_enter(folder: Path) -> None:
+    """Let every user enter a test's folder, which pytest keeps to its own user."""
+    for path in (folder, *folder.parents):
+        if Path(tempfile.gettempdir()) in path.parents:
+            path.chmod(path.stat().st_mode | 0o055)
+
+
+def _script(command: list[str]) -> str:
+    """Become nobody, in mounts where nobody may reach the interpreter and this source tree."""
+    lines = ["set -e"]
+    needed = {Path(sys.base_prefix), Path(__file__).resolve().parents[2], Path(sys.prefix)}
+    for path in needed:
+        closed = [p for p in reversed(path.parents) if not p.stat().st_mode & 1]
+        if closed:
+            aside = f"/mnt/{path.name}"
+            lines += [
+                "mountpoint -q /mnt || mount -t tmpfs -o mode=755 tmpfs /mnt",
+                f"mkdir -p {aside} && mount --bind {path} {aside}",
+                f"mount -t tmpfs -o mode=755 tmpfs {closed[0]}",
+                f"mkdir -p {path} && mount --bind {aside} {path}",
+            ]
+    user = f"exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups"
+    return "\n".join([*lines, f"{user} {shlex.join(command)}"])

@@ -1,0 +1,169 @@
+"""``cgpu-run`` becomes its program: nothing of ours is left in it (SPEC CLI-2)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from cgpu_run_world import World
+
+pytestmark = pytest.mark.integration
+
+SHARE = ("--mem", "6/15", "--")
+
+
+@pytest.fixture(params=["root", "user"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return World(tmp_path, root=request.param == "root")
+
+
+def test_the_exit_status_is_the_programs(world: World) -> None:
+    """CLI-2."""
+    assert world.run(*SHARE, "sh", "-c", "exit 7").returncode == 7
+    assert world.run(*SHARE, "true").returncode == 0
+
+
+def test_a_signal_that_kills_the_program_kills_our_process(world: World) -> None:
+    process = world.start(*SHARE, "sh", "-c", "echo; read wait")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    process.communicate()
+    assert process.returncode == -signal.SIGTERM
+
+
+def test_the_program_has_our_pid_and_no_child(world: World) -> None:
+    script = "echo $$; read children < /proc/$$/task/$$/children; echo children: $children"
+    process = world.start(*SHARE, "sh", "-c", script)
+    out, _ = process.communicate()
+    assert out == f"{process.pid}\nchildren:\n"
+
+
+def test_the_environment_gets_two_variables_and_nothing_else(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    before = world.environment(LC_ALL="C", KEPT="a=b")
+    out = world.run(*SHARE, "env", "-0", env=before).stdout
+    after = dict(entry.split("=", 1) for entry in out.split("\0") if entry)
+    added = {name: value for name, value in after.items() if before.get(name) != value}
+    assert sorted(added) == ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"]
+    assert set(before) <= set(after)
+    assert added["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+    assert added["LD_LIBRARY_PATH"].split(":")[0] == str(world.driver)
+
+
+def test_no_open_file_and_no_ignored_signal_is_left(world: World) -> None:
+    script = "ls -l /proc/self/fd; grep SigIgn /proc/self/status"
+    process = world.start(*SHARE, "sh", "-c", script)
+    out, err = process.communicate()
+    assert err == ""
+    assert [line.split(" -> ")[0].split()[-1] for line in out.splitlines() if " -> " in line] == [
+        "0",
+        "1",
+        "2",
+        "3",  # ls itself
+    ]
+    assert "SigIgn:\t0000000000000000" in out
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o022, 0o002])
+def test_the_umask_is_the_callers_and_the_session_is_readable_all_the_same(
+    tmp_path: Path, mask: int
+) -> None:
+    world = World(tmp_path)
+    script = f"umask; setpriv --reuid 65534 --clear-groups cat {world.state}/real/* > /dev/null"
+    before = os.umask(mask)
+    try:
+        done = world.run(*SHARE, "sh", "-c", script)
+    finally:
+        os.umask(before)
+    assert done.stdout.strip() == f"{mask:04o}"
+    assert "denied" not in done.stderr
+
+
+def test_a_program_that_cannot_be_run_is_told_as_env_tells_it(world: World) -> None:
+    missing = world.run(*SHARE, "no-such-program")
+    assert (missing.returncode, missing.stderr) == (
+        127,
+        "cgpu-run: no-such-program: No such file or directory\n",
+    )
+    forbidden = world.run(*SHARE, "/etc/passwd")
+    assert (forbidden.returncode, forbidden.stderr) == (
+        126,
+        "cgpu-run: /etc/passwd: Permission denied\n",
+    )
+    world.wait_until_empty()
+
+
+def test_a_script_without_an_interpreter_line_is_run_by_the_shell(world: World) -> None:
+    script = world.folder / "script"
+    script.write_text("echo $1 $0\n")
+    script.chmod(0o755)
+    assert world.run(*SHARE, script, "x").stdout == f"x {script}\n"
+
+
+def test_options_end_where_the_program_begins(world: World) -> None:
+    done = world.run("--mem=6/15", "echo", "--mem", "--help", "--")
+    assert done.stdout == "--mem --help --\n"
+
+
+def test_another_session_and_the_state_directory_are_out_of_sight(world: World) -> None:
+    """REL-5."""
+    other = world.start("--mem", "3/15", "--", "sh", "-c", "echo; read wait")
+    assert other.stdout is not None
+    other.stdout.readline()
+    (name,) = world.sessions()
+    done = world.run(*SHARE, "sh", "-c", f"ls {world.state}; find / -xdev -name '{name}*'")
+    assert sorted(done.stdout.split()) == ["ledger", "lib", "limits", "masked", "real"]
+    other.communicate("\n")
+
+
+def test_the_program_cannot_change_its_limits(world: World) -> None:
+    """REL-5."""
+    limits = world.state / "limits"
+    done = world.run(*SHARE, "sh", "-c", f"chmod 666 {limits}; echo x > {limits}; rm -f {limits}")
+    assert done.returncode != 0
+    assert done.stderr.count("Read-only file system") + done.stderr.count("denied") >= 2
+
+
+@pytest.mark.parametrize("how", ["umount", "unshare -Urm umount"])
+def test_a_user_cannot_uncover_the_driver(tmp_path: Path, how: str) -> None:
+    """REL-6."""
+    world = World(tmp_path, root=False)
+    library = world.driver / "libcuda.so.1"
+    done = world.run(*SHARE, "sh", "-c", f"{how} {library} 2>/dev/null; stat -c %s {library}")
+    assert int(done.stdout) != library.stat().st_size
+
+
+def test_a_root_without_rights_cannot_uncover_the_driver(tmp_path: Path) -> None:
+    """REL-6: as root is in most containers."""
+    world = World(tmp_path)
+    library = world.driver / "libcuda.so.1"
+    uncover = f"for u in 'umount' 'unshare -Urm umount'; do $u {library}; done 2>/dev/null"
+    command = world.command(*world.flags(), *SHARE, "sh", "-c", f"{uncover}; stat -c %s {library}")
+    done = world.run_command(["setpriv", "--bounding-set=-sys_admin", *command])
+    assert done.stderr == ""
+    assert int(done.stdout) != library.stat().st_size
+
+
+def test_mounts_do_not_reach_the_host(world: World) -> None:
+    """REL-3."""
+    before = Path("/proc/self/mountinfo").read_text()
+    process = world.start(*SHARE, "sh", "-c", "echo; read wait")
+    assert process.stdout is not None
+    process.stdout.readline()
+    assert Path("/proc/self/mountinfo").read_text() == before
+    process.communicate("\n")
+
+
+def test_a_session_within_a_session_is_refused(world: World) -> None:
+    inner = [sys.executable, "-m", "cgpu_cli.run", "--driver-dir", world.driver, *SHARE, "true"]
+    state = ["env", f"XDG_RUNTIME_DIR={world.folder}/inner"]
+    (world.folder / "inner").mkdir()
+    (world.folder / "inner").chmod(0o777)
+    flags = ["--state-dir", f"{world.folder}/inner/cgpu"]
+    done = world.run(*SHARE, *state, *inner[:3], *flags, *inner[3:])
+    assert done.returncode == 2
+    assert done.stderr.startswith("cgpu-run: already inside a cgpu container or session")

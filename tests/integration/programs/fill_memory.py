@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import tempfile
+from pathlib import Path
 
 MIB = 1 << 20
 CHUNK = 64
@@ -21,9 +22,9 @@ def load(soname: str, driver: str, how: str) -> ctypes.CDLL:
     if how == "soname":
         return ctypes.CDLL(soname)
     if how == "link":
-        link = f"{tempfile.mkdtemp()}/lib"
-        os.symlink(path, link)
-        return ctypes.CDLL(link)
+        link = Path(tempfile.mkdtemp(), "lib")
+        link.symlink_to(path)
+        return ctypes.CDLL(str(link))
     if how == "dlmopen":
         libc = ctypes.CDLL(None)
         libc.dlmopen.restype = ctypes.c_void_p
@@ -64,7 +65,7 @@ def main() -> None:
             sys.exit(f"error {status}")
     got, status = take(cuda)
     answer = {"gpus": count.value, "total": total.value // MIB, "got": got, "status": status}
-    print(json.dumps({**answer, "uid": os.getuid()}), flush=True)
+    print(json.dumps({**answer, "uid": os.getuid()}), flush=True)  # noqa: T201
     if how == "keep" or "--keep" in sys.argv:
         sys.stdin.read()
 

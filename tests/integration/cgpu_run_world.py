@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,11 @@ CAP_SIX, CAP_NINE = 6043, 9065
 class World:
     """Simulated GPUs in ``driver`` and a state directory, for root or for an ordinary user."""
 
-    def __init__(self, folder: Path, *, root: bool = True, gpus: int = 1) -> None:
-        _let_enter(folder)
-        self.folder = folder
+    def __init__(self, *, root: bool = True, gpus: int = 1) -> None:
+        # Not a folder of pytest's: those are closed to other users.
+        self.folder = folder = Path(tempfile.mkdtemp(prefix="cgpu-run-"))
+        self._removal = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        folder.chmod(0o755)
         self.root = root
         self.driver = folder / "driver"
         self.state = folder / "runtime" / "cgpu"
@@ -93,13 +97,6 @@ class World:
         while self.sessions() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert self.sessions() == []
-
-
-def _let_enter(folder: Path) -> None:
-    """Let every user enter a test's folder, which pytest keeps to its own user."""
-    for path in (folder, *folder.parents):
-        if Path(tempfile.gettempdir()) in path.parents:
-            path.chmod(path.stat().st_mode | 0o055)
 
 
 def _script(command: list[str]) -> str:

@@ -20,8 +20,8 @@ WAIT = ("sh", "-c", "echo; read wait")
 
 
 @pytest.fixture(params=["root", "user"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    return World(tmp_path, root=request.param == "root")
+def world(request: pytest.FixtureRequest) -> World:
+    return World(root=request.param == "root")
 
 
 def keeper_of(process: subprocess.Popen[str]) -> int:
@@ -137,9 +137,9 @@ def test_sessions_at_once_are_admitted_up_to_the_last_byte(world: World) -> None
     world.wait_until_empty()
 
 
-def test_weights_at_once_are_admitted_up_to_max_inst(tmp_path: Path) -> None:
+def test_weights_at_once_are_admitted_up_to_max_inst() -> None:
     """SCH-10."""
-    world = World(tmp_path)
+    world = World()
     flags = ("--mem", "1/15", "--weight", "8", "--")
     processes = [started(world, *flags, *WAIT) for _ in range(2)]
     refused = world.run(*flags, "true")
@@ -150,9 +150,9 @@ def test_weights_at_once_are_admitted_up_to_max_inst(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("without", ["--no-namespaces", "namespaces"])
-def test_a_full_disk_is_a_refusal_and_leaves_nothing(tmp_path: Path, without: str) -> None:
+def test_a_full_disk_is_a_refusal_and_leaves_nothing(without: str) -> None:
     """REL-1."""
-    world = World(tmp_path)
+    world = World()
     world.run(*WHOLE, "true")
     world.wait_until_empty()
     state, kept = world.state, (world.state / "node.json").read_bytes()
@@ -170,17 +170,17 @@ def test_a_full_disk_is_a_refusal_and_leaves_nothing(tmp_path: Path, without: st
         subprocess.run(["umount", str(state)], check=True)
 
 
-def test_a_state_directory_that_cannot_be_written_is_a_refusal(tmp_path: Path) -> None:
+def test_a_state_directory_that_cannot_be_written_is_a_refusal() -> None:
     """REL-1."""
-    world = World(tmp_path)
+    world = World()
     done = world.run_command(world.command("--state-dir", "/proc/cgpu", *WHOLE, "true"))
     assert done.returncode == 2
     assert done.stderr == "cgpu-run: state directory /proc/cgpu: No such file or directory\n"
 
 
-def test_a_state_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_state_directory_of_somebody_else_is_refused() -> None:
     """REL-5."""
-    world = World(tmp_path, root=False)
+    world = World(root=False)
     world.state.mkdir(mode=0o777)
     done = world.run(*WHOLE, "true")
     assert (done.returncode, done.stderr) == (

@@ -16,8 +16,8 @@ SHARE = ("--mem", "6/15", "--")
 
 
 @pytest.fixture(params=["root", "user"])
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
-    return World(tmp_path, root=request.param == "root")
+def world(request: pytest.FixtureRequest) -> World:
+    return World(root=request.param == "root")
 
 
 def test_the_exit_status_is_the_programs(world: World) -> None:
@@ -42,8 +42,8 @@ def test_the_program_has_our_pid_and_no_child(world: World) -> None:
     assert out == f"{process.pid}\nchildren:\n"
 
 
-def test_the_environment_gets_two_variables_and_nothing_else(tmp_path: Path) -> None:
-    world = World(tmp_path)
+def test_the_environment_gets_two_variables_and_nothing_else() -> None:
+    world = World()
     before = world.environment(LC_ALL="C", KEPT="a=b")
     out = world.run(*SHARE, "env", "-0", env=before).stdout
     after = dict(entry.split("=", 1) for entry in out.split("\0") if entry)
@@ -69,10 +69,8 @@ def test_no_open_file_and_no_ignored_signal_is_left(world: World) -> None:
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o022, 0o002])
-def test_the_umask_is_the_callers_and_the_session_is_readable_all_the_same(
-    tmp_path: Path, mask: int
-) -> None:
-    world = World(tmp_path)
+def test_the_umask_is_the_callers_and_the_session_is_readable_all_the_same(mask: int) -> None:
+    world = World()
     script = f"umask; setpriv --reuid 65534 --clear-groups cat {world.state}/real/* > /dev/null"
     before = os.umask(mask)
     try:
@@ -129,17 +127,17 @@ def test_the_program_cannot_change_its_limits(world: World) -> None:
 
 
 @pytest.mark.parametrize("how", ["umount", "unshare -Urm umount"])
-def test_a_user_cannot_uncover_the_driver(tmp_path: Path, how: str) -> None:
+def test_a_user_cannot_uncover_the_driver(how: str) -> None:
     """REL-6."""
-    world = World(tmp_path, root=False)
+    world = World(root=False)
     library = world.driver / "libcuda.so.1"
     done = world.run(*SHARE, "sh", "-c", f"{how} {library} 2>/dev/null; stat -c %s {library}")
     assert int(done.stdout) != library.stat().st_size
 
 
-def test_a_root_without_rights_cannot_uncover_the_driver(tmp_path: Path) -> None:
+def test_a_root_without_rights_cannot_uncover_the_driver() -> None:
     """REL-6: as root is in most containers."""
-    world = World(tmp_path)
+    world = World()
     library = world.driver / "libcuda.so.1"
     uncover = f"for u in 'umount' 'unshare -Urm umount'; do $u {library}; done 2>/dev/null"
     command = world.command(*world.flags(), *SHARE, "sh", "-c", f"{uncover}; stat -c %s {library}")

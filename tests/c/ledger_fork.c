@@ -4,6 +4,7 @@
 #include <linux/magic.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/prctl.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -84,6 +85,8 @@ static void
 sleep_on(void *argument)
 {
     (void)argument;
+    prctl(PR_SET_PDEATHSIG, 0);
+    alarm(60);
     pause();
 }
 

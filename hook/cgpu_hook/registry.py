@@ -84,6 +84,7 @@ class Registry:
         """
         directory = f"{self._folder}/{checked_id(name)}"
         with self._locked():
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
             living = self._reap()
             if any(other.id == name for other in living):
                 raise AdmissionError(f"container id {name}: there is one of that name already")
@@ -103,9 +104,15 @@ class Registry:
         return directory
 
     def remove(self, name: str) -> None:
-        """Give back the share of ``name``; no error where there is none."""
-        with self._locked():
-            _remove_tree(f"{self._folder}/{checked_id(name)}")
+        """Give back the share of ``name``; no error where there is none, and nothing is made.
+
+        Raises:
+            CgpuError: bad id, or the directory cannot be removed.
+        """
+        directory = f"{self._folder}/{checked_id(name)}"
+        if os.path.isdir(directory):
+            with self._locked():
+                _remove_tree(directory)
 
     def records(self) -> list[Record]:
         """The containers and sessions that live, by id."""
@@ -134,7 +141,6 @@ class Registry:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
             with open(f"{self.state_dir}/lock", "wb") as file:
                 flock(file, LOCK_EX)
                 yield

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from cuda_base import compile_c
-from nvml_base import MIB, PROGRAMS, ROOT, SONAME, Gpu, lay_out
+from nvml_base import ROOT, SONAME
 from products import build
 from real_driver import real_library
 from symbols import dynamic, exported, machine, versions_needed
@@ -86,28 +84,3 @@ def test_hooks_are_the_names_classed_so() -> None:
 
 def test_every_name_that_is_called_exists_in_the_real_library() -> None:
     assert set(hooks("HOOK|REAL")) <= exported(real_library("550", SONAME))
-
-
-REENTRANT = """
-class Memory(Structure):
-    _fields_ = [("total", c_uint64), ("free", c_uint64), ("used", c_uint64)]
-proxy, real = CDLL(sys.argv[1]), CDLL(sys.argv[2])
-memory = Memory()
-status = proxy.nvmlDeviceGetMemoryInfo(c_void_p(1), byref(memory))
-print(status, memory.total, c_int.in_dll(real, "inner_calls").value,
-      c_uint64.in_dll(real, "inner_total").value)
-"""
-
-
-def test_calls_of_the_real_library_into_its_own_exports_pass_through(tmp_path: Path) -> None:
-    """The depth guard: inside a hook, NVML sees the GPU's own figures."""
-    flags = ("-shared", "-fPIC", f"-Wl,-soname,{SONAME}")
-    (tmp_path / "driver").mkdir()
-    real = compile_c(PROGRAMS / "reentrant_nvml.c", tmp_path / "driver" / SONAME, *flags)
-    base = lay_out(tmp_path / "base", real.parent, [Gpu().limited(6, 15)])
-    program = "import sys\nfrom ctypes import *\n" + REENTRANT
-    out = base.view.run(
-        sys.executable, "-c", program, base.path / "lib" / SONAME, base.path / "real" / SONAME
-    )
-    cap = 15109 * MIB * 6 // 15
-    assert out.split() == ["0", str(cap), "1", str(16 << 30)]

@@ -150,6 +150,14 @@ def test_without_own_processes_the_gpu_looks_idle(base: Base, stranger: int) -> 
     assert lines == ["0 0", "[] 0", "NVMLError_NotFound"]
 
 
+def test_a_gpu_that_nobody_uses_reads_0(tmp_path: Path) -> None:
+    """The driver has no sample of any process then, which is not an error."""
+    machine = make_machine(tmp_path / "driver", [Gpu()])
+    base = lay_out(tmp_path / "base", machine, [Gpu().limited(6, 15)])
+    lines = base.view.python("u = n.nvmlDeviceGetUtilizationRates(gpu); print(u.gpu, u.memory)")
+    assert lines == ["0 0"]
+
+
 def test_figures_of_all_tenants_together_are_not_supported(used: Base) -> None:
     lines = used.view.python(
         "for f in 'BAR1MemoryInfo', 'EncoderStats', 'FBCStats', 'EncoderSessions':\n"

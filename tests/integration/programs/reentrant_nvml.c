@@ -1,10 +1,12 @@
 /*
- * An NVML that, like the real one, calls its own exports by name, so that those calls come back through a proxy; and
- * that says how often it was entered.
+ * An NVML that, like the real one, calls its own exports by name, so that those calls come back through a proxy; that
+ * says how often it was entered; and that knows of four processes, 101 to 104, in every list.
  */
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { SUCCESS = 0, INSUFFICIENT_SIZE = 7, PROCESSES = 4, FIRST_PID = 101 };
 
 struct memory {
     uint64_t total, free, used;
@@ -47,4 +49,37 @@ nvmlDeviceGetUUID(void *device, char *out, uint32_t size)
     (void)device;
     snprintf(out, size, "GPU-11111111-2222-3333-4444-%012d", 0);
     return 0;
+}
+
+int nvmlDeviceGetAccountingPids(void *device, uint32_t *count, uint32_t *pids);
+int nvmlDeviceGetAccountingStats(void *device, uint32_t pid, uint8_t *stats);
+int nvmlDeviceGetRunningProcessDetailList(void *device, uint32_t *list);
+
+int
+nvmlDeviceGetAccountingPids(void *device, uint32_t *count, uint32_t *pids)
+{
+    (void)device;
+    uint32_t room = *count;
+    *count = PROCESSES;
+    for (uint32_t i = 0; i < PROCESSES && i < room; i++) {
+        pids[i] = FIRST_PID + i;
+    }
+    return room < PROCESSES ? INSUFFICIENT_SIZE : SUCCESS;
+}
+
+int
+nvmlDeviceGetAccountingStats(void *device, uint32_t pid, uint8_t *stats)
+{
+    (void)device;
+    memset(stats, (int)pid, 56);
+    return SUCCESS;
+}
+
+/* Third of the list's words: the number of entries. Here there is never room for them. */
+int
+nvmlDeviceGetRunningProcessDetailList(void *device, uint32_t *list)
+{
+    (void)device;
+    list[2] = PROCESSES;
+    return INSUFFICIENT_SIZE;
 }

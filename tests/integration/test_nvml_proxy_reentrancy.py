@@ -1,0 +1,90 @@
+"""The NVML proxy before a driver that calls its own exports and lists every tenant's processes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from cuda_base import compile_c
+from nvml_base import MIB, PROGRAMS, SONAME, T4_MIB, Base, Gpu, lay_out
+
+pytestmark = pytest.mark.integration
+
+PRELUDE = """
+import sys
+from ctypes import *
+proxy, real, device = CDLL(sys.argv[1]), CDLL(sys.argv[2]), c_void_p(1)
+"""
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """clang would not call an exported function of the same file by name if not told to."""
+    folder = tmp_path_factory.mktemp("driver")
+    flags = ("-shared", "-fPIC", "-fsemantic-interposition", f"-Wl,-soname,{SONAME}")
+    compile_c(PROGRAMS / "reentrant_nvml.c", folder / SONAME, *flags)
+    return folder
+
+
+@pytest.fixture
+def base(driver: Path, tmp_path: Path) -> Base:
+    return lay_out(tmp_path / "base", driver, [Gpu().limited(6, 15)])
+
+
+def run(base: Base, program: str) -> list[str]:
+    libraries = (base.path / "lib" / SONAME, base.path / "real" / SONAME)
+    return base.view.run(sys.executable, "-c", PRELUDE + program, *libraries).splitlines()
+
+
+def test_calls_of_the_real_library_into_its_own_exports_pass_through(base: Base) -> None:
+    """The depth guard: inside a hook, NVML sees the GPU's own figures."""
+    lines = run(
+        base,
+        "memory = (c_uint64 * 3)()\n"
+        "print(proxy.nvmlDeviceGetMemoryInfo(device, memory), memory[0])\n"
+        "print(*(t.in_dll(real, n).value for t, n in\n"
+        "        ((c_int, 'inner_calls'), (c_uint64, 'inner_total'))))\n",
+    )
+    assert lines == [f"0 {T4_MIB * MIB * 6 // 15}", f"1 {16 << 30}"]
+
+
+def test_accounting_knows_only_own_processes(base: Base) -> None:
+    with base.attach(102) as ledger:
+        ledger.charge(0, MIB, MIB)
+        lines = run(
+            base,
+            "pids = (c_uint * 8)(); count = c_uint(8)\n"
+            "print(proxy.nvmlDeviceGetAccountingPids(device, byref(count), pids),\n"
+            "      pids[:count.value])\n"
+            "count = c_uint(0)\n"
+            "print(proxy.nvmlDeviceGetAccountingPids(device, byref(count), None), count.value)\n"
+            "for pid in 101, 102:\n"
+            "    stats = create_string_buffer(64)\n"
+            "    print(proxy.nvmlDeviceGetAccountingStats(device, pid, stats), stats.raw[0])\n",
+        )
+    assert lines == ["0 [102]", "7 1", "6 0", "0 102"]
+
+
+@pytest.mark.parametrize("mode", [1, 2])
+def test_lists_of_other_kinds_are_empty_whatever_the_driver_has(mode: int, base: Base) -> None:
+    lines = run(
+        base,
+        f"words = (c_uint * 6)(1 << 24 | 24, {mode}, 9)\n"
+        "print(proxy.nvmlDeviceGetRunningProcessDetailList(device, words), words[2])\n",
+    )
+    assert lines == ["0 0"]
+
+
+def test_a_function_that_the_driver_lacks_is_not_found(base: Base) -> None:
+    assert run(base, "print(proxy.nvmlDeviceGetUtilizationRates(device, byref(c_uint64())))") == [
+        "13"
+    ]
+
+
+def test_hooks_do_not_use_the_programs_allocator(base: Base, tmp_path: Path) -> None:
+    program = compile_c(PROGRAMS / "no_malloc.c", tmp_path / "no_malloc", "-ldl")
+    with base.attach(102) as ledger:
+        ledger.charge(0, MIB, MIB)
+        out = base.view.run(program, base.path / "lib" / SONAME)
+    assert out == f"{T4_MIB * MIB * 6 // 15} {MIB} 1\n"

@@ -24,6 +24,7 @@ _FIELDS: dict[str, dict[str, type]] = {
     "process": {"env": list, "args": list},
     "root": {"path": str},
     "linux": {"devices": list, "resources": dict, "maskedPaths": list},
+    "linux.resources": {"devices": list},
     "hooks": {"poststop": list},
 }
 
@@ -63,7 +64,10 @@ def checked(config: object, name: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise CgpuError(f"{shown(name)}: expected a JSON object")
     for section, fields in _FIELDS.items():
-        _check_section(config if not section else config.get(section), section, fields, name)
+        part: Any = config
+        for key in filter(None, section.split(".")):
+            part = part.get(key) if isinstance(part, dict) else None
+        _check_section(part, section, fields, name)
     for mount in config.get("mounts") or []:
         if not isinstance(mount, dict) or not isinstance(mount.get("destination"), str):
             raise CgpuError(f"{shown(name)}: mounts: expected objects with a destination")
@@ -116,10 +120,10 @@ def _bytes(path: str) -> bytes:
         fd = os.open(path, _READ)
     except OSError as error:
         raise CgpuError(f"{shown(path)}: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise CgpuError(f"{shown(path)}: not a regular file")
     with open(fd, "rb") as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode):
-            raise CgpuError(f"{shown(path)}: not a regular file")
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise CgpuError(f"{shown(path)}: larger than {MAX_BYTES >> 20} MiB")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cgpu_hook.node import DeviceNode, Node
     from cgpu_hook.plan import Places, Plan
 
-_NODE_OPTIONS = ("bind", "rw", "nosuid", "noexec")
+_NODE_OPTIONS = ("bind", "rw", "nosuid", "nodev", "noexec")
 
 
 class _CharDevice(NamedTuple):

@@ -1,0 +1,290 @@
+"""The planner: what cgpu does to a container, decided without touching anything."""
+
+from __future__ import annotations
+
+import posixpath
+from typing import Any
+
+import pytest
+
+from cgpu_env import CgpuError, EnvError
+from cgpu_hook.node import DeviceNode, Node, NodeGpu
+from cgpu_hook.plan import Mount, Places, Plan, plan
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+DEBIAN = "/usr/lib/x86_64-linux-gnu"
+CUDA, NVML, JIT = "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"
+SIX = ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"]
+DEV = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}
+PLACES = Places(
+    "abc",
+    "/run/cgpu",
+    {CUDA: f"/opt/cgpu/{CUDA}", NVML: f"/opt/cgpu/{NVML}"},
+    {"/usr/bin/nvidia-smi": "/usr/bin/nvidia-smi"},
+    "/opt/cgpu/cgpu-hook",
+)
+
+
+class Image:
+    """A root file system from a table: path -> text of a file, ``-> target``, or ``/``."""
+
+    def __init__(self, entries: dict[str, str]) -> None:
+        self.entries = dict(entries)
+        for path in entries:
+            parent = posixpath.dirname(path)
+            while parent != "/":
+                self.entries.setdefault(parent, "/")
+                parent = posixpath.dirname(parent)
+
+    def _reachable(self, path: str) -> bool:
+        parent = posixpath.dirname(path)
+        return parent == "/" or (self.entries.get(parent) == "/" and self._reachable(parent))
+
+    def kind(self, path: str) -> str | None:
+        if path not in self.entries or not self._reachable(path):
+            return None
+        kinds = {"/": "directory", "!": "other"}
+        text = self.entries[path]
+        return "link" if text.startswith("-> ") else kinds.get(text, "file")
+
+    def names(self, path: str) -> list[str]:
+        if self.kind(path) != "directory":
+            return []
+        return sorted(posixpath.basename(p) for p in self.entries if posixpath.dirname(p) == path)
+
+    def link(self, path: str) -> str:
+        return self.entries[path][3:] if self.kind(path) == "link" else ""
+
+
+def gpu(index: int) -> NodeGpu:
+    uuid = f"GPU-{index}0000000-0000-4000-8000-000000000000"
+    nodes = (DeviceNode(f"/dev/nvidia{index}", f"/dev/nvidia{index}"),)
+    return NodeGpu(index, uuid, "T4", 15109 * MIB, 0, nodes)
+
+
+NODE = Node(
+    "535.1",
+    "/usr/lib/drv",
+    {CUDA: "/usr/lib/drv/libcuda.so.535.1", NVML: "/usr/lib/drv/libnvidia-ml.so.535.1"},
+    {JIT: "/usr/lib/drv/jit.so.535.1"},
+    (gpu(0), gpu(1)),
+    (DeviceNode("/dev/nvidiactl", "/dev/nvidiactl"),),
+    20,
+    0,
+    overcommit=False,
+)
+DEBIAN_IMAGE = {f"{DEBIAN}/libc.so.6": "", "/usr/bin/env": "", "/lib": "-> usr/lib"}
+
+
+def decide(
+    image: dict[str, str] = DEBIAN_IMAGE,
+    env: list[str] = SIX,
+    mounts: list[dict[str, Any]] | None = None,
+    **section: Any,
+) -> Plan:
+    config = {"process": {"env": env}, "mounts": [DEV, *(mounts or [])], **section}
+    return plan(config, NODE, Image(image), PLACES)
+
+
+def bind(destination: str, source: str = "/somewhere") -> dict[str, Any]:
+    return {"destination": destination, "type": "bind", "source": source}
+
+
+def placed(result: Plan) -> dict[str, str]:
+    return {mount.destination: mount.source for mount in result.mounts}
+
+
+def test_cli_7_the_plan_of_a_container_without_a_request_is_empty() -> None:
+    assert decide(env=[]) == Plan()
+    assert decide(env=["ALIYUN_COM_GPU_MEM_CONTAINER=0"]).as_json()["gpus"] == []
+
+
+def test_cli_7_the_json_form_has_the_published_fields() -> None:
+    form = decide(env=[*SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1,0"]).as_json()
+    assert form["gpus"][0] == {
+        "index": 1,
+        "uuid": "GPU-10000000-0000-4000-8000-000000000000",
+        "memory_bytes": 6337173913,
+    }
+    assert [g["index"] for g in form["gpus"]] == [1, 0]
+    assert form["weight"] == 1
+    assert form["high_priority"] is False
+    assert set(form) >= {"mounts", "hooks"}
+
+
+def test_limits_are_read_only_and_the_ledger_is_not() -> None:
+    mounts = {mount.destination: mount for mount in decide().mounts}
+    assert mounts["/dev/cgpu/limits"] == Mount(
+        "/run/cgpu/containers/abc/limits",
+        "/dev/cgpu/limits",
+        ("bind", "ro", "nosuid", "nodev", "noexec"),
+    )
+    assert "rw" in mounts["/dev/cgpu/ledger"].options
+    for destination in ("/dev/cgpu/real/libcuda.so.1", f"{DEBIAN}/libcuda.so.1"):
+        assert mounts[destination].options == ("bind", "ro", "nosuid", "nodev")
+
+
+def test_alone_the_driver_is_put_where_debians_loader_looks() -> None:
+    assert placed(decide()) == {
+        "/dev/cgpu/limits": "/run/cgpu/containers/abc/limits",
+        "/dev/cgpu/ledger": "/run/cgpu/containers/abc/ledger",
+        "/dev/cgpu/real/libcuda.so.1": "/usr/lib/drv/libcuda.so.535.1",
+        "/dev/cgpu/real/libnvidia-ml.so.1": "/usr/lib/drv/libnvidia-ml.so.535.1",
+        f"{DEBIAN}/libcuda.so.1": "/opt/cgpu/libcuda.so.1",
+        f"{DEBIAN}/libnvidia-ml.so.1": "/opt/cgpu/libnvidia-ml.so.1",
+        f"{DEBIAN}/{JIT}": "/usr/lib/drv/jit.so.535.1",
+        "/usr/bin/nvidia-smi": "/usr/bin/nvidia-smi",
+    }
+
+
+@pytest.mark.parametrize(
+    ("image", "directories"),
+    [
+        ({"/usr/lib64/libc.so.6": "", "/usr/lib/x": "", "/lib64": "-> usr/lib64"}, ["/usr/lib64"]),
+        ({"/usr/lib/libc.so.6": "", "/usr/lib64": "-> lib"}, ["/usr/lib"]),
+        ({"/lib/x86_64-linux-gnu/libc.so.6": ""}, ["/lib/x86_64-linux-gnu"]),
+        ({"/lib/x86_64-linux-gnu/libc.so.6": "", f"{DEBIAN}/x": ""}, [DEBIAN]),
+        ({"/usr/lib/aarch64-linux-gnu/libc.so.6": ""}, ["/usr/lib/aarch64-linux-gnu"]),
+        ({f"{DEBIAN}/libc.so.6": "-> libc-2.31.so"}, [DEBIAN]),
+        ({f"{DEBIAN}/libc.so.6": "", "/usr/lib64/libc.so.6": ""}, [DEBIAN, "/usr/lib64"]),
+        ({f"{DEBIAN}/libcuda.so.1": "", "/usr/lib64/libc.so.6": ""}, ["/usr/lib64"]),
+        ({"/lib/libc.musl-x86_64.so.1": "", "/usr/lib/x": ""}, []),
+        ({}, []),
+    ],
+)
+def test_alone_the_libraries_go_where_the_images_own_glibc_is(
+    image: dict[str, str], directories: list[str]
+) -> None:
+    found = [d for d in placed(decide(image)) if d.endswith("/libcuda.so.1")]
+    assert found == ["/dev/cgpu/real/libcuda.so.1", *(f"{d}/libcuda.so.1" for d in directories)]
+
+
+def test_a_directory_that_is_reached_through_a_link_is_not_used() -> None:
+    image = {"/usr/lib": "-> /evil", "/evil/x86_64-linux-gnu/libc.so.6": ""}
+    assert not [d for d in placed(decide(image)) if d.startswith("/usr/lib")]
+
+
+def test_the_drivers_file_of_an_earlier_run_is_covered_with_its_versions() -> None:
+    left = {f"{DEBIAN}/libcuda.so.1": "-> libcuda.so.470.1", f"{DEBIAN}/libcuda.so.470.1": "old"}
+    covered = placed(decide({**DEBIAN_IMAGE, **left}))
+    assert covered[f"{DEBIAN}/libcuda.so.470.1"] == "/opt/cgpu/libcuda.so.1"
+    assert f"{DEBIAN}/libcuda.so.1" not in covered
+
+
+@pytest.mark.parametrize("name", [CUDA, NVML, JIT])
+@pytest.mark.parametrize(
+    "text", ["-> /etc/passwd", "-> ../../../etc/passwd", "-> libcuda.so.1", "-> missing", "!", "/"]
+)
+def test_rel_4_something_odd_where_a_library_belongs_is_refused(name: str, text: str) -> None:
+    with pytest.raises(CgpuError, match=f"the image has .*{name}"):
+        decide({**DEBIAN_IMAGE, f"{DEBIAN}/{name}": text})
+
+
+def test_chained_the_vendors_libraries_are_covered_where_they_are() -> None:
+    vendor = [bind("/usr/lib64/libcuda.so.535.1"), bind("/opt/x/libnvidia-ml.so.535.1")]
+    result = placed(decide(mounts=vendor))
+    assert result["/usr/lib64/libcuda.so.535.1"] == "/opt/cgpu/libcuda.so.1"
+    assert result["/opt/x/libnvidia-ml.so.535.1"] == "/opt/cgpu/libnvidia-ml.so.1"
+    assert f"{DEBIAN}/{CUDA}" not in result
+    assert f"{DEBIAN}/{JIT}" not in result
+    assert "/usr/bin/nvidia-smi" not in result
+
+
+def test_chained_a_mount_is_recognised_where_the_images_links_lead_it() -> None:
+    image = {**DEBIAN_IMAGE, "/opt/lib": "-> /data", "/data/z": ""}
+    image["/usr/lib64/libcuda.so.535.1"] = "-> /opt/lib/innocent"
+    result = placed(decide(image, mounts=[bind("/usr/lib64/libcuda.so.535.1")]))
+    assert result["/data/innocent"] == "/opt/cgpu/libcuda.so.1"
+
+
+def test_names_that_only_look_alike_are_left_alone() -> None:
+    near = [bind(f"/x/{n}") for n in ("libcudart.so.12", "libcuda.so_not", "xlibcuda.so.1")]
+    result = placed(decide(mounts=near))
+    assert not [d for d in result if d.startswith("/x/")]
+    assert f"{DEBIAN}/{CUDA}" in result
+
+
+def test_opencl_and_the_compat_driver_are_masked() -> None:
+    image = {
+        **DEBIAN_IMAGE,
+        f"{DEBIAN}/libnvidia-opencl.so.535.1": "x",
+        "/usr/local/cuda-12.2/compat/libcuda.so.535.1": "x",
+        "/usr/local/cuda-11.0/compat/README": "x",
+        "/usr/local/cuda": "-> cuda-12.2",
+    }
+    vendor = [bind("/usr/lib64/libnvidia-opencl.so.535.1"), bind("/usr/lib64/libcuda.so.535.1")]
+    assert decide(image, mounts=vendor).masks == (
+        "/usr/lib64/libnvidia-opencl.so.535.1",
+        f"{DEBIAN}/libnvidia-opencl.so.535.1",
+        "/usr/local/cuda-12.2/compat",
+    )
+
+
+def test_only_the_devices_of_granted_gpus_are_given() -> None:
+    result = decide(env=[*SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1"])
+    assert [node.host for node in result.devices] == ["/dev/nvidiactl", "/dev/nvidia1"]
+    assert [node.host for node in result.withheld] == ["/dev/nvidia0"]
+
+
+def test_rel_3_a_poststop_hook_with_a_pinned_environment_gives_back() -> None:
+    (hook,) = decide().hooks["poststop"]
+    assert hook["path"] == "/opt/cgpu/cgpu-hook"
+    assert hook["args"][-4:] == ["poststop", "--state-dir", "/run/cgpu", "abc"]
+    assert hook["env"] == ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]
+
+
+@pytest.mark.parametrize(
+    "mount",
+    [
+        bind("/dev"),
+        bind("/dev/"),
+        bind("dev"),
+        bind("/proc/../dev"),
+        bind("/"),
+        bind("/dev/cgpu"),
+        bind("/dev/cgpu/limits"),
+        bind("/dev/cgpu/real/libcuda.so.1"),
+        bind("/link"),
+        bind("/link/cgpu/limits"),
+        {"destination": "/dev/cgpu", "type": "tmpfs"},
+        {"destination": "/dev", "type": "devtmpfs", "source": "devtmpfs"},
+    ],
+)
+def test_rel_4_a_mount_that_covers_our_place_is_refused(mount: dict[str, Any]) -> None:
+    image = {**DEBIAN_IMAGE, "/link": "-> /dev"}
+    with pytest.raises(CgpuError, match="covers /dev/cgpu"):
+        decide(image, mounts=[mount])
+
+
+@pytest.mark.parametrize("place", ["/usr", "/usr/lib", DEBIAN, "/lib/x86_64-linux-gnu"])
+def test_rel_4_a_volume_over_the_library_directory_is_refused(place: str) -> None:
+    with pytest.raises(CgpuError, match="where the driver's library has to be mounted"):
+        decide(mounts=[bind(place)])
+
+
+def test_rel_4_a_container_without_its_own_dev_is_refused() -> None:
+    with pytest.raises(CgpuError, match="no tmpfs is mounted at /dev"):
+        plan({"process": {"env": SIX}, "mounts": []}, NODE, Image(DEBIAN_IMAGE), PLACES)
+
+
+def test_other_mounts_do_no_harm() -> None:
+    others = [bind("/dev/shm"), bind("/data"), bind("/dev/cgpu-sim/machine"), bind("/usr/share/x")]
+    assert decide(mounts=others).gpus
+
+
+def test_env_9_a_bad_request_is_refused_by_the_planner() -> None:
+    with pytest.raises(EnvError, match="ALIYUN_COM_GPU_MEM_CONTAINER=abc"):
+        decide(env=["ALIYUN_COM_GPU_MEM_CONTAINER=abc", SIX[1]])
+
+
+def test_of_duplicate_variables_the_last_wins_as_in_runc() -> None:
+    result = decide(env=["ALIYUN_COM_GPU_MEM_CONTAINER=abc", *SIX])
+    assert result.gpus[0].memory_bytes == 6337173913
+
+
+def test_the_configuration_is_not_changed_by_planning() -> None:
+    config = {"process": {"env": SIX}, "mounts": [DEV]}
+    plan(config, NODE, Image(DEBIAN_IMAGE), PLACES)
+    assert config == {"process": {"env": SIX}, "mounts": [DEV]}

@@ -1,0 +1,144 @@
+"""Reading and writing config.json: hostile files are refused, at once and in one sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_env import CgpuError
+from cgpu_hook import document, jsontext
+
+pytestmark = pytest.mark.unit
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(codec="utf-8")),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    max_leaves=20,
+)  # fmt: skip
+
+
+def refusal(path: Path) -> str:
+    with pytest.raises(CgpuError) as caught:
+        document.read(str(path))
+    assert str(caught.value).isprintable()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        (b"", "not valid JSON"),
+        (b"{", "not valid JSON"),
+        (b"[]", "expected a JSON object"),
+        (b"null", "expected a JSON object"),
+        (b"{} {}", "not valid JSON"),
+        (b'{"a": NaN}', "not valid JSON"),
+        (b'{"process": {}, "process": {}}', "process stands twice"),
+        (b'{"process": {"env": [], "env": []}}', "env stands twice"),
+        (b'{"proces\\u0073": {}, "process": {}}', "process stands twice"),
+        (b'{"Process": {"env": []}}', "expected it to be written process"),
+        (b'{"process": {"ENV": []}}', "expected it to be written process.env"),
+        (b'{"process": []}', "process has the wrong type"),
+        (b'{"process": {"env": "A=1"}}', "process.env has the wrong type"),
+        (b'{"mounts": {}}', "mounts has the wrong type"),
+        (b'{"mounts": [1]}', "expected objects with a destination"),
+        (b'{"mounts": [{"destination": 1}]}', "expected objects with a destination"),
+        (b'{"mounts": [{"Destination": "/dev"}]}', "expected objects with a destination"),
+        (b'{"linux": {"devices": {}}}', "linux.devices has the wrong type"),
+        (b'{"linux": {"resources": {"devices": 3}}}', "linux.resources.devices has the wrong"),
+        (b'{"hooks": {"poststop": {}}}', "hooks.poststop has the wrong type"),
+        (b'{"root": {"path": 3}}', "root.path has the wrong type"),
+        (b'{"a": "\xff"}', "not UTF-8"),
+        (b"[" * 200000, "nested too deeply"),
+        (b'{"a":' * 200000, "nested too deeply"),
+        (b"\xef\xbb\xbf{}", "not valid JSON"),
+        (b'{"a": "\x01"}', "not valid JSON"),
+        (b"9" * 5000, "not valid JSON"),
+    ],
+)
+def test_rel_4_an_odd_configuration_is_refused(tmp_path: Path, data: bytes, why: str) -> None:
+    path = tmp_path / "config.json"
+    path.write_bytes(data)
+    assert why in refusal(path)
+
+
+def test_rel_4_a_giant_configuration_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    with path.open("wb") as file:
+        file.truncate(document.MAX_BYTES + 1)
+    assert "larger than 16 MiB" in refusal(path)
+
+
+def test_rel_4_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "target").write_text("{}")
+    assert "not a regular file" in refusal(tmp_path / "fifo")
+    assert "not a regular file" in refusal(tmp_path)
+    assert "symbolic links" in refusal(tmp_path / "link")
+    assert "No such file" in refusal(tmp_path / "missing")
+    assert "not a regular file" in refusal(Path("/dev/null"))
+
+
+def test_null_sections_are_as_good_as_missing_ones(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"process": null, "mounts": null, "linux": null, "hooks": null}')
+    assert document.read(str(path))["mounts"] is None
+
+
+def test_names_in_annotations_may_differ_in_case_only(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"annotations": {"a": "1", "A": "2", "Process": "3"}}')
+    assert document.read(str(path))["annotations"]["A"] == "2"
+
+
+def test_writing_keeps_mode_and_owner_and_leaves_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    path.chmod(0o640)
+    os.chown(path, 12, 34)
+    document.write(str(path), {"a": 1})
+    facts = path.stat()
+    assert (stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid) == (0o640, 12, 34)
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert os.listdir(tmp_path) == ["config.json"]  # noqa: PTH208
+
+
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    with pytest.raises(TypeError):
+        document.write(str(path), {"a": object()})
+    assert path.read_text() == "{}"
+    with pytest.raises(CgpuError, match="cannot be written"):
+        document.write(str(tmp_path / "none" / "config.json"), {})
+    assert os.listdir(tmp_path) == ["config.json"]  # noqa: PTH208
+
+
+@given(values)
+def test_json_is_read_and_written_as_the_standard_library_does(value: Any) -> None:
+    text = json.dumps(value)
+    assert jsontext.loads(f" {text}\n") == value
+    assert json.loads(jsontext.dumps(value)) == value
+
+
+@given(st.text(max_size=30) | st.text('{}[]",:0123eE.-\\u ', max_size=30))
+def test_json_is_refused_where_the_standard_library_refuses(text: str) -> None:
+    try:
+        expected = json.loads(text)
+    except ValueError:
+        with pytest.raises(ValueError):  # noqa: PT011
+            jsontext.loads(text)
+        return
+    try:
+        assert jsontext.loads(text) == expected
+    except ValueError as error:
+        assert "stands twice" in str(error) or "is not JSON" in str(error)  # noqa: PT017

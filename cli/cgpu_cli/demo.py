@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cgpu_cli import smi, tenant
+from cgpu_cli.play import WHOLE, Tenant, play
 from cgpu_cli.usage import read_usage
 from cgpu_env import CgpuError
 from cgpu_hook.driver import find_driver_dir
@@ -19,39 +21,7 @@ from cgpu_hook.paths import open_state
 if TYPE_CHECKING:
     import argparse
 
-_MIB = 1 << 20
-_WHOLE = 15
-_SIMULATED = "Tesla T4:15109"
-
-
-class Tenant:
-    """A program under ``cgpu-run`` that does what it is told."""
-
-    def __init__(self, part: int, flags: list[str], nvidia_smi: str) -> None:
-        self.title = f"{part} of {_WHOLE}"
-        command = [*_cgpu_run(part, flags), sys.executable, "-I", tenant.__file__, nvidia_smi]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def tell(self, order: str) -> str:
-        """Have ``order`` done, print what the program says, and return it."""
-        if self.process.stdin is None or self.process.stdout is None:
-            raise CgpuError("the program's pipes are closed")
-        self.process.stdin.write(f"{order}\n")
-        self.process.stdin.flush()
-        lines = []
-        while line := self.process.stdout.readline().rstrip("\n"):
-            lines.append(line)
-            print(f"  [{self.title}]  {line}")
-        if not lines:
-            raise CgpuError(f"the program with {self.title} GiB died", exit_code=1)
-        return "\n".join(lines)
-
-    def kill(self) -> None:
-        """End it as the kernel would: by SIGKILL."""
-        self.process.kill()
-        self.process.wait()
+SIMULATED = "Tesla T4:15109"
 
 
 class Demo:
@@ -71,80 +41,57 @@ class Demo:
     def run(self, given: argparse.Namespace) -> int:
         """Run the demonstration; 0 where everything went as it must."""
         with tempfile.TemporaryDirectory(prefix="cgpu-demo-") as folder:
-            state = given.state_dir or f"{folder}/state"
-            driver = given.driver_dir or _driver(Path(folder, "driver"))
-            flags = ["--driver-dir", driver, "--state-dir", state, "--gpus", "0"]
-            tenants: list[Tenant] = []
-            try:
-                good = _play(flags, state, driver, given.nvidia_smi, tenants)
-            finally:
-                for program in tenants:
-                    program.kill()
-        print("\nAll of it as it must be." if good else "\nNot all of it is as it must be.")
+            driver = given.driver_dir or driver_directory(Path(folder, "driver"))
+            state = open_state(given.state_dir or f"{folder}/state")
+            stage = Programs(state, driver, given.nvidia_smi)
+            good = play(stage, load_node(state, driver).gpus[0].memory_bytes)
         return 0 if good else 1
 
 
-def _driver(folder: Path) -> str:
+class Programs:
+    """The stage of two programs under ``cgpu-run``."""
+
+    kind = "program"
+
+    def __init__(self, state: str, driver: str, nvidia_smi: str) -> None:
+        self._state, self._driver, self._nvidia_smi = state, driver, nvidia_smi
+
+    def command(self, part: int) -> str:
+        """What a user types."""
+        return f"cgpu-run --mem {part}/{WHOLE} -- PROGRAM"
+
+    def start(self, part: int) -> Tenant:
+        """Start the program with its share."""
+        words = [*self._cgpu_run(part), sys.executable, "-I", tenant.__file__, self._nvidia_smi]
+        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        return Tenant(part, process, process.kill)
+
+    def refused(self, part: int) -> str:
+        """The sentence with which one more is refused; nothing where it is not."""
+        words = [*self._cgpu_run(part), "true"]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stderr.strip()
+
+    def show(self) -> int:
+        """Print what cgpu-smi prints, and return how many there are."""
+        usage = read_usage(self._state, self._driver)
+        smi.show(usage)
+        return len(usage.uses)
+
+    def _cgpu_run(self, part: int) -> list[str]:
+        flags = ["--driver-dir", self._driver, "--state-dir", self._state, "--gpus", "0"]
+        program = [sys.executable, "-m", "cgpu_cli.run"]
+        return [*program, *flags, "--mem", f"{part}/{WHOLE}", "--"]
+
+
+def driver_directory(folder: Path) -> str:
     """The directory of the real driver, or of a simulated one made in ``folder``."""
     try:
-        return find_driver_dir()
+        found = find_driver_dir()
     except CgpuError:
         from cgpu_sim import make_driver_dir
 
-        print(f"No NVIDIA driver here: simulating one GPU, {_SIMULATED} MiB.\n")
-        make_driver_dir(folder, [_SIMULATED])
-        return str(folder)
-
-
-def _cgpu_run(part: int, flags: list[str]) -> list[str]:
-    return [sys.executable, "-m", "cgpu_cli.run", *flags, "--mem", f"{part}/{_WHOLE}", "--"]
-
-
-def _play(
-    flags: list[str], state: str, driver: str, nvidia_smi: str, tenants: list[Tenant]
-) -> bool:
-    total = load_node(open_state(state), driver).gpus[0].memory_bytes
-    caps = [total * part // _WHOLE // _MIB for part in (6, 9)]
-    _say("Two programs start, each with its share of GPU 0:")
-    for part in (6, 9):
-        print(f"  $ cgpu-run --mem {part}/{_WHOLE} -- PROGRAM")
-        tenants.append(Tenant(part, flags, nvidia_smi))
-    six, nine = tenants
-
-    _say("What each sees:")
-    good = [f"{caps[0]}MiB" in six.tell("show"), f"{caps[1]}MiB" in nine.tell("show")]
-
-    _say("Each allocates half of its share:")
-    good += [
-        "success" in program.tell(f"alloc {cap // 2}")
-        for program, cap in zip(tenants, caps, strict=True)
-    ]
-    _say("The smaller one asks for more than it has left, though the GPU has plenty:")
-    good.append("OUT_OF_MEMORY" in six.tell(f"alloc {caps[0] // 2 + 1}"))
-    _say("The other goes on undisturbed:")
-    good.append("success" in nine.tell(f"alloc {caps[1] // 4}"))
-    nine.tell("show")
-
-    _say("From outside:\n  $ cgpu-smi")
-    smi.show(read_usage(state, driver))
-    _say("The GPU is promised to the last GiB, so a third program is refused:")
-    good.append(_refused(1, flags))
-    _say("The first is killed by SIGKILL; what it had is free again:\n  $ cgpu-smi")
-    six.kill()
-    usage = read_usage(state, driver)
-    smi.show(usage)
-    good.append(len(usage.uses) == 1)
-    return all(good)
-
-
-def _refused(part: int, flags: list[str]) -> bool:
-    print(f"  $ cgpu-run --mem {part}/{_WHOLE} -- true")
-    done = subprocess.run(
-        [*_cgpu_run(part, flags), "true"], capture_output=True, text=True, check=False
-    )
-    print(f"  {done.stderr.strip()}")
-    return done.returncode != 0
-
-
-def _say(text: str) -> None:
-    print(f"\n{text}", flush=True)
+        print(f"No NVIDIA driver on this machine: simulating one GPU, {SIMULATED} MiB.")
+        make_driver_dir(folder, [SIMULATED])
+        return os.fspath(folder)
+    print(f"NVIDIA driver in {found}.")
+    return found

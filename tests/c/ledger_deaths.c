@@ -1,6 +1,7 @@
 /* MEM-7: processes that die, wherever they are, give back what they hold; those that live lose nothing. */
 #define _GNU_SOURCE 1
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -107,6 +108,34 @@ TEST(every_reader_sees_a_killed_process_gone_within_a_second)
     cgpu_ledger_detach(ledger);
 }
 
+/* As a process does that looks for the dead, and is slow. */
+static void
+reap_slowly(void *argument)
+{
+    struct shared *shared = argument;
+    struct flock byte = {.l_type = F_WRLCK, .l_start = CGPU_LEDGER_REAPER_BYTE, .l_len = 1};
+    int fd = open(shared->path, O_RDWR);
+
+    CHECK(fcntl(fd, F_OFD_SETLK, &byte) == 0);
+    say_ready(shared);
+    check_sleep(0.1);
+}
+
+TEST(a_request_waits_for_another_process_that_is_reaping)
+{
+    struct shared shared = {.path = check_ledger(), .ready = check_shared(), .bytes = CAP};
+    struct cgpu_ledger *ledger = check_attach(shared.path);
+    pid_t holder = start_holder(&shared);
+    pid_t reaper = check_fork(reap_slowly, &shared);
+    uint64_t charged;
+
+    wait_ready(&shared, 2);
+    kill_and_wait(holder);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) == CGPU_OK);
+    CHECK(check_wait(reaper) == 0);
+    cgpu_ledger_detach(ledger);
+}
+
 static void
 work_forever(void *argument)
 {
@@ -180,6 +209,7 @@ recover(uint64_t half_done)
     CHECK(cgpu_ledger_charge(ledger, 0, CAP, 300, 0, &charged) == CGPU_OK);
     CHECK(check_wait(check_fork(die_inside, &shared)) == 128 + SIGKILL);
     CHECK(cgpu_ledger_charge(ledger, 0, CAP, 40, 0, &charged) == CGPU_OK);
+    CHECK(ledger->file->gpus[0].used == 300 + 40 + 6000); /* the dead one's slot is not cleared yet */
     CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP - 340, 0, &charged) == CGPU_OK);
     CHECK(cgpu_ledger_used(ledger, 0) == CAP && cgpu_ledger_own(ledger, 0) == CAP);
     CHECK(ledger->file->gpus[0].lock == 0);

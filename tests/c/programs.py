@@ -59,7 +59,8 @@ def build(program: str, variant: str) -> Path:
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{program}.{os.getpid()}")
-    wrap = ["-Wl,--wrap=fstatfs"] if "__wrap_fstatfs" in sources[0].read_text() else []
+    wrapped = set(re.findall(r"\b__wrap_(\w+)\(", sources[0].read_text(encoding="utf-8")))
+    wrap = [f"-Wl,--wrap={name}" for name in sorted(wrapped)]
     command = [
         *("gcc", "-std=gnu11", "-g", "-Werror", *WARNINGS, *DEFINES, *VARIANTS[variant]),
         *("-iquote", str(NATIVE), "-iquote", str(HERE), "-o", str(temporary)),

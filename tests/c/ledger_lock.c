@@ -1,0 +1,68 @@
+/* Sleeping on a lock and being woken, seen from the futex calls. */
+#define _GNU_SOURCE 1
+
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "attachment.h"
+#include "check.h"
+#include "lock.h"
+
+static int waits;
+static int wakes;
+
+long __real_syscall(long number, ...);
+long __wrap_syscall(long number, ...); /* the linker sends native's calls here */
+
+long
+__wrap_syscall(long number, ...)
+{
+    long arguments[6];
+    va_list list;
+
+    va_start(list, number);
+    for (int i = 0; i < 6; i++) {
+        arguments[i] = va_arg(list, long);
+    }
+    va_end(list);
+    if (number == SYS_futex && (int)arguments[1] == FUTEX_WAIT) {
+        __atomic_add_fetch(&waits, 1, __ATOMIC_SEQ_CST);
+    }
+    if (number == SYS_futex && (int)arguments[1] == FUTEX_WAKE) {
+        __atomic_add_fetch(&wakes, 1, __ATOMIC_SEQ_CST);
+    }
+    return __real_syscall(number, arguments[0], arguments[1], arguments[2], arguments[3],
+                          arguments[4], arguments[5]);
+}
+
+static void *
+charge_one(void *ledger)
+{
+    uint64_t charged;
+
+    CHECK(cgpu_ledger_charge(ledger, 0, 10, 1, 0, &charged) == CGPU_OK);
+    return NULL;
+}
+
+TEST(a_sleeper_is_woken_by_the_release_and_nobody_else_makes_calls)
+{
+    struct cgpu_ledger *ledger = check_attach(check_ledger());
+    pthread_t thread;
+
+    charge_one(ledger);
+    CHECK(waits == 0 && wakes == 0);
+    CHECK(cgpu_lock_take(ledger, 0) == CGPU_OK);
+    CHECK(pthread_create(&thread, NULL, charge_one, ledger) == 0);
+    while (__atomic_load_n(&waits, __ATOMIC_SEQ_CST) == 0) {
+        check_sleep(0.001);
+    }
+    cgpu_lock_give(ledger, 0);
+    CHECK(__atomic_load_n(&wakes, __ATOMIC_SEQ_CST) == 1);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK(cgpu_ledger_used(ledger, 0) == 2);
+    cgpu_ledger_detach(ledger);
+}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 REFUSED = 2
-_SHOWN = 60
+LONGEST_VALUE = 60
+LONGEST_PATH = 400
 
 
 class CgpuError(Exception):
@@ -26,9 +27,9 @@ class EnvError(CgpuError):
     """A container's environment asks for something that is not allowed."""
 
 
-def shown(value: str) -> str:
+def shown(value: str, longest: int = LONGEST_VALUE) -> str:
     """``value`` as it may stand in a one-line message: printable, and cut when it is long."""
-    cut = value if len(value) <= _SHOWN else value[:_SHOWN] + "..."
+    cut = value if len(value) <= longest else value[:longest] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 

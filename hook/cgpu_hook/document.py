@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import stat
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
 from cgpu_hook import jsontext
 
 TYPE_CHECKING = False
@@ -47,11 +47,13 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
     try:
         config = jsontext.loads(data.decode())
     except RecursionError:
-        raise CgpuError(f"{shown(name)}: nested too deeply") from None
+        raise CgpuError(f"{shown(name, LONGEST_PATH)}: nested too deeply") from None
     except UnicodeDecodeError:
-        raise CgpuError(f"{shown(name)}: not UTF-8") from None
+        raise CgpuError(f"{shown(name, LONGEST_PATH)}: not UTF-8") from None
     except ValueError as error:
-        raise CgpuError(f"{shown(name)}: not valid JSON: {shown(str(error))}") from None
+        raise CgpuError(
+            f"{shown(name, LONGEST_PATH)}: not valid JSON: {shown(str(error))}"
+        ) from None
     return checked(config, name)
 
 
@@ -62,7 +64,7 @@ def checked(config: object, name: str) -> dict[str, Any]:
         CgpuError: something has not.
     """
     if not isinstance(config, dict):
-        raise CgpuError(f"{shown(name)}: expected a JSON object")
+        raise CgpuError(f"{shown(name, LONGEST_PATH)}: expected a JSON object")
     for section, fields in _FIELDS.items():
         part: Any = config
         for key in filter(None, section.split(".")):
@@ -70,7 +72,9 @@ def checked(config: object, name: str) -> dict[str, Any]:
         _check_section(part, section, fields, name)
     for mount in config.get("mounts") or []:
         if not isinstance(mount, dict) or not isinstance(mount.get("destination"), str):
-            raise CgpuError(f"{shown(name)}: mounts: expected objects with a destination")
+            raise CgpuError(
+                f"{shown(name, LONGEST_PATH)}: mounts: expected objects with a destination"
+            )
     return config
 
 
@@ -84,9 +88,11 @@ def _check_section(part: object, section: str, fields: dict[str, type], name: st
             continue
         where = f"{section}.{field}".lstrip(".")
         if key != field:
-            raise CgpuError(f"{shown(name)}: {shown(key)}: expected it to be written {where}")
+            raise CgpuError(
+                f"{shown(name, LONGEST_PATH)}: {shown(key)}: expected it to be written {where}"
+            )
         if value is not None and not isinstance(value, fields[field]):
-            raise CgpuError(f"{shown(name)}: {where} has the wrong type")
+            raise CgpuError(f"{shown(name, LONGEST_PATH)}: {where} has the wrong type")
 
 
 def write(path: str, config: dict[str, Any]) -> None:
@@ -112,19 +118,21 @@ def write(path: str, config: dict[str, Any]) -> None:
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise CgpuError(f"{shown(path)}: cannot be written: {error.strerror}") from None
+        raise CgpuError(
+            f"{shown(path, LONGEST_PATH)}: cannot be written: {error.strerror}"
+        ) from None
 
 
 def _bytes(path: str) -> bytes:
     try:
         fd = os.open(path, _READ)
     except OSError as error:
-        raise CgpuError(f"{shown(path)}: {error.strerror}") from None
+        raise CgpuError(f"{shown(path, LONGEST_PATH)}: {error.strerror}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise CgpuError(f"{shown(path)}: not a regular file")
+        raise CgpuError(f"{shown(path, LONGEST_PATH)}: not a regular file")
     with open(fd, "rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise CgpuError(f"{shown(path)}: larger than {MAX_BYTES >> 20} MiB")
+        raise CgpuError(f"{shown(path, LONGEST_PATH)}: larger than {MAX_BYTES >> 20} MiB")
     return data

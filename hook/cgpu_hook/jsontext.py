@@ -71,6 +71,10 @@ else:
         start = len(text) - len(text.lstrip(_BLANKS))
         try:
             value, end = _scan(text, start)
+        except SystemError:  # it has no words for what is wrong before json is imported
+            import json
+
+            value, end = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(text, start)
         except StopIteration as stop:
             raise ValueError(f"expected a value at character {stop.value}") from None
         if text[end:].strip(_BLANKS):

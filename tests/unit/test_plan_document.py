@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from cgpu_env import CgpuError
 from cgpu_hook import document, jsontext
 
 pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
@@ -142,3 +146,17 @@ def test_json_is_refused_where_the_standard_library_refuses(text: str) -> None:
         assert jsontext.loads(text) == expected
     except ValueError as error:
         assert "stands twice" in str(error) or "is not JSON" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("text", ['{"a"', '{"a": 1,}', '"x', "{x"])
+def test_bad_json_is_refused_in_an_interpreter_that_has_not_imported_json(text: str) -> None:
+    code = (
+        f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'hook')]!r}\n"
+        "from cgpu_hook import jsontext\n"
+        "assert 'json' not in sys.modules\n"
+        f"try:\n    jsontext.loads({text!r})\nexcept ValueError:\n    print('refused')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "refused\n"

@@ -108,6 +108,9 @@ uint64_t cgpu_machine_end_time(struct cgpu_machine *machine, uint32_t index, uin
  * process has a reference or any exported descriptor is open. References are counted per process.
  */
 int cgpu_machine_object_create(struct cgpu_machine *machine, uint32_t index, uint64_t bytes, uint32_t *object);
+/* Likewise, out of BYTES that this process already holds: the sum stays the same throughout. */
+int cgpu_machine_object_convert(struct cgpu_machine *machine, uint32_t index, uint64_t bytes, uint32_t *object);
+int cgpu_machine_object_is_held(struct cgpu_machine *machine, uint32_t object); /* by this process */
 int cgpu_machine_object_retain(struct cgpu_machine *machine, uint32_t object);
 void cgpu_machine_object_release(struct cgpu_machine *machine, uint32_t object);
 /* Map it at ADDRESS (MAP_FIXED) or anywhere (NULL); MAP_FAILED. */

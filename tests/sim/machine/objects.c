@@ -89,13 +89,16 @@ place(struct cgpu_machine *machine, struct state_object *object, uint64_t bytes)
 }
 
 static int
-create_locked(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes, uint32_t number)
+create_locked(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes, uint32_t number, int convert)
 {
     struct state *state = machine->state;
     struct state_object *object = &state->objects[number];
-    if (cgpu_machine_reserve(machine, gpu, bytes) != CGPU_MACHINE_OK ||
+    if ((!convert && cgpu_machine_reserve(machine, gpu, bytes) != CGPU_MACHINE_OK) ||
         place(machine, object, bytes) != CGPU_MACHINE_OK) {
         return CGPU_MACHINE_ENOMEMORY;
+    }
+    if (convert) {
+        state->processes[machine->slot].used_bytes[gpu] -= bytes;
     }
     cgpu_machine_file_lock(machine->fd, STATE_OBJECT_BYTE + number, F_RDLCK, 0);
     object->gpu = gpu;
@@ -107,9 +110,8 @@ create_locked(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes, uint32
     return CGPU_MACHINE_OK;
 }
 
-int
-cgpu_machine_object_create(struct cgpu_machine *machine, uint32_t index, uint64_t bytes,
-                           uint32_t *object)
+static int
+create(struct cgpu_machine *machine, uint32_t index, uint64_t bytes, uint32_t *object, int convert)
 {
     if (index >= machine->visible_count || machine->slot < 0) {
         return CGPU_MACHINE_EINVAL;
@@ -119,12 +121,32 @@ cgpu_machine_object_create(struct cgpu_machine *machine, uint32_t index, uint64_
     for (uint32_t i = 0; i < STATE_OBJECTS; i++) {
         if (!machine->state->objects[i].in_use) {
             *object = i;
-            status = create_locked(machine, machine->visible[index], bytes, i);
+            status = create_locked(machine, machine->visible[index], bytes, i, convert);
             break;
         }
     }
     cgpu_machine_unlock(machine);
     return status;
+}
+
+int
+cgpu_machine_object_create(struct cgpu_machine *machine, uint32_t index, uint64_t bytes,
+                           uint32_t *object)
+{
+    return create(machine, index, bytes, object, 0);
+}
+
+int
+cgpu_machine_object_convert(struct cgpu_machine *machine, uint32_t index, uint64_t bytes,
+                            uint32_t *object)
+{
+    return create(machine, index, bytes, object, 1);
+}
+
+int
+cgpu_machine_object_is_held(struct cgpu_machine *machine, uint32_t object)
+{
+    return object < STATE_OBJECTS && machine->references[object] > 0;
 }
 
 int

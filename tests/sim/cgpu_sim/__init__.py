@@ -1,0 +1,13 @@
+"""A simulated NVIDIA driver: ``libcuda.so.1`` and ``libnvidia-ml.so.1`` for machines without a GPU.
+
+``make_driver_dir`` writes a *driver directory*: the two libraries, the machine that they share and one
+file per GPU that stands for its device node. Programs use it through ``LD_LIBRARY_PATH``, ``cgpu-run
+--driver-dir`` or a container into which it is mounted.
+"""
+
+from __future__ import annotations
+
+from cgpu_sim.directory import make_driver_dir
+from cgpu_sim.machine import TESLA_T4, Fault, Gpu, inject
+
+__all__ = ["TESLA_T4", "Fault", "Gpu", "inject", "make_driver_dir"]

@@ -1,0 +1,94 @@
+"""The simulated machine as Python describes it. Its file is written by the library itself."""
+
+from __future__ import annotations
+
+import ctypes
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIBRARIES = Path(__file__).resolve().parent / "_lib"
+
+
+class Gpu(NamedTuple):
+    """One GPU. What is not given is that of a Tesla T4."""
+
+    name: str = "Tesla T4"
+    mib: int = 15109
+    uuid: str | None = None
+    context_mib: int = 105
+    reserved_mib: int = 0
+    capability: tuple[int, int] = (7, 5)
+    sm_count: int = 40
+
+
+TESLA_T4 = Gpu()
+
+
+class Fault(NamedTuple):
+    """What the ``nth`` call from now of an entry point whose name starts with ``call`` does.
+
+    It waits ``delay_us``, and then is killed, or returns ``result`` (a CUresult; 0: goes on as usual).
+    """
+
+    call: str
+    nth: int = 1
+    result: int = 0
+    delay_us: int = 0
+    kill: bool = False
+    repeat: bool = False
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL(str(LIBRARIES / "libcuda.so.1"))
+
+
+def _describe(gpu: Gpu, unique: str) -> str:
+    major, minor = gpu.capability
+    return (
+        f"gpu\nname {gpu.name}\nuuid {unique}\nmib {gpu.mib}\ncontext_mib {gpu.context_mib}\n"
+        f"reserved_mib {gpu.reserved_mib}\ncapability_major {major}\ncapability_minor {minor}\n"
+        f"sm_count {gpu.sm_count}\n"
+    )
+
+
+def gpu_uuid(path: Path, index: int) -> str:
+    """The UUID of GPU ``index`` of the machine at ``path`` unless one is given: always the same."""
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, f'{path}#{index}')}"
+
+
+def create(path: Path, gpus: Sequence[Gpu], cuda_version: int, driver_version: str) -> None:
+    """Write the machine file at ``path``, open to every user.
+
+    Raises:
+        ValueError: The library does not accept the description.
+    """
+    text = f"cuda_version {cuda_version}\ndriver_version {driver_version}\n"
+    for index, gpu in enumerate(gpus):
+        text += _describe(gpu, gpu.uuid or gpu_uuid(path, index))
+    status = _library().cgpu_sim_create(bytes(path), text.encode())
+    if status != 0:
+        raise ValueError(f"cannot make the simulated machine {path} (status {status})")
+
+
+def inject(path: Path, fault: Fault) -> None:
+    """Tell the machine at ``path`` (its file, or the driver directory) to fail.
+
+    Raises:
+        ValueError: There is no machine, or it has too many faults pending.
+    """
+    machine = path / "machine" if path.is_dir() else path
+    status = _library().cgpu_sim_inject(
+        bytes(machine),
+        fault.call.encode(),
+        fault.nth,
+        fault.result,
+        fault.delay_us,
+        int(fault.kill),
+        int(fault.repeat),
+    )
+    if status != 0:
+        raise ValueError(f"cannot inject a fault into {machine} (status {status})")

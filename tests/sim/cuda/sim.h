@@ -1,0 +1,474 @@
+/*
+ * The simulated libcuda.so.1: what its files share.
+ *
+ * One process-wide lock is held inside every entry point (SIM_API takes it); what blocks drops it
+ * meanwhile. Device memory is host memory, so a device pointer is an address of this process.
+ */
+#ifndef CGPU_SIM_CUDA_H
+#define CGPU_SIM_CUDA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "machine.h"
+
+enum sim_result {
+#define RESULT(value, name, text) name = value,
+#include "results.def"
+#undef RESULT
+};
+
+enum {
+    SIM_GRANULE = 2 << 20, /* physical memory comes in pieces of 2 MiB */
+    SIM_SMALL = 1 << 20,   /* requests up to this share such a piece */
+    SIM_MAX_LIMITS = 8,
+    SIM_CONTEXT_STACK = 64,
+};
+
+#define SIM_STREAM_LEGACY ((struct sim_stream *)1)
+#define SIM_STREAM_PER_THREAD ((struct sim_stream *)2)
+
+/* ---- entry points (api.c) ---- */
+
+int sim_enter(const char *name); /* 0 with the lock held, or the result to return without it */
+void sim_leave(void);
+void sim_unlock_for_wait(void); /* around what blocks */
+void sim_lock_after_wait(void);
+void sim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int sim_unsupported(const char *name); /* logs; CUDA_ERROR_NOT_SUPPORTED */
+struct cgpu_machine *sim_machine(void);
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+
+/* Defines the exported NAME around the body that follows. */
+#define SIM_API(name, parameters, arguments) \
+    static int do_##name parameters;         \
+    SIM_WRAPPER(name, name, parameters, arguments, NULL) \
+    static int do_##name parameters
+
+/* Likewise, and its per-thread variant, in which the stream NULL is the thread's own. */
+#define SIM_API_PER_THREAD(name, suffix, parameters, arguments) \
+    static int do_##name parameters;                            \
+    SIM_WRAPPER(name, name, parameters, arguments, SIM_STREAM_LEGACY) \
+    SIM_WRAPPER(name##suffix, name, parameters, arguments, SIM_STREAM_PER_THREAD) \
+    static int do_##name parameters
+
+#define SIM_WRAPPER(name, target, parameters, arguments, stream_for_null) \
+    SIM_EXPORT int name parameters;                 \
+    int name parameters                             \
+    {                                               \
+        int result = sim_enter(#name);              \
+        if (result == CUDA_SUCCESS) {               \
+            sim_null_stream = (stream_for_null);    \
+            result = do_##target arguments;         \
+            sim_leave();                            \
+        }                                           \
+        return result;                              \
+    }
+
+extern __thread struct sim_stream *sim_null_stream; /* what stream NULL means in this call */
+
+/* ---- objects: everything with a handle (object.c) ---- */
+
+enum sim_kind {
+    SIM_CONTEXT = 1,
+    SIM_STREAM,
+    SIM_EVENT,
+    SIM_MODULE,
+    SIM_FUNCTION,
+    SIM_LIBRARY,
+    SIM_KERNEL,
+    SIM_ARRAY,
+    SIM_MIPMAP,
+    SIM_POOL,
+    SIM_PHYSICAL,
+    SIM_GRAPH,
+    SIM_NODE,
+    SIM_EXEC,
+    SIM_LINK,
+    SIM_TEXTURE,
+    SIM_USER_OBJECT,
+};
+
+struct sim_object {
+    uint32_t kind;
+    struct sim_context *owner; /* context that takes it along; NULL: none */
+    struct sim_object *hash_next, *previous, *next;
+};
+
+void *sim_object_new(enum sim_kind kind, size_t size, struct sim_context *owner);
+void *sim_object_find(enum sim_kind kind, const void *handle); /* NULL: not one */
+void sim_object_delete(void *object);
+void *sim_object_next(enum sim_kind kind, const void *after); /* over all of a kind; NULL starts and ends */
+
+/* ---- devices (device.c, visible.c) ---- */
+
+struct sim_device {
+    uint32_t ordinal;       /* as CUDA counts */
+    uint32_t machine_index; /* as the machine counts */
+    const struct cgpu_machine_gpu *facts;
+    struct sim_context *primary;
+    uint32_t primary_references;
+    uint32_t primary_flags;
+    struct sim_pool *default_pool, *pool;
+    uint64_t graph_used, graph_used_high, graph_reserved, graph_reserved_high;
+    uint64_t last_item; /* of this process's queue on the GPU */
+};
+
+int sim_devices_find(void); /* at cuInit; CUDA_ERROR_NO_DEVICE */
+struct sim_device *sim_device(int ordinal);
+uint32_t sim_device_count(void);
+int sim_visible_parse(const char *text, uint32_t *order, uint32_t *count);
+int sim_take(struct sim_device *device, uint64_t bytes); /* CUDA_ERROR_OUT_OF_MEMORY */
+void sim_give(struct sim_device *device, uint64_t bytes);
+
+/* ---- contexts (context.c, primary.c) ---- */
+
+struct sim_context {
+    struct sim_object object;
+    struct sim_device *device;
+    uint64_t id;
+    uint32_t flags;
+    int alive, is_primary;
+    uint32_t attached; /* cuCtxAttach */
+    uint64_t bytes;    /* of device memory, local memory included */
+    uint64_t local_bytes;
+    size_t limits[SIM_MAX_LIMITS];
+    int cache_config, shared_config;
+    uint32_t peers; /* bit per device */
+    struct sim_stream *legacy;
+    struct sim_chunk *chunks; /* shared by small allocations, those with room first */
+};
+
+int sim_context_current(struct sim_context **out); /* CUDA_ERROR_INVALID_CONTEXT, .._IS_DESTROYED */
+int sim_context_create(struct sim_device *device, uint32_t flags, struct sim_context **out);
+void sim_context_destroy(struct sim_context *context);
+void sim_context_push(struct sim_context *context);
+void sim_context_wait(struct sim_context *context);
+int sim_device_of_context(struct sim_device **device);
+
+/* ---- memory (region.c, heap.c) ---- */
+
+enum sim_region_kind {
+    SIM_LINEAR = 1,
+    SIM_POOLED,
+    SIM_GRAPH_MEMORY,
+    SIM_MAPPED, /* part of an address reservation */
+    SIM_MANAGED,
+    SIM_HOST,
+    SIM_REGISTERED,
+    SIM_IMPORTED,
+    SIM_GLOBAL, /* a module's variable */
+};
+
+/* A range of addresses that the driver knows. */
+struct sim_region {
+    uint64_t base, bytes;
+    uint32_t kind;
+    uint32_t flags; /* host allocations */
+    uint64_t id;
+    uint64_t taken; /* device bytes to give back with it */
+    struct sim_context *context;
+    struct sim_device *device;
+    struct sim_chunk *chunk;       /* small linear */
+    struct sim_pool *pool;         /* pooled */
+    struct sim_physical *physical; /* mapped */
+    uint64_t physical_offset;
+    uint32_t access; /* mapped: 0 none, 1 read, 3 read and write */
+    uint32_t shared; /* imported: object number + 1 */
+};
+
+struct sim_region *sim_region_add(uint64_t base, uint64_t bytes, enum sim_region_kind kind);
+struct sim_region *sim_region_find(uint64_t address);
+void sim_region_remove(struct sim_region *region); /* forget; memory is the caller's */
+struct sim_region *sim_region_of(struct sim_context *context); /* any that belongs to it */
+struct sim_region *sim_imported_find(uint32_t shared);         /* import of object number + 1 */
+int sim_region_is_device(uint64_t address, uint64_t bytes); /* wholly known device memory */
+uint64_t sim_round(uint64_t bytes);                         /* up to SIM_GRANULE */
+uint64_t sim_pages_map(uint64_t bytes, uint64_t alignment, int low); /* 0: none */
+void sim_pages_unmap(uint64_t base, uint64_t bytes);
+
+/* Taken bytes, or with this bit the number of the machine's object that the pages have become. */
+#define SIM_SHARED_PAGES (1ull << 63)
+void sim_pages_return(struct sim_device *device, uint64_t taken);
+/* The whole pages that an allocation lies in, and what was taken for them. */
+uint64_t *sim_pages_of(struct sim_region *region, uint64_t *base, uint64_t *bytes);
+uint64_t *sim_chunk_pages(struct sim_chunk *chunk, uint64_t *base);
+
+int sim_linear_alloc(struct sim_context *context, uint64_t bytes, int low, struct sim_region **out);
+void sim_linear_free(struct sim_region *region);
+int sim_region_free(struct sim_region *region); /* any kind, as cuMemFree */
+int sim_small_alloc(struct sim_context *context, uint64_t bytes, int low, struct sim_chunk **chunk,
+                    uint64_t *address);
+void sim_small_free(struct sim_context *context, struct sim_chunk *chunk, uint64_t address,
+                    uint64_t bytes);
+
+/* ---- arrays (array.c) ---- */
+
+struct sim_array {
+    struct sim_object object;
+    size_t width, height, depth;
+    uint32_t format, channels, flags, element_bytes;
+    uint64_t base, bytes, taken;
+    struct sim_mipmap *mipmap; /* level of one: owns nothing */
+};
+
+void sim_array_free(struct sim_array *array);
+void sim_mipmap_free(struct sim_mipmap *mipmap);
+
+/* ---- pools (pool.c) ---- */
+
+struct sim_pool {
+    struct sim_object object;
+    struct sim_device *device;
+    uint64_t used, used_high, reserved, reserved_high, threshold, maximum;
+    int reuse[3];
+    int is_default, destroyed;
+    uint32_t location, handle_types;
+};
+
+int sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t bytes, uint64_t *out);
+void sim_pool_free(struct sim_region *region);
+void sim_pools_trim(struct sim_device *device);    /* at synchronisation */
+void sim_pools_release(struct sim_device *device); /* with the last context */
+struct sim_pool *sim_pool_default(struct sim_device *device);
+
+/* ---- virtual memory (vmm.c) ---- */
+
+struct sim_physical {
+    struct sim_object object;
+    struct sim_device *device; /* NULL: host memory */
+    uint64_t bytes;
+    uint32_t handles;  /* references by handle */
+    uint32_t mappings; /* and by mapping */
+    uint32_t shared;   /* object number + 1; 0: this process only */
+    uint32_t handle_types;
+    uint32_t location_type, location_id;
+    uint64_t backing; /* of host or private memory: pages kept while mapped nowhere */
+    int fd;           /* memfd of private memory */
+};
+
+/* ---- code (image.c, module.c, library.c) ---- */
+
+struct sim_global {
+    char *name;
+    uint64_t bytes;
+    int managed;
+};
+
+struct sim_image {
+    char **kernels;
+    uint32_t *kernel_flags;
+    size_t kernel_count;
+    struct sim_global *globals;
+    size_t global_count;
+    uint64_t bytes;
+};
+
+int sim_image_parse(const void *data, struct sim_image *image);
+int sim_image_read_file(const char *path, void **data);
+void sim_image_free(struct sim_image *image);
+
+struct sim_function {
+    struct sim_object object;
+    struct sim_module *module;
+    char *name;
+    uint64_t duration_ns;
+    int attributes[16];
+    uint32_t block[3], shared_bytes; /* legacy launches */
+    struct sim_function *next;
+};
+
+struct sim_module {
+    struct sim_object object;
+    struct sim_image image;
+    struct sim_function *functions;
+    uint64_t taken;
+    uint64_t *addresses; /* of the image's globals */
+};
+
+int sim_module_load(struct sim_context *context, const void *data, struct sim_module **out);
+void sim_module_unload(struct sim_module *module);
+int sim_module_function(struct sim_module *module, const char *name, struct sim_function **out);
+int sim_module_global(struct sim_module *module, const char *name, uint64_t *address, size_t *bytes);
+struct sim_function *sim_function_of(void *handle); /* CUfunction, or CUkernel in this context */
+
+/* ---- streams and events (stream.c, event.c, progress.c) ---- */
+
+struct sim_capture; /* capture.c */
+
+struct sim_stream {
+    struct sim_object object;
+    uint64_t id;
+    uint32_t flags;
+    int priority;
+    uint64_t last_item;
+    uint64_t last_action; /* number of its newest deferred action */
+    int is_legacy;
+    unsigned long thread; /* owner of a per-thread stream */
+    struct sim_capture *capture;
+    struct sim_node **heads; /* of the capture in this stream */
+    size_t head_count;
+};
+
+struct sim_event {
+    struct sim_object object;
+    uint32_t flags;
+    int recorded;
+    struct sim_device *device;
+    uint64_t item, action;
+    uint64_t time_ns; /* 0: not known yet */
+    uint64_t capture_id; /* 0: last recorded in no capture */
+    struct sim_node **heads;
+    size_t head_count;
+};
+
+int sim_stream_find(void *handle, struct sim_stream **out); /* in the current context; NULL too */
+void sim_stream_free(struct sim_stream *stream);
+void sim_stream_wait(struct sim_stream *stream);
+int sim_stream_done(struct sim_stream *stream);
+void sim_stream_submit(struct sim_stream *stream, uint64_t duration_ns, int is_copy);
+void sim_item_wait(struct sim_device *device, uint64_t item);
+void sim_event_free(struct sim_event *event);
+void sim_event_harvest(struct sim_device *device);
+void sim_event_record(struct sim_event *event, struct sim_stream *stream);
+void sim_event_depend(struct sim_stream *stream, struct sim_event *event);
+
+/* What the CPU does when a stream gets there. */
+void sim_action_add(struct sim_stream *stream, void (*run)(void *argument, uint64_t value),
+                    void *argument, uint64_t value);
+void sim_action_wait(uint64_t number);
+int sim_action_done(uint64_t number);
+
+/* ---- operations: what can be put on a stream or into a graph (operation.c, copy.c) ---- */
+
+struct sim_copy { /* layout of CUDA_MEMCPY3D_v2 */
+    size_t src_x, src_y, src_z, src_lod;
+    uint32_t src_type;
+    const void *src_host;
+    uint64_t src_device;
+    struct sim_array *src_array;
+    void *src_reserved;
+    size_t src_pitch, src_height;
+    size_t dst_x, dst_y, dst_z, dst_lod;
+    uint32_t dst_type;
+    void *dst_host;
+    uint64_t dst_device;
+    struct sim_array *dst_array;
+    void *dst_reserved;
+    size_t dst_pitch, dst_height;
+    size_t width, height, depth;
+};
+
+struct sim_fill { /* layout of CUDA_MEMSET_NODE_PARAMS_v1 */
+    uint64_t dst;
+    size_t pitch;
+    uint32_t value, element_size;
+    size_t width, height;
+};
+
+struct sim_kernel_call { /* layout of CUDA_KERNEL_NODE_PARAMS_v1 */
+    void *function;
+    uint32_t grid[3], block[3], shared_bytes;
+    void **parameters, **extra;
+};
+
+struct sim_host_call { /* layout of CUDA_HOST_NODE_PARAMS_v1 */
+    void (*function)(void *data);
+    void *data;
+};
+
+enum sim_operation_type { /* values of CUgraphNodeType */
+    SIM_OP_KERNEL = 0,
+    SIM_OP_COPY,
+    SIM_OP_FILL,
+    SIM_OP_HOST,
+    SIM_OP_GRAPH,
+    SIM_OP_EMPTY,
+    SIM_OP_WAIT_EVENT,
+    SIM_OP_RECORD_EVENT,
+    SIM_OP_ALLOC = 10,
+    SIM_OP_FREE,
+    SIM_OP_MEMORY = 12, /* write value */
+};
+
+struct sim_operation {
+    enum sim_operation_type type;
+    union {
+        struct sim_kernel_call kernel;
+        struct sim_copy copy;
+        struct sim_fill fill;
+        struct sim_host_call host;
+        struct sim_event *event;
+        struct sim_graph *child;
+        struct {
+            uint64_t address, bytes;
+            uint8_t pool_properties[88];
+        } memory; /* alloc and free */
+        struct {
+            uint64_t address, value;
+            uint32_t size;
+        } write;
+    };
+};
+
+int sim_operation_check(const struct sim_operation *operation);
+int sim_operation_run(const struct sim_operation *operation, struct sim_stream *stream);
+/* Run it on the stream, or, while that captures, add it to the graph. */
+int sim_stream_do(void *stream_handle, const struct sim_operation *operation);
+/* The same for a call that returns when the work is done; STREAM is the null stream. */
+int sim_stream_do_and_wait(const struct sim_operation *operation);
+
+int sim_copy_check(const struct sim_copy *copy);
+void sim_copy_run(const struct sim_copy *copy);
+uint64_t sim_copy_duration(const struct sim_copy *copy);
+int sim_fill_check(const struct sim_fill *fill);
+void sim_fill_run(const struct sim_fill *fill);
+
+/* ---- capture and graphs (capture.c, graph.c, exec.c) ---- */
+
+struct sim_node {
+    struct sim_object object;
+    struct sim_graph *graph;
+    struct sim_operation operation;
+    struct sim_node **dependencies;
+    size_t dependency_count;
+    struct sim_node *next, *original; /* in the graph; in the graph it was cloned from */
+    uint64_t mark;
+    int enabled;
+};
+
+struct sim_graph {
+    struct sim_object object;
+    struct sim_node *first, *last;
+    size_t node_count;
+    int is_child; /* owned by a node */
+    int has_memory_nodes, instantiated;
+};
+
+int sim_capture_forbids(void); /* a call that is unsafe during capture: 0 or 900, capture invalidated */
+/* May work be put on the stream? *CAPTURING: it goes into the graph. */
+int sim_capture_enqueue(struct sim_stream *stream, int *capturing);
+int sim_capture_add(struct sim_stream *stream, const struct sim_operation *operation);
+int sim_capture_touch(struct sim_stream *stream); /* synchronise, query: 900 and invalid if it captures */
+int sim_capture_touch_context(struct sim_context *context);
+int sim_capture_record(struct sim_stream *stream, struct sim_event *event);
+int sim_capture_join(struct sim_stream *stream, struct sim_event *event, int *handled);
+void sim_capture_forget(struct sim_stream *stream);
+struct sim_graph *sim_capture_graph(struct sim_stream *stream);
+int sim_capture_is_live(uint64_t capture_id);
+
+struct sim_graph *sim_graph_new(void);
+void sim_graph_free(struct sim_graph *graph);
+int sim_graph_add(struct sim_graph *graph, struct sim_node *const *dependencies, size_t count,
+                  const struct sim_operation *operation, struct sim_node **out);
+int sim_graph_clone(struct sim_graph *graph, struct sim_graph **out);
+size_t sim_graph_order(struct sim_graph *graph, struct sim_node **out); /* topological */
+int sim_graph_memory_node(struct sim_context *context, uint64_t bytes, struct sim_operation *operation);
+int sim_graph_memory_activate(struct sim_region *region);
+void sim_graph_memory_retain(uint64_t address);
+void sim_graph_memory_release(uint64_t address);
+void sim_graph_memory_free(struct sim_region *region);
+void sim_graph_memory_trim(struct sim_device *device);
+
+#endif

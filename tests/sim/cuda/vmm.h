@@ -1,0 +1,16 @@
+/* What the two files of virtual memory management share. */
+#ifndef CGPU_SIM_VMM_H
+#define CGPU_SIM_VMM_H
+
+#include "sim.h"
+
+enum {
+    SIM_LOCATION_DEVICE = 1,
+    SIM_LOCATION_HOST,
+    SIM_LOCATION_HOST_NUMA,
+    SIM_LOCATION_HOST_NUMA_CURRENT,
+};
+
+void sim_physical_release(struct sim_physical *physical); /* frees it if nothing refers to it */
+
+#endif

@@ -195,6 +195,7 @@ die_inside(void *argument)
     CHECK(cgpu_lock_take(ledger, 0) == CGPU_OK);
     ledger->file->slots[ledger->slot].used[0] += 5000;
     ledger->file->gpus[0].used += shared->bytes;
+    CHECK(cgpu_lock_take(ledger, 1) == CGPU_OK); /* on a GPU where it holds nothing */
     say_ready(shared);
     raise(SIGKILL);
 }
@@ -235,7 +236,7 @@ TEST(a_lock_that_died_with_its_holder_does_not_outlive_the_slot)
 
     CHECK(check_wait(check_fork(die_inside, &shared)) == 128 + SIGKILL);
     next = check_attach(shared.path); /* reaps; the lock's word named a slot that is free now */
-    CHECK(ledger->file->gpus[0].lock == 0);
+    CHECK(ledger->file->gpus[0].lock == 0 && ledger->file->gpus[1].lock == 0);
     CHECK(cgpu_ledger_charge(next, 0, CAP, CAP, 0, &charged) == CGPU_OK);
     cgpu_ledger_detach(next);
     cgpu_ledger_detach(ledger);

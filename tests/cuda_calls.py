@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p
+from pathlib import Path
 from typing import Any
 
 from cgpu_native import Ledger
@@ -57,6 +58,14 @@ def used(gpu: int = 0) -> int:
         return ledger.used(gpu)
 
 
+def truth() -> int:
+    """Bytes of the current GPU that the driver itself says are taken, by whomever."""
+    real = ctypes.CDLL(str(Path(os.environ["CGPU_PROXY"]).parent.parent / "real" / "libcuda.so.1"))
+    available, total = c_size_t(), c_size_t()
+    check(real.cuMemGetInfo_v2(byref(available), byref(total)))
+    return total.value - available.value
+
+
 def descriptor(width: int, height: int, depth: int = 0, flags: int = 0) -> Any:
     """A three-dimensional array descriptor of four 32-bit floats a texel."""
     return (c_uint64 * 5)(width, height, depth, 4 << 32 | 0x20, flags)
@@ -84,5 +93,5 @@ def show(*values: object) -> None:
 __all__ = [
     "MIB", "alloc", "byref", "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "check",
     "context", "cuda", "descriptor", "free", "left", "lookup", "memory", "set_fault",
-    "show", "used",
+    "show", "truth", "used",
 ]  # fmt: skip

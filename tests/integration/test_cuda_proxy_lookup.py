@@ -68,10 +68,10 @@ def base(routes: Path, tmp_path: Path) -> Base:
     return lay_out(tmp_path / "base", routes.parent / "libcuda.so.1", stub_gpus(100 * MIB))
 
 
-def _routes(routes: Path, base: Base) -> list[str]:
+def _routes(routes: Path, base: Base, **env: str) -> list[str]:
     done = subprocess.run(
         [routes, base.proxy],
-        env={"LD_LIBRARY_PATH": str(base.path / "lib"), "CGPU_LOG": "off"},
+        env={"LD_LIBRARY_PATH": str(base.path / "lib"), "CGPU_LOG": "off", **env},
         capture_output=True,
         text=True,
         check=True,
@@ -98,4 +98,18 @@ def test_mem_1_every_route_to_an_allocation_is_capped(routes: Path, base: Base) 
             "lookup v2 per-thread",
             "lookup of the lookup",
         )
+    ]
+
+
+def test_lookups_give_our_function_whoever_else_exports_its_name(
+    routes: Path, base: Base, tmp_path: Path
+) -> None:
+    """A preloaded library may put itself before us; it does not get into our table."""
+    source = tmp_path / "other.c"
+    source.write_text("int cuMemAlloc_v2(void); int cuMemAlloc_v2(void) { return 77; }\n")
+    other = compile_c(source, tmp_path / "other.so", "-shared", "-fPIC")
+    answers = _routes(routes, base, LD_PRELOAD=str(other))
+    assert answers[0] == "linked 77"
+    assert [line for line in answers if line.startswith("lookup")] == [
+        f"lookup{how} 2" for how in ("", " per-thread", " v2", " v2 per-thread", " of the lookup")
     ]

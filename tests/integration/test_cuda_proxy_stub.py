@@ -119,7 +119,9 @@ def test_pitched_memory_is_charged_by_the_pitch_that_the_driver_chose(base: Base
         show(before - left())
         check(free(address.value))
         show(before - left(), ask(170 * 1024), cuda.stub_live(), before - left())
-        show(ask(1 << 60), before - left())
+        overflowing = cuda.cuMemAllocPitch_v2(
+            byref(address), byref(pitch), c_size_t(512), c_size_t(1 << 55), 4)
+        show(overflowing, before - left())
         """
     )
     assert outcome.out == ["1024000", "0 2 0 0", "2 0"]
@@ -245,6 +247,21 @@ def test_mem_1_a_tool_that_the_driver_loads_in_cuinit_is_capped_as_well(base: Ba
     assert outcome.out == ["True 2", str(CAP - CONTEXT)]
 
 
+def test_mem_1_what_a_tool_looks_up_inside_a_hooked_call_is_swapped_too(base: Base) -> None:
+    """MEM-1: the recursion guard lets calls pass, never look-ups."""
+    outcome = base.check(
+        """
+        found = []
+        tool = ctypes.CFUNCTYPE(None)(lambda: found.append(lookup("cuMemAlloc", 12000)[1]))
+        check(cuda.cuInit(0))
+        cuda.stub_inject(tool)
+        check(cuda.cuCtxCreate_v3(byref(c_void_p()), None, 0, 0, 0))
+        show(found == [ctypes.cast(cuda.cuMemAlloc_v2, c_void_p).value])
+        """
+    )
+    assert outcome.out == ["True"]
+
+
 def test_the_host_can_let_newer_entry_points_pass(make_base: Callable[[int], Base]) -> None:
     outcome = make_base(PASS_UNKNOWN).check("show(lookup('cuMemTakeShiny', 14000)[0])")
     assert (outcome.out, outcome.log) == (["0"], "")
@@ -361,6 +378,55 @@ def test_a_primary_context_costs_once_and_goes_with_its_last_reference(base: Bas
         """
     )
     assert outcome.out == [str(n * MIB) for n in (10, 10, 15, 15, 0, 11, 0)]
+
+
+def test_a_second_reference_to_a_primary_context_needs_no_room(base: Base) -> None:
+    """MEM-6: no false refusal."""
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        handle = c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        check(cuda.cuCtxSetCurrent(handle))
+        check(alloc(left())[0])
+        show(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        """
+    )
+    assert outcome.out == ["0"]
+
+
+def test_a_reset_gives_everything_back_even_if_the_context_is_active_again(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        handle = c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        check(cuda.cuCtxSetCurrent(handle))
+        check(alloc(MIB)[0])
+        set_fault("inactive after reset")
+        check(cuda.cuDevicePrimaryCtxReset_v2(0))
+        show(used())
+        check(alloc(MIB)[0])
+        show(used())
+        """
+    )
+    assert outcome.out == ["0", str(CONTEXT + MIB)]
+
+
+def test_a_context_at_the_address_of_a_dead_one_is_charged_to_its_own_gpu(base: Base) -> None:
+    """What a thread remembers about a context does not outlive it."""
+    outcome = base.check(
+        """
+        first = context(0)
+        check(alloc(MIB)[0])
+        check(cuda.cuCtxDestroy_v2(first))
+        second = c_void_p()
+        check(cuda.cuCtxCreate_v2(byref(second), 0, 1))
+        check(alloc(3 * MIB)[0])
+        show(first.value == second.value, used(0), used(1))
+        """
+    )
+    assert outcome.out == [f"True 0 {CONTEXT + 3 * MIB}"]
 
 
 def test_a_green_context_costs_its_primary_context_only(base: Base) -> None:

@@ -43,7 +43,7 @@ stub_live(void)
     return live;
 }
 
-/* Like the driver with CUDA_INJECTION64_PATH: a tool runs inside cuInit. */
+/* Like the driver with CUDA_INJECTION64_PATH and callbacks: a tool runs inside cuInit and cuCtxCreate_v3. */
 static void (*injected)(void);
 
 void
@@ -140,6 +140,9 @@ int
 cuCtxCreate_v3(struct context **context, void *affinity, int count, unsigned int flags, int device)
 {
     (void)affinity, (void)count, (void)flags;
+    if (injected != NULL) {
+        injected();
+    }
     return create(context, device, "cuCtxCreate_v3");
 }
 
@@ -183,7 +186,7 @@ cuDevicePrimaryCtxRelease_v2(int device)
 int
 cuDevicePrimaryCtxReset_v2(int device)
 {
-    primary_active[device] = 0;
+    primary_active[device] = fails("inactive after reset");
     return SUCCESS;
 }
 

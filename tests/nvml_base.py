@@ -30,6 +30,7 @@ class Gpu(NamedTuple):
     name: str = "Tesla T4"
     mib: int = T4_MIB
     number: int = 0
+    reserved_mib: int = 0
 
     @property
     def uuid(self) -> str:
@@ -45,7 +46,10 @@ def make_machine(path: Path, gpus: Sequence[Gpu]) -> Path:
     """A driver directory with the simulated NVML, the machine and its device nodes."""
     path.mkdir(parents=True)
     shutil.copy(SIMULATED, path)
-    lines = [f"gpu\nname {gpu.name}\nuuid {gpu.uuid}\nmib {gpu.mib}\n" for gpu in gpus]
+    lines = [
+        f"gpu\nname {gpu.name}\nuuid {gpu.uuid}\nmib {gpu.mib}\nreserved_mib {gpu.reserved_mib}\n"
+        for gpu in gpus
+    ]
     library = ctypes.CDLL(str(SIMULATED))
     assert library.cgpu_sim_create(os.fsencode(path / "machine"), "".join(lines).encode()) == 0
     for gpu in gpus:

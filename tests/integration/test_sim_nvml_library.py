@@ -15,7 +15,7 @@ pytestmark = pytest.mark.integration
 
 FUNCTIONS = ROOT / "tests" / "sim" / "nvml" / "functions.def"
 OF_THE_MACHINE = {"cgpu_sim_create", "cgpu_sim_inject"}
-TWO = (Gpu(), Gpu("NVIDIA A10", 22731, 1))
+TWO = (Gpu(), Gpu("NVIDIA A10", 22731, 1, reserved_mib=400))
 
 
 @pytest.fixture(scope="module")
@@ -71,14 +71,24 @@ def test_errors_are_those_of_the_real_library(view: View) -> None:
         "print(code(n.nvmlDeviceGetHandleByUUID, 'GPU-0'), code(n.nvmlDeviceGetFanSpeed, gpu))\n"
         "small = c.create_string_buffer(4)\n"
         "name = n._nvmlGetFunctionPointer('nvmlDeviceGetName')\n"
-        "print(name(gpu, small, 4), name(None, small, 4))\n"
+        "print(name(gpu, small, 4), name(None, small, 4), name(c.c_void_p(8), small, 4))\n"
         "n.nvmlShutdown(); print(code(n.nvmlDeviceGetCount), code(n.nvmlShutdown))\n"
     )
     assert lines == [
         "NVMLError_NotFound NVMLError_NotSupported",
-        "7 2",
+        "7 2 2",
         "NVMLError_Uninitialized NVMLError_Uninitialized",
     ]
+
+
+def test_reserved_memory_counts_as_used_in_v1_and_stands_apart_in_v2(view: View) -> None:
+    lines = view.python(
+        "gpu = n.nvmlDeviceGetHandleByIndex(1)\n"
+        "for v in (None, n.nvmlMemory_v2):\n"
+        "    m = n.nvmlDeviceGetMemoryInfo(gpu, v)\n"
+        "    print([b >> 20 for b in (m.total, getattr(m, 'reserved', 0), m.used, m.free)])\n"
+    )
+    assert lines == ["[22731, 0, 400, 22331]", "[22731, 400, 0, 22331]"]
 
 
 def test_initialisation_is_counted(view: View) -> None:

@@ -31,7 +31,8 @@ sim_enter_device(const char *call, struct nvml_device *device, const void *out,
     if (result) {
         return result;
     }
-    if (out == NULL || device == NULL || device < devices || device > sim_device(device->index)) {
+    if (out == NULL || device < devices ||
+        device >= devices + cgpu_machine_gpu_count(sim_machine())) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     *gpu = cgpu_machine_gpu(sim_machine(), device->index);

@@ -74,11 +74,14 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
         raise CgpuError("--mem is missing: expected the share of memory, such as --mem 6/15")
     if not helps and not program:
         raise CgpuError("no program to run", hint="see cgpu-run --help")
+    mem = values.get("mem", "")
+    if not helps and "/" not in mem:
+        raise CgpuError(f"--mem {shown(mem)}: expected PART/WHOLE in GiB, such as 6/15")
     policy = values.get("policy")
     if policy is not None and (len(policy) != 1 or policy not in _POLICIES):
         raise CgpuError(f"--policy {shown(policy)}: expected a whole number from 0 to 6")
     return Options(
-        mem=values.get("mem", ""),
+        mem=mem,
         weight=values.get("weight"),
         high_prio="high-prio" in values,
         policy=None if policy is None else int(policy),
@@ -92,14 +95,8 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
 
 
 def variables(options: Options) -> dict[str, str]:
-    """The container environment that asks for the same, so that one set of rules judges both.
-
-    Raises:
-        CgpuError: ``--mem`` is not two parts with a slash between them.
-    """
-    part, slash, whole = options.mem.partition("/")
-    if not slash:
-        raise CgpuError(f"--mem {shown(options.mem)}: expected PART/WHOLE in GiB, such as 6/15")
+    """The container environment that asks for the same, so that one set of rules judges both."""
+    part, _, whole = options.mem.partition("/")
     optional = {WEIGHT: options.weight, VISIBLE: options.gpus}
     given = {name: value for name, value in optional.items() if value is not None}
     prio = {HIGH_PRIO: "1"} if options.high_prio else {}

@@ -1,0 +1,87 @@
+"""The command line of cgpu-run, and its refusals in its own words (SPEC CLI-2)."""
+
+from __future__ import annotations
+
+import pytest
+
+from cgpu_cli.options import in_options, parse, variables
+from cgpu_env import CgpuError, Gpu, parse_request
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+GPUS = [Gpu(i, f"GPU-0000000{i}-1111-2222-3333-444444444444", 15109 * MIB) for i in range(4)]
+
+
+def refusal(*arguments: str) -> str:
+    """The sentence with which a command line is refused, wherever that happens."""
+    try:
+        options = parse([*arguments, "--", "true"])
+    except CgpuError as error:
+        return str(error)
+    try:
+        parse_request(variables(options), GPUS)
+    except CgpuError as error:
+        return in_options(str(error), options)
+    raise AssertionError("not refused")
+
+
+def test_options_become_the_variables_of_a_container() -> None:
+    words = "--mem 3,1/15 --weight 4 --high-prio --gpus 1,0 -- prog --mem x".split()
+    options = parse(words)
+    assert variables(options) == {
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "3,1",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_SCHD_WEIGHT": "4",
+        "ALIYUN_COM_GPU_HIGH_PRIO": "1",
+        "ALIYUN_COM_GPU_VISIBLE_DEVICES": "1,0",
+    }
+    assert options.program == ["prog", "--mem", "x"]
+
+
+def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
+    assert parse(["--mem=6/15", "prog", "--weight", "2"]).program == ["prog", "--weight", "2"]
+    assert parse(["--mem=6/15", "--", "--weight"]).program == ["--weight"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ("--mem 6", "--mem 6: expected PART/WHOLE in GiB, such as 6/15"),
+        ("--mem 16/15", "--mem 16/15: 16 GiB is more than the 15 GiB given as the whole"),
+        ("--mem x/15", "--mem x/15: expected whole GiB such as 6, or a comma list such as 3,1"),
+        ("--mem 6/-15", "--mem 6/-15: expected whole GiB of at least 1 such as 6"),
+        ("--mem 1,2,3,4,5/15", "--mem 1,2,3,4,5/15: 5 values, but 4 GPUs are visible"),
+        ("--mem 6/15/2", "--mem 6/15/2: expected whole GiB"),
+        ("--mem 6/15 --weight 0", "--weight 0: expected a whole number from 1 to 20"),
+        ("--mem 6/15 --weight=21", "--weight 21: expected a whole number from 1 to 20"),
+        ("--mem 6/15 --gpus 7", "--gpus 7: no GPU 7 here; this node has GPUs 0, 1, 2, 3"),
+        ("--mem 6/15 --gpus 1,1", "--gpus 1,1: 1 names GPU 1 a second time"),
+        ("--mem 6/15 --policy 7", "--policy 7: expected a whole number from 0 to 6"),
+        ("--mem 6/15 --policy 01", "--policy 01: expected a whole number from 0 to 6"),
+        ("--mem 6/15 --policy=", "--policy : expected a whole number from 0 to 6"),
+        ("--memory 6/15", "unknown option --memory"),
+        ("-m 6/15", "unknown option -m"),
+        ("--high-prio=1 --mem 6/15", "unknown option --high-prio=1"),
+        ("--weight 2", "--mem is missing"),
+        ("--mem \x1b[31m", "--mem \\x1b[31m: expected PART/WHOLE"),
+    ],
+)
+def test_a_refusal_names_the_option_the_value_and_what_is_allowed(
+    arguments: str, sentence: str
+) -> None:
+    """ENV-9."""
+    said = refusal(*arguments.split(" "))
+    assert said.startswith(sentence)
+    assert "ALIYUN" not in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("words", [["--mem"], ["--mem", "6/15"], ["--mem", "6/15", "--"], []])
+def test_an_incomplete_command_line_is_refused(words: list[str]) -> None:
+    with pytest.raises(CgpuError, match="missing|no program"):
+        parse(words)
+
+
+def test_help_needs_nothing_else() -> None:
+    assert parse(["--help"]).help

@@ -1,0 +1,133 @@
+"""What cgpu-smi says about containers and sessions (SPEC CLI-3)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cgpu_native
+from cgpu_cli import smi
+from cgpu_cli.usage import Usage, read_usage
+from cgpu_env import GpuShare, Request
+from cgpu_hook.liveness import start_time
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.registry import Owner, Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
+TOTAL = 15109 * MIB
+CAPS = (TOTAL * 6 // 15, TOTAL * 9 // 15)
+
+
+@pytest.fixture
+def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
+    """A container on both GPUs that holds 100 MiB of the second, and an idle session."""
+    gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
+    node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, 0, overcommit=False)
+    monkeypatch.setattr("cgpu_cli.usage.load_node", lambda *_: node)
+    registry = Registry(str(tmp_path))
+    owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+    both = tuple(GpuShare(i, UUIDS[i], CAPS[i]) for i in (1, 0))
+    request = Request(both, 3, high_priority=True)
+    command = ["python", "train.py", "\x1b]0;title\x07"]
+    directory = registry.admit("0123456789abcdef", "container", request, node, owner, command)
+    one = Request((GpuShare(0, UUIDS[0], MIB),), 1, high_priority=False)
+    registry.admit("run-1", "session", one, node, owner, ["sleep", "9"])
+    with cgpu_native.Ledger.attach(f"{directory}/ledger") as ledger:
+        ledger.charge(0, CAPS[1], 100 * MIB)
+        yield read_usage(str(tmp_path), None)
+
+
+def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage) -> None:
+    """CLI-3: the schema that programs rely on."""
+    said = json.loads(json.dumps(usage.as_json()))
+    assert said["driver_version"] == "535.0"
+    assert said["gpus"][1] == {
+        "index": 1,
+        "uuid": UUIDS[1],
+        "name": "Tesla T4",
+        "memory_bytes": TOTAL,
+        "promised_bytes": CAPS[1],
+        "used_bytes": 100 * MIB,
+        "max_inst": 20,
+        "free_weight": 17,
+    }
+    assert said["gpus"][0]["promised_bytes"] == CAPS[0] + MIB
+    assert said["gpus"][0]["free_weight"] == 16
+    first, second = said["containers"]
+    assert first == {
+        "id": "0123456789abcdef",
+        "kind": "container",
+        "command": ["python", "train.py", "\x1b]0;title\x07"],
+        "weight": 3,
+        "high_priority": True,
+        "policy": 6,
+        "gpus": [
+            {
+                "index": 1,
+                "uuid": UUIDS[1],
+                "memory_bytes": CAPS[1],
+                "used_bytes": 100 * MIB,
+                "processes": [{"pid": os.getpid(), "used_bytes": 100 * MIB}],
+            },
+            {
+                "index": 0,
+                "uuid": UUIDS[0],
+                "memory_bytes": CAPS[0],
+                "used_bytes": 0,
+                "processes": [],
+            },
+        ],
+    }
+    assert (second["id"], second["kind"]) == ("run-1", "session")
+
+
+def test_the_table_shows_what_is_used_of_what_is_allowed(
+    usage: Usage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    smi.show(usage)
+    said = capsys.readouterr().out
+    assert re.search(r"\| 0123456789ab +\| container +\| +3! \| 100MiB / 9065MiB +\| +1 \|", said)
+    assert re.search(r"\| run-1 +\| session +\| +1 \| +0MiB / 1MiB +\| +0 \| sleep 9", said)
+    assert "2 of 20 containers, weight 4 of 20, 6044MiB of 15109MiB promised" in said
+    assert max(map(len, said.splitlines())) <= 80
+
+
+def test_what_a_container_calls_itself_cannot_drive_the_terminal(
+    usage: Usage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """REL-5."""
+    smi.show(usage)
+    assert "\x1b" not in capsys.readouterr().out
+
+
+def test_a_ledger_that_its_container_ruined_is_shown_as_empty(tmp_path: Path, usage: Usage) -> None:
+    """REL-5: a container can ruin its own figures only."""
+    ledger = tmp_path / "containers" / "0123456789abcdef" / "ledger"
+    ledger.unlink()  # the fixture's own process has the old one mapped
+    ledger.write_bytes(b"nonsense")
+    again = read_usage(str(tmp_path), None)
+    assert [gpu.used_bytes for use in again.uses for gpu in use.gpus] == [0, 0, 0]
+    assert len(again.uses) == len(usage.uses)
+
+
+@pytest.mark.parametrize("arguments", [["--state-dir", "/proc/nowhere"], ["--wrong"]])
+def test_a_refusal_is_exit_status_two(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cgpu-smi", *arguments])
+    with pytest.raises(SystemExit) as end:
+        smi.main()
+    assert end.value.code == 2
+    assert capsys.readouterr().out == ""

@@ -200,7 +200,11 @@ cgpu_array_destroy(CUresult (*real)(CUarray), CUarray array)
 {
     struct cgpu_holding holding;
     bool held = cgpu_charge_take(CGPU_KIND_ARRAY, (uint64_t)(uintptr_t)array, &holding);
-    return cgpu_charge_settle(held ? &holding : NULL, real(array));
+    CUresult status = cgpu_charge_settle(held ? &holding : NULL, real(array));
+    if (status == CUDA_SUCCESS) {
+        cgpu_physical_array_gone((uint64_t)(uintptr_t)array);
+    }
+    return status;
 }
 
 CUresult
@@ -236,5 +240,9 @@ cgpu_array_destroy_mipmapped(CUresult (*real)(CUmipmappedArray), CUmipmappedArra
 {
     struct cgpu_holding holding;
     bool held = cgpu_charge_take(CGPU_KIND_MIPMAPPED, (uint64_t)(uintptr_t)array, &holding);
-    return cgpu_charge_settle(held ? &holding : NULL, real(array));
+    CUresult status = cgpu_charge_settle(held ? &holding : NULL, real(array));
+    if (status == CUDA_SUCCESS) {
+        cgpu_physical_array_gone((uint64_t)(uintptr_t)array);
+    }
+    return status;
 }

@@ -4,7 +4,7 @@
 enum { SMALL_UNIT = 512, SMALL_LIMIT = 1 << 20 };
 
 CUresult
-cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged)
+cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged)
 {
     *charged = 0;
     if (!cgpu_state_is_attached()) {
@@ -14,8 +14,29 @@ cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged)
                                        padding, charged) == CGPU_OK) {
         return CUDA_SUCCESS;
     }
-    cgpu_log_memory(gpu, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult
+cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged)
+{
+    CUresult status = cgpu_charge_try(gpu, bytes, padding, charged);
+    if (status == CUDA_ERROR_OUT_OF_MEMORY && cgpu_reclaim(gpu, bytes)) {
+        status = cgpu_charge_try(gpu, bytes, padding, charged);
+    }
+    if (status == CUDA_ERROR_OUT_OF_MEMORY) {
+        cgpu_log_memory(gpu, bytes);
+    }
+    return status;
+}
+
+void
+cgpu_charge_force(int32_t gpu, uint64_t bytes)
+{
+    uint64_t charged;
+    if (gpu >= 0 && cgpu_state_is_attached()) {
+        (void)cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, UINT64_MAX, bytes, 0, &charged);
+    }
 }
 
 void

@@ -20,6 +20,16 @@ typedef struct CUstream_st *CUstream;
 typedef struct CUarray_st *CUarray;
 typedef struct CUmipmappedArray_st *CUmipmappedArray;
 typedef struct CUdevResourceDesc_st *CUdevResourceDesc;
+typedef struct CUmemPoolHandle_st *CUmemoryPool;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUgraphNode_st *CUgraphNode;
+typedef struct CUgraphExec_st *CUgraphExec;
+typedef struct CUevent_st *CUevent;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUkern_st *CUkernel;
+typedef unsigned long long CUmemGenericAllocationHandle;
 
 enum {
     CUDA_SUCCESS = 0,
@@ -92,7 +102,7 @@ struct cgpu_array_requirements {
 };
 
 /* CUmemLocationType and CUmemAllocationType values, and the properties of physical memory. */
-enum { CU_LOCATION_DEVICE = 1, CU_ALLOCATION_PINNED = 1 };
+enum { CU_LOCATION_DEVICE = 1, CU_ALLOCATION_PINNED = 1, CU_ALLOCATION_MANAGED = 2 };
 
 struct cgpu_mem_location {
     int type;
@@ -111,6 +121,66 @@ struct cgpu_mem_properties {
     } flags;
 };
 
+struct cgpu_pool_properties {
+    int type;
+    int handle_types;
+    struct cgpu_mem_location location;
+    void *win32_security;
+    size_t maximum;
+    unsigned short usage;
+    unsigned char reserved[54];
+};
+
+/* CUmemPool_attribute, CUgraphMem_attribute */
+enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
+enum { CU_GRAPH_MEMORY_RESERVED_CURRENT = 2 };
+
+/* Streams with a fixed handle; CUstreamCaptureStatus and CUstreamCaptureMode values. */
+#define CU_STREAM_LEGACY_DEFAULT ((CUstream)1)
+#define CU_STREAM_PER_THREAD_DEFAULT ((CUstream)2)
+enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
+
+/* CUmemAllocationHandleType, CUarrayMapInfo */
+enum { CU_HANDLE_POSIX_FD = 1 };
+enum { CU_MAP_OPERATION_MAP = 1 };
+
+struct cgpu_array_map {
+    int resource_type;
+    uint64_t resource; /* array or mipmapped array */
+    int subresource_type;
+    uint64_t subresource[4];
+    int operation;
+    int handle_type;
+    uint64_t handle;
+    uint64_t offset;
+    unsigned int device_mask, flags, reserved[2];
+};
+
+/* CUgraphNodeType, CUgraphNodeParams, CUDA_MEM_ALLOC_NODE_PARAMS */
+enum { CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_CONDITIONAL = 13 };
+
+struct cgpu_node_alloc {
+    struct cgpu_pool_properties pool;
+    const void *access;
+    size_t access_count, bytes;
+    CUdeviceptr address;
+};
+
+struct cgpu_node_parameters {
+    int type;
+    int reserved[3];
+    struct cgpu_node_alloc alloc; /* if the type says so; there are other types */
+};
+
+/* CUpointer_attribute, CUfunction_attribute */
+enum { CU_POINTER_IS_MANAGED = 8 };
+enum { CU_FUNCTION_LOCAL_BYTES = 3 };
+
+_Static_assert(sizeof(struct cgpu_pool_properties) == 88, "CUmemPoolProps is 88 bytes");
+_Static_assert(sizeof(struct cgpu_array_map) == 96, "CUarrayMapInfo is 96 bytes");
+_Static_assert(offsetof(struct cgpu_array_map, operation) == 56, "its operation is at 56");
+_Static_assert(sizeof(struct cgpu_node_alloc) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS is 120 bytes");
+_Static_assert(offsetof(struct cgpu_node_parameters, alloc) == 16, "node parameters begin at 16");
 _Static_assert(sizeof(struct cgpu_array3d_descriptor) == 40, "CUDA_ARRAY3D_DESCRIPTOR is 40 bytes");
 _Static_assert(sizeof(struct cgpu_mem_properties) == 32, "CUmemAllocationProp is 32 bytes");
 

@@ -35,6 +35,7 @@
 
 #include "driver.h"
 #include "holdings.h"
+#include "kinds.h"
 #include "ledger.h"
 #include "limits.h"
 
@@ -46,7 +47,14 @@ enum cgpu_kind {
     CGPU_KIND_CONTEXT,       /* extra: cuCtxAttach count */
     CGPU_KIND_GREEN,         /* handle: CUgreenCtx, extra: device */
     CGPU_KIND_GREEN_CONTEXT, /* handle: CUcontext made from a green context, which is its owner */
-    CGPU_KIND_GROWTH         /* handle: context + enum cgpu_growth, extra: the default it grows from */
+    CGPU_KIND_GROWTH,        /* handle: context + enum cgpu_growth, extra: the default it grows from */
+    CGPU_KIND_PHYSICAL,      /* handle: serial, extra: references by handles and mappings */
+    CGPU_KIND_HANDLE,        /* handle: of physical memory, extra: count << 40 | serial */
+    CGPU_KIND_ARRAY_MAPPING, /* handle: mix of array and serial, owner: array, extra: serial */
+    CGPU_KIND_EXEC,          /* handle: executable graph that allocates, extra: see graph.c */
+    CGPU_KIND_MODULE,        /* extra: unused */
+    CGPU_KIND_LIBRARY,       /* handle: see module.c */
+    CGPU_KIND_FUNCTION       /* handle: function seen, extra: its module or kernel */
 };
 
 /* hooks.h generates: struct cgpu_real and the exports from hooks.def. */
@@ -56,7 +64,7 @@ enum cgpu_kind {
 
 enum { CGPU_MAX_DEVICES = 64, CGPU_NO_GPU = -1 };
 
-/* One page that reads as zeros in a forked child: there nothing is attached. */
+/* Pages that read as zeros in a forked child: there nothing is attached. */
 struct cgpu_state {
     pthread_mutex_t lock;     /* attaching, and filling `devices` */
     pthread_mutex_t contexts; /* making and destroying contexts */
@@ -67,6 +75,7 @@ struct cgpu_state {
     uint64_t granularity[CGPU_MAX_GPUS]; /* of physical memory, by place in the limits */
     CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by place in the limits */
     int8_t devices[CGPU_MAX_DEVICES];    /* 0: not asked yet, -1: not in the limits, else place + 1 */
+    struct cgpu_kinds kinds;
 };
 
 extern struct cgpu_state *cgpu_state;          /* NULL: could not be set up */
@@ -113,6 +122,12 @@ struct cgpu_pending {
 /* Charge BYTES, and as much of PADDING as fits. OUT_OF_MEMORY (with a log line) if they do not fit. */
 CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged);
 void cgpu_charge_release(int32_t gpu, uint64_t bytes);
+
+/* The same, but a refusal is neither logged nor answered by reclaiming: for use under a lock of kinds.h. */
+CUresult cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged);
+
+/* Charge what the driver took already and cannot be made to give back: over the cap if need be. */
+void cgpu_charge_force(int32_t gpu, uint64_t bytes);
 
 /* The padding that goes with BYTES on GPU: up to 512 bytes, or up to the driver's granularity for more than 1 MiB. */
 uint64_t cgpu_charge_padding(int32_t gpu, uint64_t bytes);

@@ -1,0 +1,83 @@
+/*
+ * Linear memory given to cuMemFreeAsync: the driver takes it back when the stream is next synchronised, so that long
+ * it stays charged. Memory from a pool goes back to its pool, whose reserve is what is charged (pool.c).
+ */
+#include "shim.h"
+
+static struct cgpu_kinds *
+kinds(void)
+{
+    return &cgpu_state->kinds;
+}
+
+/* The entry for what is freed in STREAM on GPU; NULL: the table is full. */
+static struct cgpu_async_freed *
+entry(CUstream stream, CUcontext context, int32_t gpu)
+{
+    struct cgpu_async_freed *free_one = NULL;
+    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+        struct cgpu_async_freed *freed = &kinds()->freed[i];
+        if (freed->bytes == 0) {
+            free_one = free_one != NULL ? free_one : freed;
+        } else if (freed->stream == stream && freed->context == context && freed->gpu == gpu) {
+            return freed;
+        }
+    }
+    if (free_one != NULL) {
+        *free_one = (struct cgpu_async_freed){.stream = stream, .context = context, .gpu = gpu};
+    }
+    return free_one;
+}
+
+static void
+keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
+{
+    CUcontext context = NULL;
+    cgpu_real.cuCtxGetCurrent(&context);
+    pthread_mutex_lock(&kinds()->pools);
+    struct cgpu_async_freed *freed = entry(stream, context, (int32_t)holding->gpu);
+    if (freed != NULL) {
+        freed->bytes += holding->bytes;
+        __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+    if (freed == NULL) { /* too many streams at once: rather too early than never */
+        cgpu_charge_give_back(holding);
+    }
+}
+
+void
+cgpu_async_free_settle(CUstream stream, CUcontext context)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+        struct cgpu_async_freed *freed = &kinds()->freed[i];
+        if (freed->bytes != 0 &&
+            ((stream != NULL && freed->stream == stream) || (context != NULL && freed->context == context))) {
+            cgpu_charge_release(freed->gpu, freed->bytes);
+            freed->bytes = 0;
+        } else if (freed->bytes != 0) {
+            __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
+        }
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+}
+
+CUresult
+cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstream stream)
+{
+    struct cgpu_holding holding;
+    if (!cgpu_charge_take(CGPU_KIND_LINEAR, dptr, &holding)) {
+        return real(dptr, stream);
+    }
+    CUresult status = real(dptr, stream);
+    if (status != CUDA_SUCCESS) {
+        cgpu_charge_restore(&holding);
+        return status;
+    }
+    if (stream == NULL) {
+        stream = real == cgpu_real.cuMemFreeAsync_ptsz ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
+    }
+    keep_until_synchronised(&holding, stream);
+    return status;
+}

@@ -1,0 +1,187 @@
+/*
+ * Device memory that outlives or exceeds what one call asked for: pools, physical memory, graph memory, code.
+ *
+ * Each kind has its own lock in struct cgpu_kinds. Locks are never nested, with one exception: whoever holds the lock
+ * of contexts or of code may be refused, and then cgpu_reclaim takes the others, one after the other. So under a
+ * kind's own lock memory is charged with cgpu_charge_try, which reclaims nothing.
+ */
+#ifndef CGPU_CUDA_KINDS_H
+#define CGPU_CUDA_KINDS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "driver.h"
+#include "limits.h"
+
+enum { CGPU_MAX_POOLS = 1024, CGPU_MAX_EXPORTS = 4096, CGPU_MAX_ASYNC_FREED = 64 };
+
+enum cgpu_pool_flag {
+    CGPU_POOL_FREE = 1,    /* costs no device memory of ours: in host memory, or another process pays */
+    CGPU_POOL_CREATED = 2, /* by cuMemPoolCreate: can be destroyed */
+    CGPU_POOL_DOOMED = 4   /* destroyed, but not empty yet */
+};
+
+/* A memory pool, charged by what it has reserved. */
+struct cgpu_pool {
+    CUmemoryPool handle; /* NULL: free entry */
+    uint64_t charged;
+    uint64_t threshold; /* what the driver keeps reserved at synchronisation */
+    int32_t gpu;
+    uint32_t flags;
+    CUdevice device;
+};
+
+/* Linear memory freed in a stream: the driver has it until that stream is synchronised. */
+struct cgpu_async_freed {
+    CUstream stream;
+    CUcontext context;
+    uint64_t bytes;
+    int32_t gpu;
+};
+
+/* A descriptor that keeps physical memory alive while it is open here. */
+struct cgpu_export {
+    uint64_t allocation; /* serial; 0: free entry */
+    uint64_t device, inode, special;
+    int fd;
+};
+
+/* Where physical memory is mapped; sorted by base, none overlap. */
+struct cgpu_mapping {
+    uint64_t base;
+    uint64_t bytes;
+    uint64_t allocation; /* serial; 0: imported, another process pays */
+};
+
+struct cgpu_kinds {
+    pthread_mutex_t pools;
+    pthread_mutex_t physical;
+    pthread_mutex_t graphs;
+    pthread_mutex_t code;
+
+    uint32_t may_shrink;  /* some pool, or asynchronously freed memory: look at synchronisation */
+    uint32_t pool_bound;  /* entries in use lie below */
+    struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
+
+    uint32_t lingering;   /* allocations that only open descriptors keep alive */
+    uint32_t array_mappings;
+    uint32_t export_bound;
+    uint64_t last_serial;
+    struct cgpu_mapping *mappings;
+    uint64_t mapping_count, mapping_capacity;
+
+    uint32_t memory_execs; /* executable graphs with nodes that allocate */
+    uint32_t graph_memory; /* there was one: some device may reserve memory for graphs */
+    uint32_t trims;        /* graph memory was given back so often */
+    uint64_t graph_charged[CGPU_MAX_GPUS];
+    int32_t graph_device[CGPU_MAX_GPUS]; /* CUdevice + 1 */
+
+    struct cgpu_pool pool[CGPU_MAX_POOLS];
+    struct cgpu_export exports[CGPU_MAX_EXPORTS];
+};
+
+/* ---- reclaim.c ---- */
+
+/*
+ * A request on GPU was refused: give back what is charged and no longer held, and let go of what is only kept for
+ * reuse. True if there is room for BYTES now (another thread may have made it). Called with no kind's lock held.
+ */
+bool cgpu_reclaim(int32_t gpu, uint64_t bytes);
+
+/* Give back what is charged and no longer held. One load each when there is nothing of the kind. */
+void cgpu_reclaim_settle(void);
+
+/* Until restored, calls of this thread do not spoil a stream capture. */
+int cgpu_reclaim_relax(void);
+void cgpu_reclaim_restore(int mode);
+
+/* ---- pool.c ---- */
+
+/* Under the lock of pools. NULL: not seen before; no free entry. */
+struct cgpu_pool *cgpu_pool_find(CUmemoryPool handle);
+struct cgpu_pool *cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags);
+
+/* Under the lock of pools: what the driver says of POOL (0 if it does not say). */
+uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute);
+
+/* Under the lock of pools: give back what POOL has released since. */
+void cgpu_pool_measure(struct cgpu_pool *pool);
+void cgpu_pool_measure_all(void);
+
+/* Release what pools on GPU only keep for reuse, then measure. */
+void cgpu_pool_trim(int32_t gpu);
+
+/* Does managed memory hide behind this allocation type? If so, NOT_SUPPORTED and a log line. */
+CUresult cgpu_pool_refuse_managed(int allocation_type, const char *name);
+
+/* ---- async_free.c ---- */
+
+/* Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT. Needs may_shrink. */
+void cgpu_async_free_settle(CUstream stream, CUcontext context);
+
+/* ---- mapping.c: under the lock of physical memory ---- */
+
+bool cgpu_mapping_add(uint64_t base, uint64_t bytes, uint64_t allocation);
+const struct cgpu_mapping *cgpu_mapping_at(uint64_t address);
+/* Forget the mapping that begins at BASE and copy it out. */
+bool cgpu_mapping_take(uint64_t base, struct cgpu_mapping *out);
+
+/* ---- physical.c ---- */
+
+/* Under the lock of physical memory. Serial behind HANDLE; 0: not ours. */
+uint64_t cgpu_physical_of(uint64_t handle);
+void cgpu_physical_keep(uint64_t allocation); /* one more reference */
+void cgpu_physical_drop(uint64_t allocation); /* one less; the last one gives the charge back */
+bool cgpu_physical_alias(uint64_t handle, uint64_t allocation); /* HANDLE is one more reference */
+
+/* Take the lock of physical memory and give back what no descriptor keeps alive any more. */
+void cgpu_physical_settle(void);
+
+/* Under the lock: the same for one allocation. */
+void cgpu_physical_settle_one(uint64_t allocation);
+
+/* An array is gone, and with it what was mapped into it. */
+void cgpu_physical_array_gone(uint64_t array);
+
+/* ---- share.c: under the lock of physical memory ---- */
+
+/* Is some descriptor of ALLOCATION still open here? */
+bool cgpu_share_is_open(uint64_t allocation);
+
+/* ---- graph_memory.c ---- */
+
+/* An executable graph allocates memory: from now on follow what the devices reserve for graphs. */
+void cgpu_graph_memory_follow(void);
+
+/*
+ * Bring the accounts to what is reserved for graphs now. FORCE: over the cap if need be. Otherwise OUT_OF_MEMORY, with
+ * the GPU and what it lacks, and that GPU's account unchanged.
+ */
+struct cgpu_graph_lack {
+    int32_t gpu;
+    uint64_t bytes;
+};
+CUresult cgpu_graph_memory_measure(bool force, struct cgpu_graph_lack *lack);
+
+/* Release the graph memory of GPU that no running graph uses, then measure. */
+void cgpu_graph_memory_trim(int32_t gpu);
+
+/* Give back what is not reserved any more. */
+void cgpu_graph_memory_settle(void);
+
+/* ---- image.c ---- */
+
+struct cgpu_image {
+    uint64_t bytes; /* of the image itself; 0: unknown */
+    bool managed;   /* declares a managed variable */
+};
+
+/* Look through the code at DATA, whose bounds only its own headers tell. */
+void cgpu_image_scan(const void *data, struct cgpu_image *image);
+
+/* The same for the file at PATH. */
+void cgpu_image_scan_file(const char *path, struct cgpu_image *image);
+
+#endif

@@ -1,0 +1,86 @@
+/*
+ * Synchronisation, where the driver lets go of what pools do not keep and of what was freed in streams.
+ *
+ * The driver documents stream, event and context synchronisation as these points; queries are none. A process without
+ * such memory pays one load.
+ */
+#include "shim.h"
+
+/* Called after a successful synchronisation; STREAM or CONTEXT is what was synchronised. */
+static void
+settle(CUstream stream, CUcontext context)
+{
+    struct cgpu_kinds *kinds = cgpu_state != NULL ? &cgpu_state->kinds : NULL;
+    /* relaxed: it only says that looking is worth while. */
+    if (kinds == NULL || __atomic_load_n(&kinds->may_shrink, __ATOMIC_RELAXED) == 0 ||
+        !cgpu_state_is_attached()) {
+        return;
+    }
+    __atomic_store_n(&kinds->may_shrink, 0, __ATOMIC_RELAXED);
+    cgpu_async_free_settle(stream, context);
+    pthread_mutex_lock(&kinds->pools);
+    cgpu_pool_measure_all();
+    pthread_mutex_unlock(&kinds->pools);
+}
+
+static CUstream
+of(CUstream stream, bool per_thread)
+{
+    if (stream != NULL) {
+        return stream;
+    }
+    return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
+}
+
+CUresult
+cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
+{
+    CUresult status = real(stream);
+    if (status == CUDA_SUCCESS) {
+        settle(of(stream, real == cgpu_real.cuStreamSynchronize_ptsz), NULL);
+    }
+    return status;
+}
+
+/* The handle of a stream that is gone may come again: what was freed in it goes with it. */
+CUresult
+cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
+{
+    CUresult status = real(stream);
+    if (status == CUDA_SUCCESS) {
+        settle(stream, NULL);
+    }
+    return status;
+}
+
+CUresult
+cgpu_sync_event(CUresult (*real)(CUevent), CUevent event)
+{
+    CUresult status = real(event);
+    if (status == CUDA_SUCCESS) {
+        settle(NULL, NULL);
+    }
+    return status;
+}
+
+CUresult
+cgpu_sync_context(CUresult (*real)(void *), void *unused)
+{
+    CUcontext context = NULL;
+    CUresult status = real(unused);
+    if (status == CUDA_SUCCESS) {
+        cgpu_real.cuCtxGetCurrent(&context);
+        settle(NULL, context);
+    }
+    return status;
+}
+
+CUresult
+cgpu_sync_context_v2(CUresult (*real)(CUcontext), CUcontext context)
+{
+    CUresult status = real(context);
+    if (status == CUDA_SUCCESS) {
+        settle(NULL, context);
+    }
+    return status;
+}

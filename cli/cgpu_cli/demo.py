@@ -21,8 +21,6 @@ from cgpu_hook.paths import open_state
 if TYPE_CHECKING:
     import argparse
 
-SIMULATED = "Tesla T4:15109"
-
 
 class Demo:
     """Let two programs share one GPU, simulated if there is none, and show what each sees."""
@@ -90,8 +88,7 @@ def driver_directory(folder: Path) -> str:
     except CgpuError:
         from cgpu_sim import make_driver_dir
 
-        print(f"No NVIDIA driver on this machine: simulating one GPU, {SIMULATED} MiB.")
-        make_driver_dir(folder, [SIMULATED])
-        return os.fspath(folder)
+        print("No NVIDIA driver on this machine: simulating a Tesla T4 of 15109 MiB.")
+        return os.fspath(make_driver_dir(folder))
     print(f"NVIDIA driver in {found}.")
     return found

@@ -6,6 +6,7 @@ import argparse
 import json
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_cli.usage import read_usage
@@ -116,7 +117,7 @@ def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
         f"{record.weight}{'!' if record.high_priority else ''}",
         f"{use.used_bytes // _MIB}MiB / {use.memory_bytes // _MIB}MiB",
         str(len(use.processes)),
-        shown(" ".join(record.command)),
+        shown(" ".join([Path(record.command[0]).name, *record.command[1:]])),
     )
 
 

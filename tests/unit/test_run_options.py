@@ -27,7 +27,8 @@ def refusal(*arguments: str) -> str:
 
 
 def test_options_become_the_variables_of_a_container() -> None:
-    words = "--mem 3,1/15 --weight 4 --high-prio --gpus 1,0 -- prog --mem x".split()
+    words = ["--mem", "3,1/15", "--weight", "4", "--high-prio", "--gpus", "1,0"]
+    words += ["--", "prog", "--mem", "x"]
     options = parse(words)
     assert variables(options) == {
         "ALIYUN_COM_GPU_MEM_CONTAINER": "3,1",
@@ -79,7 +80,7 @@ def test_a_refusal_names_the_option_the_value_and_what_is_allowed(
 
 @pytest.mark.parametrize("words", [["--mem"], ["--mem", "6/15"], ["--mem", "6/15", "--"], []])
 def test_an_incomplete_command_line_is_refused(words: list[str]) -> None:
-    with pytest.raises(CgpuError, match="missing|no program"):
+    with pytest.raises(CgpuError, match=r"missing|no program"):
         parse(words)
 
 

@@ -5,8 +5,8 @@
 #include "limits.h"
 
 /*
- * Map the page, read-only: the host changes caps in place, so they are read anew at every use. NULL if it is
- * missing or not one of this release; then nothing may be allocated or shown.
+ * Map the page, read-only: the host changes caps in place, so they are read anew at every use. NULL
+ * if it is missing or not one of this release; then nothing may be allocated or shown.
  */
 const struct cgpu_limits *cgpu_mapped_limits_open(void);
 

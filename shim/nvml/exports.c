@@ -7,10 +7,10 @@
 
 struct cgpu_nvml_real cgpu_nvml_real;
 
-/* Hooks that this thread is in. NVML calls some of its own exports by name, so they come back here. */
+/* Hooks that this thread is in. NVML calls some of its exports by name, so they come back here. */
 static __thread uint32_t depth __attribute__((tls_model("initial-exec")));
 
-/* Stands for a function with any parameters: the caller cleans up arguments in every ABI that NVML runs on. */
+/* Stands for any function: in every ABI that NVML runs on, the caller cleans up arguments. */
 static enum nvml_return
 missing(void)
 {
@@ -25,8 +25,8 @@ resolve(void *library, const char *name, void *slot)
 }
 
 /*
- * Here rather than at the first call: dlopen and dlsym may allocate, hooks may not. The real library is loaded
- * already (DT_NEEDED), so RTLD_NOLOAD only finds it.
+ * Here rather than at the first call: dlopen and dlsym may allocate, hooks may not. The real
+ * library is loaded already (DT_NEEDED), so RTLD_NOLOAD only finds it.
  */
 __attribute__((constructor)) static void
 setup(void)

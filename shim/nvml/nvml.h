@@ -1,7 +1,7 @@
 /*
- * The part of NVML's binary interface that the proxy (and the simulated library) speak: return codes,
- * and the layouts of what the hooked functions fill in. Layouts are those of the drivers' own Python
- * binding (nvidia-ml-py); a test compares the sizes.
+ * The part of NVML's binary interface that the proxy (and the simulated library) speak: return
+ * codes, and the layouts of what the hooked functions fill in. Layouts are those of NVIDIA's own
+ * Python binding (nvidia-ml-py), through which the tests read them.
  */
 #ifndef CGPU_NVML_H
 #define CGPU_NVML_H
@@ -28,7 +28,8 @@ enum {
 };
 
 /* The version field of a versioned struct: its size and revision. */
-#define NVML_STRUCT_VERSION(type, revision) ((uint32_t)(sizeof(type) | ((uint32_t)(revision) << 24)))
+#define NVML_STRUCT_VERSION(type, revision)                                                        \
+    ((uint32_t)(sizeof(type) | ((uint32_t)(revision) << 24)))
 
 struct nvml_device; /* the library's own; nvmlDevice_t is a pointer to it */
 
@@ -87,19 +88,20 @@ struct nvml_named_process {
 };
 
 /*
- * The private table of functions that nvidia-smi takes by TABLE_ID: slot 0 holds its size in bytes, the
- * others functions. Found by handing nvidia-smi 535 and 550 a table whose slots report their calls: the
- * slots used here are the same in both, the table of 550 is longer (251 slots, before 245).
+ * The private table of functions that nvidia-smi takes by TABLE_ID: slot 0 holds its size in bytes,
+ * the others functions. Found by handing nvidia-smi 535 and 550 a table whose slots report their
+ * calls: the slots used here are the same in both, the table of 550 is longer (251 slots, before
+ * 245).
  */
-#define NVML_PRIVATE_TABLE_ID                                                                         \
+#define NVML_PRIVATE_TABLE_ID                                                                      \
     {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4}
 
 enum {
     NVML_SLOT_SIZE = 0,
-    NVML_SLOT_MONITORING = 72,  /* f(device, uint32_t *supported, ...): for nvidia-smi pmon and dmon */
-    NVML_SLOT_COMPUTE = 213,    /* f(device, uint32_t *count, struct nvml_named_process *) */
-    NVML_SLOT_MPS = 214,        /* likewise */
-    NVML_SLOT_GRAPHICS = 215,   /* likewise */
+    NVML_SLOT_MONITORING = 72, /* f(device, uint32_t *supported): for nvidia-smi pmon, dmon */
+    NVML_SLOT_COMPUTE = 213,   /* f(device, uint32_t *count, struct nvml_named_process *) */
+    NVML_SLOT_MPS = 214,       /* likewise */
+    NVML_SLOT_GRAPHICS = 215,  /* likewise */
     NVML_PRIVATE_SLOTS_550 = 251
 };
 

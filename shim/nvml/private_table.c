@@ -1,6 +1,7 @@
 /*
- * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's in which they are the
- * container's. The table grows at its end from driver to driver, so the slots stay where they are.
+ * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's in which
+ * they are the container's. The table grows at its end from driver to driver, so the slots stay
+ * where they are.
  */
 #include <string.h>
 
@@ -12,16 +13,17 @@ enum {
 
 static const uint8_t table_id[16] = NVML_PRIVATE_TABLE_ID;
 static void *table_copy[MOST_SLOTS];
+
 /*
- * What the driver says of DEVICE, with room for nothing. Asked of the public function: how the private ones take
- * a NULL is not known.
+ * What the driver says of DEVICE, with room for nothing. Asked of the public function: how the
+ * private ones take a NULL is not known.
  */
 static enum nvml_return
 probe(struct nvml_device *device, const uint32_t *count)
 {
     uint32_t none = 0;
-    return cgpu_nvml_real.nvmlDeviceGetComputeRunningProcesses_v3(device, count != NULL ? &none : NULL,
-                                                                  NULL);
+    return cgpu_nvml_real.nvmlDeviceGetComputeRunningProcesses_v3(
+        device, count != NULL ? &none : NULL, NULL);
 }
 
 static enum nvml_return

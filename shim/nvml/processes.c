@@ -1,4 +1,4 @@
-/* Lists of processes: the container's own, with the pids it knows them by and what the ledger says they hold. */
+/* Lists of processes: the container's own, under their own pids, with their ledger's figures. */
 #include <stdbool.h>
 #include <string.h>
 
@@ -64,7 +64,8 @@ cgpu_nvml_list_none(enum nvml_return status, uint32_t *count)
 
 /* The real lists are asked with room for nothing: only their status is wanted. */
 enum nvml_return
-cgpu_nvml_compute_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *, struct nvml_process_v1 *),
+cgpu_nvml_compute_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
+                                              struct nvml_process_v1 *),
                      struct nvml_device *device, uint32_t *count, struct nvml_process_v1 *out)
 {
     uint32_t none = 0;
@@ -73,7 +74,8 @@ cgpu_nvml_compute_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *, 
 }
 
 enum nvml_return
-cgpu_nvml_compute_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *, struct nvml_process_v2 *),
+cgpu_nvml_compute_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
+                                              struct nvml_process_v2 *),
                      struct nvml_device *device, uint32_t *count, struct nvml_process_v2 *out)
 {
     uint32_t none = 0;
@@ -82,7 +84,8 @@ cgpu_nvml_compute_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *, 
 }
 
 enum nvml_return
-cgpu_nvml_none_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *, struct nvml_process_v1 *),
+cgpu_nvml_none_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
+                                           struct nvml_process_v1 *),
                   struct nvml_device *device, uint32_t *count, struct nvml_process_v1 *out)
 {
     uint32_t none = 0;
@@ -91,7 +94,8 @@ cgpu_nvml_none_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *, str
 }
 
 enum nvml_return
-cgpu_nvml_none_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *, struct nvml_process_v2 *),
+cgpu_nvml_none_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
+                                           struct nvml_process_v2 *),
                   struct nvml_device *device, uint32_t *count, struct nvml_process_v2 *out)
 {
     uint32_t none = 0;
@@ -99,13 +103,11 @@ cgpu_nvml_none_v2(enum nvml_return (*real)(struct nvml_device *, uint32_t *, str
     return cgpu_nvml_list_none(real(device, count != NULL ? &none : NULL, NULL), count);
 }
 
-enum {
-    MODE_COMPUTE = 0,
-    MODE_ALL = 3
-};
+enum { MODE_COMPUTE = 0, MODE_ALL = 3 };
 
 enum nvml_return
-cgpu_nvml_detail_list(enum nvml_return (*real)(struct nvml_device *, struct nvml_process_detail_list *),
+cgpu_nvml_detail_list(enum nvml_return (*real)(struct nvml_device *,
+                                               struct nvml_process_detail_list *),
                       struct nvml_device *device, struct nvml_process_detail_list *list)
 {
     struct nvml_process_detail_list probe = {
@@ -156,7 +158,8 @@ cgpu_nvml_accounting_pids(enum nvml_return (*real)(struct nvml_device *, uint32_
 enum nvml_return
 cgpu_nvml_accounting_stats(enum nvml_return (*real)(struct nvml_device *, uint32_t,
                                                     struct nvml_accounting_stats *),
-                           struct nvml_device *device, uint32_t pid, struct nvml_accounting_stats *out)
+                           struct nvml_device *device, uint32_t pid,
+                           struct nvml_accounting_stats *out)
 {
     CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
     struct nvml_accounting_stats stats;

@@ -1,14 +1,16 @@
 /*
  * The proxy of libnvidia-ml.so.1: what every hook may use.
  *
- * To add a hook: a row in hooks.def; its body, `enum nvml_return body(enum nvml_return (*real)(...), ...)`; the
- * class HOOK in entry_points.csv; a test. A body first calls the real function, so that an invalid handle, a
- * library that is not initialised or a GPU without the feature is answered by the driver itself; then it puts the
- * container's figures in the place of the GPU's. The guard is in the generated export: calls of the real library
- * into its own exports pass through.
+ * To add a hook: a row in hooks.def; its body, `enum nvml_return body(enum nvml_return
+ * (*real)(...), ...)`; the class HOOK in entry_points.csv; a test. A body first calls the real
+ * function, so that an invalid handle, a library that is not initialised or a GPU without the
+ * feature is answered by the driver itself; then it puts the container's figures in the place of
+ * the GPU's. The guard is in the generated export: calls of the real library into its own exports
+ * pass through.
  *
- * Fails closed: without limits or ledger nothing about memory or processes is shown (NVML_ERROR_UNKNOWN), and
- * nothing about a GPU that is not in the limits (NVML_ERROR_NO_PERMISSION).
+ * Fails closed: without limits or ledger nothing about memory or processes is shown
+ * (NVML_ERROR_UNKNOWN), and nothing about a GPU that is not in the limits
+ * (NVML_ERROR_NO_PERMISSION).
  */
 #ifndef CGPU_NVML_SHIM_H
 #define CGPU_NVML_SHIM_H
@@ -19,7 +21,7 @@
 #include "ledger.h"
 #include "nvml.h"
 
-#define CGPU_EXPORT __attribute__((visibility("protected")))
+#define CGPU_EXPORT      __attribute__((visibility("protected")))
 #define CGPU_EXPAND(...) __VA_ARGS__
 
 enum {
@@ -60,9 +62,11 @@ struct cgpu_nvml_view {
 /* What the container has of DEVICE now. */
 enum nvml_return cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view);
 
-/* Memory for lists: hooks may not call the program's allocator. Given back at the end of the scope. */
+/* Memory for lists: hooks may not call the program's allocator. Given back at the end of the scope.
+ */
 struct cgpu_nvml_scratch {
-    struct cgpu_process processes[CGPU_NVML_PROCESSES]; /* of the container, with memory on the GPU */
+    struct cgpu_process
+        processes[CGPU_NVML_PROCESSES]; /* of the container, with memory on the GPU */
     size_t process_count;
     union {
         struct nvml_process_sample samples[CGPU_NVML_PROCESSES];
@@ -72,29 +76,33 @@ struct cgpu_nvml_scratch {
     };
 };
 
-#define CGPU_NVML_SCRATCH __attribute__((cleanup(cgpu_nvml_scratch_free))) struct cgpu_nvml_scratch *
+#define CGPU_NVML_SCRATCH                                                                          \
+    __attribute__((cleanup(cgpu_nvml_scratch_free))) struct cgpu_nvml_scratch *
 
 /* NULL if there is no memory. */
 struct cgpu_nvml_scratch *cgpu_nvml_scratch_make(void);
 void cgpu_nvml_scratch_free(struct cgpu_nvml_scratch **scratch);
 
 /* The container's processes on DEVICE, in SCRATCH. */
-enum nvml_return cgpu_nvml_own_processes(struct nvml_device *device, struct cgpu_nvml_scratch *scratch);
+enum nvml_return cgpu_nvml_own_processes(struct nvml_device *device,
+                                         struct cgpu_nvml_scratch *scratch);
 
 /* Is PID one of the processes in SCRATCH? */
 int cgpu_nvml_is_own(const struct cgpu_nvml_scratch *scratch, uint32_t pid);
 
 /*
- * NVML's size protocol: *COUNT holds the caller's room, and takes the number of entries. INSUFFICIENT_SIZE if there
- * is not enough room, INVALID_ARGUMENT if OUT is NULL although there would be.
+ * NVML's size protocol: *COUNT holds the caller's room, and takes the number of entries.
+ * INSUFFICIENT_SIZE if there is not enough room, INVALID_ARGUMENT if OUT is NULL although there
+ * would be.
  */
 enum nvml_return cgpu_nvml_fit(uint32_t *count, const void *out, size_t found);
 
 /* ---- processes.c ---- */
 
-/* The body of every compute list: the real answer STATUS stands unless it says that there is, or may be, a list. */
-enum nvml_return cgpu_nvml_list(enum nvml_return status, struct nvml_device *device, uint32_t *count, void *out,
-                                size_t stride);
+/* The body of every compute list. The real answer STATUS stands if it says that there is no list.
+ */
+enum nvml_return cgpu_nvml_list(enum nvml_return status, struct nvml_device *device,
+                                uint32_t *count, void *out, size_t stride);
 
 /* Likewise of the lists that are empty in a container. */
 enum nvml_return cgpu_nvml_list_none(enum nvml_return status, uint32_t *count);

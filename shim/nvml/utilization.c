@@ -1,6 +1,6 @@
 /*
- * Utilisation: what the container's own processes make of the GPU, summed over the driver's figures per process.
- * The driver's figures for the whole GPU would tell one tenant what the others do.
+ * Utilisation: what the container's own processes make of the GPU, summed over the driver's figures
+ * per process. The driver's figures for the whole GPU would tell one tenant what the others do.
  */
 #include <string.h>
 #include <time.h>
@@ -9,7 +9,7 @@
 
 enum {
     WINDOW_US = 1000000,
-    FIRST_UTILIZATION_SAMPLE = 1,   /* nvmlSamplingType_t: 1 to 4 are GPU, memory, encoder, decoder */
+    FIRST_UTILIZATION_SAMPLE = 1, /* nvmlSamplingType_t: 1 to 4 are GPU, memory, encoder, decoder */
     LAST_UTILIZATION_SAMPLE = 4,
     JPEG_SAMPLE = 8,
     OPTICAL_FLOW_SAMPLE = 9
@@ -20,8 +20,8 @@ struct sum {
 };
 
 /*
- * The container's samples newer than LAST_SEEN_US, at the start of SCRATCH. "Not found" is the driver's word for
- * none, and not an error.
+ * The container's samples newer than LAST_SEEN_US, at the start of SCRATCH. "Not found" is the
+ * driver's word for none, and not an error.
  */
 static enum nvml_return
 own_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_scratch *scratch,
@@ -97,43 +97,45 @@ cgpu_nvml_utilization(enum nvml_return (*real)(struct nvml_device *, struct nvml
     return status;
 }
 
+/* Encoder or decoder, whichever PART of SUM is. */
+static enum nvml_return
+codec(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
+      struct nvml_device *device, uint32_t *out, uint32_t *period_us, struct sum *sum,
+      const uint32_t *part)
+{
+    uint32_t gpu;
+    enum nvml_return status = real(device, out != NULL ? &gpu : NULL, period_us);
+    if (status == NVML_SUCCESS) {
+        status = sum_own(device, sum);
+    }
+    if (status == NVML_SUCCESS) {
+        *out = percent(*part);
+    }
+    return status;
+}
+
 enum nvml_return
 cgpu_nvml_encoder(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
                   struct nvml_device *device, uint32_t *out, uint32_t *period_us)
 {
-    uint32_t gpu;
     struct sum sum;
-    enum nvml_return status = real(device, out != NULL ? &gpu : NULL, period_us);
-    if (status == NVML_SUCCESS) {
-        status = sum_own(device, &sum);
-    }
-    if (status == NVML_SUCCESS) {
-        *out = percent(sum.encoder);
-    }
-    return status;
+    return codec(real, device, out, period_us, &sum, &sum.encoder);
 }
 
 enum nvml_return
 cgpu_nvml_decoder(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
                   struct nvml_device *device, uint32_t *out, uint32_t *period_us)
 {
-    uint32_t gpu;
     struct sum sum;
-    enum nvml_return status = real(device, out != NULL ? &gpu : NULL, period_us);
-    if (status == NVML_SUCCESS) {
-        status = sum_own(device, &sum);
-    }
-    if (status == NVML_SUCCESS) {
-        *out = percent(sum.decoder);
-    }
-    return status;
+    return codec(real, device, out, period_us, &sum, &sum.decoder);
 }
 
 enum nvml_return
-cgpu_nvml_process_samples(enum nvml_return (*real)(struct nvml_device *, struct nvml_process_sample *,
-                                                   uint32_t *, uint64_t),
-                          struct nvml_device *device, struct nvml_process_sample *out, uint32_t *count,
-                          uint64_t last_seen_us)
+cgpu_nvml_process_samples(enum nvml_return (*real)(struct nvml_device *,
+                                                   struct nvml_process_sample *, uint32_t *,
+                                                   uint64_t),
+                          struct nvml_device *device, struct nvml_process_sample *out,
+                          uint32_t *count, uint64_t last_seen_us)
 {
     CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
     uint32_t own;

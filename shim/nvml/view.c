@@ -1,9 +1,10 @@
 /*
  * The container's part of a GPU: its cap from the limits, its use from the ledger.
  *
- * What is kept is found once and never changes: the limits page, and which place in it a handle stands for. Both are
- * published by single atomic stores, so no lock is held over a fork. The ledger is opened anew for every question: no
- * descriptor stays behind that the program might close and give another meaning.
+ * What is kept is found once and never changes: the limits page, and which place in it a handle
+ * stands for. Both are published by single atomic stores, so no lock is held over a fork. The
+ * ledger is opened anew for every question: no descriptor stays behind that the program might close
+ * and give another meaning.
  */
 #include <stdbool.h>
 #include <sys/mman.h>
@@ -32,7 +33,8 @@ open_limits(void)
     const struct cgpu_limits *known = __atomic_load_n(&limits, __ATOMIC_ACQUIRE);
     if (known == NULL) {
         known = cgpu_mapped_limits_open();
-        __atomic_store_n(&limits, known, __ATOMIC_RELEASE); /* a race maps it twice, which is harmless */
+        __atomic_store_n(&limits, known,
+                         __ATOMIC_RELEASE); /* a race maps it twice, which is harmless */
     }
     return known;
 }
@@ -207,8 +209,8 @@ cgpu_nvml_own_processes(struct nvml_device *device, struct cgpu_nvml_scratch *sc
         return status;
     }
     LEDGER ledger = open_ledger();
-    if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, scratch->processes, CGPU_NVML_PROCESSES,
-                                                &count) != CGPU_OK) {
+    if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, scratch->processes,
+                                                CGPU_NVML_PROCESSES, &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;
     }
     scratch->process_count = count < CGPU_NVML_PROCESSES ? count : CGPU_NVML_PROCESSES;

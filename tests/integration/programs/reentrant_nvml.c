@@ -1,6 +1,7 @@
 /*
- * An NVML that, like the real one, calls its own exports by name, so that those calls come back through a proxy; that
- * says how often it was entered; and that knows of four processes, 101 to 104, in every list.
+ * An NVML that, like the real one, calls its own exports by name, so that those calls come back
+ * through a proxy; that says how often it was entered; and that knows of four processes, 101 to
+ * 104, in every list.
  */
 #include <stdint.h>
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /*
- * A process that uses a simulated GPU directly, without libcuda: tenant GPU MIB KERNEL_MS. It holds memory, keeps
- * the GPU computing if KERNEL_MS is not 0, says "ready", and stays until its standard input ends. The first kernel is
- * long enough to be seen in the utilisation, which is kept in steps of 100 ms.
+ * A process that uses a simulated GPU directly, without libcuda: tenant GPU MIB KERNEL_MS. It holds
+ * memory, keeps the GPU computing if KERNEL_MS is not 0, says "ready", and stays until its standard
+ * input ends. The first kernel is long enough to be seen in the utilisation, which is kept in steps
+ * of 100 ms.
  */
 #include <poll.h>
 #include <stdio.h>

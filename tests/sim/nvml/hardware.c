@@ -1,4 +1,5 @@
-/* Clocks, temperature, power, error counters: what takes more arguments than a device and a result. */
+/* Clocks, temperature, power, error counters: what takes more arguments than a device and a result.
+ */
 #include "sim.h"
 
 #include <stddef.h>
@@ -14,14 +15,14 @@ enum {
 };
 
 /* Write VALUE, of the type of *OUT, as the answer of the calling function. */
-#define ANSWER(device, out, value)                                                                    \
-    do {                                                                                              \
-        const struct cgpu_machine_gpu *gpu;                                                           \
-        enum nvml_return result = sim_enter_device(__func__, device, out, &gpu);                      \
-        if (!result) {                                                                                \
-            *(out) = (value);                                                                         \
-        }                                                                                             \
-        return result;                                                                                \
+#define ANSWER(device, out, value)                                                                 \
+    do {                                                                                           \
+        const struct cgpu_machine_gpu *gpu;                                                        \
+        enum nvml_return result = sim_enter_device(__func__, device, out, &gpu);                   \
+        if (!result) {                                                                             \
+            *(out) = (value);                                                                      \
+        }                                                                                          \
+        return result;                                                                             \
     } while (0)
 
 static uint32_t
@@ -49,7 +50,8 @@ NVML_DEFINE(nvmlDeviceGetMaxClockInfo, struct nvml_device *device, uint32_t type
     ANSWER(device, out, full_clock(gpu, type));
 }
 
-NVML_DEFINE(nvmlDeviceGetApplicationsClock, struct nvml_device *device, uint32_t type, uint32_t *out)
+NVML_DEFINE(nvmlDeviceGetApplicationsClock, struct nvml_device *device, uint32_t type,
+            uint32_t *out)
 {
     ANSWER(device, out, full_clock(gpu, type));
 }
@@ -60,7 +62,8 @@ NVML_DEFINE(nvmlDeviceGetDefaultApplicationsClock, struct nvml_device *device, u
     ANSWER(device, out, full_clock(gpu, type));
 }
 
-NVML_DEFINE(nvmlDeviceGetClock, struct nvml_device *device, uint32_t type, uint32_t id, uint32_t *out)
+NVML_DEFINE(nvmlDeviceGetClock, struct nvml_device *device, uint32_t type, uint32_t id,
+            uint32_t *out)
 {
     ANSWER(device, out, id == 0 ? current_clock(device, gpu, type) : full_clock(gpu, type));
 }
@@ -97,8 +100,8 @@ NVML_DEFINE(nvmlDeviceGetTotalEnergyConsumption, struct nvml_device *device, uin
            cgpu_machine_busy_ns(sim_machine(), device->index) / 1000000 * SIM_POWER_BUSY_MW / 1000);
 }
 
-NVML_DEFINE(nvmlDeviceGetTotalEccErrors, struct nvml_device *device, uint32_t error, uint32_t counter,
-            uint64_t *out)
+NVML_DEFINE(nvmlDeviceGetTotalEccErrors, struct nvml_device *device, uint32_t error,
+            uint32_t counter, uint64_t *out)
 {
     (void)error;
     (void)counter;
@@ -125,10 +128,7 @@ NVML_DEFINE(nvmlDeviceGetCudaComputeCapability, struct nvml_device *device, int 
     return result;
 }
 
-enum {
-    REASON_IDLE = 1,
-    ALL_REASONS = 0x1ff
-};
+enum { REASON_IDLE = 1, ALL_REASONS = 0x1ff };
 
 NVML_DEFINE(nvmlDeviceGetSupportedClocksEventReasons, struct nvml_device *device, uint64_t *out)
 {
@@ -177,27 +177,28 @@ NVML_DEFINE(nvmlDeviceGetFieldValues, struct nvml_device *device, int count,
     return result;
 }
 
-NVML_DEFINE(nvmlDeviceGetPcieThroughput, struct nvml_device *device, uint32_t counter, uint32_t *out)
+NVML_DEFINE(nvmlDeviceGetPcieThroughput, struct nvml_device *device, uint32_t counter,
+            uint32_t *out)
 {
     (void)counter;
     ANSWER(device, out, 0);
 }
 
-#define CODEC(name)                                                                                   \
-    NVML_DEFINE(name, struct nvml_device *device, uint32_t *out, uint32_t *period_us)                 \
-    {                                                                                                 \
-        if (period_us != NULL) {                                                                      \
-            *period_us = 167000;                                                                      \
-        }                                                                                             \
-        ANSWER(device, out, 0);                                                                       \
+#define CODEC(name)                                                                                \
+    NVML_DEFINE(name, struct nvml_device *device, uint32_t *out, uint32_t *period_us)              \
+    {                                                                                              \
+        if (period_us != NULL) {                                                                   \
+            *period_us = 167000;                                                                   \
+        }                                                                                          \
+        ANSWER(device, out, 0);                                                                    \
     }
 CODEC(nvmlDeviceGetEncoderUtilization)
 CODEC(nvmlDeviceGetDecoderUtilization)
 CODEC(nvmlDeviceGetJpgUtilization)
 CODEC(nvmlDeviceGetOfaUtilization)
 
-NVML_DEFINE(nvmlDeviceGetEncoderStats, struct nvml_device *device, uint32_t *sessions, uint32_t *rate,
-            uint32_t *latency_us)
+NVML_DEFINE(nvmlDeviceGetEncoderStats, struct nvml_device *device, uint32_t *sessions,
+            uint32_t *rate, uint32_t *latency_us)
 {
     *rate = 0;
     *latency_us = 0;
@@ -233,8 +234,8 @@ NVML_DEFINE(nvmlDeviceGetP2PStatus, struct nvml_device *device, struct nvml_devi
     ANSWER(device, out, 1 /* chipset not supported */);
 }
 
-NVML_DEFINE(nvmlDeviceGetTopologyCommonAncestor, struct nvml_device *device, struct nvml_device *peer,
-            uint32_t *out)
+NVML_DEFINE(nvmlDeviceGetTopologyCommonAncestor, struct nvml_device *device,
+            struct nvml_device *peer, uint32_t *out)
 {
     (void)peer;
     ANSWER(device, out, 30 /* host bridge */);

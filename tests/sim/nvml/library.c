@@ -21,7 +21,8 @@ enum nvml_return
 sim_enter(const char *call)
 {
     struct cgpu_machine *attached = sim_machine();
-    return attached ? (enum nvml_return)cgpu_machine_fault(attached, call) : NVML_ERROR_UNINITIALIZED;
+    return attached ? (enum nvml_return)cgpu_machine_fault(attached, call)
+                    : NVML_ERROR_UNINITIALIZED;
 }
 
 NVML_DEFINE(nvmlInitWithFlags, uint32_t flags)

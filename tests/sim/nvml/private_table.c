@@ -1,6 +1,6 @@
 /*
- * The private table that nvidia-smi takes. Every slot that the simulation does not serve answers "not
- * supported", which nvidia-smi takes like a GPU that lacks the feature.
+ * The private table that nvidia-smi takes. Every slot that the simulation does not serve answers
+ * "not supported", which nvidia-smi takes like a GPU that lacks the feature.
  */
 #include "sim.h"
 

@@ -18,42 +18,42 @@ sim_architecture(const struct cgpu_machine_gpu *gpu)
 
 #define NVML_FUNCTION(name)
 
-#define NVML_UINT(name, value)                                                                        \
-    enum nvml_return name(struct nvml_device *device, uint32_t *out)                                  \
-    {                                                                                                 \
-        const struct cgpu_machine_gpu *gpu;                                                           \
-        enum nvml_return result = sim_enter_device(#name, device, out, &gpu);                         \
-        if (!result) {                                                                                \
-            *out = (uint32_t)(value);                                                                 \
-        }                                                                                             \
-        return result;                                                                                \
+#define NVML_UINT(name, value)                                                                     \
+    enum nvml_return name(struct nvml_device *device, uint32_t *out)                               \
+    {                                                                                              \
+        const struct cgpu_machine_gpu *gpu;                                                        \
+        enum nvml_return result = sim_enter_device(#name, device, out, &gpu);                      \
+        if (!result) {                                                                             \
+            *out = (uint32_t)(value);                                                              \
+        }                                                                                          \
+        return result;                                                                             \
     }
 
-#define NVML_UINT_PAIR(name, first, second)                                                           \
-    enum nvml_return name(struct nvml_device *device, uint32_t *one, uint32_t *two)                   \
-    {                                                                                                 \
-        const struct cgpu_machine_gpu *gpu;                                                           \
-        enum nvml_return result = sim_enter_device(#name, device, one, &gpu);                         \
-        if (!result) {                                                                                \
-            *one = first;                                                                             \
-            *two = second;                                                                            \
-        }                                                                                             \
-        return result;                                                                                \
+#define NVML_UINT_PAIR(name, first, second)                                                        \
+    enum nvml_return name(struct nvml_device *device, uint32_t *one, uint32_t *two)                \
+    {                                                                                              \
+        const struct cgpu_machine_gpu *gpu;                                                        \
+        enum nvml_return result = sim_enter_device(#name, device, one, &gpu);                      \
+        if (!result) {                                                                             \
+            *one = first;                                                                          \
+            *two = second;                                                                         \
+        }                                                                                          \
+        return result;                                                                             \
     }
 
-#define NVML_TEXT(name, value)                                                                        \
-    enum nvml_return name(struct nvml_device *device, char *out, uint32_t size)                       \
-    {                                                                                                 \
-        const struct cgpu_machine_gpu *gpu;                                                           \
-        enum nvml_return result = sim_enter_device(#name, device, out, &gpu);                         \
-        return result ? result : sim_copy_text(out, size, value);                                     \
+#define NVML_TEXT(name, value)                                                                     \
+    enum nvml_return name(struct nvml_device *device, char *out, uint32_t size)                    \
+    {                                                                                              \
+        const struct cgpu_machine_gpu *gpu;                                                        \
+        enum nvml_return result = sim_enter_device(#name, device, out, &gpu);                      \
+        return result ? result : sim_copy_text(out, size, value);                                  \
     }
 
-#define NVML_UNSUPPORTED(name)                                                                        \
-    enum nvml_return name(void)                                                                       \
-    {                                                                                                 \
-        enum nvml_return result = sim_enter(#name);                                                   \
-        return result ? result : NVML_ERROR_NOT_SUPPORTED;                                            \
+#define NVML_UNSUPPORTED(name)                                                                     \
+    enum nvml_return name(void)                                                                    \
+    {                                                                                              \
+        enum nvml_return result = sim_enter(#name);                                                \
+        return result ? result : NVML_ERROR_NOT_SUPPORTED;                                         \
     }
 
 #include "functions.def"

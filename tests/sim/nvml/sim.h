@@ -1,7 +1,7 @@
 /*
- * The simulated libnvidia-ml.so.1: NVML over the simulated machine. Each file holds a subject; what is
- * exported is listed in functions.def and nowhere else. Figures that the machine does not model (power,
- * clocks, temperature) are those of a Tesla T4 at rest or at work.
+ * The simulated libnvidia-ml.so.1: NVML over the simulated machine. Each file holds a subject; what
+ * is exported is listed in functions.def and nowhere else. Figures that the machine does not model
+ * (power, clocks, temperature) are those of a Tesla T4 at rest or at work.
  */
 #ifndef CGPU_SIM_NVML_H
 #define CGPU_SIM_NVML_H
@@ -43,16 +43,16 @@ struct nvml_pci_ext {
 };
 
 /* Declare and begin an exported function that is written out. */
-#define NVML_DEFINE(name, ...) \
-    SIM_EXPORT enum nvml_return name(__VA_ARGS__); \
+#define NVML_DEFINE(name, ...)                                                                     \
+    SIM_EXPORT enum nvml_return name(__VA_ARGS__);                                                 \
     enum nvml_return name(__VA_ARGS__)
 
 #define NVML_FUNCTION(name)
-#define NVML_UINT(name, value) \
+#define NVML_UINT(name, value)                                                                     \
     SIM_EXPORT enum nvml_return name(struct nvml_device *device, uint32_t *out);
-#define NVML_UINT_PAIR(name, first, second) \
+#define NVML_UINT_PAIR(name, first, second)                                                        \
     SIM_EXPORT enum nvml_return name(struct nvml_device *device, uint32_t *one, uint32_t *two);
-#define NVML_TEXT(name, value) \
+#define NVML_TEXT(name, value)                                                                     \
     SIM_EXPORT enum nvml_return name(struct nvml_device *device, char *out, uint32_t size);
 #define NVML_UNSUPPORTED(name) SIM_EXPORT enum nvml_return name(void);
 #include "functions.def"
@@ -75,7 +75,8 @@ enum nvml_return sim_enter_device(const char *call, struct nvml_device *device, 
 /* The handle of the GPU at INDEX; NULL if there is none. */
 struct nvml_device *sim_device(uint32_t index);
 
-/* Fill OUT, entries STRIDE bytes apart, with the GPU's compute processes, by NVML's size protocol. */
+/* Fill OUT, entries STRIDE bytes apart, with the GPU's compute processes, by NVML's size protocol.
+ */
 enum nvml_return sim_list_processes(const char *call, struct nvml_device *device, uint32_t *count,
                                     void *out, size_t stride);
 

@@ -50,7 +50,7 @@ NVML_DEFINE(nvmlDeviceGetBAR1MemoryInfo, struct nvml_device *device, struct nvml
     return NVML_SUCCESS;
 }
 
-/* Living processes of DEVICE that the caller's pid namespace can name; at most CAPACITY are written. */
+/* At most CAPACITY living processes of DEVICE, those that the caller's pid namespace can name. */
 static size_t
 read_processes(const struct nvml_device *device, struct cgpu_machine_process *out, size_t capacity)
 {
@@ -116,23 +116,23 @@ list_nothing(const char *call, struct nvml_device *device, uint32_t *count)
     return result;
 }
 
-#define LISTS(suffix, type)                                                                           \
-    NVML_DEFINE(nvmlDeviceGetComputeRunningProcesses##suffix, struct nvml_device *device,             \
-                uint32_t *count, struct type *out)                                                    \
-    {                                                                                                 \
-        return sim_list_processes(__func__, device, count, out, sizeof *out);                         \
-    }                                                                                                 \
-    NVML_DEFINE(nvmlDeviceGetGraphicsRunningProcesses##suffix, struct nvml_device *device,            \
-                uint32_t *count, struct type *out)                                                    \
-    {                                                                                                 \
-        (void)out;                                                                                    \
-        return list_nothing(__func__, device, count);                                                 \
-    }                                                                                                 \
-    NVML_DEFINE(nvmlDeviceGetMPSComputeRunningProcesses##suffix, struct nvml_device *device,          \
-                uint32_t *count, struct type *out)                                                    \
-    {                                                                                                 \
-        (void)out;                                                                                    \
-        return list_nothing(__func__, device, count);                                                 \
+#define LISTS(suffix, type)                                                                        \
+    NVML_DEFINE(nvmlDeviceGetComputeRunningProcesses##suffix, struct nvml_device *device,          \
+                uint32_t *count, struct type *out)                                                 \
+    {                                                                                              \
+        return sim_list_processes(__func__, device, count, out, sizeof *out);                      \
+    }                                                                                              \
+    NVML_DEFINE(nvmlDeviceGetGraphicsRunningProcesses##suffix, struct nvml_device *device,         \
+                uint32_t *count, struct type *out)                                                 \
+    {                                                                                              \
+        (void)out;                                                                                 \
+        return list_nothing(__func__, device, count);                                              \
+    }                                                                                              \
+    NVML_DEFINE(nvmlDeviceGetMPSComputeRunningProcesses##suffix, struct nvml_device *device,       \
+                uint32_t *count, struct type *out)                                                 \
+    {                                                                                              \
+        (void)out;                                                                                 \
+        return list_nothing(__func__, device, count);                                              \
     }
 LISTS(, nvml_process_v1)
 LISTS(_v2, nvml_process_v2)
@@ -223,15 +223,15 @@ NVML_DEFINE(nvmlDeviceGetProcessesUtilizationInfo, struct nvml_device *device,
         return result ? result : NVML_ERROR_INSUFFICIENT_SIZE;
     }
     for (uint32_t i = 0; i < count; i++) {
-        info->processes[i] = (struct nvml_process_utilization){.timestamp_us = samples[i].timestamp_us,
-                                                               .pid = samples[i].pid,
-                                                               .sm = samples[i].sm};
+        info->processes[i] = (struct nvml_process_utilization){
+            .timestamp_us = samples[i].timestamp_us, .pid = samples[i].pid, .sm = samples[i].sm};
     }
     return NVML_SUCCESS;
 }
 
 /* Accounting mode is off. */
-NVML_DEFINE(nvmlDeviceGetAccountingPids, struct nvml_device *device, uint32_t *count, uint32_t *pids)
+NVML_DEFINE(nvmlDeviceGetAccountingPids, struct nvml_device *device, uint32_t *count,
+            uint32_t *pids)
 {
     (void)pids;
     return list_nothing(__func__, device, count);

@@ -1,9 +1,9 @@
 /*
  * Attaching to a ledger and leaving it.
  *
- * The mapping keeps the open file description alive that owns the slot's byte lock, so no descriptor
- * stays open: none can be inherited by a child, closed by a program that closes all it finds, or
- * mistaken for another. MADV_DONTFORK keeps the mapping out of a child, exec drops it.
+ * The mapping keeps the open file description alive that owns the slot's byte lock, so no
+ * descriptor stays open: none can be inherited by a child, closed by a program that closes all it
+ * finds, or mistaken for another. MADV_DONTFORK keeps the mapping out of a child, exec drops it.
  *
  * Not so on overlayfs, where a mapping holds the file underneath: there a descriptor is kept, which
  * forked children close. A program that closes it loses its slot, so ledgers belong on tmpfs.
@@ -109,8 +109,8 @@ dispose(struct cgpu_ledger *ledger)
 static struct cgpu_ledger *
 make(const char *path)
 {
-    struct cgpu_ledger *ledger = mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE,
-                                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct cgpu_ledger *ledger =
+        mmap(NULL, sizeof *ledger, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (ledger == MAP_FAILED) {
         return NULL;

@@ -1,9 +1,9 @@
 /*
  * Holdings: open addressing with linear probing in sixteen shards, each with its own lock.
  *
- * Removing an entry moves the ones behind it back instead of leaving a mark, so that a table in which
- * millions of entries came and went is as quick as a fresh one. A shard has no memory before its
- * first entry, starts with one page and doubles when three quarters full.
+ * Removing an entry moves the ones behind it back instead of leaving a mark, so that a table in
+ * which millions of entries came and went is as quick as a fresh one. A shard has no memory before
+ * its first entry, starts with one page and doubles when three quarters full.
  */
 #include "holdings.h"
 
@@ -132,8 +132,8 @@ erase(struct shard *shard, size_t gap)
 int
 cgpu_holdings_create(struct cgpu_holdings **out)
 {
-    struct cgpu_holdings *holdings = mmap(NULL, sizeof *holdings, PROT_READ | PROT_WRITE,
-                                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct cgpu_holdings *holdings =
+        mmap(NULL, sizeof *holdings, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     *out = holdings == MAP_FAILED ? NULL : holdings;
     return holdings == MAP_FAILED ? CGPU_EIO : CGPU_OK;

@@ -19,7 +19,8 @@
  */
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
     __attribute__((weak));
-extern void *__dso_handle __attribute__((visibility("hidden"))); /* forgotten when we are unloaded */
+/* Names us, so that the handler is forgotten when we are unloaded. */
+extern void *__dso_handle __attribute__((visibility("hidden")));
 
 enum { PLACES = 8, FREE = 0, FILLING, FULL };
 

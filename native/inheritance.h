@@ -1,8 +1,8 @@
-/* Descriptors that a forked child must not keep: only where a mapping alone does not hold a slot. */
+/* Descriptors that a forked child must not keep, where a mapping alone does not hold a slot. */
 #ifndef CGPU_INHERITANCE_H
 #define CGPU_INHERITANCE_H
 
-/* Close FD in every child forked from now on, if it is still the same file there. 0, or -1 if full. */
+/* Close FD in every child forked from now on, if it is the same file still. 0, or -1 if full. */
 int cgpu_inheritance_refuse(int fd);
 
 /* Close FD here, if it is still the file that was registered, and forget it. */

@@ -54,8 +54,8 @@ charge_locked(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t room, uint64_t 
 }
 
 static int
-try_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
-           uint64_t padding, uint64_t *charged)
+try_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes, uint64_t padding,
+           uint64_t *charged)
 {
     int status = cgpu_lock_take(ledger, gpu);
     uint64_t total;

@@ -3,8 +3,9 @@
  *
  * One file per container, mapped by all its processes; GPUs are numbered by their place in the
  * container's limits page. A charge is exact: under a GPU's lock the request either fits under the
- * cap or changes nothing. Each process has a slot; its open-file-description lock on the slot's byte
- * is dropped by the kernel when it dies, and whoever needs the memory takes a dead slot's charge back.
+ * cap or changes nothing. Each process has a slot; its open-file-description lock on the slot's
+ * byte is dropped by the kernel when it dies, and whoever needs the memory takes a dead slot's
+ * charge back.
  */
 #ifndef CGPU_LEDGER_H
 #define CGPU_LEDGER_H
@@ -28,13 +29,17 @@ struct cgpu_process {
 int cgpu_ledger_create(int dirfd, const char *name);
 
 /*
- * Process: map the ledger at PATH and take a slot for process PID. The attachment lives in memory of
- * its own (mmap), so that no allocator is called in the host process. A forked child does not inherit
- * it: there *OUT reads as detached and the child must attach anew.
+ * Process: map the ledger at PATH and take a slot for process PID. The attachment lives in memory
+ * of its own (mmap), so that no allocator is called in the host process. A forked child does not
+ * inherit it: there *OUT reads as detached and the child must attach anew.
  */
 int cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out);
 
-/* Anybody: map the ledger at PATH read-only, without a slot. Charging through it gives CGPU_EINVAL. */
+/*
+ * Anybody: look at the ledger at PATH without a slot, by copies: a container may cut the file
+ * short. Charging through it gives CGPU_EINVAL; reading asks for each process whether it lives (0.1
+ * ms).
+ */
 int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
 
 /* Give back the slot with all its charges, and unmap. */
@@ -43,15 +48,19 @@ void cgpu_ledger_detach(struct cgpu_ledger *ledger);
 /*
  * Charge between BYTES and BYTES + PADDING to this process on GPU, under CAP in total: all of the
  * padding that fits is taken (it is what the driver's granularity may add). *CHARGED is what was
- * taken. CGPU_EOVERCAP changes nothing; before it is returned, charges of dead processes are given back.
+ * taken. CGPU_EOVERCAP changes nothing; before it is returned, charges of dead processes are given
+ * back.
  */
 int cgpu_ledger_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
                        uint64_t padding, uint64_t *charged);
 
-/* Give BYTES back; never below zero for this process (a larger BYTES gives CGPU_EINVAL, nothing changed). */
+/* Give BYTES back. More than this process holds gives CGPU_EINVAL, and nothing is changed. */
 int cgpu_ledger_release(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
 
-/* Bytes held by all living processes on GPU. No lock, no system call, except that dead slots are looked for at most every 200 ms. */
+/*
+ * Bytes held by all living processes on GPU. No lock, no system call, except that dead slots are
+ * looked for at most every 200 ms.
+ */
 uint64_t cgpu_ledger_used(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /* Bytes held by this process on GPU. */
@@ -60,7 +69,10 @@ uint64_t cgpu_ledger_own(struct cgpu_ledger *ledger, uint32_t gpu);
 /* Requests refused on GPU since the ledger was made. */
 uint64_t cgpu_ledger_refused(struct cgpu_ledger *ledger, uint32_t gpu);
 
-/* Fill OUT with at most CAPACITY living processes that hold memory on GPU (or on any, for gpu == CGPU_MAX_GPUS); *COUNT is how many there are. */
+/*
+ * Fill OUT with at most CAPACITY living processes that hold memory on GPU, or on any for
+ * gpu == CGPU_MAX_GPUS; *COUNT is how many there are.
+ */
 int cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_process *out,
                           size_t capacity, size_t *count);
 /* cffi: end */

@@ -23,7 +23,8 @@ _Static_assert(sizeof(struct cgpu_ledger_file) == 331904, "layout");
 _Static_assert(offsetof(struct cgpu_ledger_gpu, lock) == 0, "layout");
 _Static_assert(offsetof(struct cgpu_ledger_gpu, used) == 8, "layout");
 _Static_assert(offsetof(struct cgpu_ledger_gpu, refused) == 16, "layout");
-_Static_assert(sizeof(struct cgpu_ledger_gpu) == 128, "two cache lines, for the adjacent-line fetch");
+_Static_assert(sizeof(struct cgpu_ledger_gpu) == 128,
+               "two cache lines, for the adjacent-line fetch");
 _Static_assert(offsetof(struct cgpu_ledger_slot, taken) == 0, "layout");
 _Static_assert(offsetof(struct cgpu_ledger_slot, generation) == 4, "layout");
 _Static_assert(offsetof(struct cgpu_ledger_slot, pid) == 8, "layout");
@@ -36,7 +37,7 @@ fill(int fd)
     const struct cgpu_ledger_file *none = NULL;
     uint32_t head[] = {CGPU_LEDGER_MAGIC, CGPU_LEDGER_VERSION, sizeof *none};
 
-    /* room is reserved: a full disk must refuse here, not kill a process that touches the mapping */
+    /* reserve the room: a full disk refuses here, and kills no process at the mapping */
     if (fallocate(fd, 0, 0, sizeof *none) != 0 &&
         (errno != EOPNOTSUPP || ftruncate(fd, sizeof *none) != 0)) {
         return CGPU_EIO;

@@ -13,14 +13,14 @@ enum {
     CGPU_ID_SIZE = 80,
     CGPU_LIMITS_MAGIC = 0x4d494c43, /* the bytes "CLIM" */
     CGPU_LIMITS_VERSION = 1,
-    CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points that this release does not know */
+    CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points unknown to this release */
 };
 
 struct cgpu_limits_gpu {
     uint8_t uuid[16];       /* the bytes behind GPU-xxxxxxxx-xxxx-... */
     uint64_t cap_bytes;     /* what the container may hold on this GPU */
     uint64_t total_bytes;   /* the GPU's memory as NVML reports it */
-    uint64_t context_bytes; /* what one CUDA context costs on this GPU, measured by the host; 0: unknown */
+    uint64_t context_bytes; /* what one CUDA context costs, measured by the host; 0: unknown */
     uint32_t index;         /* the GPU's index on the host */
     uint32_t reserved0;
     uint64_t reserved[2];
@@ -35,7 +35,7 @@ struct cgpu_limits {
     uint32_t high_priority;
     uint32_t policy;
     uint32_t flags;
-    char id[CGPU_ID_SIZE]; /* container or session id, NUL-terminated */
+    char id[CGPU_ID_SIZE];                      /* container or session id, NUL-terminated */
     struct cgpu_limits_gpu gpus[CGPU_MAX_GPUS]; /* in the order of the visible list */
 };
 /* cffi: end */

@@ -13,7 +13,7 @@ enum {
     SLOT_MASK = (1 << SLOT_BITS) - 1,
     GENERATION_MASK = (1 << 20) - 1,
     SPIN_ROUNDS = 64,
-    SPIN_LONGEST = 128, /* pauses in a row; long, so that one thread at a time keeps the cache line */
+    SPIN_LONGEST = 128, /* pauses in a row; so that one thread at a time keeps the cache line */
     WAIT_MS = 10
 };
 
@@ -155,8 +155,7 @@ cgpu_lock_give(struct cgpu_ledger *ledger, uint32_t gpu)
     uint32_t mine = ledger->word;
 
     /* release: the next holder sees what we wrote */
-    if (__builtin_expect(__atomic_compare_exchange_n(word, &mine, 0, false, __ATOMIC_RELEASE,
-                                                     __ATOMIC_RELAXED), 1)) {
+    if (__atomic_compare_exchange_n(word, &mine, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
         return;
     }
     if (mine == (ledger->word | WAITERS)) {

@@ -70,8 +70,8 @@ walk(const struct cgpu_ledger *ledger, int fd, struct tally *tally)
         for (uint32_t i = 0; i < CHUNK_SLOTS; i++) {
             uint64_t used = slots[i].taken != 0 ? used_by(&slots[i], tally->gpu) : 0;
 
-            if (used != 0 && ((attached && first + i == ledger->slot) ||
-                              !cgpu_slot_dead(fd, first + i))) {
+            if (used != 0 &&
+                ((attached && first + i == ledger->slot) || !cgpu_slot_dead(fd, first + i))) {
                 count(tally, &slots[i], first + i, used);
             }
         }

@@ -86,7 +86,7 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
     for (uint32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
         uint32_t word = __atomic_load_n(&file->gpus[gpu].lock, __ATOMIC_RELAXED);
 
-        /* a lock that it died with must not outlive the slot: its next process would seem to hold it */
+        /* a lock that it died with must not outlive it: the slot's next process would hold it */
         if (__atomic_load_n(&slot->used[gpu], __ATOMIC_RELAXED) == 0 &&
             cgpu_lock_holder(word) != index) {
             continue;
@@ -136,8 +136,8 @@ own(struct cgpu_ledger *ledger, uint32_t index, uint32_t pid)
 }
 
 /*
- * The byte of slot INDEX is locked by us, and so is the reaper's: give a dead process's charges back
- * in the name of the slot's next generation.
+ * The byte of slot INDEX is locked by us, and so is the reaper's: give a dead process's charges
+ * back in the name of the slot's next generation.
  */
 static int
 bury(struct cgpu_ledger *ledger, uint32_t index)
@@ -145,7 +145,8 @@ bury(struct cgpu_ledger *ledger, uint32_t index)
     struct cgpu_ledger_slot *slot = &ledger->file->slots[index];
 
     ledger->slot = index;
-    ledger->word = cgpu_lock_word(index, __atomic_add_fetch(&slot->generation, 1, __ATOMIC_RELEASE));
+    ledger->word =
+        cgpu_lock_word(index, __atomic_add_fetch(&slot->generation, 1, __ATOMIC_RELEASE));
     return cgpu_slot_clear(ledger, index);
 }
 
@@ -209,7 +210,8 @@ cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient)
                 (void)cgpu_slot_clear(ledger, slot); /* else the next reaping does it */
             }
         }
-        lock_byte(fd, CGPU_LEDGER_REAPER_BYTE, F_UNLCK); /* even if a fork has copied the descriptor */
+        /* not left to close: a fork may have copied the descriptor */
+        lock_byte(fd, CGPU_LEDGER_REAPER_BYTE, F_UNLCK);
     }
     if (fd >= 0) {
         close(fd);

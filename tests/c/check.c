@@ -66,8 +66,8 @@ struct cgpu_ledger_file *
 check_map(const char *at)
 {
     int fd = open(at, O_RDWR | O_CLOEXEC);
-    void *file = mmap(NULL, sizeof(struct cgpu_ledger_file), PROT_READ | PROT_WRITE, MAP_SHARED,
-                      fd, 0);
+    void *file =
+        mmap(NULL, sizeof(struct cgpu_ledger_file), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 
     CHECK(fd >= 0 && file != MAP_FAILED);
     close(fd);

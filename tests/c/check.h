@@ -17,20 +17,20 @@ struct check_test {
 void check_register(struct check_test *test);
 _Noreturn void check_fail(const char *file, int line, const char *what);
 
-#define TEST(name)                                                                                \
-    static void name(void);                                                                       \
-    __attribute__((constructor)) static void name##_register(void)                                \
-    {                                                                                             \
-        static struct check_test test = {#name, name, 0};                                         \
-        check_register(&test);                                                                    \
-    }                                                                                             \
+#define TEST(name)                                                                                 \
+    static void name(void);                                                                        \
+    __attribute__((constructor)) static void name##_register(void)                                 \
+    {                                                                                              \
+        static struct check_test test = {#name, name, 0};                                          \
+        check_register(&test);                                                                     \
+    }                                                                                              \
     static void name(void)
 
-#define CHECK(condition)                                                                          \
-    do {                                                                                          \
-        if (!(condition)) {                                                                       \
-            check_fail(__FILE__, __LINE__, #condition);                                           \
-        }                                                                                         \
+#define CHECK(condition)                                                                           \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            check_fail(__FILE__, __LINE__, #condition);                                            \
+        }                                                                                          \
     } while (0)
 
 /* Path of a fresh ledger; removed when the test ends. */

@@ -1,4 +1,5 @@
-/* The table of holdings: against a plain model, with threads, and as a context takes its entries along. */
+/* The table of holdings: against a plain model, with threads, and as a context takes its entries
+ * along. */
 #define _GNU_SOURCE 1
 
 #include <pthread.h>
@@ -14,8 +15,12 @@ enum { HANDLES = 3000, STEPS = 200000, THREADS = 4 };
 static struct cgpu_holding
 make(uint32_t kind, uint64_t handle)
 {
-    return (struct cgpu_holding){.handle = handle, .owner = handle % 7, .bytes = handle * 3,
-                                 .extra = ~handle, .kind = kind, .gpu = (uint32_t)handle % 32};
+    return (struct cgpu_holding){.handle = handle,
+                                 .owner = handle % 7,
+                                 .bytes = handle * 3,
+                                 .extra = ~handle,
+                                 .kind = kind,
+                                 .gpu = (uint32_t)handle % 32};
 }
 
 static struct cgpu_holdings *
@@ -89,7 +94,8 @@ TEST(random_steps_agree_with_a_plain_model)
         int there = present[handle] ? CGPU_OK : CGPU_ENOTFOUND;
 
         if (random() % 2 == 0) {
-            CHECK(cgpu_holdings_insert(holdings, &entry) == (present[handle] ? CGPU_EINVAL : CGPU_OK));
+            CHECK(cgpu_holdings_insert(holdings, &entry) ==
+                  (present[handle] ? CGPU_EINVAL : CGPU_OK));
             count += !present[handle];
             present[handle] = true;
         } else {

@@ -1,4 +1,5 @@
-/* MEM-7: processes that die, wherever they are, give back what they hold; those that live lose nothing. */
+/* MEM-7: processes that die, wherever they are, give back what they hold; those that live lose
+ * nothing. */
 #define _GNU_SOURCE 1
 
 #include <fcntl.h>
@@ -210,7 +211,8 @@ recover(uint64_t half_done)
     CHECK(cgpu_ledger_charge(ledger, 0, CAP, 300, 0, &charged) == CGPU_OK);
     CHECK(check_wait(check_fork(die_inside, &shared)) == 128 + SIGKILL);
     CHECK(cgpu_ledger_charge(ledger, 0, CAP, 40, 0, &charged) == CGPU_OK);
-    CHECK(ledger->file->gpus[0].used == 300 + 40 + 6000); /* the dead one's slot is not cleared yet */
+    CHECK(ledger->file->gpus[0].used ==
+          300 + 40 + 6000); /* the dead one's slot is not cleared yet */
     CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP - 340, 0, &charged) == CGPU_OK);
     CHECK(cgpu_ledger_used(ledger, 0) == CAP && cgpu_ledger_own(ledger, 0) == CAP);
     CHECK(ledger->file->gpus[0].lock == 0);

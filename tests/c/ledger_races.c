@@ -1,4 +1,5 @@
-/* MEM-6: processes and threads that race never exceed the cap by a byte and are never refused what fits. */
+/* MEM-6: processes and threads that race never exceed the cap by a byte and are never refused what
+ * fits. */
 #define _GNU_SOURCE 1
 
 #include <pthread.h>
@@ -78,7 +79,8 @@ TEST(what_fits_exactly_is_given_to_all_and_not_a_byte_more)
     for (int i = 0; i < PROCESSES; i++) {
         children[i] = check_fork(fill_process, &race);
     }
-    for (double end = check_seconds() + 120; __atomic_load_n(race.held + 1, __ATOMIC_SEQ_CST) < PROCESSES;) {
+    for (double end = check_seconds() + 120;
+         __atomic_load_n(race.held + 1, __ATOMIC_SEQ_CST) < PROCESSES;) {
         CHECK(check_seconds() < end); /* a child was refused, and said so */
         check_sleep(0.01);
     }
@@ -154,8 +156,7 @@ TEST(a_cap_with_room_for_all_refuses_nobody)
 
 TEST(threads_of_one_process_exclude_one_another)
 {
-    struct race race = {
-        .path = check_ledger(), .cap = EVERYTHING, .held = check_shared()};
+    struct race race = {.path = check_ledger(), .cap = EVERYTHING, .held = check_shared()};
 
     run_threads(&race, fill);
     CHECK(cgpu_ledger_used(race.ledger, 0) == (uint64_t)THREADS * ROUNDS * UNIT);

@@ -32,9 +32,9 @@ def base(driver: Path, tmp_path: Path) -> Base:
     return lay_out(tmp_path / "base", driver, [Gpu().limited(6, 15)])
 
 
-def run(base: Base, program: str) -> list[str]:
+def run(base: Base, program: str, **env: str) -> list[str]:
     libraries = (base.path / "lib" / SONAME, base.path / "real" / SONAME)
-    return base.view.run(sys.executable, "-c", PRELUDE + program, *libraries).splitlines()
+    return base.view.run(sys.executable, "-c", PRELUDE + program, *libraries, **env).splitlines()
 
 
 def test_calls_of_the_real_library_into_its_own_exports_pass_through(base: Base) -> None:
@@ -74,6 +74,33 @@ def test_lists_of_other_kinds_are_empty_whatever_the_driver_has(mode: int, base:
         "print(proxy.nvmlDeviceGetRunningProcessDetailList(device, words), words[2])\n",
     )
     assert lines == ["0 0"]
+
+
+TABLE = """
+own, other = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4"), bytes(16)
+table = POINTER(c_size_t)()
+status = proxy.nvmlInternalGetExportTable(byref(table), own)
+print(status, [i for i in range(1, 216) if table[i] != i] if status == 0 else "")
+print(proxy.nvmlInternalGetExportTable(byref(table), other), table[213])
+"""
+
+
+@pytest.mark.parametrize(
+    ("slots", "answer"),
+    [
+        (0, "6 "),
+        (215, "6 "),
+        (216, "0 [213, 214, 215]"),
+        (251, "0 [213, 214, 215]"),
+        (1024, "0 [213, 214, 215]"),
+        (1025, "6 "),
+    ],
+)
+def test_the_private_table_is_the_drivers_but_for_the_lists(
+    slots: int, answer: str, base: Base
+) -> None:
+    """One whose lists cannot be told is refused; other tables are none of ours."""
+    assert run(base, TABLE, TABLE_SLOTS=str(slots)) == [answer, "0 213"]
 
 
 def test_a_function_that_the_driver_lacks_is_not_found(base: Base) -> None:

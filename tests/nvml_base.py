@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +12,8 @@ from typing import NamedTuple
 
 import cgpu_shim
 from cgpu_native import Ledger, LimitsGpu, create_ledger, pack_limits
+from cgpu_sim import machine
+from cgpu_sim.directory import make_driver_dir
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ROOT / "tests" / "integration" / "programs"
@@ -44,17 +44,10 @@ class Gpu(NamedTuple):
 
 def make_machine(path: Path, gpus: Sequence[Gpu]) -> Path:
     """A driver directory with the simulated NVML, the machine and its device nodes."""
-    path.mkdir(parents=True)
-    shutil.copy(SIMULATED, path)
-    lines = [
-        f"gpu\nname {gpu.name}\nuuid {gpu.uuid}\nmib {gpu.mib}\nreserved_mib {gpu.reserved_mib}\n"
-        for gpu in gpus
-    ]
-    library = ctypes.CDLL(str(SIMULATED))
-    assert library.cgpu_sim_create(os.fsencode(path / "machine"), "".join(lines).encode()) == 0
-    for gpu in gpus:
-        (path / f"gpu{gpu.number}").touch()
-    return path
+    return make_driver_dir(
+        path,
+        [machine.Gpu(gpu.name, gpu.mib, gpu.uuid, reserved_mib=gpu.reserved_mib) for gpu in gpus],
+    )
 
 
 def build_tenant(target: Path) -> Path:

@@ -285,6 +285,19 @@ TEST(a_reader_that_cannot_find_the_file_reclaims_nothing)
     cgpu_ledger_detach(ledger);
 }
 
+TEST(the_living_are_not_looked_for_in_another_file_of_that_name)
+{
+    struct shared shared = {.path = check_ledger(), .ready = check_shared(), .bytes = CAP};
+    struct cgpu_ledger *ledger = check_attach(shared.path);
+    uint64_t charged;
+
+    start_holder(&shared);
+    CHECK(unlink(shared.path) == 0 && cgpu_ledger_create(AT_FDCWD, shared.path) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_EOVERCAP);
+    CHECK(cgpu_ledger_used(ledger, 0) == CAP);
+    cgpu_ledger_detach(ledger);
+}
+
 static void
 attach_and_die(void *argument)
 {

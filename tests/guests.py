@@ -11,12 +11,20 @@ from pathlib import Path
 
 from real_driver import cache_directory
 
-PACKAGES = ("gpustat==1.1.1", "nvidia-ml-py==12.575.51", "nvitop==1.5.1")
+PACKAGES = (
+    "cuda-bindings==12.9.10",
+    "gpustat==1.1.1",
+    "numba-cuda[cu12]==0.30.4",
+    "numpy<2.5",
+    "nvidia-ml-py==12.575.51",
+    "nvitop==1.5.1",
+)
+CUDA_13 = ("cuda-bindings==13.5.0",)
 
 
-def guest_python() -> Path:
-    """The interpreter of a virtual environment with ``PACKAGES``; made once."""
-    recipe = repr((PACKAGES, sys.version_info[:2]))
+def guest_python(packages: tuple[str, ...] = PACKAGES) -> Path:
+    """The interpreter of a virtual environment with ``packages``; made once."""
+    recipe = repr((packages, sys.version_info[:2]))
     cache = cache_directory()
     root = cache / f"python-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
     python = root / "bin" / "python"
@@ -26,6 +34,6 @@ def guest_python() -> Path:
             shutil.rmtree(root, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", root], check=True)
             pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-            subprocess.run([*pip, *PACKAGES], check=True)
+            subprocess.run([*pip, *packages], check=True)
             (root / ".ready").touch()
     return python

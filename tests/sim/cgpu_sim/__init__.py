@@ -1,8 +1,8 @@
-"""A simulated NVIDIA driver: ``libcuda.so.1`` and ``libnvidia-ml.so.1`` for machines without a GPU.
+"""A simulated NVIDIA driver for machines without a GPU: libcuda.so.1 and libnvidia-ml.so.1.
 
-``make_driver_dir`` writes a *driver directory*: the two libraries, the machine that they share and one
-file per GPU that stands for its device node. Programs use it through ``LD_LIBRARY_PATH``, ``cgpu-run
---driver-dir`` or a container into which it is mounted.
+``make_driver_dir`` writes a *driver directory*: the two libraries, the machine that they share and
+one file per GPU that stands for its device node. Programs use it through ``LD_LIBRARY_PATH``,
+``cgpu-run --driver-dir`` or a container into which it is mounted.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ TESLA_T4 = Gpu()
 class Fault(NamedTuple):
     """What the ``nth`` call from now of an entry point whose name starts with ``call`` does.
 
-    It waits ``delay_us``, and then is killed, or returns ``result`` (a CUresult; 0: goes on as usual).
+    It waits ``delay_us``, and then is killed, or returns ``result`` (a CUresult; 0: goes on).
     """
 
     call: str

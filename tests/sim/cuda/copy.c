@@ -83,8 +83,7 @@ check_place(const struct sim_copy *copy, const struct place *place)
     if (side.address == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    int good = place->type != DEVICE || sim_region_is_device(side.address, bytes) ||
-               sim_region_find(side.address) != NULL; /* registered host memory has a device address */
+    int good = place->type != DEVICE || sim_region_is_known(side.address, bytes);
     return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -145,11 +144,7 @@ sim_fill_check(const struct sim_fill *fill)
         return CUDA_SUCCESS;
     }
     uint64_t bytes = (fill->height - 1) * fill->pitch + row;
-    return sim_region_find(fill->dst) != NULL &&
-                   (sim_region_is_device(fill->dst, bytes) ||
-                    sim_region_find(fill->dst)->kind >= SIM_HOST)
-               ? CUDA_SUCCESS
-               : CUDA_ERROR_INVALID_VALUE;
+    return sim_region_is_known(fill->dst, bytes) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 void

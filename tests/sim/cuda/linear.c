@@ -167,14 +167,11 @@ SIM_API(cuMemAllocPitch,
 static int
 release(uint64_t address)
 {
-    struct sim_context *context;
-    int result = sim_context_current(&context);
-    if (result == CUDA_SUCCESS) {
-        result = sim_capture_forbids();
-    }
+    int result = sim_capture_forbids();
     if (result != CUDA_SUCCESS || address == 0) {
         return result;
     }
+    /* No context need be current: the address says whose it is (Numba relies on it at its end). */
     struct sim_region *region = sim_region_find(address);
     int freeable = region != NULL && region->base == address &&
                    (region->kind == SIM_LINEAR || region->kind == SIM_POOLED ||

@@ -105,7 +105,8 @@ sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t byte
 static void
 trim(struct sim_pool *pool, uint64_t keep)
 {
-    uint64_t floor = sim_round(pool->used > keep ? pool->used : keep);
+    uint64_t floor = keep < pool->reserved ? keep : pool->reserved;
+    floor = sim_round(pool->used > floor ? pool->used : floor);
     if (pool->reserved > floor) {
         sim_give(pool->device, pool->reserved - floor);
         pool->reserved = floor;

@@ -93,12 +93,11 @@ sim_imported_find(uint32_t shared)
 }
 
 int
-sim_region_is_device(uint64_t address, uint64_t bytes)
+sim_region_is_known(uint64_t address, uint64_t bytes)
 {
     do {
         struct sim_region *region = sim_region_find(address);
-        if (region == NULL || region->kind == SIM_HOST || region->kind == SIM_REGISTERED ||
-            (region->kind == SIM_MAPPED && region->access == 0)) {
+        if (region == NULL || (region->kind == SIM_MAPPED && region->access == 0)) {
             return 0;
         }
         uint64_t here = region->base + region->bytes - address;

@@ -20,7 +20,7 @@
 #endif
 
 static struct cgpu_machine attachment = {
-    .fd = -1, .slot = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
+    .map_fd = -1, .fd = -1, .slot = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
 static pthread_mutex_t open_mutex = PTHREAD_MUTEX_INITIALIZER;
 
 uint64_t
@@ -150,8 +150,9 @@ cgpu_machine_open(struct cgpu_machine **out)
     pthread_mutex_lock(&open_mutex);
     if (attachment.state == NULL) {
         find_path(attachment.path, sizeof attachment.path);
-        status = cgpu_machine_map(attachment.path, &attachment.state, &attachment.fd);
+        status = cgpu_machine_map(attachment.path, &attachment.state, &attachment.map_fd);
         if (status == CGPU_MACHINE_OK) {
+            attachment.fd = open(attachment.path, O_RDWR | O_CLOEXEC);
             find_visible(&attachment);
         }
     }

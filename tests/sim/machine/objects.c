@@ -179,7 +179,7 @@ cgpu_machine_object_map(struct cgpu_machine *machine, uint32_t object, void *add
                         uint64_t offset, uint64_t bytes)
 {
     int flags = MAP_SHARED | (address == NULL ? 0 : MAP_FIXED);
-    return mmap(address, bytes, PROT_READ | PROT_WRITE, flags, machine->fd,
+    return mmap(address, bytes, PROT_READ | PROT_WRITE, flags, machine->map_fd,
                 (off_t)(machine->state->objects[object].offset + offset));
 }
 

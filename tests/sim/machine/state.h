@@ -106,8 +106,9 @@ struct state {
 struct cgpu_machine {
     struct state *state;
     char path[4096];
-    int fd;
-    int slot; /* -1: not attached */
+    int map_fd; /* of mappings: a mapping keeps its file description, and its locks, alive in children */
+    int fd;     /* of locks */
+    int slot;   /* -1: not attached */
     uint32_t visible[CGPU_MACHINE_MAX_GPUS];
     uint32_t visible_count;
     uint32_t references[STATE_OBJECTS]; /* this process's, of each object */

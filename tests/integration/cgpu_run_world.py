@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cgpu_sim import make_driver_dir
+from cgpu_sim.machine import TESLA_T4
 
 PROGRAMS = Path(__file__).parent / "programs"
 FILL = PROGRAMS / "fill_memory.py"
@@ -34,19 +35,23 @@ class World:
         self.root = root
         self.driver = folder / "driver"
         self.state = folder / "runtime" / "cgpu"
-        make_driver_dir(self.driver, ["Tesla T4:15109"] * gpus)
+        make_driver_dir(self.driver, [TESLA_T4] * gpus)
         self.state.parent.mkdir(mode=0o755 if root else 0o700)
         if not root:
             os.chown(self.state.parent, NOBODY, NOBODY)
 
-    def command(self, *arguments: str | Path) -> list[str]:
-        """The command line that starts ``cgpu-run`` on this machine, as its user."""
+    def cgpu_run(self, *arguments: str | Path) -> list[str]:
+        """The command line that starts ``cgpu-run`` on this machine."""
         words = [sys.executable, "-m", "cgpu_cli.run", "--driver-dir", self.driver]
-        return self.as_user([*map(str, words), *map(str, arguments)])
+        return [str(word) for word in (*words, *arguments)]
+
+    def command(self, *arguments: str | Path) -> list[str]:
+        """The same, as the user of this machine."""
+        return self.as_user(self.cgpu_run(*arguments))
 
     def as_user(self, command: list[str]) -> list[str]:
         """``command`` as the user of this world."""
-        return command if self.root else ["unshare", "-m", "sh", "-c", _script(command)]
+        return command if self.root else ["unshare", "-m", "sh", "-c", become_nobody(command)]
 
     def environment(self, **more: str) -> dict[str, str]:
         """What the test's own environment has, and this machine's state directory."""
@@ -79,9 +84,22 @@ class World:
             text=True,
         )
 
-    def fill(self, *how: str | Path, flags: tuple[str, ...] = ("--mem", "6/15")) -> dict[str, Any]:
-        """What a program gets that takes all it can; ``how`` are the words before ``python``."""
-        done = self.run(*flags, "--", *how, sys.executable, "-I", FILL, self.driver)
+    def fill(
+        self,
+        *before: str | Path,
+        how: str = "path",
+        flags: tuple[str, ...] = ("--mem", "6/15"),
+    ) -> dict[str, Any]:
+        """What a program gets that takes all it can; ``before`` are words before its own."""
+        done = self.run(*flags, "--", *before, sys.executable, "-I", FILL, self.driver, how)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def smi(self) -> dict[str, Any]:
+        """What cgpu-smi says."""
+        words = [sys.executable, "-m", "cgpu_cli.smi", "--json", "--driver-dir", str(self.driver)]
+        done = self.run_command(self.as_user([*words, *self.flags()]))
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer
@@ -99,8 +117,8 @@ class World:
         assert self.sessions() == []
 
 
-def _script(command: list[str]) -> str:
-    """Become nobody, in mounts where nobody may reach the interpreter and this source tree."""
+def become_nobody(command: list[str]) -> str:
+    """A script: become nobody, where nobody may reach the interpreter and this source tree."""
     lines = ["set -e"]
     needed = {Path(sys.base_prefix), Path(__file__).resolve().parents[2], Path(sys.prefix)}
     for path in needed:

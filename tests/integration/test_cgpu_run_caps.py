@@ -1,0 +1,168 @@
+"""The cap of a session holds, whichever way a program takes to the driver (SPEC REL-6, MEM-2)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cgpu_run_world import CAP_NINE, CAP_SIX, FILL, NOBODY, World, become_nobody
+
+pytestmark = pytest.mark.integration
+
+OUT_OF_MEMORY = 2
+CONTEXT = 105  # MiB; what a context costs on the simulated T4
+SIX = ("--mem", "6/15")
+PYTHON = (sys.executable, "-I")
+
+
+@pytest.fixture(params=["root", "user"])
+def world(request: pytest.FixtureRequest) -> World:
+    return World(root=request.param == "root")
+
+
+def check_capped(answer: dict[str, int], cap: int = CAP_SIX) -> None:
+    """A program was shown the cap, and got all of it and no more."""
+    assert answer["total"] == cap
+    assert answer["status"] == OUT_OF_MEMORY
+    assert answer["got"] == cap - CONTEXT
+
+
+def test_a_program_sees_and_gets_its_share_and_no_more(world: World) -> None:
+    """MEM-2, MEM-4, CLI-2."""
+    check_capped(world.fill(how="soname"))
+
+
+@pytest.mark.parametrize("how", ["path", "link", "dlmopen"])
+def test_no_way_to_load_the_driver_escapes(world: World, how: str) -> None:
+    """REL-6."""
+    check_capped(world.fill(how=how))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["env", "-i"],
+        ["env", "-u", "LD_LIBRARY_PATH"],
+        ["env", "LD_LIBRARY_PATH={driver}"],
+        ["env", "LD_LIBRARY_PATH=/nowhere:{driver}", "LD_PRELOAD={driver}/libcuda.so.1"],
+        ["env", "-u", "CUDA_VISIBLE_DEVICES"],
+        ["env", "CUDA_VISIBLE_DEVICES=0"],
+        ["setsid", "-w"],
+        ["sh", "-c", 'exec "$@"', "sh"],
+        ["chroot", "/proc/self/root"],
+    ],
+    ids=" ".join,
+)
+def test_no_change_of_the_environment_escapes(world: World, words: list[str]) -> None:
+    """REL-6."""
+    if words[0] == "chroot" and not world.root:
+        words = ["unshare", "-Ur", *words]
+    check_capped(world.fill(*(word.format(driver=world.driver) for word in words)))
+
+
+def test_another_user_of_a_session_does_not_escape() -> None:
+    """REL-6: as after su."""
+    world = World()
+    script = become_nobody([sys.executable, "-I", str(FILL), str(world.driver)])
+    done = world.run(*SIX, "--", "sh", "-c", script)
+    answer = json.loads(done.stdout)
+    assert answer["uid"] == NOBODY
+    check_capped(answer)
+
+
+def test_a_static_program_runs_and_what_it_starts_is_capped(
+    world: World, static_launcher: Path
+) -> None:
+    """REL-6."""
+    program = shutil.copy(static_launcher, world.folder)
+    check_capped(world.fill(program))
+
+
+@pytest.fixture(scope="session")
+def static_launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A static musl program that starts its arguments with an empty environment."""
+    folder = tmp_path_factory.mktemp("static")
+    source = folder / "launcher.c"
+    source.write_text(
+        "#include <unistd.h>\n"
+        "int main(int n, char **v) { char *none[] = {0}; (void)n; execve(v[1], v + 1, none);"
+        " return 1; }\n"
+    )
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-static"]
+    subprocess.run([*compiler, "-o", folder / "launcher", source], check=True)
+    return folder / "launcher"
+
+
+def test_two_sessions_share_a_gpu_and_do_not_meet(world: World) -> None:
+    """MEM-1, MEM-2."""
+    six = world.start(*SIX, "--", *PYTHON, FILL, world.driver, "soname", "1", "keep")
+    nine = world.start("--mem", "9/15", "--", *PYTHON, FILL, world.driver, "soname", "1", "keep")
+    for process, cap in ((six, CAP_SIX), (nine, CAP_NINE)):
+        assert process.stdout is not None
+        check_capped(json.loads(process.stdout.readline()), cap)
+    listed = world.smi()
+    assert [c["gpus"][0]["used_bytes"] >> 20 for c in listed["containers"]] in (
+        [CAP_SIX, CAP_NINE],
+        [CAP_NINE, CAP_SIX],
+    )
+    for process in (six, nine):
+        process.communicate("")
+    world.wait_until_empty()
+
+
+def test_processes_of_a_session_share_its_cap(world: World) -> None:
+    """MEM-6: four programs race for one cap; together they get all of it."""
+    done = world.run(*SIX, "--", *PYTHON, FILL, world.driver, "soname", "4")
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["status"] for answer in answers] == [OUT_OF_MEMORY] * 4
+    assert sum(answer["got"] for answer in answers) == CAP_SIX - 4 * CONTEXT
+
+
+def test_a_list_gives_each_visible_gpu_its_own_cap(world: World) -> None:
+    """ENV-3, ENV-5: the order is that of the visible list."""
+    world = World(root=world.root, gpus=3)
+    flags = ("--mem", "6,9/15", "--gpus", "2,0")
+    check_capped(world.fill(how="soname", flags=flags))
+    uuid = world.smi()["gpus"][0]["uuid"]
+    only = world.fill("env", f"CUDA_VISIBLE_DEVICES={uuid}", how="soname", flags=flags)
+    check_capped(only, CAP_NINE)
+    assert world.fill(how="soname", flags=flags)["gpus"] == 2
+
+
+def test_a_gpu_that_was_not_granted_is_not_there(world: World) -> None:
+    """ENV-5, REL-6: also not for who clears the environment."""
+    world = World(root=world.root, gpus=3)
+    answer = world.fill("env", "-i", flags=(*SIX, "--gpus", "1"))
+    assert answer["gpus"] == 1
+    check_capped(answer)
+
+
+def test_without_namespaces_the_library_path_caps_and_a_warning_says_what_it_does_not(
+    world: World,
+) -> None:
+    """REL-6."""
+    done = world.run("--no-namespaces", *SIX, "--", *PYTHON, FILL, world.driver, "soname")
+    check_capped(json.loads(done.stdout))
+    (warning,) = [line for line in done.stderr.splitlines() if line.startswith("cgpu-run")]
+    assert warning == (
+        "cgpu-run: warning: without namespaces, so the cap holds only while the program finds"
+        " libcuda.so.1 by LD_LIBRARY_PATH: not with a cleared environment, an absolute path or a"
+        " set-uid program"
+    )
+    world.wait_until_empty()
+
+
+def test_where_user_namespaces_are_off_the_library_path_is_used() -> None:
+    """REL-6: the kernel's own refusal, not our flag."""
+    world = World(root=False)
+    program = [*PYTHON, str(FILL), str(world.driver), "soname"]
+    words = world.cgpu_run("--state-dir", world.state, *SIX, "--", *program)
+    script = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all "$@"'
+    command = ["unshare", "-Ur", "--", "sh", "-c", script, "sh", *words]
+    done = world.run_command(world.as_user(command))
+    check_capped(json.loads(done.stdout))
+    assert "warning: no user namespace here (No space left on device)" in done.stderr

@@ -127,18 +127,23 @@ class World:
     def runtime(
         self, *arguments: str, lowlevel: str | Path, timeout: float = 60, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``cgpu-runtime`` in the bundle."""
+        """Run ``cgpu-runtime`` in the bundle; what a created container holds open is no pipe."""
         command = [str(RUNTIME), *self.options(lowlevel), *arguments]
         cwd = options.pop("cwd", self.bundle)
-        return subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            check=False,
-            cwd=cwd,
-            **options,
-        )
+        out, err = self.runs / "stdout", self.runs / "stderr"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                timeout=timeout,
+                check=False,
+                cwd=cwd,
+                **options,
+            )
+        done.stdout, done.stderr = out.read_text(), err.read_text()
+        return done
 
     def stub(self) -> Path:
         """A low-level runtime that records its arguments, environment and configuration."""
@@ -176,6 +181,21 @@ def snapshot(*folders: Path) -> dict[str, tuple[int, int, bytes]]:
     for folder in folders:
         for path in [folder, *sorted(folder.rglob("*"))]:
             facts = path.lstat()
-            data = path.read_bytes() if path.is_file() and not path.is_symlink() else b""
+            data = path.read_bytes() if not path.is_symlink() and path.is_file() else b""
             found[str(path)] = (facts.st_mode, facts.st_mtime_ns, data)
     return found
+
+
+def low_level(name: str, folder: Path) -> Path:
+    """runc or crun; crun 1.8 refuses a machine with both cgroup versions, so one is hidden."""
+    found = shutil.which(name, path="/usr/bin:/usr/sbin:/usr/local/bin:/usr/local/sbin")
+    assert found is not None, f"{name} is needed for this test"
+    if name != "crun" or not Path("/sys/fs/cgroup/unified").is_dir():
+        return Path(found)
+    wrapper = folder / name
+    wrapper.write_text(
+        "#!/bin/sh\nexec unshare -m sh -c "
+        f'\'umount /sys/fs/cgroup/unified && exec {found} "$@"\' {name} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    return wrapper

@@ -1,15 +1,16 @@
 /*
  * Arrays and mipmapped arrays, charged by their real size.
  *
- * The driver lays arrays out as it likes, so it is asked: a twin with deferred mapping has the same layout and no
- * memory, and tells how much it would need. Drivers that cannot do that get an upper estimate. Sparse and deferred
- * arrays take nothing; what is mapped into them later was charged when it was created.
+ * The driver lays arrays out as it likes, so it is asked: a twin with deferred mapping has the same
+ * layout and no memory, and tells how much it would need. Drivers that cannot do that get an upper
+ * estimate. Sparse and deferred arrays take nothing; what is mapped into them later was charged
+ * when it was created.
  */
 #include "shim.h"
 
 enum { ROW_UNIT = 512, ROWS_UNIT = 16, LEVEL_UNIT = 64 << 10, CUBE_FACES = 6 };
 
-/* CUarray_format: bytes of one channel. Block-compressed and planar formats take no more than four. */
+/* CUarray_format: bytes of one channel. Block-compressed and planar formats take at most four. */
 static uint64_t
 channel_bytes(int format)
 {
@@ -44,7 +45,8 @@ level_bytes(const struct cgpu_array3d_descriptor *asked, unsigned int level)
     if (width > UINT32_MAX || height > UINT32_MAX || depth > UINT32_MAX || asked->channels > 4) {
         return UINT64_MAX; /* no GPU has such arrays: the driver will say so, or the cap */
     }
-    uint64_t row = round_up((width == 0 ? 1 : width) * channel_bytes(asked->format) * asked->channels, ROW_UNIT);
+    uint64_t row = round_up(
+        (width == 0 ? 1 : width) * channel_bytes(asked->format) * asked->channels, ROW_UNIT);
     uint64_t rows = asked->height == 0 ? 1 : round_up(height == 0 ? 1 : height, ROWS_UNIT);
     if (__builtin_mul_overflow(row, rows, &bytes) ||
         __builtin_mul_overflow(bytes, depth == 0 ? 1 : depth, &bytes) || bytes > UINT64_MAX / 64) {
@@ -132,7 +134,8 @@ finish(struct cgpu_pending *pending, CUresult status, const CUarray *array)
 }
 
 static void
-widen(struct cgpu_array3d_descriptor *wide, size_t width, size_t height, int format, unsigned int channels)
+widen(struct cgpu_array3d_descriptor *wide, size_t width, size_t height, int format,
+      unsigned int channels)
 {
     *wide = (struct cgpu_array3d_descriptor){
         .width = width, .height = height, .format = format, .channels = channels};
@@ -153,8 +156,8 @@ cgpu_array_create(CUresult (*real)(CUarray *, const struct cgpu_array_descriptor
 }
 
 CUresult
-cgpu_array_create_v1(CUresult (*real)(CUarray *, const struct cgpu_array_descriptor_v1 *), CUarray *array,
-                     const struct cgpu_array_descriptor_v1 *asked)
+cgpu_array_create_v1(CUresult (*real)(CUarray *, const struct cgpu_array_descriptor_v1 *),
+                     CUarray *array, const struct cgpu_array_descriptor_v1 *asked)
 {
     struct cgpu_pending pending;
     struct cgpu_array3d_descriptor wide;
@@ -167,8 +170,8 @@ cgpu_array_create_v1(CUresult (*real)(CUarray *, const struct cgpu_array_descrip
 }
 
 CUresult
-cgpu_array_create_3d(CUresult (*real)(CUarray *, const struct cgpu_array3d_descriptor *), CUarray *array,
-                     const struct cgpu_array3d_descriptor *asked)
+cgpu_array_create_3d(CUresult (*real)(CUarray *, const struct cgpu_array3d_descriptor *),
+                     CUarray *array, const struct cgpu_array3d_descriptor *asked)
 {
     struct cgpu_pending pending;
     if (asked == NULL || array == NULL) {
@@ -179,8 +182,8 @@ cgpu_array_create_3d(CUresult (*real)(CUarray *, const struct cgpu_array3d_descr
 }
 
 CUresult
-cgpu_array_create_3d_v1(CUresult (*real)(CUarray *, const struct cgpu_array3d_descriptor_v1 *), CUarray *array,
-                        const struct cgpu_array3d_descriptor_v1 *asked)
+cgpu_array_create_3d_v1(CUresult (*real)(CUarray *, const struct cgpu_array3d_descriptor_v1 *),
+                        CUarray *array, const struct cgpu_array3d_descriptor_v1 *asked)
 {
     struct cgpu_pending pending;
     struct cgpu_array3d_descriptor wide;
@@ -208,8 +211,8 @@ cgpu_array_destroy(CUresult (*real)(CUarray), CUarray array)
 }
 
 CUresult
-cgpu_array_create_mipmapped(CUresult (*real)(CUmipmappedArray *, const struct cgpu_array3d_descriptor *,
-                                             unsigned int),
+cgpu_array_create_mipmapped(CUresult (*real)(CUmipmappedArray *,
+                                             const struct cgpu_array3d_descriptor *, unsigned int),
                             CUmipmappedArray *array, const struct cgpu_array3d_descriptor *asked,
                             unsigned int levels)
 {

@@ -10,8 +10,8 @@ cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged
     if (!cgpu_state_is_attached()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_target_cap(gpu), bytes,
-                                       padding, charged) == CGPU_OK) {
+    if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_target_cap(gpu),
+                                       bytes, padding, charged) == CGPU_OK) {
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -87,7 +87,8 @@ cgpu_charge_grow(struct cgpu_pending *pending, uint64_t bytes)
     if (bytes <= pending->charged) {
         return CUDA_SUCCESS;
     }
-    CUresult status = cgpu_charge(gpu, bytes - pending->charged, cgpu_charge_padding(gpu, bytes), &more);
+    CUresult status =
+        cgpu_charge(gpu, bytes - pending->charged, cgpu_charge_padding(gpu, bytes), &more);
     pending->charged += more;
     return status;
 }
@@ -100,7 +101,8 @@ cgpu_charge_cancel(struct cgpu_pending *pending)
 }
 
 CUresult
-cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind, uint64_t handle, uint64_t extra)
+cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind, uint64_t handle,
+                   uint64_t extra)
 {
     struct cgpu_holding holding = {
         .handle = handle,
@@ -114,8 +116,8 @@ cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind, uint
 }
 
 /*
- * The driver gave out HANDLE, so nothing else can have it: an entry that is there already was freed in a way we did not
- * see (or its context is being destroyed at this moment), and is given back.
+ * The driver gave out HANDLE, so nothing else can have it: an entry that is there already was freed
+ * in a way we did not see (or its context is being destroyed at this moment), and is given back.
  */
 CUresult
 cgpu_charge_hold(const struct cgpu_holding *holding)
@@ -158,7 +160,8 @@ cgpu_charge_give_back(const struct cgpu_holding *holding)
 void
 cgpu_charge_restore(const struct cgpu_holding *holding)
 {
-    /* Room for it was there a moment ago; if it is gone, the charge stays, which errs on the safe side. */
+    /* Room for it was there a moment ago; if it is gone, the charge stays, which errs on the safe
+     * side. */
     (void)cgpu_holdings_insert(cgpu_state->holdings, holding);
 }
 

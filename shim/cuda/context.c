@@ -1,8 +1,8 @@
 /*
- * Contexts: each costs what the host measured for its GPU, and takes all it owns along when it goes.
+ * Contexts: each costs what the host measured for its GPU, and takes along all it owns.
  *
- * The lock keeps "the driver made or destroyed it" and "we wrote it down" together. Nothing else is held while it is
- * taken, and making a context takes milliseconds anyway.
+ * The lock keeps "the driver made or destroyed it" and "we wrote it down" together. Nothing else is
+ * held while it is taken, and making a context takes milliseconds anyway.
  */
 #include "shim.h"
 
@@ -77,8 +77,9 @@ cgpu_context_create(CUresult (*real)(CUcontext *, unsigned int, CUdevice), CUcon
 }
 
 CUresult
-cgpu_context_create_v3(CUresult (*real)(CUcontext *, void *, int, unsigned int, CUdevice), CUcontext *context,
-                       void *affinity, int count, unsigned int flags, CUdevice device)
+cgpu_context_create_v3(CUresult (*real)(CUcontext *, void *, int, unsigned int, CUdevice),
+                       CUcontext *context, void *affinity, int count, unsigned int flags,
+                       CUdevice device)
 {
     struct making making;
     CUresult status = begin(&making, device);
@@ -88,19 +89,20 @@ cgpu_context_create_v3(CUresult (*real)(CUcontext *, void *, int, unsigned int, 
 }
 
 CUresult
-cgpu_context_create_v4(CUresult (*real)(CUcontext *, void *, unsigned int, CUdevice), CUcontext *context,
-                       void *parameters, unsigned int flags, CUdevice device)
+cgpu_context_create_v4(CUresult (*real)(CUcontext *, void *, unsigned int, CUdevice),
+                       CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
 {
     struct making making;
     CUresult status = begin(&making, device);
-    return status != CUDA_SUCCESS ? status
-                                  : finish(&making, real(context, parameters, flags, device), context);
+    return status != CUDA_SUCCESS
+               ? status
+               : finish(&making, real(context, parameters, flags, device), context);
 }
 
 CUresult
 cgpu_context_create_vdpau(CUresult (*real)(CUcontext *, unsigned int, CUdevice, uint32_t, void *),
-                          CUcontext *context, unsigned int flags, CUdevice device, uint32_t vdp_device,
-                          void *vdp_lookup)
+                          CUcontext *context, unsigned int flags, CUdevice device,
+                          uint32_t vdp_device, void *vdp_lookup)
 {
     struct making making;
     CUresult status = begin(&making, device);
@@ -124,7 +126,7 @@ cgpu_context_destroy(CUresult (*real)(CUcontext), CUcontext context)
     return status;
 }
 
-/* Change the usage count of CONTEXT by STEP; what is left of it, 0 also for a context we do not know. */
+/* Change the usage count of CONTEXT by STEP; what is left of it, 0 for an unknown context. */
 static uint64_t
 count(CUcontext context, int step)
 {
@@ -138,7 +140,8 @@ count(CUcontext context, int step)
 }
 
 CUresult
-cgpu_context_attach(CUresult (*real)(CUcontext *, unsigned int), CUcontext *context, unsigned int flags)
+cgpu_context_attach(CUresult (*real)(CUcontext *, unsigned int), CUcontext *context,
+                    unsigned int flags)
 {
     if (!cgpu_state_is_attached()) {
         return real(context, flags);

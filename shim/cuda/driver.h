@@ -1,8 +1,9 @@
 /*
- * The few types and values of the CUDA driver interface that the hooks use, declared in our own words.
+ * The few types and values of the CUDA driver interface that the hooks use, in our own words.
  *
- * Handles are opaque pointers. Only what the binary interface fixes is here: sizes, order of fields and
- * numbers; `_v1` structures are those of the 32-bit entry points, which 64-bit drivers still export.
+ * Handles are opaque pointers. Only what the binary interface fixes is here: sizes, order of fields
+ * and numbers; `_v1` structures are those of the 32-bit entry points, which 64-bit drivers still
+ * export.
  */
 #ifndef CGPU_CUDA_DRIVER_H
 #define CGPU_CUDA_DRIVER_H
@@ -136,7 +137,7 @@ enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED
 enum { CU_GRAPH_MEMORY_RESERVED_CURRENT = 2 };
 
 /* Streams with a fixed handle; CUstreamCaptureStatus and CUstreamCaptureMode values. */
-#define CU_STREAM_LEGACY_DEFAULT ((CUstream)1)
+#define CU_STREAM_LEGACY_DEFAULT     ((CUstream)1)
 #define CU_STREAM_PER_THREAD_DEFAULT ((CUstream)2)
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 

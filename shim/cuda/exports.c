@@ -3,8 +3,8 @@
 #include "thread.h"
 
 /*
- * A call that comes from inside a hook on the same thread (from the driver, or from our own helpers) is part of what
- * that hook accounts for, so it passes straight through.
+ * A call that comes from inside a hook on the same thread (from the driver, or from our own
+ * helpers) is part of what that hook accounts for, so it passes straight through.
  */
 #define HOOK(name, body, parameters, arguments)                                                    \
     CUresult name parameters                                                                       \
@@ -36,8 +36,8 @@
 
 const struct cgpu_hook cgpu_hooks[] = {
 #define HOOK(name, body, parameters, arguments) {#name, (void *)name, (void **)&cgpu_real.name},
-#define UNGUARDED HOOK
-#define REJECT(name, reason) {#name, (void *)name, (void **)&cgpu_real.name},
+#define UNGUARDED                               HOOK
+#define REJECT(name, reason)                    {#name, (void *)name, (void **)&cgpu_real.name},
 #define REAL(name, parameters)
 #include "hooks.def"
 #undef HOOK

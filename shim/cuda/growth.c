@@ -1,12 +1,13 @@
 /*
- * What a context grows by after it was made: stack and local memory, the printf buffer, the device heap.
+ * What a context grows by after it was made: stack and local memory, printf buffer, device heap.
  *
- * The driver takes these lazily, at some launch, where refusing would be too late. So they are charged when they are
- * asked for, by a formula: what exceeds the defaults, which the measured cost of a context contains.
+ * The driver takes these lazily, at some launch, where refusing would be too late. So they are
+ * charged when they are asked for, by a formula: what exceeds the defaults, which the measured cost
+ * of a context contains.
  */
 #include "shim.h"
 
-/* Local memory is one buffer for all threads that fit on the GPU: bytes per thread x threads per SM x SMs. */
+/* Local memory is one buffer for all threads that fit: bytes x threads per SM x SMs. */
 static uint64_t
 resident_threads(void)
 {
@@ -14,16 +15,19 @@ resident_threads(void)
     int threads = 0;
     int processors = 0;
     if (cgpu_real.cuCtxGetDevice(&device) != CUDA_SUCCESS ||
-        cgpu_real.cuDeviceGetAttribute(&threads, CU_ATTRIBUTE_THREADS_PER_MULTIPROCESSOR, device) != 0 ||
-        cgpu_real.cuDeviceGetAttribute(&processors, CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) != 0) {
+        cgpu_real.cuDeviceGetAttribute(&threads, CU_ATTRIBUTE_THREADS_PER_MULTIPROCESSOR, device) !=
+            0 ||
+        cgpu_real.cuDeviceGetAttribute(&processors, CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
+            0) {
         return 0;
     }
     return (uint64_t)threads * (uint64_t)processors;
 }
 
-/* The account of one growth of one context; contexts are aligned, so a small number can be added to the handle. */
+/* The account of one growth of one context. Handles are aligned: a small number can be added. */
 static void
-load(struct cgpu_holding *growth, const struct cgpu_target *target, enum cgpu_growth what, int limit)
+load(struct cgpu_holding *growth, const struct cgpu_target *target, enum cgpu_growth what,
+     int limit)
 {
     uint64_t handle = target->owner + (uint64_t)what;
     size_t preset = 0;

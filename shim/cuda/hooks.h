@@ -5,15 +5,15 @@
 #include "driver.h"
 
 /* `protected`: the look-up table means our own function, whoever else exports the name. */
-#define CGPU_EXPORT __attribute__((visibility("protected")))
+#define CGPU_EXPORT      __attribute__((visibility("protected")))
 #define CGPU_EXPAND(...) __VA_ARGS__
 
 /* The driver's own functions. One that this driver lacks returns CUDA_ERROR_NOT_FOUND. */
 struct cgpu_real {
 #define HOOK(name, body, parameters, arguments) CUresult(*name) parameters;
-#define UNGUARDED HOOK
-#define REJECT(name, reason) CUresult (*name)(void);
-#define REAL(name, parameters) CUresult(*name) parameters;
+#define UNGUARDED                               HOOK
+#define REJECT(name, reason)                    CUresult (*name)(void);
+#define REAL(name, parameters)                  CUresult(*name) parameters;
 #include "hooks.def"
 #undef HOOK
 #undef UNGUARDED
@@ -31,7 +31,7 @@ CUresult cgpu_real_missing(void);
 #define HOOK(name, body, parameters, arguments)                                                    \
     CGPU_EXPORT CUresult name parameters;                                                          \
     CUresult body(CUresult(*real) parameters, CGPU_EXPAND parameters);
-#define UNGUARDED HOOK
+#define UNGUARDED            HOOK
 #define REJECT(name, reason) CGPU_EXPORT CUresult name(void);
 #define REAL(name, parameters)
 #include "hooks.def"
@@ -54,7 +54,7 @@ struct cgpu_hook {
 extern const struct cgpu_hook cgpu_hooks[];
 extern const unsigned int cgpu_hook_count;
 
-/* real.c: resolve every row; lookup.c: make look-ups find the exports. Once, when the library is loaded. */
+/* When the library is loaded: find the real one; make look-ups find the exports. */
 void *cgpu_real_open(void);
 void cgpu_lookup_setup(void *library);
 

@@ -1,8 +1,8 @@
 /*
  * Linear and pitched memory.
  *
- * The v1 entry points have 32-bit pointers and sizes but take the same memory, and what one version allocates the
- * other frees: the key is the address.
+ * The v1 entry points have 32-bit pointers and sizes but take the same memory, and what one version
+ * allocates the other frees: the key is the address.
  */
 #include "shim.h"
 
@@ -34,7 +34,8 @@ cgpu_linear_alloc(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *dptr, si
 }
 
 CUresult
-cgpu_linear_alloc_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int), CUdeviceptr_v1 *dptr, unsigned int size)
+cgpu_linear_alloc_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int), CUdeviceptr_v1 *dptr,
+                     unsigned int size)
 {
     struct cgpu_pending pending;
     CUresult status = cgpu_charge_begin_padded(&pending, size);
@@ -49,7 +50,7 @@ cgpu_linear_alloc_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int), CUdevicep
     return keep(&pending, *dptr);
 }
 
-/* The least that WIDTH x HEIGHT bytes take; the greatest number if they overflow, which no cap allows. */
+/* The least that WIDTH x HEIGHT bytes take; if they overflow, more than any cap. */
 static uint64_t
 area(uint64_t width, uint64_t height)
 {
@@ -72,7 +73,8 @@ keep_pitched(struct cgpu_pending *pending, CUdeviceptr address, uint64_t pitch, 
 
 CUresult
 cgpu_linear_alloc_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int),
-                        CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height, unsigned int element)
+                        CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+                        unsigned int element)
 {
     struct cgpu_pending pending;
     CUresult status = cgpu_charge_begin_padded(&pending, area(width, height));
@@ -88,10 +90,10 @@ cgpu_linear_alloc_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t
 }
 
 CUresult
-cgpu_linear_alloc_pitch_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, unsigned int, unsigned int,
-                                            unsigned int),
-                           CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width, unsigned int height,
-                           unsigned int element)
+cgpu_linear_alloc_pitch_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, unsigned int,
+                                            unsigned int, unsigned int),
+                           CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width,
+                           unsigned int height, unsigned int element)
 {
     struct cgpu_pending pending;
     CUresult status = cgpu_charge_begin_padded(&pending, area(width, height));

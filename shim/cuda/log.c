@@ -1,8 +1,8 @@
 /*
  * One line to standard error when something is refused, so that `docker logs` shows why.
  *
- * write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio. At most one line per kind
- * in five seconds, and none with CGPU_LOG=off.
+ * write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio. At most
+ * one line per kind in five seconds, and none with CGPU_LOG=off.
  */
 #define _GNU_SOURCE /* secure_getenv */
 #include <errno.h>

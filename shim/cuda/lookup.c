@@ -1,10 +1,11 @@
 /*
- * cuGetProcAddress and its versions: the driver's own answer, with a hooked function's address swapped for our export.
+ * cuGetProcAddress and its versions: the driver's own answer, with a hooked function's address
+ * swapped for our export.
  *
- * Every address it returns is an exported symbol, so comparing addresses is version-correct and right for per-thread
- * default streams without knowing which name and version mean which symbol. An address that is no symbol known to
- * ../driver_entry_points.csv is an entry point of a newer driver: if it belongs to a family that allocates or
- * launches, it is not handed out, for nobody would charge for it.
+ * Every address it returns is an exported symbol, so comparing addresses is version-correct and
+ * right for per-thread default streams without knowing which name and version mean which symbol. An
+ * address that is not of a name in driver_entry_points.csv is an entry point of a newer driver: in
+ * a family that allocates or launches it is not handed out, for nobody would charge for it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -27,10 +28,29 @@ static const char known_names[] =
 
 /* What begins so may take device memory or GPU time. */
 static const char *const families[] = {
-    "cuArray",    "cuCheckpoint", "cuCtxCreate", "cuDevicePrimaryCtx", "cuDeviceSetGraphMem", "cuEGLStream",
-    "cuExternal", "cuFabric",     "cuFuncLoad",  "cuGLCtx",            "cuGraph",             "cuGreenCtx",
-    "cuImport",   "cuIpc",        "cuLaunch",    "cuLibraryLoad",      "cuLogicalEndpoint",   "cuMem",
-    "cuMipmapped", "cuModuleLoad", "cuMulticast", "cuStreamBatch",      "cuVDPAUCtx",
+    "cuArray",
+    "cuCheckpoint",
+    "cuCtxCreate",
+    "cuDevicePrimaryCtx",
+    "cuDeviceSetGraphMem",
+    "cuEGLStream",
+    "cuExternal",
+    "cuFabric",
+    "cuFuncLoad",
+    "cuGLCtx",
+    "cuGraph",
+    "cuGreenCtx",
+    "cuImport",
+    "cuIpc",
+    "cuLaunch",
+    "cuLibraryLoad",
+    "cuLogicalEndpoint",
+    "cuMem",
+    "cuMipmapped",
+    "cuModuleLoad",
+    "cuMulticast",
+    "cuStreamBatch",
+    "cuVDPAUCtx",
 };
 
 static size_t
@@ -63,7 +83,8 @@ cgpu_lookup_setup(void *library)
             add(*cgpu_hooks[i].real, cgpu_hooks[i].export);
         }
     }
-    for (const char *name = known_names; library != NULL && *name != '\0'; name += strlen(name) + 1) {
+    for (const char *name = known_names; library != NULL && *name != '\0';
+         name += strlen(name) + 1) {
         void *real = dlsym(library, name);
         add(real, real);
     }
@@ -102,13 +123,14 @@ use_for(void *address, const char *symbol)
     if (may_pass_unknown() || (!takes_memory_or_time(name) && !takes_memory_or_time(symbol))) {
         return address;
     }
-    cgpu_log_text(CGPU_LOG_UNKNOWN, "an entry point that this release does not know is not handed out: ", name);
+    cgpu_log_text(CGPU_LOG_UNKNOWN,
+                  "an entry point that this release does not know is not handed out: ", name);
     return NULL;
 }
 
 CUresult
-cgpu_lookup(CUresult (*real)(const char *, void **, int, uint64_t), const char *symbol, void **function,
-            int version, uint64_t flags)
+cgpu_lookup(CUresult (*real)(const char *, void **, int, uint64_t), const char *symbol,
+            void **function, int version, uint64_t flags)
 {
     CUresult status = real(symbol, function, version, flags);
     if (status != CUDA_SUCCESS || symbol == NULL || function == NULL || *function == NULL) {
@@ -119,8 +141,8 @@ cgpu_lookup(CUresult (*real)(const char *, void **, int, uint64_t), const char *
 }
 
 CUresult
-cgpu_lookup_v2(CUresult (*real)(const char *, void **, int, uint64_t, int *), const char *symbol, void **function,
-               int version, uint64_t flags, int *found)
+cgpu_lookup_v2(CUresult (*real)(const char *, void **, int, uint64_t, int *), const char *symbol,
+               void **function, int version, uint64_t flags, int *found)
 {
     CUresult status = real(symbol, function, version, flags, found);
     if (status != CUDA_SUCCESS || symbol == NULL || function == NULL || *function == NULL) {

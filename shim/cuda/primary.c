@@ -1,8 +1,9 @@
 /*
  * Primary contexts, and the green contexts that keep them alive.
  *
- * One per device, counted by the driver, which is asked afterwards whether it still is: that stays right however
- * retains, releases, resets and green contexts follow each other. All of it happens under the lock of contexts.
+ * One per device, counted by the driver, which is asked afterwards whether it still is: that stays
+ * right however retains, releases, resets and green contexts follow each other. All of it happens
+ * under the lock of contexts.
  */
 #include "shim.h"
 
@@ -11,7 +12,8 @@ is_active(CUdevice device)
 {
     unsigned int flags = 0;
     int active = 0;
-    return cgpu_real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
+    return cgpu_real.cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+           active != 0;
 }
 
 static void
@@ -134,7 +136,8 @@ handle_of(CUdevice device)
 /* A green context has no memory of its own; it retains the primary context for its lifetime. */
 CUresult
 cgpu_primary_create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUdevice, unsigned int),
-                          CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
+                          CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
+                          unsigned int flags)
 {
     struct activation activation;
     CUresult status = begin(&activation, device);
@@ -176,11 +179,13 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
 }
 
 CUresult
-cgpu_primary_from_green(CUresult (*real)(CUcontext *, CUgreenCtx), CUcontext *context, CUgreenCtx green)
+cgpu_primary_from_green(CUresult (*real)(CUcontext *, CUgreenCtx), CUcontext *context,
+                        CUgreenCtx green)
 {
     struct cgpu_holding holding;
     CUresult status = real(context, green);
-    if (status != CUDA_SUCCESS || !cgpu_charge_find(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
+    if (status != CUDA_SUCCESS ||
+        !cgpu_charge_find(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
         return status;
     }
     holding.owner = holding.handle;

@@ -1,8 +1,9 @@
 /*
  * The driver's own functions.
  *
- * All are resolved by the constructor, before anyone can call a hook: dlopen and dlsym may allocate, hooks may not.
- * The real library is loaded already (DT_NEEDED), so RTLD_NOLOAD only finds it.
+ * All are resolved by the constructor, before anyone can call a hook: dlopen and dlsym may
+ * allocate, hooks may not. The real library is loaded already (DT_NEEDED), so RTLD_NOLOAD only
+ * finds it.
  */
 #include <dlfcn.h>
 
@@ -11,7 +12,7 @@
 
 struct cgpu_real cgpu_real;
 
-/* Stands for a function with any parameters: the caller cleans up arguments in every ABI that CUDA runs on. */
+/* For any parameters: the caller cleans up arguments in every ABI that CUDA runs on. */
 CUresult
 cgpu_real_missing(void)
 {
@@ -40,9 +41,9 @@ setup(void)
 {
     void *library = cgpu_real_open();
 #define HOOK(name, body, parameters, arguments) resolve(library, #name, (void **)&cgpu_real.name);
-#define UNGUARDED HOOK
-#define REJECT(name, reason) resolve(library, #name, (void **)&cgpu_real.name);
-#define REAL(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
+#define UNGUARDED                               HOOK
+#define REJECT(name, reason)                    resolve(library, #name, (void **)&cgpu_real.name);
+#define REAL(name, parameters)                  resolve(library, #name, (void **)&cgpu_real.name);
 #include "hooks.def"
 #undef HOOK
 #undef UNGUARDED

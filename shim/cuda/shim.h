@@ -1,30 +1,34 @@
 /*
  * The proxy of libcuda.so.1: what every hook may use.
  *
- * A hook is three steps under a recursion guard: account, call the real function, undo on failure. To add one:
+ * A hook is three steps under a recursion guard: account, call the real function, undo on failure.
+ * To add one:
  *
- *   1. hooks.def: a row HOOK(name, body, (parameters), (arguments)). It declares, exports and resolves the
- *      entry point and makes look-ups find it. Parameters are those of the driver; types it needs go into
- *      driver.h. The guard is in the generated export: a body is never entered twice on one thread.
- *   2. <kind>.c: the body, `CUresult body(CUresult (*real)(...), ...)`. Its shape is
+ * 1. hooks.def: a row HOOK(name, body, (parameters), (arguments)). It declares, exports and
+ *    resolves the entry point, and look-ups find it. Parameters are those of the driver; types it
+ *    needs go into driver.h. The guard is in the generated export.
  *
- *          struct cgpu_pending pending;
- *          CUresult status = cgpu_charge_begin(&pending, bytes, padding);   // the current context pays
- *          if (status != CUDA_SUCCESS) {
- *              return status;
- *          }
- *          status = real(...);
- *          if (status != CUDA_SUCCESS) {
- *              cgpu_charge_cancel(&pending);
- *              return status;
- *          }
- *          return cgpu_charge_commit(&pending, CGPU_KIND_..., handle, 0);   // or undo the real call
+ * 2. <kind>.c: the body. It is given the driver's own function and the parameters:
  *
- *      and the entry point that frees is cgpu_charge_take, real, cgpu_charge_settle, in this order.
- *   3. ../driver_entry_points.csv: treatment `hook` in its row; then the tests.
+ *        struct cgpu_pending pending;
+ *        CUresult status = cgpu_charge_begin(&pending, bytes, padding);
+ *        if (status != CUDA_SUCCESS) {
+ *            return status;
+ *        }
+ *        status = real(...);
+ *        if (status != CUDA_SUCCESS) {
+ *            cgpu_charge_cancel(&pending);
+ *            return status;
+ *        }
+ *        return cgpu_charge_commit(&pending, CGPU_KIND_..., handle, 0);
  *
- * Without a working ledger nothing is allocated: every charge is refused with NOT_INITIALIZED, which is also
- * what the driver says before cuInit and in a forked child.
+ *    and frees what the driver gave out if the commit fails. The entry point that frees is
+ *    cgpu_charge_take, real, cgpu_charge_settle, in this order.
+ *
+ * 3. ../driver_entry_points.csv: treatment `hook` in its row; then the tests.
+ *
+ * Without a working ledger nothing is allocated: every charge is refused with NOT_INITIALIZED,
+ * which is also what the driver says before cuInit and in a forked child.
  */
 #ifndef CGPU_CUDA_SHIM_H
 #define CGPU_CUDA_SHIM_H
@@ -47,9 +51,9 @@ enum cgpu_kind {
     CGPU_KIND_CONTEXT,       /* extra: cuCtxAttach count */
     CGPU_KIND_GREEN,         /* handle: CUgreenCtx, extra: device */
     CGPU_KIND_GREEN_CONTEXT, /* handle: CUcontext made from a green context, which is its owner */
-    CGPU_KIND_GROWTH,        /* handle: context + enum cgpu_growth, extra: the default it grows from */
-    CGPU_KIND_PHYSICAL,      /* handle: serial, extra: references by handles and mappings */
-    CGPU_KIND_HANDLE,        /* handle: of physical memory, extra: count << 40 | serial */
+    CGPU_KIND_GROWTH,   /* handle: context + enum cgpu_growth, extra: the default it grows from */
+    CGPU_KIND_PHYSICAL, /* handle: serial, extra: references by handles and mappings */
+    CGPU_KIND_HANDLE,   /* handle: of physical memory, extra: count << 40 | serial */
     CGPU_KIND_ARRAY_MAPPING, /* handle: mix of array and serial, owner: array, extra: serial */
     CGPU_KIND_EXEC,          /* handle: executable graph that allocates, extra: see graph.c */
     CGPU_KIND_MODULE,        /* extra: unused */
@@ -69,22 +73,22 @@ struct cgpu_state {
     pthread_mutex_t lock;     /* attaching, and filling `devices` */
     pthread_mutex_t contexts; /* making and destroying contexts */
     uint32_t attached;        /* set last; 0: refuse */
-    uint32_t generation;      /* of contexts; a change makes threads forget what they know about theirs */
+    uint32_t generation;      /* of contexts; a change voids what threads remember of theirs */
     struct cgpu_ledger *ledger;
     struct cgpu_holdings *holdings;
     uint64_t granularity[CGPU_MAX_GPUS]; /* of physical memory, by place in the limits */
     CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by place in the limits */
-    int8_t devices[CGPU_MAX_DEVICES];    /* 0: not asked yet, -1: not in the limits, else place + 1 */
+    int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else place + 1 */
     struct cgpu_kinds kinds;
 };
 
-extern struct cgpu_state *cgpu_state;          /* NULL: could not be set up */
-extern const struct cgpu_limits *cgpu_limits;  /* NULL: missing or broken */
+extern struct cgpu_state *cgpu_state;         /* NULL: could not be set up */
+extern const struct cgpu_limits *cgpu_limits; /* NULL: missing or broken */
 
 /* Map the limits and make the state page. Once, when the library is loaded. */
 void cgpu_state_setup(void);
 
-/* Take part: ledger slot and holdings. Called by cuInit; again after fork. NOT_PERMITTED if that fails. */
+/* Take part: ledger slot and holdings. For cuInit, also after fork. NOT_PERMITTED if that fails. */
 CUresult cgpu_state_attach(void);
 
 /* Is this process attached? One load. */
@@ -97,7 +101,7 @@ struct cgpu_target {
     uint64_t owner; /* context that takes the memory along when it goes */
 };
 
-/* GPU and owner for what the calling thread's current context allocates. Charges a context seen for the first time. */
+/* GPU and owner for what the current context allocates. Charges a context seen the first time. */
 CUresult cgpu_target_current(struct cgpu_target *target);
 
 /* GPU of the current context, whether it can be charged or not. */
@@ -119,29 +123,31 @@ struct cgpu_pending {
     uint64_t charged;
 };
 
-/* Charge BYTES, and as much of PADDING as fits. OUT_OF_MEMORY (with a log line) if they do not fit. */
+/* Charge BYTES, and as much of PADDING as fits. OUT_OF_MEMORY and a log line if they do not fit. */
 CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged);
 void cgpu_charge_release(int32_t gpu, uint64_t bytes);
 
-/* The same, but a refusal is neither logged nor answered by reclaiming: for use under a lock of kinds.h. */
+/* The same, but a refusal is neither logged nor answered by reclaiming: for use under a lock of
+ * kinds.h. */
 CUresult cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged);
 
 /* Charge what the driver took already and cannot be made to give back: over the cap if need be. */
 void cgpu_charge_force(int32_t gpu, uint64_t bytes);
 
-/* The padding that goes with BYTES on GPU: up to 512 bytes, or up to the driver's granularity for more than 1 MiB. */
+/* Padding for BYTES on GPU: up to 512 bytes, above 1 MiB up to the driver's granularity. */
 uint64_t cgpu_charge_padding(int32_t gpu, uint64_t bytes);
 
-/* begin: charge the current context's GPU. begin_padded: with the usual padding. grow: up to BYTES in all. */
+/* begin: charge the current context's GPU; _padded: as usual; grow: up to BYTES in all. */
 CUresult cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes, uint64_t padding);
 CUresult cgpu_charge_begin_padded(struct cgpu_pending *pending, uint64_t bytes);
 CUresult cgpu_charge_grow(struct cgpu_pending *pending, uint64_t bytes);
 void cgpu_charge_cancel(struct cgpu_pending *pending);
 
-/* Keep the charge under KIND and HANDLE. On failure it is cancelled: the caller frees HANDLE and returns the status. */
-CUresult cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind, uint64_t handle, uint64_t extra);
+/* Keep the charge under KIND and HANDLE. If that fails it is cancelled: the caller frees HANDLE. */
+CUresult cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind,
+                            uint64_t handle, uint64_t extra);
 
-/* The same for a holding that is charged already (or costs nothing). A stale one under its key is given back. */
+/* The same for a holding that is charged already. A stale one under its key is given back. */
 CUresult cgpu_charge_hold(const struct cgpu_holding *holding);
 
 bool cgpu_charge_find(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out);
@@ -150,9 +156,10 @@ void cgpu_charge_give_back(const struct cgpu_holding *holding);
 void cgpu_charge_restore(const struct cgpu_holding *holding);
 
 /*
- * Freeing: the holding is taken before the real call, as the driver may give the handle to another thread the moment
- * it is free; the charge goes after it, as the memory must be there before anyone is told so. TAKEN (NULL: nothing was
- * held) is given back or restored by what the driver said, STATUS, which is returned.
+ * Freeing: the holding is taken before the real call, as the driver may give the handle to another
+ * thread the moment it is free; the charge goes after it, as the memory must be there before anyone
+ * is told so. TAKEN (NULL: nothing was held) is given back or restored by what the driver said,
+ * STATUS, which is returned.
  */
 CUresult cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status);
 
@@ -178,8 +185,9 @@ enum cgpu_growth {
 };
 
 /*
- * A function that needs BYTES of local memory per thread was made ready to launch in the current context: charge
- * what the context's local memory buffer will grow by. Does nothing if it is charged already.
+ * A function that needs BYTES of local memory per thread was made ready to launch in the current
+ * context: charge what the context's local memory buffer will grow by. Does nothing if it is
+ * charged already.
  */
 CUresult cgpu_growth_local_memory(uint64_t bytes);
 

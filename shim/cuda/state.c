@@ -1,8 +1,9 @@
 /*
  * This process's part in the container: the limits page, its ledger slot and its holdings.
  *
- * The limits are mapped when the library is loaded; the ledger is attached by cuInit, so that a program which never
- * uses CUDA takes no slot. All that a child must not inherit lies in one page that fork wipes.
+ * The limits are mapped when the library is loaded; the ledger is attached by cuInit, so that a
+ * program which never uses CUDA takes no slot. All that a child must not inherit lies in one page
+ * that fork wipes.
  */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -51,7 +52,8 @@ attach(void)
         cgpu_holdings_destroy(cgpu_state->holdings);
         return status;
     }
-    cgpu_thread.context = NULL; /* a forked child's only thread must not believe its parent's memory */
+    /* A forked child's only thread must not believe what it remembers from its parent. */
+    cgpu_thread.context = NULL;
     cgpu_state->generation = 1;
     __atomic_store_n(&cgpu_state->attached, 1, __ATOMIC_RELEASE);
     return 0;
@@ -74,7 +76,8 @@ CUresult
 cgpu_state_attach(void)
 {
     if (cgpu_limits == NULL || cgpu_state == NULL) {
-        cgpu_log_text(CGPU_LOG_STATE, "no CUDA in this process: ", "the limits are missing or broken");
+        cgpu_log_text(CGPU_LOG_STATE,
+                      "no CUDA in this process: ", "the limits are missing or broken");
         return CUDA_ERROR_NOT_PERMITTED;
     }
     pthread_mutex_lock(&cgpu_state->lock);

@@ -1,8 +1,8 @@
 /*
  * Who pays: from the calling thread's current context to a place in the limits.
  *
- * The driver is asked for the current context at every call (it is cheap, and contexts change in ways that are not
- * hooked); what belongs to that context is remembered by the thread.
+ * The driver is asked for the current context at every call (it is cheap, and contexts change in
+ * ways that are not hooked); what belongs to that context is remembered by the thread.
  */
 #include "mapped_limits.h"
 #include "shim.h"
@@ -69,7 +69,8 @@ learn_device(CUdevice device)
             cgpu_state->granularity[gpu] = ask_granularity(device);
         }
         /* release: whoever reads the place also sees the granularity. */
-        __atomic_store_n(&cgpu_state->devices[device], (int8_t)(gpu < 0 ? -1 : gpu + 1), __ATOMIC_RELEASE);
+        __atomic_store_n(&cgpu_state->devices[device], (int8_t)(gpu < 0 ? -1 : gpu + 1),
+                         __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&cgpu_state->lock);
     return cgpu_state->devices[device];
@@ -140,7 +141,8 @@ cgpu_target_current_gpu(int32_t *gpu)
     }
     /* acquire: pairs with cgpu_target_forget. */
     uint32_t generation = __atomic_load_n(&cgpu_state->generation, __ATOMIC_ACQUIRE);
-    if (context != cgpu_thread.context || generation != cgpu_thread.generation || !cgpu_thread.charged) {
+    if (context != cgpu_thread.context || generation != cgpu_thread.generation ||
+        !cgpu_thread.charged) {
         status = remember(context, generation);
     }
     *gpu = cgpu_thread.gpu;

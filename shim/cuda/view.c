@@ -1,4 +1,4 @@
-/* What the container is shown: its cap for the GPU's memory, its use for what is taken, and no managed memory. */
+/* What the container is shown: its cap as the GPU's memory, its own use, no managed memory. */
 #include "shim.h"
 
 /* Cap and what is left of it. Lowered below what is in use, the cap leaves nothing. */
@@ -34,7 +34,8 @@ cgpu_view_memory(CUresult (*real)(size_t *, size_t *), size_t *available, size_t
 }
 
 CUresult
-cgpu_view_memory_v1(CUresult (*real)(unsigned int *, unsigned int *), unsigned int *available, unsigned int *total)
+cgpu_view_memory_v1(CUresult (*real)(unsigned int *, unsigned int *), unsigned int *available,
+                    unsigned int *total)
 {
     int32_t gpu;
     uint64_t cap;
@@ -70,7 +71,8 @@ cgpu_view_total_v1(CUresult (*real)(unsigned int *, CUdevice), unsigned int *tot
 }
 
 CUresult
-cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attribute, CUdevice device)
+cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attribute,
+                    CUdevice device)
 {
     CUresult status = real(value, attribute, device);
     if (status != CUDA_SUCCESS) {

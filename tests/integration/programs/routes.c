@@ -1,6 +1,6 @@
 /*
- * Ask for more memory than the cap allows through every way to reach cuMemAlloc. Prints "<way> <status>": 2 where the
- * cap was found, 0 where the driver was reached around it.
+ * Ask for more memory than the cap allows through every way to reach cuMemAlloc. Prints "<way>
+ * <status>": 2 where the cap was found, 0 where the driver was reached around it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -13,7 +13,8 @@ int cuInit(unsigned int flags);
 int cuCtxCreate_v2(void **context, unsigned int flags, int device);
 int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 int cuGetProcAddress(const char *symbol, void **function, int version, uint64_t flags);
-int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status);
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
+                        int *status);
 
 typedef int allocate(uint64_t *address, size_t bytes);
 
@@ -21,7 +22,8 @@ static void
 try(const char *way, void *function)
 {
     uint64_t address;
-    printf("%s %d\n", way, function == NULL ? -1 : ((allocate *)function)(&address, (size_t)1 << 40));
+    printf("%s %d\n", way,
+           function == NULL ? -1 : ((allocate *)function)(&address, (size_t)1 << 40));
 }
 
 static void

@@ -1,6 +1,7 @@
 /*
- * Threads that start the driver, make contexts, allocate, are refused and free, all at once. Linked with the proxy's
- * own sources, so that sanitizers see into them. Ends with 0 if nothing is left on the books.
+ * Threads that start the driver, make contexts, allocate, are refused and free, all at once. Linked
+ * with the proxy's own sources, so that sanitizers see into them. Ends with 0 if nothing is left on
+ * the books.
  */
 #include <pthread.h>
 #include <stdlib.h>
@@ -36,7 +37,8 @@ one_round(CUdeviceptr *held, int device, unsigned int *seed)
     CUdeviceptr refused;
     CUarray array;
     CUcontext primary;
-    struct cgpu_array3d_descriptor asked = {.width = 64, .height = 64, .format = 0x20, .channels = 4};
+    struct cgpu_array3d_descriptor asked = {
+        .width = 64, .height = 64, .format = 0x20, .channels = 4};
     for (int i = 0; i < 8; i++) {
         exchange(&held[(size_t)rand_r(seed) % HELD], seed);
     }
@@ -76,7 +78,8 @@ main(void)
     for (int i = 0; i < THREADS; i++) {
         pthread_join(threads[i], NULL);
     }
-    return cgpu_ledger_own(cgpu_state->ledger, 0) == 0 && cgpu_ledger_own(cgpu_state->ledger, 1) == 0 &&
+    return cgpu_ledger_own(cgpu_state->ledger, 0) == 0 &&
+                   cgpu_ledger_own(cgpu_state->ledger, 1) == 0 &&
                    cgpu_holdings_count(cgpu_state->holdings) == 0
                ? 0
                : 1;

@@ -1,8 +1,10 @@
 /*
- * A driver of two GPUs that does almost nothing: it hands out addresses and counts what it was asked for.
+ * A driver of two GPUs that does almost nothing: it hands out addresses and counts what it was
+ * asked for.
  *
- * For what the simulated driver cannot show: faults on demand, entry points newer than this release, and ones that
- * are missing. STUB_FAIL=<name> makes that entry point fail with CUDA_ERROR_UNKNOWN.
+ * For what the simulated driver cannot show: faults on demand, entry points newer than this
+ * release, and ones that are missing. STUB_FAIL=<name> makes that entry point fail with
+ * CUDA_ERROR_UNKNOWN.
  */
 #include <pthread.h>
 #include <stddef.h>
@@ -43,7 +45,8 @@ stub_live(void)
     return live;
 }
 
-/* Like the driver with CUDA_INJECTION64_PATH and callbacks: a tool runs inside cuInit and cuCtxCreate_v3. */
+/* Like the driver with CUDA_INJECTION64_PATH and callbacks: a tool runs inside cuInit and
+ * cuCtxCreate_v3. */
 static void (*injected)(void);
 
 void
@@ -241,7 +244,8 @@ cuMemAlloc(unsigned int *address, unsigned int bytes)
 }
 
 int
-cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height, unsigned int element)
+cuMemAllocPitch_v2(uint64_t *address, size_t *pitch, size_t width, size_t height,
+                   unsigned int element)
 {
     (void)element;
     *pitch = (width + 511) & ~511ull;
@@ -306,7 +310,8 @@ cuDeviceGetShine(void)
     return SUCCESS;
 }
 
-int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags, int *status);
+int cuGetProcAddress_v2(const char *symbol, void **function, int version, uint64_t flags,
+                        int *status);
 
 static const struct {
     const char *base;

@@ -1,8 +1,8 @@
 """Take GPU memory until refused: ``python fill_memory.py DRIVER_DIR [HOW [PROCESSES [keep]]]``.
 
 HOW names the way to libcuda: ``soname``, ``path`` (absolute), ``link`` (through another symbolic
-link) or ``dlmopen``. Several PROCESSES begin at once and keep what they got until all are done. Each
-prints as JSON what it was shown and what it got. ``keep``: hold it until standard input ends.
+link) or ``dlmopen``. Several PROCESSES begin at once and keep what they got until all are done;
+each prints as JSON what it was shown and what it got. ``keep``: hold it until standard input ends.
 """
 
 from __future__ import annotations

@@ -80,6 +80,24 @@ attributes(const struct mount *mount)
     return set | MOUNT_ATTR_NOEXEC;
 }
 
+/*
+ * Whether what is behind FD, and not only what once was behind its path, may be mounted: a file that
+ * nobody but us or root could change. A ledger is for everyone to write; a mask hides, whatever it is.
+ */
+static bool
+is_trusted(int fd, const char *kind)
+{
+    struct stat facts;
+    if (fstat(fd, &facts) != 0 || (facts.st_uid != 0 && facts.st_uid != geteuid())) {
+        return false;
+    }
+    if (strcmp(kind, "mask") == 0) {
+        return S_ISCHR(facts.st_mode);
+    }
+    bool shared = (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0;
+    return S_ISREG(facts.st_mode) && (!shared || strcmp(kind, "rw") == 0);
+}
+
 /* A detached copy of the host's file at mount->source. */
 static int
 clone_source(struct mount *mount)
@@ -87,6 +105,11 @@ clone_source(struct mount *mount)
     struct mount_attr attr = {.attr_set = attributes(mount), .propagation = 1U << 18 /* private */};
     int file = open(mount->source, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0) {
+        return fail(mount->source);
+    }
+    if (!is_trusted(file, mount->kind)) {
+        close(file);
+        errno = EPERM;
         return fail(mount->source);
     }
     mount->tree = (int)syscall(SYS_open_tree, file, "",

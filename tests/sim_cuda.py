@@ -137,4 +137,15 @@ def tell(process: subprocess.Popen[str], line: str) -> None:
     process.stdin.flush()
 
 
-__all__ = ["CONTEXT", "MIB", "Driver", "Fault", "Gpu", "Outcome", "make_driver", "read", "tell"]
+__all__ = [
+    "CONTEXT",
+    "MIB",
+    "PRELUDE",
+    "Driver",
+    "Fault",
+    "Gpu",
+    "Outcome",
+    "make_driver",
+    "read",
+    "tell",
+]

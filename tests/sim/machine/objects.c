@@ -13,7 +13,7 @@
 #include "state.h"
 
 /* An exported descriptor is the machine file, with the object's number in its file position. */
-#define EXPORT_POSITION (1ll << 48)
+#define EXPORT_POSITION (1ll << 40) /* below the largest position of ext4 */
 
 static uint64_t
 page_round(uint64_t bytes)
@@ -211,8 +211,11 @@ int
 cgpu_machine_object_export(struct cgpu_machine *machine, uint32_t object)
 {
     int fd = open(machine->path, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && lseek(fd, EXPORT_POSITION + object, SEEK_SET) < 0) {
+        close(fd);
+        return -1;
+    }
     if (fd >= 0) {
-        lseek(fd, EXPORT_POSITION + object, SEEK_SET);
         cgpu_machine_file_lock(fd, STATE_OBJECT_BYTE + object, F_RDLCK, 0);
     }
     return fd;

@@ -24,6 +24,7 @@ uint64_t inner_total;
 
 int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *out);
 int nvmlDeviceGetMemoryInfo(void *device, struct memory *out);
+/* The device with handle N is number N - 1. */
 int nvmlDeviceGetUUID(void *device, char *out, uint32_t size);
 
 int
@@ -48,8 +49,7 @@ nvmlDeviceGetMemoryInfo(void *device, struct memory *out)
 int
 nvmlDeviceGetUUID(void *device, char *out, uint32_t size)
 {
-    (void)device;
-    snprintf(out, size, "GPU-11111111-2222-3333-4444-%012d", 0);
+    snprintf(out, size, "GPU-11111111-2222-3333-4444-%012d", (int)((uintptr_t)device - 1));
     return 0;
 }
 

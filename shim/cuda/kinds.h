@@ -171,11 +171,31 @@ void cgpu_graph_memory_trim(int32_t gpu);
 /* Give back what is not reserved any more. */
 void cgpu_graph_memory_settle(void);
 
+/* ---- code.c ---- */
+
+/* What loading code took, measured by what the whole GPU has free before and after. */
+struct cgpu_code {
+    int32_t gpu; /* CGPU_NO_GPU: no current context, nothing is loaded */
+    uint64_t owner;
+    uint64_t free_before, used_before;
+};
+
+/* Take the lock of code and look before; look after, give the bytes taken, at most BOUND, and drop the lock. */
+CUresult cgpu_code_begin(struct cgpu_code *code);
+uint64_t cgpu_code_end(const struct cgpu_code *code, uint64_t bound);
+
+/* Charge BYTES more to the holding of KIND and HANDLE, which is made if need be. */
+CUresult cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes);
+
+/* The same for code that cannot be unloaded alone: if it does not fit it is refused, but stays charged. */
+CUresult cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes);
+
 /* ---- image.c ---- */
 
 struct cgpu_image {
-    uint64_t bytes; /* of the image itself; 0: unknown */
-    bool managed;   /* declares a managed variable */
+    uint64_t bytes; /* that loading may take at most, if that is known; else what is known of the image's size */
+    bool bounded;   /* it is known */
+    bool managed;   /* a managed variable is declared */
 };
 
 /* Look through the code at DATA, whose bounds only its own headers tell. */

@@ -71,6 +71,20 @@ predict(uint64_t reserved, uint64_t used, uint64_t size)
     return (growth + GROWTH_UNIT - 1) / GROWTH_UNIT * GROWTH_UNIT;
 }
 
+/* Charge what POOL has reserved beyond its account. */
+static CUresult
+catch_up(struct cgpu_pool *pool)
+{
+    uint64_t more = 0;
+    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
+    if (reserved <= pool->charged) {
+        return CUDA_SUCCESS;
+    }
+    CUresult status = cgpu_charge_try(pool->gpu, reserved - pool->charged, 0, &more);
+    pool->charged += more;
+    return status;
+}
+
 /* The pool grew by more than is allowed: take the memory back, and charge what stays reserved all the same. */
 static void
 undo(const struct request *request, struct cgpu_pool *pool)
@@ -84,15 +98,16 @@ undo(const struct request *request, struct cgpu_pool *pool)
     }
 }
 
-/* The call was made: bring POOL's account to what is reserved now. */
+/*
+ * The call was made: bring POOL's account to what is reserved now. The driver reserves in large pieces where it can;
+ * what it does not need of one must not be the reason to refuse.
+ */
 static CUresult
 follow(struct request *request, struct cgpu_pool *pool, CUresult status)
 {
-    uint64_t more = 0;
-    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
-    if (status == CUDA_SUCCESS && reserved > pool->charged) {
-        status = cgpu_charge_try(pool->gpu, reserved - pool->charged, 0, &more);
-        pool->charged += more;
+    if (status == CUDA_SUCCESS && catch_up(pool) != CUDA_SUCCESS) {
+        cgpu_real.cuMemPoolTrimTo(pool->handle, 0);
+        status = catch_up(pool);
         if (status != CUDA_SUCCESS) {
             request->refused = true;
             undo(request, pool);

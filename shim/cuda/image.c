@@ -1,0 +1,239 @@
+/*
+ * A look into code before it is loaded: how large can it get, and does it declare managed variables?
+ *
+ * The images are the program's, without a length: only their own headers tell where they end, and the driver trusts
+ * those too. Every offset is checked against what the enclosing header states. What is not understood is skipped:
+ * compressed members of fat binaries, for one, whose managed variables are refused when their address is asked for.
+ */
+#include <elf.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "shim.h"
+
+enum {
+    FAT_WRAPPER = 0x466243b1,
+    FAT_KIND_PTX = 1,
+    FAT_KIND_ELF = 2,
+    SYMBOL_MANAGED = 0x04, /* st_other of CUDA symbols */
+    MAX_TEXT = 256 << 20
+};
+#define FAT_MAGIC 0xba55ed50u
+#define FAT_COMPRESSED 0xf000u /* one bit per method */
+#define MAX_BYTES (UINT64_C(1) << 32)
+
+struct fat_wrapper {
+    uint32_t magic, version;
+    const void *data;
+};
+
+struct fat_header {
+    uint32_t magic;
+    uint16_t version, header_bytes;
+    uint64_t bytes; /* of the members */
+};
+
+struct fat_member {
+    uint16_t kind, version;
+    uint32_t header_bytes;
+    uint64_t bytes;
+    uint8_t unused[24];
+    uint64_t flags;
+};
+
+/* What a scan found out; a part that is not understood makes the bound unknown. */
+struct scan {
+    uint64_t bytes;
+    bool unknown, managed;
+};
+
+static void
+add(struct scan *scan, uint64_t bytes)
+{
+    if (__builtin_add_overflow(scan->bytes, bytes, &scan->bytes)) {
+        scan->unknown = true;
+        scan->bytes = 0;
+    }
+}
+
+static bool
+is_text(char c)
+{
+    return (unsigned char)c >= ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* ".attribute(...)" with ".managed" between the brackets, at TEXT? END is not read. */
+static bool
+declares_managed(const char *text, const char *end)
+{
+    static const char word[] = ".managed";
+    const size_t length = sizeof(word) - 1;
+    for (; text < end && *text != ')' && *text != ';'; text++) {
+        if ((size_t)(end - text) >= length && memcmp(text, word, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* PTX of at most LIMIT bytes, to the first byte that is no text. How large its variables are is not worked out. */
+static void
+scan_text(const char *text, uint64_t limit, struct scan *scan)
+{
+    static const char word[] = ".attribute";
+    const size_t length = sizeof(word) - 1;
+    uint64_t size = 0;
+    while (size < limit && is_text(text[size])) {
+        size++;
+    }
+    for (const char *at = text; size >= length && at <= text + size - length && !scan->managed; at++) {
+        at = memchr(at, '.', (size_t)(text + size - at));
+        if (at == NULL || (size_t)(text + size - at) < length) {
+            break;
+        }
+        scan->managed = memcmp(at, word, length) == 0 && declares_managed(at + length, text + size);
+    }
+    add(scan, size);
+    scan->unknown = true;
+}
+
+static void
+scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct scan *scan)
+{
+    for (uint64_t i = 0; i < table->sh_size / sizeof(Elf64_Sym); i++) {
+        Elf64_Sym symbol;
+        memcpy(&symbol, elf + table->sh_offset + i * sizeof(symbol), sizeof(symbol));
+        if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && (symbol.st_other & SYMBOL_MANAGED) != 0) {
+            scan->managed = true;
+        }
+    }
+}
+
+/* A cubin of at most LIMIT bytes. What it can take is what it says is to be allocated. */
+static void
+scan_elf(const unsigned char *elf, uint64_t limit, struct scan *scan)
+{
+    Elf64_Ehdr header;
+    memcpy(&header, elf, sizeof(header));
+    uint64_t sections = (uint64_t)header.e_shnum * sizeof(Elf64_Shdr);
+    if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
+        header.e_shoff > limit || sections > limit - header.e_shoff) {
+        scan->unknown = true;
+        return;
+    }
+    for (uint64_t i = 0; i < header.e_shnum; i++) {
+        Elf64_Shdr section;
+        memcpy(&section, elf + header.e_shoff + i * sizeof(section), sizeof(section));
+        if ((section.sh_flags & SHF_ALLOC) != 0) {
+            add(scan, section.sh_size);
+        }
+        if (section.sh_type == SHT_SYMTAB && section.sh_offset <= limit &&
+            section.sh_size <= limit - section.sh_offset) {
+            scan_symbols(elf, &section, scan);
+        }
+    }
+    add(scan, header.e_shoff + sections);
+}
+
+static void
+scan_fat(const unsigned char *fat, uint64_t limit, struct scan *scan)
+{
+    struct fat_header header;
+    memcpy(&header, fat, sizeof(header));
+    if (header.header_bytes > limit || header.bytes > limit - header.header_bytes) {
+        scan->unknown = true;
+        return;
+    }
+    uint64_t end = header.header_bytes + header.bytes;
+    uint64_t at = header.header_bytes;
+    while (end - at > sizeof(struct fat_member)) {
+        struct fat_member member;
+        memcpy(&member, fat + at, sizeof(member));
+        if (member.header_bytes < sizeof(member) || member.header_bytes > end - at ||
+            member.bytes > end - at - member.header_bytes) {
+            scan->unknown = true;
+            return;
+        }
+        const unsigned char *body = fat + at + member.header_bytes;
+        if ((member.flags & FAT_COMPRESSED) != 0 || member.bytes < sizeof(Elf64_Ehdr)) {
+            scan->unknown = true;
+        } else if (member.kind == FAT_KIND_ELF) {
+            scan_elf(body, member.bytes, scan);
+        } else if (member.kind == FAT_KIND_PTX) {
+            scan_text((const char *)body, member.bytes, scan);
+        }
+        at += member.header_bytes + member.bytes;
+    }
+}
+
+/* The first four bytes; none of the numbers looked for has a NUL, which ends shorter text. */
+static uint32_t
+magic_of(const unsigned char *data, uint64_t limit)
+{
+    uint32_t magic = 0;
+    for (unsigned int i = 0; i < sizeof(magic) && i < limit && data[i] != 0; i++) {
+        magic |= (uint32_t)data[i] << 8 * i;
+    }
+    return magic;
+}
+
+/* DATA has LIMIT bytes, or as many as its headers say. */
+static void
+scan_any(const void *data, uint64_t limit, struct scan *scan)
+{
+    uint32_t magic = magic_of(data, limit);
+    if (magic == FAT_MAGIC && limit >= sizeof(struct fat_header)) {
+        scan_fat(data, limit, scan);
+    } else if (memcmp(&magic, ELFMAG, SELFMAG) == 0 && limit >= sizeof(Elf64_Ehdr)) {
+        scan_elf(data, limit, scan);
+    } else {
+        scan_text(data, limit < MAX_TEXT ? limit : MAX_TEXT, scan);
+    }
+}
+
+static void
+report(const struct scan *scan, struct cgpu_image *image)
+{
+    image->bytes = scan->bytes;
+    image->bounded = !scan->unknown;
+    image->managed = scan->managed;
+}
+
+void
+cgpu_image_scan(const void *data, struct cgpu_image *image)
+{
+    struct scan scan = {.unknown = false};
+    struct fat_wrapper wrapper;
+    if (data != NULL && magic_of(data, sizeof(uint32_t)) == FAT_WRAPPER) {
+        memcpy(&wrapper, data, sizeof(wrapper));
+        data = wrapper.data;
+    }
+    if (data != NULL) {
+        scan_any(data, MAX_BYTES, &scan);
+    }
+    report(&scan, image);
+}
+
+void
+cgpu_image_scan_file(const char *path, struct cgpu_image *image)
+{
+    struct scan scan = {.unknown = true};
+    struct stat file;
+    int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
+    if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0) {
+        size_t size = (size_t)file.st_size;
+        void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data != MAP_FAILED) {
+            scan.unknown = false;
+            scan_any(data, size, &scan);
+            munmap(data, size);
+        }
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    report(&scan, image);
+}

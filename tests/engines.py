@@ -70,9 +70,13 @@ class Docker:
             raise AssertionError(f"dockerd ended:\n{self.log.read_text()}")
         return self.docker("version", check=False).returncode == 0
 
+    def client(self) -> list[str]:
+        """The docker client of this daemon."""
+        return [DOCKER, "--host", f"unix://{self.socket}"]
+
     def docker(self, *argv: str | Path, **options: Any) -> Result:
         """The docker client with ``argv``."""
-        return self.enclosure.run(DOCKER, "--host", f"unix://{self.socket}", *argv, **options)
+        return self.enclosure.run(*self.client(), *argv, **options)
 
     def load(self, name: str, root: Path) -> None:
         """Make image ``name`` from a root filesystem."""
@@ -175,11 +179,11 @@ class Podman:
         base = enclosure.base / "podman"
         folders = [f"--root={base}/root", f"--runroot={base}/run", f"--tmpdir={base}/tmp"]
         self._global = [*folders, "--cgroup-manager=cgroupfs", "--events-backend=none"]
-        self._hooks = hooks
+        self.hooks = hooks
 
     def podman(self, *argv: str | Path, options: Sequence[str] = (), **more: Any) -> Result:
         """``podman`` with global ``options`` and ``argv``."""
-        hooks = f"--hooks-dir={self._hooks}"
+        hooks = f"--hooks-dir={self.hooks}"
         return self.enclosure.run("podman", *self._global, hooks, *options, *argv, **more)
 
     def load(self, name: str, root: Path) -> None:

@@ -26,7 +26,7 @@ PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
 DEBIAN_MIRROR = "http://deb.debian.org/debian"
-USERS = "root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:user:/tmp:/bin/sh\n"
+USERS = "root:x:0:0:root:/root:/bin/sh\nuser:*:1000:1000:user:/tmp:/bin/sh\n"
 # What a program never reads: a third of the size.
 UNUSED = ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/info", "var/cache/apt",
           "var/lib/apt/lists", "usr/share/zoneinfo", "usr/lib/python3.11/ensurepip"]  # fmt: skip

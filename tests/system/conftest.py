@@ -6,12 +6,12 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-import guest
+import contained
 import images
 import pytest
 from enclosure import Enclosure
 from engines import Bundle, Containerd, Docker, Overlay, Podman
-from node import T4, Node
+from node import CRUN, T4, Node
 from packages import ensure_packages
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def debian_root() -> Path:
 
 @pytest.fixture(scope="session")
 def guests() -> list[Volume]:
-    return guest.volumes()
+    return contained.volumes()
 
 
 @pytest.fixture(scope="session")
@@ -84,8 +84,21 @@ def _tmpfs(enclosure: Enclosure, folder: Path, options: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def docker(enclosure: Enclosure, small_root: Path) -> Iterator[Docker]:
-    runtimes: dict[str, object] = {}
+def docker(
+    enclosure: Enclosure,
+    small_root: Path,
+    node: Node,
+    four_gpus: Node,
+    full_disk: Node,
+    read_only_disk: Node,
+) -> Iterator[Docker]:
+    runtimes = {
+        "cgpu": node.daemon_entry(),
+        "cgpu-crun": node.daemon_entry(CRUN),
+        "cgpu-four": four_gpus.daemon_entry(),
+        "cgpu-full": full_disk.daemon_entry(),
+        "cgpu-read-only": read_only_disk.daemon_entry(),
+    }
     engine = Docker(enclosure, runtimes)
     engine.load("small", small_root)
     yield engine

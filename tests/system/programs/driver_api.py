@@ -1,13 +1,17 @@
 """Take device memory through NVIDIA's own bindings until the driver refuses; say what happened.
 
-``driver_api.py CHUNK_MIB [HOLD]``: one line of JSON; with HOLD, keep the memory until killed.
+``driver_api.py CHUNK_MIB [HOLD [COUNT]]``: one line of JSON; with HOLD, keep the memory until
+killed; with COUNT, begin when as many such programs have a context.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 from cuda.bindings import driver
@@ -33,6 +37,13 @@ def take(chunk: int) -> tuple[int, str]:
         taken += chunk
 
 
+def meet(count: int) -> None:
+    """Wait for ``count`` programs of this container to come here."""
+    Path(f"/tmp/ready-{os.getpid()}").touch()
+    while len(list(Path("/tmp").glob("ready-*"))) < count:
+        time.sleep(0.01)
+
+
 def main() -> None:
     call(driver.cuInit(0))
     device = call(driver.cuDeviceGet(0))
@@ -40,6 +51,8 @@ def main() -> None:
     context = call(driver.cuDevicePrimaryCtxRetain(device))
     call(driver.cuCtxSetCurrent(context))
     status, free_before, seen = driver.cuMemGetInfo()
+    if len(sys.argv) > 3:
+        meet(int(sys.argv[3]))
     taken, refusal = take(int(sys.argv[1]) * MIB)
     status, free_after, _ = driver.cuMemGetInfo()
     assert status == driver.CUresult.CUDA_SUCCESS

@@ -12,9 +12,8 @@ from engines import Volume
 if TYPE_CHECKING:
     from engines import Result
 
-PACKAGES = "/opt/guest"
+PACKAGES = "/usr/local/lib/python3.11/dist-packages"  # not PYTHONPATH: numba-cuda has a .pth file
 PROGRAMS = "/opt/programs"
-ENV = {"PYTHONPATH": PACKAGES, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
 def volumes() -> list[Volume]:

@@ -57,11 +57,12 @@ add_number(struct line *line, uint64_t number)
 static void
 add_bytes(struct line *line, uint64_t bytes)
 {
+    uint64_t tenths = (bytes >> 20) * 10 + (((bytes & 0xfffff) * 10 + 0x80000) >> 20);
     add_number(line, bytes);
     add(line, " B (");
-    add_number(line, bytes >> 20);
+    add_number(line, tenths / 10);
     add(line, ".");
-    add_number(line, ((bytes & 0xfffff) * 10) >> 20);
+    add_number(line, tenths % 10);
     add(line, " MiB)");
 }
 

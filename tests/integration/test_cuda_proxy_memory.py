@@ -87,6 +87,7 @@ def test_mem_2_the_last_byte_under_the_cap_can_be_had_in_spite_of_granularity(
         """
     )
     assert outcome.out == ["2 True", "0 0 2 0 True"]
+    assert "cap 6337173913 B (6043.6 MiB), used 110100480 B (105.0 MiB), asked" in outcome.log
 
 
 GROW = {

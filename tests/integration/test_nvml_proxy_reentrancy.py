@@ -76,6 +76,28 @@ def test_lists_of_other_kinds_are_empty_whatever_the_driver_has(mode: int, base:
     assert lines == ["0 0"]
 
 
+LEAKS = """
+import os
+def held():
+    pages = int(open("/proc/self/statm").read().split()[0])
+    return len(os.listdir("/proc/self/fd")), pages
+def ask():
+    for _ in range(200):
+        memory, count, pids = (c_uint64 * 3)(), c_uint(8), (c_uint * 8)()
+        assert proxy.nvmlDeviceGetMemoryInfo(device, memory) == 0
+        assert proxy.nvmlDeviceGetAccountingPids(device, byref(count), pids) == 0
+        assert proxy.nvmlDeviceGetAccountingStats(device, 102, create_string_buffer(64)) == 0
+ask(); before = held(); ask(); after = held()
+print(after[0] - before[0], after[1] - before[1] < 256)
+"""
+
+
+def test_questions_leave_no_descriptor_and_no_memory(base: Base) -> None:
+    with base.attach(102) as ledger:
+        ledger.charge(0, MIB, MIB)
+        assert run(base, LEAKS) == ["0 True"]
+
+
 TABLE = """
 own, other = bytes.fromhex("c4fe3e6cc98f6c4ea327ee696e12f7c4"), bytes(16)
 table = POINTER(c_size_t)()

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ import cgpu_native.build
 from cgpu_native import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.unit
 
@@ -29,9 +30,10 @@ CAP = 1 << 20
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    cgpu_native.create_ledger(tmp_path, "ledger")
-    return tmp_path / "ledger"
+def path() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # a tmpfs, as on the host
+        cgpu_native.create_ledger(folder, "ledger")
+        yield Path(folder) / "ledger"
 
 
 def _offsets(name: str) -> dict[str, int]:

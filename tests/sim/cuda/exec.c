@@ -182,14 +182,41 @@ SIM_API_PER_THREAD(cuGraphLaunch, _ptsz, (struct sim_exec *handle, void *stream_
     return result == CUDA_SUCCESS ? run(exec->graph, stream) : result;
 }
 
-SIM_API_PER_THREAD(cuGraphUpload, _ptsz, (struct sim_exec *exec, void *stream_handle),
-                   (exec, stream_handle))
+/* The most memory that is allocated at once while the graph runs. */
+static uint64_t
+peak(struct sim_exec *exec)
 {
+    uint64_t now = 0, most = 0;
+    for (size_t i = 0; i < exec->count; i++) {
+        const struct sim_operation *operation = &exec->order[i]->operation;
+        struct sim_region *region = NULL;
+        if (operation->type == SIM_OP_ALLOC || operation->type == SIM_OP_FREE) {
+            region = sim_region_find(operation->memory.address);
+        }
+        if (region != NULL && operation->type == SIM_OP_ALLOC) {
+            now += region->taken == 0 ? sim_round(region->bytes) : 0;
+        } else if (region != NULL) {
+            now -= now < sim_round(region->bytes) ? now : sim_round(region->bytes);
+        }
+        most = now > most ? now : most;
+    }
+    return most;
+}
+
+/* Takes the memory that a launch in this stream will need. */
+SIM_API_PER_THREAD(cuGraphUpload, _ptsz, (struct sim_exec *handle, void *stream_handle),
+                   (handle, stream_handle))
+{
+    struct sim_exec *exec = sim_object_find(SIM_EXEC, handle);
     struct sim_stream *stream;
-    if (sim_object_find(SIM_EXEC, exec) == NULL) {
+    if (exec == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return sim_stream_find(stream_handle, &stream);
+    int result = sim_stream_find(stream_handle, &stream);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    return sim_graph_memory_reserve(stream->object.owner->device, peak(exec));
 }
 
 static struct sim_operation *

@@ -60,6 +60,21 @@ raise_high(uint64_t *high, uint64_t value)
     *high = value > *high ? value : *high;
 }
 
+/* Have BYTES ready beyond what is in use, as an upload does for the launch that follows. */
+int
+sim_graph_memory_reserve(struct sim_device *device, uint64_t bytes)
+{
+    uint64_t needed = device->graph_used + bytes;
+    if (needed > device->graph_reserved) {
+        if (sim_take(device, needed - device->graph_reserved) != CUDA_SUCCESS) {
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        device->graph_reserved = needed;
+    }
+    raise_high(&device->graph_reserved_high, device->graph_reserved);
+    return CUDA_SUCCESS;
+}
+
 int
 sim_graph_memory_activate(struct sim_region *region)
 {
@@ -68,17 +83,13 @@ sim_graph_memory_activate(struct sim_region *region)
     if (region->taken != 0) {
         return CUDA_ERROR_INVALID_VALUE; /* still allocated by an earlier launch */
     }
-    uint64_t needed = device->graph_used + bytes;
-    if (needed > device->graph_reserved) {
-        if (sim_take(device, needed - device->graph_reserved) != CUDA_SUCCESS) {
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        }
-        device->graph_reserved = needed;
+    int result = sim_graph_memory_reserve(device, bytes);
+    if (result != CUDA_SUCCESS) {
+        return result;
     }
-    device->graph_used = needed;
+    device->graph_used += bytes;
     region->taken = bytes;
-    raise_high(&device->graph_used_high, needed);
-    raise_high(&device->graph_reserved_high, device->graph_reserved);
+    raise_high(&device->graph_used_high, device->graph_used);
     return CUDA_SUCCESS;
 }
 

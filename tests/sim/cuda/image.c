@@ -9,7 +9,7 @@
 #include "sim.h"
 
 enum { FAT_WRAPPER = 0x466243b1, FAT_KIND_PTX = 1, FAT_KIND_ELF = 2 };
-enum { SYMBOL_ENTRY = 0x10, SYMBOL_MANAGED = 0x20 }; /* st_other of CUDA symbols */
+enum { SYMBOL_ENTRY = 0x10, SYMBOL_MANAGED = 0x04 }; /* st_other of CUDA symbols */
 
 #define FAT_MAGIC 0xba55ed50u
 #define FAT_COMPRESSED 0x2000u

@@ -23,8 +23,8 @@ build: $(VENV)/.ready ## set up .venv and build every binary in place
 	$(BIN)/python setup.py -q build_binaries
 	$(BIN)/python setup.py -q build_ext --inplace
 
-demo: build ## two programs share one GPU (simulated if there is none)
-	$(BIN)/cgpu demo
+demo: build ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
+	$(BIN)/python deploy/demo
 
 lint: build ## ruff, formatting, project rules
 	$(BIN)/ruff check .

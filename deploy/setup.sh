@@ -1,9 +1,10 @@
 #!/bin/sh
 # Install the system packages that a Debian 12 or Ubuntu 22.04+ machine may lack.
-#   base: what the build needs.   test: also the container engines that the system tests start.
+#   base: what the build needs.   demo: also docker and its image.   test: also the container engines that the system tests start.
 set -eu
 
 base="gcc libc6-dev python3-dev python3-venv git"
+demo="$base debootstrap docker.io runc containerd"
 test="$base clang-format debootstrap busybox-static musl-tools docker.io runc crun containerd podman fuse-overlayfs"
 
 missing() {
@@ -16,8 +17,9 @@ missing() {
 command -v dpkg-query >/dev/null 2>&1 || exit 0 # not Debian: the user brings a compiler and Python headers
 case "${1:-base}" in
     base) wanted=$(missing "$base") ;;
+    demo) wanted=$(missing "$demo") ;;
     test) wanted=$(missing "$test") ;;
-    *) echo "setup.sh: unknown set \"$1\": expected base or test" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown set \"$1\": expected base, demo or test" >&2; exit 2 ;;
 esac
 [ -n "$wanted" ] || exit 0
 if [ "$(id -u)" != 0 ]; then

@@ -100,7 +100,7 @@ def _play(stage: Stage, caps: list[int], tenants: list[Tenant]) -> bool:
     good.append("success" in nine.tell(f"alloc {caps[1] // 4}"))
 
     _say("What each sees now:")
-    good += [f"{cap}MiB" in t.tell("show") for t, cap in zip(tenants, caps, strict=True)]
+    good += [f"{cap}MiB" in t.tell("use") for t, cap in zip(tenants, caps, strict=True)]
 
     _say("From outside:\n  $ cgpu-smi")
     good.append(stage.show() == len(PARTS))

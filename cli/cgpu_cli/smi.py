@@ -68,7 +68,7 @@ def show(usage: Usage) -> None:
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Console(width=width, highlight=False, markup=False)
     for gpu in usage.node.gpus:
-        console.print(_table(usage, gpu))
+        console.print(_table(usage, gpu), "")
     for note in usage.node.notes:
         console.print(f"note: {note}", soft_wrap=True)
 
@@ -106,7 +106,7 @@ def _promised(usage: Usage, gpu: NodeGpu) -> str:
     most = usage.node.max_inst
     return (
         f"{len(uses)} of {most} containers, weight {weight} of {most},"
-        f" {memory}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
+        f" {memory}MiB of {gpu.memory_bytes // _MIB}MiB promised"
     )
 
 

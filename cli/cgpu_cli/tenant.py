@@ -1,6 +1,6 @@
 """A program that uses a GPU, for the demonstration: ``python tenant.py [NVIDIA_SMI]``.
 
-It does what it is told line by line: ``show`` what it sees of GPU 0, ``alloc MIB``, ``quit``.
+It does what it is told line by line: ``show`` (nvidia-smi), ``use`` (one line), ``alloc MIB``.
 Standard library only, on the driver's own interface, so that it runs anywhere and on any driver.
 """
 
@@ -30,7 +30,7 @@ class Gpu:
         self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         self._cuda: ctypes.CDLL | None = None
 
-    def show(self) -> str:
+    def use(self) -> str:
         """Name and memory, used and total, as NVML gives them (and so nvidia-smi prints them)."""
         handle, memory = ctypes.c_void_p(), _Memory()
         name = ctypes.create_string_buffer(96)
@@ -75,12 +75,12 @@ def main() -> None:
     nvidia_smi = sys.argv[1] if len(sys.argv) > 1 else ""
     for line in sys.stdin:
         word, *rest = line.split()
-        if word == "quit":
-            return
         if word == "show" and nvidia_smi:
             print(subprocess.check_output([nvidia_smi], text=True).strip())
+        elif word == "alloc":
+            print(gpu.alloc(int(rest[0])))
         else:
-            print(gpu.show() if word == "show" else gpu.alloc(int(rest[0])))
+            print(gpu.use())
         print(flush=True)
 
 

@@ -1,0 +1,61 @@
+"""``make demo``: two containers share one GPU, or two programs where Docker cannot run.
+
+The real GPU if there is one, else a simulated Tesla T4. Docker is started privately, with its data
+in a temporary directory; nothing of the machine's own engine or configuration is touched.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SETUP = ROOT / "deploy" / "setup.sh"
+sys.path.insert(0, str(ROOT / "tests"))  # its engines, images and real nvidia-smi
+
+
+def main() -> int:
+    """Run the demonstration on the best stage there is; 0 where all was as it must be."""
+    nvidia_smi = _nvidia_smi()
+    reason = _why_no_docker()
+    if not reason:
+        import containers
+
+        try:
+            with containers.Containers(nvidia_smi) as stage:
+                return 0 if stage.play() else 1
+        except containers.NO_ENGINE as error:
+            lines = str(error).strip().splitlines()
+            reason = f"Docker does not run here: {lines[-1] if lines else error}"
+    print(f"{reason}; showing cgpu-run instead.\n", flush=True)
+    flags = ["--nvidia-smi", str(nvidia_smi)] if nvidia_smi else []
+    return subprocess.call([sys.executable, "-m", "cgpu_cli.main", "demo", *flags])
+
+
+def _why_no_docker() -> str:
+    """Install what containers need; what is in the way, or nothing."""
+    if os.geteuid() != 0:
+        return "Not root, so no container engine can be started"
+    if subprocess.run(["sh", SETUP, "demo"], check=False).returncode != 0:
+        return "Docker cannot be installed"
+    missing = [name for name in ("dockerd", "debootstrap") if shutil.which(name) is None]
+    return f"No {' and no '.join(missing)} on this machine" if missing else ""
+
+
+def _nvidia_smi() -> Path | None:
+    """The machine's own, else the one of driver 535 from Debian; None where it cannot be had."""
+    if own := shutil.which("nvidia-smi"):
+        return Path(own)
+    import real_driver
+
+    try:
+        return real_driver.real_nvidia_smi("535")
+    except (OSError, LookupError, subprocess.SubprocessError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""The demonstration's stage of two Docker containers under the runtime cgpu."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import images
+from enclosure import Enclosure
+from engines import DOCKER, Docker, Volume
+
+from cgpu_cli import tenant
+from cgpu_cli.demo import driver_directory
+from cgpu_cli.play import WHOLE, Tenant, play
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+NO_ENGINE = (AssertionError, OSError, RuntimeError, subprocess.SubprocessError)
+RUNTIME = Path(__file__).resolve().parents[2] / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
+_IMAGE = "debian-python"
+_TENANT = "/opt/tenant.py"
+_SMI = "/usr/bin/nvidia-smi"
+
+
+class Containers:
+    """Two containers of a small Debian image, on a dockerd of our own."""
+
+    kind = "container"
+
+    def __init__(self, nvidia_smi: Path | None) -> None:
+        self._enclosure = Enclosure()
+        base = self._enclosure.base
+        try:
+            driver = driver_directory(base / "driver")
+            self._flags = ["--driver-dir", driver, "--state-dir", str(base / "state")]
+            cgpu = [flag.replace("--", "--cgpu-") for flag in self._flags]
+            runtime = {"path": str(RUNTIME), "runtimeArgs": cgpu}
+            self._docker = Docker(self._enclosure, {"cgpu": runtime})
+            print("Making a small image...", flush=True)
+            self._docker.load(_IMAGE, images.debian())
+        except BaseException:
+            self._enclosure.stop()
+            raise
+        self._volumes = [Volume(Path(tenant.__file__), _TENANT)]
+        self._smi = ""
+        self._visible: dict[str, str] = {}
+        if nvidia_smi is not None:
+            self._smi = _SMI
+            self._volumes.append(Volume(nvidia_smi, _SMI))
+
+    def __enter__(self) -> Self:
+        """Itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the engine and all that it runs."""
+        self._enclosure.stop()
+
+    def play(self) -> bool:
+        """Run the demonstration; whether all was as it must be."""
+        probe = [sys.executable, "-m", "cgpu_cli.main", "probe", *self._flags]
+        self._enclosure.run(*probe)
+        gpus = self._usage()["gpus"]
+        self._visible = {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"} if len(gpus) > 1 else {}
+        return play(self, gpus[0]["memory_bytes"])
+
+    def command(self, part: int) -> str:
+        """What a user types."""
+        variables = " ".join(f"-e {name}={value}" for name, value in self._variables(part).items())
+        return f"docker run --runtime=cgpu {variables} IMAGE PROGRAM"
+
+    def start(self, part: int) -> Tenant:
+        """Start the container with its share."""
+        name = f"demo-{part}"
+        options = ["--interactive", "--rm", "--name", name, "--runtime=cgpu"]
+        program = ["python3", "-I", _TENANT, self._smi]
+        words = self._docker.arguments(_IMAGE, program, self._variables(part), self._volumes)
+        socket = f"unix://{self._docker.socket}"
+        process = subprocess.Popen(
+            self._enclosure.command(DOCKER, "--host", socket, "run", *options, *words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        return Tenant(part, process, lambda: self._docker.docker("kill", name, check=False))
+
+    def refused(self, part: int) -> str:
+        """The sentence with which one more is refused; nothing where it is not."""
+        done = self._docker.run(
+            _IMAGE, "true", options=["--runtime=cgpu"], env=self._variables(part), check=False
+        )
+        return done.stderr.partition("\n")[0]
+
+    def show(self) -> int:
+        """Print what cgpu-smi prints, and return how many there are."""
+        smi = [sys.executable, "-m", "cgpu_cli.smi", *self._flags]
+        print(self._enclosure.run(*smi).stdout, end="", flush=True)
+        return len(self._usage()["containers"])
+
+    def _usage(self) -> dict[str, Any]:
+        smi = [sys.executable, "-m", "cgpu_cli.smi", "--json", *self._flags]
+        usage: dict[str, Any] = json.loads(self._enclosure.run(*smi).stdout)
+        return usage
+
+    def _variables(self, part: int) -> dict[str, str]:
+        share = {"ALIYUN_COM_GPU_MEM_CONTAINER": part, "ALIYUN_COM_GPU_MEM_DEV": WHOLE}
+        return {name: str(value) for name, value in share.items()} | self._visible

@@ -1,0 +1,119 @@
+"""The commands that people type: cgpu, cgpu-smi and the demonstration."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cgpu_run_world import CAP_NINE, CAP_SIX, MIB, World
+
+HOLD = Path(__file__).parent / "programs" / "hold.py"
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def world() -> World:
+    return World(gpus=2)
+
+
+def cgpu(world: World, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    flags = ["--driver-dir", str(world.driver), "--state-dir", str(world.state)]
+    name, *rest = map(str, arguments)
+    return world.run_command([sys.executable, "-m", "cgpu_cli.main", name, *flags, *rest])
+
+
+def configuration(world: World, **variables: str) -> Path:
+    """An OCI configuration whose container asks for a share."""
+    rootfs = world.folder / "rootfs"
+    (rootfs / "usr/lib/x86_64-linux-gnu").mkdir(parents=True)
+    (rootfs / "usr/lib/x86_64-linux-gnu/libc.so.6").touch()
+    config = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "args": ["true"],
+            "cwd": "/",
+            "env": [f"{k}={v}" for k, v in variables.items()],
+        },
+        "root": {"path": "rootfs"},
+        "mounts": [{"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}],
+        "linux": {},
+    }
+    path = world.folder / "config.json"
+    path.write_text(json.dumps(config))
+    return path
+
+
+def test_probe_shows_the_node_and_keeps_it(world: World) -> None:
+    done = cgpu(world, "probe")
+    assert done.returncode == 0, done.stderr
+    assert "15109 MiB, 105.0 MiB for each CUDA context" in done.stdout
+    facts = json.loads((world.state / "node.json").read_text())
+    assert [gpu["context_bytes"] for gpu in facts["gpus"]] == [105 * MIB] * 2
+    assert [gpu["index"] for gpu in facts["gpus"]] == [0, 1]
+    assert facts["notes"] == []
+
+
+def test_plan_shows_the_limits_in_the_order_of_the_visible_list(world: World) -> None:
+    """CLI-7."""
+    path = configuration(
+        world,
+        ALIYUN_COM_GPU_MEM_CONTAINER="6,9",
+        ALIYUN_COM_GPU_MEM_DEV="15",
+        ALIYUN_COM_GPU_VISIBLE_DEVICES="1,0",
+    )
+    done = cgpu(world, "plan", path, "--json")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert [(gpu["index"], gpu["memory_bytes"] // MIB) for gpu in plan["gpus"]] == [
+        (1, CAP_SIX),
+        (0, CAP_NINE),
+    ]
+    assert {"weight", "high_priority", "mounts", "hooks"} <= set(plan)
+    assert "GPU 1" in cgpu(world, "plan", path).stdout
+    assert world.sessions() == []
+
+
+def test_plan_refuses_with_the_sentence_that_creation_would_give(world: World) -> None:
+    """CLI-7."""
+    path = configuration(world, ALIYUN_COM_GPU_MEM_CONTAINER="1gb", ALIYUN_COM_GPU_MEM_DEV="15")
+    done = cgpu(world, "plan", path, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("cgpu: ALIYUN_COM_GPU_MEM_CONTAINER=1gb: expected whole GiB")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_plan_says_when_cgpu_is_off(world: World) -> None:
+    """CLI-7, ENV-4."""
+    done = cgpu(world, "plan", configuration(world))
+    assert (done.returncode, done.stdout) == (0, "cgpu is off for this container\n")
+
+
+def test_a_sessions_memory_is_seen_from_outside(world: World) -> None:
+    """CLI-3."""
+    process = world.start("--mem", "6/15", "--gpus", "1", "--", sys.executable, "-I", HOLD)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    (session,) = world.smi()["containers"]
+    (gpu,) = session["gpus"]
+    assert gpu["index"] == 1
+    assert gpu["memory_bytes"] // MIB == CAP_SIX
+    assert gpu["used_bytes"] == (105 + 100) * MIB
+    assert gpu["processes"] == [{"pid": process.pid, "used_bytes": 205 * MIB}]
+    process.communicate("\n")
+    world.wait_until_empty()
+    assert world.smi()["containers"] == []
+
+
+def test_the_demonstration_shows_both_shares_and_succeeds() -> None:
+    """ENV-8, MEM-2, MEM-4."""
+    world = World()
+    words = [sys.executable, "-m", "cgpu_cli.main", "demo", "--nvidia-smi", ""]
+    done = world.run_command([*words, "--driver-dir", str(world.driver)])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"0MiB / {CAP_SIX}MiB" in done.stdout
+    assert f"0MiB / {CAP_NINE}MiB" in done.stdout
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
+    assert done.stdout.endswith("All of it as it must be.\n")

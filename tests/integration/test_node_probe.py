@@ -1,0 +1,107 @@
+"""The probe of a real driver's libraries, and of those that hang, crash or lie."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cgpu_sim import Gpu, make_driver_dir
+
+from cgpu_env import CgpuError
+from cgpu_hook import discovery
+from cgpu_hook.node import DeviceNode, Node, load_node
+
+pytestmark = pytest.mark.integration
+
+MIB = 1 << 20
+
+
+def probe(driver: Path, state: Path) -> Node:
+    return load_node(str(state), str(driver), config_path="/nonexistent")
+
+
+def break_library(driver: Path, soname: str, body: str) -> None:
+    """Put a library in the driver's place whose first function does ``body``."""
+    function = "nvmlInit_v2" if "ml" in soname else "cuInit"
+    source = driver / "broken.c"
+    source.write_text(f"#include <unistd.h>\nint {function}(void) {{ {body} }}\n")
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-fno-sanitize=all"]
+    subprocess.run([*compiler, "-o", driver / soname, source], check=True)
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> Path:
+    gpus = [Gpu("Tesla T4", 15109), Gpu("Tesla P100", 16160)]
+    return make_driver_dir(tmp_path / "driver", gpus)
+
+
+def test_the_facts_are_the_drivers(driver: Path, tmp_path: Path) -> None:
+    node = probe(driver, tmp_path)
+    assert [(gpu.index, gpu.name, gpu.memory_bytes // MIB) for gpu in node.gpus] == [
+        (0, "Tesla T4", 15109),
+        (1, "Tesla P100", 16160),
+    ]
+    assert node.driver_version == "550.163.01"
+    assert all(gpu.context_bytes > 50 * MIB for gpu in node.gpus)
+    assert node.device_nodes == (DeviceNode(f"{driver}/machine", "/dev/cgpu-sim/machine"),)
+    assert node.gpus[1].device_nodes == (DeviceNode(f"{driver}/gpu1", "/dev/cgpu-sim/gpu1"),)
+    assert set(node.libraries.values()) == {
+        f"{driver}/libcuda.so.1",
+        f"{driver}/libnvidia-ml.so.1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("for (;;) pause();", "no answer within 1 s"),
+        ("*(volatile int *)0 = 1; return 0;", "it died by signal"),
+        ("return 9;", "nvmlInit_v2 gave error 9"),
+    ],
+)
+def test_a_broken_nvml_is_one_sentence(
+    driver: Path, tmp_path: Path, body: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A driver that hangs or crashes takes the probe along, not us."""
+    monkeypatch.setattr(discovery, "TIME_LIMIT_SECONDS", 1)
+    break_library(driver, "libnvidia-ml.so.1", body)
+    with pytest.raises(CgpuError) as refusal:
+        probe(driver, tmp_path)
+    assert str(refusal.value).startswith(f"the NVIDIA driver in {driver} does not answer: {reason}")
+
+
+@pytest.mark.parametrize("body", ["for (;;) pause();", "*(volatile int *)0 = 1; return 0;"])
+def test_a_broken_cuda_costs_the_context_figure_only(
+    driver: Path, tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discovery, "TIME_LIMIT_SECONDS", 1)
+    break_library(driver, "libcuda.so.1", body)
+    node = probe(driver, tmp_path)
+    assert [gpu.context_bytes for gpu in node.gpus] == [0, 0]
+    assert len(node.notes) == 1
+
+
+def test_a_library_that_cannot_be_loaded_is_one_sentence(driver: Path, tmp_path: Path) -> None:
+    (driver / "libnvidia-ml.so.1").write_bytes(b"not a library")
+    with pytest.raises(CgpuError, match="does not answer: OSError"):
+        probe(driver, tmp_path)
+
+
+def test_twenty_at_once_ask_the_driver_once(driver: Path, tmp_path: Path) -> None:
+    (tmp_path / "state").mkdir(mode=0o700)
+    code = (
+        "import sys; from cgpu_hook import discovery; from cgpu_hook.node import load_node;"
+        "ask = discovery._ask;"
+        "discovery._ask = lambda folder: (print('asked'), ask(folder))[1];"
+        "load_node(sys.argv[1], sys.argv[2], config_path='/nonexistent')"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "state"), str(driver)]
+    environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}
+    processes = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(20)
+    ]
+    said = [process.communicate()[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 20
+    assert sorted(said) == [b""] * 19 + [b"asked\n"]

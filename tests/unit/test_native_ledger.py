@@ -243,5 +243,8 @@ def test_it_is_imported_without_site_packages_set_up() -> None:
     """The hook runs Python isolated, with a search path of its own."""
     native = str(cgpu_native.build.NATIVE)
     packages = str(Path(psutil.__file__).parent.parent)
-    program = f"import sys; sys.path[:0] = [{native!r}, {packages!r}]; import cgpu_native"
+    program = (
+        f"import sys; sys.path[:0] = {[native, packages]}; import cgpu_native\n"
+        "assert 'typing' not in sys.modules"  # 10 ms on the start path
+    )
     subprocess.run([sys.executable, "-I", "-S", "-E", "-c", program], check=True)

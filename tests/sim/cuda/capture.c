@@ -4,24 +4,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "sim.h"
+#include "capture.h"
 
-enum { MODE_GLOBAL = 0, MODE_THREAD_LOCAL = 1, MODE_RELAXED = 2 };
-enum { STATUS_NONE = 0, STATUS_ACTIVE = 1, STATUS_INVALID = 2 };
 enum { NON_BLOCKING = 1 };
 
-struct sim_capture {
-    struct sim_capture *next;
-    uint64_t id;
-    int mode, status;
-    struct sim_stream *origin; /* NULL when that stream is gone */
-    pthread_t thread;
-    struct sim_graph *graph;
-    int graph_is_callers;
-};
+__thread int sim_capture_thread_mode = MODE_GLOBAL;
 
 static struct sim_capture *captures;
-static __thread int thread_mode = MODE_GLOBAL;
 
 int
 sim_capture_is_live(uint64_t capture_id)
@@ -38,10 +27,10 @@ static int
 is_in_the_way(const struct sim_capture *capture)
 {
     int ours = pthread_equal(capture->thread, pthread_self());
-    if (thread_mode == MODE_RELAXED || capture->mode == MODE_RELAXED) {
+    if (sim_capture_thread_mode == MODE_RELAXED || capture->mode == MODE_RELAXED) {
         return 0;
     }
-    if (thread_mode == MODE_THREAD_LOCAL) {
+    if (sim_capture_thread_mode == MODE_THREAD_LOCAL) {
         return ours;
     }
     return ours || capture->mode == MODE_GLOBAL;
@@ -61,8 +50,8 @@ sim_capture_forbids(void)
 }
 
 /* A capture that the legacy stream would have to wait for. */
-static struct sim_capture *
-blocking_capture(const struct sim_context *context)
+struct sim_capture *
+sim_capture_blocking(const struct sim_context *context)
 {
     struct sim_stream *stream = NULL;
     while ((stream = sim_object_next(SIM_STREAM, stream)) != NULL) {
@@ -78,7 +67,7 @@ static int
 check_legacy(struct sim_stream *stream)
 {
     struct sim_capture *capture =
-        stream->is_legacy ? blocking_capture(stream->object.owner) : NULL;
+        stream->is_legacy ? sim_capture_blocking(stream->object.owner) : NULL;
     if (capture == NULL) {
         return CUDA_SUCCESS;
     }
@@ -122,8 +111,9 @@ sim_capture_touch_context(struct sim_context *context)
     return result;
 }
 
-static void
-set_heads(struct sim_node ***heads, size_t *count, struct sim_node *const *nodes, size_t node_count)
+void
+sim_capture_set_heads(struct sim_node ***heads, size_t *count, struct sim_node *const *nodes,
+                      size_t node_count)
 {
     struct sim_node **copy = NULL;
     if (node_count > 0) {
@@ -135,8 +125,8 @@ set_heads(struct sim_node ***heads, size_t *count, struct sim_node *const *nodes
     *count = node_count;
 }
 
-static void
-add_heads(struct sim_stream *stream, struct sim_node *const *nodes, size_t count)
+void
+sim_capture_add_heads(struct sim_stream *stream, struct sim_node *const *nodes, size_t count)
 {
     size_t total = stream->head_count;
     struct sim_node **heads = malloc((total + count + 1) * sizeof *heads);
@@ -161,7 +151,7 @@ sim_capture_add(struct sim_stream *stream, const struct sim_operation *operation
     int result = sim_graph_add(stream->capture->graph, stream->heads, stream->head_count,
                                operation, &node);
     if (result == CUDA_SUCCESS) {
-        set_heads(&stream->heads, &stream->head_count, &node, 1);
+        sim_capture_set_heads(&stream->heads, &stream->head_count, &node, 1);
     }
     return result;
 }
@@ -176,7 +166,7 @@ int
 sim_capture_record(struct sim_stream *stream, struct sim_event *event)
 {
     event->capture_id = stream->capture->id;
-    set_heads(&event->heads, &event->head_count, stream->heads, stream->head_count);
+    sim_capture_set_heads(&event->heads, &event->head_count, stream->heads, stream->head_count);
     return CUDA_SUCCESS;
 }
 
@@ -208,7 +198,7 @@ sim_capture_join(struct sim_stream *stream, struct sim_event *event, int *handle
         return CUDA_ERROR_STREAM_CAPTURE_MERGE;
     }
     stream->capture = theirs;
-    add_heads(stream, event->heads, event->head_count);
+    sim_capture_add_heads(stream, event->heads, event->head_count);
     return CUDA_SUCCESS;
 }
 
@@ -225,8 +215,9 @@ sim_capture_forget(struct sim_stream *stream)
     free(stream->heads);
 }
 
-static int
-begin(void *handle, int mode, struct sim_graph *graph, struct sim_node *const *heads, size_t count)
+int
+sim_capture_begin(void *handle, int mode, struct sim_graph *graph, struct sim_node *const *heads,
+                  size_t count)
 {
     static uint64_t next_id;
     struct sim_stream *stream;
@@ -254,7 +245,7 @@ begin(void *handle, int mode, struct sim_graph *graph, struct sim_node *const *h
     capture->next = captures;
     captures = capture;
     stream->capture = capture;
-    set_heads(&stream->heads, &stream->head_count, heads, count);
+    sim_capture_set_heads(&stream->heads, &stream->head_count, heads, count);
     return CUDA_SUCCESS;
 }
 
@@ -286,7 +277,7 @@ leave(struct sim_capture *capture)
     while ((stream = sim_object_next(SIM_STREAM, stream)) != NULL) {
         if (stream->capture == capture) {
             stream->capture = NULL;
-            set_heads(&stream->heads, &stream->head_count, NULL, 0);
+            sim_capture_set_heads(&stream->heads, &stream->head_count, NULL, 0);
         }
     }
     struct sim_capture **at = &captures;
@@ -297,8 +288,8 @@ leave(struct sim_capture *capture)
     free(capture);
 }
 
-static int
-end(void *handle, struct sim_graph **out)
+int
+sim_capture_end(void *handle, struct sim_graph **out)
 {
     struct sim_stream *stream;
     int result = sim_stream_find(handle, &stream);
@@ -329,154 +320,4 @@ end(void *handle, struct sim_graph **out)
     }
     leave(capture);
     return result;
-}
-
-SIM_API_PER_THREAD(cuStreamBeginCapture, _ptsz, (void *stream), (stream))
-{
-    return begin(stream, MODE_GLOBAL, NULL, NULL, 0);
-}
-
-SIM_API_PER_THREAD(cuStreamBeginCapture_v2, _ptsz, (void *stream, int mode), (stream, mode))
-{
-    return begin(stream, mode, NULL, NULL, 0);
-}
-
-SIM_API_PER_THREAD(cuStreamBeginCaptureToGraph, _ptsz,
-                   (void *stream, struct sim_graph *graph, struct sim_node *const *dependencies,
-                    const void *edges, size_t count, int mode),
-                   (stream, graph, dependencies, edges, count, mode))
-{
-    (void)edges;
-    if (sim_object_find(SIM_GRAPH, graph) == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return begin(stream, mode, graph, dependencies, count);
-}
-
-SIM_API_PER_THREAD(cuStreamEndCapture, _ptsz, (void *stream, struct sim_graph **out), (stream, out))
-{
-    return out == NULL ? CUDA_ERROR_INVALID_VALUE : end(stream, out);
-}
-
-SIM_API(cuThreadExchangeStreamCaptureMode, (int *mode), (mode))
-{
-    if (mode == NULL || *mode < MODE_GLOBAL || *mode > MODE_RELAXED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    int previous = thread_mode;
-    thread_mode = *mode;
-    *mode = previous;
-    return CUDA_SUCCESS;
-}
-
-/* The status is asked of the legacy stream too, where it may not be answerable. */
-static int
-status_of(void *handle, struct sim_stream **stream, int *status)
-{
-    int result = sim_stream_find(handle, stream);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if ((*stream)->is_legacy && blocking_capture((*stream)->object.owner) != NULL) {
-        return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
-    }
-    *status = (*stream)->capture == NULL ? STATUS_NONE : (*stream)->capture->status;
-    return CUDA_SUCCESS;
-}
-
-SIM_API_PER_THREAD(cuStreamIsCapturing, _ptsz, (void *handle, int *status), (handle, status))
-{
-    struct sim_stream *stream;
-    return status == NULL ? CUDA_ERROR_INVALID_VALUE : status_of(handle, &stream, status);
-}
-
-static int
-capture_info(void *handle, int *status, uint64_t *id, struct sim_graph **graph,
-             struct sim_node *const **heads, size_t *count)
-{
-    struct sim_stream *stream;
-    if (status == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    int result = status_of(handle, &stream, status);
-    if (result != CUDA_SUCCESS || *status != STATUS_ACTIVE) {
-        return result;
-    }
-    if (id != NULL) {
-        *id = stream->capture->id;
-    }
-    if (graph != NULL) {
-        *graph = stream->capture->graph;
-    }
-    if (heads != NULL) {
-        *heads = stream->heads;
-    }
-    if (count != NULL) {
-        *count = stream->head_count;
-    }
-    return result;
-}
-
-SIM_API_PER_THREAD(cuStreamGetCaptureInfo, _ptsz, (void *stream, int *status, uint64_t *id),
-                   (stream, status, id))
-{
-    return capture_info(stream, status, id, NULL, NULL, NULL);
-}
-
-SIM_API_PER_THREAD(cuStreamGetCaptureInfo_v2, _ptsz,
-                   (void *stream, int *status, uint64_t *id, struct sim_graph **graph,
-                    struct sim_node *const **heads, size_t *count),
-                   (stream, status, id, graph, heads, count))
-{
-    return capture_info(stream, status, id, graph, heads, count);
-}
-
-SIM_API_PER_THREAD(cuStreamGetCaptureInfo_v3, _ptsz,
-                   (void *stream, int *status, uint64_t *id, struct sim_graph **graph,
-                    struct sim_node *const **heads, const void **edges, size_t *count),
-                   (stream, status, id, graph, heads, edges, count))
-{
-    if (edges != NULL) {
-        *edges = NULL; /* none of the edges here carries data */
-    }
-    return capture_info(stream, status, id, graph, heads, count);
-}
-
-static int
-update_dependencies(void *handle, struct sim_node *const *nodes, size_t count, unsigned flags)
-{
-    struct sim_stream *stream;
-    int capturing;
-    int result = sim_stream_find(handle, &stream);
-    if (result == CUDA_SUCCESS) {
-        result = sim_capture_enqueue(stream, &capturing);
-    }
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (!capturing) {
-        return CUDA_ERROR_ILLEGAL_STATE;
-    }
-    if (flags == 0) {
-        add_heads(stream, nodes, count);
-    } else {
-        set_heads(&stream->heads, &stream->head_count, nodes, count);
-    }
-    return CUDA_SUCCESS;
-}
-
-SIM_API_PER_THREAD(cuStreamUpdateCaptureDependencies, _ptsz,
-                   (void *stream, struct sim_node *const *nodes, size_t count, unsigned flags),
-                   (stream, nodes, count, flags))
-{
-    return update_dependencies(stream, nodes, count, flags);
-}
-
-SIM_API_PER_THREAD(cuStreamUpdateCaptureDependencies_v2, _ptsz,
-                   (void *stream, struct sim_node *const *nodes, const void *edges, size_t count,
-                    unsigned flags),
-                   (stream, nodes, edges, count, flags))
-{
-    (void)edges;
-    return update_dependencies(stream, nodes, count, flags);
 }

@@ -123,7 +123,7 @@ void
 sim_context_destroy(struct sim_context *context)
 {
     static const enum sim_kind owned[] = {SIM_STREAM, SIM_EVENT, SIM_MODULE, SIM_MIPMAP,
-                                          SIM_ARRAY, SIM_TEXTURE, SIM_LINK};
+                                          SIM_ARRAY};
     struct sim_region *region;
     sim_context_wait(context);
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {

@@ -32,6 +32,7 @@ cgpu_context_gone(CUcontext context)
 {
     cgpu_target_forget();
     cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
+    cgpu_reclaim_context_gone();
 }
 
 struct making {

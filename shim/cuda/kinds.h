@@ -93,6 +93,9 @@ bool cgpu_reclaim(int32_t gpu, uint64_t bytes);
 /* Give back what is charged and no longer held. One load each when there is nothing of the kind. */
 void cgpu_reclaim_settle(void);
 
+/* The same when a context is gone: with the last one of a GPU go the reserves of its pools and graphs. */
+void cgpu_reclaim_context_gone(void);
+
 /* Until restored, calls of this thread do not spoil a stream capture. */
 int cgpu_reclaim_relax(void);
 void cgpu_reclaim_restore(int mode);

@@ -60,29 +60,36 @@ device_of(CUstream stream, CUdevice *device)
     return status;
 }
 
+/* Bytes that the pool must grow by at least for SIZE more. */
 static uint64_t
 predict(uint64_t reserved, uint64_t used, uint64_t size)
 {
     uint64_t needed;
-    if (__builtin_add_overflow(used, size, &needed) || needed > UINT64_MAX - GROWTH_UNIT) {
+    if (__builtin_add_overflow(used, size, &needed)) {
         return UINT64_MAX;
     }
-    uint64_t growth = needed > reserved ? needed - reserved : 0;
-    return (growth + GROWTH_UNIT - 1) / GROWTH_UNIT * GROWTH_UNIT;
+    return needed > reserved ? needed - reserved : 0;
 }
 
-/* Charge what POOL has reserved beyond its account. */
+/* Charge POOL for BYTES more, and for as much of PADDING as fits. */
+static CUresult
+charge(struct cgpu_pool *pool, uint64_t bytes, uint64_t padding)
+{
+    uint64_t charged = 0;
+    CUresult status = bytes != 0 || padding != 0 ? cgpu_charge_try(pool->gpu, bytes, padding, &charged)
+                                                 : CUDA_SUCCESS;
+    pool->charged += charged;
+    return status;
+}
+
+/* Charge what POOL has reserved beyond its account; what is less than the driver's unit only as far as it fits. */
 static CUresult
 catch_up(struct cgpu_pool *pool)
 {
-    uint64_t more = 0;
     uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
-    if (reserved <= pool->charged) {
-        return CUDA_SUCCESS;
-    }
-    CUresult status = cgpu_charge_try(pool->gpu, reserved - pool->charged, 0, &more);
-    pool->charged += more;
-    return status;
+    uint64_t excess = reserved > pool->charged ? reserved - pool->charged : 0;
+    uint64_t padding = excess < GROWTH_UNIT ? excess : GROWTH_UNIT - 1;
+    return charge(pool, excess - padding, padding);
 }
 
 /* The pool grew by more than is allowed: take the memory back, and charge what stays reserved all the same. */
@@ -121,7 +128,6 @@ follow(struct request *request, struct cgpu_pool *pool, CUresult status)
 static CUresult
 allocate(struct request *request, struct cgpu_pool *pool)
 {
-    uint64_t charged;
     request->gpu = pool->gpu;
     if ((pool->flags & CGPU_POOL_FREE) != 0) {
         return call(request);
@@ -131,12 +137,12 @@ allocate(struct request *request, struct cgpu_pool *pool)
     }
     cgpu_pool_measure(pool);
     uint64_t used = cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT);
-    CUresult status = cgpu_charge_try(pool->gpu, predict(pool->charged, used, request->size), 0, &charged);
+    uint64_t bytes = predict(pool->charged, used, request->size);
+    CUresult status = charge(pool, bytes, (GROWTH_UNIT - bytes % GROWTH_UNIT) % GROWTH_UNIT);
     if (status != CUDA_SUCCESS) {
         request->refused = true;
         return status;
     }
-    pool->charged += charged;
     return follow(request, pool, call(request));
 }
 

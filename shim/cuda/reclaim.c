@@ -45,6 +45,15 @@ cgpu_reclaim_settle(void)
     }
 }
 
+void
+cgpu_reclaim_context_gone(void)
+{
+    if (cgpu_state_is_attached() && cgpu_state->kinds.pool_bound != 0) {
+        settle_pools();
+    }
+    cgpu_reclaim_settle();
+}
+
 bool
 cgpu_reclaim(int32_t gpu, uint64_t bytes)
 {

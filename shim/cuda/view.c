@@ -5,6 +5,7 @@
 static void
 view(int32_t gpu, uint64_t *available, uint64_t *total)
 {
+    cgpu_reclaim_settle();
     *total = cgpu_target_cap(gpu);
     uint64_t used = gpu < 0 ? 0 : cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
     *available = used < *total ? *total - used : 0;

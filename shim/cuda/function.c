@@ -12,7 +12,8 @@ enum { PLAUSIBLE = 64 << 20 };
 /* Who is asked for a function, and which holding pays for its code. */
 struct origin {
     uint64_t handle; /* module or kernel */
-    uint32_t kind;   /* CGPU_KIND_MODULE; CGPU_KIND_FUNCTION: the function itself */
+    uint64_t payer;
+    uint32_t kind; /* of the payer: module, library, or the function itself */
 };
 
 static bool
@@ -40,9 +41,9 @@ static CUresult
 charge(CUfunction function, const struct origin *origin, const struct cgpu_code *code, uint64_t taken, int local)
 {
     CUresult status = note_seen(function, origin, code);
-    uint64_t handle = origin->kind == CGPU_KIND_MODULE ? origin->handle : (uint64_t)(uintptr_t)function;
+    uint64_t payer = origin->kind != CGPU_KIND_FUNCTION ? origin->payer : (uint64_t)(uintptr_t)function;
     if (status == CUDA_SUCCESS) {
-        status = cgpu_code_charge_loaded(code, origin->kind, handle, taken);
+        status = cgpu_code_charge_loaded(code, origin->kind, payer, taken);
     }
     if (status == CUDA_SUCCESS && local > 0) {
         status = cgpu_growth_local_memory((uint64_t)local);
@@ -84,7 +85,8 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
                   const char *name)
 {
     struct cgpu_code code;
-    struct origin origin = {.handle = (uint64_t)(uintptr_t)module, .kind = CGPU_KIND_MODULE};
+    uint64_t handle = (uint64_t)(uintptr_t)module;
+    struct origin origin = {.handle = handle, .payer = handle, .kind = CGPU_KIND_MODULE};
     bool measuring = must_measure(&code);
     CUresult status = real(function, module, name);
     if (status == CUDA_SUCCESS) {
@@ -96,25 +98,50 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
     return status;
 }
 
-/* A library's kernel: getting its function in a context loads the library there. */
 CUresult
-cgpu_function_of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel)
+cgpu_function_get_kernel(CUresult (*real)(CUkernel *, CUlibrary, const char *), CUkernel *kernel,
+                         CUlibrary library, const char *name)
 {
-    struct cgpu_code code;
-    struct origin origin = {.handle = (uint64_t)(uintptr_t)kernel, .kind = CGPU_KIND_FUNCTION};
-    CUresult status = cgpu_code_begin(&code);
-    if (status != CUDA_SUCCESS) {
+    CUresult status = real(kernel, library, name);
+    if (status != CUDA_SUCCESS || !cgpu_state_is_attached()) {
         return status;
     }
-    status = real(function, kernel);
+    struct cgpu_holding holding = {
+        .handle = (uint64_t)(uintptr_t)*kernel,
+        .owner = (uint64_t)(uintptr_t)library,
+        .extra = (uint64_t)(uintptr_t)library,
+        .kind = CGPU_KIND_KERNEL,
+    };
+    return cgpu_charge_hold(&holding);
+}
+
+/* A library's kernel: getting its function in a context loads the library there. */
+static CUresult
+of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel, struct cgpu_code *code)
+{
+    struct cgpu_holding known;
+    struct origin origin = {.handle = (uint64_t)(uintptr_t)kernel, .kind = CGPU_KIND_FUNCTION};
+    CUresult status = real(function, kernel);
     if (status != CUDA_SUCCESS) {
-        (void)cgpu_code_end(&code, 0);
+        (void)cgpu_code_end(code, 0);
         return status;
+    }
+    if (cgpu_charge_find(CGPU_KIND_KERNEL, origin.handle, &known)) {
+        origin.kind = CGPU_KIND_LIBRARY;
+        origin.payer = cgpu_module_library_key((const void *)(uintptr_t)known.extra, code->gpu);
     }
     if (!is_seen(*function, &origin)) {
         cgpu_real.cuFuncLoad(*function);
     }
-    return settle(*function, &origin, &code, true);
+    return settle(*function, &origin, code, true);
+}
+
+CUresult
+cgpu_function_of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel)
+{
+    struct cgpu_code code;
+    CUresult status = cgpu_code_begin(&code);
+    return status == CUDA_SUCCESS ? of_kernel(real, function, kernel, &code) : status;
 }
 
 CUresult

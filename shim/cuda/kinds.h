@@ -193,6 +193,11 @@ CUresult cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t 
 /* The same for code that cannot be unloaded alone: if it does not fit it is refused, but stays charged. */
 CUresult cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes);
 
+/* ---- module.c ---- */
+
+/* Key of what LIBRARY has charged on GPU. */
+uint64_t cgpu_module_library_key(const void *library, int32_t gpu);
+
 /* ---- image.c ---- */
 
 struct cgpu_image {

@@ -151,8 +151,8 @@ cgpu_module_load_ex(CUresult (*real)(CUmodule *, const void *, unsigned int, int
 }
 
 /* Handles are addresses, of 48 bits at most: six bits say which GPU. */
-static uint64_t
-library_key(const void *library, int32_t gpu)
+uint64_t
+cgpu_module_library_key(const void *library, int32_t gpu)
 {
     return (uint64_t)(uintptr_t)library << 6 | (uint64_t)gpu;
 }
@@ -174,7 +174,7 @@ load_library(const struct load *load)
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    status = cgpu_code_charge(&code, CGPU_KIND_LIBRARY, library_key(*load->out, code.gpu), taken);
+    status = cgpu_code_charge(&code, CGPU_KIND_LIBRARY, cgpu_module_library_key(*load->out, code.gpu), taken);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuLibraryUnload((CUlibrary)*load->out);
     }
@@ -243,11 +243,14 @@ cgpu_module_unload_library(CUresult (*real)(CUlibrary), CUlibrary library)
     struct cgpu_holding taken[CGPU_MAX_GPUS];
     unsigned int count = 0;
     for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
-        count += cgpu_charge_take(CGPU_KIND_LIBRARY, library_key(library, gpu), &taken[count]);
+        count += cgpu_charge_take(CGPU_KIND_LIBRARY, cgpu_module_library_key(library, gpu), &taken[count]);
     }
     CUresult status = real(library);
     for (unsigned int i = 0; i < count; i++) {
         (void)cgpu_charge_settle(&taken[i], status);
+    }
+    if (status == CUDA_SUCCESS) {
+        cgpu_charge_give_back_owned((uint64_t)(uintptr_t)library); /* its kernels, which cost nothing */
     }
     return status;
 }
@@ -266,7 +269,7 @@ cgpu_module_of_library(CUresult (*real)(CUmodule *, CUlibrary), CUmodule *module
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    return cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY, library_key(library, code.gpu), taken);
+    return cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY, cgpu_module_library_key(library, code.gpu), taken);
 }
 
 static bool
@@ -320,7 +323,7 @@ cgpu_module_get_library_global(CUresult (*real)(CUdeviceptr *, size_t *, CUlibra
     }
     status = real(dptr == NULL && bytes == NULL ? NULL : &address, bytes, library, name);
     uint64_t taken = cgpu_code_end(&code, PLAUSIBLE);
-    CUresult kept = cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY, library_key(library, code.gpu), taken);
+    CUresult kept = cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY, cgpu_module_library_key(library, code.gpu), taken);
     if (status != CUDA_SUCCESS || kept != CUDA_SUCCESS) {
         return status != CUDA_SUCCESS ? status : kept;
     }

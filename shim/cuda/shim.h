@@ -58,7 +58,8 @@ enum cgpu_kind {
     CGPU_KIND_EXEC,          /* handle: executable graph that allocates, extra: see graph.c */
     CGPU_KIND_MODULE,        /* extra: unused */
     CGPU_KIND_LIBRARY,       /* handle: see module.c */
-    CGPU_KIND_FUNCTION       /* handle: function seen, extra: its module or kernel */
+    CGPU_KIND_FUNCTION,      /* handle: function seen, extra: its module or kernel */
+    CGPU_KIND_KERNEL         /* owner, extra: its library */
 };
 
 /* hooks.h generates: struct cgpu_real and the exports from hooks.def. */

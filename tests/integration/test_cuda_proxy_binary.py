@@ -26,9 +26,10 @@ LIBC = {"libc.so.6", "libdl.so.2", "libpthread.so.0"}
 IMPORTS = {
     "__errno_location", "__fxstat", "__register_atfork", "clock_gettime", "close", "dladdr",
     "dlopen", "dlsym", "fallocate", "fchmod", "fcntl", "fstat", "fstatfs", "ftruncate",
-    "getpid", "madvise", "memchr", "memcmp", "memcpy", "memmove", "memset", "mmap", "mremap", "munmap",
-    "nanosleep", "open", "openat", "pread", "pthread_mutex_lock", "pthread_mutex_unlock", "pwrite", "secure_getenv",
-    "strcmp", "strlen", "strncmp", "syscall", "unlinkat", "write",
+    "getpid", "madvise", "memchr", "memcmp", "memcpy", "memmove", "memset", "mmap", "mremap",
+    "munmap", "nanosleep", "open", "openat", "pread", "pthread_mutex_lock",
+    "pthread_mutex_unlock", "pwrite", "secure_getenv", "strcmp", "strlen", "strncmp", "syscall",
+    "unlinkat", "write",
 }  # fmt: skip
 
 

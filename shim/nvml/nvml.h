@@ -98,6 +98,7 @@ struct nvml_named_process {
 
 enum {
     NVML_SLOT_SIZE = 0,
+    NVML_SLOT_TOPOLOGY = 23,   /* f(one, other, uint32_t *level): for nvidia-smi topo */
     NVML_SLOT_MONITORING = 72, /* f(device, uint32_t *supported): for nvidia-smi pmon, dmon */
     NVML_SLOT_COMPUTE = 213,   /* f(device, uint32_t *count, struct nvml_named_process *) */
     NVML_SLOT_MPS = 214,       /* likewise */

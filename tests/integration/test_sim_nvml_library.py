@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from nvml_base import ROOT, SIMULATED, Gpu, View, make_machine
-from real_driver import real_library
+from real_driver import real_library, real_nvidia_smi
 from symbols import exported
+
+from cgpu_sim import Fault, inject
 
 pytestmark = pytest.mark.integration
 
@@ -97,6 +100,42 @@ def test_initialisation_is_counted(view: View) -> None:
         "n.nvmlShutdown(); print(code(n.nvmlDeviceGetCount))\n"
     )
     assert lines == ["2", "NVMLError_Uninitialized"]
+
+
+@pytest.mark.parametrize("version", ["535", "550"])
+def test_nvidia_smi_knows_every_field_of_two_gpus_and_how_they_are_connected(
+    version: str, view: View
+) -> None:
+    nvidia_smi = real_nvidia_smi(version)
+    matrix = view.run(nvidia_smi, "topo", "-m")
+    assert re.search(r"^GPU0\t X \tPHB", matrix, flags=re.MULTILINE)
+    known = re.findall(r'^"([\w.]+)"', view.run(nvidia_smi, "--help-query-gpu"), re.MULTILINE)
+    assert len(known) > 100
+    rows = view.run(nvidia_smi, f"--query-gpu={','.join(known)}", "--format=csv,noheader")
+    assert len(rows.splitlines()) == 2
+    assert not re.search("error|unknown", rows, flags=re.IGNORECASE)
+    tree = ET.fromstring(view.run(nvidia_smi, "-q", "-x"))
+    assert [gpu.findtext("fb_memory_usage/total") for gpu in tree.iter("gpu")] == [
+        "15109 MiB",
+        "22731 MiB",
+    ]
+
+
+def test_faults_can_be_injected(tmp_path: Path) -> None:
+    machine = make_machine(tmp_path / "driver", [Gpu()])
+    view = View(machine, machine)
+    inject(machine, Fault("nvmlDeviceGetMemoryInfo", result=999))
+    inject(machine, Fault("nvmlInit", nth=2, result=9))
+    lines = view.python(
+        "print(code(n.nvmlDeviceGetMemoryInfo, gpu), code(n.nvmlDeviceGetMemoryInfo, gpu).used)\n"
+        "print(code(n.nvmlInit), n.nvmlDeviceGetCount()); n.nvmlShutdown()\n"
+        "print(code(n.nvmlDeviceGetCount))\n"
+    )
+    assert lines == [
+        "NVMLError_Unknown 0",
+        "NVMLError_DriverNotLoaded 1",
+        "NVMLError_Uninitialized",
+    ]
 
 
 def test_without_a_machine_the_driver_is_not_loaded(view: View, tmp_path: Path) -> None:

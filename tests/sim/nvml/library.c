@@ -33,9 +33,11 @@ NVML_DEFINE(nvmlInitWithFlags, uint32_t flags)
     if (init_count == 0 && cgpu_machine_open(&machine) != CGPU_MACHINE_OK) {
         result = NVML_ERROR_DRIVER_NOT_LOADED;
     } else {
+        result = (enum nvml_return)cgpu_machine_fault(machine, "nvmlInit");
+    }
+    if (result == NVML_SUCCESS) {
         /* Release: whoever sees the count sees the machine. */
         __atomic_add_fetch(&init_count, 1, __ATOMIC_RELEASE);
-        result = (enum nvml_return)cgpu_machine_fault(machine, "nvmlInit");
     }
     pthread_mutex_unlock(&init_mutex);
     return result;

@@ -12,6 +12,17 @@ unsupported(void)
     return NVML_ERROR_NOT_SUPPORTED;
 }
 
+/* Of two GPUs, named by pointers to something unknown: 0 is one PCIe bridge, 4 different sockets.
+ */
+static enum nvml_return
+topology_level(const void *one, const void *other, uint32_t *level)
+{
+    (void)one;
+    (void)other;
+    *level = 2; /* a host bridge, as nvmlDeviceGetTopologyCommonAncestor says */
+    return NVML_SUCCESS;
+}
+
 static enum nvml_return
 monitoring_supported(struct nvml_device *device, uint32_t *out)
 {
@@ -40,7 +51,9 @@ NVML_DEFINE(nvmlInternalGetExportTable, const void **table, const uint8_t *id)
     static const uint8_t known_id[16] = NVML_PRIVATE_TABLE_ID;
     static const void *const slots[NVML_PRIVATE_SLOTS_550] = {
         [NVML_SLOT_SIZE] = (const void *)sizeof slots,
-        [1 ... NVML_SLOT_MONITORING - 1] = unsupported,
+        [1 ... NVML_SLOT_TOPOLOGY - 1] = unsupported,
+        [NVML_SLOT_TOPOLOGY] = topology_level,
+        [NVML_SLOT_TOPOLOGY + 1 ... NVML_SLOT_MONITORING - 1] = unsupported,
         [NVML_SLOT_MONITORING] = monitoring_supported,
         [NVML_SLOT_MONITORING + 1 ... NVML_SLOT_COMPUTE - 1] = unsupported,
         [NVML_SLOT_COMPUTE] = compute_processes,

@@ -13,10 +13,10 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 def exported(library: Path) -> set[str]:
     """Names of the functions that ``library`` defines for others."""
     with library.open("rb") as file:
-        symbols = ELFFile(file).get_section_by_name(".dynsym").iter_symbols()
+        table: Any = ELFFile(file).get_section_by_name(".dynsym")
         return {
             symbol.name
-            for symbol in symbols
+            for symbol in table.iter_symbols()
             if symbol["st_shndx"] != "SHN_UNDEF"
             and symbol["st_info"]["type"] == "STT_FUNC"
             and symbol["st_other"]["visibility"] in {"STV_DEFAULT", "STV_PROTECTED"}

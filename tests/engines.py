@@ -275,9 +275,13 @@ class Bundle(Overlay):
 
         self.configure(change)
 
-    def start(self, runtime: Sequence[str | Path], *, check: bool = True) -> Result:
+    def start_command(self, runtime: Sequence[str | Path]) -> list[str]:
         """``<runtime> run`` of the bundle as it stands."""
-        return self.enclosure.run(*runtime, "run", "--bundle", self.path, self.id, check=check)
+        return [*map(str, runtime), "run", "--bundle", str(self.path), self.id]
+
+    def start(self, runtime: Sequence[str | Path], *, check: bool = True) -> Result:
+        """Run the bundle as it stands."""
+        return self.enclosure.run(*self.start_command(runtime), check=check)
 
     def run(
         self,

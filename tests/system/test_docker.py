@@ -75,7 +75,7 @@ def test_a_numba_program_is_refused_at_the_cap(run: Callable[..., Result]) -> No
     [
         ["env", "-i", "/usr/bin/nvidia-smi"],
         ["su", "user", "-c", "nvidia-smi"],
-        ["env", "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu", "nvidia-smi"],
+        ["env", "LD_LIBRARY_PATH=/usr/lib/x86_64-linux-gnu:/lib", "nvidia-smi"],
         ["sh", "-c", "cd /tmp && chroot / env -i /usr/bin/nvidia-smi"],
     ],
     ids=["cleared environment", "another user", "library path", "chroot"],
@@ -85,6 +85,18 @@ def test_the_cap_holds_however_a_program_is_started(
 ) -> None:
     """REL-6."""
     assert contained.memory_shown(run(*command)) == [(0, 6043)]
+
+
+@pytest.mark.parametrize("path", ["libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"])
+def test_the_cap_holds_for_the_library_by_name_and_by_path(
+    run: Callable[..., Result], path: str
+) -> None:
+    """REL-6."""
+    script = (
+        "import ctypes; cuda = ctypes.CDLL({0!r}); total = ctypes.c_size_t(); cuda.cuInit(0); "
+        "cuda.cuDeviceTotalMem_v2(ctypes.byref(total), 0); print(total.value)"
+    )
+    assert int(run("python3", "-c", script.format(path)).stdout) == CAP
 
 
 def test_the_cap_holds_for_a_container_user_without_rights(run: Callable[..., Result]) -> None:

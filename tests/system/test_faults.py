@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import contained
 import pytest
 from enclosure import wait_until
-from node import share
+from node import T4, Node, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from enclosure import Enclosure
     from engines import Bundle, Docker, Volume
-    from node import Node
 
 pytestmark = pytest.mark.system
 CGPU = ["--runtime=cgpu"]
@@ -38,6 +37,19 @@ def test_a_container_killed_with_9_leaves_nothing(
     enclosure.run("kill", "-9", _pid(docker, name))
     wait_until(lambda: node.containers() == [], "the share is given back")
     wait_until(lambda: enclosure.mounts() == before, "every mount is gone")
+
+
+def test_a_container_that_docker_restarts_gets_its_share_again(
+    docker: Docker, enclosure: Enclosure, node: Node, started: Callable[..., str]
+) -> None:
+    """REL-3: it asks for the whole GPU each time, under the same id."""
+    options = [*CGPU, "--restart=always"]
+    name = started("small", "sleep", "1000", options=options, env=share(15))
+    before = _pid(docker, name)
+    enclosure.run("kill", "-9", before)
+    wait_until(lambda: _pid(docker, name) not in {"0", before}, "docker has restarted it")
+    docker.docker("exec", name, *CAPPED)
+    assert node.containers() == [name]
 
 
 def test_a_container_whose_shim_is_killed_gives_its_share_to_the_next(
@@ -69,6 +81,22 @@ def test_containers_that_start_at_once_get_no_more_than_there_is(
     finally:
         docker.docker("rm", "--force", *docker.docker("ps", "-aq").stdout.split())
     assert node.containers() == []
+
+
+def test_the_first_containers_of_a_machine_may_start_at_once(
+    bundle: Callable[[Path], Bundle], small_root: Path, enclosure: Enclosure
+) -> None:
+    """ENV-9: the facts about the node are found out once, and everyone waits for them."""
+    fresh = Node(enclosure.base / "fresh", T4)
+    made = [bundle(small_root) for _ in range(6)]
+    for each in made:
+        each.prepare(CAPPED, share(2))
+    starts = [
+        enclosure.start(*each.start_command(fresh.command()), stdout=PIPE, stderr=PIPE)
+        for each in made
+    ]
+    assert [start.communicate() for start in starts] == [("/dev/cgpu/limits\n", "")] * 6
+    assert fresh.containers() == []
 
 
 @pytest.mark.parametrize("milliseconds", range(0, 100, 10))

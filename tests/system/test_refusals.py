@@ -48,8 +48,9 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
 }
 
 
-def _refusal(docker: Docker, env: dict[str, str]) -> str:
-    done = docker.run("small", "echo", "started", options=["--runtime=cgpu"], env=env, check=False)
+def _refusal(docker: Docker, env: dict[str, str], runtime: str = "cgpu") -> str:
+    options = [f"--runtime={runtime}"]
+    done = docker.run("small", "echo", "started", options=options, env=env, check=False)
     assert done.returncode not in {0, 1}
     assert "started" not in done.stdout
     return done.stderr
@@ -65,6 +66,11 @@ def test_bad_input_is_refused_in_one_sentence_at_the_terminal(
     sentence = [line for line in said.splitlines() if all(part in line for part in named)]
     assert len(sentence) == 1, said
     assert node.containers() == []
+
+
+def test_a_refusal_before_crun_reaches_the_terminal_too(docker: Docker) -> None:
+    """ENV-9."""
+    assert f"{MEM}=six: {WHOLE}" in _refusal(docker, share("six"), "cgpu-crun")
 
 
 @pytest.mark.parametrize(

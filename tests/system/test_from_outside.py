@@ -1,0 +1,58 @@
+"""What the administrator of a machine sees of its docker containers (SPEC CLI-3, CLI-7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import contained
+import pytest
+from enclosure import wait_until
+from node import share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from engines import Docker, Volume
+    from node import Node
+
+pytestmark = pytest.mark.system
+CGPU = ["--runtime=cgpu"]
+MIB = 1 << 20
+
+
+def _cgpu_smi(docker: Docker, node: Node, *flags: str) -> str:
+    path = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
+    where = ["--state-dir", str(node.state), "--driver-dir", str(node.driver)]
+    smi = [sys.executable, "-m", "cgpu_cli.smi", *where, *flags]
+    return docker.enclosure.run("env", path, *smi).stdout
+
+
+def test_cgpu_smi_shows_the_containers_and_their_use(
+    docker: Docker, debian: str, guests: list[Volume], started: Callable[..., str], node: Node
+) -> None:
+    """CLI-3: what the host says a container uses is what the container sees."""
+    hold = contained.program("driver_api", "100", "hold")
+    six = started(debian, *hold, options=CGPU, env=share(6), volumes=guests)
+    nine = started("small", "sleep", "1000", options=CGPU, env=share(9))
+    wait_until(lambda: "refusal" in docker.docker("logs", six).stdout, "the program holds memory")
+    report = json.loads(docker.docker("logs", six).stdout)
+    shown = json.loads(_cgpu_smi(docker, node, "--json"))["containers"]
+    containers: dict[str, dict[str, Any]] = {each["id"]: each["gpus"][0] for each in shown}
+    assert set(containers) == {six, nine}
+    caps = {name: each["memory_bytes"] for name, each in containers.items()}
+    assert caps == {six: 15109 * MIB * 6 // 15, nine: 15109 * MIB * 9 // 15}
+    assert containers[nine]["used_bytes"] == 0
+    assert containers[six]["used_bytes"] == caps[six] - report["free_after"]
+
+
+def test_cgpu_smi_shows_a_table_without_the_containers_that_have_ended(
+    docker: Docker, node: Node, started: Callable[..., str]
+) -> None:
+    """CLI-3, REL-3."""
+    name = started("small", "sleep", "1000", options=CGPU, env=share(6))
+    assert name[:12] in _cgpu_smi(docker, node)
+    docker.docker("rm", "--force", name)
+    assert name[:12] not in _cgpu_smi(docker, node)

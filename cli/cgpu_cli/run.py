@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from cgpu_hook.node import Node
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
-_IGNORED_SIGNALS = (13, 25)  # SIGPIPE and SIGXFSZ, by the interpreter, also for what we become
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126
 _WARNING = (
     "cgpu-run: warning: {}, so the cap holds only while the program finds libcuda.so.1 by"
@@ -37,6 +36,7 @@ _WARNING = (
 
 def main() -> NoReturn:
     """Run the command line; return only by exiting or as another program."""
+    libc.restore_signals()
     try:
         given = options.parse(sys.argv[1:])
         if given.help:
@@ -98,7 +98,7 @@ def _enter(given: Options, session: Session, environment: dict[str, str]) -> Non
         try:
             enter_namespace(session)
         except OSError as error:
-            reason = f"no {error.filename} here ({error.strerror})"
+            reason = f"no mount namespace here ({error.strerror})"
         else:
             return
     use_library_path(session, environment)
@@ -115,8 +115,6 @@ def _initial_environment() -> dict[str, str]:
 
 def _become(program: list[str], environment: dict[str, str]) -> NoReturn:
     """Replace this process by the program, found as ``execvp`` finds it."""
-    for number in _IGNORED_SIGNALS:
-        libc.default_signal(number)
     name = program[0]
     folders = [""] if "/" in name else [f"{path}/" for path in os.get_exec_path(environment)]
     failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))

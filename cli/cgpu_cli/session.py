@@ -47,13 +47,14 @@ def enter_namespace(session: Session) -> None:
         OSError: before anything was mounted, where the kernel does not allow it.
         CgpuError: later, where the program must not be started.
     """
-    libc.unshare()
     base = session.state_dir
+    proxies = _proxies(base)
+    libc.unshare()
     shared = ("limits", "ledger")
     files = [os.open(f"{session.directory}/{name}", os.O_PATH) for name in shared]
     libc.mount("cgpu", base, "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, "mode=0755")
     try:
-        _fill(base, session)
+        _fill(base, proxies, session)
         for name, fd in zip(shared, files, strict=True):
             _touch(f"{base}/{name}")
             libc.bind(f"/proc/self/fd/{fd}", f"{base}/{name}")
@@ -96,8 +97,9 @@ def use_library_path(session: Session, environment: dict[str, str]) -> None:
     if os.statvfs(directory).f_flag & os.ST_NOEXEC:
         message = f"{directory}: libraries cannot be loaded from there (mounted noexec)"
         raise CgpuError(message, hint="name another place with --state-dir")
+    proxies = _proxies(directory)
     try:
-        _fill(directory, session)
+        _fill(directory, proxies, session)
         for soname, path in session.node.libraries.items():
             os.symlink(path, f"{directory}/real/{soname}")
             os.symlink(soname, f"{directory}/lib/{soname.removesuffix('.1')}")
@@ -129,16 +131,30 @@ def _prepend(environment: dict[str, str], folder: str) -> None:
     environment["LD_LIBRARY_PATH"] = f"{folder}:{present}" if present else folder
 
 
-def _fill(base: str, session: Session) -> None:
-    """Make ``lib/`` with the proxies for this base directory, and ``real/``."""
+def _proxies(base: str) -> dict[str, bytes]:
+    """The proxies for a base directory.
+
+    Raises:
+        CgpuError: they were not built, or the directory's name is too long for them.
+    """
+    found = {}
+    try:
+        for soname in driver.PROXIED:
+            with open(library(soname), "rb") as file:
+                found[soname] = relocate(file.read(), base)
+    except (OSError, ValueError) as error:
+        raise CgpuError(str(error)) from None
+    return found
+
+
+def _fill(base: str, proxies: dict[str, bytes], session: Session) -> None:
+    """Make ``lib/`` with the proxies, and ``real/``."""
     os.mkdir(f"{base}/lib")
     os.mkdir(f"{base}/real")
+    for soname, data in proxies.items():
+        with open(f"{base}/lib/{soname}", "wb") as file:
+            file.write(data)
     node = session.node
-    for soname in node.libraries:
-        with open(library(soname), "rb") as source:
-            data = relocate(source.read(), base)
-        with open(f"{base}/lib/{soname}", "wb") as target:
-            target.write(data)
     granted = {share.uuid for share in session.request.gpus}
     own = (n for gpu in node.gpus if gpu.uuid in granted for n in gpu.device_nodes)
     for device in (*node.device_nodes, *own):

@@ -165,4 +165,4 @@ def test_where_user_namespaces_are_off_the_library_path_is_used() -> None:
     command = ["unshare", "-Ur", "--", "sh", "-c", script, "sh", *words]
     done = world.run_command(world.as_user(command))
     check_capped(json.loads(done.stdout))
-    assert "warning: no user namespace here (No space left on device)" in done.stderr
+    assert "warning: no mount namespace here (No space left on device)" in done.stderr

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,43 @@ def test_no_open_file_and_no_ignored_signal_is_left(world: World) -> None:
         "3",  # ls itself
     ]
     assert "SigIgn:\t0000000000000000" in out
+
+
+def test_an_interrupt_that_was_ignored_stays_ignored(world: World) -> None:
+    words = world.command(*world.flags(), *SHARE, "grep", "SigIgn", "/proc/self/status")
+    done = world.run_command(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words])
+    assert done.stdout == "SigIgn:\t0000000000000002\n"
+
+
+def test_an_interrupt_while_waiting_for_admission_ends_us_without_a_traceback() -> None:
+    world = World()
+    world.run(*SHARE, "true")
+    world.wait_until_empty()
+    with (world.state / "lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        process = world.start(*SHARE, "sleep", "60")
+        waits = f"FLOCK  ADVISORY  WRITE {process.pid} "
+        while f"-> {waits}" not in Path("/proc/locks").read_text():
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert (process.returncode, err) == (-signal.SIGINT, "")
+
+
+def test_open_files_of_the_caller_reach_the_program(tmp_path: Path) -> None:
+    world = World()
+    words = world.command(*world.flags(), *SHARE, "sh", "-c", "read line <&7; echo got $line")
+    (tmp_path / "file").write_text("it\n")
+    done = world.run_command(["sh", "-c", f'exec 7<{tmp_path}/file; exec "$@"', "sh", *words])
+    assert done.stdout == "got it\n"
+
+
+def test_a_state_directory_with_too_long_a_name_is_refused() -> None:
+    world = World()
+    long = world.state / ("x" * 200)
+    done = world.run_command(world.command("--state-dir", long, *SHARE, "true"))
+    assert done.returncode == 2
+    assert done.stderr == f"cgpu-run: base directory {long}: longer than 209 bytes\n"
 
 
 @pytest.mark.parametrize("mask", [0o077, 0o022, 0o002])

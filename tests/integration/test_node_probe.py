@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from cgpu_sim import Gpu, make_driver_dir
 
 from cgpu_env import CgpuError
 from cgpu_hook import discovery
 from cgpu_hook.node import DeviceNode, Node, load_node
+from cgpu_sim import Gpu, make_driver_dir
 
 pytestmark = pytest.mark.integration
 

@@ -50,6 +50,11 @@ def edit_bundle(creation: Creation, setting: Setting) -> bool:
     planned = draft(config, creation.id, rootfs, setting)
     if planned is None:
         return False
+    from cgpu_hook.legacy import deferred, is_legacy
+
+    if is_legacy(planned.config):  # the share is admitted by our prestart hook
+        document.write(creation.config_path, deferred(planned, setting))
+        return True
     from cgpu_hook.edit import edited
 
     new = edited(planned.config, planned.plan)

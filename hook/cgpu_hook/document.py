@@ -25,7 +25,7 @@ _FIELDS: dict[str, dict[str, type]] = {
     "root": {"path": str},
     "linux": {"devices": list, "resources": dict, "maskedPaths": list},
     "linux.resources": {"devices": list},
-    "hooks": {"poststop": list},
+    "hooks": {"prestart": list, "poststop": list},
 }
 
 

@@ -72,10 +72,14 @@ def without_earlier_edit(config: dict[str, Any], node: Node, places: Places) -> 
     Only a configuration with our hook in it is touched, and a hook cannot come from an image or
     from a user of the engine.
     """
-    hooks = config.get("hooks") or {}
-    stages = hooks.get("poststop") or []
-    others = [h for h in stages if not (isinstance(h, dict) and h.get("path") == places.hook)]
-    if len(others) == len(stages):
+    hooks = dict(config.get("hooks") or {})
+    found = False
+    for stage in ("prestart", "poststop"):
+        given = hooks.get(stage) or []
+        others = [h for h in given if not (isinstance(h, dict) and h.get("path") == places.hook)]
+        if len(others) < len(given):
+            found, hooks[stage] = True, others
+    if not found:
         return config
     nodes = (*node.device_nodes, *(n for gpu in node.gpus for n in gpu.device_nodes))
     sources = {
@@ -92,7 +96,7 @@ def without_earlier_edit(config: dict[str, Any], node: Node, places: Places) -> 
         return isinstance(source, str) and (source in sources or source.startswith(pages))
 
     mounts = [mount for mount in config["mounts"] if not is_ours(mount)]
-    return {**config, "mounts": mounts, "hooks": {**hooks, "poststop": others}}
+    return {**config, "mounts": mounts, "hooks": hooks}
 
 
 def _oci(mount: Mount) -> dict[str, Any]:

@@ -192,6 +192,31 @@ def test_rel_4_prestart_refuses_a_link_where_it_would_mount(world: World, name: 
     assert list(outside.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["runc", "crun"])
+def test_nvidias_legacy_hook_comes_first_and_its_files_are_covered(world: World, name: str) -> None:
+    """A stand-in for the vendor's hook puts a driver into the container, as a prestart hook."""
+    vendor = world.folder / "nvidia-container-runtime-hook"
+    libraries = world.rootfs / LIBDIR[1:]
+    vendor.write_text(
+        f"#!/bin/sh\ncat > {world.folder}/state\necho bypass > {libraries}/libcuda.so.535.9\n"
+        f"ln -sf libcuda.so.535.9 {libraries}/libcuda.so.1\n"
+    )
+    vendor.chmod(0o755)
+    world.write_config(
+        [*SIX, "ALIYUN_COM_GPU_VISIBLE_DEVICES=1", "NVIDIA_VISIBLE_DEVICES=all"],
+        f"busybox head -c 4 {LIBDIR}/libcuda.so.1; busybox env | busybox grep NVIDIA",
+        hooks={"prestart": [{"path": str(vendor), "args": [vendor.name, "prestart"]}]},
+    )
+    container = f"cgpu-test-{secrets.token_hex(4)}"
+    done = world.runtime("run", container, lowlevel=low_level(name, world.folder))
+    assert done.returncode == 0, done
+    assert done.stdout == (
+        "\x7fELFNVIDIA_VISIBLE_DEVICES=GPU-10000000-0000-4000-8000-000000000000\n"
+    )
+    assert (libraries / "libcuda.so.535.9").read_text() == "bypass\n"
+    assert world.shares() == []
+
+
 @pytest.mark.parametrize(
     "state",
     [b"", b"{}", b"[]", b'{"id": "c", "pid": 0, "bundle": "/"}', b'{"id": "c", "bundle": "/x"}'],

@@ -1,0 +1,50 @@
+"""NVIDIA's legacy mode: the driver's files come in a prestart hook, after the configuration.
+
+What is mounted before would stand beside the vendor's files, not over them. So the configuration
+gets our own prestart hook, behind the vendor's, and the mounts are made there.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.request import NVIDIA_VISIBLE
+from cgpu_hook.plan import HOOK_ENVIRONMENT
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.container import Draft, Setting
+
+_VENDOR_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
+_HOOK_SECONDS = 120  # the first container of a boot may have to wait for the driver
+
+
+def is_legacy(config: dict[str, Any]) -> bool:
+    """Whether the vendor's prestart hook is in the configuration."""
+    prestart = (config.get("hooks") or {}).get("prestart") or []
+    paths = [hook.get("path") for hook in prestart if isinstance(hook, dict)]
+    return any(os.path.basename(path) in _VENDOR_HOOKS for path in paths if isinstance(path, str))
+
+
+def deferred(draft: Draft, setting: Setting) -> dict[str, Any]:
+    """The configuration with our hooks; the vendor's hook is told which GPUs were granted."""
+    config, places = draft.config, draft.places
+    arguments = ["--state-dir", places.state_dir]
+    if setting.driver_dir is not None:
+        arguments += ["--driver-dir", setting.driver_dir]
+    prestart = {
+        "path": places.hook,
+        "args": [os.path.basename(places.hook), "prestart", *arguments],
+        "env": list(HOOK_ENVIRONMENT),
+        "timeout": _HOOK_SECONDS,
+    }
+    hooks = dict(config["hooks"])
+    hooks["prestart"] = [*hooks["prestart"], prestart]
+    hooks["poststop"] = [*(hooks.get("poststop") or []), *draft.plan.hooks["poststop"]]
+    granted = ",".join(share.uuid for share in draft.plan.gpus)
+    process = config["process"]
+    others = [entry for entry in process["env"] if not entry.startswith(f"{NVIDIA_VISIBLE}=")]
+    env = [*others, f"{NVIDIA_VISIBLE}={granted}"]
+    return {**config, "hooks": hooks, "process": {**process, "env": env}}

@@ -145,6 +145,25 @@ SIM_API(cuArrayCreate_v2, (struct sim_array **out, const struct flat_descriptor 
     return create(out, &description);
 }
 
+/* The first versions: sizes of 32 bits. */
+SIM_API(cuArrayCreate, (struct sim_array **out, const uint32_t *flat), (out, flat))
+{
+    if (flat == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct descriptor description = {flat[0], flat[1], 0, flat[2], flat[3], 0};
+    return create(out, &description);
+}
+
+SIM_API(cuArray3DCreate, (struct sim_array **out, const uint32_t *old), (out, old))
+{
+    if (old == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct descriptor description = {old[0], old[1], old[2], old[3], old[4], old[5]};
+    return create(out, &description);
+}
+
 void
 sim_array_free(struct sim_array *array)
 {

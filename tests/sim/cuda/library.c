@@ -221,6 +221,25 @@ SIM_API(cuLibraryGetGlobal,
     return result == CUDA_SUCCESS ? sim_module_global(module, name, address, bytes) : result;
 }
 
+SIM_API(cuLibraryGetManaged,
+        (uint64_t *address, size_t *bytes, struct sim_library *handle, const char *name),
+        (address, bytes, handle, name))
+{
+    struct sim_library *library = sim_object_find(SIM_LIBRARY, handle);
+    struct sim_module *module;
+    if (library == NULL) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    int result = name == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_NOT_FOUND;
+    for (size_t i = 0; name != NULL && i < library->image.global_count; i++) {
+        const struct sim_global *global = &library->image.globals[i];
+        if (global->managed && strcmp(global->name, name) == 0) {
+            result = module_of(library, &module);
+        }
+    }
+    return result == CUDA_SUCCESS ? sim_module_global(module, name, address, bytes) : result;
+}
+
 SIM_API(cuKernelGetFunction, (struct sim_function **out, struct sim_kernel *handle), (out, handle))
 {
     struct sim_kernel *kernel = sim_object_find(SIM_KERNEL, handle);

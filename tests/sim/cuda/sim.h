@@ -222,15 +222,24 @@ struct sim_pool {
     struct sim_device *device;
     uint64_t used, used_high, reserved, reserved_high, threshold, maximum;
     int reuse[3];
-    int is_default, destroyed;
-    uint32_t location, handle_types;
+    int is_default, is_import, destroyed;
+    uint32_t handle_types;
+    uint32_t mark; /* number + 1 of the object that stands for the pool in its descriptors */
 };
 
 int sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t bytes, uint64_t *out);
 void sim_pool_free(struct sim_region *region);
+int sim_pool_alloc_shared(struct sim_pool *pool, struct sim_context *context, uint64_t bytes,
+                          uint64_t *out);
+void sim_pool_free_shared(struct sim_region *region);
+void sim_pool_count(struct sim_pool *pool, int64_t used, int64_t reserved);
 void sim_pools_trim(struct sim_device *device);    /* at synchronisation */
 void sim_pools_release(struct sim_device *device); /* with the last context */
 struct sim_pool *sim_pool_default(struct sim_device *device);
+struct sim_pool *sim_pool_current(struct sim_device *device);
+struct sim_pool *sim_pool_new(struct sim_device *device);
+void sim_pool_trim(struct sim_pool *pool, uint64_t keep);
+void sim_pool_drop_if_unused(struct sim_pool *pool);
 
 /* ---- virtual memory (vmm.c) ---- */
 

@@ -32,7 +32,7 @@ drop(struct cgpu_machine *machine, struct state_object *object)
 void
 cgpu_machine_reap_objects(struct cgpu_machine *machine)
 {
-    for (uint32_t i = 0; i < STATE_OBJECTS; i++) {
+    for (uint32_t i = 0; i < machine->state->object_high; i++) {
         struct state_object *object = &machine->state->objects[i];
         if (object->in_use && machine->references[i] == 0 &&
             !cgpu_machine_byte_is_locked(machine->fd, STATE_OBJECT_BYTE + i)) {
@@ -45,7 +45,7 @@ uint64_t
 cgpu_machine_paid_by(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot)
 {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < STATE_OBJECTS; i++) {
+    for (uint32_t i = 0; i < machine->state->object_high; i++) {
         struct state_object *object = &machine->state->objects[i];
         if (object->in_use && object->gpu == gpu && object->payer == slot &&
             object->payer_tenancy == machine->state->processes[slot].tenancy) {
@@ -60,7 +60,7 @@ static uint64_t
 find_offset(struct state *state, uint64_t bytes)
 {
     uint64_t offset = STATE_DATA_OFFSET;
-    for (uint32_t i = 0; i < STATE_OBJECTS;) {
+    for (uint32_t i = 0; i < state->object_high;) {
         struct state_object *object = &state->objects[i];
         uint64_t end = object->offset + page_round(object->bytes);
         if (object->in_use && offset < end && object->offset < offset + page_round(bytes)) {
@@ -106,6 +106,7 @@ create_locked(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes, uint32
     object->payer_tenancy = state->processes[machine->slot].tenancy;
     object->tag = ++state->next_tag;
     object->in_use = 1;
+    state->object_high = state->object_high > number ? state->object_high : number + 1;
     machine->references[number] = 1;
     return CGPU_MACHINE_OK;
 }

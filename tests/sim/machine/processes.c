@@ -93,7 +93,7 @@ cgpu_machine_sum(struct cgpu_machine *machine, uint32_t gpu)
             sum += state->processes[slot].used_bytes[gpu];
         }
     }
-    for (uint32_t i = 0; i < STATE_OBJECTS; i++) {
+    for (uint32_t i = 0; i < state->object_high; i++) {
         if (state->objects[i].in_use && state->objects[i].gpu == gpu) {
             sum += state->objects[i].bytes;
         }

@@ -95,7 +95,7 @@ struct state {
     char driver_version[32];
     uint64_t next_tag;
     uint32_t process_high; /* slots ever used */
-    uint32_t reserved;
+    uint32_t object_high;  /* objects ever used */
     struct cgpu_machine_gpu gpus[CGPU_MACHINE_MAX_GPUS];
     struct state_timeline timelines[CGPU_MACHINE_MAX_GPUS];
     struct state_fault faults[STATE_FAULTS];

@@ -218,3 +218,16 @@ def test_reserved_memory_is_not_cuda_memory(tmp_path: Path) -> None:
         show(total.value // MIB, alloc(702 * MIB)[0], alloc(700 * MIB)[0])
     """)
     assert out == ["800 2 0"]
+
+
+def test_wishes_about_managed_memory_are_for_managed_memory_only(driver: Driver) -> None:
+    out = driver.check("""
+        start()
+        managed = made(cuda.cuMemAllocManaged, c_size_t(MIB), 1, kind=c_uint64)
+        linear = c_uint64(alloc(MIB)[1])
+        for address in (managed, linear):
+            show(cuda.cuMemPrefetchAsync(address, c_size_t(MIB), 0, None),
+                 cuda.cuMemAdvise(address, c_size_t(MIB), 1, 0),
+                 cuda.cuStreamAttachMemAsync(None, address, c_size_t(0), 1))
+    """)
+    assert out == ["0 0 0", "1 1 1"]

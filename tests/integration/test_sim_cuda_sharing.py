@@ -207,3 +207,44 @@ def test_ipc_shares_bytes_and_is_paid_once(driver: Driver) -> None:
             tell(process, "")
             assert read(process) == "world 0"
         assert read(process) == "105.0"
+
+
+def test_memory_of_a_shared_pool_is_paid_by_its_owner(driver: Driver) -> None:
+    other = """
+        start()
+        import base64
+        pool = made(cuda.cuMemPoolImportFromShareableHandle, c_void_p(int(sys.argv[1])), 1,
+                    c_uint64(0))
+        share = ctypes.create_string_buffer(bytes.fromhex(sys.argv[2]), 64)
+        base = used_mib()
+        address = made(cuda.cuMemPoolImportPointer, pool, share, kind=c_uint64)
+        back = ctypes.create_string_buffer(5)
+        check(cuda.cuMemcpyDtoH_v2(back, address, c_size_t(5)))
+        show(back.raw.decode(), used_mib() - base)
+        none = c_uint64()
+        show(cuda.cuMemAllocFromPoolAsync(byref(none), c_size_t(10), pool, None))
+        check(cuda.cuMemFreeAsync(address, None))
+        show(used_mib() - base)
+    """
+    owner = """
+        import subprocess
+        start()
+        base = used_mib()
+        properties = (c_uint64 * 11)(1 << 32 | 1, 0 << 32 | 1)
+        pool = made(cuda.cuMemPoolCreate, properties)
+        address = made(cuda.cuMemAllocFromPoolAsync, c_size_t(3 * MIB), pool, None, kind=c_uint64)
+        check(cuda.cuMemcpyHtoD_v2(address, b"hello", c_size_t(5)))
+        share = ctypes.create_string_buffer(64)
+        check(cuda.cuMemPoolExportPointer(share, address))
+        fd = made(cuda.cuMemPoolExportToShareableHandle, pool, 1, c_uint64(0), kind=c_int).value
+        show(used_mib() - base)
+        done = subprocess.run(
+            [sys.executable, "-c", os.environ["OTHER"], str(fd), share.raw.hex()],
+            stdout=subprocess.PIPE, text=True, pass_fds=[fd])
+        show(*done.stdout.split())
+        check(cuda.cuMemFreeAsync(address, None)), check(cuda.cuMemPoolDestroy(pool))
+        os.close(fd)
+        show(used_mib() - base)
+    """
+    out = driver.check(owner, OTHER=PRELUDE + textwrap.dedent(other))
+    assert out == ["4.0", "hello 0.0 1 0.0", "0.0"]

@@ -1,7 +1,8 @@
 """What the static programs start: ``edit``, ``prestart`` and ``precreate``.
 
 Arguments are pairs of ``--name value``, written by our own C programs. A refusal is one line on
-stderr and exit status 1, as runc has it; stdout carries nothing but precreate's answer.
+stderr and exit status 1, as runc has it; stdout carries nothing but precreate's answer. crun and
+podman keep what a hook says to themselves, so it goes to the system's log too.
 """
 
 from __future__ import annotations
@@ -78,7 +79,11 @@ _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
 
 
 def _complain(message: str) -> None:
-    os.write(2, f"cgpu: {' '.join(message.split())}\n".encode("utf-8", "backslashreplace"))
+    import syslog
+
+    line = f"cgpu: {' '.join(message.split())}"
+    os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
+    syslog.syslog(syslog.LOG_ERR, line.encode("ascii", "backslashreplace").decode())
 
 
 def _place(error: BaseException) -> str:

@@ -1,0 +1,176 @@
+"""Physical memory through the libcuda proxy: charged until the last thing that holds it is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cuda_proxied import Proxied
+
+pytestmark = pytest.mark.integration
+
+START = "from cuda_kind_calls import *\ncontext()\nbase = used()\n"
+
+
+def run(proxied: Proxied, program: str, *arguments: str) -> list[str]:
+    """Lines of a program below ``START``."""
+    lines = [line.removeprefix("        ") for line in program.splitlines()]
+    return proxied.check(START + "\n".join(lines), *arguments).out
+
+
+def test_mem_1_every_order_of_letting_go_ends_with_nothing_charged(proxied: Proxied) -> None:
+    """MEM-1: two handles, a mapping and an exported descriptor, let go in all 24 orders."""
+    out = run(
+        proxied,
+        """
+        import itertools
+        size = 6 * MIB
+        address = reserve(size)
+        kept = set()
+        for order in itertools.permutations(("first", "second", "mapping", "descriptor")):
+            status, handle = physical(size, handle_types=POSIX_FD)
+            check(status)
+            check(map_at(address, size, handle))
+            again = made(cuda.cuMemRetainAllocationHandle, c_void_p(address + MIB), kind=c_uint64)
+            fd = export(handle)
+            steps = {
+                "first": lambda: check(cuda.cuMemRelease(handle)),
+                "second": lambda: check(cuda.cuMemRelease(again)),
+                "mapping": lambda: check(unmap(address, size)),
+                "descriptor": lambda: os.close(fd),
+            }
+            for count, step in enumerate(order):
+                steps[step]()
+                left()  # looks again at what only descriptors kept
+                kept.add((4 - count - 1, (used() - base) // MIB, drift()))
+        show(sorted(kept))
+        """,
+    )
+    assert out == ["[(0, 0, 0), (1, 6, 0), (2, 6, 0), (3, 6, 0)]"]
+
+
+def test_mem_1_one_call_may_unmap_what_several_mapped(proxied: Proxied) -> None:
+    """MEM-1: spans of mappings of different allocations, parts of one allocation."""
+    out = run(
+        proxied,
+        """
+        address = reserve(64 * MIB)
+        for size in (2, 4, 8):
+            status, handle = physical(size * MIB)
+            check(status)
+            for offset in range(0, size, 2):
+                check(map_at(address + (size + offset) * MIB, 2 * MIB, handle, offset * MIB))
+            check(cuda.cuMemRelease(handle))
+        show((used() - base) // MIB, drift())
+        for start, size in ((4, 2), (8, 4), (12, 4), (2, 2), (6, 2)):
+            show(unmap(address + start * MIB, size * MIB), (used() - base) // MIB, drift())
+        show(unmap(address, 2 * MIB))
+        """,
+    )
+    assert out == ["14 0", "0 14 0", "0 14 0", "0 6 0", "0 4 0", "0 0 0", "1"]
+
+
+def test_mem_2_the_cap_holds_and_a_refusal_leaves_nothing(proxied: Proxied) -> None:
+    """MEM-2: exactly what is left, in the driver's unit, and not one piece more."""
+    out = run(
+        proxied,
+        """
+        room = left() // (2 * MIB) * 2 * MIB
+        show(physical(room + 2 * MIB)[0], used() - base, drift())
+        status, handle = physical(room)
+        show(status, left() < 2 * MIB, physical(2 * MIB)[0], drift())
+        check(cuda.cuMemRelease(handle))
+        show(used() - base, physical(MIB)[0], used() - base)
+        """,
+    )
+    assert out == ["2 0 0", "0 True 2 0", "0 1 0"]
+
+
+def test_mem_1_memory_on_the_host_is_free_and_managed_memory_refused(proxied: Proxied) -> None:
+    """MEM-1, MEM-3."""
+    out = run(
+        proxied,
+        """
+        show(physical(64 * MIB, HOST_NUMA)[0], physical(64 * MIB, kind=MANAGED)[0], used() - base)
+        """,
+    )
+    assert out == ["0 801 0"]
+
+
+def test_mem_1_an_import_in_the_same_process_is_one_more_reference(proxied: Proxied) -> None:
+    """MEM-1: paid once, until the import is released as well."""
+    out = run(
+        proxied,
+        """
+        status, handle = physical(6 * MIB, handle_types=POSIX_FD)
+        check(status)
+        fd = export(handle)
+        check(cuda.cuMemRelease(handle))
+        imported = import_fd(fd)
+        os.close(fd)
+        show((left(), used() - base)[1] // MIB, drift())
+        check(cuda.cuMemRelease(imported))
+        show((left(), used() - base)[1], drift())
+        """,
+    )
+    assert out == ["6 0", "0 0"]
+
+
+def test_mem_1_a_descriptor_number_that_is_used_again_keeps_nothing(proxied: Proxied) -> None:
+    """MEM-1: the same number for another allocation: the first one's charge goes."""
+    out = run(
+        proxied,
+        """
+        for _ in range(5):
+            status, handle = physical(6 * MIB, handle_types=POSIX_FD)
+            check(status)
+            fd = export(handle)
+            check(cuda.cuMemRelease(handle))
+            os.close(fd)
+            other = os.open("/dev/null", os.O_RDONLY)
+            show(other == fd, (left(), used() - base)[1])
+            os.close(other)
+        """,
+    )
+    assert out == ["True 0"] * 5
+
+
+IMPORTER = """
+import array, socket
+from cuda_kind_calls import *
+context()
+base = used()
+link = socket.socket(fileno=int(sys.argv[1]))
+message, ancillary, _, _ = link.recvmsg(1, socket.CMSG_SPACE(4))
+fd = array.array("i", ancillary[0][2])[0]
+handle = import_fd(fd)
+address = reserve(64 * MIB)
+check(map_at(address, 64 * MIB, handle))
+check(cuda.cuMemRelease(handle))
+show(used() - base)
+check(unmap(address, 64 * MIB))
+show(used() - base)
+"""
+
+EXPORTER = """
+import array, socket, subprocess
+ours, theirs = socket.socketpair()
+child = subprocess.Popen([sys.executable, "-c", "import sys, os, ctypes\\nfrom cuda_calls import *\\n" + sys.argv[1],
+                          str(theirs.fileno())], pass_fds=[theirs.fileno()])
+from cuda_kind_calls import *
+context()
+base = used()
+status, handle = physical(64 * MIB, handle_types=POSIX_FD)
+check(status)
+fd = export(handle)
+ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+check(child.wait())
+"""
+
+
+def test_mem_1_memory_imported_by_another_process_is_paid_once(proxied: Proxied) -> None:
+    """MEM-1: the exporter pays; mapping and unmapping elsewhere change nothing."""
+    outcome = proxied.check(EXPORTER, IMPORTER)
+    assert outcome.out == ["0", "0"]

@@ -40,7 +40,7 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
     both = tuple(GpuShare(i, UUIDS[i], CAPS[i]) for i in (1, 0))
     request = Request(both, 3, high_priority=True)
-    command = ["python", "train.py", "\x1b]0;title\x07"]
+    command = ["\x1b]0;t\x07", "train.py"]
     directory = registry.admit("0123456789abcdef", "container", request, node, owner, command)
     one = Request((GpuShare(0, UUIDS[0], MIB),), 1, high_priority=False)
     registry.admit("run-1", "session", one, node, owner, ["sleep", "9"])
@@ -69,7 +69,7 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
     assert first == {
         "id": "0123456789abcdef",
         "kind": "container",
-        "command": ["python", "train.py", "\x1b]0;title\x07"],
+        "command": ["\x1b]0;t\x07", "train.py"],
         "weight": 3,
         "high_priority": True,
         "policy": 6,

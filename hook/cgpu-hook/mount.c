@@ -18,8 +18,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "rootfs.h"
 #include "report.h"
+#include "rootfs.h"
 #include "state.h"
 
 enum { MAX_MOUNTS = 256 };
@@ -81,8 +81,9 @@ attributes(const struct mount *mount)
 }
 
 /*
- * Whether what is behind FD, and not only what once was behind its path, may be mounted: a file that
- * nobody but us or root could change. A ledger is for everyone to write; a mask hides, whatever it is.
+ * Whether what is behind FD, and not only what once was behind its path, may be mounted: a file
+ * that nobody but us or root could change. A ledger is for everyone to write; a mask hides,
+ * whatever it is.
  */
 static bool
 is_trusted(int fd, const char *kind)
@@ -112,11 +113,11 @@ clone_source(struct mount *mount)
         errno = EPERM;
         return fail(mount->source);
     }
-    mount->tree = (int)syscall(SYS_open_tree, file, "",
-                               OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    mount->tree =
+        (int)syscall(SYS_open_tree, file, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     close(file);
-    if (mount->tree < 0 || syscall(SYS_mount_setattr, mount->tree, "", AT_EMPTY_PATH, &attr,
-                                   sizeof attr) != 0) {
+    if (mount->tree < 0 ||
+        syscall(SYS_mount_setattr, mount->tree, "", AT_EMPTY_PATH, &attr, sizeof attr) != 0) {
         return fail(mount->source);
     }
     return 0;
@@ -189,8 +190,8 @@ cgpu_stage_mount(int argc, char **argv)
 {
     struct mount *mounts = calloc(MAX_MOUNTS, sizeof *mounts);
     struct cgpu_document plan;
-    int count = mounts != NULL && argc == 4 && cgpu_state_read(&plan) ? read_mounts(&plan, mounts)
-                                                                       : -1;
+    int count =
+        mounts != NULL && argc == 4 && cgpu_state_read(&plan) ? read_mounts(&plan, mounts) : -1;
     if (count < 0) {
         cgpu_report_error(&report, "mount: expected PID ROOTFS and a plan on stdin");
         return 1;

@@ -13,7 +13,7 @@ struct option {
     size_t place; /* offset in struct cgpu_arguments, or NOWHERE */
 };
 
-#define NOWHERE ((size_t)-1)
+#define NOWHERE      ((size_t)-1)
 #define PLACE(field) offsetof(struct cgpu_arguments, field)
 
 static const struct option global_options[] = {

@@ -13,7 +13,7 @@ struct cgpu_arguments {
     const char *bundle; /* options of create, run and restore; NULL: not given */
     const char *config;
     const char *id;
-    int positionals; /* how many there are after the subcommand */
+    int positionals;     /* how many there are after the subcommand */
     const char *runtime; /* our own options */
     const char *state_dir;
     const char *driver_dir;

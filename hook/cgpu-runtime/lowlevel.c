@@ -49,12 +49,16 @@ cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char 
 {
     char absolute[PATH_MAX];
     if (root != NULL) {
-        const char *real = realpath(root, absolute);
-        snprintf(out, size, "%s/%s", real != NULL ? real : root, id);
+        /* The first container makes it, so it may not be there to be resolved yet. */
+        bool there = realpath(root, absolute) != NULL;
+        bool below = !there && root[0] != '/' && getcwd(absolute, sizeof absolute) != NULL;
+        snprintf(out, size, "%s%s%s/%s", there || below ? absolute : "", below ? "/" : "",
+                 there ? "" : root, id);
         return;
     }
     const char *name = strrchr(runtime, '/') + 1;
     const char *user = getenv("XDG_RUNTIME_DIR");
-    bool honoured = user != NULL && user[0] != '\0' && (geteuid() != 0 || strcmp(name, "crun") == 0);
+    bool honoured =
+        user != NULL && user[0] != '\0' && (geteuid() != 0 || strcmp(name, "crun") == 0);
     snprintf(out, size, "%s/%s/%s", honoured ? user : "/run", name, id);
 }

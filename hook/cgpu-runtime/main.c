@@ -72,8 +72,8 @@ edit(const struct cgpu_arguments *arguments, const struct cgpu_report *report, c
     cgpu_lowlevel_state(runtime, arguments->root, arguments->id, state, sizeof state);
     snprintf(pid, sizeof pid, "%d", getpid());
     const char *command[CGPU_PYTHON_ARGUMENTS + 1] = {
-        "edit", "--config", config, "--bundle", bundle, "--id", arguments->id,
-        "--pid", pid, "--runtime-dir", state};
+        "edit",        "--config", config, "--bundle",      bundle, "--id",
+        arguments->id, "--pid",    pid,    "--runtime-dir", state};
     size_t count = 11;
     if (arguments->state_dir != NULL) {
         command[count++] = "--state-dir";

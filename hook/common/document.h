@@ -1,4 +1,5 @@
-/* A container's config.json, as far as C looks at it: its bytes, and whether they may concern us. */
+/* A container's config.json, as far as C looks at it: its bytes, and whether they may concern us.
+ */
 #ifndef CGPU_DOCUMENT_H
 #define CGPU_DOCUMENT_H
 
@@ -17,8 +18,9 @@ struct cgpu_document {
 const char *cgpu_document_read(const char *path, struct cgpu_document *out);
 
 /*
- * Whether one of our variables can be named in the document. JSON may write letters as \uXXXX, so an
- * escaped capital or underscore counts as well; engines escape < > & only, for which this is false.
+ * Whether one of our variables can be named in the document. JSON may write letters as \uXXXX, so
+ * an escaped capital or underscore counts as well; engines escape < > & only, for which this is
+ * false.
  */
 bool cgpu_document_concerns_us(const struct cgpu_document *document);
 

@@ -76,7 +76,8 @@ cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments)
     for (size_t i = 0; i < CGPU_PYTHON_ARGUMENTS && arguments[i] != NULL; i++) {
         argv[5 + i] = arguments[i];
     }
-    /* Where a user without root keeps state; it is the engine's own, or pinned by our hook entry. */
+    /* Where a user without root keeps state; it is the engine's own, or pinned by our hook entry.
+     */
     char runtime_dir[PATH_MAX + 32];
     const char *given = secure_getenv("XDG_RUNTIME_DIR");
     snprintf(runtime_dir, sizeof runtime_dir, "XDG_RUNTIME_DIR=%s", given != NULL ? given : "");

@@ -11,8 +11,9 @@
 bool cgpu_state_read(struct cgpu_document *out);
 
 /*
- * Copy the string that stands under KEY in the outermost object. False where it is not there exactly
- * once, is written with escapes, or does not fit: annotations may hold anything, the state does not.
+ * Copy the string that stands under KEY in the outermost object. False where it is not there
+ * exactly once, is written with escapes, or does not fit: annotations may hold anything, the state
+ * does not.
  */
 bool cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size);
 

@@ -357,3 +357,23 @@ def test_rel_4_names_that_two_readers_could_read_differently_are_refused(
     world.write_config()
     world.config.write_text(world.config.read_text().replace(*change, 1))
     assert "expected it to be written" in (line := refused(world)) or "stands twice" in line
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "directory"),
+    [
+        (["--root", "WORLD/runs"], {}, "WORLD/runs/c1"),
+        (["--root=WORLD/missing"], {}, "WORLD/missing/c1"),
+        (["--root", "missing"], {}, "WORLD/bundle/missing/c1"),
+        ([], {}, "/run/stub-runc/c1"),
+        ([], {"XDG_RUNTIME_DIR": "/run/user/0"}, "/run/stub-runc/c1"),
+    ],
+)
+def test_a_share_lives_as_long_as_the_low_level_runtimes_directory(
+    world: World, options: list[str], env: dict[str, str], directory: str
+) -> None:
+    world.write_config()
+    options = [option.replace("WORLD", str(world.folder)) for option in options]
+    world.runtime(*options, "create", "c1", lowlevel=world.stub(), env=env)
+    record = json.loads((world.state / "containers" / "c1" / "record.json").read_text())
+    assert record["owner"][2] == directory.replace("WORLD", str(world.folder))

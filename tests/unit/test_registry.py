@@ -51,7 +51,7 @@ def admit(registry: Registry, name: str, request: Request, **more: object) -> st
 
 
 def leftovers(registry: Registry) -> list[str]:
-    return sorted(os.listdir(f"{registry.state_dir}/containers"))
+    return sorted(path.name for path in Path(registry.state_dir, "containers").iterdir())
 
 
 def test_a_directory_holds_limits_ledger_and_record_with_their_modes(registry: Registry) -> None:
@@ -267,30 +267,43 @@ def test_the_policy_is_the_one_that_the_gpu_is_under(registry: Registry) -> None
     admit(registry, "four", ask(MIB, first=1), node=node, policy=1)
 
 
-def test_twenty_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
-    """ENV-9: the sum holds under races."""
-    script = Path(__file__).with_name("test_registry.py")
-    code = (
-        f"import runpy, sys; t = runpy.run_path({str(script)!r});"
-        "r = t['Registry'](sys.argv[1]); size = t['TOTAL'] // 7;\n"
-        "try:\n"
-        "    t['admit'](r, sys.argv[2], t['ask'](size)); print('in', flush=True)\n"
-        "except t['AdmissionError']:\n"
-        "    print('out', flush=True)\n"
-        "sys.stdin.read()"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+RACER = """
+import os, sys, test_registry as t
+registry, size = t.Registry(sys.argv[1]), t.TOTAL // 30
+print("ready", flush=True)
+while not os.path.exists(sys.argv[1] + "/go"):
+    pass
+admitted = 0
+for number in range(5):
+    try:
+        t.admit(registry, f"{sys.argv[2]}-{number}", t.ask(size), node=t.make_node(max_inst=25))
+        admitted += 1
+    except t.AdmissionError:
+        pass
+print(admitted, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_many_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
+    """ENV-9: sum and count hold under races."""
+    path = [str(Path(__file__).parent), *filter(None, sys.path)]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path), f"c{i}"],
+            [sys.executable, "-c", RACER, str(tmp_path), f"racer{i}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=environment,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
             text=True,
         )
-        for i in range(20)
+        for i in range(10)
     ]
-    answers = [process.stdout.readline().strip() for process in processes if process.stdout]
+    outputs = [process.stdout for process in processes if process.stdout]
+    for output in outputs:
+        assert output.readline() == "ready\n"
+    (tmp_path / "go").touch()
+    admitted = [int(output.readline()) for output in outputs]
     for process in processes:
         process.communicate("")
-    assert sorted(answers) == ["in"] * 7 + ["out"] * 13
+    assert sum(admitted) == 25
+    assert len(leftovers(Registry(str(tmp_path)))) == 25

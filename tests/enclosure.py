@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 CGROUPS = Path("/sys/fs/cgroup")
-PREFIX = "cgpu-test-"
+PREFIX = "cgpu-system-tests-"
 
 
 class Enclosure:

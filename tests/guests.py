@@ -33,7 +33,7 @@ def guest_python(packages: tuple[str, ...] = PACKAGES) -> Path:
         if not (root / ".ready").exists():
             shutil.rmtree(root, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", root], check=True)
-            pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+            pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
             subprocess.run([*pip, *packages], check=True)
             (root / ".ready").touch()
     return python

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sim_cuda import Driver, make_driver
+from sim_cuda import Driver, make_driver, read, tell
 
 pytestmark = pytest.mark.integration
 
@@ -55,43 +55,47 @@ def test_more_launches_than_the_queue_holds_wait_their_turn(driver: Driver) -> N
     assert out == ["True"]
 
 
-def test_two_processes_take_turns_on_the_gpu(driver: Driver) -> None:
-    """Each process gets about half of the time in which both have work."""
-    program = """
+def test_a_process_gets_its_turn_while_another_has_much_to_do(driver: Driver) -> None:
+    busy = """
         start()
-        function = kernel()
-        show("ready")
+        stream, function = made(cuda.cuStreamCreate, 0), kernel(b"spin_100000us")
+        for _ in range(30):
+            check(launch(function, stream))
+        show(cuda.cuStreamQuery(stream))
         sys.stdin.readline()
-        begin = time.monotonic()
-        for _ in range(int(sys.argv[1])):
-            check(launch(function))
-        check(cuda.cuCtxSynchronize())
-        show(time.monotonic() - begin >= float(sys.argv[2]))
+        show(cuda.cuStreamQuery(stream))
     """
-    with driver.start(program, "100", "0.38") as one, driver.start(program, "100", "0.38") as two:
-        for process in (one, two):
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        outs = []
-        for process in (one, two):
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        for process in (one, two):
-            assert process.stdout is not None
-            outs.append(process.stdout.readline())
-    assert "True\n" in outs
+    with driver.start(busy) as process:
+        assert read(process) == "600"
+        out = driver.check("""
+            start()
+            check(launch(kernel(b"plain")))
+            show(cuda.cuCtxSynchronize())
+        """)
+        assert out == ["0"]
+        tell(process, "")
+        assert read(process) == "600"
+
+
+def test_a_kernel_that_runs_is_not_done(driver: Driver) -> None:
+    out = driver.check("""
+        start()
+        check(launch(kernel(b"spin_100000us")))
+        show(cuda.cuStreamQuery(None), cuda.cuCtxSynchronize(), cuda.cuStreamQuery(None))
+    """)
+    assert out == ["600 0 0"]
 
 
 def test_host_functions_run_in_the_order_of_the_stream(driver: Driver) -> None:
     out = driver.check("""
         start()
-        stream, function = made(cuda.cuStreamCreate, 0), kernel()
+        stream, function = made(cuda.cuStreamCreate, 0), kernel(b"spin_100000us")
         seen = []
         note = ctypes.CFUNCTYPE(None, c_void_p)(lambda data: seen.append(data))
         check(launch(function, stream))
         for number in (1, 2, 3):
             check(cuda.cuLaunchHostFunc(stream, note, c_void_p(number)))
+        time.sleep(0.02)
         before = list(seen)
         word = made(cuda.cuMemAlloc_v2, c_size_t(8), kind=c_uint64)
         check(cuda.cuStreamWriteValue64_v2(stream, word, c_uint64(77), 0))

@@ -199,3 +199,12 @@ def test_the_host_sees_the_pid_of_a_process_in_another_pid_namespace(driver: Dri
         tell(process, "")
     assert set(children) <= set(out)
     assert all(re.fullmatch(r"\d+", line) for line in out)
+
+
+def test_a_machine_made_anew_is_empty_and_leaves_the_old_one_to_its_users(driver: Driver) -> None:
+    with driver.start(HOLD, "10000") as process:
+        assert read(process) == "0"
+        make_driver(driver.path)
+        assert driver.check(ASK) == ["105.0"]
+        tell(process, "")
+    assert process.returncode == 0

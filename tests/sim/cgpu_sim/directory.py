@@ -35,7 +35,7 @@ def make_driver_dir(
 ) -> Path:
     """Make ``path`` a driver directory of a machine with ``gpus``, and return it.
 
-    A directory that is there already gets a new machine: nothing may be using the old one.
+    A directory that is there already gets a new machine; programs that run keep the old one.
     """
     path.mkdir(parents=True, exist_ok=True)
     path = path.resolve()

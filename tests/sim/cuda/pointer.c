@@ -28,7 +28,9 @@ attribute_of(const struct sim_region *region, unsigned attribute, uint64_t addre
     case HOST_POINTER: *value = address; return 8;
     case SYNC_MEMOPS: *value = 0; return 4;
     case BUFFER_ID: *value = region->id; return 8;
-    case IS_MANAGED: *value = region->kind == SIM_MANAGED; return 4;
+    case IS_MANAGED:
+        *value = region->kind == SIM_MANAGED || (region->kind == SIM_GLOBAL && region->flags != 0);
+        return 4;
     case DEVICE_ORDINAL: *value = region->device->ordinal; return 4;
     case IS_IPC_CAPABLE: *value = region->kind == SIM_LINEAR; return 4;
     case RANGE_START: *value = region->base; return 8;

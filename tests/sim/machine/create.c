@@ -145,7 +145,8 @@ fill(struct state *state, const char *text)
 int
 cgpu_sim_create(const char *path, const char *text)
 {
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    unlink(path); /* who uses a machine of that name keeps it */
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0) {
         return CGPU_MACHINE_ENOMACHINE;
     }

@@ -33,7 +33,7 @@ class Enclosure:
         remove_stale()
         self.cgroup = f"{PREFIX}{os.getpid()}"
         self.base = Path(tempfile.gettempdir(), self.cgroup)
-        self.base.mkdir(mode=0o700)
+        self.base.mkdir(mode=0o711)  # root of a user namespace passes through
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
         self._process = subprocess.Popen(
             [*unshare, sys.executable, "-ISE", __file__],

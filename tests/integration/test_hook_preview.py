@@ -1,4 +1,4 @@
-"""The logic of ``cgpu plan`` on a real configuration: says what would happen and changes nothing."""
+"""The logic of ``cgpu plan`` on real configurations: says what would happen, changes nothing."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ _LARGEST_PROXY = 4 << 20
 
 
 def find_driver_dir() -> str:
-    """The first usual directory with both libraries.
+    """The first usual directory with both libraries, else the one that a CDI specification names.
 
     Raises:
         CgpuError: there is none.
@@ -64,6 +64,11 @@ def find_driver_dir() -> str:
     for folder in SEARCHED:
         if all(os.path.exists(f"{folder}/{soname}") for soname in PROXIED):
             return folder
+    from cgpu_hook.cdi import driver_directory  # rare
+
+    named = driver_directory(PROXIED)
+    if named is not None:
+        return named
     raise CgpuError(
         "no NVIDIA driver found on this machine",
         hint=f"{CUDA} and {NVML} may be anywhere: name their directory with --driver-dir,"

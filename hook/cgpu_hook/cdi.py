@@ -1,0 +1,50 @@
+"""Find the driver through a CDI specification, where it is in no usual directory.
+
+Only JSON is read (``nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json``), and only
+what a container would be given: the vendor's hooks, which run ldconfig, are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_hook import jsontext
+from cgpu_hook.libraries import is_version
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+SPECIFICATIONS = ("/etc/cdi/nvidia.json", "/var/run/cdi/nvidia.json")
+_KIND = "nvidia.com/gpu"
+
+
+def driver_directory(sonames: tuple[str, ...]) -> str | None:
+    """The directory of the host that holds all of ``sonames``, by the first specification."""
+    for path in SPECIFICATIONS:
+        for source in _mounted(path):
+            folder, name = os.path.split(source)
+            if is_version(name, sonames[0]) and all(
+                os.path.exists(f"{folder}/{soname}") for soname in sonames
+            ):
+                return folder
+    return None
+
+
+def _mounted(path: str) -> Iterator[str]:
+    """The files of the host that a specification mounts; none where it is not one of NVIDIA's."""
+    try:
+        with open(path, "rb") as file:
+            spec = jsontext.loads(file.read().decode())
+        if spec["kind"] == _KIND:
+            devices = spec.get("devices") or []
+            edits = [spec.get("containerEdits"), *(d.get("containerEdits") for d in devices)]
+            yield from [source for edit in edits for source in _sources(edit or {})]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return
+
+
+def _sources(edit: dict[str, Any]) -> list[str]:
+    sources = [mount.get("hostPath") for mount in edit.get("mounts") or []]
+    return [source for source in sources if isinstance(source, str) and source.startswith("/")]

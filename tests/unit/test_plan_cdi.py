@@ -1,0 +1,68 @@
+"""The driver is found through a CDI specification in JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cgpu_env import CgpuError
+from cgpu_hook import cdi, driver
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(name="folder")
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "lib"
+    folder.mkdir()
+    for name in driver.PROXIED:
+        (folder / name).write_text("")
+    monkeypatch.setattr(cdi, "SPECIFICATIONS", (str(tmp_path / "nvidia.json"),))
+    monkeypatch.setattr(driver, "SEARCHED", ())
+    return folder
+
+
+def write(folder: Path, **fields: Any) -> None:
+    mounts = [{"hostPath": "/x/libother.so"}, {"hostPath": str(folder / "libcuda.so.535.1")}]
+    spec = {"kind": "nvidia.com/gpu", "containerEdits": {"mounts": mounts}, **fields}
+    (folder.parent / "nvidia.json").write_text(json.dumps(spec))
+
+
+def test_the_directory_of_libcuda_is_taken_from_the_specification(folder: Path) -> None:
+    write(folder)
+    assert driver.find_driver_dir() == str(folder)
+
+
+def test_edits_of_single_devices_count_too(folder: Path) -> None:
+    mounts = [{"hostPath": str(folder / "libcuda.so.535.1")}]
+    write(folder, containerEdits=None, devices=[{"containerEdits": {"mounts": mounts}}])
+    assert driver.find_driver_dir() == str(folder)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"kind": "vendor.com/gpu"},
+        {"containerEdits": []},
+        {"containerEdits": {"mounts": [3]}},
+        {"containerEdits": {"mounts": [{"hostPath": "libcuda.so.1"}, {"hostPath": 3}]}},
+        {"containerEdits": {}, "devices": [3]},
+        {"containerEdits": {"mounts": [{"hostPath": "/nowhere/libcuda.so.1"}]}},
+    ],
+)
+def test_a_specification_that_names_no_driver_is_passed_over(
+    folder: Path, fields: dict[str, Any]
+) -> None:
+    write(folder, **fields)
+    with pytest.raises(CgpuError, match="no NVIDIA driver found"):
+        driver.find_driver_dir()
+
+
+@pytest.mark.parametrize("data", [b"", b"kind: nvidia.com/gpu\n", b"\xff", b"[" * 100000])
+def test_a_file_that_is_not_json_is_passed_over(folder: Path, data: bytes) -> None:
+    (folder.parent / "nvidia.json").write_bytes(data)
+    with pytest.raises(CgpuError, match="no NVIDIA driver found"):
+        driver.find_driver_dir()

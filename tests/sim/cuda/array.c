@@ -1,4 +1,5 @@
-/* Arrays and mipmapped arrays. Their real size is that of whole blocks of the GPU's tiled layout. */
+/* Arrays and mipmapped arrays. Their real size is that of whole blocks of the GPU's tiled layout.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,10 +29,19 @@ static uint32_t
 format_bytes(uint32_t format)
 {
     switch (format) {
-    case 0x01: case 0x08: return 1;
-    case 0x02: case 0x09: case 0x10: return 2;
-    case 0x03: case 0x0a: case 0x20: return 4;
-    default: return 0;
+    case 0x01:
+    case 0x08:
+        return 1;
+    case 0x02:
+    case 0x09:
+    case 0x10:
+        return 2;
+    case 0x03:
+    case 0x0a:
+    case 0x20:
+        return 4;
+    default:
+        return 0;
     }
 }
 
@@ -59,8 +69,8 @@ tiled_bytes(const struct descriptor *description, uint32_t element)
 static int
 check(const struct descriptor *description)
 {
-    int channels = description->channels == 1 || description->channels == 2 ||
-                   description->channels == 4;
+    int channels =
+        description->channels == 1 || description->channels == 2 || description->channels == 4;
     if (description->width == 0 || !channels || format_bytes(description->format) == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -90,7 +100,8 @@ new_array(struct sim_context *context, const struct descriptor *description, uin
     return array;
 }
 
-/* Device memory for BYTES, unless the mapping is deferred: then memory comes from cuMemMapArrayAsync. */
+/* Device memory for BYTES, unless the mapping is deferred: then memory comes from
+ * cuMemMapArrayAsync. */
 static int
 back(struct sim_context *context, uint32_t flags, uint64_t bytes, uint64_t *base, uint64_t *taken)
 {
@@ -130,13 +141,14 @@ create(struct sim_array **out, const struct descriptor *description)
     return result;
 }
 
-SIM_API(cuArray3DCreate_v2, (struct sim_array **out, const struct descriptor *description),
+SIM_API(cuArray3DCreate_v2, (struct sim_array * *out, const struct descriptor *description),
         (out, description))
 {
     return description == NULL ? CUDA_ERROR_INVALID_VALUE : create(out, description);
 }
 
-SIM_API(cuArrayCreate_v2, (struct sim_array **out, const struct flat_descriptor *flat), (out, flat))
+SIM_API(cuArrayCreate_v2, (struct sim_array * *out, const struct flat_descriptor *flat),
+        (out, flat))
 {
     if (flat == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -146,7 +158,7 @@ SIM_API(cuArrayCreate_v2, (struct sim_array **out, const struct flat_descriptor 
 }
 
 /* The first versions: sizes of 32 bits. */
-SIM_API(cuArrayCreate, (struct sim_array **out, const uint32_t *flat), (out, flat))
+SIM_API(cuArrayCreate, (struct sim_array * *out, const uint32_t *flat), (out, flat))
 {
     if (flat == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -155,7 +167,7 @@ SIM_API(cuArrayCreate, (struct sim_array **out, const uint32_t *flat), (out, fla
     return create(out, &description);
 }
 
-SIM_API(cuArray3DCreate, (struct sim_array **out, const uint32_t *old), (out, old))
+SIM_API(cuArray3DCreate, (struct sim_array * *out, const uint32_t *old), (out, old))
 {
     if (old == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -174,7 +186,7 @@ sim_array_free(struct sim_array *array)
     sim_object_delete(array);
 }
 
-SIM_API(cuArrayDestroy, (struct sim_array *handle), (handle))
+SIM_API(cuArrayDestroy, (struct sim_array * handle), (handle))
 {
     struct sim_array *array = sim_object_find(SIM_ARRAY, handle);
     if (array == NULL || array->mipmap != NULL) {
@@ -184,7 +196,8 @@ SIM_API(cuArrayDestroy, (struct sim_array *handle), (handle))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuArray3DGetDescriptor_v2, (struct descriptor *out, struct sim_array *handle), (out, handle))
+SIM_API(cuArray3DGetDescriptor_v2, (struct descriptor * out, struct sim_array *handle),
+        (out, handle))
 {
     struct sim_array *array = sim_object_find(SIM_ARRAY, handle);
     if (out == NULL || array == NULL) {
@@ -195,7 +208,7 @@ SIM_API(cuArray3DGetDescriptor_v2, (struct descriptor *out, struct sim_array *ha
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuArrayGetDescriptor_v2, (struct flat_descriptor *out, struct sim_array *handle),
+SIM_API(cuArrayGetDescriptor_v2, (struct flat_descriptor * out, struct sim_array *handle),
         (out, handle))
 {
     struct sim_array *array = sim_object_find(SIM_ARRAY, handle);
@@ -227,7 +240,7 @@ require(struct requirements *out, uint64_t bytes, uint32_t flags, int ordinal)
 }
 
 SIM_API(cuArrayGetMemoryRequirements,
-        (struct requirements *out, struct sim_array *handle, int ordinal), (out, handle, ordinal))
+        (struct requirements * out, struct sim_array *handle, int ordinal), (out, handle, ordinal))
 {
     struct sim_array *array = sim_object_find(SIM_ARRAY, handle);
     return array == NULL ? CUDA_ERROR_INVALID_HANDLE
@@ -235,7 +248,7 @@ SIM_API(cuArrayGetMemoryRequirements,
 }
 
 SIM_API(cuMipmappedArrayGetMemoryRequirements,
-        (struct requirements *out, struct sim_mipmap *handle, int ordinal), (out, handle, ordinal))
+        (struct requirements * out, struct sim_mipmap *handle, int ordinal), (out, handle, ordinal))
 {
     struct sim_mipmap *mipmap = sim_object_find(SIM_MIPMAP, handle);
     return mipmap == NULL ? CUDA_ERROR_INVALID_HANDLE
@@ -249,8 +262,7 @@ level_of(const struct descriptor *top, uint32_t level)
     int layers = (top->flags & (LAYERED | CUBEMAP)) != 0;
     description.width = at_least_one(top->width >> level);
     description.height = top->height == 0 ? 0 : at_least_one(top->height >> level);
-    description.depth =
-        top->depth == 0 || layers ? top->depth : at_least_one(top->depth >> level);
+    description.depth = top->depth == 0 || layers ? top->depth : at_least_one(top->depth >> level);
     return description;
 }
 
@@ -274,7 +286,8 @@ fill_levels(struct sim_context *context, struct sim_mipmap *mipmap, const struct
 }
 
 SIM_API(cuMipmappedArrayCreate,
-        (struct sim_mipmap **out, const struct descriptor *top, unsigned levels), (out, top, levels))
+        (struct sim_mipmap * *out, const struct descriptor *top, unsigned levels),
+        (out, top, levels))
 {
     struct sim_context *context;
     int result = sim_context_current(&context);
@@ -312,7 +325,7 @@ sim_mipmap_free(struct sim_mipmap *mipmap)
     sim_object_delete(mipmap);
 }
 
-SIM_API(cuMipmappedArrayDestroy, (struct sim_mipmap *handle), (handle))
+SIM_API(cuMipmappedArrayDestroy, (struct sim_mipmap * handle), (handle))
 {
     struct sim_mipmap *mipmap = sim_object_find(SIM_MIPMAP, handle);
     if (mipmap == NULL) {
@@ -323,7 +336,7 @@ SIM_API(cuMipmappedArrayDestroy, (struct sim_mipmap *handle), (handle))
 }
 
 SIM_API(cuMipmappedArrayGetLevel,
-        (struct sim_array **out, struct sim_mipmap *handle, unsigned level), (out, handle, level))
+        (struct sim_array * *out, struct sim_mipmap *handle, unsigned level), (out, handle, level))
 {
     struct sim_mipmap *mipmap = sim_object_find(SIM_MIPMAP, handle);
     if (mipmap == NULL) {

@@ -148,8 +148,8 @@ int
 sim_capture_add(struct sim_stream *stream, const struct sim_operation *operation)
 {
     struct sim_node *node;
-    int result = sim_graph_add(stream->capture->graph, stream->heads, stream->head_count,
-                               operation, &node);
+    int result =
+        sim_graph_add(stream->capture->graph, stream->heads, stream->head_count, operation, &node);
     if (result == CUDA_SUCCESS) {
         sim_capture_set_heads(&stream->heads, &stream->head_count, &node, 1);
     }

@@ -86,12 +86,24 @@ static void
 free_object(struct sim_object *object)
 {
     switch (object->kind) {
-    case SIM_STREAM: sim_stream_free((struct sim_stream *)object); break;
-    case SIM_EVENT: sim_event_free((struct sim_event *)object); break;
-    case SIM_MODULE: sim_module_unload((struct sim_module *)object); break;
-    case SIM_ARRAY: sim_array_free((struct sim_array *)object); break;
-    case SIM_MIPMAP: sim_mipmap_free((struct sim_mipmap *)object); break;
-    default: sim_object_delete(object); break;
+    case SIM_STREAM:
+        sim_stream_free((struct sim_stream *)object);
+        break;
+    case SIM_EVENT:
+        sim_event_free((struct sim_event *)object);
+        break;
+    case SIM_MODULE:
+        sim_module_unload((struct sim_module *)object);
+        break;
+    case SIM_ARRAY:
+        sim_array_free((struct sim_array *)object);
+        break;
+    case SIM_MIPMAP:
+        sim_mipmap_free((struct sim_mipmap *)object);
+        break;
+    default:
+        sim_object_delete(object);
+        break;
     }
 }
 
@@ -122,8 +134,7 @@ has_context(const struct sim_device *device)
 void
 sim_context_destroy(struct sim_context *context)
 {
-    static const enum sim_kind owned[] = {SIM_STREAM, SIM_EVENT, SIM_MODULE, SIM_MIPMAP,
-                                          SIM_ARRAY};
+    static const enum sim_kind owned[] = {SIM_STREAM, SIM_EVENT, SIM_MODULE, SIM_MIPMAP, SIM_ARRAY};
     struct sim_region *region;
     sim_context_wait(context);
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++) {
@@ -170,18 +181,19 @@ create(struct sim_context **out, uint32_t flags, int ordinal)
     return result;
 }
 
-SIM_API(cuCtxCreate, (struct sim_context **out, uint32_t flags, int device), (out, flags, device))
+SIM_API(cuCtxCreate, (struct sim_context * *out, uint32_t flags, int device), (out, flags, device))
 {
     return create(out, flags, device);
 }
 
-SIM_API(cuCtxCreate_v2, (struct sim_context **out, uint32_t flags, int device), (out, flags, device))
+SIM_API(cuCtxCreate_v2, (struct sim_context * *out, uint32_t flags, int device),
+        (out, flags, device))
 {
     return create(out, flags, device);
 }
 
 SIM_API(cuCtxCreate_v3,
-        (struct sim_context **out, void *affinity, int count, uint32_t flags, int device),
+        (struct sim_context * *out, void *affinity, int count, uint32_t flags, int device),
         (out, affinity, count, flags, device))
 {
     if (affinity != NULL || count != 0) {
@@ -203,17 +215,17 @@ destroy(struct sim_context *context)
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxDestroy, (struct sim_context *context), (context))
+SIM_API(cuCtxDestroy, (struct sim_context * context), (context))
 {
     return destroy(context);
 }
 
-SIM_API(cuCtxDestroy_v2, (struct sim_context *context), (context))
+SIM_API(cuCtxDestroy_v2, (struct sim_context * context), (context))
 {
     return destroy(context);
 }
 
-SIM_API(cuCtxAttach, (struct sim_context **out, uint32_t flags), (out, flags))
+SIM_API(cuCtxAttach, (struct sim_context * *out, uint32_t flags), (out, flags))
 {
     if (out == NULL || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -225,7 +237,7 @@ SIM_API(cuCtxAttach, (struct sim_context **out, uint32_t flags), (out, flags))
     return result;
 }
 
-SIM_API(cuCtxDetach, (struct sim_context *context), (context))
+SIM_API(cuCtxDetach, (struct sim_context * context), (context))
 {
     if (sim_object_find(SIM_CONTEXT, context) == NULL || !context->alive) {
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -260,27 +272,27 @@ pop(struct sim_context **out)
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxPushCurrent, (struct sim_context *context), (context))
+SIM_API(cuCtxPushCurrent, (struct sim_context * context), (context))
 {
     return push(context);
 }
 
-SIM_API(cuCtxPushCurrent_v2, (struct sim_context *context), (context))
+SIM_API(cuCtxPushCurrent_v2, (struct sim_context * context), (context))
 {
     return push(context);
 }
 
-SIM_API(cuCtxPopCurrent, (struct sim_context **out), (out))
+SIM_API(cuCtxPopCurrent, (struct sim_context * *out), (out))
 {
     return pop(out);
 }
 
-SIM_API(cuCtxPopCurrent_v2, (struct sim_context **out), (out))
+SIM_API(cuCtxPopCurrent_v2, (struct sim_context * *out), (out))
 {
     return pop(out);
 }
 
-SIM_API(cuCtxSetCurrent, (struct sim_context *context), (context))
+SIM_API(cuCtxSetCurrent, (struct sim_context * context), (context))
 {
     if (context != NULL && sim_object_find(SIM_CONTEXT, context) == NULL) {
         return CUDA_ERROR_INVALID_CONTEXT;
@@ -291,7 +303,7 @@ SIM_API(cuCtxSetCurrent, (struct sim_context *context), (context))
     return context == NULL ? CUDA_SUCCESS : push(context);
 }
 
-SIM_API(cuCtxGetCurrent, (struct sim_context **out), (out))
+SIM_API(cuCtxGetCurrent, (struct sim_context * *out), (out))
 {
     if (out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;

@@ -42,7 +42,7 @@ named_or_current(struct sim_context *named, struct sim_context **out)
     return *out != NULL && (*out)->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
-SIM_API(cuCtxGetId, (struct sim_context *named, unsigned long long *out), (named, out))
+SIM_API(cuCtxGetId, (struct sim_context * named, unsigned long long *out), (named, out))
 {
     struct sim_context *context;
     int result = out == NULL ? CUDA_ERROR_INVALID_VALUE : named_or_current(named, &context);
@@ -52,7 +52,7 @@ SIM_API(cuCtxGetId, (struct sim_context *named, unsigned long long *out), (named
     return result;
 }
 
-SIM_API(cuCtxGetApiVersion, (struct sim_context *named, unsigned *out), (named, out))
+SIM_API(cuCtxGetApiVersion, (struct sim_context * named, unsigned *out), (named, out))
 {
     struct sim_context *context;
     int result = out == NULL ? CUDA_ERROR_INVALID_VALUE : named_or_current(named, &context);
@@ -136,7 +136,7 @@ SIM_API(cuCtxResetPersistingL2Cache, (void), ())
 }
 
 /* Peer access changes nothing here: all device memory of a process is in its address space. */
-SIM_API(cuCtxEnablePeerAccess, (struct sim_context *peer, unsigned flags), (peer, flags))
+SIM_API(cuCtxEnablePeerAccess, (struct sim_context * peer, unsigned flags), (peer, flags))
 {
     struct sim_context *context;
     int result = sim_context_current(&context);
@@ -157,7 +157,7 @@ SIM_API(cuCtxEnablePeerAccess, (struct sim_context *peer, unsigned flags), (peer
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuCtxDisablePeerAccess, (struct sim_context *peer), (peer))
+SIM_API(cuCtxDisablePeerAccess, (struct sim_context * peer), (peer))
 {
     struct sim_context *context;
     int result = sim_context_current(&context);

@@ -22,17 +22,29 @@ struct place {
 static struct place
 source_of(const struct sim_copy *copy)
 {
-    return (struct place){copy->src_type, copy->src_x, copy->src_y, copy->src_z,
-                          (uint64_t)(uintptr_t)copy->src_host, copy->src_device, copy->src_array,
-                          copy->src_pitch, copy->src_height};
+    return (struct place){copy->src_type,
+                          copy->src_x,
+                          copy->src_y,
+                          copy->src_z,
+                          (uint64_t)(uintptr_t)copy->src_host,
+                          copy->src_device,
+                          copy->src_array,
+                          copy->src_pitch,
+                          copy->src_height};
 }
 
 static struct place
 destination_of(const struct sim_copy *copy)
 {
-    return (struct place){copy->dst_type, copy->dst_x, copy->dst_y, copy->dst_z,
-                          (uint64_t)(uintptr_t)copy->dst_host, copy->dst_device, copy->dst_array,
-                          copy->dst_pitch, copy->dst_height};
+    return (struct place){copy->dst_type,
+                          copy->dst_x,
+                          copy->dst_y,
+                          copy->dst_z,
+                          (uint64_t)(uintptr_t)copy->dst_host,
+                          copy->dst_device,
+                          copy->dst_array,
+                          copy->dst_pitch,
+                          copy->dst_height};
 }
 
 static struct side

@@ -175,7 +175,8 @@ SIM_API_PER_THREAD(cuMemcpyAtoD_v2, _ptds, (uint64_t to, void *from, size_t offs
     return array_now(NULL, to, from, offset, bytes);
 }
 
-SIM_API_PER_THREAD(cuMemcpyHtoA_v2, _ptds, (void *to, size_t offset, const void *from, size_t bytes),
+SIM_API_PER_THREAD(cuMemcpyHtoA_v2, _ptds,
+                   (void *to, size_t offset, const void *from, size_t bytes),
                    (to, offset, from, bytes))
 {
     return array_now(to, offset, NULL, ADDRESS(from), bytes);

@@ -16,7 +16,8 @@ struct copy_2d { /* layout of CUDA_MEMCPY2D_v2 */
     size_t dst_pitch, width, height;
 };
 
-/* CUDA_MEMCPY3D_PEER has contexts where CUDA_MEMCPY3D_v2 has reserved words, else the same layout. */
+/* CUDA_MEMCPY3D_PEER has contexts where CUDA_MEMCPY3D_v2 has reserved words, else the same layout.
+ */
 
 /* With unified addresses, the device field is the address whichever side it is on. */
 static struct sim_operation
@@ -116,34 +117,34 @@ fill(void *stream, uint64_t to, size_t pitch, uint32_t value, uint32_t size, siz
     return sim_stream_do(stream, &operation);
 }
 
-#define FILL(bits, type)                                                                          \
-    SIM_API_PER_THREAD(cuMemsetD##bits##_v2, _ptds, (uint64_t to, type value, size_t count),      \
-                       (to, value, count))                                                        \
-    {                                                                                             \
-        return fill(NULL, to, 0, value, sizeof(type), count, 1);                                  \
-    }                                                                                             \
-    SIM_API_PER_THREAD(cuMemsetD##bits##Async, _ptsz,                                             \
-                       (uint64_t to, type value, size_t count, void *stream),                     \
-                       (to, value, count, stream))                                                \
-    {                                                                                             \
-        return fill(stream, to, 0, value, sizeof(type), count, 1);                                \
-    }                                                                                             \
-    SIM_API(cuMemsetD##bits, (uint32_t to, type value, uint32_t count), (to, value, count))       \
-    {                                                                                             \
-        return fill(NULL, to, 0, value, sizeof(type), count, 1);                                  \
-    }                                                                                             \
-    SIM_API_PER_THREAD(cuMemsetD2D##bits##_v2, _ptds,                                             \
-                       (uint64_t to, size_t pitch, type value, size_t width, size_t height),      \
-                       (to, pitch, value, width, height))                                         \
-    {                                                                                             \
-        return fill(NULL, to, pitch, value, sizeof(type), width, height);                         \
-    }                                                                                             \
-    SIM_API_PER_THREAD(cuMemsetD2D##bits##Async, _ptsz,                                           \
-                       (uint64_t to, size_t pitch, type value, size_t width, size_t height,       \
-                        void *stream),                                                            \
-                       (to, pitch, value, width, height, stream))                                 \
-    {                                                                                             \
-        return fill(stream, to, pitch, value, sizeof(type), width, height);                       \
+#define FILL(bits, type)                                                                           \
+    SIM_API_PER_THREAD(cuMemsetD##bits##_v2, _ptds, (uint64_t to, type value, size_t count),       \
+                       (to, value, count))                                                         \
+    {                                                                                              \
+        return fill(NULL, to, 0, value, sizeof(type), count, 1);                                   \
+    }                                                                                              \
+    SIM_API_PER_THREAD(cuMemsetD##bits##Async, _ptsz,                                              \
+                       (uint64_t to, type value, size_t count, void *stream),                      \
+                       (to, value, count, stream))                                                 \
+    {                                                                                              \
+        return fill(stream, to, 0, value, sizeof(type), count, 1);                                 \
+    }                                                                                              \
+    SIM_API(cuMemsetD##bits, (uint32_t to, type value, uint32_t count), (to, value, count))        \
+    {                                                                                              \
+        return fill(NULL, to, 0, value, sizeof(type), count, 1);                                   \
+    }                                                                                              \
+    SIM_API_PER_THREAD(cuMemsetD2D##bits##_v2, _ptds,                                              \
+                       (uint64_t to, size_t pitch, type value, size_t width, size_t height),       \
+                       (to, pitch, value, width, height))                                          \
+    {                                                                                              \
+        return fill(NULL, to, pitch, value, sizeof(type), width, height);                          \
+    }                                                                                              \
+    SIM_API_PER_THREAD(                                                                            \
+        cuMemsetD2D##bits##Async, _ptsz,                                                           \
+        (uint64_t to, size_t pitch, type value, size_t width, size_t height, void *stream),        \
+        (to, pitch, value, width, height, stream))                                                 \
+    {                                                                                              \
+        return fill(stream, to, pitch, value, sizeof(type), width, height);                        \
     }
 
 FILL(8, uint8_t)

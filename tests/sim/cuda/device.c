@@ -9,21 +9,26 @@
 static const struct {
     int attribute, value;
 } constants[] = {
-    {1, 1024}, {2, 1024}, {3, 1024}, {4, 64}, {5, 2147483647}, {6, 65535}, {7, 65535},
-    {8, 49152}, {9, 65536}, {10, 32}, {11, 2147483647}, {12, 65536}, {14, 512}, {15, 1},
-    {17, 0}, {18, 0}, {19, 1}, {20, 0}, {21, 131072}, {22, 131072}, {23, 65536}, {24, 16384},
-    {25, 16384}, {26, 16384}, {27, 32768}, {28, 32768}, {29, 2048}, {31, 1}, {32, 0},
-    {35, 0}, {40, 3}, {41, 1}, {42, 32768}, {43, 2048}, {45, 32768}, {46, 32768}, {47, 8192},
-    {48, 8192}, {49, 32768}, {51, 32}, {52, 32768}, {53, 32768}, {54, 2046}, {55, 32768},
-    {56, 131072}, {57, 65536}, {58, 16384}, {59, 16384}, {60, 16384}, {61, 32768}, {62, 2048},
-    {63, 32768}, {64, 32768}, {65, 2048}, {66, 32768}, {67, 32768}, {68, 2046}, {69, 268435456},
-    {70, 131072}, {71, 65000}, {72, 2097120}, {73, 32768}, {74, 32768}, {77, 32768}, {78, 1},
-    {79, 1}, {80, 1}, {81, 65536}, {82, 65536}, {83, 1}, {84, 0}, {86, 0}, {87, 32}, {88, 0},
-    {89, 1}, {90, 1}, {91, 1}, {92, 1}, {93, 1}, {94, 1}, {95, 1}, {96, 1}, {97, 65536}, {98, 0},
-    {99, 1}, {100, 0}, {101, 0}, {102, 1}, {103, 1}, {104, 0}, {105, 0}, {106, 16}, {107, 0},
-    {108, 0}, {109, 0}, {110, 0}, {111, 0}, {112, 0}, {113, 0}, {114, 0}, {115, 1}, {116, 0},
-    {117, 0}, {118, 0}, {119, 1}, {120, 0}, {121, 1}, {122, 1}, {123, 1}, {124, 0}, {125, 0},
-    {126, 1}, {127, 0}, {128, 0}, {129, 0}, {130, 0}, {131, -1}, {132, 0}, {133, 0}, {134, 0},
+    {1, 1024},     {2, 1024},    {3, 1024},    {4, 64},         {5, 2147483647},  {6, 65535},
+    {7, 65535},    {8, 49152},   {9, 65536},   {10, 32},        {11, 2147483647}, {12, 65536},
+    {14, 512},     {15, 1},      {17, 0},      {18, 0},         {19, 1},          {20, 0},
+    {21, 131072},  {22, 131072}, {23, 65536},  {24, 16384},     {25, 16384},      {26, 16384},
+    {27, 32768},   {28, 32768},  {29, 2048},   {31, 1},         {32, 0},          {35, 0},
+    {40, 3},       {41, 1},      {42, 32768},  {43, 2048},      {45, 32768},      {46, 32768},
+    {47, 8192},    {48, 8192},   {49, 32768},  {51, 32},        {52, 32768},      {53, 32768},
+    {54, 2046},    {55, 32768},  {56, 131072}, {57, 65536},     {58, 16384},      {59, 16384},
+    {60, 16384},   {61, 32768},  {62, 2048},   {63, 32768},     {64, 32768},      {65, 2048},
+    {66, 32768},   {67, 32768},  {68, 2046},   {69, 268435456}, {70, 131072},     {71, 65000},
+    {72, 2097120}, {73, 32768},  {74, 32768},  {77, 32768},     {78, 1},          {79, 1},
+    {80, 1},       {81, 65536},  {82, 65536},  {83, 1},         {84, 0},          {86, 0},
+    {87, 32},      {88, 0},      {89, 1},      {90, 1},         {91, 1},          {92, 1},
+    {93, 1},       {94, 1},      {95, 1},      {96, 1},         {97, 65536},      {98, 0},
+    {99, 1},       {100, 0},     {101, 0},     {102, 1},        {103, 1},         {104, 0},
+    {105, 0},      {106, 16},    {107, 0},     {108, 0},        {109, 0},         {110, 0},
+    {111, 0},      {112, 0},     {113, 0},     {114, 0},        {115, 1},         {116, 0},
+    {117, 0},      {118, 0},     {119, 1},     {120, 0},        {121, 1},         {122, 1},
+    {123, 1},      {124, 0},     {125, 0},     {126, 1},        {127, 0},         {128, 0},
+    {129, 0},      {130, 0},     {131, -1},    {132, 0},        {133, 0},         {134, 0},
 };
 
 static int
@@ -31,19 +36,44 @@ particular(const struct sim_device *device, int attribute, int *value)
 {
     const struct cgpu_machine_gpu *facts = device->facts;
     switch (attribute) {
-    case 13: *value = (int)facts->sm_clock_khz; return 1;
-    case 16: *value = (int)facts->sm_count; return 1;
-    case 33: *value = (int)facts->pci_bus; return 1;
-    case 34: *value = (int)facts->pci_device; return 1;
-    case 36: *value = (int)facts->memory_clock_khz; return 1;
-    case 37: *value = (int)facts->memory_bus_bits; return 1;
-    case 38: *value = (int)facts->l2_bytes; return 1;
-    case 39: *value = (int)facts->threads_per_sm; return 1;
-    case 50: *value = (int)facts->pci_domain; return 1;
-    case 75: *value = (int)facts->capability_major; return 1;
-    case 76: *value = (int)facts->capability_minor; return 1;
-    case 85: *value = (int)device->ordinal; return 1;
-    default: return 0;
+    case 13:
+        *value = (int)facts->sm_clock_khz;
+        return 1;
+    case 16:
+        *value = (int)facts->sm_count;
+        return 1;
+    case 33:
+        *value = (int)facts->pci_bus;
+        return 1;
+    case 34:
+        *value = (int)facts->pci_device;
+        return 1;
+    case 36:
+        *value = (int)facts->memory_clock_khz;
+        return 1;
+    case 37:
+        *value = (int)facts->memory_bus_bits;
+        return 1;
+    case 38:
+        *value = (int)facts->l2_bytes;
+        return 1;
+    case 39:
+        *value = (int)facts->threads_per_sm;
+        return 1;
+    case 50:
+        *value = (int)facts->pci_domain;
+        return 1;
+    case 75:
+        *value = (int)facts->capability_major;
+        return 1;
+    case 76:
+        *value = (int)facts->capability_minor;
+        return 1;
+    case 85:
+        *value = (int)device->ordinal;
+        return 1;
+    default:
+        return 0;
     }
 }
 
@@ -178,9 +208,22 @@ SIM_API(cuDeviceGetProperties, (int *out, int ordinal), (out, ordinal))
     if (out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    /* Threads per block, block and grid sizes, shared, constant, warp, pitch, registers, clock, texture. */
-    const int values[] = {1024, 1024, 1024, 64, 2147483647, 65535, 65535, 49152, 65536, 32,
-                          2147483647, 65536, (int)device->facts->sm_clock_khz, 512};
+    /* Threads per block, block and grid sizes, shared, constant, warp, pitch, registers, clock,
+     * texture. */
+    const int values[] = {1024,
+                          1024,
+                          1024,
+                          64,
+                          2147483647,
+                          65535,
+                          65535,
+                          49152,
+                          65536,
+                          32,
+                          2147483647,
+                          65536,
+                          (int)device->facts->sm_clock_khz,
+                          512};
     memcpy(out, values, sizeof values);
     return CUDA_SUCCESS;
 }

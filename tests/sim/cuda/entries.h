@@ -6,9 +6,9 @@
 
 struct sim_entry {
     const char *base;
-    int since;                /* CUDA version */
-    int (*symbol)(void);      /* type only stands for "a function" */
-    int (*per_thread)(void);  /* NULL: has no variant */
+    int since;               /* CUDA version */
+    int (*symbol)(void);     /* type only stands for "a function" */
+    int (*per_thread)(void); /* NULL: has no variant */
 };
 
 extern const struct sim_entry sim_entries[];

@@ -81,7 +81,7 @@ sim_event_depend(struct sim_stream *stream, struct sim_event *event)
     }
 }
 
-SIM_API(cuEventCreate, (struct sim_event **out, unsigned flags), (out, flags))
+SIM_API(cuEventCreate, (struct sim_event * *out, unsigned flags), (out, flags))
 {
     struct sim_context *context;
     int result = sim_context_current(&context);
@@ -111,12 +111,12 @@ destroy(struct sim_event *handle)
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuEventDestroy, (struct sim_event *event), (event))
+SIM_API(cuEventDestroy, (struct sim_event * event), (event))
 {
     return destroy(event);
 }
 
-SIM_API(cuEventDestroy_v2, (struct sim_event *event), (event))
+SIM_API(cuEventDestroy_v2, (struct sim_event * event), (event))
 {
     return destroy(event);
 }
@@ -151,18 +151,18 @@ record(struct sim_event *handle, void *stream_handle, unsigned flags)
     return sim_capture_record(stream, event);
 }
 
-SIM_API_PER_THREAD(cuEventRecord, _ptsz, (struct sim_event *event, void *stream), (event, stream))
+SIM_API_PER_THREAD(cuEventRecord, _ptsz, (struct sim_event * event, void *stream), (event, stream))
 {
     return record(event, stream, 0);
 }
 
 SIM_API_PER_THREAD(cuEventRecordWithFlags, _ptsz,
-                   (struct sim_event *event, void *stream, unsigned flags), (event, stream, flags))
+                   (struct sim_event * event, void *stream, unsigned flags), (event, stream, flags))
 {
     return record(event, stream, flags);
 }
 
-SIM_API(cuEventQuery, (struct sim_event *handle), (handle))
+SIM_API(cuEventQuery, (struct sim_event * handle), (handle))
 {
     struct sim_event *event = sim_object_find(SIM_EVENT, handle);
     if (event == NULL) {
@@ -178,7 +178,7 @@ SIM_API(cuEventQuery, (struct sim_event *handle), (handle))
     return is_done(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-SIM_API(cuEventSynchronize, (struct sim_event *handle), (handle))
+SIM_API(cuEventSynchronize, (struct sim_event * handle), (handle))
 {
     struct sim_event *event = sim_object_find(SIM_EVENT, handle);
     if (event == NULL) {

@@ -51,7 +51,7 @@ instantiate(struct sim_exec **out, struct sim_graph *handle, uint64_t flags)
 }
 
 SIM_API(cuGraphInstantiate,
-        (struct sim_exec **out, struct sim_graph *graph, void **error, char *log, size_t size),
+        (struct sim_exec * *out, struct sim_graph *graph, void **error, char *log, size_t size),
         (out, graph, error, log, size))
 {
     (void)error, (void)log, (void)size;
@@ -59,7 +59,7 @@ SIM_API(cuGraphInstantiate,
 }
 
 SIM_API(cuGraphInstantiate_v2,
-        (struct sim_exec **out, struct sim_graph *graph, void **error, char *log, size_t size),
+        (struct sim_exec * *out, struct sim_graph *graph, void **error, char *log, size_t size),
         (out, graph, error, log, size))
 {
     (void)error, (void)log, (void)size;
@@ -67,7 +67,7 @@ SIM_API(cuGraphInstantiate_v2,
 }
 
 SIM_API(cuGraphInstantiateWithFlags,
-        (struct sim_exec **out, struct sim_graph *graph, unsigned long long flags),
+        (struct sim_exec * *out, struct sim_graph *graph, unsigned long long flags),
         (out, graph, flags))
 {
     return instantiate(out, graph, flags);
@@ -81,7 +81,7 @@ struct instantiate_parameters { /* layout of CUDA_GRAPH_INSTANTIATE_PARAMS */
 };
 
 SIM_API_PER_THREAD(cuGraphInstantiateWithParams, _ptsz,
-                   (struct sim_exec **out, struct sim_graph *graph,
+                   (struct sim_exec * *out, struct sim_graph *graph,
                     struct instantiate_parameters *parameters),
                    (out, graph, parameters))
 {
@@ -94,7 +94,7 @@ SIM_API_PER_THREAD(cuGraphInstantiateWithParams, _ptsz,
     return result;
 }
 
-SIM_API(cuGraphExecDestroy, (struct sim_exec *handle), (handle))
+SIM_API(cuGraphExecDestroy, (struct sim_exec * handle), (handle))
 {
     struct sim_exec *exec = sim_object_find(SIM_EXEC, handle);
     if (exec == NULL) {
@@ -109,7 +109,7 @@ SIM_API(cuGraphExecDestroy, (struct sim_exec *handle), (handle))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphExecGetFlags, (struct sim_exec *handle, uint64_t *out), (handle, out))
+SIM_API(cuGraphExecGetFlags, (struct sim_exec * handle, uint64_t *out), (handle, out))
 {
     struct sim_exec *exec = sim_object_find(SIM_EXEC, handle);
     if (exec == NULL || out == NULL) {
@@ -157,7 +157,7 @@ run(struct sim_graph *graph, struct sim_stream *stream)
     return result;
 }
 
-SIM_API_PER_THREAD(cuGraphLaunch, _ptsz, (struct sim_exec *handle, void *stream_handle),
+SIM_API_PER_THREAD(cuGraphLaunch, _ptsz, (struct sim_exec * handle, void *stream_handle),
                    (handle, stream_handle))
 {
     struct sim_exec *exec = sim_object_find(SIM_EXEC, handle);
@@ -204,7 +204,7 @@ peak(struct sim_exec *exec)
 }
 
 /* Takes the memory that a launch in this stream will need. */
-SIM_API_PER_THREAD(cuGraphUpload, _ptsz, (struct sim_exec *handle, void *stream_handle),
+SIM_API_PER_THREAD(cuGraphUpload, _ptsz, (struct sim_exec * handle, void *stream_handle),
                    (handle, stream_handle))
 {
     struct sim_exec *exec = sim_object_find(SIM_EXEC, handle);
@@ -232,7 +232,7 @@ instance_of(struct sim_exec *handle, struct sim_node *node, enum sim_operation_t
 }
 
 SIM_API(cuGraphExecKernelNodeSetParams,
-        (struct sim_exec *exec, struct sim_node *node, const struct sim_kernel_call *call),
+        (struct sim_exec * exec, struct sim_node *node, const struct sim_kernel_call *call),
         (exec, node, call))
 {
     struct sim_operation *operation = instance_of(exec, node, SIM_OP_KERNEL);
@@ -244,7 +244,7 @@ SIM_API(cuGraphExecKernelNodeSetParams,
 }
 
 SIM_API(cuGraphExecMemcpyNodeSetParams,
-        (struct sim_exec *exec, struct sim_node *node, const struct sim_copy *copy, void *context),
+        (struct sim_exec * exec, struct sim_node *node, const struct sim_copy *copy, void *context),
         (exec, node, copy, context))
 {
     struct sim_operation *operation = instance_of(exec, node, SIM_OP_COPY);
@@ -290,7 +290,7 @@ update(struct sim_exec *handle, struct sim_graph *graph, int *why)
 }
 
 SIM_API(cuGraphExecUpdate,
-        (struct sim_exec *exec, struct sim_graph *graph, struct sim_node **error, int *why),
+        (struct sim_exec * exec, struct sim_graph *graph, struct sim_node **error, int *why),
         (exec, graph, error, why))
 {
     int reason;
@@ -310,7 +310,7 @@ struct update_result { /* layout of CUgraphExecUpdateResultInfo */
 };
 
 SIM_API(cuGraphExecUpdate_v2,
-        (struct sim_exec *exec, struct sim_graph *graph, struct update_result *out),
+        (struct sim_exec * exec, struct sim_graph *graph, struct update_result *out),
         (exec, graph, out))
 {
     if (out == NULL) {

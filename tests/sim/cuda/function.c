@@ -82,7 +82,7 @@ SIM_API(cuKernelSetCacheConfig, (void *kernel, int config, int device), (kernel,
     return remember_nothing(kernel);
 }
 
-SIM_API(cuFuncGetModule, (struct sim_module **out, void *handle), (out, handle))
+SIM_API(cuFuncGetModule, (struct sim_module * *out, void *handle), (out, handle))
 {
     struct sim_function *function = sim_function_of(handle);
     if (function == NULL || out == NULL) {
@@ -153,7 +153,8 @@ SIM_API(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags,
 }
 
 static int
-best_block(int *grid, int *block, void *function, size_t (*shared_of)(int), size_t shared, int limit)
+best_block(int *grid, int *block, void *function, size_t (*shared_of)(int), size_t shared,
+           int limit)
 {
     struct sim_device *device;
     int active = 0;
@@ -187,8 +188,8 @@ SIM_API(cuOccupancyMaxPotentialBlockSizeWithFlags,
     return best_block(grid, block, function, shared_of, shared, limit);
 }
 
-SIM_API(cuOccupancyAvailableDynamicSMemPerBlock, (size_t *out, void *function, int blocks, int block),
-        (out, function, blocks, block))
+SIM_API(cuOccupancyAvailableDynamicSMemPerBlock,
+        (size_t *out, void *function, int blocks, int block), (out, function, blocks, block))
 {
     (void)block;
     if (out == NULL || blocks <= 0) {

@@ -134,7 +134,7 @@ sim_graph_order(struct sim_graph *graph, struct sim_node **out)
     return count;
 }
 
-SIM_API(cuGraphCreate, (struct sim_graph **out, unsigned flags), (out, flags))
+SIM_API(cuGraphCreate, (struct sim_graph * *out, unsigned flags), (out, flags))
 {
     if (out == NULL || flags != 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -143,7 +143,7 @@ SIM_API(cuGraphCreate, (struct sim_graph **out, unsigned flags), (out, flags))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphDestroy, (struct sim_graph *handle), (handle))
+SIM_API(cuGraphDestroy, (struct sim_graph * handle), (handle))
 {
     struct sim_graph *graph = sim_object_find(SIM_GRAPH, handle);
     if (graph == NULL || graph->is_child) {
@@ -153,7 +153,7 @@ SIM_API(cuGraphDestroy, (struct sim_graph *handle), (handle))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphClone, (struct sim_graph **out, struct sim_graph *handle), (out, handle))
+SIM_API(cuGraphClone, (struct sim_graph * *out, struct sim_graph *handle), (out, handle))
 {
     struct sim_graph *graph = sim_object_find(SIM_GRAPH, handle);
     if (out == NULL || graph == NULL) {
@@ -163,7 +163,7 @@ SIM_API(cuGraphClone, (struct sim_graph **out, struct sim_graph *handle), (out, 
 }
 
 SIM_API(cuGraphNodeFindInClone,
-        (struct sim_node **out, struct sim_node *original, struct sim_graph *clone),
+        (struct sim_node * *out, struct sim_node *original, struct sim_graph *clone),
         (out, original, clone))
 {
     if (out == NULL || sim_object_find(SIM_GRAPH, clone) == NULL) {
@@ -173,7 +173,7 @@ SIM_API(cuGraphNodeFindInClone,
     return *out == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphDestroyNode, (struct sim_node *handle), (handle))
+SIM_API(cuGraphDestroyNode, (struct sim_node * handle), (handle))
 {
     struct sim_node *node = sim_object_find(SIM_NODE, handle);
     if (node == NULL) {
@@ -251,20 +251,20 @@ list_nodes(struct sim_graph *handle, struct sim_node **nodes, size_t *count, int
     return list_end(&list, count);
 }
 
-SIM_API(cuGraphGetNodes, (struct sim_graph *graph, struct sim_node **nodes, size_t *count),
+SIM_API(cuGraphGetNodes, (struct sim_graph * graph, struct sim_node **nodes, size_t *count),
         (graph, nodes, count))
 {
     return list_nodes(graph, nodes, count, 0);
 }
 
-SIM_API(cuGraphGetRootNodes, (struct sim_graph *graph, struct sim_node **nodes, size_t *count),
+SIM_API(cuGraphGetRootNodes, (struct sim_graph * graph, struct sim_node **nodes, size_t *count),
         (graph, nodes, count))
 {
     return list_nodes(graph, nodes, count, 1);
 }
 
 SIM_API(cuGraphGetEdges,
-        (struct sim_graph *handle, struct sim_node **from, struct sim_node **to, size_t *count),
+        (struct sim_graph * handle, struct sim_node **from, struct sim_node **to, size_t *count),
         (handle, from, to, count))
 {
     struct sim_graph *graph = sim_object_find(SIM_GRAPH, handle);
@@ -280,8 +280,8 @@ SIM_API(cuGraphGetEdges,
     return list_end(&list, count);
 }
 
-SIM_API(cuGraphNodeGetDependencies, (struct sim_node *handle, struct sim_node **out, size_t *count),
-        (handle, out, count))
+SIM_API(cuGraphNodeGetDependencies,
+        (struct sim_node * handle, struct sim_node **out, size_t *count), (handle, out, count))
 {
     struct sim_node *node = sim_object_find(SIM_NODE, handle);
     if (node == NULL || count == NULL) {
@@ -295,7 +295,7 @@ SIM_API(cuGraphNodeGetDependencies, (struct sim_node *handle, struct sim_node **
 }
 
 SIM_API(cuGraphNodeGetDependentNodes,
-        (struct sim_node *handle, struct sim_node **out, size_t *count), (handle, out, count))
+        (struct sim_node * handle, struct sim_node **out, size_t *count), (handle, out, count))
 {
     struct sim_node *node = sim_object_find(SIM_NODE, handle);
     if (node == NULL || count == NULL) {
@@ -312,7 +312,7 @@ SIM_API(cuGraphNodeGetDependentNodes,
     return list_end(&list, count);
 }
 
-SIM_API(cuGraphNodeGetType, (struct sim_node *handle, unsigned *out), (handle, out))
+SIM_API(cuGraphNodeGetType, (struct sim_node * handle, unsigned *out), (handle, out))
 {
     struct sim_node *node = sim_object_find(SIM_NODE, handle);
     if (node == NULL || out == NULL) {
@@ -323,8 +323,9 @@ SIM_API(cuGraphNodeGetType, (struct sim_node *handle, unsigned *out), (handle, o
 }
 
 SIM_API(cuGraphAddDependencies,
-        (struct sim_graph *graph, struct sim_node *const *from, struct sim_node *const *to,
-         size_t count), (graph, from, to, count))
+        (struct sim_graph * graph, struct sim_node *const *from, struct sim_node *const *to,
+         size_t count),
+        (graph, from, to, count))
 {
     for (size_t i = 0; i < count; i++) {
         struct sim_node *node = sim_object_find(SIM_NODE, to[i]);

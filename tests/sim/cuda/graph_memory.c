@@ -1,6 +1,7 @@
 /*
- * Memory of graphs: an allocation node has its address from the start, and physical memory only from a
- * launch until the memory is freed. What was freed stays reserved for the next launch until trimmed.
+ * Memory of graphs: an allocation node has its address from the start, and physical memory only
+ * from a launch until the memory is freed. What was freed stays reserved for the next launch until
+ * trimmed.
  */
 #include <string.h>
 

@@ -53,7 +53,8 @@ find_run(const struct sim_chunk *chunk, uint32_t count)
             return (int)start;
         }
         start = (uint32_t)(used - chunk->used) + 1;
-        const uint8_t *next_free = start < BLOCKS ? memchr(chunk->used + start, 0, BLOCKS - start) : NULL;
+        const uint8_t *next_free =
+            start < BLOCKS ? memchr(chunk->used + start, 0, BLOCKS - start) : NULL;
         if (next_free == NULL) {
             return -1;
         }

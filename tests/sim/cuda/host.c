@@ -50,7 +50,8 @@ find_host(const void *pointer)
 SIM_API(cuMemFreeHost, (void *pointer), (pointer))
 {
     struct sim_region *region = find_host(pointer);
-    if (region == NULL || region->kind != SIM_HOST || region->base != (uint64_t)(uintptr_t)pointer) {
+    if (region == NULL || region->kind != SIM_HOST ||
+        region->base != (uint64_t)(uintptr_t)pointer) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return sim_region_free(region);
@@ -82,7 +83,8 @@ SIM_API(cuMemHostRegister, (void *pointer, uint32_t bytes, unsigned flags), (poi
     return register_host(pointer, bytes, flags);
 }
 
-SIM_API(cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned flags), (pointer, bytes, flags))
+SIM_API(cuMemHostRegister_v2, (void *pointer, size_t bytes, unsigned flags),
+        (pointer, bytes, flags))
 {
     return register_host(pointer, bytes, flags);
 }

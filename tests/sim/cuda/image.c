@@ -11,7 +11,7 @@
 enum { FAT_WRAPPER = 0x466243b1, FAT_KIND_PTX = 1, FAT_KIND_ELF = 2 };
 enum { SYMBOL_ENTRY = 0x10, SYMBOL_MANAGED = 0x04 }; /* st_other of CUDA symbols */
 
-#define FAT_MAGIC 0xba55ed50u
+#define FAT_MAGIC      0xba55ed50u
 #define FAT_COMPRESSED 0x2000u
 
 struct fat_wrapper {
@@ -87,8 +87,8 @@ parse_elf(const char *data, struct sim_image *image)
     }
     image->bytes = header->e_shoff + (uint64_t)header->e_shnum * sizeof *sections;
     for (int i = 0; i < header->e_shnum; i++) {
-        uint64_t end = sections[i].sh_offset +
-                       (sections[i].sh_type == SHT_NOBITS ? 0 : sections[i].sh_size);
+        uint64_t end =
+            sections[i].sh_offset + (sections[i].sh_type == SHT_NOBITS ? 0 : sections[i].sh_size);
         image->bytes = end > image->bytes ? end : image->bytes;
         if (sections[i].sh_type == SHT_SYMTAB) {
             read_symbols(data, sections, &sections[i], image);
@@ -103,7 +103,8 @@ static size_t
 word_length(const char *text)
 {
     size_t length = 0;
-    while (isalnum((unsigned char)text[length]) || (text[length] != '\0' && strchr("_$%", text[length]) != NULL)) {
+    while (isalnum((unsigned char)text[length]) ||
+           (text[length] != '\0' && strchr("_$%", text[length]) != NULL)) {
         length++;
     }
     return length;
@@ -166,7 +167,8 @@ parse_ptx(const char *text, struct sim_image *image)
         if (depth == 0 && starts_word(text, at, ".entry")) {
             const char *name = at + 6 + strspn(at + 6, " \t\r\n");
             add_kernel(image, name, word_length(name));
-        } else if (depth == 0 && (starts_word(text, at, ".global") || starts_word(text, at, ".const"))) {
+        } else if (depth == 0 &&
+                   (starts_word(text, at, ".global") || starts_word(text, at, ".const"))) {
             const char *end = at + strcspn(at, ";={");
             parse_variable(at + word_length(at + 1) + 1, end, image);
             at = *end == '=' ? end + strcspn(end, ";") : end;

@@ -35,7 +35,7 @@ share(struct sim_region *region)
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuIpcGetMemHandle, (struct ipc_handle *out, uint64_t address), (out, address))
+SIM_API(cuIpcGetMemHandle, (struct ipc_handle * out, uint64_t address), (out, address))
 {
     struct sim_region *region = sim_region_find(address);
     uint64_t base, bytes;
@@ -101,7 +101,8 @@ open_handle(uint64_t *out, const struct ipc_handle *handle, unsigned flags)
         *out = region->base + handle->offset;
         return CUDA_SUCCESS;
     }
-    if (handle->pid == (uint32_t)getpid() && cgpu_machine_object_is_held(sim_machine(), handle->object)) {
+    if (handle->pid == (uint32_t)getpid() &&
+        cgpu_machine_object_is_held(sim_machine(), handle->object)) {
         return CUDA_ERROR_INVALID_CONTEXT; /* a process cannot open its own */
     }
     return open_object(handle, context, out);

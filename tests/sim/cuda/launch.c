@@ -60,7 +60,7 @@ struct launch_parameters { /* layout of CUDA_LAUNCH_PARAMS */
 };
 
 SIM_API(cuLaunchCooperativeKernelMultiDevice,
-        (struct launch_parameters *list, unsigned count, unsigned flags), (list, count, flags))
+        (struct launch_parameters * list, unsigned count, unsigned flags), (list, count, flags))
 {
     int result = list == NULL || count == 0 || flags > 3 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
@@ -85,24 +85,24 @@ launch_grid(struct sim_function *handle, int width, int height, void *stream)
     return launch(stream, function, grid, function->block, function->shared_bytes);
 }
 
-SIM_API(cuLaunch, (struct sim_function *function), (function))
+SIM_API(cuLaunch, (struct sim_function * function), (function))
 {
     return launch_grid(function, 1, 1, NULL);
 }
 
-SIM_API(cuLaunchGrid, (struct sim_function *function, int width, int height),
+SIM_API(cuLaunchGrid, (struct sim_function * function, int width, int height),
         (function, width, height))
 {
     return launch_grid(function, width, height, NULL);
 }
 
-SIM_API(cuLaunchGridAsync, (struct sim_function *function, int width, int height, void *stream),
+SIM_API(cuLaunchGridAsync, (struct sim_function * function, int width, int height, void *stream),
         (function, width, height, stream))
 {
     return launch_grid(function, width, height, stream);
 }
 
-SIM_API(cuFuncSetBlockShape, (struct sim_function *handle, int x, int y, int z), (handle, x, y, z))
+SIM_API(cuFuncSetBlockShape, (struct sim_function * handle, int x, int y, int z), (handle, x, y, z))
 {
     struct sim_function *function = sim_object_find(SIM_FUNCTION, handle);
     if (function == NULL) {
@@ -114,7 +114,7 @@ SIM_API(cuFuncSetBlockShape, (struct sim_function *handle, int x, int y, int z),
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuFuncSetSharedSize, (struct sim_function *handle, unsigned bytes), (handle, bytes))
+SIM_API(cuFuncSetSharedSize, (struct sim_function * handle, unsigned bytes), (handle, bytes))
 {
     struct sim_function *function = sim_object_find(SIM_FUNCTION, handle);
     if (function == NULL) {
@@ -132,27 +132,27 @@ set_parameter(struct sim_function *function)
                                                            : CUDA_SUCCESS;
 }
 
-SIM_API(cuParamSetSize, (struct sim_function *function, unsigned bytes), (function, bytes))
+SIM_API(cuParamSetSize, (struct sim_function * function, unsigned bytes), (function, bytes))
 {
     (void)bytes;
     return set_parameter(function);
 }
 
-SIM_API(cuParamSeti, (struct sim_function *function, int offset, unsigned value),
+SIM_API(cuParamSeti, (struct sim_function * function, int offset, unsigned value),
         (function, offset, value))
 {
     (void)offset, (void)value;
     return set_parameter(function);
 }
 
-SIM_API(cuParamSetf, (struct sim_function *function, int offset, float value),
+SIM_API(cuParamSetf, (struct sim_function * function, int offset, float value),
         (function, offset, value))
 {
     (void)offset, (void)value;
     return set_parameter(function);
 }
 
-SIM_API(cuParamSetv, (struct sim_function *function, int offset, void *value, unsigned bytes),
+SIM_API(cuParamSetv, (struct sim_function * function, int offset, void *value, unsigned bytes),
         (function, offset, value, bytes))
 {
     (void)offset, (void)value, (void)bytes;

@@ -100,7 +100,7 @@ load(struct sim_library **out, const void *data)
 }
 
 SIM_API(cuLibraryLoadData,
-        (struct sim_library **out, const void *data, void *jit, void *jit_values, unsigned jits,
+        (struct sim_library * *out, const void *data, void *jit, void *jit_values, unsigned jits,
          void *options, void *values, unsigned count),
         (out, data, jit, jit_values, jits, options, values, count))
 {
@@ -109,7 +109,7 @@ SIM_API(cuLibraryLoadData,
 }
 
 SIM_API(cuLibraryLoadFromFile,
-        (struct sim_library **out, const char *path, void *jit, void *jit_values, unsigned jits,
+        (struct sim_library * *out, const char *path, void *jit, void *jit_values, unsigned jits,
          void *options, void *values, unsigned count),
         (out, path, jit, jit_values, jits, options, values, count))
 {
@@ -131,7 +131,7 @@ unload_module(struct use *use)
     }
 }
 
-SIM_API(cuLibraryUnload, (struct sim_library *handle), (handle))
+SIM_API(cuLibraryUnload, (struct sim_library * handle), (handle))
 {
     struct sim_library *library = sim_object_find(SIM_LIBRARY, handle);
     if (library == NULL) {
@@ -157,7 +157,8 @@ SIM_API(cuLibraryUnload, (struct sim_library *handle), (handle))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuLibraryGetKernel, (struct sim_kernel **out, struct sim_library *handle, const char *name),
+SIM_API(cuLibraryGetKernel,
+        (struct sim_kernel * *out, struct sim_library *handle, const char *name),
         (out, handle, name))
 {
     struct sim_library *library = sim_object_find(SIM_LIBRARY, handle);
@@ -187,7 +188,8 @@ SIM_API(cuLibraryGetKernelCount, (unsigned *out, struct sim_library *handle), (o
 }
 
 SIM_API(cuLibraryEnumerateKernels,
-        (struct sim_kernel **out, unsigned count, struct sim_library *handle), (out, count, handle))
+        (struct sim_kernel * *out, unsigned count, struct sim_library *handle),
+        (out, count, handle))
 {
     struct sim_library *library = sim_object_find(SIM_LIBRARY, handle);
     if (out == NULL || library == NULL) {
@@ -199,7 +201,7 @@ SIM_API(cuLibraryEnumerateKernels,
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuLibraryGetModule, (struct sim_module **out, struct sim_library *handle), (out, handle))
+SIM_API(cuLibraryGetModule, (struct sim_module * *out, struct sim_library *handle), (out, handle))
 {
     struct sim_library *library = sim_object_find(SIM_LIBRARY, handle);
     if (library == NULL) {
@@ -240,7 +242,7 @@ SIM_API(cuLibraryGetManaged,
     return result == CUDA_SUCCESS ? sim_module_global(module, name, address, bytes) : result;
 }
 
-SIM_API(cuKernelGetFunction, (struct sim_function **out, struct sim_kernel *handle), (out, handle))
+SIM_API(cuKernelGetFunction, (struct sim_function * *out, struct sim_kernel *handle), (out, handle))
 {
     struct sim_kernel *kernel = sim_object_find(SIM_KERNEL, handle);
     struct sim_module *module;

@@ -72,9 +72,15 @@ int
 sim_region_free(struct sim_region *region)
 {
     switch (region->kind) {
-    case SIM_LINEAR: sim_linear_free(region); break;
-    case SIM_POOLED: sim_pool_free(region); break;
-    case SIM_GRAPH_MEMORY: sim_graph_memory_free(region); break;
+    case SIM_LINEAR:
+        sim_linear_free(region);
+        break;
+    case SIM_POOLED:
+        sim_pool_free(region);
+        break;
+    case SIM_GRAPH_MEMORY:
+        sim_graph_memory_free(region);
+        break;
     case SIM_MANAGED:
     case SIM_HOST:
         sim_give(region->device, region->taken);
@@ -86,7 +92,9 @@ sim_region_free(struct sim_region *region)
         cgpu_machine_object_release(sim_machine(), region->shared - 1);
         sim_region_remove(region);
         break;
-    default: sim_region_remove(region); break;
+    default:
+        sim_region_remove(region);
+        break;
     }
     return CUDA_SUCCESS;
 }

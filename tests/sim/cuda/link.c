@@ -1,4 +1,5 @@
-/* The linker of the driver: one input passes through, PTX texts are joined; there is no compiler. */
+/* The linker of the driver: one input passes through, PTX texts are joined; there is no compiler.
+ */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -62,21 +63,22 @@ add(struct sim_link *handle, unsigned type, const void *data, size_t bytes)
 
 #define OPTIONS const char *name, unsigned count, void *options, void *values
 
-SIM_API(cuLinkAddData, (struct sim_link *link, unsigned type, void *data, size_t bytes, OPTIONS),
+SIM_API(cuLinkAddData, (struct sim_link * link, unsigned type, void *data, size_t bytes, OPTIONS),
         (link, type, data, bytes, name, count, options, values))
 {
     (void)name, (void)count, (void)options, (void)values;
     return add(link, type, data, bytes);
 }
 
-SIM_API(cuLinkAddData_v2, (struct sim_link *link, unsigned type, void *data, size_t bytes, OPTIONS),
+SIM_API(cuLinkAddData_v2,
+        (struct sim_link * link, unsigned type, void *data, size_t bytes, OPTIONS),
         (link, type, data, bytes, name, count, options, values))
 {
     (void)name, (void)count, (void)options, (void)values;
     return add(link, type, data, bytes);
 }
 
-SIM_API(cuLinkComplete, (struct sim_link *handle, void **out, size_t *bytes), (handle, out, bytes))
+SIM_API(cuLinkComplete, (struct sim_link * handle, void **out, size_t *bytes), (handle, out, bytes))
 {
     struct sim_link *link = sim_object_find(SIM_LINK, handle);
     if (link == NULL || out == NULL || link->data == NULL) {
@@ -89,7 +91,7 @@ SIM_API(cuLinkComplete, (struct sim_link *handle, void **out, size_t *bytes), (h
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuLinkDestroy, (struct sim_link *handle), (handle))
+SIM_API(cuLinkDestroy, (struct sim_link * handle), (handle))
 {
     struct sim_link *link = sim_object_find(SIM_LINK, handle);
     if (link == NULL) {

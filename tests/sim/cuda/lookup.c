@@ -58,7 +58,8 @@ look_up(const char *base, int version, int per_thread, void **out)
 int
 cuGetProcAddress_v2(const char *symbol, void **out, int version, uint64_t flags, int *status)
 {
-    if (symbol == NULL || out == NULL || (flags & ~(uint64_t)(FLAG_LEGACY | FLAG_PER_THREAD)) != 0) {
+    if (symbol == NULL || out == NULL ||
+        (flags & ~(uint64_t)(FLAG_LEGACY | FLAG_PER_THREAD)) != 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     int found = look_up(symbol, version, (flags & FLAG_PER_THREAD) != 0, out);

@@ -1,4 +1,5 @@
-/* What can be asked and wished for managed memory. It never moves here, so wishes only have to be valid. */
+/* What can be asked and wished for managed memory. It never moves here, so wishes only have to be
+ * valid. */
 #include <string.h>
 
 #include "sim.h"

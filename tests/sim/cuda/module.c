@@ -146,12 +146,12 @@ load(struct sim_module **out, const void *data)
     return result == CUDA_SUCCESS ? sim_module_load(context, data, out) : result;
 }
 
-SIM_API(cuModuleLoadData, (struct sim_module **out, const void *data), (out, data))
+SIM_API(cuModuleLoadData, (struct sim_module * *out, const void *data), (out, data))
 {
     return load(out, data);
 }
 
-SIM_API(cuModuleLoadFatBinary, (struct sim_module **out, const void *data), (out, data))
+SIM_API(cuModuleLoadFatBinary, (struct sim_module * *out, const void *data), (out, data))
 {
     return load(out, data);
 }
@@ -170,14 +170,14 @@ empty_logs(unsigned count, const int *options, void **values)
 }
 
 SIM_API(cuModuleLoadDataEx,
-        (struct sim_module **out, const void *data, unsigned count, int *options, void **values),
+        (struct sim_module * *out, const void *data, unsigned count, int *options, void **values),
         (out, data, count, options, values))
 {
     empty_logs(count, options, values);
     return load(out, data);
 }
 
-SIM_API(cuModuleLoad, (struct sim_module **out, const char *path), (out, path))
+SIM_API(cuModuleLoad, (struct sim_module * *out, const char *path), (out, path))
 {
     void *data;
     int result = sim_image_read_file(path, &data);
@@ -188,7 +188,7 @@ SIM_API(cuModuleLoad, (struct sim_module **out, const char *path), (out, path))
     return result;
 }
 
-SIM_API(cuModuleUnload, (struct sim_module *handle), (handle))
+SIM_API(cuModuleUnload, (struct sim_module * handle), (handle))
 {
     struct sim_module *module = sim_object_find(SIM_MODULE, handle);
     if (module == NULL) {
@@ -199,7 +199,8 @@ SIM_API(cuModuleUnload, (struct sim_module *handle), (handle))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuModuleGetFunction, (struct sim_function **out, struct sim_module *handle, const char *name),
+SIM_API(cuModuleGetFunction,
+        (struct sim_function * *out, struct sim_module *handle, const char *name),
         (out, handle, name))
 {
     struct sim_module *module = sim_object_find(SIM_MODULE, handle);
@@ -223,7 +224,7 @@ SIM_API(cuModuleGetFunctionCount, (unsigned *out, struct sim_module *handle), (o
 }
 
 SIM_API(cuModuleEnumerateFunctions,
-        (struct sim_function **out, unsigned count, struct sim_module *handle),
+        (struct sim_function * *out, unsigned count, struct sim_module *handle),
         (out, count, handle))
 {
     struct sim_module *module = sim_object_find(SIM_MODULE, handle);

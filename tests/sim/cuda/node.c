@@ -49,7 +49,9 @@ add(struct sim_node **out, struct sim_graph *handle, struct sim_node *const *dep
                                   : result;
 }
 
-#define PLACE struct sim_node **out, struct sim_graph *graph, struct sim_node *const *dependencies, size_t count
+#define PLACE                                                                                      \
+    struct sim_node **out, struct sim_graph *graph, struct sim_node *const *dependencies,          \
+        size_t count
 #define PLACED out, graph, dependencies, count
 
 static int
@@ -137,7 +139,8 @@ SIM_API(cuGraphAddKernelNode, (PLACE, const struct sim_kernel_call *call), (PLAC
     return add_kernel(PLACED, call);
 }
 
-/* The second version names a kernel where the function is NULL, behind the first version's fields. */
+/* The second version names a kernel where the function is NULL, behind the first version's fields.
+ */
 static int
 add_kernel_v2(PLACE, const struct sim_kernel_call *call)
 {
@@ -228,16 +231,28 @@ add_any(PLACE, struct node_parameters *parameters)
     }
     operation.type = (enum sim_operation_type)parameters->type;
     switch (parameters->type) {
-    case SIM_OP_KERNEL: return add_kernel_v2(PLACED, &parameters->kernel);
-    case SIM_OP_COPY: operation.copy = parameters->copy.copy; break;
-    case SIM_OP_FILL: operation.fill = parameters->fill; break;
-    case SIM_OP_HOST: operation.host = parameters->host; break;
-    case SIM_OP_GRAPH: return add_child(PLACED, parameters->graph);
-    case SIM_OP_EMPTY: break;
+    case SIM_OP_KERNEL:
+        return add_kernel_v2(PLACED, &parameters->kernel);
+    case SIM_OP_COPY:
+        operation.copy = parameters->copy.copy;
+        break;
+    case SIM_OP_FILL:
+        operation.fill = parameters->fill;
+        break;
+    case SIM_OP_HOST:
+        operation.host = parameters->host;
+        break;
+    case SIM_OP_GRAPH:
+        return add_child(PLACED, parameters->graph);
+    case SIM_OP_EMPTY:
+        break;
     case SIM_OP_WAIT_EVENT:
-    case SIM_OP_RECORD_EVENT: return add_event(PLACED, operation.type, parameters->event);
-    case SIM_OP_ALLOC: return add_alloc(PLACED, &parameters->alloc);
-    case SIM_OP_FREE: return add_free(PLACED, parameters->address);
+    case SIM_OP_RECORD_EVENT:
+        return add_event(PLACED, operation.type, parameters->event);
+    case SIM_OP_ALLOC:
+        return add_alloc(PLACED, &parameters->alloc);
+    case SIM_OP_FREE:
+        return add_free(PLACED, parameters->address);
     default:
         sim_log("graph nodes of type %u are not simulated", parameters->type);
         return CUDA_ERROR_NOT_SUPPORTED;
@@ -251,7 +266,7 @@ SIM_API(cuGraphAddNode, (PLACE, struct node_parameters *parameters), (PLACED, pa
 }
 
 SIM_API(cuGraphAddNode_v2,
-        (struct sim_node **out, struct sim_graph *graph, struct sim_node *const *dependencies,
+        (struct sim_node * *out, struct sim_graph *graph, struct sim_node *const *dependencies,
          const void *edges, size_t count, struct node_parameters *parameters),
         (out, graph, dependencies, edges, count, parameters))
 {
@@ -269,7 +284,7 @@ parameters_of(struct sim_node *handle, enum sim_operation_type type)
     return node != NULL && node->operation.type == type ? &node->operation : NULL;
 }
 
-SIM_API(cuGraphKernelNodeGetParams, (struct sim_node *node, struct sim_kernel_call *out),
+SIM_API(cuGraphKernelNodeGetParams, (struct sim_node * node, struct sim_kernel_call *out),
         (node, out))
 {
     struct sim_operation *operation = parameters_of(node, SIM_OP_KERNEL);
@@ -280,7 +295,7 @@ SIM_API(cuGraphKernelNodeGetParams, (struct sim_node *node, struct sim_kernel_ca
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphKernelNodeSetParams, (struct sim_node *node, const struct sim_kernel_call *call),
+SIM_API(cuGraphKernelNodeSetParams, (struct sim_node * node, const struct sim_kernel_call *call),
         (node, call))
 {
     struct sim_operation *operation = parameters_of(node, SIM_OP_KERNEL);
@@ -291,7 +306,7 @@ SIM_API(cuGraphKernelNodeSetParams, (struct sim_node *node, const struct sim_ker
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphMemcpyNodeGetParams, (struct sim_node *node, struct sim_copy *out), (node, out))
+SIM_API(cuGraphMemcpyNodeGetParams, (struct sim_node * node, struct sim_copy *out), (node, out))
 {
     struct sim_operation *operation = parameters_of(node, SIM_OP_COPY);
     if (operation == NULL || out == NULL) {
@@ -301,7 +316,7 @@ SIM_API(cuGraphMemcpyNodeGetParams, (struct sim_node *node, struct sim_copy *out
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphMemsetNodeGetParams, (struct sim_node *node, struct sim_fill *out), (node, out))
+SIM_API(cuGraphMemsetNodeGetParams, (struct sim_node * node, struct sim_fill *out), (node, out))
 {
     struct sim_operation *operation = parameters_of(node, SIM_OP_FILL);
     if (operation == NULL || out == NULL) {
@@ -311,7 +326,7 @@ SIM_API(cuGraphMemsetNodeGetParams, (struct sim_node *node, struct sim_fill *out
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphMemAllocNodeGetParams, (struct sim_node *node, struct alloc_parameters *out),
+SIM_API(cuGraphMemAllocNodeGetParams, (struct sim_node * node, struct alloc_parameters *out),
         (node, out))
 {
     struct sim_operation *operation = parameters_of(node, SIM_OP_ALLOC);
@@ -325,7 +340,7 @@ SIM_API(cuGraphMemAllocNodeGetParams, (struct sim_node *node, struct alloc_param
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphMemFreeNodeGetParams, (struct sim_node *node, uint64_t *out), (node, out))
+SIM_API(cuGraphMemFreeNodeGetParams, (struct sim_node * node, uint64_t *out), (node, out))
 {
     struct sim_operation *operation = parameters_of(node, SIM_OP_FREE);
     if (operation == NULL || out == NULL) {

@@ -1,4 +1,5 @@
-/* Everything with a handle is in one hash table, so that a wrong handle is an error and not a crash. */
+/* Everything with a handle is in one hash table, so that a wrong handle is an error and not a
+ * crash. */
 #include <stdlib.h>
 
 #include "sim.h"

@@ -23,12 +23,16 @@ int
 sim_operation_check(const struct sim_operation *operation)
 {
     switch (operation->type) {
-    case SIM_OP_KERNEL: return check_kernel(&operation->kernel);
-    case SIM_OP_COPY: return sim_copy_check(&operation->copy);
-    case SIM_OP_FILL: return sim_fill_check(&operation->fill);
+    case SIM_OP_KERNEL:
+        return check_kernel(&operation->kernel);
+    case SIM_OP_COPY:
+        return sim_copy_check(&operation->copy);
+    case SIM_OP_FILL:
+        return sim_fill_check(&operation->fill);
     case SIM_OP_HOST:
         return operation->host.function == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
-    default: return CUDA_SUCCESS;
+    default:
+        return CUDA_SUCCESS;
     }
 }
 
@@ -98,17 +102,27 @@ sim_operation_run(const struct sim_operation *operation, struct sim_stream *stre
         sim_stream_submit(stream, sim_function_of(operation->kernel.function)->duration_ns, 0);
         break;
     case SIM_OP_COPY:
-    case SIM_OP_FILL: move_bytes(operation, stream); break;
-    case SIM_OP_HOST: add_host_call(&operation->host, stream); break;
-    case SIM_OP_WAIT_EVENT: sim_event_depend(stream, operation->event); break;
-    case SIM_OP_RECORD_EVENT: sim_event_record(operation->event, stream); break;
+    case SIM_OP_FILL:
+        move_bytes(operation, stream);
+        break;
+    case SIM_OP_HOST:
+        add_host_call(&operation->host, stream);
+        break;
+    case SIM_OP_WAIT_EVENT:
+        sim_event_depend(stream, operation->event);
+        break;
+    case SIM_OP_RECORD_EVENT:
+        sim_event_record(operation->event, stream);
+        break;
     case SIM_OP_ALLOC:
-    case SIM_OP_FREE: return run_memory(operation);
+    case SIM_OP_FREE:
+        return run_memory(operation);
     case SIM_OP_MEMORY:
         sim_action_add(stream, operation->write.size == 8 ? write_value : write_value32,
                        (void *)(uintptr_t)operation->write.address, operation->write.value);
         break;
-    default: break;
+    default:
+        break;
     }
     return CUDA_SUCCESS;
 }
@@ -126,8 +140,8 @@ sim_stream_do(void *stream_handle, const struct sim_operation *operation)
         result = sim_capture_enqueue(stream, &capturing);
     }
     if (result == CUDA_SUCCESS) {
-        result = capturing ? sim_capture_add(stream, operation)
-                           : sim_operation_run(operation, stream);
+        result =
+            capturing ? sim_capture_add(stream, operation) : sim_operation_run(operation, stream);
     }
     return result;
 }

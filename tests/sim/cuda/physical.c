@@ -145,7 +145,7 @@ SIM_API(cuMemRetainAllocationHandle, (uint64_t *out, void *address), (out, addre
 }
 
 SIM_API(cuMemGetAllocationPropertiesFromHandle,
-        (struct allocation_properties *out, uint64_t handle), (out, handle))
+        (struct allocation_properties * out, uint64_t handle), (out, handle))
 {
     struct sim_physical *physical = find(handle);
     if (out == NULL || physical == NULL) {

@@ -4,9 +4,25 @@
 #include "sim.h"
 
 enum { /* CUpointer_attribute */
-    CONTEXT = 1, MEMORY_TYPE, DEVICE_POINTER, HOST_POINTER, SYNC_MEMOPS = 6, BUFFER_ID, IS_MANAGED,
-    DEVICE_ORDINAL, IS_IPC_CAPABLE, RANGE_START, RANGE_SIZE, MAPPED, HANDLE_TYPES, RDMA_CAPABLE,
-    ACCESS_FLAGS, POOL, MAPPING_SIZE, MAPPING_BASE, BLOCK_ID,
+       CONTEXT = 1,
+       MEMORY_TYPE,
+       DEVICE_POINTER,
+       HOST_POINTER,
+       SYNC_MEMOPS = 6,
+       BUFFER_ID,
+       IS_MANAGED,
+       DEVICE_ORDINAL,
+       IS_IPC_CAPABLE,
+       RANGE_START,
+       RANGE_SIZE,
+       MAPPED,
+       HANDLE_TYPES,
+       RDMA_CAPABLE,
+       ACCESS_FLAGS,
+       POOL,
+       MAPPING_SIZE,
+       MAPPING_BASE,
+       BLOCK_ID,
 };
 enum { TYPE_HOST = 1, TYPE_DEVICE = 2 };
 
@@ -22,28 +38,63 @@ attribute_of(const struct sim_region *region, unsigned attribute, uint64_t addre
 {
     const struct sim_physical *physical = region->physical;
     switch (attribute) {
-    case CONTEXT: *value = (uint64_t)(uintptr_t)region->context; return 8;
-    case MEMORY_TYPE: *value = is_host(region) ? TYPE_HOST : TYPE_DEVICE; return 4;
+    case CONTEXT:
+        *value = (uint64_t)(uintptr_t)region->context;
+        return 8;
+    case MEMORY_TYPE:
+        *value = is_host(region) ? TYPE_HOST : TYPE_DEVICE;
+        return 4;
     case DEVICE_POINTER:
-    case HOST_POINTER: *value = address; return 8;
-    case SYNC_MEMOPS: *value = 0; return 4;
-    case BUFFER_ID: *value = region->id; return 8;
+    case HOST_POINTER:
+        *value = address;
+        return 8;
+    case SYNC_MEMOPS:
+        *value = 0;
+        return 4;
+    case BUFFER_ID:
+        *value = region->id;
+        return 8;
     case IS_MANAGED:
         *value = region->kind == SIM_MANAGED || (region->kind == SIM_GLOBAL && region->flags != 0);
         return 4;
-    case DEVICE_ORDINAL: *value = region->device->ordinal; return 4;
-    case IS_IPC_CAPABLE: *value = region->kind == SIM_LINEAR; return 4;
-    case RANGE_START: *value = region->base; return 8;
-    case RANGE_SIZE: *value = region->bytes; return 8;
-    case MAPPED: *value = 1; return 4;
-    case HANDLE_TYPES: *value = physical == NULL ? 0 : physical->handle_types; return 8;
-    case RDMA_CAPABLE: *value = 0; return 4;
-    case ACCESS_FLAGS: *value = physical == NULL ? 3 : region->access; return 4;
-    case POOL: *value = (uint64_t)(uintptr_t)region->pool; return 8;
-    case MAPPING_SIZE: *value = region->bytes; return 8;
-    case MAPPING_BASE: *value = region->base; return 8;
-    case BLOCK_ID: *value = region->id; return 8;
-    default: return 0;
+    case DEVICE_ORDINAL:
+        *value = region->device->ordinal;
+        return 4;
+    case IS_IPC_CAPABLE:
+        *value = region->kind == SIM_LINEAR;
+        return 4;
+    case RANGE_START:
+        *value = region->base;
+        return 8;
+    case RANGE_SIZE:
+        *value = region->bytes;
+        return 8;
+    case MAPPED:
+        *value = 1;
+        return 4;
+    case HANDLE_TYPES:
+        *value = physical == NULL ? 0 : physical->handle_types;
+        return 8;
+    case RDMA_CAPABLE:
+        *value = 0;
+        return 4;
+    case ACCESS_FLAGS:
+        *value = physical == NULL ? 3 : region->access;
+        return 4;
+    case POOL:
+        *value = (uint64_t)(uintptr_t)region->pool;
+        return 8;
+    case MAPPING_SIZE:
+        *value = region->bytes;
+        return 8;
+    case MAPPING_BASE:
+        *value = region->base;
+        return 8;
+    case BLOCK_ID:
+        *value = region->id;
+        return 8;
+    default:
+        return 0;
     }
 }
 
@@ -79,13 +130,15 @@ SIM_API(cuPointerGetAttributes,
     }
     for (unsigned i = 0; i < count; i++) {
         uint64_t value = 0;
-        size_t size = attribute_of(region == NULL ? &unknown : region, attributes[i], address, &value);
+        size_t size =
+            attribute_of(region == NULL ? &unknown : region, attributes[i], address, &value);
         if (size == 0) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         if (region == NULL && attributes[i] != DEVICE_ORDINAL) {
             value = 0;
-        } else if (attributes[i] == HOST_POINTER && !is_host(region) && region->kind != SIM_MANAGED) {
+        } else if (attributes[i] == HOST_POINTER && !is_host(region) &&
+                   region->kind != SIM_MANAGED) {
             value = 0;
         }
         memcpy(out[i], &value, size);

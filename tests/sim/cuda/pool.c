@@ -1,6 +1,6 @@
 /*
- * Stream-ordered memory. A pool holds ("reserves") more than is used: it grows by chunks and gives the
- * unused back at synchronisation, down to its release threshold, or when it is trimmed.
+ * Stream-ordered memory. A pool holds ("reserves") more than is used: it grows by chunks and gives
+ * the unused back at synchronisation, down to its release threshold, or when it is trimmed.
  */
 #include "sim.h"
 

@@ -5,8 +5,13 @@
 
 enum { HANDLE_FD = 1, TYPE_PINNED = 1, LOCATION_DEVICE = 1 };
 enum { /* CUmemPool_attribute */
-    REUSE_FIRST = 1, REUSE_LAST = 3, RELEASE_THRESHOLD, RESERVED_CURRENT, RESERVED_HIGH,
-    USED_CURRENT, USED_HIGH,
+       REUSE_FIRST = 1,
+       REUSE_LAST = 3,
+       RELEASE_THRESHOLD,
+       RESERVED_CURRENT,
+       RESERVED_HIGH,
+       USED_CURRENT,
+       USED_HIGH,
 };
 
 struct pool_properties { /* layout of CUmemPoolProps */
@@ -16,7 +21,7 @@ struct pool_properties { /* layout of CUmemPoolProps */
     uint8_t reserved[56];
 };
 
-SIM_API(cuDeviceGetDefaultMemPool, (struct sim_pool **out, int ordinal), (out, ordinal))
+SIM_API(cuDeviceGetDefaultMemPool, (struct sim_pool * *out, int ordinal), (out, ordinal))
 {
     struct sim_device *device = sim_device(ordinal);
     if (device == NULL) {
@@ -29,7 +34,7 @@ SIM_API(cuDeviceGetDefaultMemPool, (struct sim_pool **out, int ordinal), (out, o
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuDeviceGetMemPool, (struct sim_pool **out, int ordinal), (out, ordinal))
+SIM_API(cuDeviceGetMemPool, (struct sim_pool * *out, int ordinal), (out, ordinal))
 {
     struct sim_device *device = sim_device(ordinal);
     if (device == NULL) {
@@ -56,7 +61,7 @@ SIM_API(cuDeviceSetMemPool, (int ordinal, struct sim_pool *handle), (ordinal, ha
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemPoolCreate, (struct sim_pool **out, const struct pool_properties *properties),
+SIM_API(cuMemPoolCreate, (struct sim_pool * *out, const struct pool_properties *properties),
         (out, properties))
 {
     if (out == NULL || properties == NULL || properties->type != TYPE_PINNED) {
@@ -79,7 +84,7 @@ SIM_API(cuMemPoolCreate, (struct sim_pool **out, const struct pool_properties *p
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemPoolDestroy, (struct sim_pool *handle), (handle))
+SIM_API(cuMemPoolDestroy, (struct sim_pool * handle), (handle))
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);
     if (pool == NULL || pool->is_default || pool->destroyed) {
@@ -94,7 +99,7 @@ SIM_API(cuMemPoolDestroy, (struct sim_pool *handle), (handle))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemPoolTrimTo, (struct sim_pool *handle, size_t keep), (handle, keep))
+SIM_API(cuMemPoolTrimTo, (struct sim_pool * handle, size_t keep), (handle, keep))
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);
     if (pool == NULL) {
@@ -104,7 +109,7 @@ SIM_API(cuMemPoolTrimTo, (struct sim_pool *handle, size_t keep), (handle, keep))
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemPoolGetAttribute, (struct sim_pool *handle, unsigned attribute, void *out),
+SIM_API(cuMemPoolGetAttribute, (struct sim_pool * handle, unsigned attribute, void *out),
         (handle, attribute, out))
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);
@@ -121,7 +126,7 @@ SIM_API(cuMemPoolGetAttribute, (struct sim_pool *handle, unsigned attribute, voi
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemPoolSetAttribute, (struct sim_pool *handle, unsigned attribute, const void *value),
+SIM_API(cuMemPoolSetAttribute, (struct sim_pool * handle, unsigned attribute, const void *value),
         (handle, attribute, value))
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);
@@ -150,7 +155,7 @@ struct access { /* layout of CUmemAccessDesc */
     uint32_t location_type, location_id, flags;
 };
 
-SIM_API(cuMemPoolSetAccess, (struct sim_pool *handle, const struct access *list, size_t count),
+SIM_API(cuMemPoolSetAccess, (struct sim_pool * handle, const struct access *list, size_t count),
         (handle, list, count))
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);

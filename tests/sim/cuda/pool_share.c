@@ -63,7 +63,8 @@ SIM_API(cuMemPoolExportToShareableHandle,
     }
     if (pool->mark == 0) {
         uint32_t object;
-        int status = cgpu_machine_object_create(sim_machine(), pool->device->machine_index, 0, &object);
+        int status =
+            cgpu_machine_object_create(sim_machine(), pool->device->machine_index, 0, &object);
         if (status != CGPU_MACHINE_OK) {
             return CUDA_ERROR_OPERATING_SYSTEM;
         }
@@ -74,7 +75,7 @@ SIM_API(cuMemPoolExportToShareableHandle,
 }
 
 SIM_API(cuMemPoolImportFromShareableHandle,
-        (struct sim_pool **out, void *os_handle, unsigned type, unsigned long long flags),
+        (struct sim_pool * *out, void *os_handle, unsigned type, unsigned long long flags),
         (out, os_handle, type, flags))
 {
     uint32_t object, index;
@@ -102,7 +103,7 @@ SIM_API(cuMemPoolImportFromShareableHandle,
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemPoolExportPointer, (struct share *out, uint64_t address), (out, address))
+SIM_API(cuMemPoolExportPointer, (struct share * out, uint64_t address), (out, address))
 {
     struct sim_region *region = sim_region_find(address);
     if (out == NULL || region == NULL || region->base != address || region->kind != SIM_POOLED ||

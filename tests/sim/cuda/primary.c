@@ -1,7 +1,7 @@
 /* Primary contexts: one per device and process, reference-counted, always the same handle. */
 #include "sim.h"
 
-SIM_API(cuDevicePrimaryCtxRetain, (struct sim_context **out, int ordinal), (out, ordinal))
+SIM_API(cuDevicePrimaryCtxRetain, (struct sim_context * *out, int ordinal), (out, ordinal))
 {
     struct sim_device *device = sim_device(ordinal);
     if (device == NULL) {

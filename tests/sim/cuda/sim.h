@@ -25,7 +25,7 @@ enum {
     SIM_CONTEXT_STACK = 64,
 };
 
-#define SIM_STREAM_LEGACY ((struct sim_stream *)1)
+#define SIM_STREAM_LEGACY     ((struct sim_stream *)1)
 #define SIM_STREAM_PER_THREAD ((struct sim_stream *)2)
 
 /* ---- entry points (api.c) ---- */
@@ -41,29 +41,29 @@ struct cgpu_machine *sim_machine(void);
 #define SIM_EXPORT __attribute__((visibility("default")))
 
 /* Defines the exported NAME around the body that follows. */
-#define SIM_API(name, parameters, arguments) \
-    static int do_##name parameters;         \
-    SIM_WRAPPER(name, name, parameters, arguments, NULL) \
+#define SIM_API(name, parameters, arguments)                                                       \
+    static int do_##name parameters;                                                               \
+    SIM_WRAPPER(name, name, parameters, arguments, NULL)                                           \
     static int do_##name parameters
 
 /* Likewise, and its per-thread variant, in which the stream NULL is the thread's own. */
-#define SIM_API_PER_THREAD(name, suffix, parameters, arguments) \
-    static int do_##name parameters;                            \
-    SIM_WRAPPER(name, name, parameters, arguments, SIM_STREAM_LEGACY) \
-    SIM_WRAPPER(name##suffix, name, parameters, arguments, SIM_STREAM_PER_THREAD) \
+#define SIM_API_PER_THREAD(name, suffix, parameters, arguments)                                    \
+    static int do_##name parameters;                                                               \
+    SIM_WRAPPER(name, name, parameters, arguments, SIM_STREAM_LEGACY)                              \
+    SIM_WRAPPER(name##suffix, name, parameters, arguments, SIM_STREAM_PER_THREAD)                  \
     static int do_##name parameters
 
-#define SIM_WRAPPER(name, target, parameters, arguments, stream_for_null) \
-    SIM_EXPORT int name parameters;                 \
-    int name parameters                             \
-    {                                               \
-        int result = sim_enter(#name);              \
-        if (result == CUDA_SUCCESS) {               \
-            sim_null_stream = (stream_for_null);    \
-            result = do_##target arguments;         \
-            sim_leave();                            \
-        }                                           \
-        return result;                              \
+#define SIM_WRAPPER(name, target, parameters, arguments, stream_for_null)                          \
+    SIM_EXPORT int name parameters;                                                                \
+    int name parameters                                                                            \
+    {                                                                                              \
+        int result = sim_enter(#name);                                                             \
+        if (result == CUDA_SUCCESS) {                                                              \
+            sim_null_stream = (stream_for_null);                                                   \
+            result = do_##target arguments;                                                        \
+            sim_leave();                                                                           \
+        }                                                                                          \
+        return result;                                                                             \
     }
 
 extern __thread struct sim_stream *sim_null_stream; /* what stream NULL means in this call */
@@ -97,7 +97,8 @@ struct sim_object {
 void *sim_object_new(enum sim_kind kind, size_t size, struct sim_context *owner);
 void *sim_object_find(enum sim_kind kind, const void *handle); /* NULL: not one */
 void sim_object_delete(void *object);
-void *sim_object_next(enum sim_kind kind, const void *after); /* over all of a kind; NULL starts and ends */
+void *sim_object_next(enum sim_kind kind,
+                      const void *after); /* over all of a kind; NULL starts and ends */
 
 /* ---- devices (device.c, visible.c) ---- */
 
@@ -178,12 +179,12 @@ struct sim_region {
 
 struct sim_region *sim_region_add(uint64_t base, uint64_t bytes, enum sim_region_kind kind);
 struct sim_region *sim_region_find(uint64_t address);
-void sim_region_remove(struct sim_region *region); /* forget; memory is the caller's */
+void sim_region_remove(struct sim_region *region);             /* forget; memory is the caller's */
 struct sim_region *sim_region_of(struct sim_context *context); /* any that belongs to it */
 struct sim_region *sim_imported_find(uint32_t shared);         /* import of object number + 1 */
 /* Wholly the driver's, on the device or (pinned, registered) with a device address on the host. */
 int sim_region_is_known(uint64_t address, uint64_t bytes);
-uint64_t sim_round(uint64_t bytes);                         /* up to SIM_GRANULE */
+uint64_t sim_round(uint64_t bytes);                                  /* up to SIM_GRANULE */
 uint64_t sim_pages_map(uint64_t bytes, uint64_t alignment, int low); /* 0: none */
 void sim_pages_unmap(uint64_t base, uint64_t bytes);
 
@@ -227,7 +228,8 @@ struct sim_pool {
     uint32_t mark; /* number + 1 of the object that stands for the pool in its descriptors */
 };
 
-int sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t bytes, uint64_t *out);
+int sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t bytes,
+                   uint64_t *out);
 void sim_pool_free(struct sim_region *region);
 int sim_pool_alloc_shared(struct sim_pool *pool, struct sim_context *context, uint64_t bytes,
                           uint64_t *out);
@@ -298,7 +300,8 @@ struct sim_module {
 int sim_module_load(struct sim_context *context, const void *data, struct sim_module **out);
 void sim_module_unload(struct sim_module *module);
 int sim_module_function(struct sim_module *module, const char *name, struct sim_function **out);
-int sim_module_global(struct sim_module *module, const char *name, uint64_t *address, size_t *bytes);
+int sim_module_global(struct sim_module *module, const char *name, uint64_t *address,
+                      size_t *bytes);
 struct sim_function *sim_function_of(void *handle); /* CUfunction, or CUkernel in this context */
 
 #include "work.h" /* streams, events, operations, graphs */

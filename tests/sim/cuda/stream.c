@@ -159,12 +159,12 @@ create(struct sim_stream **out, unsigned flags, int priority)
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuStreamCreate, (struct sim_stream **out, unsigned flags), (out, flags))
+SIM_API(cuStreamCreate, (struct sim_stream * *out, unsigned flags), (out, flags))
 {
     return create(out, flags, 0);
 }
 
-SIM_API(cuStreamCreateWithPriority, (struct sim_stream **out, unsigned flags, int priority),
+SIM_API(cuStreamCreateWithPriority, (struct sim_stream * *out, unsigned flags, int priority),
         (out, flags, priority))
 {
     return create(out, flags, priority);
@@ -182,12 +182,12 @@ destroy(struct sim_stream *handle)
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuStreamDestroy, (struct sim_stream *handle), (handle))
+SIM_API(cuStreamDestroy, (struct sim_stream * handle), (handle))
 {
     return destroy(handle);
 }
 
-SIM_API(cuStreamDestroy_v2, (struct sim_stream *handle), (handle))
+SIM_API(cuStreamDestroy_v2, (struct sim_stream * handle), (handle))
 {
     return destroy(handle);
 }

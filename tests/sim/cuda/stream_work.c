@@ -111,7 +111,8 @@ call_back(void *argument, uint64_t unused)
 }
 
 SIM_API_PER_THREAD(cuStreamAddCallback, _ptsz,
-                   (void *handle, void (*function)(void *, int, void *), void *data, unsigned flags),
+                   (void *handle, void (*function)(void *, int, void *), void *data,
+                    unsigned flags),
                    (handle, function, data, flags))
 {
     struct sim_stream *stream;

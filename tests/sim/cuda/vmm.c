@@ -188,8 +188,7 @@ SIM_API(cuMemSetAccess, (uint64_t address, size_t bytes, const struct access *li
     return CUDA_SUCCESS;
 }
 
-SIM_API(cuMemGetAccess,
-        (unsigned long long *out, const struct access *location, uint64_t address),
+SIM_API(cuMemGetAccess, (unsigned long long *out, const struct access *location, uint64_t address),
         (out, location, address))
 {
     struct sim_region *region = sim_region_find(address);

@@ -28,7 +28,7 @@ struct sim_event {
     int recorded;
     struct sim_device *device;
     uint64_t item, action;
-    uint64_t time_ns; /* 0: not known yet */
+    uint64_t time_ns;    /* 0: not known yet */
     uint64_t capture_id; /* 0: last recorded in no capture */
     struct sim_node **heads;
     size_t head_count;
@@ -90,17 +90,17 @@ struct sim_host_call { /* layout of CUDA_HOST_NODE_PARAMS_v1 */
 };
 
 enum sim_operation_type { /* values of CUgraphNodeType */
-    SIM_OP_KERNEL = 0,
-    SIM_OP_COPY,
-    SIM_OP_FILL,
-    SIM_OP_HOST,
-    SIM_OP_GRAPH,
-    SIM_OP_EMPTY,
-    SIM_OP_WAIT_EVENT,
-    SIM_OP_RECORD_EVENT,
-    SIM_OP_ALLOC = 10,
-    SIM_OP_FREE,
-    SIM_OP_MEMORY = 12, /* write value */
+                          SIM_OP_KERNEL = 0,
+                          SIM_OP_COPY,
+                          SIM_OP_FILL,
+                          SIM_OP_HOST,
+                          SIM_OP_GRAPH,
+                          SIM_OP_EMPTY,
+                          SIM_OP_WAIT_EVENT,
+                          SIM_OP_RECORD_EVENT,
+                          SIM_OP_ALLOC = 10,
+                          SIM_OP_FREE,
+                          SIM_OP_MEMORY = 12, /* write value */
 };
 
 struct sim_operation {
@@ -157,11 +157,13 @@ struct sim_graph {
     int has_memory_nodes, instantiated;
 };
 
-int sim_capture_forbids(void); /* a call that is unsafe during capture: 0 or 900, capture invalidated */
+int
+sim_capture_forbids(void); /* a call that is unsafe during capture: 0 or 900, capture invalidated */
 /* May work be put on the stream? *CAPTURING: it goes into the graph. */
 int sim_capture_enqueue(struct sim_stream *stream, int *capturing);
 int sim_capture_add(struct sim_stream *stream, const struct sim_operation *operation);
-int sim_capture_touch(struct sim_stream *stream); /* synchronise, query: 900 and invalid if it captures */
+int sim_capture_touch(
+    struct sim_stream *stream); /* synchronise, query: 900 and invalid if it captures */
 int sim_capture_touch_context(struct sim_context *context);
 int sim_capture_record(struct sim_stream *stream, struct sim_event *event);
 int sim_capture_join(struct sim_stream *stream, struct sim_event *event, int *handled);
@@ -175,7 +177,8 @@ int sim_graph_add(struct sim_graph *graph, struct sim_node *const *dependencies,
                   const struct sim_operation *operation, struct sim_node **out);
 int sim_graph_clone(struct sim_graph *graph, struct sim_graph **out);
 size_t sim_graph_order(struct sim_graph *graph, struct sim_node **out); /* topological */
-int sim_graph_memory_node(struct sim_context *context, uint64_t bytes, struct sim_operation *operation);
+int sim_graph_memory_node(struct sim_context *context, uint64_t bytes,
+                          struct sim_operation *operation);
 int sim_graph_memory_reserve(struct sim_device *device, uint64_t bytes);
 int sim_graph_memory_activate(struct sim_region *region);
 void sim_graph_memory_retain(uint64_t address);

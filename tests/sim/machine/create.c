@@ -64,8 +64,9 @@ struct field {
     int mib;
 };
 
-#define FIELD(key, member, mib) \
-    {key, offsetof(struct cgpu_machine_gpu, member), sizeof(((struct cgpu_machine_gpu *)0)->member), mib}
+#define FIELD(key, member, mib)                                                                    \
+    {key, offsetof(struct cgpu_machine_gpu, member),                                               \
+     sizeof(((struct cgpu_machine_gpu *)0)->member), mib}
 
 static const struct field fields[] = {
     FIELD("mib", total_bytes, 1),
@@ -166,7 +167,8 @@ cgpu_sim_create(const char *path, const char *text)
     return status;
 }
 
-/* From now on, let the NTH call of an entry point whose name starts with CALL be late, fail, or die. */
+/* From now on, let the NTH call of an entry point whose name starts with CALL be late, fail, or
+ * die. */
 int
 cgpu_sim_inject(const char *path, const char *call, int nth, int result, unsigned delay_us,
                 int kill_it, int repeat)
@@ -182,8 +184,11 @@ cgpu_sim_inject(const char *path, const char *call, int nth, int result, unsigne
         if (__atomic_load_n(&fault->in_use, __ATOMIC_ACQUIRE)) {
             continue;
         }
-        *fault = (struct state_fault){.countdown = nth, .result = result, .delay_us = delay_us,
-                                      .kill = kill_it != 0, .repeat = repeat != 0};
+        *fault = (struct state_fault){.countdown = nth,
+                                      .result = result,
+                                      .delay_us = delay_us,
+                                      .kill = kill_it != 0,
+                                      .repeat = repeat != 0};
         snprintf(fault->call, sizeof fault->call, "%s", call);
         /* Release: who sees the fault sees all of it. */
         __atomic_store_n(&fault->in_use, 1, __ATOMIC_RELEASE);

@@ -14,8 +14,8 @@
 #include "state.h"
 
 #ifndef F_OFD_GETLK
-#define F_OFD_GETLK 36
-#define F_OFD_SETLK 37
+#define F_OFD_GETLK  36
+#define F_OFD_SETLK  37
 #define F_OFD_SETLKW 38
 #endif
 

@@ -1,10 +1,11 @@
 /*
  * The simulated machine: GPUs, who holds how much of their memory, and what they compute.
  *
- * One file per machine, mapped by every process that uses its GPUs, in whatever container. Nothing in
- * it needs a server: each process has a slot, held by an open-file-description lock on the slot's byte
- * that the kernel drops when the process dies, and totals are sums over living slots. Both simulated
- * libraries are built on this; it shares no code with native/, which it is there to test.
+ * One file per machine, mapped by every process that uses its GPUs, in whatever container. Nothing
+ * in it needs a server: each process has a slot, held by an open-file-description lock on the
+ * slot's byte that the kernel drops when the process dies, and totals are sums over living slots.
+ * Both simulated libraries are built on this; it shares no code with native/, which it is there to
+ * test.
  */
 #ifndef CGPU_SIM_MACHINE_H
 #define CGPU_SIM_MACHINE_H
@@ -59,9 +60,10 @@ struct cgpu_machine; /* this process's attachment */
 
 /*
  * Map the machine of this process: $CGPU_SIM_MACHINE, else /dev/cgpu-sim/machine, else `machine`
- * beside the shared library that contains this code. One attachment per library and process: a second
- * call returns the same. It is never closed (closing would drop the locks that other libraries of the
- * process hold on the file), and it follows fork: the child has one without a slot.
+ * beside the shared library that contains this code. One attachment per library and process: a
+ * second call returns the same. It is never closed (closing would drop the locks that other
+ * libraries of the process hold on the file), and it follows fork: the child has one without a
+ * slot.
  */
 int cgpu_machine_open(struct cgpu_machine **out);
 
@@ -72,8 +74,8 @@ int cgpu_machine_attach(struct cgpu_machine *machine);
 uint32_t cgpu_machine_gpu_count(struct cgpu_machine *machine);
 const struct cgpu_machine_gpu *cgpu_machine_gpu(struct cgpu_machine *machine, uint32_t index);
 
-uint32_t cgpu_machine_cuda_version(struct cgpu_machine *machine);           /* 12040 */
-const char *cgpu_machine_driver_version(struct cgpu_machine *machine);      /* "550.163.01" */
+uint32_t cgpu_machine_cuda_version(struct cgpu_machine *machine);      /* 12040 */
+const char *cgpu_machine_driver_version(struct cgpu_machine *machine); /* "550.163.01" */
 
 /* Take BYTES of GPU memory for this process (attached), or nothing: CGPU_MACHINE_ENOMEMORY. */
 int cgpu_machine_take(struct cgpu_machine *machine, uint32_t index, uint64_t bytes);
@@ -83,45 +85,57 @@ void cgpu_machine_count_context(struct cgpu_machine *machine, uint32_t index, in
 /* Bytes held by all living processes, without reserved_bytes. */
 uint64_t cgpu_machine_used(struct cgpu_machine *machine, uint32_t index);
 
-/* At most CAPACITY living processes with a context or memory on the GPU; *COUNT is how many there are. */
+/* At most CAPACITY living processes with a context or memory on the GPU; *COUNT is how many there
+ * are. */
 int cgpu_machine_processes(struct cgpu_machine *machine, uint32_t index,
                            struct cgpu_machine_process *out, size_t capacity, size_t *count);
 
 /* Percent of the last second in which the GPU computed, and in which it moved memory. */
 uint32_t cgpu_machine_utilization(struct cgpu_machine *machine, uint32_t index);
 uint32_t cgpu_machine_memory_utilization(struct cgpu_machine *machine, uint32_t index);
-uint64_t cgpu_machine_busy_ns(struct cgpu_machine *machine, uint32_t index); /* since the machine was made */
+uint64_t cgpu_machine_busy_ns(struct cgpu_machine *machine,
+                              uint32_t index); /* since the machine was made */
 
 /*
- * Compute. A process has one in-order queue per GPU; processes with work take turns of about 1 ms, and
- * a kernel that runs is not interrupted. Submit returns the number of the work item, in order from 1.
+ * Compute. A process has one in-order queue per GPU; processes with work take turns of about 1 ms,
+ * and a kernel that runs is not interrupted. Submit returns the number of the work item, in order
+ * from 1.
  */
-uint64_t cgpu_machine_submit(struct cgpu_machine *machine, uint32_t index, uint64_t duration_ns, int is_copy);
+uint64_t cgpu_machine_submit(struct cgpu_machine *machine, uint32_t index, uint64_t duration_ns,
+                             int is_copy);
 int cgpu_machine_done(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 void cgpu_machine_wait(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 /* When the item ended (CLOCK_MONOTONIC ns); 0: not yet. Kept for the last 256 items only. */
 uint64_t cgpu_machine_end_time(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 
 /*
- * Objects: memory that several processes share (exported VMM handles, IPC). Its bytes are a region of
- * the machine file, so they can be mapped in any container. It lives, and is counted once, while any
- * process has a reference or any exported descriptor is open. References are counted per process.
+ * Objects: memory that several processes share (exported VMM handles, IPC). Its bytes are a region
+ * of the machine file, so they can be mapped in any container. It lives, and is counted once, while
+ * any process has a reference or any exported descriptor is open. References are counted per
+ * process.
  */
-int cgpu_machine_object_create(struct cgpu_machine *machine, uint32_t index, uint64_t bytes, uint32_t *object);
+int cgpu_machine_object_create(struct cgpu_machine *machine, uint32_t index, uint64_t bytes,
+                               uint32_t *object);
 /* Likewise, out of BYTES that this process already holds: the sum stays the same throughout. */
-int cgpu_machine_object_convert(struct cgpu_machine *machine, uint32_t index, uint64_t bytes, uint32_t *object);
-int cgpu_machine_object_is_held(struct cgpu_machine *machine, uint32_t object); /* by this process */
+int cgpu_machine_object_convert(struct cgpu_machine *machine, uint32_t index, uint64_t bytes,
+                                uint32_t *object);
+int cgpu_machine_object_is_held(struct cgpu_machine *machine,
+                                uint32_t object); /* by this process */
 int cgpu_machine_object_retain(struct cgpu_machine *machine, uint32_t object);
 void cgpu_machine_object_release(struct cgpu_machine *machine, uint32_t object);
 /* Map it at ADDRESS (MAP_FIXED) or anywhere (NULL); MAP_FAILED. */
-void *cgpu_machine_object_map(struct cgpu_machine *machine, uint32_t object, void *address, uint64_t offset, uint64_t bytes);
+void *cgpu_machine_object_map(struct cgpu_machine *machine, uint32_t object, void *address,
+                              uint64_t offset, uint64_t bytes);
 uint64_t cgpu_machine_object_bytes(struct cgpu_machine *machine, uint32_t object);
 int cgpu_machine_object_gpu(struct cgpu_machine *machine, uint32_t object, uint32_t *index);
-uint64_t cgpu_machine_object_tag(struct cgpu_machine *machine, uint32_t object);  /* unique over time */
-int cgpu_machine_object_export(struct cgpu_machine *machine, uint32_t object);    /* fd, or -1 */
-int cgpu_machine_object_import(struct cgpu_machine *machine, int fd, uint32_t *object); /* with a reference */
+uint64_t cgpu_machine_object_tag(struct cgpu_machine *machine,
+                                 uint32_t object); /* unique over time */
+int cgpu_machine_object_export(struct cgpu_machine *machine, uint32_t object); /* fd, or -1 */
+int cgpu_machine_object_import(struct cgpu_machine *machine, int fd,
+                               uint32_t *object); /* with a reference */
 
-/* Faults: what the machine was told to do with this call of CALL (see cgpu_sim_inject in create.c). */
+/* Faults: what the machine was told to do with this call of CALL (see cgpu_sim_inject in create.c).
+ */
 int cgpu_machine_fault(struct cgpu_machine *machine, const char *call);
 
 #endif

@@ -1,7 +1,7 @@
 /*
- * Objects: memory shared by several processes. A reference is a shared file lock on the object's byte,
- * held through the process's own file description or through an exported descriptor's, so that the
- * kernel drops it with its last holder; the contents are a region of the machine file.
+ * Objects: memory shared by several processes. A reference is a shared file lock on the object's
+ * byte, held through the process's own file description or through an exported descriptor's, so
+ * that the kernel drops it with its last holder; the contents are a region of the machine file.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -89,7 +89,8 @@ place(struct cgpu_machine *machine, struct state_object *object, uint64_t bytes)
 }
 
 static int
-create_locked(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes, uint32_t number, int convert)
+create_locked(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes, uint32_t number,
+              int convert)
 {
     struct state *state = machine->state;
     struct state_object *object = &state->objects[number];
@@ -227,9 +228,9 @@ cgpu_machine_object_import(struct cgpu_machine *machine, int fd, uint32_t *objec
 {
     struct stat theirs, ours;
     off_t position = lseek(fd, 0, SEEK_CUR);
-    if (fstat(fd, &theirs) != 0 || fstat(machine->fd, &ours) != 0 ||
-        theirs.st_ino != ours.st_ino || theirs.st_dev != ours.st_dev ||
-        position < EXPORT_POSITION || position >= EXPORT_POSITION + STATE_OBJECTS) {
+    if (fstat(fd, &theirs) != 0 || fstat(machine->fd, &ours) != 0 || theirs.st_ino != ours.st_ino ||
+        theirs.st_dev != ours.st_dev || position < EXPORT_POSITION ||
+        position >= EXPORT_POSITION + STATE_OBJECTS) {
         return CGPU_MACHINE_EINVAL;
     }
     *object = (uint32_t)(position - EXPORT_POSITION);

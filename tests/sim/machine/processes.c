@@ -7,7 +7,8 @@
 
 #include "state.h"
 
-/* A lock on this byte that belongs to the process: the kernel tells others its pid in their namespace. */
+/* A lock on this byte that belongs to the process: the kernel tells others its pid in their
+ * namespace. */
 static void
 show_pid(struct cgpu_machine *machine, int slot)
 {
@@ -125,7 +126,8 @@ cgpu_machine_take(struct cgpu_machine *machine, uint32_t index, uint64_t bytes)
     }
     uint32_t gpu = machine->visible[index];
     cgpu_machine_lock(machine);
-    /* Again each time: closing any descriptor of the machine file (an exported handle) drops this lock. */
+    /* Again each time: closing any descriptor of the machine file (an exported handle) drops this
+     * lock. */
     show_pid(machine, machine->slot);
     int status = cgpu_machine_reserve(machine, gpu, bytes);
     if (status == CGPU_MACHINE_OK) {
@@ -151,7 +153,8 @@ cgpu_machine_count_context(struct cgpu_machine *machine, uint32_t index, int32_t
 {
     if (index < machine->visible_count && machine->slot >= 0) {
         cgpu_machine_lock(machine);
-        machine->state->processes[machine->slot].contexts[machine->visible[index]] += (uint32_t)change;
+        machine->state->processes[machine->slot].contexts[machine->visible[index]] +=
+            (uint32_t)change;
         cgpu_machine_unlock(machine);
     }
 }

@@ -17,12 +17,12 @@ enum {
 };
 
 #define STATE_BUCKET_NS 100000000ull
-#define STATE_SLICE_NS 1000000ull
+#define STATE_SLICE_NS  1000000ull
 
 /* Bytes of the file that are only locked, far from its contents. */
-#define STATE_LOCK_BYTE (1ll << 50)
-#define STATE_SLOT_BYTE (STATE_LOCK_BYTE + 0x10000)
-#define STATE_PID_BYTE (STATE_LOCK_BYTE + 0x20000)
+#define STATE_LOCK_BYTE   (1ll << 50)
+#define STATE_SLOT_BYTE   (STATE_LOCK_BYTE + 0x10000)
+#define STATE_PID_BYTE    (STATE_LOCK_BYTE + 0x20000)
 #define STATE_OBJECT_BYTE (STATE_LOCK_BYTE + 0x30000)
 
 /* Contents of objects start here. */
@@ -106,7 +106,8 @@ struct state {
 struct cgpu_machine {
     struct state *state;
     char path[4096];
-    int map_fd; /* of mappings: a mapping keeps its file description, and its locks, alive in children */
+    int map_fd; /* of mappings: a mapping keeps its file description, and its locks, alive in
+                   children */
     int fd;     /* of locks */
     int slot;   /* -1: not attached */
     uint32_t visible[CGPU_MACHINE_MAX_GPUS];
@@ -116,8 +117,9 @@ struct cgpu_machine {
 };
 
 /*
- * The machine's one critical section: the mutex keeps out the threads of this process, the file lock the
- * other processes. Neither outlives its holder, and every change inside leaves sums that are sums.
+ * The machine's one critical section: the mutex keeps out the threads of this process, the file
+ * lock the other processes. Neither outlives its holder, and every change inside leaves sums that
+ * are sums.
  */
 void cgpu_machine_lock(struct cgpu_machine *machine);
 void cgpu_machine_unlock(struct cgpu_machine *machine);

@@ -1,7 +1,7 @@
 /*
- * Compute as a timeline. Each process has an in-order queue per GPU; the GPU gives a process with work
- * a turn of about 1 ms, lets the kernel that runs at the end of it finish, and turns to the next. The
- * state is moved up to the present by whoever looks at it.
+ * Compute as a timeline. Each process has an in-order queue per GPU; the GPU gives a process with
+ * work a turn of about 1 ms, lets the kernel that runs at the end of it finish, and turns to the
+ * next. The state is moved up to the present by whoever looks at it.
  */
 #define _GNU_SOURCE
 #include <time.h>
@@ -57,7 +57,8 @@ next_item(struct state_queue *queue)
     return &queue->ring[(queue->completed + 1) % STATE_RING];
 }
 
-/* The next process in turn with work that has arrived by *AT; if none has, *AT moves to when one does. */
+/* The next process in turn with work that has arrived by *AT; if none has, *AT moves to when one
+ * does. */
 static struct state_queue *
 pick(struct cgpu_machine *machine, uint32_t gpu, uint64_t *at)
 {

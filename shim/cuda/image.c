@@ -19,6 +19,7 @@ enum {
     FAT_KIND_PTX = 1,
     FAT_KIND_ELF = 2,
     SYMBOL_MANAGED = 0x04, /* st_other of CUDA symbols */
+    MAX_ATTRIBUTE = 256,
     MAX_TEXT = 256 << 20
 };
 #define FAT_MAGIC 0xba55ed50u
@@ -65,12 +66,13 @@ is_text(char c)
     return (unsigned char)c >= ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* ".attribute(...)" with ".managed" between the brackets, at TEXT? END is not read. */
+/* ".attribute(...)" with ".managed" between the brackets, at TEXT, which is short? END is not read. */
 static bool
 declares_managed(const char *text, const char *end)
 {
     static const char word[] = ".managed";
     const size_t length = sizeof(word) - 1;
+    end = end - text > MAX_ATTRIBUTE ? text + MAX_ATTRIBUTE : end;
     for (; text < end && *text != ')' && *text != ';'; text++) {
         if ((size_t)(end - text) >= length && memcmp(text, word, length) == 0) {
             return true;

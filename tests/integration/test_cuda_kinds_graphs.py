@@ -1,0 +1,176 @@
+"""Graphs that allocate, through the libcuda proxy: charged from upload to trim."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cuda_proxied import Proxied
+
+pytestmark = pytest.mark.integration
+
+START = (
+    "from cuda_kind_calls import *\ncontext()\nstream = made(cuda.cuStreamCreate, 0)\n"
+    "base = used()\nmib = lambda: (used() - base) // MIB\n"
+)
+
+
+def run(proxied: Proxied, program: str) -> list[str]:
+    """Lines of a program below ``START``."""
+    lines = [line.removeprefix("        ") for line in program.splitlines()]
+    return proxied.check(START + "\n".join(lines)).out
+
+
+def test_mem_1_graph_memory_is_charged_from_the_launch_until_it_is_trimmed(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: building and instantiating take nothing; freeing and destroying keep the reserve."""
+    out = run(
+        proxied,
+        """
+        graph = memory_graph(100 * MIB, 60 * MIB)
+        exec = instantiate(graph)
+        show(mib(), drift())
+        for _ in range(3):
+            check(cuda.cuGraphLaunch(exec, stream))
+            show(mib(), drift())
+        check(cuda.cuGraphExecDestroy(exec))
+        check(cuda.cuGraphDestroy(graph))
+        show(mib(), drift())
+        check(cuda.cuDeviceGraphMemTrim(0))
+        show(mib(), drift())
+        """,
+    )
+    assert out == ["0 0", "100 0", "100 0", "100 0", "100 0", "0 0"]
+
+
+def test_mem_1_an_upload_is_charged_and_after_a_trim_the_next_launch_again(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: _ptsz variants as well."""
+    out = run(
+        proxied,
+        """
+        exec = instantiate(memory_graph(40 * MIB))
+        check(cuda.cuGraphUpload_ptsz(exec, None))
+        show(mib(), drift())
+        check(cuda.cuDeviceGraphMemTrim(0))
+        show(mib(), drift())
+        check(cuda.cuGraphLaunch_ptsz(exec, None))
+        show(mib(), drift())
+        """,
+    )
+    assert out == ["40 0", "0 0", "40 0"]
+
+
+def test_mem_2_a_launch_over_the_cap_is_refused_before_anything_runs(proxied: Proxied) -> None:
+    """MEM-2: nothing stays taken or charged, and when there is room the same graph runs."""
+    out = run(
+        proxied,
+        """
+        graph = memory_graph(100 * MIB)
+        parameters = (c_uint64 * 5)()  # CUDA_MEMSET_NODE_PARAMS: one byte of host-visible memory
+        exec = instantiate(graph)
+        status, filler = alloc(left() - 50 * MIB)
+        before = used()
+        show(status, cuda.cuGraphLaunch(exec, stream), used() - before, drift())
+        show(cuda.cuGraphUpload(exec, stream), used() - before, drift())
+        check(free(filler))
+        show(cuda.cuGraphLaunch(exec, stream), mib(), drift())
+        """,
+    )
+    assert out == ["0 2 0 0", "2 0 0", "0 100 0"]
+
+
+def test_mem_6_idle_graph_memory_is_let_go_before_anything_is_refused(proxied: Proxied) -> None:
+    """MEM-6: no false refusal."""
+    out = run(
+        proxied,
+        """
+        exec = instantiate(memory_graph(2000 * MIB))
+        check(cuda.cuGraphLaunch(exec, stream))
+        show(mib())
+        status, filler = alloc(left() + 1500 * MIB)
+        show(status, drift())
+        show(cuda.cuGraphLaunch(exec, stream), drift())
+        check(free(filler))
+        show(cuda.cuGraphLaunch(exec, stream), mib(), drift())
+        """,
+    )
+    assert out == ["2000", "0 0", "2 0", "0 2000 0"]
+
+
+def test_mem_1_memory_captured_from_a_stream_is_graph_memory(proxied: Proxied) -> None:
+    """MEM-1: a captured cuMemAllocAsync takes nothing, its graph's launch does; not freed in it: until freed and trimmed."""
+    out = run(
+        proxied,
+        """
+        check(cuda.cuStreamBeginCapture_v2(stream, 0))
+        status, address = alloc_async(30 * MIB, None, stream)
+        show(status, mib(), drift())
+        graph = c_void_p()
+        check(cuda.cuStreamEndCapture(stream, byref(graph)))
+        exec = instantiate(graph)
+        check(cuda.cuGraphLaunch(exec, stream))
+        show(mib(), drift())
+        check(cuda.cuDeviceGraphMemTrim(0))
+        show(mib(), drift())
+        check(free_async(address, stream))
+        check(cuda.cuDeviceGraphMemTrim(0))
+        show(mib(), drift())
+        """,
+    )
+    assert out == ["0 0 0", "30 0", "30 0", "0 0"]
+
+
+def test_mem_1_memory_nodes_in_child_graphs_are_found(proxied: Proxied) -> None:
+    """MEM-1: every way of instantiating."""
+    out = run(
+        proxied,
+        """
+        def parent():
+            outer = made(cuda.cuGraphCreate, 0)
+            child = memory_graph(20 * MIB)
+            node = c_void_p()
+            status = cuda.cuGraphAddChildGraphNode(byref(node), outer, None, c_size_t(0), child)
+            return outer if status == 0 else child  # a driver may refuse such a child
+        ways = (
+            lambda graph: made(cuda.cuGraphInstantiate, graph, None, None, c_size_t(0)),
+            lambda graph: made(cuda.cuGraphInstantiate_v2, graph, None, None, c_size_t(0)),
+            lambda graph: made(cuda.cuGraphInstantiateWithFlags, graph, c_uint64(0)),
+            lambda graph: made(cuda.cuGraphInstantiateWithParams, graph, (c_uint64 * 4)()),
+            lambda graph: made(cuda.cuGraphInstantiateWithParams_ptsz, graph, (c_uint64 * 4)()),
+        )
+        for way in ways:
+            exec = way(parent())
+            check(cuda.cuGraphLaunch(exec, stream))
+            show(mib(), drift())
+            check(cuda.cuGraphExecDestroy(exec))
+            check(cuda.cuDeviceGraphMemTrim(0))
+        show(mib(), drift())
+        """,
+    )
+    assert out == ["20 0"] * 5 + ["0 0"]
+
+
+def test_graphs_without_memory_are_launched_as_before(proxied: Proxied) -> None:
+    """MEM-1: beside graphs that allocate, and while a stream captures."""
+    out = run(
+        proxied,
+        """
+        plain = made(cuda.cuGraphCreate, 0)
+        node = made(cuda.cuGraphAddEmptyNode, plain, None, c_size_t(0))
+        exec = instantiate(plain)
+        check(cuda.cuGraphLaunch(exec, stream))
+        other = instantiate(memory_graph(20 * MIB))
+        check(cuda.cuGraphLaunch(other, stream))
+        check(cuda.cuGraphLaunch(exec, stream))
+        check(cuda.cuStreamBeginCapture_v2(stream, 0))
+        check(cuda.cuGraphLaunch(exec, stream))
+        graph = c_void_p()
+        show(cuda.cuStreamEndCapture(stream, byref(graph)), mib(), drift())
+        """,
+    )
+    assert out == ["0 20 0"]

@@ -1,0 +1,279 @@
+"""Modules and libraries through the libcuda proxy: charged for what loading took, managed ones refused."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from cuda_base import PROGRAMS, ROOT
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cuda_proxied import Proxied
+
+pytestmark = pytest.mark.integration
+
+START = "from cuda_kind_calls import *\ncontext()\nbase = used()\n"
+ELF_HEADER = 64
+SECTION = 64
+SYMBOL = 24
+
+
+def run(proxied: Proxied, program: str, *arguments: str) -> list[str]:
+    """Lines of a program below ``START``."""
+    lines = [line.removeprefix("        ") for line in program.splitlines()]
+    return proxied.check(START + "\n".join(lines), *arguments).out
+
+
+def cubin(*, managed: bool, sections: int = 3, symbols: int = 2) -> bytes:
+    """A cubin with one variable of 4,000 bytes: a symbol table, its names, and no code."""
+    names = b"\0plain\0"
+    table = bytes(SYMBOL) + struct.pack("<IBBHQQ", 1, 0x11, 4 if managed else 0, 1, 0, 4000)
+    at = ELF_HEADER
+    header = b"\x7fELF\x02\x01\x01" + bytes(9)
+    offset = at + len(table) + len(names)
+    header += struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, offset, 0, 64, 0, 0, SECTION, sections, 0)
+    sizes = (SYMBOL * symbols, len(names))
+    rows = struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, at, sizes[0], 1, 1, 8, SYMBOL)
+    rows += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, at + len(table), sizes[1], 0, 0, 1, 0)
+    rows += struct.pack("<IIQQQQIIQQ", 0, 8, 3, 0, offset, 4000, 0, 0, 4, 0)
+    return header + table + names + rows
+
+
+def fat(*members: tuple[int, bytes, int]) -> bytes:
+    """A fat binary of (kind, image, flags)."""
+    body = b""
+    for kind, image, flags in members:
+        image = image.ljust((len(image) + 7) // 8 * 8, b"\0")
+        body += struct.pack("<HHIQ", kind, 0x101, 64, len(image)) + bytes(24)
+        body += struct.pack("<Q", flags) + bytes(16) + image
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def test_mem_1_a_module_is_charged_until_it_is_unloaded(proxied: Proxied, tmp_path: Path) -> None:
+    """MEM-1: every way of loading one."""
+    path = tmp_path / "module.ptx"
+    path.write_bytes(b".version 7.0\n.target sm_75\n.address_size 64\n.global .b8 big[3000000];\n")
+    out = run(
+        proxied,
+        """
+        big = open(sys.argv[1], "rb").read() + b"\\0"
+        loads = (
+            lambda: made(cuda.cuModuleLoadData, PTX),
+            lambda: made(cuda.cuModuleLoadDataEx, big, 0, None, None),
+            lambda: made(cuda.cuModuleLoad, sys.argv[1].encode()),
+            lambda: made(cuda.cuModuleLoadFatBinary, PTX),
+        )
+        for load in loads:
+            module = load()
+            show((used() - base) // MIB, drift())
+            check(cuda.cuModuleUnload(module))
+            show(used() - base, drift())
+        """,
+        str(path),
+    )
+    assert out == ["2 0", "0 0", "4 0", "0 0", "4 0", "0 0", "2 0", "0 0"]
+
+
+def test_mem_2_a_module_over_the_cap_is_refused_and_unloaded(proxied: Proxied) -> None:
+    """MEM-2: nothing stays taken or charged."""
+    out = run(
+        proxied,
+        """
+        status, filler = alloc(left() - MIB)
+        module, library = c_void_p(), c_void_p()
+        before = used()
+        show(status, cuda.cuModuleLoadData(byref(module), PTX), used() - before, drift())
+        check(free(filler))
+        show(cuda.cuModuleLoadData(byref(module), PTX), (used() - base) // MIB, drift())
+        """,
+    )
+    assert out == ["0 2 0 0", "0 2 0"]
+
+
+def test_mem_1_a_module_goes_with_its_context(proxied: Proxied) -> None:
+    """MEM-1."""
+    out = run(
+        proxied,
+        """
+        other = made(cuda.cuCtxCreate_v2, 0, 0)
+        made(cuda.cuModuleLoadData, PTX)
+        check(cuda.cuCtxDestroy_v2(other))
+        show(used() - base, drift())
+        """,
+    )
+    assert out == ["0 0"]
+
+
+def test_mem_1_a_library_is_charged_where_it_is_used_until_it_is_unloaded(proxied: Proxied) -> None:
+    """MEM-1: by its kernels, its module and its variables, on each GPU."""
+    out = run(
+        proxied,
+        """
+        name = b"plain"
+        uses = (
+            lambda library: made(cuda.cuKernelGetFunction, made(cuda.cuLibraryGetKernel, library, name)),
+            lambda library: made(cuda.cuLibraryGetModule, library),
+            lambda library: made(cuda.cuLibraryGetGlobal, None, library, b"table", kind=c_uint64),
+        )
+        for use in uses:
+            library = load_library(PTX)
+            show(used() - base)
+            for _ in range(2):
+                use(library)
+                show((used() - base) // MIB, drift())
+            check(cuda.cuLibraryUnload(library))
+            show(used() - base, drift())
+        """,
+    )
+    assert out == ["0", "2 0", "2 0", "0 0"] * 3
+
+
+def test_mem_1_another_container_that_allocates_meanwhile_is_not_charged_here(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: a function seen before costs nothing more, whatever the GPU's free memory does."""
+    out = run(
+        proxied,
+        """
+        from pathlib import Path
+        real = ctypes.CDLL(str(Path(os.environ["CGPU_PROXY"]).parent.parent / "real" / "libcuda.so.1"))
+        module = made(cuda.cuModuleLoadData, PTX)
+        function = made(cuda.cuModuleGetFunction, module, b"plain")
+        before = used()
+        check(real.cuMemAlloc_v2(byref(c_uint64()), c_size_t(500 * MIB)))
+        made(cuda.cuModuleGetFunction, module, b"plain")
+        show(used() - before)
+        """,
+    )
+    assert out == ["0"]
+
+
+MANAGED_IMAGES = {
+    "ptx": "MANAGED_PTX",
+    "cubin": "open(sys.argv[1], 'rb').read()",
+    "fat binary of a cubin": "open(sys.argv[2], 'rb').read()",
+    "fat binary of PTX": "open(sys.argv[3], 'rb').read()",
+}
+
+
+@pytest.mark.parametrize("image", MANAGED_IMAGES.values(), ids=MANAGED_IMAGES.keys())
+def test_mem_3_managed_variables_fail_at_module_load_with_a_clear_line(
+    proxied: Proxied, tmp_path: Path, image: str
+) -> None:
+    """MEM-3: from memory and from a file; nothing is loaded."""
+    text = b".version 7.0\n.global .attribute( .managed ) .u32 shared;\n"
+    paths = [tmp_path / name for name in ("cubin", "fat", "text")]
+    paths[0].write_bytes(cubin(managed=True))
+    paths[1].write_bytes(fat((1, b".version 7.0\n", 0), (2, cubin(managed=True), 0)))
+    paths[2].write_bytes(fat((2, cubin(managed=False), 0), (1, text, 0)))
+    outcome = proxied.check(
+        START
+        + f"image = {image}\n"
+        + """
+import tempfile
+out = c_void_p()
+file = tempfile.NamedTemporaryFile()
+file.write(image)
+file.flush()
+path = file.name.encode()
+show(cuda.cuModuleLoadData(byref(out), image), cuda.cuModuleLoad(byref(out), path),
+     cuda.cuLibraryLoadData(byref(out), image, None, None, 0, None, None, 0),
+     cuda.cuLibraryLoadFromFile(byref(out), path, None, None, 0, None, None, 0), used() - base)
+""",
+        *map(str, paths),
+    )
+    assert outcome.out == ["801 801 801 801 0"]
+    assert outcome.log == (
+        "cgpu: managed memory is not available here: __managed__ variable refused in "
+        "cuModuleLoadData\n"
+    )
+
+
+def test_mem_3_managed_variables_that_an_image_hides_are_refused_by_address(
+    proxied: Proxied,
+) -> None:
+    """MEM-3: no text as far as a scan goes, but the driver goes on."""
+    out = run(
+        proxied,
+        """
+        image = b"// \\x01\\n" + MANAGED_PTX
+        module, library = made(cuda.cuModuleLoadData, image), load_library(image)
+        address, size = c_uint64(7), c_size_t()
+        show(cuda.cuModuleGetGlobal_v2(byref(address), byref(size), module, b"table"), address.value)
+        show(cuda.cuLibraryGetGlobal(byref(address), byref(size), library, b"table"), address.value)
+        show(cuda.cuLibraryGetManaged(byref(address), byref(size), library, b"table"))
+        """,
+    )
+    assert out == ["801 7", "801 7", "801"]
+
+
+@pytest.fixture(scope="session")
+def image_scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The scanner under AddressSanitizer."""
+    target = tmp_path_factory.mktemp("scan") / "image_scan"
+    flags = ("-std=gnu11", "-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    includes = [f"-I{ROOT / part}" for part in ("shim/cuda", "shim", "native")]
+    command = ["gcc", *flags, *includes, "-o", target, PROGRAMS / "image_scan.c"]
+    subprocess.run(command, check=True)
+    return target
+
+
+def scan(program: Path, folder: Path, images: dict[str, bytes], damaged: int = 0) -> list[str]:
+    """What the scanner says of each image."""
+    paths = []
+    for name, image in images.items():
+        paths.append(folder / name)
+        paths[-1].write_bytes(image)
+    command = [program, str(damaged), *paths]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_mem_3_what_an_image_declares_is_found(image_scan: Path, tmp_path: Path) -> None:
+    """MEM-3: a cubin's need is known to the byte, that of PTX and compressed members is not."""
+    plain, managed = cubin(managed=False), cubin(managed=True)
+    text = b".version 7.0\n.global .attribute (.managed) .u32 shared;\n"
+    size = len(plain) + 4000
+    expected = {
+        "cubin": (plain, f"plain bounded {size}"),
+        "managed cubin": (managed, f"managed bounded {size}"),
+        "text": (text, f"managed unbounded {len(text)}"),
+        "other attribute": (b".attribute(.unified(1,2)) .managed", "plain unbounded 34"),
+        "fat": (fat((2, plain, 0), (2, plain, 0)), f"plain bounded {2 * size}"),
+        "managed fat": (fat((2, plain, 0), (2, managed, 0)), f"managed bounded {2 * size}"),
+        "managed text in fat": (fat((1, text.ljust(100, b"\n"), 0)), "managed unbounded 100"),
+        "compressed": (fat((2, managed, 0x2000)), "plain unbounded 0"),
+    }
+    images = {name: image for name, (image, _) in expected.items()}
+    assert scan(image_scan, tmp_path, images) == [line for _, line in expected.values()]
+
+
+def test_hostile_images_are_skipped_without_reading_beyond_what_they_state(
+    image_scan: Path, tmp_path: Path
+) -> None:
+    """REL-4: bytes of foreign programs, whole, cut and damaged 2,000 times each."""
+    good = cubin(managed=False)
+    images = {
+        "cubin": good,
+        "cut in the header": good[:63],
+        "header alone": good[:64],
+        "too many sections": cubin(managed=False, sections=0xFFFF),
+        "too many symbols": cubin(managed=False, symbols=1 << 50),
+        "sections at the end of memory": good[:40] + struct.pack("<Q", 2**64 - 8) + good[48:],
+        "fat cut": fat((2, good, 0))[:20],
+        "fat": fat((2, good, 0), (1, b".version 7.0 .attribute(.man", 0)),
+        "endless fat": struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 2**64 - 16) + bytes(200),
+        "fat beyond its end": struct.pack("<IHHQ", 0xBA55ED50, 1, 0xFFFF, 8),
+        "member without a header": fat((2, good, 0)).replace(b"\1\1\x40\0", b"\1\1\0\0"),
+        "member too short": fat((2, good[:30], 0)),
+        "one word": b".attribute",
+        "many words": b".attribute(" * 300,
+        "one letter": b"P",
+        "nothing": b"",
+    }
+    assert len(scan(image_scan, tmp_path, images, damaged=2000)) == len(images)

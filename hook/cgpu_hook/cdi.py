@@ -1,7 +1,7 @@
 """Find the driver through a CDI specification, where it is in no usual directory.
 
-Only JSON is read (``nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json``), and only
-what a container would be given: the vendor's hooks, which run ldconfig, are left alone.
+Only JSON is read (``nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json``), and
+only what a container would be given: the vendor's hooks, which run ldconfig, are left alone.
 """
 
 from __future__ import annotations

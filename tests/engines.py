@@ -199,13 +199,20 @@ class Podman:
         options: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         volumes: Sequence[Volume] = (),
+        detach: bool = False,
         check: bool = True,
     ) -> Result:
         """``podman run --rm``; ``options`` are podman's global ones, such as ``--runtime``."""
         limits = [*ULIMITS, "--ulimit", "nproc=1024:1024"]
         mounts = [f"--volume={v.host}:{v.container}:ro" for v in volumes]
         place = ["--network=none", f"--cgroup-parent=/{self.enclosure.cgroup}"]
-        flags = [*place, *limits, *_environment(env or {}), *mounts]
+        flags = [
+            f"--detach={str(detach).lower()}",
+            *place,
+            *limits,
+            *_environment(env or {}),
+            *mounts,
+        ]
         return self.podman(
             "run", "--rm", *flags, f"localhost/{image}", *command, options=options, check=check
         )

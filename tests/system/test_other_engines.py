@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import contained
 import pytest
+from enclosure import wait_until
 from node import CRUN, HOOK, ROOT, RUNC, share
 
 if TYPE_CHECKING:
@@ -173,6 +174,19 @@ def test_podman_with_our_hooks_leaves_other_containers_alone(hooked: Podman) -> 
     """ENV-1."""
     look = ["sh", "-c", "ls /dev; env"]
     assert "cgpu" not in hooked.run("small", *look).stdout
+
+
+def test_a_podman_container_killed_with_9_leaves_nothing(
+    podman: Podman, node: Node, wrapper: Callable[[str], Path]
+) -> None:
+    """REL-3."""
+    options = ["--runtime", str(wrapper(RUNC))]
+    before = podman.enclosure.mounts()
+    made = podman.run("small", "sleep", "1000", options=options, env=ENV, detach=True)
+    assert node.containers() == [made.stdout.strip()]
+    podman.podman("kill", "--signal=KILL", made.stdout.strip(), options=options)
+    wait_until(lambda: node.containers() == [], "the share is given back")
+    wait_until(lambda: podman.enclosure.mounts() == before, "every mount is gone")
 
 
 @pytest.mark.parametrize("runtime", LOW_LEVEL)

@@ -25,11 +25,13 @@ def main() -> int:
         import containers
 
         try:
-            with containers.Containers(nvidia_smi) as stage:
-                return 0 if stage.play() else 1
+            stage = containers.Containers(nvidia_smi)
         except containers.NO_ENGINE as error:
             lines = str(error).strip().splitlines()
-            reason = f"Docker does not run here: {lines[-1] if lines else error}"
+            reason = f"Docker does not run here ({lines[-1] if lines else error})"
+        else:
+            with stage:
+                return 0 if stage.play() else 1
     print(f"{reason}; showing cgpu-run instead.\n", flush=True)
     flags = ["--nvidia-smi", str(nvidia_smi)] if nvidia_smi else []
     return subprocess.call([sys.executable, "-m", "cgpu_cli.main", "demo", *flags])

@@ -19,7 +19,7 @@ from cgpu_cli.play import WHOLE, Tenant, play
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-NO_ENGINE = (AssertionError, OSError, RuntimeError, subprocess.SubprocessError)
+NO_ENGINE = (AssertionError, OSError, RuntimeError, ValueError, subprocess.SubprocessError)
 RUNTIME = Path(__file__).resolve().parents[2] / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
 _IMAGE = "debian-python"
 _TENANT = "/opt/tenant.py"

@@ -56,6 +56,7 @@ def write_atomically(path: str, data: bytes, mode: int = 0o600) -> None:
     fd = os.open(temporary, flags, mode)
     try:
         with open(fd, "wb") as file:
+            os.fchmod(fd, mode)
             file.write(data)
         os.rename(temporary, path)
     except BaseException:

@@ -114,6 +114,15 @@ def test_two_sessions_share_a_gpu_and_do_not_meet(world: World) -> None:
     world.wait_until_empty()
 
 
+def test_what_a_killed_process_held_is_free_at_once_for_the_others(world: World) -> None:
+    """MEM-7, REL-3."""
+    program = f"{sys.executable} -I {FILL} {world.driver} soname 1"
+    done = world.run(*SIX, "--", "sh", "-c", f"{program} die; {program}")
+    killed, after = (json.loads(line) for line in done.stdout.splitlines())
+    check_capped(killed)
+    check_capped(after)
+
+
 def test_processes_of_a_session_share_its_cap(world: World) -> None:
     """MEM-6: four programs race for one cap; together they get all of it."""
     done = world.run(*SIX, "--", *PYTHON, FILL, world.driver, "soname", "4")

@@ -149,6 +149,21 @@ def test_weights_at_once_are_admitted_up_to_max_inst() -> None:
         process.communicate("\n")
 
 
+def test_a_policy_holds_for_all_on_a_gpu_while_one_of_them_runs() -> None:
+    """CLI-2."""
+    world = World()
+    flags = ("--mem", "1/15", "--policy")
+    first = started(world, *flags, "3", "--", *WAIT)
+    assert world.run(*flags, "3", "--", "true").returncode == 0
+    refused = world.run(*flags, "1", "--", "true")
+    assert refused.returncode == 2
+    name = refused.stderr.split()[-2]
+    assert name in world.sessions()
+    assert refused.stderr == (f"cgpu-run: --policy 1: GPU 0 is under policy 3 while {name} runs\n")
+    first.communicate("\n")
+    assert world.run(*flags, "1", "--", "true").returncode == 0
+
+
 @pytest.mark.parametrize("without", ["--no-namespaces", "namespaces"])
 def test_a_full_disk_is_a_refusal_and_leaves_nothing(without: str) -> None:
     """REL-1."""

@@ -1,8 +1,9 @@
-"""Take GPU memory until refused: ``python fill_memory.py DRIVER_DIR [HOW [PROCESSES [keep]]]``.
+"""Take GPU memory until refused: ``python fill_memory.py DRIVER_DIR [HOW [PROCESSES [keep|die]]]``.
 
 HOW names the way to libcuda: ``soname``, ``path`` (absolute), ``link`` (through another symbolic
 link) or ``dlmopen``. Several PROCESSES begin at once and keep what they got until all are done;
-each prints as JSON what it was shown and what it got. ``keep``: hold it until standard input ends.
+each prints as JSON what it was shown and what it got. ``keep``: hold it until standard input ends;
+``die`` by SIGKILL instead of giving it back.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -89,6 +91,8 @@ def fill(driver: str, how: str, start: Meeting, end: Meeting) -> None:
     print(json.dumps({**shown, **take(cuda)}), flush=True)  # noqa: T201
     if "keep" in sys.argv:
         sys.stdin.read()
+    if "die" in sys.argv:
+        os.kill(os.getpid(), signal.SIGKILL)
     end.wait()
 
 
@@ -100,8 +104,11 @@ def main() -> None:
         if os.fork() == 0:
             fill(sys.argv[1], how, *meetings)
             os._exit(0)
-    for meeting in meetings:
-        meeting.lead()
+    meetings[0].lead()
+    if "die" not in sys.argv:
+        meetings[1].lead()
+    for _ in range(count):
+        os.wait()
 
 
 if __name__ == "__main__":

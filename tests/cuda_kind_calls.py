@@ -36,7 +36,7 @@ MANAGED_PTX = PTX.replace(b".global", b".global .attribute(.managed)")
 
 
 def drift(gpu: int = 0) -> int:
-    """Bytes that the driver took of the current GPU, which is ``gpu``, and the ledger does not know."""
+    """Bytes taken of the current GPU, which is ``gpu``, that the ledger does not know."""
     return truth() - used(gpu)
 
 
@@ -82,7 +82,9 @@ def free_async(address: int, stream: Any = None) -> int:
     return int(cuda.cuMemFreeAsync(c_uint64(address), stream))
 
 
-def physical(size: int, location: int = DEVICE, handle_types: int = 0, kind: int = PINNED) -> tuple[int, Any]:
+def physical(
+    size: int, location: int = DEVICE, handle_types: int = 0, kind: int = PINNED
+) -> tuple[int, Any]:
     """Status and handle of physical memory."""
     properties = struct.pack("<4i", kind, handle_types, location, 0) + bytes(16)
     handle = c_uint64()

@@ -1,6 +1,7 @@
 /*
- * Linear memory given to cuMemFreeAsync: the driver takes it back when the stream is next synchronised, so that long
- * it stays charged. Memory from a pool goes back to its pool, whose reserve is what is charged (pool.c).
+ * Linear memory given to cuMemFreeAsync: the driver takes it back when the stream is next
+ * synchronised, so that long it stays charged. Memory from a pool goes back to its pool, whose
+ * reserve is what is charged (pool.c).
  */
 #include "shim.h"
 
@@ -52,8 +53,8 @@ cgpu_async_free_settle(CUstream stream, CUcontext context)
     pthread_mutex_lock(&kinds()->pools);
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
-        if (freed->bytes != 0 &&
-            ((stream != NULL && freed->stream == stream) || (context != NULL && freed->context == context))) {
+        if (freed->bytes != 0 && ((stream != NULL && freed->stream == stream) ||
+                                  (context != NULL && freed->context == context))) {
             cgpu_charge_release(freed->gpu, freed->bytes);
             freed->bytes = 0;
         } else if (freed->bytes != 0) {
@@ -76,7 +77,8 @@ cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstr
         return status;
     }
     if (stream == NULL) {
-        stream = real == cgpu_real.cuMemFreeAsync_ptsz ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
+        stream = real == cgpu_real.cuMemFreeAsync_ptsz ? CU_STREAM_PER_THREAD_DEFAULT
+                                                       : CU_STREAM_LEGACY_DEFAULT;
     }
     keep_until_synchronised(&holding, stream);
     return status;

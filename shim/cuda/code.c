@@ -1,11 +1,12 @@
 /*
  * What loading code takes.
  *
- * The driver does not say, and takes it in pieces of its own choice. So the whole GPU's free memory is compared before
- * and after, under a lock of this process, less what this container was charged for meanwhile. Other containers
- * allocate and free at the same time: so the difference counts at most as much as the image can need (image.c), and
- * never less than nothing. Where an image does not tell what it needs and the difference is large, it is loaded a
- * second time and the smaller difference counts (module.c).
+ * The driver does not say, and takes it in pieces of its own choice. So the whole GPU's free memory
+ * is compared before and after, under a lock of this process, less what this container was charged
+ * for meanwhile. Other containers allocate and free at the same time: so the difference counts at
+ * most as much as the image can need (image.c), and never less than nothing. Where an image does
+ * not tell what it needs and the difference is large, it is loaded a second time and the smaller
+ * difference counts (module.c).
  */
 #include "shim.h"
 
@@ -52,7 +53,8 @@ cgpu_code_end(const struct cgpu_code *code, uint64_t bound)
     return taken < bound ? taken : bound;
 }
 
-/* Write down what was CHARGED. A holding that another thread makes or frees meanwhile is the program's own race. */
+/* Write down what was CHARGED. A holding that another thread makes or frees meanwhile is the
+ * program's own race. */
 static CUresult
 hold(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t charged)
 {
@@ -85,7 +87,8 @@ cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t handle, u
 }
 
 CUresult
-cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes)
+cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle,
+                        uint64_t bytes)
 {
     CUresult status = cgpu_code_charge(code, kind, handle, bytes);
     if (status != CUDA_SUCCESS) {

@@ -1,13 +1,13 @@
 /*
- * Functions, whose code the driver may load only when they are asked for, or later still, at their first launch.
+ * Functions, whose code the driver may load only when they are asked for, or later still, at their
+ * first launch.
  *
- * A launch is too late to refuse and too hot to look at, so a function that is seen for the first time is loaded at
- * once (cuFuncLoad, where the driver has it) and what that took is charged, together with the local memory that its
- * launches need. The runtime library asks for a function just before it launches it, so little is loaded in vain.
+ * A launch is too late to refuse and too hot to look at, so a function that is seen for the first
+ * time is loaded at once (cuFuncLoad, where the driver has it) and what that took is charged,
+ * together with the local memory that its launches need. The runtime library asks for a function
+ * just before it launches it, so little is loaded in vain.
  */
 #include "shim.h"
-
-enum { PLAUSIBLE = 64 << 20 };
 
 /* Who is asked for a function, and which holding pays for its code. */
 struct origin {
@@ -38,10 +38,12 @@ note_seen(CUfunction function, const struct origin *origin, const struct cgpu_co
 }
 
 static CUresult
-charge(CUfunction function, const struct origin *origin, const struct cgpu_code *code, uint64_t taken, int local)
+charge(CUfunction function, const struct origin *origin, const struct cgpu_code *code,
+       uint64_t taken, int local)
 {
     CUresult status = note_seen(function, origin, code);
-    uint64_t payer = origin->kind != CGPU_KIND_FUNCTION ? origin->payer : (uint64_t)(uintptr_t)function;
+    uint64_t payer =
+        origin->kind != CGPU_KIND_FUNCTION ? origin->payer : (uint64_t)(uintptr_t)function;
     if (status == CUDA_SUCCESS) {
         status = cgpu_code_charge_loaded(code, origin->kind, payer, taken);
     }
@@ -69,7 +71,7 @@ settle(CUfunction function, const struct origin *origin, struct cgpu_code *code,
         cgpu_real.cuFuncLoad(function);
     }
     cgpu_real.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, function);
-    uint64_t taken = cgpu_code_end(code, PLAUSIBLE);
+    uint64_t taken = cgpu_code_end(code, CGPU_CODE_PLAUSIBLE);
     return is_seen(function, origin) ? CUDA_SUCCESS : charge(function, origin, code, taken, local);
 }
 
@@ -81,8 +83,8 @@ must_measure(struct cgpu_code *code)
 }
 
 CUresult
-cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunction *function, CUmodule module,
-                  const char *name)
+cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunction *function,
+                  CUmodule module, const char *name)
 {
     struct cgpu_code code;
     uint64_t handle = (uint64_t)(uintptr_t)module;
@@ -117,7 +119,8 @@ cgpu_function_get_kernel(CUresult (*real)(CUkernel *, CUlibrary, const char *), 
 
 /* A library's kernel: getting its function in a context loads the library there. */
 static CUresult
-of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel, struct cgpu_code *code)
+of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel,
+          struct cgpu_code *code)
 {
     struct cgpu_holding known;
     struct origin origin = {.handle = (uint64_t)(uintptr_t)kernel, .kind = CGPU_KIND_FUNCTION};
@@ -137,7 +140,8 @@ of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
 }
 
 CUresult
-cgpu_function_of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel)
+cgpu_function_of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function,
+                        CUkernel kernel)
 {
     struct cgpu_code code;
     CUresult status = cgpu_code_begin(&code);

@@ -1,12 +1,13 @@
 /*
  * Executable graphs that allocate memory.
  *
- * Which those are is found out when a graph is instantiated, from its nodes; building graphs is not followed. Such a
- * graph takes its memory when it is uploaded or launched. A launch cannot be taken back, so before the first one in a
- * stream, and the first one after the device was trimmed, the graph is uploaded, which takes the memory without running
- * anything; only if that fits under the cap is it launched. Should the driver reserve more at the launch itself, that is
- * charged afterwards, over the cap if need be. The launch of any other graph costs one load, or one look-up if the
- * process has graphs that allocate.
+ * Which those are is found out when a graph is instantiated, from its nodes; building graphs is not
+ * followed. Such a graph takes its memory when it is uploaded or launched. A launch cannot be taken
+ * back, so before the first one in a stream, and the first one after the device was trimmed, the
+ * graph is uploaded, which takes the memory without running anything; only if that fits under the
+ * cap is it launched. Should the driver reserve more at the launch itself, that is charged
+ * afterwards, over the cap if need be. The launch of any other graph costs one load, or one look-up
+ * if the process has graphs that allocate.
  */
 #include <sys/mman.h>
 
@@ -32,7 +33,8 @@ node_allocates(CUgraphNode node, unsigned int depth)
     if (cgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) {
         return false;
     }
-    if (type == CU_NODE_GRAPH && cgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
+    if (type == CU_NODE_GRAPH &&
+        cgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
         return allocates(child, depth + 1);
     }
     return type == CU_NODE_MEM_ALLOC || type == CU_NODE_CONDITIONAL;
@@ -50,7 +52,8 @@ allocates(CUgraph graph, unsigned int depth)
         return true;
     }
     size_t bytes = count * sizeof(CUgraphNode);
-    CUgraphNode *nodes = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    CUgraphNode *nodes =
+        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (nodes == MAP_FAILED) {
         return true;
     }
@@ -108,15 +111,16 @@ keep(CUgraphExec exec, CUgraph graph)
 
 CUresult
 cgpu_graph_instantiate_v1(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t),
-                          CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size)
+                          CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
+                          size_t size)
 {
     CUresult status = real(exec, graph, error, log, size);
     return status == CUDA_SUCCESS ? keep(*exec, graph) : status;
 }
 
 CUresult
-cgpu_graph_instantiate(CUresult (*real)(CUgraphExec *, CUgraph, uint64_t), CUgraphExec *exec, CUgraph graph,
-                       uint64_t flags)
+cgpu_graph_instantiate(CUresult (*real)(CUgraphExec *, CUgraph, uint64_t), CUgraphExec *exec,
+                       CUgraph graph, uint64_t flags)
 {
     CUresult status = real(exec, graph, flags);
     return status == CUDA_SUCCESS ? keep(*exec, graph) : status;
@@ -160,7 +164,8 @@ static bool
 is_captured(CUstream stream)
 {
     int capture = CU_CAPTURE_NONE;
-    return cgpu_real.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS || capture != CU_CAPTURE_NONE;
+    return cgpu_real.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS ||
+           capture != CU_CAPTURE_NONE;
 }
 
 /* Upload, and charge what that took. The driver's own refusal is left to the launch. */
@@ -190,7 +195,8 @@ static uint64_t
 readiness(CUstream stream)
 {
     uint64_t trims = __atomic_load_n(&kinds()->trims, __ATOMIC_RELAXED);
-    return trims << TRIMS_SHIFT | ((uint64_t)(uintptr_t)stream & ((UINT64_C(1) << TRIMS_SHIFT) - 1));
+    return trims << TRIMS_SHIFT |
+           ((uint64_t)(uintptr_t)stream & ((UINT64_C(1) << TRIMS_SHIFT) - 1));
 }
 
 static CUresult

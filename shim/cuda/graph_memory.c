@@ -1,8 +1,9 @@
 /*
  * Memory of graph nodes: what each device has reserved for this process's graphs is charged.
  *
- * It is taken when an executable graph is first uploaded or launched, is kept for the next graph, and goes back only
- * when the device is trimmed. The account follows the driver's figure; all changes happen under the lock of graphs.
+ * It is taken when an executable graph is first uploaded or launched, is kept for the next graph,
+ * and goes back only when the device is trimmed. The account follows the driver's figure; all
+ * changes happen under the lock of graphs.
  */
 #include "shim.h"
 
@@ -50,7 +51,8 @@ shrink(int32_t gpu, uint64_t reserved)
     }
 }
 
-/* Under the lock of graphs. Bytes that GPU's account lacks and that do not fit; 0: it is right now. */
+/* Under the lock of graphs. Bytes that GPU's account lacks and that do not fit; 0: it is right now.
+ */
 static uint64_t
 measure(int32_t gpu, bool force)
 {

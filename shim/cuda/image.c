@@ -1,9 +1,11 @@
 /*
- * A look into code before it is loaded: how large can it get, and does it declare managed variables?
+ * A look into code before it is loaded: how large can it get, and does it declare managed
+ * variables?
  *
- * The images are the program's, without a length: only their own headers tell where they end, and the driver trusts
- * those too. Every offset is checked against what the enclosing header states. What is not understood is skipped:
- * compressed members of fat binaries, for one, whose managed variables are refused when their address is asked for.
+ * The images are the program's, without a length: only their own headers tell where they end, and
+ * the driver trusts those too. Every offset is checked against what the enclosing header states.
+ * What is not understood is skipped: compressed members of fat binaries, for one, whose managed
+ * variables are refused when their address is asked for.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -22,9 +24,9 @@ enum {
     MAX_ATTRIBUTE = 256,
     MAX_TEXT = 256 << 20
 };
-#define FAT_MAGIC 0xba55ed50u
+#define FAT_MAGIC      0xba55ed50u
 #define FAT_COMPRESSED 0xf000u /* one bit per method */
-#define MAX_BYTES (UINT64_C(1) << 32)
+#define MAX_BYTES      (UINT64_C(1) << 32)
 
 struct fat_wrapper {
     uint32_t magic, version;
@@ -66,7 +68,8 @@ is_text(char c)
     return (unsigned char)c >= ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* ".attribute(...)" with ".managed" between the brackets, at TEXT, which is short? END is not read. */
+/* ".attribute(...)" with ".managed" between the brackets, at TEXT, which is short? END is not read.
+ */
 static bool
 declares_managed(const char *text, const char *end)
 {
@@ -81,7 +84,8 @@ declares_managed(const char *text, const char *end)
     return false;
 }
 
-/* PTX of at most LIMIT bytes, to the first byte that is no text. How large its variables are is not worked out. */
+/* PTX of at most LIMIT bytes, to the first byte that is no text. How large its variables are is not
+ * worked out. */
 static void
 scan_text(const char *text, uint64_t limit, struct scan *scan)
 {
@@ -91,7 +95,8 @@ scan_text(const char *text, uint64_t limit, struct scan *scan)
     while (size < limit && is_text(text[size])) {
         size++;
     }
-    for (const char *at = text; size >= length && at <= text + size - length && !scan->managed; at++) {
+    for (const char *at = text; size >= length && at <= text + size - length && !scan->managed;
+         at++) {
         at = memchr(at, '.', (size_t)(text + size - at));
         if (at == NULL || (size_t)(text + size - at) < length) {
             break;
@@ -108,7 +113,8 @@ scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct scan *sca
     for (uint64_t i = 0; i < table->sh_size / sizeof(Elf64_Sym); i++) {
         Elf64_Sym symbol;
         memcpy(&symbol, elf + table->sh_offset + i * sizeof(symbol), sizeof(symbol));
-        if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT && (symbol.st_other & SYMBOL_MANAGED) != 0) {
+        if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT &&
+            (symbol.st_other & SYMBOL_MANAGED) != 0) {
             scan->managed = true;
         }
     }

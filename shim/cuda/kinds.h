@@ -1,9 +1,11 @@
 /*
- * Device memory that outlives or exceeds what one call asked for: pools, physical memory, graph memory, code.
+ * Device memory that outlives or exceeds what one call asked for: pools, physical memory, graph
+ * memory, code.
  *
- * Each kind has its own lock in struct cgpu_kinds. Locks are never nested, with one exception: whoever holds the lock
- * of contexts or of code may be refused, and then cgpu_reclaim takes the others, one after the other. So under a
- * kind's own lock memory is charged with cgpu_charge_try, which reclaims nothing.
+ * Each kind has its own lock in struct cgpu_kinds. Locks are never nested, with one exception:
+ * whoever holds the lock of contexts or of code may be refused, and then cgpu_reclaim takes the
+ * others, one after the other. So under a kind's own lock memory is charged with cgpu_charge_try,
+ * which reclaims nothing.
  */
 #ifndef CGPU_CUDA_KINDS_H
 #define CGPU_CUDA_KINDS_H
@@ -18,7 +20,8 @@
 enum { CGPU_MAX_POOLS = 1024, CGPU_MAX_EXPORTS = 4096, CGPU_MAX_ASYNC_FREED = 64 };
 
 enum cgpu_pool_flag {
-    CGPU_POOL_FREE = 1,    /* costs no device memory of ours: in host memory, or another process pays */
+    CGPU_POOL_FREE =
+        1, /* costs no device memory of ours: in host memory, or another process pays */
     CGPU_POOL_CREATED = 2, /* by cuMemPoolCreate: can be destroyed */
     CGPU_POOL_DOOMED = 4   /* destroyed, but not empty yet */
 };
@@ -61,11 +64,11 @@ struct cgpu_kinds {
     pthread_mutex_t graphs;
     pthread_mutex_t code;
 
-    uint32_t may_shrink;  /* some pool, or asynchronously freed memory: look at synchronisation */
-    uint32_t pool_bound;  /* entries in use lie below */
+    uint32_t may_shrink; /* some pool, or asynchronously freed memory: look at synchronisation */
+    uint32_t pool_bound; /* entries in use lie below */
     struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
 
-    uint32_t lingering;   /* allocations that only open descriptors keep alive */
+    uint32_t lingering; /* allocations that only open descriptors keep alive */
     uint32_t array_mappings;
     uint32_t export_bound;
     uint64_t last_serial;
@@ -85,15 +88,17 @@ struct cgpu_kinds {
 /* ---- reclaim.c ---- */
 
 /*
- * A request on GPU was refused: give back what is charged and no longer held, and let go of what is only kept for
- * reuse. True if there is room for BYTES now (another thread may have made it). Called with no kind's lock held.
+ * A request on GPU was refused: give back what is charged and no longer held, and let go of what is
+ * only kept for reuse. True if there is room for BYTES now (another thread may have made it).
+ * Called with no kind's lock held.
  */
 bool cgpu_reclaim(int32_t gpu, uint64_t bytes);
 
 /* Give back what is charged and no longer held. One load each when there is nothing of the kind. */
 void cgpu_reclaim_settle(void);
 
-/* The same when a context is gone: with the last one of a GPU go the reserves of its pools and graphs. */
+/* The same when a context is gone: with the last one of a GPU go the reserves of its pools and
+ * graphs. */
 void cgpu_reclaim_context_gone(void);
 
 /* Until restored, calls of this thread do not spoil a stream capture. */
@@ -121,7 +126,8 @@ CUresult cgpu_pool_refuse_managed(int allocation_type, const char *name);
 
 /* ---- async_free.c ---- */
 
-/* Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT. Needs may_shrink. */
+/* Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT. Needs may_shrink.
+ */
 void cgpu_async_free_settle(CUstream stream, CUcontext context);
 
 /* ---- mapping.c: under the lock of physical memory ---- */
@@ -159,8 +165,8 @@ bool cgpu_share_is_open(uint64_t allocation);
 void cgpu_graph_memory_follow(void);
 
 /*
- * Bring the accounts to what is reserved for graphs now. FORCE: over the cap if need be. Otherwise OUT_OF_MEMORY, with
- * the GPU and what it lacks, and that GPU's account unchanged.
+ * Bring the accounts to what is reserved for graphs now. FORCE: over the cap if need be. Otherwise
+ * OUT_OF_MEMORY, with the GPU and what it lacks, and that GPU's account unchanged.
  */
 struct cgpu_graph_lack {
     int32_t gpu;
@@ -176,6 +182,9 @@ void cgpu_graph_memory_settle(void);
 
 /* ---- code.c ---- */
 
+/* More than this for code whose size is not known is rather another container's doing. */
+enum { CGPU_CODE_PLAUSIBLE = 64 << 20 };
+
 /* What loading code took, measured by what the whole GPU has free before and after. */
 struct cgpu_code {
     int32_t gpu; /* CGPU_NO_GPU: no current context, nothing is loaded */
@@ -183,15 +192,19 @@ struct cgpu_code {
     uint64_t free_before, used_before;
 };
 
-/* Take the lock of code and look before; look after, give the bytes taken, at most BOUND, and drop the lock. */
+/* Take the lock of code and look before; look after, give the bytes taken, at most BOUND, and drop
+ * the lock. */
 CUresult cgpu_code_begin(struct cgpu_code *code);
 uint64_t cgpu_code_end(const struct cgpu_code *code, uint64_t bound);
 
 /* Charge BYTES more to the holding of KIND and HANDLE, which is made if need be. */
-CUresult cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes);
+CUresult cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t handle,
+                          uint64_t bytes);
 
-/* The same for code that cannot be unloaded alone: if it does not fit it is refused, but stays charged. */
-CUresult cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes);
+/* The same for code that cannot be unloaded alone: if it does not fit it is refused, but stays
+ * charged. */
+CUresult cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle,
+                                 uint64_t bytes);
 
 /* ---- module.c ---- */
 
@@ -201,7 +214,8 @@ uint64_t cgpu_module_library_key(const void *library, int32_t gpu);
 /* ---- image.c ---- */
 
 struct cgpu_image {
-    uint64_t bytes; /* that loading may take at most, if that is known; else what is known of the image's size */
+    uint64_t bytes; /* that loading may take at most, if that is known; else what is known of the
+                       image's size */
     bool bounded;   /* it is known */
     bool managed;   /* a managed variable is declared */
 };

@@ -1,7 +1,9 @@
 /*
- * Where physical memory is mapped: a sorted array, so that any address and any span can be looked up.
+ * Where physical memory is mapped: a sorted array, so that any address and any span can be looked
+ * up.
  *
- * Its memory is mapped apart from the program's heap. A forked child's array is empty, like all state.
+ * Its memory is mapped apart from the program's heap. A forked child's array is empty, like all
+ * state.
  */
 #define _GNU_SOURCE /* mremap */
 #include <string.h>

@@ -1,13 +1,14 @@
 /*
  * Loading modules and libraries.
  *
- * A module is loaded in the current context and charged to it. A library is loaded in each context that uses it, when
- * it is first used there, so what is charged for it is held by library and GPU. Managed variables are refused before
- * anything is loaded where the image shows them, else when their address is asked for.
+ * A module is loaded in the current context and charged to it. A library is loaded in each context
+ * that uses it, when it is first used there, so what is charged for it is held by library and GPU.
+ * Managed variables are refused before anything is loaded where the image shows them, else when
+ * their address is asked for.
  */
 #include "shim.h"
 
-enum { SLACK = 32 << 20, PLAUSIBLE = 64 << 20 };
+enum { SLACK = 32 << 20 };
 
 /* One load, so that it can be done again. */
 struct load {
@@ -19,7 +20,7 @@ struct load {
         CUresult (*library)(CUlibrary *, const void *, int *, void **, unsigned int, int *, void **,
                             unsigned int);
     } real;
-    void **out; /* CUmodule or CUlibrary */
+    void **out;        /* CUmodule or CUlibrary */
     const void *image; /* or path */
     int *options, *library_options;
     void **values, **library_values;
@@ -36,14 +37,16 @@ run_module(const struct load *load)
 static CUresult
 run_module_ex(const struct load *load)
 {
-    return load->real.module_ex((CUmodule *)load->out, load->image, load->count, load->options, load->values);
+    return load->real.module_ex((CUmodule *)load->out, load->image, load->count, load->options,
+                                load->values);
 }
 
 static CUresult
 run_library(const struct load *load)
 {
-    return load->real.library((CUlibrary *)load->out, load->image, load->options, load->values, load->count,
-                              load->library_options, load->library_values, load->library_count);
+    return load->real.library((CUlibrary *)load->out, load->image, load->options, load->values,
+                              load->count, load->library_options, load->library_values,
+                              load->library_count);
 }
 
 static uint64_t
@@ -55,13 +58,14 @@ bound_of(const struct cgpu_image *image)
 static bool
 is_plausible(const struct cgpu_image *image, uint64_t taken)
 {
-    return image->bounded || taken <= PLAUSIBLE + image->bytes * 8;
+    return image->bounded || taken <= CGPU_CODE_PLAUSIBLE + image->bytes * 8;
 }
 
 static CUresult
 refuse_managed(const char *name)
 {
-    cgpu_log_text(CGPU_LOG_MANAGED, "managed memory is not available here: __managed__ variable refused in ", name);
+    cgpu_log_text(CGPU_LOG_MANAGED,
+                  "managed memory is not available here: __managed__ variable refused in ", name);
     return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -105,7 +109,8 @@ load_module(const struct load *load)
 }
 
 CUresult
-cgpu_module_load_file(CUresult (*real)(CUmodule *, const char *), CUmodule *module, const char *path)
+cgpu_module_load_file(CUresult (*real)(CUmodule *, const char *), CUmodule *module,
+                      const char *path)
 {
     struct load load = {
         .name = "cuModuleLoad",
@@ -133,8 +138,9 @@ cgpu_module_load(CUresult (*real)(CUmodule *, const void *), CUmodule *module, c
 }
 
 CUresult
-cgpu_module_load_ex(CUresult (*real)(CUmodule *, const void *, unsigned int, int *, void **), CUmodule *module,
-                    const void *image, unsigned int count, int *options, void **values)
+cgpu_module_load_ex(CUresult (*real)(CUmodule *, const void *, unsigned int, int *, void **),
+                    CUmodule *module, const void *image, unsigned int count, int *options,
+                    void **values)
 {
     struct load load = {
         .name = "cuModuleLoadDataEx",
@@ -170,11 +176,13 @@ load_library(const struct load *load)
         return status == CUDA_ERROR_INVALID_CONTEXT ? load->run(load) : status;
     }
     status = load->run(load);
-    uint64_t taken = cgpu_code_end(&code, load->scan.bounded ? bound_of(&load->scan) : PLAUSIBLE);
+    uint64_t taken =
+        cgpu_code_end(&code, load->scan.bounded ? bound_of(&load->scan) : CGPU_CODE_PLAUSIBLE);
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    status = cgpu_code_charge(&code, CGPU_KIND_LIBRARY, cgpu_module_library_key(*load->out, code.gpu), taken);
+    status = cgpu_code_charge(&code, CGPU_KIND_LIBRARY,
+                              cgpu_module_library_key(*load->out, code.gpu), taken);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuLibraryUnload((CUlibrary)*load->out);
     }
@@ -182,10 +190,11 @@ load_library(const struct load *load)
 }
 
 CUresult
-cgpu_module_load_library(CUresult (*real)(CUlibrary *, const void *, int *, void **, unsigned int, int *, void **,
-                                          unsigned int),
-                         CUlibrary *library, const void *image, int *options, void **values, unsigned int count,
-                         int *library_options, void **library_values, unsigned int library_count)
+cgpu_module_load_library(CUresult (*real)(CUlibrary *, const void *, int *, void **, unsigned int,
+                                          int *, void **, unsigned int),
+                         CUlibrary *library, const void *image, int *options, void **values,
+                         unsigned int count, int *library_options, void **library_values,
+                         unsigned int library_count)
 {
     struct load load = {
         .name = "cuLibraryLoadData",
@@ -205,8 +214,8 @@ cgpu_module_load_library(CUresult (*real)(CUlibrary *, const void *, int *, void
 }
 
 CUresult
-cgpu_module_load_library_file(CUresult (*real)(CUlibrary *, const char *, int *, void **, unsigned int, int *,
-                                               void **, unsigned int),
+cgpu_module_load_library_file(CUresult (*real)(CUlibrary *, const char *, int *, void **,
+                                               unsigned int, int *, void **, unsigned int),
                               CUlibrary *library, const char *path, int *options, void **values,
                               unsigned int count, int *library_options, void **library_values,
                               unsigned int library_count)
@@ -223,8 +232,8 @@ cgpu_module_load_library_file(CUresult (*real)(CUlibrary *, const char *, int *,
         .library_values = library_values,
         .library_count = library_count,
     };
-    load.real.library = (CUresult(*)(CUlibrary *, const void *, int *, void **, unsigned int, int *, void **,
-                                     unsigned int))real;
+    load.real.library = (CUresult(*)(CUlibrary *, const void *, int *, void **, unsigned int, int *,
+                                     void **, unsigned int))real;
     cgpu_image_scan_file(path, &load.scan);
     return library != NULL ? load_library(&load) : CUDA_ERROR_INVALID_VALUE;
 }
@@ -243,14 +252,16 @@ cgpu_module_unload_library(CUresult (*real)(CUlibrary), CUlibrary library)
     struct cgpu_holding taken[CGPU_MAX_GPUS];
     unsigned int count = 0;
     for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
-        count += cgpu_charge_take(CGPU_KIND_LIBRARY, cgpu_module_library_key(library, gpu), &taken[count]);
+        count += cgpu_charge_take(CGPU_KIND_LIBRARY, cgpu_module_library_key(library, gpu),
+                                  &taken[count]);
     }
     CUresult status = real(library);
     for (unsigned int i = 0; i < count; i++) {
         (void)cgpu_charge_settle(&taken[i], status);
     }
     if (status == CUDA_SUCCESS) {
-        cgpu_charge_give_back_owned((uint64_t)(uintptr_t)library); /* its kernels, which cost nothing */
+        cgpu_charge_give_back_owned(
+            (uint64_t)(uintptr_t)library); /* its kernels, which cost nothing */
     }
     return status;
 }
@@ -265,18 +276,20 @@ cgpu_module_of_library(CUresult (*real)(CUmodule *, CUlibrary), CUmodule *module
         return status;
     }
     status = real(module, library);
-    uint64_t taken = cgpu_code_end(&code, PLAUSIBLE);
+    uint64_t taken = cgpu_code_end(&code, CGPU_CODE_PLAUSIBLE);
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    return cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY, cgpu_module_library_key(library, code.gpu), taken);
+    return cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY,
+                                   cgpu_module_library_key(library, code.gpu), taken);
 }
 
 static bool
 is_managed(CUdeviceptr address)
 {
     unsigned int managed = 0;
-    return cgpu_real.cuPointerGetAttribute(&managed, CU_POINTER_IS_MANAGED, address) == CUDA_SUCCESS &&
+    return cgpu_real.cuPointerGetAttribute(&managed, CU_POINTER_IS_MANAGED, address) ==
+               CUDA_SUCCESS &&
            managed != 0;
 }
 
@@ -294,8 +307,8 @@ hand_out(CUdeviceptr address, CUdeviceptr *dptr, const char *name)
 }
 
 CUresult
-cgpu_module_get_global(CUresult (*real)(CUdeviceptr *, size_t *, CUmodule, const char *), CUdeviceptr *dptr,
-                       size_t *bytes, CUmodule module, const char *name)
+cgpu_module_get_global(CUresult (*real)(CUdeviceptr *, size_t *, CUmodule, const char *),
+                       CUdeviceptr *dptr, size_t *bytes, CUmodule module, const char *name)
 {
     CUdeviceptr address = 0;
     CUresult status = real(dptr == NULL && bytes == NULL ? NULL : &address, bytes, module, name);
@@ -303,17 +316,21 @@ cgpu_module_get_global(CUresult (*real)(CUdeviceptr *, size_t *, CUmodule, const
 }
 
 CUresult
-cgpu_module_get_global_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, CUmodule, const char *),
-                          CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule module, const char *name)
+cgpu_module_get_global_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, CUmodule,
+                                           const char *),
+                          CUdeviceptr_v1 *dptr, unsigned int *bytes, CUmodule module,
+                          const char *name)
 {
     CUresult status = real(dptr, bytes, module, name);
     CUdeviceptr address = 0;
-    return status == CUDA_SUCCESS && dptr != NULL ? hand_out(*dptr, &address, "cuModuleGetGlobal") : status;
+    return status == CUDA_SUCCESS && dptr != NULL ? hand_out(*dptr, &address, "cuModuleGetGlobal")
+                                                  : status;
 }
 
 CUresult
 cgpu_module_get_library_global(CUresult (*real)(CUdeviceptr *, size_t *, CUlibrary, const char *),
-                               CUdeviceptr *dptr, size_t *bytes, CUlibrary library, const char *name)
+                               CUdeviceptr *dptr, size_t *bytes, CUlibrary library,
+                               const char *name)
 {
     struct cgpu_code code;
     CUdeviceptr address = 0;
@@ -322,8 +339,9 @@ cgpu_module_get_library_global(CUresult (*real)(CUdeviceptr *, size_t *, CUlibra
         return status;
     }
     status = real(dptr == NULL && bytes == NULL ? NULL : &address, bytes, library, name);
-    uint64_t taken = cgpu_code_end(&code, PLAUSIBLE);
-    CUresult kept = cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY, cgpu_module_library_key(library, code.gpu), taken);
+    uint64_t taken = cgpu_code_end(&code, CGPU_CODE_PLAUSIBLE);
+    CUresult kept = cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY,
+                                            cgpu_module_library_key(library, code.gpu), taken);
     if (status != CUDA_SUCCESS || kept != CUDA_SUCCESS) {
         return status != CUDA_SUCCESS ? status : kept;
     }

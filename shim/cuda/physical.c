@@ -1,11 +1,12 @@
 /*
- * Physical memory (cuMemCreate): charged when it is made, given back with the last of its handles, mappings, array
- * mappings and open exported descriptors.
+ * Physical memory (cuMemCreate): charged when it is made, given back with the last of its handles,
+ * mappings, array mappings and open exported descriptors.
  *
- * An allocation has a serial of our own, as its handle's number may be given out again while a mapping keeps it alive.
- * The lock of physical memory is held around the driver's call wherever a reference comes or goes, so the books change
- * in the driver's order. cuMemCreate itself, which may take long, runs without it: its handle is new to everybody.
- * Imported memory is paid for by the process that made it, and memory on the host costs nothing.
+ * An allocation has a serial of our own, as its handle's number may be given out again while a
+ * mapping keeps it alive. The lock of physical memory is held around the driver's call wherever a
+ * reference comes or goes, so the books change in the driver's order. cuMemCreate itself, which may
+ * take long, runs without it: its handle is new to everybody. Imported memory is paid for by the
+ * process that made it, and memory on the host costs nothing.
  */
 #include "shim.h"
 
@@ -110,7 +111,8 @@ keep(uint64_t handle, int32_t gpu, uint64_t charged)
     };
     CUresult status = cgpu_charge_hold(&holding);
     if (status == CUDA_SUCCESS) {
-        status = cgpu_physical_alias(handle, holding.handle) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        status =
+            cgpu_physical_alias(handle, holding.handle) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
         cgpu_physical_drop(holding.handle);
     }
     unlock();
@@ -170,7 +172,8 @@ release_alias(uint64_t handle)
 }
 
 CUresult
-cgpu_physical_release(CUresult (*real)(CUmemGenericAllocationHandle), CUmemGenericAllocationHandle handle)
+cgpu_physical_release(CUresult (*real)(CUmemGenericAllocationHandle),
+                      CUmemGenericAllocationHandle handle)
 {
     if (!cgpu_state_is_attached()) {
         return real(handle);
@@ -205,9 +208,10 @@ cgpu_physical_retain(CUresult (*real)(CUmemGenericAllocationHandle *, void *),
 }
 
 CUresult
-cgpu_physical_map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, uint64_t),
-                  CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
-                  uint64_t flags)
+cgpu_physical_map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
+                                   uint64_t),
+                  CUdeviceptr address, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, uint64_t flags)
 {
     if (!cgpu_state_is_attached()) {
         return real(address, size, offset, handle, flags);
@@ -251,7 +255,8 @@ cgpu_physical_settle_one(uint64_t allocation)
 {
     struct cgpu_holding holding;
     if (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding) && holding.extra == 0 &&
-        !cgpu_share_is_open(allocation) && cgpu_charge_take(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+        !cgpu_share_is_open(allocation) &&
+        cgpu_charge_take(CGPU_KIND_PHYSICAL, allocation, &holding)) {
         cgpu_charge_give_back(&holding);
         kinds()->lingering--;
     }

@@ -1,14 +1,15 @@
 /*
  * Memory pools: what a pool has reserved is charged, used or not.
  *
- * The driver tells what is reserved, so the account follows it: before an allocation the growth it must cause is
- * charged, after it what the driver really reserved (pool_alloc.c). Only allocations make a pool grow, and all of
- * them hold the lock of pools. A pool shrinks at synchronisation, when it is trimmed, and when it goes; between the
- * driver's shrinking and our measuring, the account is too high, never too low.
+ * The driver tells what is reserved, so the account follows it: before an allocation the growth it
+ * must cause is charged, after it what the driver really reserved (pool_alloc.c). Only allocations
+ * make a pool grow, and all of them hold the lock of pools. A pool shrinks at synchronisation, when
+ * it is trimmed, and when it goes; between the driver's shrinking and our measuring, the account is
+ * too high, never too low.
  *
- * A pool that is destroyed while memory of it is in use lives on until that is freed, but can no longer be asked. So
- * its real destruction is put off until it is empty: it is "doomed", keeps nothing in reserve, and is refused to
- * the program.
+ * A pool that is destroyed while memory of it is in use lives on until that is freed, but can no
+ * longer be asked. So its real destruction is put off until it is empty: it is "doomed", keeps
+ * nothing in reserve, and is refused to the program.
  */
 #include "shim.h"
 
@@ -53,7 +54,8 @@ cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags)
 {
     struct cgpu_pool *pool = free_entry();
     if (pool != NULL) {
-        *pool = (struct cgpu_pool){.handle = handle, .device = device, .flags = flags, .gpu = CGPU_NO_GPU};
+        *pool = (struct cgpu_pool){
+            .handle = handle, .device = device, .flags = flags, .gpu = CGPU_NO_GPU};
         if ((flags & CGPU_POOL_FREE) == 0) {
             pool->gpu = cgpu_target_gpu(device);
             pool->threshold = cgpu_pool_ask(handle, CU_POOL_RELEASE_THRESHOLD);
@@ -94,7 +96,8 @@ cgpu_pool_measure(struct cgpu_pool *pool)
     if (pool->handle == NULL || (pool->flags & CGPU_POOL_FREE) != 0) {
         return;
     }
-    if ((pool->flags & CGPU_POOL_DOOMED) != 0 && cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT) == 0 &&
+    if ((pool->flags & CGPU_POOL_DOOMED) != 0 &&
+        cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT) == 0 &&
         cgpu_real.cuMemPoolDestroy(pool->handle) == CUDA_SUCCESS) {
         forget(pool);
         return;
@@ -128,7 +131,8 @@ cgpu_pool_trim(int32_t gpu)
 CUresult
 cgpu_pool_refuse_managed(int allocation_type, const char *name)
 {
-    return allocation_type == CU_ALLOCATION_MANAGED ? cgpu_reject(CGPU_REJECT_MANAGED, name) : CUDA_SUCCESS;
+    return allocation_type == CU_ALLOCATION_MANAGED ? cgpu_reject(CGPU_REJECT_MANAGED, name)
+                                                    : CUDA_SUCCESS;
 }
 
 /* Managed pools are refused, pools in host memory cost nothing. */
@@ -148,8 +152,8 @@ keep(CUmemoryPool handle, const struct cgpu_pool_properties *properties)
 }
 
 CUresult
-cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_properties *), CUmemoryPool *pool,
-                 const struct cgpu_pool_properties *properties)
+cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_properties *),
+                 CUmemoryPool *pool, const struct cgpu_pool_properties *properties)
 {
     if (properties == NULL || !cgpu_state_is_attached()) {
         return real(pool, properties);
@@ -174,7 +178,8 @@ static void
 replace_current(const struct cgpu_pool *pool)
 {
     CUmemoryPool current = NULL;
-    if (cgpu_real.cuDeviceGetMemPool(&current, pool->device) == CUDA_SUCCESS && current == pool->handle &&
+    if (cgpu_real.cuDeviceGetMemPool(&current, pool->device) == CUDA_SUCCESS &&
+        current == pool->handle &&
         cgpu_real.cuDeviceGetDefaultMemPool(&current, pool->device) == CUDA_SUCCESS) {
         cgpu_real.cuDeviceSetMemPool(pool->device, current);
     }
@@ -239,11 +244,12 @@ cgpu_pool_trim_to(CUresult (*real)(CUmemoryPool, size_t), CUmemoryPool pool, siz
 }
 
 CUresult
-cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool handle, int attribute,
-                        void *value)
+cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool handle,
+                        int attribute, void *value)
 {
     CUresult status = real(handle, attribute, value);
-    if (status != CUDA_SUCCESS || attribute != CU_POOL_RELEASE_THRESHOLD || !cgpu_state_is_attached()) {
+    if (status != CUDA_SUCCESS || attribute != CU_POOL_RELEASE_THRESHOLD ||
+        !cgpu_state_is_attached()) {
         return status;
     }
     pthread_mutex_lock(&kinds()->pools);
@@ -258,8 +264,8 @@ cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPoo
 
 /* The process that exported the pool pays for it. */
 CUresult
-cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool, void *handle,
-                 int type, uint64_t flags)
+cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool,
+                 void *handle, int type, uint64_t flags)
 {
     CUresult status = real(pool, handle, type, flags);
     if (status == CUDA_SUCCESS && cgpu_state_is_attached()) {

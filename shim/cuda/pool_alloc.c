@@ -1,10 +1,11 @@
 /*
  * Allocating from a pool.
  *
- * Under the lock of pools, from the driver's figures before to its figures after, so that what the pool grew by is
- * what this allocation caused. Two windows remain, both on the safe side or closed at once: another thread's free may
- * make the predicted growth unnecessary (it is released after the call), and the driver may reserve more than the
- * prediction (then that is charged too, or the allocation is undone and refused).
+ * Under the lock of pools, from the driver's figures before to its figures after, so that what the
+ * pool grew by is what this allocation caused. Two windows remain, both on the safe side or closed
+ * at once: another thread's free may make the predicted growth unnecessary (it is released after
+ * the call), and the driver may reserve more than the prediction (then that is charged too, or the
+ * allocation is undone and refused).
  */
 #include "shim.h"
 
@@ -35,13 +36,15 @@ static bool
 is_captured(CUstream stream)
 {
     int capture = CU_CAPTURE_NONE;
-    return cgpu_real.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS && capture != CU_CAPTURE_NONE;
+    return cgpu_real.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+           capture != CU_CAPTURE_NONE;
 }
 
 static bool
 has_own_context(CUstream stream)
 {
-    return stream != NULL && stream != CU_STREAM_LEGACY_DEFAULT && stream != CU_STREAM_PER_THREAD_DEFAULT;
+    return stream != NULL && stream != CU_STREAM_LEGACY_DEFAULT &&
+           stream != CU_STREAM_PER_THREAD_DEFAULT;
 }
 
 /* A stream may be of another context than the current one. */
@@ -76,13 +79,15 @@ static CUresult
 charge(struct cgpu_pool *pool, uint64_t bytes, uint64_t padding)
 {
     uint64_t charged = 0;
-    CUresult status = bytes != 0 || padding != 0 ? cgpu_charge_try(pool->gpu, bytes, padding, &charged)
-                                                 : CUDA_SUCCESS;
+    CUresult status = bytes != 0 || padding != 0
+                          ? cgpu_charge_try(pool->gpu, bytes, padding, &charged)
+                          : CUDA_SUCCESS;
     pool->charged += charged;
     return status;
 }
 
-/* Charge what POOL has reserved beyond its account; what is less than the driver's unit only as far as it fits. */
+/* Charge what POOL has reserved beyond its account; what is less than the driver's unit only as far
+ * as it fits. */
 static CUresult
 catch_up(struct cgpu_pool *pool)
 {
@@ -92,7 +97,8 @@ catch_up(struct cgpu_pool *pool)
     return charge(pool, excess - padding, padding);
 }
 
-/* The pool grew by more than is allowed: take the memory back, and charge what stays reserved all the same. */
+/* The pool grew by more than is allowed: take the memory back, and charge what stays reserved all
+ * the same. */
 static void
 undo(const struct request *request, struct cgpu_pool *pool)
 {
@@ -106,8 +112,8 @@ undo(const struct request *request, struct cgpu_pool *pool)
 }
 
 /*
- * The call was made: bring POOL's account to what is reserved now. The driver reserves in large pieces where it can;
- * what it does not need of one must not be the reason to refuse.
+ * The call was made: bring POOL's account to what is reserved now. The driver reserves in large
+ * pieces where it can; what it does not need of one must not be the reason to refuse.
  */
 static CUresult
 follow(struct request *request, struct cgpu_pool *pool, CUresult status)
@@ -237,8 +243,8 @@ cgpu_pool_alloc(CUresult (*real)(CUdeviceptr *, size_t, CUstream), CUdeviceptr *
 }
 
 CUresult
-cgpu_pool_alloc_from(CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream), CUdeviceptr *dptr,
-                     size_t size, CUmemoryPool pool, CUstream stream)
+cgpu_pool_alloc_from(CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream),
+                     CUdeviceptr *dptr, size_t size, CUmemoryPool pool, CUstream stream)
 {
     struct request request = {
         .dptr = dptr,

@@ -5,7 +5,8 @@
 static CUresult
 keep(CUresult status, const CUmemoryPool *pool, const struct cgpu_mem_location *location)
 {
-    if (status == CUDA_SUCCESS && location->type != CU_LOCATION_DEVICE && cgpu_state_is_attached()) {
+    if (status == CUDA_SUCCESS && location->type != CU_LOCATION_DEVICE &&
+        cgpu_state_is_attached()) {
         pthread_mutex_lock(&cgpu_state->kinds.pools);
         if (cgpu_pool_find(*pool) == NULL) {
             (void)cgpu_pool_add(*pool, 0, CGPU_POOL_FREE);
@@ -16,16 +17,16 @@ keep(CUresult status, const CUmemoryPool *pool, const struct cgpu_mem_location *
 }
 
 CUresult
-cgpu_pool_get_default(CUresult (*real)(CUmemoryPool *, struct cgpu_mem_location *, int), CUmemoryPool *pool,
-                      struct cgpu_mem_location *location, int type)
+cgpu_pool_get_default(CUresult (*real)(CUmemoryPool *, struct cgpu_mem_location *, int),
+                      CUmemoryPool *pool, struct cgpu_mem_location *location, int type)
 {
     CUresult status = cgpu_pool_refuse_managed(type, "cuMemGetDefaultMemPool");
     return status != CUDA_SUCCESS ? status : keep(real(pool, location, type), pool, location);
 }
 
 CUresult
-cgpu_pool_get_current(CUresult (*real)(CUmemoryPool *, struct cgpu_mem_location *, int), CUmemoryPool *pool,
-                      struct cgpu_mem_location *location, int type)
+cgpu_pool_get_current(CUresult (*real)(CUmemoryPool *, struct cgpu_mem_location *, int),
+                      CUmemoryPool *pool, struct cgpu_mem_location *location, int type)
 {
     CUresult status = cgpu_pool_refuse_managed(type, "cuMemGetMemPool");
     return status != CUDA_SUCCESS ? status : keep(real(pool, location, type), pool, location);

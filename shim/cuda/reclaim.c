@@ -1,8 +1,8 @@
 /*
  * Before this process is refused: what is charged, but not held any more, or held only for reuse?
  *
- * Each step takes one kind's lock and drops it again. What goes here is never in use: the driver itself releases only
- * idle reserves.
+ * Each step takes one kind's lock and drops it again. What goes here is never in use: the driver
+ * itself releases only idle reserves.
  */
 #include "shim.h"
 

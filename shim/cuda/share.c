@@ -1,10 +1,11 @@
 /*
  * Exported and imported physical memory.
  *
- * The process that made the memory pays, once, for as long as it holds it in any way; an open descriptor made by
- * exporting is such a way. Descriptors are closed without our hearing of it, so they are looked at when the rest is
- * gone, at later calls and before a refusal: the same number must still be the same file. Importing such a descriptor
- * in this process is one more reference; any other import is somebody else's memory.
+ * The process that made the memory pays, once, for as long as it holds it in any way; an open
+ * descriptor made by exporting is such a way. Descriptors are closed without our hearing of it, so
+ * they are looked at when the rest is gone, at later calls and before a refusal: the same number
+ * must still be the same file. Importing such a descriptor in this process is one more reference;
+ * any other import is somebody else's memory.
  */
 #include <sys/stat.h>
 
@@ -85,7 +86,8 @@ free_entry(void)
     return NULL;
 }
 
-/* FD keeps ALLOCATION alive. If there is no room to write that down, the charge goes with the last handle. */
+/* FD keeps ALLOCATION alive. If there is no room to write that down, the charge goes with the last
+ * handle. */
 static void
 remember(int fd, uint64_t allocation)
 {
@@ -121,7 +123,8 @@ exported_here(int fd)
 {
     for (uint32_t i = 0; i < kinds()->export_bound; i++) {
         struct cgpu_export *entry = &kinds()->exports[i];
-        if (entry->allocation != 0 && entry->fd == fd && is_held(entry->allocation) && is_open(entry)) {
+        if (entry->allocation != 0 && entry->fd == fd && is_held(entry->allocation) &&
+            is_open(entry)) {
             return entry->allocation;
         }
     }

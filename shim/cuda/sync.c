@@ -1,8 +1,9 @@
 /*
- * Synchronisation, where the driver lets go of what pools do not keep and of what was freed in streams.
+ * Synchronisation, where the driver lets go of what pools do not keep and of what was freed in
+ * streams.
  *
- * The driver documents stream, event and context synchronisation as these points; queries are none. A process without
- * such memory pays one load.
+ * The driver documents stream, event and context synchronisation as these points; queries are none.
+ * A process without such memory pays one load.
  */
 #include "shim.h"
 

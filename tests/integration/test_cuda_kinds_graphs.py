@@ -71,7 +71,6 @@ def test_mem_2_a_launch_over_the_cap_is_refused_before_anything_runs(proxied: Pr
         proxied,
         """
         graph = memory_graph(100 * MIB)
-        parameters = (c_uint64 * 5)()  # CUDA_MEMSET_NODE_PARAMS: one byte of host-visible memory
         exec = instantiate(graph)
         status, filler = alloc(left() - 50 * MIB)
         before = used()
@@ -103,7 +102,7 @@ def test_mem_6_idle_graph_memory_is_let_go_before_anything_is_refused(proxied: P
 
 
 def test_mem_1_memory_captured_from_a_stream_is_graph_memory(proxied: Proxied) -> None:
-    """MEM-1: a captured cuMemAllocAsync takes nothing, its graph's launch does; not freed in it: until freed and trimmed."""
+    """MEM-1: a captured cuMemAllocAsync takes nothing, its graph's launch does, until trimmed."""
     out = run(
         proxied,
         """

@@ -1,4 +1,4 @@
-"""Modules and libraries through the libcuda proxy: charged for what loading took, managed ones refused."""
+"""Code through the libcuda proxy: charged for what loading took, managed variables refused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def cubin(*, managed: bool, sections: int = 3, symbols: int = 2) -> bytes:
     at = ELF_HEADER
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
     offset = at + len(table) + len(names)
-    header += struct.pack("<HHIQQQIHHHHHH", 2, 190, 1, 0, 0, offset, 0, 64, 0, 0, SECTION, sections, 0)
+    rest = (2, 190, 1, 0, 0, offset, 0, 64, 0, 0, SECTION, sections, 0)
+    header += struct.pack("<HHIQQQIHHHHHH", *rest)
     sizes = (SYMBOL * symbols, len(names))
     rows = struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, at, sizes[0], 1, 1, 8, SYMBOL)
     rows += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, at + len(table), sizes[1], 0, 0, 1, 0)
@@ -46,8 +47,8 @@ def cubin(*, managed: bool, sections: int = 3, symbols: int = 2) -> bytes:
 def fat(*members: tuple[int, bytes, int]) -> bytes:
     """A fat binary of (kind, image, flags)."""
     body = b""
-    for kind, image, flags in members:
-        image = image.ljust((len(image) + 7) // 8 * 8, b"\0")
+    for kind, content, flags in members:
+        image = content.ljust((len(content) + 7) // 8 * 8, b"\0")
         body += struct.pack("<HHIQ", kind, 0x101, 64, len(image)) + bytes(24)
         body += struct.pack("<Q", flags) + bytes(16) + image
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
@@ -115,7 +116,8 @@ def test_mem_1_a_library_is_charged_where_it_is_used_until_it_is_unloaded(proxie
         """
         name = b"plain"
         uses = (
-            lambda library: made(cuda.cuKernelGetFunction, made(cuda.cuLibraryGetKernel, library, name)),
+            lambda library: made(
+                cuda.cuKernelGetFunction, made(cuda.cuLibraryGetKernel, library, name)),
             lambda library: made(cuda.cuLibraryGetModule, library),
             lambda library: made(cuda.cuLibraryGetGlobal, None, library, b"table", kind=c_uint64),
         )
@@ -140,7 +142,8 @@ def test_mem_1_another_container_that_allocates_meanwhile_is_not_charged_here(
         proxied,
         """
         from pathlib import Path
-        real = ctypes.CDLL(str(Path(os.environ["CGPU_PROXY"]).parent.parent / "real" / "libcuda.so.1"))
+        base = Path(os.environ["CGPU_PROXY"]).parent.parent
+        real = ctypes.CDLL(str(base / "real" / "libcuda.so.1"))
         module = made(cuda.cuModuleLoadData, PTX)
         function = made(cuda.cuModuleGetFunction, module, b"plain")
         before = used()
@@ -203,8 +206,9 @@ def test_mem_3_managed_variables_that_an_image_hides_are_refused_by_address(
         image = b"// \\x01\\n" + MANAGED_PTX
         module, library = made(cuda.cuModuleLoadData, image), load_library(image)
         address, size = c_uint64(7), c_size_t()
-        show(cuda.cuModuleGetGlobal_v2(byref(address), byref(size), module, b"table"), address.value)
-        show(cuda.cuLibraryGetGlobal(byref(address), byref(size), library, b"table"), address.value)
+        into = (byref(address), byref(size))
+        show(cuda.cuModuleGetGlobal_v2(*into, module, b"table"), address.value)
+        show(cuda.cuLibraryGetGlobal(*into, library, b"table"), address.value)
         show(cuda.cuLibraryGetManaged(byref(address), byref(size), library, b"table"))
         """,
     )

@@ -157,8 +157,9 @@ show(used() - base)
 EXPORTER = """
 import array, socket, subprocess
 ours, theirs = socket.socketpair()
-child = subprocess.Popen([sys.executable, "-c", "import sys, os, ctypes\\nfrom cuda_calls import *\\n" + sys.argv[1],
-                          str(theirs.fileno())], pass_fds=[theirs.fileno()])
+prelude = "import sys, os, ctypes\\nfrom cuda_calls import *\\n"
+command = [sys.executable, "-c", prelude + sys.argv[1], str(theirs.fileno())]
+child = subprocess.Popen(command, pass_fds=[theirs.fileno()])
 from cuda_kind_calls import *
 context()
 base = used()

@@ -19,7 +19,7 @@ import random
 from cuda_kind_calls import *
 
 class World:
-    # Everything that one thread holds; each step is a method that does nothing where it makes no sense.
+    # What one thread holds; each step is a method that does nothing where it makes no sense.
 
     def __init__(self, seed):
         self.random = random.Random(seed)
@@ -57,7 +57,8 @@ class World:
 
     def allocate_async(self):
         pool = self.random.choice([None, *self.pools])
-        status, address = alloc_async(self.size(MIB) + self.random.randrange(MIB), pool, self.stream)
+        size = self.size(MIB) + self.random.randrange(MIB)
+        status, address = alloc_async(size, pool, self.stream)
         if self.took(status):
             self.pooled.append(address)
 
@@ -66,7 +67,10 @@ class World:
             check(free_async(self.some(self.pooled), self.stream))
 
     def synchronise(self):
-        check(self.random.choice((cuda.cuCtxSynchronize, lambda: cuda.cuStreamSynchronize(self.stream)))())
+        if self.random.randrange(2):
+            check(cuda.cuCtxSynchronize())
+        else:
+            check(cuda.cuStreamSynchronize(self.stream))
 
     def make_pool(self):
         if len(self.pools) < 4:
@@ -171,8 +175,9 @@ class World:
 
     def finish(self):
         for things, step in (
-            (self.linear, self.free), (self.pooled, self.free_async), (self.pools, self.destroy_pool),
-            (self.mappings, self.unmap), (self.handles, self.release), (self.descriptors, self.close),
+            (self.linear, self.free), (self.pooled, self.free_async),
+            (self.pools, self.destroy_pool), (self.mappings, self.unmap),
+            (self.handles, self.release), (self.descriptors, self.close),
             (self.execs, self.destroy_exec), (self.modules, self.unload),
             (self.libraries, self.unload_library),
         ):
@@ -189,7 +194,7 @@ STEPS = [name for name in vars(World) if name[0] != "_" and
 
 
 def _small(proxied: Proxied, mib: int) -> Proxied:
-    """A cap that leaves whole pieces beside the context, so that granularity leaves no figure open."""
+    """A cap of whole pieces beside the context, so that granularity leaves no figure open."""
     proxied.base.set_cap(CONTEXT + mib * MIB)
     return proxied
 

@@ -1,6 +1,6 @@
 /*
- * Look through files as the proxy looks through code, under AddressSanitizer: each lies in a block of exactly its
- * size. With a number first: also that many damaged copies of each.
+ * Look through files as the proxy looks through code, under AddressSanitizer: each lies in a block
+ * of exactly its size. With a number first: also that many damaged copies of each.
  */
 #include "image.c"
 
@@ -24,7 +24,8 @@ scan_damaged(const unsigned char *image, size_t size, long copies)
         struct scan scan = {.unknown = false};
         memcpy(copy, image, length);
         for (uint64_t j = next(&state) % 8; length != 0 && j > 0; j--) {
-            copy[next(&state) % length] = next(&state) % 3 == 0 ? 0xff : (unsigned char)next(&state);
+            copy[next(&state) % length] =
+                next(&state) % 3 == 0 ? 0xff : (unsigned char)next(&state);
         }
         scan_any(copy, length, &scan);
         free(copy);
@@ -42,8 +43,8 @@ main(int count, char **arguments)
         struct scan scan = {.unknown = false};
         memcpy(image, bytes, size);
         scan_any(image, size, &scan);
-        printf("%s %s %llu\n", scan.managed ? "managed" : "plain", scan.unknown ? "unbounded" : "bounded",
-               (unsigned long long)scan.bytes);
+        printf("%s %s %llu\n", scan.managed ? "managed" : "plain",
+               scan.unknown ? "unbounded" : "bounded", (unsigned long long)scan.bytes);
         scan_damaged(image, size, strtol(arguments[1], NULL, 10));
         free(image);
         free(bytes);

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROGRAMS = Path(__file__).resolve().parent / "system" / "programs"
-GUEST_PACKAGES = ["nvitop", "gpustat", "nvidia-ml-py", "cuda-bindings==12.*", "numba-cuda[cu12]"]
+GPUSTAT = "gpustat==1.1.1"
+GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bindings==12.9.10",
+                  "numba-cuda[cu12]==0.30.4"]  # fmt: skip
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
@@ -75,7 +77,7 @@ def _guest_packages(root: Path) -> None:
     """Python programs and libraries from PyPI that the guest runs, for the guest's Python."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
     wheels = root.with_suffix(".wheels")
-    _run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, "gpustat")  # comes as source only
+    _run(*pip, "wheel", "--no-deps", "--wheel-dir", wheels, GPUSTAT)  # comes as source only
     guest: list[str | Path] = [
         "--target",
         root,

@@ -1,0 +1,80 @@
+"""cgpu-runtime and the node's configuration under /etc/cgpu, in a private view of /etc."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hook_world import RUNTIME, SIX, World
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(name="world")
+def _world(tmp_path: Path) -> World:
+    world = World(tmp_path / "world")
+    (world.folder / "etc" / "cgpu").mkdir(parents=True)
+    return world
+
+
+def create(world: World, *options: str) -> subprocess.CompletedProcess[str]:
+    """Create a container on a machine whose /etc holds what the test put there."""
+    script = f'mount --bind {world.folder}/etc /etc && exec "$@"'
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, "sh", str(RUNTIME), *options, "create", "c1"],
+        cwd=world.bundle, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def configure(world: World, text: str) -> None:
+    (world.folder / "etc" / "cgpu" / "config.toml").write_text(text)
+
+
+def test_env_4_the_default_size_caps_a_container_that_names_none(world: World) -> None:
+    configure(world, "[node]\ndefault_memsize = 1048576\n")
+    world.write_config([])
+    done = create(world, *world.options(world.stub()))
+    assert done.returncode == 0, done
+    assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
+
+
+def test_env_4_a_container_can_leave_the_default_size(world: World) -> None:
+    configure(world, "[node]\ndefault_memsize = 1048576\n")
+    for env in (["ALIYUN_COM_GPU_MEM_CONTAINER=0"], ["CGPU_DISABLE=true"]):
+        world.write_config(env)
+        before = world.config.read_bytes()
+        assert create(world, *world.options(world.stub())).returncode == 0
+        assert world.config.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["default_memsize", "[node]\ndefault_memsize = -1\n", "[x]\n"])
+def test_rel_1_a_wrong_configuration_refuses_creation(world: World, text: str) -> None:
+    configure(world, text)
+    world.write_config(SIX)
+    done = create(world, *world.options(world.stub()))
+    assert done.returncode == 1
+    assert done.stderr.startswith("cgpu: /etc/cgpu/config.toml: ")
+    assert world.call() is None
+
+
+def test_rel_1_a_configuration_that_is_no_file_refuses_creation(world: World) -> None:
+    (world.folder / "etc" / "cgpu" / "config.toml").mkdir()
+    world.write_config([])
+    done = create(world, *world.options(world.stub()))
+    assert done.returncode == 1
+    assert "/etc/cgpu/config.toml" in done.stderr
+
+
+def test_the_low_level_runtime_is_the_one_that_etc_names(world: World) -> None:
+    link = world.folder / "etc" / "cgpu" / "runtime"
+    link.symlink_to(world.stub())
+    world.write_config([])
+    options = world.options("unused")[1:]
+    assert create(world, *options).stdout == "stub output\n"
+    link.unlink()
+    link.symlink_to("/etc/cgpu")
+    assert "does not lead to a runtime" in create(world, *options).stderr
+    link.unlink()
+    link.symlink_to(RUNTIME)
+    assert "does not lead to a runtime" in create(world, *options).stderr

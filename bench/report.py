@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.timing import Timing
+
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
@@ -45,6 +47,23 @@ def call_rows(calls: dict[str, dict[str, float]]) -> list[Row]:
     one, two = calls["pair_live_0"]["proxied_ns"], calls["pair_2_threads"]["proxied_ns"]
     added = round(two - one, 1)
     rows.append(Row("time per pair, 2 threads against 1 thread", one, two, added, 0, "ns"))
+    return rows
+
+
+STARTS = [
+    ("docker run --rm, capped", "run plain", "run capped", 25),
+    ("docker run --rm, not capped", "run plain", "run not capped", 3),
+    ("docker exec", "exec plain", "exec capped", 3),
+    ("cgpu-run /bin/true", "true plain", "true capped", 40),
+]
+
+
+def start_rows(times: dict[str, Timing]) -> list[Row]:
+    """Rows of the start-up times: differences of medians."""
+    rows = []
+    for what, plain, capped, bar in STARTS:
+        without, with_cgpu = times[plain].median_ms, times[capped].median_ms
+        rows.append(Row(what, without, with_cgpu, round(with_cgpu - without, 2), bar, "ms"))
     return rows
 
 

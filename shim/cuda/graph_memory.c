@@ -25,7 +25,6 @@ cgpu_graph_memory_follow(void)
             kinds()->graph_device[gpu] = device + 1;
         }
     }
-    /* relaxed: it only says that looking is worth while. */
     __atomic_store_n(&kinds()->graph_memory, 1, __ATOMIC_RELAXED);
     pthread_mutex_unlock(&kinds()->graphs);
 }
@@ -104,13 +103,15 @@ cgpu_graph_memory_settle(void)
 void
 cgpu_graph_memory_trim(int32_t gpu)
 {
-    if (kinds()->graph_device[gpu] == 0) {
+    if (cgpu_kinds_look(&kinds()->graph_memory) == 0) {
         return;
     }
     pthread_mutex_lock(&kinds()->graphs);
-    cgpu_real.cuDeviceGraphMemTrim(kinds()->graph_device[gpu] - 1);
-    kinds()->trims++;
-    shrink(gpu, ask(gpu));
+    if (kinds()->graph_device[gpu] != 0) {
+        cgpu_real.cuDeviceGraphMemTrim(kinds()->graph_device[gpu] - 1);
+        cgpu_kinds_count(&kinds()->trims, 1);
+        shrink(gpu, ask(gpu));
+    }
     pthread_mutex_unlock(&kinds()->graphs);
 }
 
@@ -120,7 +121,7 @@ cgpu_graph_trim(CUresult (*real)(CUdevice), CUdevice device)
     CUresult status = real(device);
     if (status == CUDA_SUCCESS && cgpu_state_is_attached()) {
         pthread_mutex_lock(&kinds()->graphs);
-        kinds()->trims++;
+        cgpu_kinds_count(&kinds()->trims, 1);
         pthread_mutex_unlock(&kinds()->graphs);
         cgpu_graph_memory_settle();
     }

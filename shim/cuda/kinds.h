@@ -85,6 +85,22 @@ struct cgpu_kinds {
     struct cgpu_export exports[CGPU_MAX_EXPORTS];
 };
 
+/*
+ * Counters that are changed under their kind's lock and looked at without it. relaxed: they only
+ * say whether looking is worth while.
+ */
+static inline void
+cgpu_kinds_count(uint32_t *counter, int step)
+{
+    __atomic_add_fetch(counter, (uint32_t)step, __ATOMIC_RELAXED);
+}
+
+static inline uint32_t
+cgpu_kinds_look(const uint32_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
 /* ---- reclaim.c ---- */
 
 /*

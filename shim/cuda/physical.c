@@ -49,7 +49,8 @@ cgpu_physical_keep(uint64_t allocation)
     struct cgpu_holding holding;
     if (allocation != 0 && cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
         if (holding.extra == 0) {
-            kinds()->lingering--; /* imported again through the descriptor that kept it */
+            cgpu_kinds_count(&kinds()->lingering,
+                             -1); /* imported again through the descriptor that kept it */
         }
         holding.extra++;
         cgpu_holdings_update(cgpu_state->holdings, &holding);
@@ -71,7 +72,7 @@ cgpu_physical_drop(uint64_t allocation)
         return;
     }
     if (holding.extra == 0) {
-        kinds()->lingering++;
+        cgpu_kinds_count(&kinds()->lingering, 1);
     }
     cgpu_holdings_update(cgpu_state->holdings, &holding);
 }
@@ -258,7 +259,7 @@ cgpu_physical_settle_one(uint64_t allocation)
         !cgpu_share_is_open(allocation) &&
         cgpu_charge_take(CGPU_KIND_PHYSICAL, allocation, &holding)) {
         cgpu_charge_give_back(&holding);
-        kinds()->lingering--;
+        cgpu_kinds_count(&kinds()->lingering, -1);
     }
 }
 

@@ -23,7 +23,7 @@ pair(uint64_t array, uint64_t allocation)
         .kind = CGPU_KIND_ARRAY_MAPPING,
     };
     if (allocation != 0 && cgpu_holdings_insert(cgpu_state->holdings, &holding) == CGPU_OK) {
-        kinds()->array_mappings++;
+        cgpu_kinds_count(&kinds()->array_mappings, 1);
         cgpu_physical_keep(allocation);
     }
 }
@@ -58,7 +58,7 @@ cgpu_physical_array_gone(uint64_t array)
     }
     pthread_mutex_lock(&kinds()->physical);
     while (cgpu_holdings_take_owned(cgpu_state->holdings, array, &holding) == CGPU_OK) {
-        kinds()->array_mappings--;
+        cgpu_kinds_count(&kinds()->array_mappings, -1);
         cgpu_physical_drop(holding.extra);
     }
     pthread_mutex_unlock(&kinds()->physical);

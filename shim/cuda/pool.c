@@ -42,7 +42,9 @@ free_entry(void)
 {
     for (uint32_t i = 0; i < CGPU_MAX_POOLS; i++) {
         if (kinds()->pool[i].handle == NULL) {
-            kinds()->pool_bound = i < kinds()->pool_bound ? kinds()->pool_bound : i + 1;
+            if (i >= kinds()->pool_bound) {
+                cgpu_kinds_count(&kinds()->pool_bound, 1);
+            }
             return &kinds()->pool[i];
         }
     }

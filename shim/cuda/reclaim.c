@@ -33,14 +33,13 @@ void
 cgpu_reclaim_settle(void)
 {
     struct cgpu_kinds *kinds = &cgpu_state->kinds;
-    /* relaxed: they only say that looking is worth while. */
-    if (__atomic_load_n(&kinds->lingering, __ATOMIC_RELAXED) != 0) {
+    if (cgpu_kinds_look(&kinds->lingering) != 0) {
         cgpu_physical_settle();
     }
-    if (__atomic_load_n(&kinds->may_shrink, __ATOMIC_RELAXED) != 0) {
+    if (cgpu_kinds_look(&kinds->may_shrink) != 0) {
         settle_pools();
     }
-    if (__atomic_load_n(&kinds->graph_memory, __ATOMIC_RELAXED) != 0) {
+    if (cgpu_kinds_look(&kinds->graph_memory) != 0) {
         cgpu_graph_memory_settle();
     }
 }
@@ -48,7 +47,7 @@ cgpu_reclaim_settle(void)
 void
 cgpu_reclaim_context_gone(void)
 {
-    if (cgpu_state_is_attached() && cgpu_state->kinds.pool_bound != 0) {
+    if (cgpu_state_is_attached() && cgpu_kinds_look(&cgpu_state->kinds.pool_bound) != 0) {
         settle_pools();
     }
     cgpu_reclaim_settle();

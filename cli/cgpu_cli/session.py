@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from cgpu_env.request import Request
     from cgpu_hook.node import DeviceNode, Node
 
-_LOADER_DIRECTORIES = ("/lib", "/usr/lib", "/lib64", "/usr/lib64")
+_LOADER_DIRECTORIES = (
+    "/lib",
+    "/usr/lib",
+    "/lib64",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+)
 _LOADER_CACHE = "/etc/ld.so.cache"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import subprocess
 import sys
@@ -175,3 +176,52 @@ def test_where_user_namespaces_are_off_the_library_path_is_used() -> None:
     done = world.run_command(world.as_user(command))
     check_capped(json.loads(done.stdout))
     assert "warning: no mount namespace here (No space left on device)" in done.stderr
+
+
+INSTALL = """
+set -e
+system=/usr/lib/$(uname -m)-linux-gnu driver=$1; shift
+mount -t tmpfs -o mode=755 tmpfs /opt
+mkdir -p /opt/upper/nvidia/current /opt/work
+cp -a "$driver"/* /opt/upper
+cd /opt/upper
+for name in libcuda.so libnvidia-ml.so; do
+    mv $name.1 nvidia/current/$name.550.163.01
+    ln -s $name.550.163.01 nvidia/current/$name.1
+    ln -s $system/nvidia/current/$name.1 $name.1
+done
+layers=lowerdir=$system,upperdir=/opt/upper,workdir=/opt/work
+mount -t overlay overlay -o $layers $system
+cd /
+exec "$@"
+"""
+
+
+@pytest.mark.parametrize("escape", ["nothing", "env -i", "su"])
+@pytest.mark.parametrize("how", ["soname", "path"])
+def test_a_driver_installed_as_debian_does_it_is_found_and_covered(how: str, escape: str) -> None:
+    """REL-6, CLI-8: absolute links through alternatives, and no --driver-dir anywhere."""
+    world = World()
+    system = f"/usr/lib/{platform.machine()}-linux-gnu"
+    fill = [sys.executable, "-I", str(FILL), system, how]
+    words = {
+        "nothing": fill,
+        "env -i": ["env", "-i", *fill],
+        "su": ["sh", "-c", become_nobody(fill)],
+    }[escape]
+    done = world.run_command([*installed(world), *words])
+    assert done.returncode == 0, done.stderr
+    check_capped(json.loads(done.stdout))
+
+
+def test_a_driver_in_a_usual_place_needs_no_library_path() -> None:
+    world = World()
+    shown = world.run_command([*installed(world), "env"]).stdout
+    assert "CUDA_VISIBLE_DEVICES" in shown
+    assert "LD_LIBRARY_PATH" not in shown
+
+
+def installed(world: World) -> list[str]:
+    """The words that start ``cgpu-run`` on a machine with the world's driver installed."""
+    run = [sys.executable, "-m", "cgpu_cli.run", *world.flags(), *SIX, "--"]
+    return ["unshare", "-m", "sh", "-c", INSTALL, "sh", str(world.driver), *run]

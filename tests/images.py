@@ -27,7 +27,6 @@ GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bin
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
-DEBIAN_MIRROR = "http://deb.debian.org/debian"
 USERS = "root:x:0:0:root:/root:/bin/sh\nuser:*:1000:1000:user:/tmp:/bin/sh\n"
 # What a program never reads: a third of the size.
 UNUSED = ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/info", "var/cache/apt",
@@ -58,15 +57,15 @@ def _small(root: Path) -> None:
     _run("musl-gcc", "-o", root / "bin/musl-dynamic", PROGRAMS / "plain.c")
 
 
-def _debian_mirror() -> str:
-    """The machine's own mirror if it serves Debian, else Debian's."""
+def _debian_mirror() -> list[str]:
+    """The machine's own mirror if it serves Debian; none leaves debootstrap its default."""
     found = [s.uris for s in real_driver.machine_sources() if SUITE in s.suites.split()]
-    return found[0] if found else DEBIAN_MIRROR
+    return found[:1]
 
 
 def _debian(root: Path) -> None:
     """Debian 12 with its python3."""
-    _run("debootstrap", "--variant=minbase", "--include=python3", SUITE, root, _debian_mirror())
+    _run("debootstrap", "--variant=minbase", "--include=python3", SUITE, root, *_debian_mirror())
     for folder in UNUSED:
         shutil.rmtree(root / folder, ignore_errors=True)
     with (root / "etc/passwd").open("a") as users:

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "report.h"
@@ -82,21 +83,22 @@ attributes(const struct mount *mount)
 
 /*
  * Whether what is behind FD, and not only what once was behind its path, may be mounted: a file
- * that nobody but us or root could change. A ledger is for everyone to write; a mask hides,
- * whatever it is.
+ * that nobody but us or root could change; a ledger is for everyone to write. A mask is the null
+ * device, whoever owns it: crun gives its standard streams to the container's user.
  */
 static bool
 is_trusted(int fd, const char *kind)
 {
     struct stat facts;
-    if (fstat(fd, &facts) != 0 || (facts.st_uid != 0 && facts.st_uid != geteuid())) {
+    if (fstat(fd, &facts) != 0) {
         return false;
     }
     if (strcmp(kind, "mask") == 0) {
-        return S_ISCHR(facts.st_mode);
+        return S_ISCHR(facts.st_mode) && facts.st_rdev == makedev(1, 3);
     }
+    bool own = facts.st_uid == 0 || facts.st_uid == geteuid();
     bool shared = (facts.st_mode & (S_IWGRP | S_IWOTH)) != 0;
-    return S_ISREG(facts.st_mode) && (!shared || strcmp(kind, "rw") == 0);
+    return S_ISREG(facts.st_mode) && own && (!shared || strcmp(kind, "rw") == 0);
 }
 
 /* A detached copy of the host's file at mount->source. */

@@ -350,3 +350,14 @@ def test_rel_1_precreate_refuses_what_it_cannot_tell(world: World) -> None:
 @pytest.mark.parametrize("arguments", [[], ["frobnicate"], ["mount"], ["mount", "1"]])
 def test_a_wrong_command_line_is_refused(arguments: list[str]) -> None:
     assert hook(*arguments).returncode == 1
+
+
+def test_rel_4_only_the_null_device_hides_anything(world: World, namespace: int) -> None:
+    """Whoever owns it: crun gives a standard stream that is /dev/null to the container's user."""
+    null, zero = world.driver / "null", world.driver / "zero"
+    os.mknod(null, 0o020666, os.makedev(1, 3))
+    os.mknod(zero, 0o020666, os.makedev(1, 5))
+    os.chown(null, 300000, 300000)
+    (world.rootfs / "victim").write_text("x")
+    assert "not permitted" in mount(world, namespace, ("mask", str(zero), "/victim"))
+    assert mount(world, namespace, ("mask", str(null), "/victim")) == "done"

@@ -82,7 +82,7 @@ class Registry:
             CgpuError: bad id, or the directory cannot be made; then nothing of it is left.
         """
         directory = f"{self._folder}/{checked_id(name)}"
-        with self._locked():
+        with self._locked(make=True):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
             living = self._reap()
             if any(other.id == name for other in living):
@@ -137,8 +137,8 @@ class Registry:
                 _remove_tree(directory)
         return living
 
-    def _locked(self) -> _Lock:
-        return _Lock(self.state_dir)
+    def _locked(self, *, make: bool = False) -> _Lock:
+        return _Lock(self.state_dir, make=make)
 
 
 class _Lock:
@@ -147,12 +147,13 @@ class _Lock:
     A class, because ``contextlib`` takes 2 ms to import.
     """
 
-    def __init__(self, state_dir: str) -> None:
+    def __init__(self, state_dir: str, *, make: bool) -> None:
         self._state_dir = state_dir
+        self._flags = os.O_CREAT if make else 0  # a share is given back where one was admitted
         self._fd = -1
 
     def __enter__(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        flags = self._flags | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._fd = os.open(f"{self._state_dir}/lock", flags, 0o600)
             flock(self._fd, LOCK_EX)

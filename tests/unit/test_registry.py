@@ -156,6 +156,15 @@ def test_remove_gives_back_and_may_be_repeated(registry: Registry) -> None:
     admit(registry, "next", ask(TOTAL))
 
 
+def test_giving_back_makes_nothing_in_a_directory_that_is_being_removed(
+    registry: Registry,
+) -> None:
+    Path(registry.state_dir, "containers", "abc").mkdir(parents=True)
+    with pytest.raises(CgpuError, match="No such file or directory"):
+        registry.remove("abc")
+    assert [path.name for path in Path(registry.state_dir).iterdir()] == ["containers"]
+
+
 def test_the_next_admission_removes_a_container_whose_owner_died(registry: Registry) -> None:
     """REL-3."""
     with subprocess.Popen(["/bin/sleep", "60"]) as owner:

@@ -10,11 +10,22 @@
  */
 #include "shim.h"
 
+/* What the whole GPU has free; UNKNOWN if the driver does not say. */
+static size_t
+free_memory(size_t unknown)
+{
+    size_t available;
+    size_t total;
+    int mode = cgpu_reclaim_relax();
+    CUresult status = cgpu_real.cuMemGetInfo_v2(&available, &total);
+    cgpu_reclaim_restore(mode);
+    return status == CUDA_SUCCESS ? available : unknown;
+}
+
 CUresult
 cgpu_code_begin(struct cgpu_code *code)
 {
     struct cgpu_target target;
-    size_t total;
     *code = (struct cgpu_code){.gpu = CGPU_NO_GPU};
     CUresult status = cgpu_target_current(&target);
     if (status != CUDA_SUCCESS || target.gpu < 0) {
@@ -24,9 +35,7 @@ cgpu_code_begin(struct cgpu_code *code)
     code->gpu = target.gpu;
     code->owner = target.owner;
     code->used_before = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)target.gpu);
-    if (cgpu_real.cuMemGetInfo_v2(&code->free_before, &total) != CUDA_SUCCESS) {
-        code->free_before = 0; /* so that nothing seems to be taken */
-    }
+    code->free_before = free_memory(0); /* so that nothing seems to be taken if it is not known */
     return CUDA_SUCCESS;
 }
 
@@ -39,14 +48,10 @@ less(uint64_t a, uint64_t b)
 uint64_t
 cgpu_code_end(const struct cgpu_code *code, uint64_t bound)
 {
-    size_t available = SIZE_MAX;
-    size_t total;
     if (code->gpu < 0) {
         return 0;
     }
-    if (cgpu_real.cuMemGetInfo_v2(&available, &total) != CUDA_SUCCESS) {
-        available = SIZE_MAX;
-    }
+    uint64_t available = free_memory(SIZE_MAX);
     uint64_t used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)code->gpu);
     pthread_mutex_unlock(&cgpu_state->kinds.code);
     uint64_t taken = less(less(code->free_before, available), less(used, code->used_before));

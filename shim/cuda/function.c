@@ -59,6 +59,15 @@ charge(CUfunction function, const struct origin *origin, const struct cgpu_code 
     return status;
 }
 
+/* Whatever streams capture: the program did not ask for this call. */
+static void
+load(CUfunction function)
+{
+    int mode = cgpu_reclaim_relax();
+    cgpu_real.cuFuncLoad(function);
+    cgpu_reclaim_restore(mode);
+}
+
 /* FUNCTION was handed out. MEASURING: since before that; else this begins here. */
 static CUresult
 settle(CUfunction function, const struct origin *origin, struct cgpu_code *code, bool measuring)
@@ -68,7 +77,7 @@ settle(CUfunction function, const struct origin *origin, struct cgpu_code *code,
         if (is_seen(function, origin) || cgpu_code_begin(code) != CUDA_SUCCESS) {
             return CUDA_SUCCESS;
         }
-        cgpu_real.cuFuncLoad(function);
+        load(function);
     }
     cgpu_real.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, function);
     uint64_t taken = cgpu_code_end(code, CGPU_CODE_PLAUSIBLE);
@@ -134,7 +143,7 @@ of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
         origin.payer = cgpu_module_library_key((const void *)(uintptr_t)known.extra, code->gpu);
     }
     if (!is_seen(*function, &origin)) {
-        cgpu_real.cuFuncLoad(*function);
+        load(*function);
     }
     return settle(*function, &origin, code, true);
 }

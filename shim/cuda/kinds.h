@@ -121,6 +121,9 @@ void cgpu_reclaim_context_gone(void);
 int cgpu_reclaim_relax(void);
 void cgpu_reclaim_restore(int mode);
 
+/* Trim POOL to what is used, whatever streams capture. */
+void cgpu_pool_trim_idle(CUmemoryPool pool);
+
 /* ---- pool.c ---- */
 
 /* Under the lock of pools. NULL: not seen before; no free entry. */

@@ -76,6 +76,28 @@ note(const struct cgpu_pool *pool)
     }
 }
 
+void
+cgpu_pool_trim_idle(CUmemoryPool pool)
+{
+    int mode = cgpu_reclaim_relax();
+    cgpu_real.cuMemPoolTrimTo(pool, 0);
+    cgpu_reclaim_restore(mode);
+}
+
+/* Destroy a doomed pool that is empty now. */
+static bool
+bury(const struct cgpu_pool *pool)
+{
+    if ((pool->flags & CGPU_POOL_DOOMED) == 0 ||
+        cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT) != 0) {
+        return false;
+    }
+    int mode = cgpu_reclaim_relax();
+    CUresult status = cgpu_real.cuMemPoolDestroy(pool->handle);
+    cgpu_reclaim_restore(mode);
+    return status == CUDA_SUCCESS;
+}
+
 static void
 settle_to(struct cgpu_pool *pool, uint64_t reserved)
 {
@@ -98,9 +120,7 @@ cgpu_pool_measure(struct cgpu_pool *pool)
     if (pool->handle == NULL || (pool->flags & CGPU_POOL_FREE) != 0) {
         return;
     }
-    if ((pool->flags & CGPU_POOL_DOOMED) != 0 &&
-        cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT) == 0 &&
-        cgpu_real.cuMemPoolDestroy(pool->handle) == CUDA_SUCCESS) {
+    if (bury(pool)) {
         forget(pool);
         return;
     }
@@ -195,7 +215,7 @@ doom(struct cgpu_pool *pool)
     pool->flags |= CGPU_POOL_DOOMED;
     pool->threshold = 0;
     cgpu_real.cuMemPoolSetAttribute(pool->handle, CU_POOL_RELEASE_THRESHOLD, &nothing);
-    cgpu_real.cuMemPoolTrimTo(pool->handle, 0);
+    cgpu_pool_trim_idle(pool->handle);
     cgpu_pool_measure(pool);
 }
 

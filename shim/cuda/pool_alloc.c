@@ -103,7 +103,7 @@ static void
 undo(const struct request *request, struct cgpu_pool *pool)
 {
     cgpu_real.cuMemFreeAsync(*request->dptr, request->asked);
-    cgpu_real.cuMemPoolTrimTo(pool->handle, 0);
+    cgpu_pool_trim_idle(pool->handle);
     uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
     if (reserved > pool->charged) {
         cgpu_charge_force(pool->gpu, reserved - pool->charged);
@@ -119,7 +119,7 @@ static CUresult
 follow(struct request *request, struct cgpu_pool *pool, CUresult status)
 {
     if (status == CUDA_SUCCESS && catch_up(pool) != CUDA_SUCCESS) {
-        cgpu_real.cuMemPoolTrimTo(pool->handle, 0);
+        cgpu_pool_trim_idle(pool->handle);
         status = catch_up(pool);
         if (status != CUDA_SUCCESS) {
             request->refused = true;

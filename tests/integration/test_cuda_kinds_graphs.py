@@ -167,3 +167,23 @@ def test_graphs_without_memory_are_launched_as_before(proxied: Proxied) -> None:
         """,
     )
     assert out == ["0 20 0"]
+
+
+def test_accounting_does_not_spoil_a_capture_in_progress(proxied: Proxied) -> None:
+    """MEM-1: functions asked for, allocations refused and figures read while a stream captures."""
+    out = run(
+        proxied,
+        """
+        module = made(cuda.cuModuleLoadData, PTX)
+        other = made(cuda.cuStreamCreate, 1)
+        exec = instantiate(memory_graph(20 * MIB))
+        check(cuda.cuStreamBeginCapture_v2(stream, 0))
+        function = made(cuda.cuModuleGetFunction, module, b"plain")
+        show(alloc_async(left() + MIB, None, other)[0], alloc_async(MIB, None, other)[0])
+        check(cuda.cuGraphLaunch(exec, other))
+        check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, None, None))
+        graph = c_void_p()
+        show(cuda.cuStreamEndCapture(stream, byref(graph)), drift())
+        """,
+    )
+    assert out == ["2 0", "0 0"]

@@ -2,8 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := cgpu_env native/cgpu_native shim/cgpu_shim hook/cgpu_hook cli/cgpu_cli tests/sim/cgpu_sim
-C_SOURCES = $(shell git ls-files 'native/*.[ch]' 'shim/*.[ch]' 'hook/*.[ch]' 'tests/**/*.[ch]' 'bench/*.[ch]')
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
@@ -26,9 +24,10 @@ build: $(VENV)/.ready ## set up .venv and build every binary in place
 demo: build ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
 	$(BIN)/python deploy/demo
 
-lint: build ## ruff, formatting, project rules
+lint: build ## ruff and clang-format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
 
 types: build ## mypy --strict
 	$(BIN)/mypy

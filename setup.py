@@ -32,6 +32,7 @@ if os.environ.get("CGPU_WERROR"):
 # A proxy finds its real library and its state through one absolute directory. The path is padded
 # with "/." so that cgpu-run can write another directory over it (cgpu_shim.relocate).
 BASE = "/dev/cgpu" + "/." * 100
+FOLDERS = ("native", "shim", "hook", "tests/sim")
 GLIBC = f"{MACHINE}-linux-gnu.2.17"
 MUSL = f"{MACHINE}-linux-musl"
 
@@ -87,8 +88,8 @@ def _zig(*arguments: str) -> None:
 
 
 def _headers() -> list[str]:
-    folders = ("native", "shim", "hook", "tests/sim")
-    return [h for f in folders for kind in ("h", "def", "inc") for h in glob(f"{f}/**/*.{kind}", recursive=True)]  # fmt: skip
+    patterns = (f"{folder}/**/*.{kind}" for folder in FOLDERS for kind in ("h", "def", "inc"))
+    return [header for pattern in patterns for header in glob(pattern, recursive=True)]
 
 
 def _out_of_date(binary: Binary, target: Path) -> bool:
@@ -119,7 +120,8 @@ def _needed_stub(binary: Binary, target: Path) -> Path:
     source = folder / "empty.c"
     source.write_text("extern int cgpu_empty;\n")
     stub = folder / f"{target.name}.stub.so"
-    _zig("-target", binary.target, "-shared", "-o", str(stub), str(source), f"-Wl,-soname,{binary.needed}")  # fmt: skip
+    soname = f"-Wl,-soname,{binary.needed}"
+    _zig("-target", binary.target, "-shared", "-o", str(stub), str(source), soname)
     return stub
 
 
@@ -139,11 +141,12 @@ class BuildBinaries(Command):
 
 
 class BuildExt(build_ext):
-    """Extension modules without the interpreter's RUNPATH, which setuptools would leak into them."""
+    """Extension modules without the interpreter's RUNPATH, which setuptools leaks into them."""
 
     def build_extensions(self) -> None:
-        linker = [a for a in self.compiler.linker_so if not a.startswith(("-Wl,-rpath", "-Wl,--rpath"))]
-        self.compiler.linker_so = linker
+        rpath = ("-Wl,-rpath", "-Wl,--rpath")
+        linker = self.compiler.linker_so
+        self.compiler.linker_so = [flag for flag in linker if not flag.startswith(rpath)]
         self.compiler.runtime_library_dirs = []
         super().build_extensions()
 

@@ -13,7 +13,8 @@
 struct origin {
     uint64_t handle; /* module or kernel */
     uint64_t payer;
-    uint32_t kind; /* of the payer: module, library, or the function itself */
+    uint32_t kind;  /* of the payer: module, library, or the function itself */
+    uint64_t bound; /* that loading the code can take at most */
 };
 
 static bool
@@ -80,7 +81,7 @@ settle(CUfunction function, const struct origin *origin, struct cgpu_code *code,
         load(function);
     }
     cgpu_real.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, function);
-    uint64_t taken = cgpu_code_end(code, CGPU_CODE_PLAUSIBLE);
+    uint64_t taken = cgpu_code_end(code, origin->bound);
     return is_seen(function, origin) ? CUDA_SUCCESS : charge(function, origin, code, taken, local);
 }
 
@@ -97,7 +98,12 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
 {
     struct cgpu_code code;
     uint64_t handle = (uint64_t)(uintptr_t)module;
-    struct origin origin = {.handle = handle, .payer = handle, .kind = CGPU_KIND_MODULE};
+    struct origin origin = {
+        .handle = handle,
+        .payer = handle,
+        .kind = CGPU_KIND_MODULE,
+        .bound = CGPU_CODE_PLAUSIBLE,
+    };
     bool measuring = must_measure(&code);
     CUresult status = real(function, module, name);
     if (status == CUDA_SUCCESS) {
@@ -132,7 +138,11 @@ of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
           struct cgpu_code *code)
 {
     struct cgpu_holding known;
-    struct origin origin = {.handle = (uint64_t)(uintptr_t)kernel, .kind = CGPU_KIND_FUNCTION};
+    struct origin origin = {
+        .handle = (uint64_t)(uintptr_t)kernel,
+        .kind = CGPU_KIND_FUNCTION,
+        .bound = CGPU_CODE_PLAUSIBLE,
+    };
     CUresult status = real(function, kernel);
     if (status != CUDA_SUCCESS) {
         (void)cgpu_code_end(code, 0);
@@ -140,7 +150,9 @@ of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
     }
     if (cgpu_charge_find(CGPU_KIND_KERNEL, origin.handle, &known)) {
         origin.kind = CGPU_KIND_LIBRARY;
-        origin.payer = cgpu_module_library_key((const void *)(uintptr_t)known.extra, code->gpu);
+        const void *library = (const void *)(uintptr_t)known.extra;
+        origin.payer = cgpu_module_library_key(library, code->gpu);
+        origin.bound = cgpu_module_library_bound(library);
     }
     if (!is_seen(*function, &origin)) {
         load(*function);
@@ -162,7 +174,7 @@ cgpu_function_load(CUresult (*real)(CUfunction), CUfunction function)
 {
     struct cgpu_code code;
     struct cgpu_holding holding;
-    struct origin origin = {.kind = CGPU_KIND_FUNCTION};
+    struct origin origin = {.kind = CGPU_KIND_FUNCTION, .bound = CGPU_CODE_PLAUSIBLE};
     if (cgpu_charge_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) ||
         cgpu_code_begin(&code) != CUDA_SUCCESS) {
         return real(function);

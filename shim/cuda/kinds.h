@@ -230,6 +230,9 @@ CUresult cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, ui
 /* Key of what LIBRARY has charged on GPU. */
 uint64_t cgpu_module_library_key(const void *library, int32_t gpu);
 
+/* Bytes that loading LIBRARY into a context may take at most. */
+uint64_t cgpu_module_library_bound(const void *library);
+
 /* ---- image.c ---- */
 
 struct cgpu_image {

@@ -163,7 +163,48 @@ cgpu_module_library_key(const void *library, int32_t gpu)
     return (uint64_t)(uintptr_t)library << 6 | (uint64_t)gpu;
 }
 
-/* Without a current context nothing is loaded yet. */
+uint64_t
+cgpu_module_library_bound(const void *library)
+{
+    struct cgpu_holding holding;
+    uint64_t handle = (uint64_t)(uintptr_t)library;
+    return cgpu_charge_find(CGPU_KIND_LIBRARY_BOUND, handle, &holding) ? holding.extra
+                                                                       : CGPU_CODE_PLAUSIBLE;
+}
+
+/* A library cannot be loaded again to see whether the figure comes out twice. */
+static uint64_t
+bound_of_library(const struct cgpu_image *image)
+{
+    return image->bounded ? bound_of(image) : CGPU_CODE_PLAUSIBLE + image->bytes * 8;
+}
+
+static void
+note_bound(const struct load *load)
+{
+    uint64_t handle = (uint64_t)(uintptr_t)*load->out;
+    struct cgpu_holding holding = {
+        .handle = handle,
+        .owner = handle,
+        .extra = bound_of_library(&load->scan),
+        .kind = CGPU_KIND_LIBRARY_BOUND,
+    };
+    if (cgpu_state_is_attached()) {
+        (void)cgpu_charge_hold(&holding); /* without it the usual bound applies */
+    }
+}
+
+/* Run LOAD without a current context, where nothing is loaded yet. */
+static CUresult
+load_nowhere(const struct load *load)
+{
+    CUresult status = load->run(load);
+    if (status == CUDA_SUCCESS) {
+        note_bound(load);
+    }
+    return status;
+}
+
 static CUresult
 load_library(const struct load *load)
 {
@@ -173,14 +214,14 @@ load_library(const struct load *load)
     }
     CUresult status = cgpu_code_begin(&code);
     if (status != CUDA_SUCCESS) {
-        return status == CUDA_ERROR_INVALID_CONTEXT ? load->run(load) : status;
+        return status == CUDA_ERROR_INVALID_CONTEXT ? load_nowhere(load) : status;
     }
     status = load->run(load);
-    uint64_t taken =
-        cgpu_code_end(&code, load->scan.bounded ? bound_of(&load->scan) : CGPU_CODE_PLAUSIBLE);
+    uint64_t taken = cgpu_code_end(&code, bound_of_library(&load->scan));
     if (status != CUDA_SUCCESS) {
         return status;
     }
+    note_bound(load);
     status = cgpu_code_charge(&code, CGPU_KIND_LIBRARY,
                               cgpu_module_library_key(*load->out, code.gpu), taken);
     if (status != CUDA_SUCCESS) {
@@ -276,7 +317,7 @@ cgpu_module_of_library(CUresult (*real)(CUmodule *, CUlibrary), CUmodule *module
         return status;
     }
     status = real(module, library);
-    uint64_t taken = cgpu_code_end(&code, CGPU_CODE_PLAUSIBLE);
+    uint64_t taken = cgpu_code_end(&code, cgpu_module_library_bound(library));
     if (status != CUDA_SUCCESS) {
         return status;
     }
@@ -339,7 +380,7 @@ cgpu_module_get_library_global(CUresult (*real)(CUdeviceptr *, size_t *, CUlibra
         return status;
     }
     status = real(dptr == NULL && bytes == NULL ? NULL : &address, bytes, library, name);
-    uint64_t taken = cgpu_code_end(&code, CGPU_CODE_PLAUSIBLE);
+    uint64_t taken = cgpu_code_end(&code, cgpu_module_library_bound(library));
     CUresult kept = cgpu_code_charge_loaded(&code, CGPU_KIND_LIBRARY,
                                             cgpu_module_library_key(library, code.gpu), taken);
     if (status != CUDA_SUCCESS || kept != CUDA_SUCCESS) {

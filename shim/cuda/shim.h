@@ -59,7 +59,8 @@ enum cgpu_kind {
     CGPU_KIND_MODULE,        /* extra: unused */
     CGPU_KIND_LIBRARY,       /* handle: see module.c */
     CGPU_KIND_FUNCTION,      /* handle: function seen, extra: its module or kernel */
-    CGPU_KIND_KERNEL         /* owner, extra: its library */
+    CGPU_KIND_KERNEL,        /* owner, extra: its library */
+    CGPU_KIND_LIBRARY_BOUND  /* handle, owner: library, extra: bytes that using it may take */
 };
 
 /* hooks.h generates: struct cgpu_real and the exports from hooks.def. */

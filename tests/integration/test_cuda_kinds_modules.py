@@ -7,7 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import PROGRAMS, ROOT
+from cuda_base import MIB, PROGRAMS, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -132,6 +132,27 @@ def test_mem_1_a_library_is_charged_where_it_is_used_until_it_is_unloaded(proxie
         """,
     )
     assert out == ["0", "2 0", "2 0", "0 0"] * 3
+
+
+def test_mem_1_large_variables_of_a_library_are_charged_when_it_is_used(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    """MEM-1: a cubin tells how much that can be, so that no other bound hides them."""
+    size = 300 * MIB
+    image = cubin(managed=False).replace(struct.pack("<Q", 4000), struct.pack("<Q", size))
+    (tmp_path / "large").write_bytes(image)
+    out = run(
+        proxied,
+        """
+        library = load_library(open(sys.argv[1], "rb").read())
+        made(cuda.cuLibraryGetModule, library)
+        show((used() - base) // MIB, drift())
+        check(cuda.cuLibraryUnload(library))
+        show(used() - base, drift())
+        """,
+        str(tmp_path / "large"),
+    )
+    assert out == ["302 0", "0 0"]
 
 
 def test_mem_1_another_container_that_allocates_meanwhile_is_not_charged_here(

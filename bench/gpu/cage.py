@@ -1,0 +1,167 @@
+"""What caps a child: cgpu-run, or a container of runc on an overlay of this machine's root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNTIME = ROOT / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
+
+
+class Share(NamedTuple):
+    """What a child gets, of which GPU, and where cgpu keeps its state."""
+
+    part: int
+    whole: int
+    index: int
+    uuid: str
+    state: Path
+    driver_dir: str | None
+    python: str
+
+
+class Cage(Protocol):
+    """Turns a command into one that runs capped."""
+
+    name: str
+
+    def obstacle(self) -> str:
+        """Why it cannot be used here; empty if it can."""
+
+    def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
+        """``command`` with its cap."""
+
+
+class CgpuRun:
+    """``cgpu-run``."""
+
+    name = "cgpu-run"
+
+    def __init__(self, share: Share) -> None:
+        self.share = share
+
+    def obstacle(self) -> str:
+        """It takes the Python binding of the ledger."""
+        words = [sys.executable, "-c", "import cgpu_native"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return f"no cgpu_native: {done.stderr.strip()[-200:]}" if done.returncode else ""
+
+    def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
+        """The environment is inherited."""
+        del environment
+        share = self.share
+        words = [sys.executable, "-m", "cgpu_cli.run", "--mem", f"{share.part}/{share.whole}"]
+        words += ["--gpus", str(share.index), "--state-dir", str(share.state)]
+        if share.driver_dir:
+            words += ["--driver-dir", share.driver_dir]
+        return [*words, "--", *command]
+
+
+class Runc:
+    """``cgpu-runtime`` with runc: a container with this machine's files, and its own ``/dev``."""
+
+    name = "runc"
+
+    def __init__(self, share: Share, folder: Path) -> None:
+        self.share, self.folder = share, folder
+
+    def obstacle(self) -> str:
+        """It takes root, runc and unshare."""
+        if os.geteuid() != 0:
+            return "not root"
+        missing = [name for name in ("runc", "unshare", "mount") if shutil.which(name) is None]
+        if missing:
+            return f"no {missing[0]}"
+        words = self._command(["true"], {"PATH": os.defpath}, ["runc"])
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return f"runc without cgpu fails: {done.stderr.strip()[-200:]}" if done.returncode else ""
+
+    def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
+        """A new container each time."""
+        runtime = [str(RUNTIME), f"--cgpu-runtime={shutil.which('runc')}"]
+        runtime.append(f"--cgpu-state-dir={self.share.state}")
+        if self.share.driver_dir:
+            runtime.append(f"--cgpu-driver-dir={self.share.driver_dir}")
+        return self._command(command, self._environment(environment), runtime)
+
+    def _command(
+        self, command: list[str], environment: Mapping[str, str], runtime: list[str]
+    ) -> list[str]:
+        """Write a bundle, whose root filesystem is mounted in a namespace of its own."""
+        identity = f"cgpu-check-{uuid.uuid4().hex[:12]}"
+        base = self.folder / identity
+        bundle, scratch = base / "bundle", base / "scratch"
+        bundle.mkdir(parents=True)
+        scratch.mkdir()
+        configuration = self._configuration(command, environment, scratch / "root")
+        (bundle / "config.json").write_text(json.dumps(configuration))
+        runc = ["--root", str(base / "runc"), "run", "--bundle", str(bundle), identity]
+        where = shlex.quote(str(scratch))
+        script = (
+            f"mount -t tmpfs tmpfs {where} && cd {where} && mkdir upper work root &&"
+            f" mount -t overlay -o lowerdir=/,upperdir=upper,workdir=work overlay root &&"
+            f" exec {shlex.join([*runtime, *runc])}"
+        )
+        return ["unshare", "-m", "sh", "-c", script]
+
+    def _environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+        share = self.share
+        kept = {k: v for k, v in environment.items() if k != "LD_LIBRARY_PATH"}
+        return kept | {
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(share.part),
+            "ALIYUN_COM_GPU_MEM_DEV": str(share.whole),
+            "NVIDIA_VISIBLE_DEVICES": share.uuid,
+        }
+
+    def _configuration(
+        self, command: list[str], environment: Mapping[str, str], root: Path
+    ) -> dict[str, Any]:
+        """No namespace of pids, so that NVML and the container speak of the same ones."""
+        seen = {
+            ROOT,
+            Path(sys.prefix),
+            Path(sys.base_prefix),
+            Path(self.share.python).parent.parent,
+        }
+        folders = sorted(
+            path for path in seen if not path.is_relative_to("/usr") and path != Path("/")
+        )
+        options = ["nosuid", "mode=755"]
+        mounts: list[dict[str, Any]] = [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": options},
+            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"},  # noqa: S108
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},  # noqa: S108
+        ]
+        mounts += [
+            {"destination": str(p), "type": "bind", "source": str(p), "options": ["rbind", "ro"]}
+            for p in folders
+        ]
+        words = [f"{name}={value}" for name, value in environment.items()]
+        none: dict[str, list[str]] = {k: [] for k in ("bounding", "effective", "permitted")}
+        return {
+            "ociVersion": "1.0.2",
+            "process": {
+                "user": {"uid": 0, "gid": 0},
+                "args": command,
+                "env": words,
+                "cwd": "/",
+                "capabilities": none,
+            },
+            "root": {"path": str(root)},
+            "hostname": "cgpu-check",
+            "mounts": mounts,
+            "linux": {
+                "namespaces": [{"type": kind} for kind in ("ipc", "uts", "mount")],
+                "resources": {"devices": [{"allow": False, "access": "rwm"}]},
+            },
+        }

@@ -1,0 +1,100 @@
+"""What cgpu adds on the real driver: child processes with and without it, in turns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.check import NotRunError, heard
+from bench.gpu.limits_training import PROGRAM
+from bench.gpu.world import World
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parent / "_build"
+ROUNDS, TRAININGS = 7, 3
+CALLS = {
+    "launch": "cuLaunchKernel",
+    "pair_4_kib": "cuMemAlloc + cuMemFree of 4 KiB",
+    "pair_4_mib": "cuMemAlloc + cuMemFree of 4 MiB",
+    "mem_get_info": "cuMemGetInfo",
+}
+
+
+def _compile() -> Path:
+    """The program that times calls, by the first compiler that is here."""
+    zig = [sys.executable, "-m", "ziglang", "cc"]
+    compilers = [[path] for name in ("gcc", "cc", "clang") if (path := shutil.which(name))]
+    BUILD.mkdir(exist_ok=True)
+    program, said = BUILD / "gpu-calls", ""
+    for compiler in [*compilers, zig]:
+        words = [*compiler, "-std=gnu11", "-O2", str(HERE / "calls.c"), "-o", str(program), "-ldl"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return program
+        said = done.stderr.strip()[-200:]
+    raise NotRunError(f"no C compiler: {said}")
+
+
+def _samples(world: World, command: list[str], rounds: int) -> dict[bool, list[dict[str, Any]]]:
+    """What ``command`` prints, plain (False) and capped (True), one of each per round."""
+    world.needs_capping()
+    samples: dict[bool, list[dict[str, Any]]] = {False: [], True: []}
+    for _ in range(rounds):
+        for capped, found in samples.items():
+            done = world.run(command, capped=capped)
+            if done.code != 0:
+                raise NotRunError(f"{command[0]} failed: {done.log.strip()[-300:]}")
+            found.append(_figures(done.out))
+    return samples
+
+
+def _figures(out: str) -> dict[str, Any]:
+    last: dict[str, Any] = {}
+    for line in out.splitlines():
+        last = heard(line) or (json.loads(line) if line.startswith('{"launch"') else last)
+    return last
+
+
+def _row(plain: list[float], capped: list[float], unit: str) -> dict[str, Any]:
+    """Medians over the rounds, and all rounds, so that their spread can be judged."""
+    without, with_cgpu = statistics.median(plain), statistics.median(capped)
+    ratio = with_cgpu / without if without else 0.0
+    return {
+        "plain": f"{without:.4g} {unit}",
+        "capped": f"{with_cgpu:.4g} {unit}",
+        "result": f"{with_cgpu - without:+.4g} {unit}, x {ratio:.3f}",
+        "rounds_plain": plain,
+        "rounds_capped": capped,
+    }
+
+
+def _calls(world: World) -> dict[str, Any]:
+    samples = _samples(world, [str(_compile())], ROUNDS)
+    return {
+        title: _row([s[key] for s in samples[False]], [s[key] for s in samples[True]], "ns")
+        for key, title in CALLS.items()
+    }
+
+
+def _training(world: World) -> dict[str, Any]:
+    if world.simulated or not world.torch:
+        raise NotRunError("no torch" if not world.simulated else "the simulated driver runs none")
+    samples = _samples(world, [world.python, "-c", PROGRAM], TRAININGS)
+    times = [[s["step_ms"] for s in samples[capped]] for capped in (False, True)]
+    return {"PyTorch training step": _row(times[0], times[1], "ms")}
+
+
+def measure(world: World) -> dict[str, Any]:
+    """Name -> plain, capped and result; or not_run with the reason."""
+    rows: dict[str, Any] = {}
+    for name, part in (("driver calls", _calls), ("PyTorch training step", _training)):
+        try:
+            rows |= part(world)
+        except NotRunError as error:
+            rows[name] = {"not_run": str(error)}
+    return rows

@@ -23,10 +23,18 @@ from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
 MACHINE = os.environ.get("CGPU_BUILD_MACHINE", platform.machine())
-WARNINGS = (
-    "-Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith "
-    "-Wwrite-strings -Wvla -Wconversion -Wno-sign-conversion"
-).split()
+WARNINGS = [
+    "-Wall",
+    "-Wextra",
+    "-Wshadow",
+    "-Wstrict-prototypes",
+    "-Wmissing-prototypes",
+    "-Wpointer-arith",
+    "-Wwrite-strings",
+    "-Wvla",
+    "-Wconversion",
+    "-Wno-sign-conversion",
+]
 CFLAGS = ["-std=gnu11", "-O2", "-g", "-fno-sanitize=all", "-iquote", "native", *WARNINGS]
 if os.environ.get("CGPU_WERROR"):
     CFLAGS.append("-Werror")

@@ -53,8 +53,8 @@ class Enclosure:
         self, *argv: str | Path, check: bool = True, timeout: float = 120, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run ``argv`` inside; both outputs are captured, and shown when a checked run fails."""
-        if "input" not in options:
-            options.setdefault("stdin", subprocess.DEVNULL)
+        if "stdin" not in options:
+            options.setdefault("input", "")  # a pipe: crun gives its stdin to the container's user
         done = subprocess.run(
             self.command(*argv),
             capture_output=True,

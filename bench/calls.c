@@ -10,7 +10,14 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { ROUNDS = 41, CALLS = 100000, PAIRS = 20000, MAX_LIVE = 10000, THREADS = 2 };
+enum {
+    ROUNDS = 41,
+    CALLS = 100000,
+    PAIRS = 20000,
+    MAX_LIVE = 10000,
+    THREAD_PAIRS = 400000,
+    MAX_THREADS = 2
+};
 
 struct driver {
     int (*init)(unsigned int);
@@ -141,23 +148,35 @@ pair_10000(const struct driver *driver)
 static void *
 pair_thread(void *driver)
 {
-    pairs(driver, PAIRS * 4);
+    pairs(driver, THREAD_PAIRS);
     return NULL;
 }
 
-/* Nanoseconds per pair over all threads: smaller is more pairs a second. */
+/* Nanoseconds of wall time per pair over all threads: smaller is more pairs a second. */
 static double
-pair_threads(const struct driver *driver)
+pairs_in_threads(const struct driver *driver, int count)
 {
-    pthread_t threads[THREADS];
+    pthread_t threads[MAX_THREADS];
     double start = now_ns();
-    for (int i = 0; i < THREADS; i++) {
+    for (int i = 0; i < count; i++) {
         pthread_create(&threads[i], NULL, pair_thread, (void *)driver);
     }
-    for (int i = 0; i < THREADS; i++) {
+    for (int i = 0; i < count; i++) {
         pthread_join(threads[i], NULL);
     }
-    return (now_ns() - start) / (PAIRS * 4.0 * THREADS);
+    return (now_ns() - start) / ((double)THREAD_PAIRS * count);
+}
+
+static double
+pair_1_thread(const struct driver *driver)
+{
+    return pairs_in_threads(driver, 1);
+}
+
+static double
+pair_2_threads(const struct driver *driver)
+{
+    return pairs_in_threads(driver, MAX_THREADS);
 }
 
 static int
@@ -195,7 +214,8 @@ main(int argc, char **argv)
         {"pair_live_0", pair_0},
         {"pair_live_1000", pair_1000},
         {"pair_live_10000", pair_10000},
-        {"pair_2_threads", pair_threads},
+        {"pair_1_thread", pair_1_thread},
+        {"pair_2_threads", pair_2_threads},
     };
     if (argc != 3) {
         fail("usage: calls LIBCUDA_PLAIN LIBCUDA_PROXIED");

@@ -79,6 +79,13 @@ def main() -> int:
     """Run the command."""
     options = _arguments().parse_args()
     world = _world(options)
+    try:
+        return _check(world, options)
+    finally:
+        world.close()
+
+
+def _check(world: World, options: argparse.Namespace) -> int:
     parts = options.part or list(PARTS)
     facts = report.machine(world)
     print(f"{facts['gpu']}, driver {facts['driver']}, kernel {facts['kernel']}", flush=True)

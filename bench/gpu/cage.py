@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
+_SOURCES = ("", "native", "shim", "hook", "cli", "tests/sim")
+PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in _SOURCES)
 RUNTIME = ROOT / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
+_PREFIX = "cgpu-check-container-"
 
 
 class Share(NamedTuple):
@@ -40,6 +43,9 @@ class Cage(Protocol):
     def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
         """``command`` with its cap."""
 
+    def clean(self) -> None:
+        """Remove what killed children left."""
+
 
 class CgpuRun:
     """``cgpu-run``."""
@@ -52,7 +58,8 @@ class CgpuRun:
     def obstacle(self) -> str:
         """It takes the Python binding of the ledger."""
         words = [sys.executable, "-c", "import cgpu_native"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
         return f"no cgpu_native: {done.stderr.strip()[-200:]}" if done.returncode else ""
 
     def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
@@ -64,6 +71,9 @@ class CgpuRun:
         if share.driver_dir:
             words += ["--driver-dir", share.driver_dir]
         return [*words, "--", *command]
+
+    def clean(self) -> None:
+        """Nothing: sessions end with their programs."""
 
 
 class Runc:
@@ -97,7 +107,7 @@ class Runc:
         self, command: list[str], environment: Mapping[str, str], runtime: list[str]
     ) -> list[str]:
         """Write a bundle, whose root filesystem is mounted in a namespace of its own."""
-        identity = f"cgpu-check-{uuid.uuid4().hex[:12]}"
+        identity = f"{_PREFIX}{uuid.uuid4().hex[:12]}"
         base = self.folder / identity
         bundle, scratch = base / "bundle", base / "scratch"
         bundle.mkdir(parents=True)
@@ -112,6 +122,12 @@ class Runc:
             f" exec {shlex.join([*runtime, *runc])}"
         )
         return ["unshare", "-m", "sh", "-c", script]
+
+    def clean(self) -> None:
+        """Of a container whose runc was killed the control groups stay."""
+        for base in self.folder.glob(f"{_PREFIX}*"):
+            words = ["runc", "--root", str(base / "runc"), "delete", "--force", base.name]
+            subprocess.run(words, capture_output=True, check=False)
 
     def _environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         share = self.share
@@ -139,8 +155,8 @@ class Runc:
         mounts: list[dict[str, Any]] = [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": options},
-            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"},  # noqa: S108
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},  # noqa: S108
+            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
         ]
         mounts += [
             {"destination": str(p), "type": "bind", "source": str(p), "options": ["rbind", "ro"]}

@@ -29,7 +29,7 @@ def _reserved(driver: Driver, pool: c_void_p) -> int:
 
 
 def _through_pool(driver: Driver, pool: c_void_p, size: int) -> tuple[int, int]:
-    """What is reserved while ``size`` bytes are allocated, and after they were freed and waited for."""
+    """Bytes reserved while ``size`` bytes are allocated, and after they were freed."""
     address = c_uint64()
     driver.call("cuMemAllocFromPoolAsync", byref(address), c_size_t(size), pool, None)
     driver.call("cuStreamSynchronize", None)
@@ -41,8 +41,9 @@ def _through_pool(driver: Driver, pool: c_void_p, size: int) -> tuple[int, int]:
 
 @check("facts")
 def a_pool_keeps_what_its_threshold_says() -> Finding:
-    """A pool takes memory by what it reserves: with threshold 0 synchronisation gives it back, with
-    the maximum it is kept until the pool is trimmed.
+    """A pool takes what it reserves, and keeps at synchronisation what its threshold says.
+
+    With threshold 0 all of it goes back, with the highest it stays until the pool is trimmed.
     """
     driver = Driver()
     driver.start()
@@ -86,8 +87,9 @@ def an_allocation_in_a_capture_takes_nothing() -> Finding:
 
 @check("facts")
 def graph_memory_comes_at_upload_and_goes_at_trim() -> Finding:
-    """Memory of a graph is reserved when it is uploaded or launched, not when it is instantiated,
-    stays when the graph is destroyed, and goes when the device is trimmed.
+    """Memory of a graph is reserved when it is uploaded or launched, not when it is instantiated.
+
+    It stays when the graph is destroyed, and goes when the device is trimmed.
     """
     driver = Driver()
     driver.needs("cuGraphAddMemAllocNode", "cuGraphInstantiateWithFlags")
@@ -119,7 +121,7 @@ def graph_memory_comes_at_upload_and_goes_at_trim() -> Finding:
 
 @check("facts")
 def physical_memory_lives_as_long_as_its_exported_descriptor() -> Finding:
-    """Physical memory is taken until the last of handle, mapping and exported descriptor is gone."""
+    """Physical memory lives until the last of handle, mapping and exported descriptor is gone."""
     driver = Driver()
     driver.start()
     handle, fd = c_uint64(), c_int()
@@ -164,12 +166,13 @@ def a_green_context_keeps_the_primary_one_and_costs_nothing() -> Finding:
 
 IMPORTER = """
 import sys
-from ctypes import byref, c_uint, c_uint64, create_string_buffer
+from ctypes import c_uint, c_uint64
 from bench.gpu.driver import Driver, IpcHandle
 driver = Driver()
 driver.start()
 before = driver.used()
-driver.made("cuIpcOpenMemHandle_v2", IpcHandle(bytes.fromhex(sys.argv[1])), c_uint(1), kind=c_uint64)
+handle = IpcHandle(bytes.fromhex(sys.argv[1]))
+driver.made("cuIpcOpenMemHandle_v2", handle, c_uint(1), kind=c_uint64)
 print(driver.used() - before)
 """
 

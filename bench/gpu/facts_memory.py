@@ -92,8 +92,9 @@ def _context_cost(driver: Driver, nvml: Nvml, number: int) -> dict[str, Any]:
 
 @check("facts")
 def a_context_costs_about_100_to_620_mib() -> Finding:
-    """A context costs 107-616 MiB, by GPU model (the simulated ones 105 MiB). Measured on each GPU
-    by the GPU's use and, where NVML lists this process, by its figure.
+    """A context costs 107-616 MiB, by GPU model (the simulated ones 105 MiB).
+
+    Measured on each GPU by the GPU's use and, where NVML lists this process, by its figure.
     """
     driver = Driver()
     driver.init()
@@ -123,8 +124,9 @@ def a_primary_context_is_inactive_after_reset() -> Finding:
 
 @check("facts")
 def a_deferred_array_takes_no_memory_and_tells_the_size() -> Finding:
-    """An array with deferred mapping takes no memory, and cuArrayGetMemoryRequirements says of it
-    what an ordinary array of the same form takes.
+    """An array with deferred mapping takes no memory and tells what an ordinary one takes.
+
+    It tells by cuArrayGetMemoryRequirements; the ordinary array has the same form.
     """
     driver = Driver()
     driver.needs("cuArrayGetMemoryRequirements")
@@ -165,8 +167,9 @@ def small_allocations_share_2_mib_and_large_ones_round_up() -> Finding:
 
 @check("facts")
 def a_modules_memory_is_taken_when_its_function_is_loaded() -> Finding:
-    """A module's code and variables are taken when it is loaded, or at the latest by cuFuncLoad:
-    the launch after that takes nothing more.
+    """A module's code and variables are taken by cuFuncLoad at the latest.
+
+    The launch after that takes nothing more.
     """
     driver = Driver()
     driver.start()
@@ -192,8 +195,9 @@ def a_modules_memory_is_taken_when_its_function_is_loaded() -> Finding:
 
 @check("facts")
 def local_memory_follows_the_formula() -> Finding:
-    """A launch makes the context's one local memory buffer grow to (local bytes + 512) x max
-    threads per SM x SMs, within 10 %, unless it is large enough already.
+    """The local memory buffer grows to (local bytes + 512) x max threads per SM x SMs.
+
+    Within 10 %, at the launch that needs it, once for the context.
     """
     driver = Driver()
     driver.start()
@@ -222,8 +226,9 @@ def local_memory_follows_the_formula() -> Finding:
 
 @check("facts")
 def nvml_lists_this_process_by_its_pid() -> Finding:
-    """NVML lists a process under its host pid, with its bytes; v1 `used` is v2 `used` + `reserved`;
-    its total differs from cuDeviceTotalMem by some MiB at most.
+    """NVML lists a process under its host pid, with its bytes.
+
+    And v1 `used` is v2 `used` + `reserved`. How far its total is from cuDeviceTotalMem is shown.
     """
     driver = Driver()
     driver.start()

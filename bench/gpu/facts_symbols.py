@@ -88,8 +88,9 @@ def every_looked_up_address_is_an_export() -> Finding:
 
 @check("facts")
 def look_ups_take_base_names_only() -> Finding:
-    """cuGetProcAddress finds cuMemAlloc, giving cuMemAlloc_v2, and neither cuMemAlloc_v2 nor
-    cuLaunchKernel_ptsz.
+    """cuGetProcAddress takes base names only.
+
+    It finds cuMemAlloc, giving cuMemAlloc_v2, and neither cuMemAlloc_v2 nor cuLaunchKernel_ptsz.
     """
     driver = Driver()
     driver.init()
@@ -119,8 +120,9 @@ def flag_2_gives_the_per_thread_stream_variant() -> Finding:
 
 @check("facts")
 def a_version_too_old_is_no_error() -> Finding:
-    """cuGetProcAddress of a symbol newer than the version asked gives 0, NULL and status 2; of an
-    unknown symbol NULL and status 1.
+    """cuGetProcAddress of a symbol newer than the version asked gives 0, NULL and status 2.
+
+    Of an unknown symbol it gives NULL and status 1.
     """
     driver = Driver()
     driver.init()
@@ -159,7 +161,7 @@ def _private_table(nvml: Nvml) -> tuple[Any, int]:
     return table, int(table[0]) // 8
 
 
-def _private_pids(nvml: Nvml, slot: int, gpu: c_void_p) -> list[int]:
+def _private_pids(slot: int, gpu: c_void_p) -> list[int]:
     count, entries = ctypes.c_uint(512), ctypes.create_string_buffer(512 * _ENTRY)
     function = ctypes.CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p)(slot)
     status = function(gpu, ctypes.addressof(count), ctypes.addressof(entries))
@@ -170,8 +172,9 @@ def _private_pids(nvml: Nvml, slot: int, gpu: c_void_p) -> list[int]:
 
 @check("facts")
 def nvmls_private_lists_are_slots_213_to_215() -> Finding:
-    """Slot 0 of nvidia-smi's private NVML table is its size; 213 to 215 list the processes. (The
-    slots are called on drivers 535 and 550 only: elsewhere they might do something else.)
+    """Slots 213 to 215 of nvidia-smi's private NVML table list the processes, slot 0 is its size.
+
+    The slots are called on drivers 535 and 550 only: elsewhere they might do something else.
     """
     driver = Driver()
     driver.start()
@@ -186,7 +189,7 @@ def nvmls_private_lists_are_slots_213_to_215() -> Finding:
             f"driver {version} has {slots} slots, which were not called; the check"
             " nvidia_smi_shows_the_share_and_no_stranger covers it through nvidia-smi"
         )
-    lists = {slot: _private_pids(nvml, int(table[slot]), gpu) for slot in _SLOTS}
+    lists = {slot: _private_pids(int(table[slot]), gpu) for slot in _SLOTS}
     public = sorted(nvml.processes(gpu))
     measured |= {"private": lists, "public": public, "ordinal": ordinal()}
     return Finding(sorted(lists[213]) == public and bool(public), measured)

@@ -27,8 +27,9 @@ NO_COMPATIBLE_DEVICE = 103
 
 @check("limits", CAPPED)
 def every_way_to_ask_shows_the_same_total() -> Finding:
-    """cuMemGetInfo, cuDeviceTotalMem and both versions of NVML's memory info show the same total,
-    and the context as used.
+    """cuMemGetInfo, cuDeviceTotalMem and both versions of NVML's memory info agree.
+
+    The total is the share of what NVML says outside; what is used is the same for all.
     """
     driver = Driver()
     driver.start()
@@ -58,8 +59,9 @@ def _fill(driver: Driver) -> tuple[list[int], int]:
 
 @check("limits", CAPPED)
 def the_cap_is_reached_and_not_crossed() -> Finding:
-    """A program gets its cap up to the last 2 MiB and not a byte more, the driver agreeing; then it
-    is refused with error 2, nothing is left of the refusal, and freed memory can be had again.
+    """A program gets its cap up to the last 2 MiB and not a byte more, the driver agreeing.
+
+    Then it is refused with error 2, nothing is left of that, and freed memory can be had again.
     """
     driver = Driver()
     driver.start()
@@ -153,8 +155,9 @@ KINDS: dict[str, Callable[[Driver], None]] = {
 
 @check("limits", CAPPED)
 def each_kind_of_memory_is_charged_what_the_driver_takes() -> Finding:
-    """For each kind of memory the ledger grows by what NVML says the process grew by, within 1 % or
-    2 MiB.
+    """For each kind of memory the ledger grows as NVML's figure for the process does.
+
+    Within 1 % or 2 MiB, for a context and for each kind by itself.
     """
     driver = Driver()
     driver.start()
@@ -183,7 +186,7 @@ def _runtimes() -> list[Path]:
 
 @check("limits", CAPPED, simulated=False)
 def the_cuda_runtime_accepts_the_driver() -> Finding:
-    """libcudart, which compares what the driver says of itself, starts and allocates: no error 103."""
+    """libcudart, which checks what the driver says of itself, starts: no error 103."""
     for path in _runtimes():
         runtime = ctypes.CDLL(str(path))
         count, address = c_int(), ctypes.c_void_p()

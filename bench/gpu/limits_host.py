@@ -40,8 +40,9 @@ def holder(world: World, *, capped: bool) -> subprocess.Popen[str]:
 
 @check("limits", HOST)
 def nvidia_smi_shows_the_share_and_no_stranger(world: World) -> Finding:
-    """nvidia-smi under the cap shows the cap (cut or rounded to MiB) as total, and no process of
-    others while one holds memory on the GPU.
+    """nvidia-smi under the cap shows the cap as total, and no process of others.
+
+    In whole MiB, cut or rounded, while a stranger holds memory on the GPU.
     """
     program = shutil.which("nvidia-smi")
     if program is None:

@@ -50,8 +50,9 @@ def _out_of_memory() -> Finding:
 
 @check("limits", CAPPED, torch=True)
 def pytorch_says_out_of_memory_at_the_cap() -> Finding:
-    """At the cap PyTorch's caching allocator raises torch.cuda.OutOfMemoryError with PyTorch's own
-    text, and goes on to work.
+    """At the cap PyTorch's caching allocator raises torch.cuda.OutOfMemoryError.
+
+    With PyTorch's own text; it goes on to work.
     """
     return _out_of_memory()
 
@@ -90,7 +91,7 @@ def pytorch_graphs_replay() -> Finding:
     return Finding(sums == [3.0, 5.0], {"means": sums})
 
 
-def _difference(torch: Any, one: Any, other: Any) -> float:
+def _difference(one: Any, other: Any) -> float:
     return float((one.cpu().double() - other.double()).abs().max() / other.double().abs().max())
 
 
@@ -100,8 +101,8 @@ def cublas_multiplies() -> Finding:
     torch = _torch()
     torch.manual_seed(1)
     one, other = torch.randn(512, 512), torch.randn(512, 512)
-    full = _difference(torch, one.to(GPU) @ other.to(GPU), one @ other)
-    half = _difference(torch, one.to(GPU).half() @ other.to(GPU).half(), one @ other)
+    full = _difference(one.to(GPU) @ other.to(GPU), one @ other)
+    half = _difference(one.to(GPU).half() @ other.to(GPU).half(), one @ other)
     return Finding(full < 0.01 and half < 0.01, {"float32": full, "float16": half})
 
 
@@ -119,8 +120,8 @@ def cudnn_convolves() -> Finding:
     result = layer(images.to(GPU))
     result.square().mean().backward()
     errors = [
-        _difference(torch, result.detach(), expected.detach()),
-        _difference(torch, layer.weight.grad, slope),
+        _difference(result.detach(), expected.detach()),
+        _difference(layer.weight.grad, slope),
     ]
     available = bool(torch.backends.cudnn.is_available())
     measured = {"cudnn": torch.backends.cudnn.version(), "errors": errors}
@@ -136,8 +137,9 @@ def double(tensor: Any, done: Any) -> None:
 
 @check("limits", CAPPED, torch=True)
 def tensors_pass_between_processes() -> Finding:
-    """A tensor on the GPU is changed in place by another process (torch.multiprocessing), and the
-    receiver is charged for its context only.
+    """A tensor on the GPU is changed in place by another process (torch.multiprocessing).
+
+    What the two hold together is shown.
     """
     torch = _torch()
     processes = torch.multiprocessing.get_context("spawn")
@@ -148,5 +150,6 @@ def tensors_pass_between_processes() -> Finding:
     finished = done.wait(120)
     other.join(120)
     value = tensor.double().mean().item()
-    measured = {"mean": value, "exit code": other.exitcode}
+    free, total = torch.cuda.mem_get_info()
+    measured = {"mean": value, "exit code": other.exitcode, "used": total - free}
     return Finding(finished and value == 2.0 and other.exitcode == 0, measured)

@@ -1,4 +1,4 @@
-"""A small training under the cap: is the ledger right after it, and do two leave each other alone?"""
+"""A small training under the cap: the ledger after it, and two beside each other."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def report() -> None:
 
 @check("limits", CAPPED, torch=True)
 def the_ledger_is_right_after_a_training() -> Finding:
-    """After a training loop the ledger and NVML's figure for the process differ by less than 1 % or
-    2 MiB. Shown for each stage, which tells the kind of memory that differs.
+    """After a training loop ledger and NVML differ by less than 1 % or 2 MiB for the process.
+
+    Shown for each stage, which tells the kind of memory that differs.
     """
     import torch  # noqa: PLC0415
 

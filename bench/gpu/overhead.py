@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,13 @@ def _training(world: World) -> dict[str, Any]:
     return {"PyTorch training step": _row(times[0], times[1], "ms")}
 
 
+def _measured(world: World, name: str, part: Callable[[World], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return part(world)
+    except NotRunError as error:
+        return {name: {"not_run": str(error)}}
+
+
 def measure(world: World) -> dict[str, Any]:
     """Name -> plain, capped and result; or not_run with the reason."""
-    rows: dict[str, Any] = {}
-    for name, part in (("driver calls", _calls), ("PyTorch training step", _training)):
-        try:
-            rows |= part(world)
-        except NotRunError as error:
-            rows[name] = {"not_run": str(error)}
-    return rows
+    return _measured(world, "driver calls", _calls) | _measured(world, "training", _training)

@@ -93,12 +93,15 @@ def markdown(facts: dict[str, Any], outcomes: list[Outcome], overhead: dict[str,
     what = (
         "a rehearsal on the simulated driver: no result about a GPU" if facts["simulated"] else ""
     )
+    setting = (
+        f"Kernel {facts['kernel']}, {facts['machine']}, torch {facts['torch'] or 'none'}, cgpu"
+        f" {facts['commit'] or 'unknown'}{' (changed)' if facts['changed'] else ''}."
+        f" {facts['processes_before']} other processes on the GPU at the beginning."
+    )
     lines = [
         f"# {facts['gpu']}, driver {facts['driver']}{', ' + what if what else ''}",
         "",
-        f"Kernel {facts['kernel']}, {facts['machine']}, torch {facts['torch'] or 'none'}, cgpu"
-        f" {facts['commit'] or 'unknown'}{' (changed)' if facts['changed'] else ''}."
-        f" {facts['processes_before']} other processes on the GPU at the beginning.",
+        setting,
         "",
         _counted(outcomes),
         "",

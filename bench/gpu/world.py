@@ -12,12 +12,10 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.gpu.cage import Cage, CgpuRun, Runc, Share
+from bench.gpu.cage import PYTHONPATH, Cage, CgpuRun, Runc, Share
 from bench.gpu.check import CAPPED, HOST, PLAIN, Check, NotRunError, heard
 from bench.gpu.nvml import Nvml
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("", "native", "shim", "hook", "cli", "tests/sim")
 TIMEOUT = 300
 SETTLE = 0.2
 HOLDS, FAILS, NOT_RUN = "holds", "does not hold", "not run"
@@ -86,9 +84,8 @@ class World:
 
     def environment(self, *, plain: bool) -> dict[str, str]:
         """Of a child; a capped one sees the GPU under test only."""
-        paths = [str(ROOT / folder) for folder in SOURCES]
         environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        environment["PYTHONPATH"] = PYTHONPATH
         environment["CGPU_CHECK_GPU"] = str(self.index if plain else 0)
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         if self.driver_dir:
@@ -145,9 +142,15 @@ class World:
         return [self.python, "-m", "bench.gpu.child", name]
 
     def bytes_of(self, pid: int, before: int) -> int:
-        """What NVML says process ``pid`` holds; what the GPU took since ``before`` if it does not."""
+        """What NVML says of process ``pid``, else what the GPU took since ``before``."""
         time.sleep(SETTLE)
         return self.nvml.processes(self.gpu).get(pid) or self.used() - before
+
+    def close(self) -> None:
+        """Remove what the cages and the children left."""
+        for cage in self.cages:
+            cage.clean()
+        self._folder.cleanup()
 
     def used(self) -> int:
         """Bytes that NVML says are taken of this GPU."""

@@ -10,13 +10,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bench.gpu import overhead, report
+from bench.gpu import overhead, report, suite
 from bench.gpu.catalogue import of_part
 from bench.gpu.check import PLAIN, Check
 from bench.gpu.world import FAILS, Outcome, World, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("facts", "limits", "overhead")
+PARTS = ("facts", "limits", "tests", "overhead")
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -90,6 +90,8 @@ def _check(world: World, options: argparse.Namespace) -> int:
     facts = report.machine(world)
     print(f"{facts['gpu']}, driver {facts['driver']}, kernel {facts['kernel']}", flush=True)
     results = _run(world, parts, options.only)
+    if "tests" in parts and not options.only:
+        results.append(_show(suite.outcome(world)))
     figures: dict[str, Any] = {}
     if "overhead" in parts and not options.only:
         figures = overhead.measure(world)

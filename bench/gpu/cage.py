@@ -21,11 +21,11 @@ _PREFIX = "cgpu-check-container-"
 
 
 class Share(NamedTuple):
-    """What a child gets, of which GPU, and where cgpu keeps its state."""
+    """What a child gets, of which GPU (number and UUID), and where cgpu keeps its state."""
 
     part: int
     whole: int
-    index: int
+    number: int
     uuid: str
     state: Path
     driver_dir: str | None
@@ -67,7 +67,7 @@ class CgpuRun:
         del environment
         share = self.share
         words = [sys.executable, "-m", "cgpu_cli.run", "--mem", f"{share.part}/{share.whole}"]
-        words += ["--gpus", str(share.index), "--state-dir", str(share.state)]
+        words += ["--gpus", str(share.number), "--state-dir", str(share.state)]
         if share.driver_dir:
             words += ["--driver-dir", share.driver_dir]
         return [*words, "--", *command]

@@ -6,7 +6,8 @@ from typing import Any
 
 from bench.gpu.check import CAPPED, MIB, Finding, check
 
-OUT_OF_MEMORY_TEXT = "CUDA out of memory. Tried to allocate"
+CACHING_TEXT = "CUDA out of memory. Tried to allocate"
+ASYNC_TEXT = "would exceed allowed memory"
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 GPU = "cuda:0"
 BLOCK = 256 * MIB
@@ -28,7 +29,7 @@ def _fill(torch: Any) -> tuple[list[Any], str]:
         return held, str(error)
 
 
-def _out_of_memory() -> Finding:
+def _out_of_memory(text: str) -> Finding:
     torch = _torch()
     _, total = torch.cuda.mem_get_info()
     held, said = _fill(torch)
@@ -44,7 +45,7 @@ def _out_of_memory() -> Finding:
         "says": said.splitlines()[0] if said else "",
     }
     # Contexts take up to 616 MiB; a little more goes to kernels.
-    works = OUT_OF_MEMORY_TEXT in said and again == BLOCK // 4
+    works = text in said and again == BLOCK // 4
     return Finding(works and total - 1024 * MIB - BLOCK <= got <= total, measured)
 
 
@@ -54,19 +55,19 @@ def pytorch_says_out_of_memory_at_the_cap() -> Finding:
 
     With PyTorch's own text; it goes on to work.
     """
-    return _out_of_memory()
+    return _out_of_memory(CACHING_TEXT)
 
 
 @check("limits", CAPPED, torch=True, environment=((ALLOCATOR, "expandable_segments:True"),))
 def expandable_segments_stop_at_the_cap() -> Finding:
     """So does it with expandable segments, which map physical memory."""
-    return _out_of_memory()
+    return _out_of_memory(CACHING_TEXT)
 
 
 @check("limits", CAPPED, torch=True, environment=((ALLOCATOR, "backend:cudaMallocAsync"),))
 def the_cuda_malloc_async_backend_stops_at_the_cap() -> Finding:
     """So does it with the backend cudaMallocAsync, which takes memory from the driver's pool."""
-    return _out_of_memory()
+    return _out_of_memory(ASYNC_TEXT)
 
 
 @check("limits", CAPPED, torch=True)

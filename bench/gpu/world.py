@@ -17,6 +17,7 @@ from bench.gpu.check import CAPPED, HOST, PLAIN, Check, NotRunError, heard
 from bench.gpu.nvml import Nvml
 
 TIMEOUT = 300
+_TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
 SETTLE = 0.2
 HOLDS, FAILS, NOT_RUN = "holds", "does not hold", "not run"
 
@@ -69,24 +70,30 @@ class World:
         state, uuid = self.folder / "state", self.nvml.uuid(self.gpu)
         share = Share(part, whole, index, uuid, state, driver_dir, python)
         self.cages: tuple[Cage, ...] = (CgpuRun(share), Runc(share, self.folder))
-        self.cage = self.cages[0]
-        self.torch = self._torch()
+        self.cage: Cage = self.cages[0]
+        self.torch, self.torch_obstacle = self._torch()
         self._obstacles: dict[str, str] = {}
         self._started: dict[str, str] = {}
 
-    def _torch(self) -> str:
-        """Version of the children's PyTorch with CUDA; empty where there is none."""
-        words = "import torch; assert torch.version.cuda; print(torch.__version__)"
-        done = subprocess.run(
-            [self.python, "-c", words], capture_output=True, text=True, check=False
-        )
-        return done.stdout.strip()
+    def _torch(self) -> tuple[str, str]:
+        """Version of the children's PyTorch, or why it cannot be used without a cap either."""
+        if self.simulated:
+            return "", "PyTorch does not run on the simulated driver"
+        words = [self.python, "-c", _TORCH]
+        environment = self.environment(plain=True)
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            last = done.stderr.strip().splitlines()[-1:]
+            return "", "no torch" if done.returncode == 1 and "torch" in str(last) else str(last)
+        version, available = done.stdout.split()
+        return (version, "") if available == "True" else ("", f"torch {version} sees no GPU")
 
     def environment(self, *, plain: bool) -> dict[str, str]:
         """Of a child; a capped one sees the GPU under test only."""
         environment = {**os.environ, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         environment["PYTHONPATH"] = PYTHONPATH
         environment["CGPU_CHECK_GPU"] = str(self.index if plain else 0)
+        environment["CGPU_CHECK_CAP"] = str(self.cap)
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         if self.driver_dir:
             environment["LD_LIBRARY_PATH"] = self.driver_dir
@@ -192,10 +199,8 @@ def outcome(world: World, check: Check) -> Outcome:
 def _see_whether(world: World, check: Check) -> None:
     if world.simulated and not check.simulated:
         raise NotRunError("the simulated driver does not have this")
-    if check.torch and world.simulated:
-        raise NotRunError("PyTorch does not run on the simulated driver")
-    if check.torch and not world.torch:
-        raise NotRunError("no torch")
+    if check.torch and world.torch_obstacle:
+        raise NotRunError(world.torch_obstacle)
     if check.where != PLAIN:
         world.needs_capping()
 

@@ -1,0 +1,69 @@
+"""``make gpu-check`` on the simulated driver: what needs no GPU of it works, and it can fail."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cgpu_sim import Fault, inject, make_driver_dir
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rehearse(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Exit status and output of a rehearsal in ``folder``."""
+    words = ["--driver-dir", str(folder / "driver"), "--rehearse", "--out", str(folder / "out")]
+    command = [sys.executable, "-m", "bench.gpu", *words, *arguments]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def written(folder: Path) -> dict[str, Any]:
+    """The result, which has a table beside it."""
+    (path,) = (folder / "out").glob("*.json")
+    assert path.with_suffix(".md").read_text().startswith("# Tesla T4")
+    result: dict[str, Any] = json.loads(path.read_text())
+    return result
+
+
+def test_all_that_the_simulated_driver_can_show_holds(tmp_path: Path) -> None:
+    make_driver_dir(tmp_path / "driver")
+    status, said = rehearse(tmp_path, "--part", "facts", "--part", "limits")
+    assert status == 0, said
+    result = written(tmp_path)
+    held = [c["name"] for c in result["checks"] if c["status"] == "holds"]
+    assert len(held) >= 24, said
+    assert result["machine"]["simulated"]
+
+
+def test_what_is_not_run_says_why(tmp_path: Path) -> None:
+    make_driver_dir(tmp_path / "driver")
+    rehearse(tmp_path, "--part", "limits")
+    skipped = [c for c in written(tmp_path)["checks"] if c["status"] == "not run"]
+    assert any("torch" in c["name"] for c in skipped)
+    assert all(c["reason"] for c in skipped)
+
+
+def test_a_driver_that_differs_from_a_fact_is_told(tmp_path: Path) -> None:
+    inject(make_driver_dir(tmp_path / "driver"), Fault("cuMemAlloc", result=2, repeat=True))
+    name = "small_allocations_share_2_mib_and_large_ones_round_up"
+    status, said = rehearse(tmp_path, "--only", name)
+    assert status == 1
+    assert f"does not hold  {name}" in said
+
+
+def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
+    words = ["--driver-dir", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
+    command = [sys.executable, "-m", "bench.gpu", *words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("gpu-check: ")
+    assert not (tmp_path / "out").exists()

@@ -97,6 +97,10 @@ def lay_out(path: Path, library: Path, gpus: list[LimitsGpu], flags: int = 0) ->
     return Base(path)
 
 
+STUB_CAP = 100 * MIB
+STUB_CONTEXT = 10 * MIB
+
+
 def stub_gpus(cap: int, context: int = 0) -> list[LimitsGpu]:
     """The two GPUs of the stub driver, each with the same cap."""
     return [LimitsGpu(uuid, index, cap, 16 << 30, context) for index, uuid in enumerate(STUB_UUIDS)]
@@ -109,4 +113,14 @@ def compile_c(source: Path, target: Path, *flags: str) -> Path:
     return target
 
 
-__all__ = ["MIB", "Base", "Limits", "Outcome", "compile_c", "lay_out", "stub_gpus"]
+__all__ = [
+    "MIB",
+    "STUB_CAP",
+    "STUB_CONTEXT",
+    "Base",
+    "Limits",
+    "Outcome",
+    "compile_c",
+    "lay_out",
+    "stub_gpus",
+]

@@ -66,7 +66,7 @@ class Registry:
 
         Args:
             name: the container's id; it comes from outside.
-            kind: ``container`` or ``session``.
+            kind: which of the two it is.
             request: what it asks for.
             node: the facts about the node.
             owner: who keeps it alive.
@@ -88,18 +88,8 @@ class Registry:
             if any(other.id == name for other in living):
                 raise AdmissionError(f"container id {name}: there is one of that name already")
             admission.check(request, living, node, given or {})
-            entry = Record(
-                id=name,
-                kind=kind,
-                owner=owner,
-                gpus=request.gpus,
-                weight=request.weight,
-                high_priority=request.high_priority,
-                policy=admission.policy_for(request, living, policy),
-                command=tuple(command),
-                directory=directory,
-            )
-            _build(entry, node)
+            share = (*request, admission.policy_for(request, living, policy))
+            _build(Record(name, kind, owner, *share, tuple(command), directory), node)
         return directory
 
     def remove(self, name: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from cgpu_env.record import NamedTuple
 from cgpu_native._native import ffi, lib
 from cgpu_native.errors import check
-from cgpu_native.record import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from cgpu_env.record import NamedTuple
 from cgpu_native._native import ffi, lib
 from cgpu_native.errors import FormatError
-from cgpu_native.record import NamedTuple
 from cgpu_native.uuids import uuid_bytes, uuid_text
 
 TYPE_CHECKING = False

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from cuda_base import PROGRAMS, STUB_CAP, STUB_CONTEXT, Base, compile_c, lay_out, stub_gpus
 from cuda_proxied import Proxied, make_proxied
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 
@@ -15,3 +17,23 @@ if TYPE_CHECKING:
 def proxied(tmp_path: Path) -> Proxied:
     """6 of 15 GiB on each of two simulated T4."""
     return make_proxied(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver that fails on demand."""
+    folder = tmp_path_factory.mktemp("stub")
+    flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
+    return compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", *flags)
+
+
+@pytest.fixture
+def make_base(stub: Path, tmp_path: Path) -> Callable[[int], Base]:
+    """A base directory above the stub driver, with these flags in its limits."""
+    return lambda flags: lay_out(tmp_path / "base", stub, stub_gpus(STUB_CAP, STUB_CONTEXT), flags)
+
+
+@pytest.fixture
+def base(make_base: Callable[[int], Base]) -> Base:
+    """100 MiB on each GPU of the stub driver, where a context costs 10."""
+    return make_base(0)

@@ -2,48 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 import time
-from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from cuda_base import MIB, Base, lay_out
-from nvml_base import SIMULATED, Gpu, make_machine
-
-if TYPE_CHECKING:
-    import subprocess
-    from pathlib import Path
-
-    from cuda_base import Outcome
+from cuda_proxied import CAP, CONTEXT, MIB, Proxied
 
 pytestmark = pytest.mark.integration
-
-CONTEXT = 105 * MIB
-CAP = 15109 * MIB * 6 // 15
-GPUS = (Gpu(), Gpu(number=1))
-
-
-class Proxied(NamedTuple):
-    """A base directory above a simulated driver."""
-
-    base: Base
-    machine: Path
-
-    def check(self, program: str, *arguments: str, **env: str) -> Outcome:
-        return self.base.check(program, *arguments, CGPU_SIM_MACHINE=str(self.machine), **env)
-
-    def start(self, program: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
-        return self.base.start(program, *arguments, CGPU_SIM_MACHINE=str(self.machine), **env)
-
-
-@pytest.fixture
-def proxied(tmp_path: Path) -> Proxied:
-    """6 of 15 GiB on each of two T4."""
-    driver = make_machine(tmp_path / "driver", GPUS)
-    shutil.copy(SIMULATED.with_name("libcuda.so.1"), driver)
-    limits = [gpu.limited(6, 15)._replace(context_bytes=CONTEXT) for gpu in GPUS]
-    return Proxied(lay_out(tmp_path / "base", driver / "libcuda.so.1", limits), driver / "machine")
 
 
 def _until(condition: object, seconds: float = 5.0) -> float:

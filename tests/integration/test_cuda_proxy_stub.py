@@ -5,34 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import MIB, PROGRAMS, Base, compile_c, lay_out, stub_gpus
+from cuda_base import MIB, lay_out, stub_gpus
+from cuda_base import STUB_CAP as CAP
+from cuda_base import STUB_CONTEXT as CONTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from cuda_base import Base
+
 pytestmark = pytest.mark.integration
 
-CAP = 100 * MIB
-CONTEXT = 10 * MIB
 PASS_UNKNOWN = 1
-
-
-@pytest.fixture(scope="session")
-def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("stub")
-    flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
-    return compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", *flags)
-
-
-@pytest.fixture
-def make_base(stub: Path, tmp_path: Path) -> Callable[[int], Base]:
-    return lambda flags: lay_out(tmp_path / "base", stub, stub_gpus(CAP, CONTEXT), flags)
-
-
-@pytest.fixture
-def base(make_base: Callable[[int], Base]) -> Base:
-    return make_base(0)
 
 
 def test_mem_2_the_cap_is_exact_to_the_byte(base: Base) -> None:
@@ -325,122 +310,6 @@ def test_a_forked_child_is_not_attached_until_it_calls_cuinit(base: Base) -> Non
         """
     )
     assert outcome.out == ["3", f"0 {CONTEXT + MIB}", "True"]
-
-
-def test_a_context_made_around_the_hooks_is_charged_when_it_is_first_used(base: Base) -> None:
-    outcome = base.check(
-        """
-        check(cuda.cuInit(0))
-        real = ctypes.CDLL(os.path.join(sys.argv[1], "real/libcuda.so.1"))
-        made = c_void_p()
-        check(real.cuCtxCreate_v2(byref(made), 0, 0))
-        show(alloc(MIB)[0], left())
-        check(cuda.cuCtxDestroy_v2(made))
-        context()
-        show(left())
-        """,
-        str(base.path),
-    )
-    assert outcome.out == [f"0 {CAP - CONTEXT - MIB}", f"{CAP - CONTEXT}"]
-
-
-def test_destroying_a_context_gives_back_all_it_owned(base: Base) -> None:
-    outcome = base.check(
-        """
-        first = context()
-        for _ in range(20):
-            check(alloc(MIB)[0])
-        second = c_void_p()
-        check(cuda.cuCtxCreate_v3(byref(second), None, 0, 0, 0))
-        check(alloc(2 * MIB)[0])
-        show(left())
-        check(cuda.cuCtxDestroy_v2(first))
-        check(cuda.cuCtxSetCurrent(second))
-        show(left())
-        """
-    )
-    assert outcome.out == [str(CAP - 2 * CONTEXT - 22 * MIB), str(CAP - CONTEXT - 2 * MIB)]
-
-
-def test_a_primary_context_costs_once_and_goes_with_its_last_reference(base: Base) -> None:
-    outcome = base.check(
-        """
-        check(cuda.cuInit(0))
-        handle = c_void_p()
-        retain = lambda: check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
-        for _ in range(2):
-            retain(); show(used())
-        check(cuda.cuCtxSetCurrent(handle)); check(alloc(5 * MIB)[0]); show(used())
-        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); show(used())
-        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); show(used())
-        retain(); check(alloc(MIB)[0]); show(used())
-        check(cuda.cuDevicePrimaryCtxReset_v2(0)); show(used())
-        """
-    )
-    assert outcome.out == [str(n * MIB) for n in (10, 10, 15, 15, 0, 11, 0)]
-
-
-def test_a_second_reference_to_a_primary_context_needs_no_room(base: Base) -> None:
-    """MEM-6: no false refusal."""
-    outcome = base.check(
-        """
-        check(cuda.cuInit(0))
-        handle = c_void_p()
-        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
-        check(cuda.cuCtxSetCurrent(handle))
-        check(alloc(left())[0])
-        show(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
-        """
-    )
-    assert outcome.out == ["0"]
-
-
-def test_a_reset_gives_everything_back_even_if_the_context_is_active_again(base: Base) -> None:
-    outcome = base.check(
-        """
-        check(cuda.cuInit(0))
-        handle = c_void_p()
-        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
-        check(cuda.cuCtxSetCurrent(handle))
-        check(alloc(MIB)[0])
-        set_fault("inactive after reset")
-        check(cuda.cuDevicePrimaryCtxReset_v2(0))
-        show(used())
-        check(alloc(MIB)[0])
-        show(used())
-        """
-    )
-    assert outcome.out == ["0", str(CONTEXT + MIB)]
-
-
-def test_a_context_at_the_address_of_a_dead_one_is_charged_to_its_own_gpu(base: Base) -> None:
-    """What a thread remembers about a context does not outlive it."""
-    outcome = base.check(
-        """
-        first = context(0)
-        check(alloc(MIB)[0])
-        check(cuda.cuCtxDestroy_v2(first))
-        second = c_void_p()
-        check(cuda.cuCtxCreate_v2(byref(second), 0, 1))
-        check(alloc(3 * MIB)[0])
-        show(first.value == second.value, used(0), used(1))
-        """
-    )
-    assert outcome.out == [f"True 0 {CONTEXT + 3 * MIB}"]
-
-
-def test_a_green_context_costs_its_primary_context_only(base: Base) -> None:
-    outcome = base.check(
-        """
-        check(cuda.cuInit(0))
-        green, handle = c_void_p(), c_void_p()
-        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1)); show(used())
-        check(cuda.cuCtxFromGreenCtx(byref(handle), green)); show(used())
-        check(cuda.cuCtxSetCurrent(handle)); check(alloc(3 * MIB)[0]); show(used())
-        check(cuda.cuGreenCtxDestroy(green)); show(used())
-        """
-    )
-    assert outcome.out == [str(n * MIB) for n in (10, 10, 13, 0)]
 
 
 def test_mem_3_managed_memory_and_checkpoints_are_refused_with_one_line_each(base: Base) -> None:

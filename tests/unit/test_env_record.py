@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-from pathlib import Path
 from typing import NamedTuple as Standard
 
 import pytest
@@ -59,15 +58,6 @@ def test_a_record_with_other_fields_is_an_error(
 ) -> None:
     with pytest.raises(TypeError):
         kind(*given, **named)  # type: ignore[arg-type]
-
-
-def test_the_two_packages_that_stand_by_themselves_have_the_same_records() -> None:
-    root = Path(__file__).resolve().parents[2]
-    texts = [
-        (root / folder / "record.py").read_text().partition("from __future__")[2]
-        for folder in ("cgpu_env", "native/cgpu_native")
-    ]
-    assert texts[0] == texts[1]
 
 
 @pytest.mark.parametrize("kind", [Ours, Theirs])

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGES = {
     "cgpu_env": (ROOT / "cgpu_env", set()),
-    "cgpu_native": (ROOT / "native" / "cgpu_native", set()),
+    "cgpu_native": (ROOT / "native" / "cgpu_native", {"cgpu_env"}),
     "cgpu_shim": (ROOT / "shim" / "cgpu_shim", set()),
     "cgpu_hook": (ROOT / "hook" / "cgpu_hook", {"cgpu_native", "cgpu_shim", "cgpu_env"}),
     "cgpu_cli": (

@@ -242,9 +242,10 @@ def test_the_module_needs_the_c_library_only_and_has_no_runpath() -> None:
 def test_it_is_imported_without_site_packages_set_up() -> None:
     """The hook runs Python isolated, with a search path of its own."""
     native = str(cgpu_native.build.NATIVE)
+    root = str(cgpu_native.build.NATIVE.parent)
     packages = str(Path(psutil.__file__).parent.parent)
     program = (
-        f"import sys; sys.path[:0] = {[native, packages]}; import cgpu_native\n"
+        f"import sys; sys.path[:0] = {[root, native, packages]}; import cgpu_native\n"
         "assert 'typing' not in sys.modules"  # 10 ms on the start path
     )
     subprocess.run([sys.executable, "-I", "-S", "-E", "-c", program], check=True)

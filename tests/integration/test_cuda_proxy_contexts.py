@@ -1,0 +1,131 @@
+"""What contexts cost, and what goes with them, on a driver that does as it is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from cuda_base import MIB
+from cuda_base import STUB_CAP as CAP
+from cuda_base import STUB_CONTEXT as CONTEXT
+
+if TYPE_CHECKING:
+    from cuda_base import Base
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_context_made_around_the_hooks_is_charged_when_it_is_first_used(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        real = ctypes.CDLL(os.path.join(sys.argv[1], "real/libcuda.so.1"))
+        made = c_void_p()
+        check(real.cuCtxCreate_v2(byref(made), 0, 0))
+        show(alloc(MIB)[0], left())
+        check(cuda.cuCtxDestroy_v2(made))
+        context()
+        show(left())
+        """,
+        str(base.path),
+    )
+    assert outcome.out == [f"0 {CAP - CONTEXT - MIB}", f"{CAP - CONTEXT}"]
+
+
+def test_destroying_a_context_gives_back_all_it_owned(base: Base) -> None:
+    outcome = base.check(
+        """
+        first = context()
+        for _ in range(20):
+            check(alloc(MIB)[0])
+        second = c_void_p()
+        check(cuda.cuCtxCreate_v3(byref(second), None, 0, 0, 0))
+        check(alloc(2 * MIB)[0])
+        show(left())
+        check(cuda.cuCtxDestroy_v2(first))
+        check(cuda.cuCtxSetCurrent(second))
+        show(left())
+        """
+    )
+    assert outcome.out == [str(CAP - 2 * CONTEXT - 22 * MIB), str(CAP - CONTEXT - 2 * MIB)]
+
+
+def test_a_primary_context_costs_once_and_goes_with_its_last_reference(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        handle = c_void_p()
+        retain = lambda: check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        for _ in range(2):
+            retain(); show(used())
+        check(cuda.cuCtxSetCurrent(handle)); check(alloc(5 * MIB)[0]); show(used())
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); show(used())
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); show(used())
+        retain(); check(alloc(MIB)[0]); show(used())
+        check(cuda.cuDevicePrimaryCtxReset_v2(0)); show(used())
+        """
+    )
+    assert outcome.out == [str(n * MIB) for n in (10, 10, 15, 15, 0, 11, 0)]
+
+
+def test_a_second_reference_to_a_primary_context_needs_no_room(base: Base) -> None:
+    """MEM-6: no false refusal."""
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        handle = c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        check(cuda.cuCtxSetCurrent(handle))
+        check(alloc(left())[0])
+        show(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        """
+    )
+    assert outcome.out == ["0"]
+
+
+def test_a_reset_gives_everything_back_even_if_the_context_is_active_again(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        handle = c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(byref(handle), 0))
+        check(cuda.cuCtxSetCurrent(handle))
+        check(alloc(MIB)[0])
+        set_fault("inactive after reset")
+        check(cuda.cuDevicePrimaryCtxReset_v2(0))
+        show(used())
+        check(alloc(MIB)[0])
+        show(used())
+        """
+    )
+    assert outcome.out == ["0", str(CONTEXT + MIB)]
+
+
+def test_a_context_at_the_address_of_a_dead_one_is_charged_to_its_own_gpu(base: Base) -> None:
+    """What a thread remembers about a context does not outlive it."""
+    outcome = base.check(
+        """
+        first = context(0)
+        check(alloc(MIB)[0])
+        check(cuda.cuCtxDestroy_v2(first))
+        second = c_void_p()
+        check(cuda.cuCtxCreate_v2(byref(second), 0, 1))
+        check(alloc(3 * MIB)[0])
+        show(first.value == second.value, used(0), used(1))
+        """
+    )
+    assert outcome.out == [f"True 0 {CONTEXT + 3 * MIB}"]
+
+
+def test_a_green_context_costs_its_primary_context_only(base: Base) -> None:
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        green, handle = c_void_p(), c_void_p()
+        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1)); show(used())
+        check(cuda.cuCtxFromGreenCtx(byref(handle), green)); show(used())
+        check(cuda.cuCtxSetCurrent(handle)); check(alloc(3 * MIB)[0]); show(used())
+        check(cuda.cuGreenCtxDestroy(green)); show(used())
+        """
+    )
+    assert outcome.out == [str(n * MIB) for n in (10, 10, 13, 0)]

@@ -47,6 +47,15 @@ class Cage(Protocol):
         """Remove what killed children left."""
 
 
+def _binding() -> str:
+    """Why the ledger's Python binding cannot be used; empty if it can."""
+    words = [sys.executable, "-c", "import cgpu_native"]
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    last = done.stderr.strip().splitlines()[-1:]
+    return f"no cgpu_native: {' '.join(last)}" if done.returncode else ""
+
+
 class CgpuRun:
     """``cgpu-run``."""
 
@@ -57,10 +66,7 @@ class CgpuRun:
 
     def obstacle(self) -> str:
         """It takes the Python binding of the ledger."""
-        words = [sys.executable, "-c", "import cgpu_native"]
-        environment = os.environ | {"PYTHONPATH": PYTHONPATH}
-        done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
-        return f"no cgpu_native: {done.stderr.strip()[-200:]}" if done.returncode else ""
+        return _binding()
 
     def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
         """The environment is inherited."""
@@ -91,6 +97,8 @@ class Runc:
         missing = [name for name in ("runc", "unshare", "mount") if shutil.which(name) is None]
         if missing:
             return f"no {missing[0]}"
+        if _binding():
+            return _binding()
         words = self._command(["true"], {"PATH": os.defpath}, ["runc"])
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         return f"runc without cgpu fails: {done.stderr.strip()[-200:]}" if done.returncode else ""

@@ -76,6 +76,11 @@ def ordinal() -> int:
     return int(os.environ.get("CGPU_CHECK_GPU", "0"))
 
 
+def cap() -> int:
+    """The bytes that a capped child is to get."""
+    return int(os.environ["CGPU_CHECK_CAP"])
+
+
 def say(**message: object) -> None:
     """A line for the process that started this child."""
     print(json.dumps({"cgpu": message}), flush=True)

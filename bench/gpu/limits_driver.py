@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections.abc import Callable
 from ctypes import byref, c_int, c_size_t, c_uint64
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.check import CAPPED, CHUNK, MIB, Finding, NotRunError, check, driver_bytes, near
+from bench.gpu.check import CAPPED, CHUNK, MIB, Finding, NotRunError, cap, check, driver_bytes, near
 from bench.gpu.driver import (
+    NOTHING,
     NOT_SUPPORTED,
     OUT_OF_MEMORY,
     Driver,
@@ -22,6 +22,7 @@ from bench.gpu.driver import (
 from bench.gpu.facts_memory import SPILL, TABLE
 from bench.gpu.nvml import Nvml
 
+STACK_SIZE = 0  # CUlimit
 MANAGED_ATTRIBUTES = (83, 88, 89, 100, 101)
 NEWER_THAN_DRIVER, REFUSED_DRIVER = 35, 103
 
@@ -40,9 +41,9 @@ def every_way_to_ask_shows_the_same_total() -> Finding:
     device = driver.made("cuDeviceTotalMem_v2", driver.device(), kind=c_size_t).value
     v1, v2 = nvml.memory(gpu), nvml.memory_v2(gpu)
     used = {total - free, v1.used, v2.used}
-    cap, totals = int(os.environ["CGPU_CHECK_CAP"]), [total, device, v1.total, v2.total]
-    measured = {"cap": cap, "totals": totals, "used": sorted(used)}
-    return Finding(set(totals) == {cap} and len(used) == 1, measured)
+    totals = [total, device, v1.total, v2.total]
+    measured = {"cap": cap(), "totals": totals, "used": sorted(used)}
+    return Finding(set(totals) == {cap()} and len(used) == 1, measured)
 
 
 def _fill(driver: Driver) -> tuple[list[int], int]:
@@ -82,7 +83,7 @@ def the_cap_is_reached_and_not_crossed() -> Finding:
         "NVML says of the process": real,
     }
     exact = free < CHUNK and left == free and (status, refused, again) == (2, 2, 0)
-    return Finding(exact and real <= total + CHUNK, measured)
+    return Finding(exact and total == cap() and real <= total + CHUNK, measured)
 
 
 @check("limits", CAPPED)
@@ -137,6 +138,11 @@ def _module(driver: Driver) -> None:
     driver.launch(driver.function(driver.load(TABLE), "touch"))
 
 
+def _stack_limit(driver: Driver) -> None:
+    driver.call("cuCtxSetLimit", STACK_SIZE, c_size_t(4096))
+    driver.launch(driver.function(driver.load(NOTHING), "nothing"))
+
+
 def _local_memory(driver: Driver) -> None:
     function, out = driver.function(driver.load(SPILL), "spill"), driver.alloc(64)
     driver.launch(function, c_uint64(out), ctypes.c_uint(3), ctypes.c_uint(3))
@@ -151,6 +157,7 @@ KINDS: dict[str, Callable[[Driver], None]] = {
     "physical": _physical,
     "graph": _graph,
     "module": _module,
+    "stack limit": _stack_limit,
     "local memory": _local_memory,
 }
 

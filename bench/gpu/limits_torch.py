@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.gpu.check import CAPPED, MIB, Finding, check
+from bench.gpu.check import CAPPED, MIB, Finding, cap, check
 
 CACHING_TEXT = "CUDA out of memory. Tried to allocate"
 ASYNC_TEXT = "would exceed allowed memory"
@@ -46,6 +46,7 @@ def _out_of_memory(text: str) -> Finding:
     }
     # Contexts take up to 616 MiB; a little more goes to kernels.
     works = text in said and again == BLOCK // 4
+    works = works and total == cap()
     return Finding(works and total - 1024 * MIB - BLOCK <= got <= total, measured)
 
 

@@ -119,17 +119,19 @@ class World:
 
 def become_nobody(command: list[str]) -> str:
     """A script: become nobody, where nobody may reach the interpreter and this source tree."""
+    needed = [Path(sys.base_prefix), Path(__file__).resolve().parents[2], Path(sys.prefix)]
+    # Folder that is closed to others -> what is needed below it; one in the other is there already.
+    closed: dict[Path, list[Path]] = {}
+    for path in dict.fromkeys(needed):
+        shut = [p for p in reversed(path.parents) if not p.stat().st_mode & 1]
+        if shut and not any(other in path.parents for other in needed):
+            closed.setdefault(shut[0], []).append(path)
     lines = ["set -e"]
-    needed = {Path(sys.base_prefix), Path(__file__).resolve().parents[2], Path(sys.prefix)}
-    for path in needed:
-        closed = [p for p in reversed(path.parents) if not p.stat().st_mode & 1]
-        if closed:
-            aside = f"/mnt/{path.name}"
-            lines += [
-                "mountpoint -q /mnt || mount -t tmpfs -o mode=755 tmpfs /mnt",
-                f"mkdir -p {aside} && mount --bind {path} {aside}",
-                f"mount -t tmpfs -o mode=755 tmpfs {closed[0]}",
-                f"mkdir -p {path} && mount --bind {aside} {path}",
-            ]
+    for number, (folder, paths) in enumerate(closed.items()):
+        aside = {path: f"/mnt/{number}.{i}" for i, path in enumerate(paths)}
+        lines.append("mountpoint -q /mnt || mount -t tmpfs -o mode=755 tmpfs /mnt")
+        lines += [f"mkdir {to} && mount --bind {path} {to}" for path, to in aside.items()]
+        lines.append(f"mount -t tmpfs -o mode=755 tmpfs {folder}")
+        lines += [f"mkdir -p {path} && mount --bind {to} {path}" for path, to in aside.items()]
     user = f"exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups"
     return "\n".join([*lines, f"{user} {shlex.join(command)}"])

@@ -10,8 +10,8 @@ from typing import Any
 
 from bench.gpu.check import CAPPED, CHUNK, MIB, Finding, NotRunError, cap, check, driver_bytes, near
 from bench.gpu.driver import (
-    NOTHING,
     NOT_SUPPORTED,
+    NOTHING,
     OUT_OF_MEMORY,
     Driver,
     array_descriptor,

@@ -98,6 +98,7 @@ def _check(world: World, options: argparse.Namespace) -> int:
     if not options.only:
         rehearsal = ROOT / "bench" / "_build" / "rehearsal"
         folder = options.out or (rehearsal if options.rehearse else ROOT / "bench" / "results")
+        facts["nvml_lists_children"] = bool(world.by_pid) and all(world.by_pid)
         for path in report.write(folder, facts, results, figures):
             print(f"wrote {path}")
     return int(any(result.status == FAILS for result in results))

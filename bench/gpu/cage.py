@@ -150,26 +150,6 @@ class Runc:
         self, command: list[str], environment: Mapping[str, str], root: Path
     ) -> dict[str, Any]:
         """No namespace of pids, so that NVML and the container speak of the same ones."""
-        seen = {
-            ROOT,
-            Path(sys.prefix),
-            Path(sys.base_prefix),
-            Path(self.share.python).parent.parent,
-        }
-        folders = sorted(
-            path for path in seen if not path.is_relative_to("/usr") and path != Path("/")
-        )
-        options = ["nosuid", "mode=755"]
-        mounts: list[dict[str, Any]] = [
-            {"destination": "/proc", "type": "proc", "source": "proc"},
-            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": options},
-            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"},
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
-        ]
-        mounts += [
-            {"destination": str(p), "type": "bind", "source": str(p), "options": ["rbind", "ro"]}
-            for p in folders
-        ]
         words = [f"{name}={value}" for name, value in environment.items()]
         none: dict[str, list[str]] = {k: [] for k in ("bounding", "effective", "permitted")}
         return {
@@ -183,9 +163,27 @@ class Runc:
             },
             "root": {"path": str(root)},
             "hostname": "cgpu-check",
-            "mounts": mounts,
+            "mounts": self._mounts(),
             "linux": {
                 "namespaces": [{"type": kind} for kind in ("ipc", "uts", "mount")],
                 "resources": {"devices": [{"allow": False, "access": "rwm"}]},
             },
         }
+
+    def _mounts(self) -> list[dict[str, Any]]:
+        """Fresh ``/dev`` and ``/tmp``; what the children need that may be a mount of its own here."""
+        python = Path(self.share.python)
+        prefixes = {python.parent.parent, python.resolve().parent.parent}
+        seen = {ROOT, Path(sys.prefix), Path(sys.base_prefix), *prefixes}
+        folders = sorted(p for p in seen if not p.is_relative_to("/usr") and p != Path("/"))
+        options = ["nosuid", "mode=755"]
+        mounts: list[dict[str, Any]] = [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": options},
+            {"destination": "/dev/shm", "type": "tmpfs", "source": "shm"},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs"},
+        ]
+        return mounts + [
+            {"destination": str(p), "type": "bind", "source": str(p), "options": ["rbind", "ro"]}
+            for p in folders
+        ]

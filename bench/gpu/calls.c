@@ -168,8 +168,8 @@ main(void)
 {
     resolve();
     start();
-    printf("{\"launch\": %.1f, \"pair_4_kib\": %.1f, \"pair_4_mib\": %.1f, \"mem_get_info\": %.1f}\n",
-           median(time_launch), median(time_small_pair), median(time_large_pair),
-           median(time_info));
+    printf(
+        "{\"launch\": %.1f, \"pair_4_kib\": %.1f, \"pair_4_mib\": %.1f, \"mem_get_info\": %.1f}\n",
+        median(time_launch), median(time_small_pair), median(time_large_pair), median(time_info));
     return 0;
 }

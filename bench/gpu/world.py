@@ -54,6 +54,7 @@ class World:
         index: of the GPU, in PCI order.
         cap: bytes that capped children get.
         cage: what caps them; one of ``cages``.
+        by_pid: for each figure of a child, whether NVML gave it for its pid.
     """
 
     def __init__(self, driver_dir: str | None, index: int, python: str, *, simulated: bool) -> None:
@@ -72,6 +73,7 @@ class World:
         self.cages: tuple[Cage, ...] = (CgpuRun(share), Runc(share, self.folder))
         self.cage: Cage = self.cages[0]
         self.torch, self.torch_obstacle = self._torch()
+        self.by_pid: list[bool] = []
         self._obstacles: dict[str, str] = {}
         self._started: dict[str, str] = {}
 
@@ -151,7 +153,9 @@ class World:
     def bytes_of(self, pid: int, before: int) -> int:
         """What NVML says of process ``pid``, else what the GPU took since ``before``."""
         time.sleep(SETTLE)
-        return self.nvml.processes(self.gpu).get(pid) or self.used() - before
+        own = self.nvml.processes(self.gpu).get(pid)
+        self.by_pid.append(bool(own))
+        return own or self.used() - before
 
     def close(self) -> None:
         """Remove what the cages and the children left."""

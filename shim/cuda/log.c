@@ -6,6 +6,8 @@
  */
 #define _GNU_SOURCE /* secure_getenv */
 #include <errno.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -92,13 +94,42 @@ begin(struct line *line, enum cgpu_log kind)
     return is_due(kind, (int64_t)now.tv_sec + 1);
 }
 
+/* Would a line be taken at once? If not it is dropped: a full pipe must not hold the program up. */
+static bool
+has_room(void)
+{
+    struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
+    return poll(&out, 1, 0) == 1 && out.revents == POLLOUT;
+}
+
+/* Write LINE; a pipe that nobody reads any more must not end the program by its signal. */
+static void
+put(const struct line *line)
+{
+    static const struct timespec at_once = {0, 0};
+    sigset_t broken;
+    sigset_t before;
+    sigset_t pending;
+    sigemptyset(&broken);
+    sigaddset(&broken, SIGPIPE);
+    if (sigpending(&pending) != 0 || sigprocmask(SIG_BLOCK, &broken, &before) != 0) {
+        return; /* on Linux the mask is the thread's own */
+    }
+    if (write(STDERR_FILENO, line->text, line->length) < 0 && errno == EPIPE &&
+        sigismember(&pending, SIGPIPE) == 0) {
+        sigtimedwait(&broken, NULL, &at_once);
+    }
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 static void
 end(struct line *line)
 {
     int saved = errno;
-    line->text[line->length] = '\n';
-    ssize_t written = write(STDERR_FILENO, line->text, line->length + 1);
-    (void)written; /* a closed or full standard error is no reason to fail the call */
+    line->text[line->length++] = '\n';
+    if (has_room()) {
+        put(line);
+    }
     errno = saved;
 }
 

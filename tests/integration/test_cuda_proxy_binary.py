@@ -27,8 +27,9 @@ IMPORTS = {
     "__errno_location", "__fxstat", "__register_atfork", "clock_gettime", "close", "dladdr",
     "dlopen", "dlsym", "fallocate", "fchmod", "fcntl", "fstat", "fstatfs", "ftruncate",
     "getpid", "madvise", "memchr", "memcmp", "memcpy", "memmove", "memset", "mmap", "mremap",
-    "munmap", "nanosleep", "open", "openat", "pread", "pthread_mutex_lock",
-    "pthread_mutex_unlock", "pwrite", "secure_getenv", "strcmp", "strlen", "strncmp", "syscall",
+    "munmap", "nanosleep", "open", "openat", "poll", "pread", "pthread_mutex_lock",
+    "pthread_mutex_unlock", "pwrite", "secure_getenv", "sigaddset", "sigemptyset", "sigismember",
+    "sigpending", "sigprocmask", "sigtimedwait", "strcmp", "strlen", "strncmp", "syscall",
     "unlinkat", "write",
 }  # fmt: skip
 

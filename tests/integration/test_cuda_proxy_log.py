@@ -1,0 +1,67 @@
+"""The proxy's log line where nobody reads it: it is dropped, and the program goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from cuda_proxied import Proxied
+
+pytestmark = pytest.mark.integration
+
+REFUSED = """
+import os, signal, sys
+from cuda_calls import *
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+context()
+status, _ = alloc(1 << 40)
+masked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+os.write(1, f"{status} {len(masked)} {len(signal.sigpending())}".encode())
+"""
+
+
+def refused(proxied: Proxied, stderr: int) -> tuple[int, bytes]:
+    """A program whose request is refused while its standard error is ``stderr``."""
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        timeout=60,
+        check=False,
+        env=proxied.base.environment(CGPU_SIM_MACHINE=str(proxied.machine)),
+    )
+    return done.returncode, done.stdout
+
+
+def test_mem_2_a_refusal_does_not_end_a_program_whose_log_has_no_reader(proxied: Proxied) -> None:
+    """MEM-2: the call fails, not the program."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert refused(proxied, writer) == (0, b"2 0 0")
+    os.close(writer)
+
+
+def test_mem_2_a_refusal_does_not_wait_for_a_log_that_is_full(proxied: Proxied) -> None:
+    """MEM-2: the call fails at once."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(writer, bytes(4096))
+    os.set_blocking(writer, True)
+    assert refused(proxied, writer) == (0, b"2 0 0")
+    os.close(reader)
+    os.close(writer)
+
+
+def test_mem_2_a_refusal_with_standard_error_closed_is_a_refusal(proxied: Proxied) -> None:
+    program = f"import os\nos.close(2)\n{REFUSED}"
+    with proxied.start(program) as process:
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "2 0 0")

@@ -14,7 +14,7 @@ enum {
     GENERATION_MASK = (1 << 20) - 1,
     SPIN_ROUNDS = 64,
     SPIN_LONGEST = 128, /* pauses in a row; so that one thread at a time keeps the cache line */
-    WAIT_MS = 10
+    WAIT_NS = 10 * 1000 * 1000
 };
 
 static const uint32_t WAITERS = 0x80000000u;
@@ -82,24 +82,39 @@ holder_dead(const struct cgpu_ledger *ledger, uint32_t word)
     return dead;
 }
 
+static uint64_t
+now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
 /*
  * One sleep on a lock that SEEN holds. Returns true once the lock is ours, taken over from a dead
- * holder; *STUCK counts the sleeps that ended without anything having changed.
+ * holder; *STUCK_NS adds up the sleeps that ended without anything having changed. A program's
+ * signals may cut every one of them short.
  */
 static bool
-sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, int *stuck)
+sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *stuck_ns)
 {
-    static const struct timespec timeout = {.tv_sec = 0, .tv_nsec = WAIT_MS * 1000000L};
+    static const struct timespec timeout = {.tv_sec = 0, .tv_nsec = WAIT_NS};
     struct cgpu_ledger_gpu *entry = &ledger->file->gpus[gpu];
+    uint64_t slept;
+    int error;
 
     if ((seen & WAITERS) == 0 && !swap(&entry->lock, seen, seen | WAITERS)) {
         return false;
     }
     seen |= WAITERS;
-    if (cgpu_futex_wait(&entry->lock, FUTEX_WAIT, seen, &timeout) != ETIMEDOUT) {
+    slept = now_ns();
+    error = cgpu_futex_wait(&entry->lock, FUTEX_WAIT, seen, &timeout);
+    slept = now_ns() - slept;
+    if (error != ETIMEDOUT && error != EINTR) {
         return false;
     }
-    *stuck += 1;
+    *stuck_ns += slept < WAIT_NS ? slept : WAIT_NS; /* not the time that we were stopped */
     if (!holder_dead(ledger, seen) || !swap(&entry->lock, seen, ledger->word | WAITERS)) {
         return false;
     }
@@ -113,12 +128,12 @@ take_slowly(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     uint32_t *word = &ledger->file->gpus[gpu].lock;
     uint32_t before = 0;
-    int stuck = 0;
+    uint64_t stuck_ns = 0;
 
     if (spin(word, ledger->word)) {
         return CGPU_OK;
     }
-    while (stuck < CGPU_LOCK_PATIENCE_MS / WAIT_MS) {
+    while (stuck_ns < CGPU_LOCK_PATIENCE_MS * UINT64_C(1000000)) {
         uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
 
         if (seen == 0) {
@@ -130,9 +145,9 @@ take_slowly(struct cgpu_ledger *ledger, uint32_t gpu)
         }
         if ((seen & ~WAITERS) != before) {
             before = seen & ~WAITERS;
-            stuck = 0;
+            stuck_ns = 0;
         }
-        if (sleep_once(ledger, gpu, seen, &stuck)) {
+        if (sleep_once(ledger, gpu, seen, &stuck_ns)) {
             return CGPU_OK;
         }
     }

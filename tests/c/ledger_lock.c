@@ -3,9 +3,11 @@
 
 #include <linux/futex.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "attachment.h"
@@ -66,4 +68,54 @@ TEST(a_sleeper_is_woken_by_the_release_and_nobody_else_makes_calls)
     CHECK(pthread_join(thread, NULL) == 0);
     CHECK(cgpu_ledger_used(ledger, 0) == 2);
     cgpu_ledger_detach(ledger);
+}
+
+static void
+die_holding(void *path)
+{
+    CHECK(cgpu_lock_take(check_attach(path), 0) == CGPU_OK);
+    raise(SIGKILL);
+}
+
+static void
+note_tick(int number)
+{
+    (void)number;
+}
+
+/* As profilers do: a signal so often that it cuts every sleep short. */
+static void
+tick(void)
+{
+    const struct sigaction action = {.sa_handler = note_tick, .sa_flags = SA_RESTART};
+    const struct itimerval often = {.it_interval.tv_usec = 500, .it_value.tv_usec = 500};
+
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+}
+
+TEST(a_dead_holder_is_found_by_a_sleeper_that_signals_disturb)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *ledger = check_attach(path);
+
+    CHECK(check_wait(check_fork(die_holding, (void *)(uintptr_t)path)) == 128 + SIGKILL);
+    tick();
+    charge_one(ledger);
+    cgpu_ledger_detach(ledger);
+}
+
+TEST(a_living_holder_is_not_waited_for_without_end_by_a_sleeper_that_signals_disturb)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *holder = check_attach(path);
+    struct cgpu_ledger *ledger = check_attach(path);
+    uint64_t charged;
+
+    CHECK(cgpu_lock_take(holder, 0) == CGPU_OK);
+    tick();
+    CHECK(cgpu_ledger_charge(ledger, 0, 10, 1, 0, &charged) == CGPU_EIO);
+    cgpu_lock_give(holder, 0);
+    cgpu_ledger_detach(ledger);
+    cgpu_ledger_detach(holder);
 }

@@ -13,6 +13,7 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document, jsontext
 from cgpu_hook.container import Draft, Setting, admit, draft, give_back, rootfs_path
+from cgpu_hook.paths import open_state
 from cgpu_hook.plan import PAGES
 from cgpu_hook.rootfs import Rootfs
 
@@ -31,8 +32,8 @@ def prestart(setting: Setting) -> None:
     """
     name, pid, bundle = _state(sys.stdin.buffer.read())
     config = document.read(f"{bundle}/config.json")
-    if any(mount["destination"] == PAGES[0] for mount in config.get("mounts") or []):
-        return  # it came through cgpu-runtime or precreate
+    if _is_edited(config, name, setting):
+        return
     path = rootfs_path(config, bundle)
     planned = draft(config, name, lambda: _view(pid, path), setting)
     if planned is None:
@@ -44,6 +45,16 @@ def prestart(setting: Setting) -> None:
     except BaseException:
         give_back(planned)
         raise
+
+
+def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
+    """Whether the container came through cgpu-runtime or precreate: its own limits are mounted.
+
+    A mount of something else at their place is a user's, and the planner refuses it.
+    """
+    mounts = config.get("mounts") or []
+    given = [mount.get("source") for mount in mounts if mount["destination"] == PAGES[0]]
+    return bool(given) and f"{open_state(setting.state_dir)}/containers/{name}/limits" in given
 
 
 def _state(data: bytes) -> tuple[str, int, str]:

@@ -179,6 +179,28 @@ def test_rel_1_prestart_refuses_bad_input_and_the_container_does_not_start(world
     assert world.shares() == []
 
 
+def test_env_9_a_users_mount_in_place_of_the_limits_does_not_keep_prestart_away(
+    world: World,
+) -> None:
+    """ENV-9: whoever chooses the mounts could else start a container without limits."""
+    world.write_config(command="echo started", hooks=stages(world, "prestart"))
+    config = world.edited()
+    places = ["/dev/cgpu/limits", "/dev/cgpu/ledger"]
+    config["mounts"] += [
+        {"destination": place, "type": "bind", "source": str(world.runs), "options": ["bind"]}
+        for place in places
+    ]
+    world.config.write_text(json.dumps(config))
+    done = subprocess.run(
+        [str(low_level("runc", world.folder)), "run", f"cgpu-test-{secrets.token_hex(4)}"],
+        cwd=world.bundle, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "started" not in done.stdout
+    assert "covers /dev/cgpu" in done.stderr
+    assert world.shares() == []
+
+
 @pytest.mark.parametrize("name", ["libcuda.so.1", "libnvidia-ml.so.1"])
 def test_rel_4_prestart_refuses_a_link_where_it_would_mount(world: World, name: str) -> None:
     outside = world.folder / "outside"

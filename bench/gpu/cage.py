@@ -171,7 +171,7 @@ class Runc:
         }
 
     def _mounts(self) -> list[dict[str, Any]]:
-        """Fresh ``/dev`` and ``/tmp``; what the children need that may be a mount of its own here."""
+        """Fresh ``/dev`` and ``/tmp``; what the children need that may be a mount by itself."""
         python = Path(self.share.python)
         prefixes = {python.parent.parent, python.resolve().parent.parent}
         seen = {ROOT, Path(sys.prefix), Path(sys.base_prefix), *prefixes}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from typing import NoReturn, Protocol
 
@@ -43,6 +44,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> NoReturn:
     """Run one command and exit: 2 where it refuses or the command line is wrong."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us quietly, as any command
     given = arguments().parse_args()
     try:
         status = given.command.run(given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -46,6 +47,7 @@ def arguments() -> argparse.ArgumentParser:
 
 def main() -> NoReturn:
     """Show the table, or the JSON, and exit."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us quietly, as any command
     given = arguments().parse_args()
     try:
         usage = read_usage(given.state_dir, given.driver_dir)

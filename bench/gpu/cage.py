@@ -99,7 +99,7 @@ class Runc:
             return f"no {missing[0]}"
         if _binding():
             return _binding()
-        words = self._command(["true"], {"PATH": os.defpath}, ["runc"])
+        words = self._command([self.share.python, "-c", ""], {"PATH": os.defpath}, ["runc"])
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         return f"runc without cgpu fails: {done.stderr.strip()[-200:]}" if done.returncode else ""
 

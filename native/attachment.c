@@ -119,18 +119,25 @@ make(const char *path)
     return ledger;
 }
 
-/* Close FD, unless the slot would go with it: check_held notices where that was impossible. */
+/*
+ * Close FD, unless the slot would go with it: check_held notices where that was impossible. If it
+ * is GUARDED, forked children close it.
+ */
 static void
-keep_or_close(struct cgpu_ledger *ledger, int fd)
+keep_or_close(struct cgpu_ledger *ledger, int fd, bool guarded)
 {
     struct statfs found;
+    int saved = errno;
 
-    if (fstatfs(fd, &found) == 0 && found.f_type == OVERLAYFS_SUPER_MAGIC &&
-        cgpu_inheritance_refuse(fd) == 0) {
+    if (!guarded) {
+        close(fd);
+    } else if (ledger->file != NULL && fstatfs(fd, &found) == 0 &&
+               found.f_type == OVERLAYFS_SUPER_MAGIC) {
         ledger->kept = fd;
     } else {
-        close_quietly(fd);
+        cgpu_inheritance_close(fd);
     }
+    errno = saved;
 }
 
 /* Refuses a file system on which the slot is not ours any more by now. */
@@ -172,11 +179,14 @@ static int
 enter(struct cgpu_ledger *ledger, uint32_t pid)
 {
     int fd = open_high(ledger->path, O_RDWR);
+    bool guarded;
     int status;
 
     if (fd < 0) {
         return CGPU_EIO;
     }
+    /* another thread may fork now: its child's copy would keep the slot alive after our death */
+    guarded = cgpu_inheritance_refuse(fd) == 0;
     status = check_format(fd, ledger);
     if (status == CGPU_OK) {
         status = map(ledger, fd);
@@ -184,11 +194,7 @@ enter(struct cgpu_ledger *ledger, uint32_t pid)
     if (status == CGPU_OK) {
         status = cgpu_slot_claim(ledger, fd, pid);
     }
-    if (status == CGPU_OK) {
-        keep_or_close(ledger, fd);
-    } else {
-        close_quietly(fd);
-    }
+    keep_or_close(ledger, fd, guarded);
     return status;
 }
 

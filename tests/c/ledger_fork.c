@@ -1,7 +1,9 @@
 /* A forked child neither has its parent's slot nor keeps it alive. */
 #define _GNU_SOURCE 1
 
+#include <fcntl.h>
 #include <linux/magic.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <sys/prctl.h>
@@ -11,6 +13,7 @@
 
 #include "attachment.h"
 #include "check.h"
+#include "slot.h"
 
 enum { CAP = 1000 };
 
@@ -202,4 +205,53 @@ TEST(a_process_that_executes_another_program_gives_its_slot_back)
     CHECK(waitpid(child, NULL, WNOHANG) == 0); /* it lives on */
     CHECK(kill(child, SIGKILL) == 0);
     cgpu_ledger_detach(ledger);
+}
+
+static void
+wait_to_be_killed(void *unused)
+{
+    (void)unused;
+    for (;;) {
+        pause();
+    }
+}
+
+static void *
+attach(void *path)
+{
+    return check_attach(path);
+}
+
+/* Lock or unlock the byte of whoever reaps: a process waits for it where no slot is free. */
+static void
+set_reaper(int fd, short type)
+{
+    struct flock byte = {.l_type = type, .l_start = CGPU_LEDGER_REAPER_BYTE, .l_len = 1};
+
+    CHECK(fcntl(fd, F_OFD_SETLK, &byte) == 0);
+}
+
+TEST(a_child_forked_while_another_thread_attaches_does_not_keep_the_slot_alive)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger_file *file = check_map(path);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    pthread_t thread;
+    void *ledger;
+    pid_t child;
+
+    for (int slot = 0; slot < CGPU_LEDGER_SLOTS; slot++) {
+        file->slots[slot].taken = 1;
+    }
+    file->slot_bound = CGPU_LEDGER_SLOTS;
+    set_reaper(fd, F_WRLCK);
+    CHECK(pthread_create(&thread, NULL, attach, (void *)(uintptr_t)path) == 0);
+    check_sleep(0.1);
+    child = check_fork(wait_to_be_killed, NULL);
+    set_reaper(fd, F_UNLCK);
+    CHECK(pthread_join(thread, &ledger) == 0);
+    cgpu_ledger_detach(ledger);
+    CHECK(cgpu_slot_dead(fd, 0));
+    CHECK(kill(child, SIGKILL) == 0);
+    CHECK(check_wait(child) == 128 + SIGKILL);
 }

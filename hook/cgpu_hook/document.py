@@ -27,6 +27,8 @@ _FIELDS: dict[str, dict[str, type]] = {
     "linux.resources": {"devices": list},
     "hooks": {"prestart": list, "poststop": list},
 }
+_MOUNT: dict[str, type] = {"destination": str, "type": str, "source": str, "options": list}
+_DEVICE: dict[str, type] = {"path": str, "type": str, "major": int, "minor": int}
 
 
 def read(path: str) -> dict[str, Any]:
@@ -75,15 +77,18 @@ def checked(config: object, name: str) -> dict[str, Any]:
             raise CgpuError(
                 f"{shown(name, LONGEST_PATH)}: mounts: expected objects with a destination"
             )
+        _check_section(mount, "mounts", _MOUNT, name)
+    for device in (config.get("linux") or {}).get("devices") or []:
+        _check_section(device, "linux.devices", _DEVICE, name)
     return config
 
 
 def _check_section(part: object, section: str, fields: dict[str, type], name: str) -> None:
     if not isinstance(part, dict):
         return  # absent, null, or reported with its parent
-    folded = {field.lower(): field for field in fields}
+    folded = {field.casefold(): field for field in fields}
     for key, value in part.items():
-        field = folded.get(key.lower())
+        field = folded.get(key.casefold())  # Go takes a long s and the sign of Kelvin for s and k
         if field is None:
             continue
         where = f"{section}.{field}".lstrip(".")

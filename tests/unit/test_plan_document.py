@@ -50,6 +50,16 @@ def refusal(path: Path) -> str:
         (b'{"proces\\u0073": {}, "process": {}}', "process stands twice"),
         (b'{"Process": {"env": []}}', "expected it to be written process"),
         (b'{"process": {"ENV": []}}', "expected it to be written process.env"),
+        (b'{"proce\\u017fs": {"env": []}}', "expected it to be written process"),
+        (b'{"hoo\\u212as": {}}', "expected it to be written hooks"),
+        (
+            b'{"mounts": [{"destination": "/a", "Destination": "/b"}]}',
+            "expected it to be written mounts.destination",
+        ),
+        (
+            b'{"linux": {"devices": [{"path": "/a", "PATH": "/b"}]}}',
+            "expected it to be written linux.devices.path",
+        ),
         (b'{"process": []}', "process has the wrong type"),
         (b'{"process": {"env": "A=1"}}', "process.env has the wrong type"),
         (b'{"mounts": {}}', "mounts has the wrong type"),

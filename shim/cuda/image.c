@@ -225,20 +225,42 @@ cgpu_image_scan(const void *data, struct cgpu_image *image)
     report(&scan, image);
 }
 
+/* Read the first SIZE bytes of FD, or as many as there are. */
+static size_t
+read_whole(int fd, void *data, size_t size)
+{
+    size_t done = 0;
+    ssize_t got = 1;
+    while (done < size && got > 0) {
+        got = pread(fd, (char *)data + done, size - done, (off_t)done);
+        done += got > 0 ? (size_t)got : 0;
+    }
+    return done;
+}
+
+/* From a copy: the file itself, mapped, could be cut short, and looking at it end the program. */
+static void
+scan_copy(int fd, size_t size, struct scan *scan)
+{
+    void *data = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (data == MAP_FAILED) {
+        return;
+    }
+    scan->unknown = false;
+    scan_any(data, read_whole(fd, data, size), scan);
+    munmap(data, size);
+}
+
 void
 cgpu_image_scan_file(const char *path, struct cgpu_image *image)
 {
     struct scan scan = {.unknown = true};
     struct stat file;
     int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
-    if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0) {
-        size_t size = (size_t)file.st_size;
-        void *data = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (data != MAP_FAILED) {
-            scan.unknown = false;
-            scan_any(data, size, &scan);
-            munmap(data, size);
-        }
+    if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0 &&
+        (uint64_t)file.st_size <= MAX_BYTES) {
+        scan_copy(fd, (size_t)file.st_size, &scan);
     }
     if (fd >= 0) {
         close(fd);

@@ -302,3 +302,29 @@ def test_hostile_images_are_skipped_without_reading_beyond_what_they_state(
         "nothing": b"",
     }
     assert len(scan(image_scan, tmp_path, images, damaged=2000)) == len(images)
+
+
+def test_a_file_that_is_cut_short_while_it_is_loaded_does_not_end_the_program(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    program = """
+        import threading
+        path, done = sys.argv[1], threading.Event()
+        text = b"// a comment\\n" * (1 << 19)
+        def spoil():
+            while not done.is_set():
+                with open(path, "wb") as file:
+                    file.write(text)
+                os.truncate(path, 10)
+        spoiler = threading.Thread(target=spoil)
+        spoiler.start()
+        module = c_void_p()
+        for _ in range(1000):
+            cuda.cuModuleLoad(byref(module), path.encode())
+        done.set()
+        spoiler.join()
+        print("alive")
+    """
+    path = tmp_path / "module.ptx"
+    path.touch()
+    assert run(proxied, program, str(path)) == ["alive"]

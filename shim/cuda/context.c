@@ -7,6 +7,15 @@
 #include "shim.h"
 
 CUresult
+cgpu_context_check(CUdevice device, int32_t gpu)
+{
+    int count;
+    return gpu >= 0
+               ? CUDA_SUCCESS
+               : cgpu_real.cuDeviceGetAttribute(&count, CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+}
+
+CUresult
 cgpu_context_charge(int32_t gpu, uint64_t *charged)
 {
     uint64_t bytes = gpu < 0 ? 0 : cgpu_limits->gpus[gpu].context_bytes;
@@ -45,7 +54,10 @@ static CUresult
 begin(struct making *making, CUdevice device)
 {
     making->gpu = cgpu_target_gpu(device);
-    CUresult status = cgpu_context_charge(making->gpu, &making->charged);
+    CUresult status = cgpu_context_check(device, making->gpu);
+    if (status == CUDA_SUCCESS) {
+        status = cgpu_context_charge(making->gpu, &making->charged);
+    }
     if (status == CUDA_SUCCESS) {
         pthread_mutex_lock(&cgpu_state->contexts);
     }

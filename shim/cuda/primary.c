@@ -36,11 +36,14 @@ struct activation {
 static CUresult
 begin(struct activation *activation, CUdevice device)
 {
-    CUresult status = CUDA_SUCCESS;
     activation->device = device;
     activation->gpu = cgpu_target_gpu(device);
     if (!cgpu_state_is_attached()) {
         return CUDA_ERROR_NOT_INITIALIZED;
+    }
+    CUresult status = cgpu_context_check(device, activation->gpu);
+    if (status != CUDA_SUCCESS) {
+        return status;
     }
     pthread_mutex_lock(&cgpu_state->contexts);
     if (!is_active(device)) {

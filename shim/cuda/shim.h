@@ -170,6 +170,9 @@ void cgpu_charge_give_back_owned(uint64_t owner);
 
 /* ---- context.c, growth.c ---- */
 
+/* For a DEVICE whose GPU is not in the limits: the driver's word where there is no such device. */
+CUresult cgpu_context_check(CUdevice device, int32_t gpu);
+
 /* Charge what a context costs on GPU. */
 CUresult cgpu_context_charge(int32_t gpu, uint64_t *charged);
 

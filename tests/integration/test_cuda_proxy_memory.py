@@ -216,3 +216,16 @@ def test_mem_3_managed_memory_does_not_exist(proxied: Proxied) -> None:
         """
     )
     assert outcome.out == ["0 801"]
+
+
+def test_a_device_that_does_not_exist_gets_the_drivers_own_answer(proxied: Proxied) -> None:
+    outcome = proxied.check(
+        """
+        check(cuda.cuInit(0))
+        made = c_void_p()
+        for device in (-1, 2, 99):
+            print(cuda.cuCtxCreate_v2(byref(made), 0, device), end=" ")
+            print(cuda.cuDevicePrimaryCtxRetain(byref(made), device), used())
+        """
+    )
+    assert (outcome.out, outcome.log) == (["101 101 0"] * 3, "")

@@ -42,7 +42,7 @@ def check(
     others = list(records)
     for share in request.gpus:
         beside = [record for record in others if _share(record, share.uuid) is not None]
-        _check_count(share, beside, node)
+        _check_count(share, beside, node, given)
         _check_weight(request, share, beside, node, given)
         if not node.overcommit:
             _check_memory(share, beside, node, given)
@@ -74,12 +74,20 @@ def _share(record: Record, uuid: str) -> GpuShare | None:
     return next((share for share in record.gpus if share.uuid == uuid), None)
 
 
-def _check_count(share: GpuShare, beside: list[Record], node: Node) -> None:
+def _check_count(
+    share: GpuShare, beside: list[Record], node: Node, given: Mapping[str, str]
+) -> None:
     if len(beside) >= node.max_inst:
         raise AdmissionError(
-            f"GPU {share.index} has {len(beside)} containers already,"
+            f"{_asked(given)}: GPU {share.index} has {len(beside)} containers already,"
             f" and max_inst allows {node.max_inst}"
         )
+
+
+def _asked(given: Mapping[str, str]) -> str:
+    """The variable that asks for memory as the user wrote it, if it did."""
+    value = given.get(MEM_CONTAINER)
+    return MEM_CONTAINER if value is None else f"{MEM_CONTAINER}={shown(value)}"
 
 
 def _check_weight(
@@ -103,10 +111,8 @@ def _check_memory(
     total = next(gpu.memory_bytes for gpu in node.gpus if gpu.uuid == share.uuid)
     taken = sum(other.memory_bytes for r in beside if (other := _share(r, share.uuid)))
     if share.memory_bytes > total - taken:
-        value = given.get(MEM_CONTAINER)
-        name = MEM_CONTAINER if value is None else f"{MEM_CONTAINER}={shown(value)}"
         free = max(0, total - taken) // _MIB
         raise AdmissionError(
-            f"{name}: {share.memory_bytes // _MIB} MiB asked on GPU {share.index},"
+            f"{_asked(given)}: {share.memory_bytes // _MIB} MiB asked on GPU {share.index},"
             f" where {free} of {total // _MIB} MiB are free"
         )

@@ -26,10 +26,12 @@ class Setting(NamedTuple):
     Attributes:
         state_dir: None: the default.
         driver_dir: None: as configured, else searched.
+        dry: whether nothing is written, not even facts that had to be asked of the driver.
     """
 
     state_dir: str | None = None
     driver_dir: str | None = None
+    dry: bool = False
 
 
 class Draft(NamedTuple):
@@ -46,7 +48,7 @@ def draft(
 ) -> Draft | None:
     """Plan the container ``name``; None where cgpu is off for it.
 
-    Nothing is changed, and where cgpu is off neither the state directory nor the driver is needed.
+    Nothing of it is changed; where cgpu is off, neither state directory nor driver is needed.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.
@@ -61,10 +63,10 @@ def draft(
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_hook.layout import places
     from cgpu_hook.node import load_node
-    from cgpu_hook.paths import open_state
+    from cgpu_hook.paths import open_state, state_path
 
-    state_dir = open_state(setting.state_dir)
-    node = load_node(state_dir, setting.driver_dir)
+    state_dir = (state_path if setting.dry else open_state)(setting.state_dir)
+    node = load_node(state_dir, setting.driver_dir, keep=not setting.dry)
     here = places(name, state_dir, node)
     config = without_earlier_edit(config, node, here)
     planned = plan(config, node, rootfs(), here)

@@ -38,14 +38,19 @@ def discover(
             known = None if refresh else read_facts(path)
             if known is not None and known["identity"] == identity:
                 return known
-            facts = {"identity": identity, **_ask(folder)}
+            facts = ask(folder, identity)
             write_atomically(path, json.dumps(facts, indent=1).encode())
             return facts
     except OSError as error:
         raise CgpuError(f"state directory {state_dir}: {error.strerror}") from None
 
 
-def _ask(folder: str) -> dict[str, Any]:
+def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
+    """What the driver in ``folder`` answers, in the form of ``node.json``.
+
+    Raises:
+        CgpuError: it does not answer.
+    """
     libraries = driver.libraries(folder)
     facts, error = _probe("facts", folder)
     if facts is None:
@@ -63,6 +68,7 @@ def _ask(folder: str) -> dict[str, Any]:
         gpu["device_nodes"] = _gpu_nodes(folder, manifest, gpu["index"], minor)
         gpus.append(gpu)
     return {
+        "identity": identity,
         "driver_version": version,
         "libraries": libraries,
         "companions": driver.companions(folder, version),

@@ -75,14 +75,16 @@ def load_node(
     *,
     config_path: str = CONFIG_PATH,
     refresh: bool = False,
+    keep: bool = True,
 ) -> Node:
     """The facts about this node, from ``node.json`` where it is valid.
 
     Args:
-        state_dir: an existing state directory (``paths.open_state``).
+        state_dir: the state directory; it has to exist (``paths.open_state``) if facts are kept.
         driver_dir: directory of the driver's libraries; None: as configured, else searched.
         config_path: the configuration file.
         refresh: ask the driver again, whatever ``node.json`` says.
+        keep: whether facts that had to be asked for become ``node.json``.
 
     Raises:
         CgpuError: no driver, it does not answer, or the configuration is wrong.
@@ -94,9 +96,13 @@ def load_node(
     identity = _identity(folder)
     facts = None if refresh else read_facts(path)
     if facts is None or facts["identity"] != identity:
-        from cgpu_hook.discovery import discover  # rare, and heavy
+        from cgpu_hook.discovery import ask, discover  # rare, and heavy
 
-        facts = discover(state_dir, folder, identity, refresh=refresh)
+        facts = (
+            discover(state_dir, folder, identity, refresh=refresh)
+            if keep
+            else ask(folder, identity)
+        )
     return _node(facts, config)
 
 

@@ -18,6 +18,12 @@ def default_state_dir() -> str:
     return f"{runtime}/cgpu" if runtime.startswith("/") else f"/tmp/cgpu-{os.geteuid()}"  # noqa: S108
 
 
+def state_path(given: str | None = None) -> str:
+    """The absolute path of the state directory, whether or not it is there."""
+    # A link is followed only where the user named it: the default in /tmp may be anybody's.
+    return os.path.realpath(given) if given else default_state_dir()
+
+
 def open_state(given: str | None = None) -> str:
     """The state directory, made if it is missing; absolute, without symbolic links.
 
@@ -27,8 +33,7 @@ def open_state(given: str | None = None) -> str:
     Raises:
         CgpuError: it cannot be made, or somebody else owns it or can write to it.
     """
-    # A link is followed only where the user named it: the default in /tmp may be anybody's.
-    path = os.path.realpath(given) if given else default_state_dir()
+    path = state_path(given)
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         facts = os.lstat(path)

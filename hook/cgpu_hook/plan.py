@@ -91,14 +91,18 @@ class Plan(NamedTuple):
         return Request(self.gpus, self.weight, self.high_priority)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as ``cgpu plan --json`` prints it (SPEC CLI-7)."""
+        """The plan as ``cgpu plan --json`` prints it (SPEC CLI-7).
+
+        Device nodes and masks stand among the mounts, with the options ``device`` and ``mask``.
+        """
+        nodes = [Mount(node.host, node.container, ("device",)) for node in self.devices]
+        masks = [Mount("/dev/null", path, ("mask",)) for path in self.masks]
+        mounts = (*self.mounts, *nodes, *masks)
         return {
             "gpus": [dict(zip(GpuShare._fields, gpu, strict=True)) for gpu in self.gpus],
             "weight": self.weight,
             "high_priority": self.high_priority,
-            "mounts": [dict(zip(Mount._fields, mount, strict=True)) for mount in self.mounts],
-            "devices": [{"host": d.host, "container": d.container} for d in self.devices],
-            "masks": list(self.masks),
+            "mounts": [dict(zip(Mount._fields, mount, strict=True)) for mount in mounts],
             "hooks": self.hooks,
         }
 

@@ -24,6 +24,6 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     path = os.path.abspath(config_path)
     config = document.read(path)
     bundle = os.path.dirname(path)
-    setting = Setting(state_dir, driver_dir)
+    setting = Setting(state_dir, driver_dir, dry=True)
     planned = draft(config, _NAME, lambda: Rootfs(rootfs_path(config, bundle)), setting)
     return Plan() if planned is None else planned.plan

@@ -93,8 +93,8 @@ def test_twenty_at_once_ask_the_driver_once(driver: Path, tmp_path: Path) -> Non
     (tmp_path / "state").mkdir(mode=0o700)
     code = (
         "import sys; from cgpu_hook import discovery; from cgpu_hook.node import load_node;"
-        "ask = discovery._ask;"
-        "discovery._ask = lambda folder: (print('asked'), ask(folder))[1];"
+        "ask = discovery.ask;"
+        "discovery.ask = lambda *given: (print('asked'), ask(*given))[1];"
         "load_node(sys.argv[1], sys.argv[2], config_path='/nonexistent')"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "state"), str(driver)]

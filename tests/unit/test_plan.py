@@ -111,7 +111,15 @@ def test_cli_7_the_json_form_has_the_published_fields() -> None:
     assert [g["index"] for g in form["gpus"]] == [1, 0]
     assert form["weight"] == 1
     assert form["high_priority"] is False
-    assert set(form) >= {"mounts", "hooks"}
+    assert list(form) == ["gpus", "weight", "high_priority", "mounts", "hooks"]
+
+
+def test_cli_7_device_nodes_and_masks_are_among_the_mounts_of_the_json_form() -> None:
+    plan = Plan(devices=(DeviceNode("/dev/a", "/dev/nvidia0"),), masks=("/compat",))
+    assert plan.as_json()["mounts"] == [
+        {"source": "/dev/a", "destination": "/dev/nvidia0", "options": ("device",)},
+        {"source": "/dev/null", "destination": "/compat", "options": ("mask",)},
+    ]
 
 
 def test_limits_are_read_only_and_the_ledger_is_not() -> None:

@@ -120,7 +120,10 @@ def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:
     node = make_node(max_inst=2)
     admit(registry, "one", ask(MIB), node=node)
     admit(registry, "two", ask(MIB), node=node)
-    with pytest.raises(AdmissionError, match="GPU 0 has 2 containers already"):
+    with pytest.raises(
+        AdmissionError,
+        match="ALIYUN_COM_GPU_MEM_CONTAINER: GPU 0 has 2 containers already, and max_inst allows 2",
+    ):
         admit(registry, "three", ask(MIB), node=node)
 
 

@@ -11,21 +11,24 @@ kinds(void)
     return &cgpu_state->kinds;
 }
 
-/* The entry for what is freed in STREAM on GPU; NULL: the table is full. */
+/* The entry for what is freed in STREAM as HOLDING was; NULL: the table is full. */
 static struct cgpu_async_freed *
-entry(CUstream stream, CUcontext context, int32_t gpu)
+entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
 {
+    int32_t gpu = (int32_t)holding->gpu;
     struct cgpu_async_freed *free_one = NULL;
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         if (freed->bytes == 0) {
             free_one = free_one != NULL ? free_one : freed;
-        } else if (freed->stream == stream && freed->context == context && freed->gpu == gpu) {
+        } else if (freed->stream == stream && freed->context == context &&
+                   freed->owner == holding->owner && freed->gpu == gpu) {
             return freed;
         }
     }
     if (free_one != NULL) {
-        *free_one = (struct cgpu_async_freed){.stream = stream, .context = context, .gpu = gpu};
+        *free_one = (struct cgpu_async_freed){
+            .stream = stream, .context = context, .owner = holding->owner, .gpu = gpu};
     }
     return free_one;
 }
@@ -36,7 +39,7 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
     CUcontext context = NULL;
     cgpu_real.cuCtxGetCurrent(&context);
     pthread_mutex_lock(&kinds()->pools);
-    struct cgpu_async_freed *freed = entry(stream, context, (int32_t)holding->gpu);
+    struct cgpu_async_freed *freed = entry(stream, context, holding);
     if (freed != NULL) {
         freed->bytes += holding->bytes;
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
@@ -50,11 +53,12 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
 void
 cgpu_async_free_settle(CUstream stream, CUcontext context)
 {
+    uint64_t owner = (uint64_t)(uintptr_t)context;
     pthread_mutex_lock(&kinds()->pools);
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
-        if (freed->bytes != 0 && ((stream != NULL && freed->stream == stream) ||
-                                  (context != NULL && freed->context == context))) {
+        bool of_context = context != NULL && (freed->context == context || freed->owner == owner);
+        if (freed->bytes != 0 && (of_context || (stream != NULL && freed->stream == stream))) {
             cgpu_charge_release(freed->gpu, freed->bytes);
             freed->bytes = 0;
         } else if (freed->bytes != 0) {

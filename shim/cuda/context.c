@@ -41,6 +41,7 @@ cgpu_context_gone(CUcontext context)
 {
     cgpu_target_forget();
     cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
+    cgpu_async_free_settle(NULL, context);
     cgpu_reclaim_context_gone();
 }
 

@@ -39,7 +39,8 @@ struct cgpu_pool {
 /* Linear memory freed in a stream: the driver has it until that stream is synchronised. */
 struct cgpu_async_freed {
     CUstream stream;
-    CUcontext context;
+    CUcontext context; /* current at that time */
+    uint64_t owner;    /* context that the memory is of */
     uint64_t bytes;
     int32_t gpu;
 };
@@ -145,7 +146,9 @@ CUresult cgpu_pool_refuse_managed(int allocation_type, const char *name);
 
 /* ---- async_free.c ---- */
 
-/* Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT. Needs may_shrink.
+/*
+ * Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT, which was
+ * synchronised or is gone.
  */
 void cgpu_async_free_settle(CUstream stream, CUcontext context);
 

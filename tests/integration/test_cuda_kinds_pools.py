@@ -214,3 +214,23 @@ def test_a_pool_that_goes_with_its_last_context_is_given_back(proxied: Proxied) 
         """,
     )
     assert out == ["0"]
+
+
+def test_mem_1_what_was_freed_in_a_stream_goes_with_its_context(proxied: Proxied) -> None:
+    """MEM-1: nothing stays charged after the last context, synchronised before or not."""
+    outcome = proxied.check(
+        """
+        made = context()
+        stream = c_void_p()
+        check(cuda.cuStreamCreate(byref(stream), 0))
+        check(cuda.cuMemFreeAsync(c_uint64(alloc(4000 * MIB)[1]), stream))
+        check(cuda.cuCtxDestroy_v2(made))
+        print(used())
+        check(cuda.cuDevicePrimaryCtxRetain(byref(made), 0))
+        check(cuda.cuCtxSetCurrent(made))
+        check(cuda.cuMemFreeAsync(c_uint64(alloc(4000 * MIB)[1]), None))
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0))
+        print(used())
+        """
+    )
+    assert outcome.out == ["0", "0"]

@@ -8,13 +8,29 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from cgpu_run_world import World
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 pytestmark = pytest.mark.integration
 
 SHARE = ("--mem", "6/15", "--")
+
+
+@pytest.fixture(autouse=True)
+def signals_as_usual() -> Iterator[None]:
+    """Whoever started the tests in the background had them ignore a signal or two."""
+    kept = {signal.SIGPIPE, signal.SIGXFSZ}  # Python ignores these itself, and not in a child
+    ignored = [s for s in signal.valid_signals() - kept if signal.getsignal(s) is signal.SIG_IGN]
+    for each in ignored:
+        signal.signal(each, signal.SIG_DFL)
+    yield
+    for each in ignored:
+        signal.signal(each, signal.SIG_IGN)
 
 
 @pytest.fixture(params=["root", "user"])

@@ -50,7 +50,7 @@ class Base(NamedTuple):
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of a program that uses the driver through the proxy."""
-        folders = (ROOT / "tests", ROOT / "native")
+        folders = (ROOT / "tests", ROOT / "native", ROOT)
         return os.environ | {
             "LD_LIBRARY_PATH": str(self.path / "lib"),
             "CGPU_PROXY": str(self.proxy),

@@ -78,8 +78,7 @@ class Registry:
             The path of the directory, with ``limits``, ``ledger`` and ``record.json``.
 
         Raises:
-            AdmissionError: there is no room for it.
-            CgpuError: bad id, or the directory cannot be made; then nothing of it is left.
+            CgpuError: no room, a bad id, or it cannot be made; then nothing of it is left.
         """
         directory = f"{self._folder}/{checked_id(name)}"
         with self._locked(make=True):

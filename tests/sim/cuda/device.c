@@ -31,49 +31,38 @@ static const struct {
     {129, 0},      {130, 0},     {131, -1},    {132, 0},        {133, 0},         {134, 0},
 };
 
+/* What differs between GPUs; negative: not among these. */
 static int
-particular(const struct sim_device *device, int attribute, int *value)
+particular(const struct sim_device *device, int attribute)
 {
     const struct cgpu_machine_gpu *facts = device->facts;
     switch (attribute) {
     case 13:
-        *value = (int)facts->sm_clock_khz;
-        return 1;
+        return (int)facts->sm_clock_khz;
     case 16:
-        *value = (int)facts->sm_count;
-        return 1;
+        return (int)facts->sm_count;
     case 33:
-        *value = (int)facts->pci_bus;
-        return 1;
+        return (int)facts->pci_bus;
     case 34:
-        *value = (int)facts->pci_device;
-        return 1;
+        return (int)facts->pci_device;
     case 36:
-        *value = (int)facts->memory_clock_khz;
-        return 1;
+        return (int)facts->memory_clock_khz;
     case 37:
-        *value = (int)facts->memory_bus_bits;
-        return 1;
+        return (int)facts->memory_bus_bits;
     case 38:
-        *value = (int)facts->l2_bytes;
-        return 1;
+        return (int)facts->l2_bytes;
     case 39:
-        *value = (int)facts->threads_per_sm;
-        return 1;
+        return (int)facts->threads_per_sm;
     case 50:
-        *value = (int)facts->pci_domain;
-        return 1;
+        return (int)facts->pci_domain;
     case 75:
-        *value = (int)facts->capability_major;
-        return 1;
+        return (int)facts->capability_major;
     case 76:
-        *value = (int)facts->capability_minor;
-        return 1;
+        return (int)facts->capability_minor;
     case 85:
-        *value = (int)device->ordinal;
-        return 1;
+        return (int)device->ordinal;
     default:
-        return 0;
+        return -1;
     }
 }
 
@@ -86,7 +75,9 @@ SIM_API(cuDeviceGetAttribute, (int *value, int attribute, int ordinal), (value, 
     if (value == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (particular(device, attribute, value)) {
+    int own = particular(device, attribute);
+    if (own >= 0) {
+        *value = own;
         return CUDA_SUCCESS;
     }
     for (size_t i = 0; i < sizeof constants / sizeof *constants; i++) {

@@ -32,70 +32,60 @@ is_host(const struct sim_region *region)
     return region->kind == SIM_HOST || region->kind == SIM_REGISTERED;
 }
 
+/* Bytes of each value; 0: no such attribute. */
+static const unsigned char sizes[] = {
+    [CONTEXT] = 8,      [MEMORY_TYPE] = 4,    [DEVICE_POINTER] = 8, [HOST_POINTER] = 8,
+    [SYNC_MEMOPS] = 4,  [BUFFER_ID] = 8,      [IS_MANAGED] = 4,     [DEVICE_ORDINAL] = 4,
+    [RANGE_START] = 8,  [IS_IPC_CAPABLE] = 4, [RANGE_SIZE] = 8,     [MAPPED] = 4,
+    [HANDLE_TYPES] = 8, [RDMA_CAPABLE] = 4,   [ACCESS_FLAGS] = 4,   [POOL] = 8,
+    [MAPPING_SIZE] = 8, [MAPPING_BASE] = 8,   [BLOCK_ID] = 8,
+};
+
+static uint64_t
+value_of(const struct sim_region *region, unsigned attribute, uint64_t address)
+{
+    switch (attribute) {
+    case CONTEXT:
+        return (uint64_t)(uintptr_t)region->context;
+    case MEMORY_TYPE:
+        return is_host(region) ? TYPE_HOST : TYPE_DEVICE;
+    case DEVICE_POINTER:
+    case HOST_POINTER:
+        return address;
+    case BUFFER_ID:
+    case BLOCK_ID:
+        return region->id;
+    case IS_MANAGED:
+        return region->kind == SIM_MANAGED || (region->kind == SIM_GLOBAL && region->flags != 0);
+    case DEVICE_ORDINAL:
+        return region->device->ordinal;
+    case IS_IPC_CAPABLE:
+        return region->kind == SIM_LINEAR;
+    case RANGE_START:
+    case MAPPING_BASE:
+        return region->base;
+    case RANGE_SIZE:
+    case MAPPING_SIZE:
+        return region->bytes;
+    case MAPPED:
+        return 1;
+    case HANDLE_TYPES:
+        return region->physical == NULL ? 0 : region->physical->handle_types;
+    case ACCESS_FLAGS:
+        return region->physical == NULL ? 3 : region->access;
+    case POOL:
+        return (uint64_t)(uintptr_t)region->pool;
+    default: /* SYNC_MEMOPS, RDMA_CAPABLE */
+        return 0;
+    }
+}
+
 /* The value and its size in bytes; 0: no such attribute. */
 static size_t
 attribute_of(const struct sim_region *region, unsigned attribute, uint64_t address, uint64_t *value)
 {
-    const struct sim_physical *physical = region->physical;
-    switch (attribute) {
-    case CONTEXT:
-        *value = (uint64_t)(uintptr_t)region->context;
-        return 8;
-    case MEMORY_TYPE:
-        *value = is_host(region) ? TYPE_HOST : TYPE_DEVICE;
-        return 4;
-    case DEVICE_POINTER:
-    case HOST_POINTER:
-        *value = address;
-        return 8;
-    case SYNC_MEMOPS:
-        *value = 0;
-        return 4;
-    case BUFFER_ID:
-        *value = region->id;
-        return 8;
-    case IS_MANAGED:
-        *value = region->kind == SIM_MANAGED || (region->kind == SIM_GLOBAL && region->flags != 0);
-        return 4;
-    case DEVICE_ORDINAL:
-        *value = region->device->ordinal;
-        return 4;
-    case IS_IPC_CAPABLE:
-        *value = region->kind == SIM_LINEAR;
-        return 4;
-    case RANGE_START:
-        *value = region->base;
-        return 8;
-    case RANGE_SIZE:
-        *value = region->bytes;
-        return 8;
-    case MAPPED:
-        *value = 1;
-        return 4;
-    case HANDLE_TYPES:
-        *value = physical == NULL ? 0 : physical->handle_types;
-        return 8;
-    case RDMA_CAPABLE:
-        *value = 0;
-        return 4;
-    case ACCESS_FLAGS:
-        *value = physical == NULL ? 3 : region->access;
-        return 4;
-    case POOL:
-        *value = (uint64_t)(uintptr_t)region->pool;
-        return 8;
-    case MAPPING_SIZE:
-        *value = region->bytes;
-        return 8;
-    case MAPPING_BASE:
-        *value = region->base;
-        return 8;
-    case BLOCK_ID:
-        *value = region->id;
-        return 8;
-    default:
-        return 0;
-    }
+    *value = value_of(region, attribute, address);
+    return attribute < sizeof sizes ? sizes[attribute] : 0;
 }
 
 SIM_API(cuPointerGetAttribute, (void *out, unsigned attribute, uint64_t address),

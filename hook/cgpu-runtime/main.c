@@ -18,13 +18,36 @@
 
 enum { FAILED = 1 }; /* as runc */
 
-static const char *const creating[] = {"create", "run", "restore"};
+static const char *const creating[] = {"create", "run", "restore", NULL};
+static const char *const others[] = {
+    "checkpoint", "delete", "events", "exec",    "features", "help",   "init",
+    "kill",       "list",   "mounts", "pause",   "ps",       "resume", "spec",
+    "start",      "state",  "update", "version", NULL,
+};
 
 static bool
-creates(const char *subcommand)
+is_one_of(const char *const *names, const char *word)
 {
-    for (size_t i = 0; subcommand != NULL && i < sizeof creating / sizeof *creating; i++) {
-        if (strcmp(subcommand, creating[i]) == 0) {
+    for (; word != NULL && *names != NULL; names++) {
+        if (strcmp(word, *names) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/*
+ * Is a container made behind an option that we do not know? Its value was then taken for the
+ * subcommand, and a subcommand that makes a container stands behind it.
+ */
+static bool
+hides_creation(const struct cgpu_arguments *arguments)
+{
+    if (is_one_of(creating, arguments->subcommand) || is_one_of(others, arguments->subcommand)) {
+        return false;
+    }
+    for (char **word = arguments->forwarded + 1; *word != NULL; word++) {
+        if (is_one_of(creating, *word)) {
             return true;
         }
     }
@@ -127,7 +150,13 @@ main(int argc, char **argv)
         cgpu_report_error(&report, "%s", why);
         return FAILED;
     }
-    if (creates(arguments.subcommand) && prepare(&arguments, &report, runtime) != 0) {
+    if (hides_creation(&arguments)) {
+        cgpu_report_error(&report, "an option before %s is not known: write it as OPTION=VALUE",
+                          arguments.subcommand);
+        return FAILED;
+    }
+    bool creates = is_one_of(creating, arguments.subcommand);
+    if (creates && prepare(&arguments, &report, runtime) != 0) {
         return FAILED;
     }
     arguments.forwarded[0] = runtime;

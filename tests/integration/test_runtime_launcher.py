@@ -209,6 +209,13 @@ def test_a_command_line_that_does_not_tell_the_id_is_refused(
     assert "cannot tell the container's id" in refused(world, *arguments)
 
 
+def test_rel_1_an_option_that_nobody_knows_cannot_hide_a_creation(world: World) -> None:
+    """Its value would be taken for the subcommand, and the container would start without limits."""
+    world.write_config(SIX)
+    said = refused(world, "--colour", "red", "create", "c1")
+    assert said == "an option before red is not known: write it as OPTION=VALUE"
+
+
 def test_a_missing_bundle_is_the_low_level_runtimes_business(world: World) -> None:
     for arguments in (["create", "c1"], ["create", "-b", "/nowhere", "c1"]):
         assert world.runtime(*arguments, lowlevel=world.stub()).returncode == 0

@@ -178,6 +178,7 @@ setup(
         "cgpu_cli": "cli/cgpu_cli",
         "cgpu_sim": "tests/sim/cgpu_sim",
     },
+    include_package_data=False,  # all of it is in package_data
     package_data={
         "cgpu_env": ["py.typed"],
         "cgpu_native": ["py.typed", "*.pyi"],

@@ -71,6 +71,7 @@ def _check(status: int, what: str) -> None:
 
 def main() -> None:
     """Obey standard input; every answer ends with an empty line."""
+    os.dup2(1, 2)  # what the driver or cgpu says stands with the answer that it belongs to
     gpu = Gpu()
     nvidia_smi = sys.argv[1] if len(sys.argv) > 1 else ""
     for line in sys.stdin:

@@ -12,14 +12,14 @@ usage: cgpu-run --mem PART/WHOLE [options] [--] PROGRAM [ARGUMENT...]
 Run PROGRAM with a share of the GPUs' memory, and no more.
 
   --mem PART/WHOLE   GiB wanted, of the GiB each GPU is said to have: 6/15; 3,1/15 on two GPUs
-  --weight N         weight in the division of compute, 1 by default
-  --high-prio        runs before those without it
+  --weight N         weight from 1 to 20, 1 by default; reserved, does not steer compute yet
+  --high-prio        high priority; reserved, does not steer compute yet
   --policy N         compute policy 0..6 of the GPUs, if no one else holds them under another
   --gpus LIST        indices or UUIDs in the order the program sees them; all by default
   --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR
   --state-dir DIR    keep state in DIR; programs share a GPU's account if they share this
   --no-namespaces    do without mount namespaces: weaker, says what it does not hold against
-  --help
+  -h, --help         show this and exit
 
 Exit status: PROGRAM's own; 2 where cgpu-run refuses; 126 or 127 where PROGRAM cannot be run.
 """
@@ -54,6 +54,7 @@ def parse(arguments: list[str]) -> Options:
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
         word = rest.pop(0)
+        word = "--help" if word == "-h" else word
         if word == "--":
             break
         name, equals, value = word.removeprefix("--").partition("=")
@@ -72,7 +73,7 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
     helps = "help" in values
     if not helps and "mem" not in values:
         raise CgpuError("--mem is missing: expected the share of memory, such as --mem 6/15")
-    if not helps and not program:
+    if not helps and not any(program[:1]):
         raise CgpuError("no program to run", hint="see cgpu-run --help")
     mem = values.get("mem", "")
     if not helps and "/" not in mem:

@@ -35,7 +35,7 @@ def arguments() -> argparse.ArgumentParser:
     """The command line."""
     parser = argparse.ArgumentParser(
         prog="cgpu-smi",
-        description=__doc__,
+        description="Show the containers and sessions on each GPU: what they use and may use.",
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

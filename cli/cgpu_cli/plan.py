@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from cgpu_hook.plan import Plan as ContainerPlan
 
 _MIB = 1 << 20
+_OFF = (
+    "cgpu is off for this container: ALIYUN_COM_GPU_MEM_CONTAINER asks for nothing,"
+    " or CGPU_DISABLE or NVIDIA_VISIBLE_DEVICES switches it off"
+)
 
 
 class Plan:
@@ -37,7 +41,7 @@ class Plan:
 
 def _lines(plan: ContainerPlan) -> list[str]:
     if not plan.gpus:
-        return ["cgpu is off for this container"]
+        return [_OFF]
     priority = ", high priority" if plan.high_priority else ""
     return [
         *(f"GPU {g.index}  {g.uuid}  {g.memory_bytes // _MIB} MiB" for g in plan.gpus),

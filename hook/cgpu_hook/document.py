@@ -30,6 +30,13 @@ _FIELDS: dict[str, dict[str, type]] = {
 _MOUNT: dict[str, type] = {"destination": str, "type": str, "source": str, "options": list}
 _DEVICE: dict[str, type] = {"path": str, "type": str, "major": int, "minor": int}
 
+_IN_WORDS: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    int: "a whole number",
+}
+
 
 def read(path: str) -> dict[str, Any]:
     """The configuration at ``path``; never waits, never follows a link.
@@ -54,7 +61,7 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         raise CgpuError(f"{shown(name, LONGEST_PATH)}: not UTF-8") from None
     except ValueError as error:
         raise CgpuError(
-            f"{shown(name, LONGEST_PATH)}: not valid JSON: {shown(str(error))}"
+            f"{shown(name, LONGEST_PATH)}: not valid JSON: {shown(str(error), LONGEST_PATH)}"
         ) from None
     return checked(config, name)
 
@@ -97,7 +104,10 @@ def _check_section(part: object, section: str, fields: dict[str, type], name: st
                 f"{shown(name, LONGEST_PATH)}: {shown(key)}: expected it to be written {where}"
             )
         if value is not None and not isinstance(value, fields[field]):
-            raise CgpuError(f"{shown(name, LONGEST_PATH)}: {where} has the wrong type")
+            allowed = _IN_WORDS[fields[field]]
+            raise CgpuError(
+                f"{shown(name, LONGEST_PATH)}: {where} has the wrong type: expected {allowed}"
+            )
 
 
 def write(path: str, config: dict[str, Any]) -> None:

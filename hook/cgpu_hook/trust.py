@@ -38,7 +38,8 @@ def check_source(path: str, *, shared: bool = False) -> None:
         sticky = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX)
         writable = facts.st_mode & _OTHERS_WRITE and not sticky and not (own and shared)
         if facts.st_uid not in owners or writable:
-            raise CgpuError(f"{path}: others could change {place}: {allowed}")
+            what = "it" if own else place
+            raise CgpuError(f"{path}: others could change {what}: {allowed}")
         if place == "/":
             return
         place = os.path.dirname(place)

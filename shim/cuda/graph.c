@@ -8,6 +8,9 @@
  * cap is it launched. Should the driver reserve more at the launch itself, that is charged
  * afterwards, over the cap if need be. The launch of any other graph costs one load, or one look-up
  * if the process has graphs that allocate.
+ *
+ * Threads take turns (graph_turns), from the driver's taking of memory to its charge or refusal:
+ * what another thread is about to give back would else be charged, or be the reason to refuse.
  */
 #include <sys/mman.h>
 
@@ -80,11 +83,25 @@ refuse(const struct cgpu_graph_lack *lack)
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Charge what graphs took before this process was known to have any with memory. */
+static CUresult
+begin_to_follow(void)
+{
+    struct cgpu_graph_lack lack;
+    pthread_mutex_lock(&kinds()->graph_turns);
+    cgpu_graph_memory_follow();
+    CUresult status = cgpu_graph_memory_measure(false, &lack);
+    if (status != CUDA_SUCCESS) {
+        status = refuse(&lack);
+    }
+    pthread_mutex_unlock(&kinds()->graph_turns);
+    return status;
+}
+
 /* The driver made EXEC of GRAPH. */
 static CUresult
 keep(CUgraphExec exec, CUgraph graph)
 {
-    struct cgpu_graph_lack lack;
     struct cgpu_holding holding = {
         .handle = (uint64_t)(uintptr_t)exec,
         .extra = NOT_READY,
@@ -93,13 +110,10 @@ keep(CUgraphExec exec, CUgraph graph)
     if (!cgpu_state_is_attached() || !allocates(graph, 0)) {
         return CUDA_SUCCESS;
     }
-    cgpu_graph_memory_follow();
-    CUresult status = cgpu_graph_memory_measure(false, &lack);
-    if (status != CUDA_SUCCESS) {
-        cgpu_real.cuGraphExecDestroy(exec);
-        return refuse(&lack);
+    CUresult status = begin_to_follow();
+    if (status == CUDA_SUCCESS) {
+        status = cgpu_charge_hold(&holding);
     }
-    status = cgpu_charge_hold(&holding);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuGraphExecDestroy(exec);
         return status;
@@ -199,14 +213,12 @@ readiness(CUstream stream)
            ((uint64_t)(uintptr_t)stream & ((UINT64_C(1) << TRIMS_SHIFT) - 1));
 }
 
+/* In a turn. */
 static CUresult
 launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given, CUstream stream,
        struct cgpu_holding *holding)
 {
     struct cgpu_graph_lack lack;
-    if (is_captured(stream)) {
-        return real(exec, given);
-    }
     if (holding->extra != readiness(stream)) {
         CUresult status = prepare(exec, stream);
         if (status != CUDA_SUCCESS) {
@@ -234,7 +246,14 @@ cgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUs
     if (!find(exec, &holding)) {
         return real(exec, stream);
     }
-    return launch(real, exec, stream, of(stream, real == cgpu_real.cuGraphLaunch_ptsz), &holding);
+    CUstream asked = of(stream, real == cgpu_real.cuGraphLaunch_ptsz);
+    if (is_captured(asked)) {
+        return real(exec, stream);
+    }
+    pthread_mutex_lock(&kinds()->graph_turns);
+    CUresult status = launch(real, exec, stream, asked, &holding);
+    pthread_mutex_unlock(&kinds()->graph_turns);
+    return status;
 }
 
 CUresult
@@ -245,9 +264,11 @@ cgpu_graph_upload(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUs
     if (!find(exec, &holding)) {
         return real(exec, stream);
     }
+    pthread_mutex_lock(&kinds()->graph_turns);
     CUresult status = real(exec, stream);
-    if (cgpu_graph_memory_measure(false, &lack) == CUDA_SUCCESS) {
-        return status;
+    if (cgpu_graph_memory_measure(false, &lack) != CUDA_SUCCESS) {
+        status = prepare(exec, of(stream, real == cgpu_real.cuGraphUpload_ptsz));
     }
-    return prepare(exec, of(stream, real == cgpu_real.cuGraphUpload_ptsz));
+    pthread_mutex_unlock(&kinds()->graph_turns);
+    return status;
 }

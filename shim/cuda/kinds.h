@@ -3,9 +3,9 @@
  * memory, code.
  *
  * Each kind has its own lock in struct cgpu_kinds. Locks are never nested, with one exception:
- * whoever holds the lock of contexts or of code may be refused, and then cgpu_reclaim takes the
- * others, one after the other. So under a kind's own lock memory is charged with cgpu_charge_try,
- * which reclaims nothing.
+ * whoever holds the lock of contexts, of code or of graph_turns may be refused, and then
+ * cgpu_reclaim takes the others, one after the other. So under a kind's own lock memory is charged
+ * with cgpu_charge_try, which reclaims nothing.
  */
 #ifndef CGPU_CUDA_KINDS_H
 #define CGPU_CUDA_KINDS_H
@@ -63,6 +63,7 @@ struct cgpu_kinds {
     pthread_mutex_t pools;
     pthread_mutex_t physical;
     pthread_mutex_t graphs;
+    pthread_mutex_t graph_turns; /* outermost: one graph at a time takes memory and is charged */
     pthread_mutex_t code;
 
     uint32_t may_shrink; /* some pool, or asynchronously freed memory: look at synchronisation */

@@ -97,12 +97,16 @@ catch_up(struct cgpu_pool *pool)
     return charge(pool, excess - padding, padding);
 }
 
-/* The pool grew by more than is allowed: take the memory back, and charge what stays reserved all
- * the same. */
+/*
+ * The pool grew by more than is allowed: take the memory back, and charge what stays reserved all
+ * the same. The driver lets go of it when the stream is synchronised, which is done here: it must
+ * not stay beyond the cap until the program happens to do so.
+ */
 static void
 undo(const struct request *request, struct cgpu_pool *pool)
 {
     cgpu_real.cuMemFreeAsync(*request->dptr, request->asked);
+    cgpu_real.cuStreamSynchronize(request->asked);
     cgpu_pool_trim_idle(pool->handle);
     uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
     if (reserved > pool->charged) {

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SHARE = ("--mem", "6/15", "--")
+LIBC_SIGNALS = 3 << 31  # 32 and 33, the C library's own: make leaves them ignored in what it starts
+
+
+def ignored_signals(status: str) -> int:
+    """The signals that the program ignored, one bit each, from its ``/proc/self/status``."""
+    line = next(line for line in status.splitlines() if line.startswith("SigIgn:"))
+    return int(line.split()[1], 16) & ~LIBC_SIGNALS
 
 
 @pytest.fixture(autouse=True)
@@ -83,13 +90,13 @@ def test_no_open_file_and_no_ignored_signal_is_left(world: World) -> None:
         "2",
         "3",  # ls itself
     ]
-    assert "SigIgn:\t0000000000000000" in out
+    assert ignored_signals(out) == 0
 
 
 def test_an_interrupt_that_was_ignored_stays_ignored(world: World) -> None:
     words = world.command(*world.flags(), *SHARE, "grep", "SigIgn", "/proc/self/status")
     done = world.run_command(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words])
-    assert done.stdout == "SigIgn:\t0000000000000002\n"
+    assert ignored_signals(done.stdout) == 1 << (signal.SIGINT - 1)
 
 
 def test_an_interrupt_while_waiting_for_admission_ends_us_without_a_traceback() -> None:

@@ -228,6 +228,7 @@ def test_mem_1_four_threads_leave_ledger_and_driver_in_agreement(proxied: Proxie
         STEPS
         + """
 import threading
+import traceback
 STEPS = [step for step in STEPS if step not in CODE]
 current = context()
 base = used()
@@ -242,8 +243,8 @@ def work(seed):
             if used() > 605 * MIB:
                 failures.append(used())
         world.finish()
-    except BaseException as error:
-        failures.append(repr(error))
+    except BaseException:
+        failures.append(traceback.format_exc())
 
 threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
 for thread in threads:

@@ -40,7 +40,15 @@ CALLS = {
 def call_rows(calls: dict[str, dict[str, float]]) -> list[Row]:
     """Rows of the calls; two threads are held against one thread of the same run."""
     rows = [
-        Row(what, figure["plain_ns"], figure["proxied_ns"], figure["added_ns"], bar, "ns", peer)
+        Row(
+            what,
+            figure["plain_ns"],
+            figure["proxied_ns"],
+            figure["added_ns"] + 0.0,
+            bar,
+            "ns",
+            peer,
+        )
         for name, (what, bar, peer) in CALLS.items()
         for figure in (calls[name],)
     ]

@@ -31,6 +31,7 @@ PTX = b""".version 7.0
 .global .align 4 .b8 table[4000];
 .visible .entry plain(.param .u64 x) { ret; }
 .visible .entry spin_20000us() { ret; }
+.visible .entry spin_1000000us() { ret; }
 \0"""
 MANAGED_PTX = PTX.replace(b".global", b".global .attribute(.managed)")
 

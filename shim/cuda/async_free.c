@@ -50,11 +50,11 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
     }
 }
 
-void
-cgpu_async_free_settle(CUstream stream, CUcontext context)
+/* Under the lock of pools. */
+static void
+settle(CUstream stream, CUcontext context)
 {
     uint64_t owner = (uint64_t)(uintptr_t)context;
-    pthread_mutex_lock(&kinds()->pools);
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         bool of_context = context != NULL && (freed->context == context || freed->owner == owner);
@@ -63,6 +63,55 @@ cgpu_async_free_settle(CUstream stream, CUcontext context)
             freed->bytes = 0;
         } else if (freed->bytes != 0) {
             __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+void
+cgpu_async_free_settle(CUstream stream, CUcontext context)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    settle(stream, context);
+    pthread_mutex_unlock(&kinds()->pools);
+}
+
+CUresult
+cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    CUresult status = destroy(stream);
+    if (status == CUDA_SUCCESS) {
+        settle(stream, NULL);
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+    return status;
+}
+
+/* Under the lock of pools, so that STREAM is not destroyed meanwhile. A capture is left alone. */
+static bool
+is_done(CUstream stream)
+{
+    int capture = CU_CAPTURE_NONE;
+    return cgpu_real.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+           capture == CU_CAPTURE_NONE && cgpu_real.cuStreamQuery(stream) == CUDA_SUCCESS &&
+           cgpu_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
+}
+
+/* A thread's own default stream means another one in every thread: nobody else can ask about it. */
+void
+cgpu_async_free_finish(int32_t gpu)
+{
+    CUcontext current = NULL;
+    if (cgpu_kinds_look(&kinds()->may_shrink) == 0 ||
+        cgpu_real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&kinds()->pools);
+    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+        struct cgpu_async_freed *freed = &kinds()->freed[i];
+        if (freed->bytes != 0 && freed->gpu == gpu && freed->context == current &&
+            freed->stream != CU_STREAM_PER_THREAD_DEFAULT && is_done(freed->stream)) {
+            settle(freed->stream, NULL);
         }
     }
     pthread_mutex_unlock(&kinds()->pools);

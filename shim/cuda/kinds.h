@@ -153,6 +153,15 @@ CUresult cgpu_pool_refuse_managed(int allocation_type, const char *name);
  */
 void cgpu_async_free_settle(CUstream stream, CUcontext context);
 
+/*
+ * Before a refusal on GPU: streams of the current context whose work is done are synchronised, so
+ * that what was freed in them goes back, whatever the program waits with (an event, its own flag).
+ */
+void cgpu_async_free_finish(int32_t gpu);
+
+/* Destroy STREAM with DESTROY while nobody asks about it; what was freed in it goes with it. */
+CUresult cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream);
+
 /* ---- mapping.c: under the lock of physical memory ---- */
 
 bool cgpu_mapping_add(uint64_t base, uint64_t bytes, uint64_t allocation);

@@ -61,6 +61,7 @@ cgpu_reclaim(int32_t gpu, uint64_t bytes)
         return false;
     }
     int mode = cgpu_reclaim_relax();
+    cgpu_async_free_finish(gpu);
     cgpu_reclaim_settle();
     cgpu_pool_trim(gpu);
     cgpu_graph_memory_trim(gpu);

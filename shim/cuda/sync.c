@@ -47,9 +47,12 @@ cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {
-    CUresult status = real(stream);
+    if (!cgpu_state_is_attached() || cgpu_kinds_look(&cgpu_state->kinds.may_shrink) == 0) {
+        return real(stream);
+    }
+    CUresult status = cgpu_async_free_destroy(real, stream);
     if (status == CUDA_SUCCESS) {
-        settle(stream, NULL);
+        settle(NULL, NULL);
     }
     return status;
 }

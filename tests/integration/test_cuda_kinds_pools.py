@@ -234,3 +234,28 @@ def test_mem_1_what_was_freed_in_a_stream_goes_with_its_context(proxied: Proxied
         """
     )
     assert outcome.out == ["0", "0"]
+
+
+def test_mem_6_linear_memory_freed_in_a_finished_stream_is_no_reason_to_refuse(
+    proxied: Proxied,
+) -> None:
+    """MEM-6: whatever the program waited with; unfinished work keeps its memory."""
+    out = run(
+        proxied,
+        """
+        stream, event = made(cuda.cuStreamCreate, 0), made(cuda.cuEventCreate, 0)
+        module = made(cuda.cuModuleLoadData, PTX)
+        work = made(cuda.cuModuleGetFunction, module, b'spin_1000000us')
+        most = left() // MIB * MIB
+        status, address = alloc(most)
+        check(cuda.cuLaunchKernel(work, 1, 1, 1, 1, 1, 1, 0, stream, None, None))
+        check(free_async(address, stream))
+        check(cuda.cuEventRecord(event, stream))
+        show(status, alloc(most)[0])
+        check(cuda.cuEventSynchronize(event))
+        status, address = alloc(most)
+        show(status, drift())
+        check(free(address))
+        """,
+    )
+    assert out == ["0 2", "0 0"]

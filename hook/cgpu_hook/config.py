@@ -19,6 +19,7 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST
+from cgpu_hook.trust import check_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -64,10 +65,12 @@ def load_config(path: str = CONFIG_PATH) -> Config:
     """Read and check the configuration; the defaults where there is no such file.
 
     Raises:
-        CgpuError: one sentence that names the file, the key, the value and what is allowed.
+        CgpuError: one sentence that names the file, the key, the value and what is allowed, or says
+            that others could change the file.
     """
     if not os.path.exists(path):
         return Config()
+    check_source(os.path.realpath(path))  # whoever can write it lifts every cap
     values: dict[str, Any] = {}
     for table, entries in _parse(path).items():
         if table not in ("node", "driver") or not isinstance(entries, dict):

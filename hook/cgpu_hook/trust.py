@@ -1,6 +1,6 @@
-"""Whether a file of the host may be mounted into a container.
+"""Whether a file of the host may be mounted into a container, or believed.
 
-Whoever can change such a file can change what runs in every container, so it and every directory
+Whoever can change such a file can change what every container gets, so it and every directory
 above it has to belong to root (or to us, where we are not root), and nobody else may write there.
 """
 
@@ -15,7 +15,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def check_source(path: str, *, shared: bool = False) -> None:
-    """Refuse the file at ``path`` as a mount source if others could change it.
+    """Refuse the file at ``path`` if others could change it.
 
     Args:
         path: absolute, without links in it.

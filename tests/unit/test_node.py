@@ -220,6 +220,15 @@ def test_a_wrong_configuration_is_one_sentence(fake: FakeDriver, text: str, sent
     assert "\n" not in str(refusal.value)
 
 
+def test_rel_1_a_configuration_that_others_could_change_is_refused(fake: FakeDriver) -> None:
+    """Whoever can write ``overcommit = true`` lifts the sum of the caps."""
+    load(fake)
+    path = fake.folder.parent / "config.toml"
+    path.chmod(0o666)
+    with pytest.raises(CgpuError, match=r"config\.toml: others could change it: expected"):
+        load(fake)
+
+
 def test_the_start_path_imports_nothing_heavy() -> None:
     """DESIGN 2: these modules run whenever a container starts."""
     heavy = "argparse pathlib subprocess tomllib typing dataclasses logging shutil ctypes pynvml"

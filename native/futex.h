@@ -32,13 +32,20 @@ cgpu_futex_wait(uint32_t *word, int operation, uint32_t expected, const struct t
     return error;
 }
 
+/* Keeps errno. */
 static inline void
-cgpu_futex_wake_one(uint32_t *word, int operation)
+cgpu_futex_wake(uint32_t *word, int operation, int most)
 {
     int saved = errno;
 
-    (void)syscall(SYS_futex, word, operation, 1, NULL, NULL, 0);
+    (void)syscall(SYS_futex, word, operation, most, NULL, NULL, 0);
     errno = saved;
+}
+
+static inline void
+cgpu_futex_wake_one(uint32_t *word, int operation)
+{
+    cgpu_futex_wake(word, operation, 1);
 }
 
 #endif

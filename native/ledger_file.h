@@ -15,13 +15,14 @@
 /* cffi: begin */
 enum {
     CGPU_LEDGER_MAGIC = 0x44454c43, /* the bytes "CLED" */
-    CGPU_LEDGER_VERSION = 1,
-    CGPU_LEDGER_SLOTS = 1024
+    CGPU_LEDGER_VERSION = 2,
+    CGPU_LEDGER_SLOTS = 1024,
+    CGPU_LEDGER_WORKS = 512 /* pairs of a process and a GPU that it launches on */
 };
 
 struct cgpu_ledger_gpu {
-    uint32_t lock; /* 0: free; else who holds it, see lock.h */
-    uint32_t reserved0;
+    uint32_t lock;    /* 0: free; else who holds it, see lock.h */
+    uint32_t bell;    /* futex word: one more whenever the arbiter should look; see work.h */
     uint64_t used;    /* sum over the taken slots; written under the lock */
     uint64_t refused; /* requests that did not fit */
     uint64_t reserved[13];
@@ -36,14 +37,36 @@ struct cgpu_ledger_slot {
     uint64_t used[CGPU_MAX_GPUS]; /* each written under that GPU's lock */
 };
 
+/*
+ * What one process does on one GPU, for the arbiter: a cache line of its own, written by that
+ * process alone. Times are CLOCK_MONOTONIC, all of them in ns.
+ */
+struct cgpu_ledger_work {
+    uint32_t owner;     /* slot + 1 and generation, as in a lock word; 0: free */
+    uint32_t gpu;       /* place in the limits */
+    uint32_t active;    /* gate word under which it launched since it was last quiet; 0: quiet */
+    uint32_t waiting;   /* threads that wait at the closed gate */
+    uint32_t idle;      /* active, but all that was launched has ended, some 200 us ago */
+    uint32_t certain;   /* end_ns rests on measured kernels only */
+    uint64_t end_ns;    /* when what is in flight is expected to end */
+    uint64_t busy_ns;   /* GPU time of all that has ended, as measured */
+    uint64_t waited_ns; /* that threads have waited at the closed gate, added up */
+    uint64_t markers;   /* placed */
+    uint32_t threads;   /* that have launched and live */
+    uint32_t reserved0;
+};
+
 struct cgpu_ledger_file {
     uint32_t magic;
     uint32_t version;
     uint32_t size;       /* sizeof(struct cgpu_ledger_file) of the writer */
     uint32_t slot_bound; /* no slot from here on was ever taken */
     uint64_t reaped_ms;  /* CLOCK_MONOTONIC when dead slots were last looked for */
-    uint64_t reserved[13];
+    uint32_t work_bound; /* no work from here on was ever claimed */
+    uint32_t reserved0;
+    uint64_t reserved[12];
     struct cgpu_ledger_gpu gpus[CGPU_MAX_GPUS];
+    struct cgpu_ledger_work works[CGPU_LEDGER_WORKS];
     struct cgpu_ledger_slot slots[CGPU_LEDGER_SLOTS];
 };
 /* cffi: end */

@@ -12,7 +12,7 @@ enum {
     CGPU_MAX_GPUS = 32,
     CGPU_ID_SIZE = 80,
     CGPU_LIMITS_MAGIC = 0x4d494c43, /* the bytes "CLIM" */
-    CGPU_LIMITS_VERSION = 1,
+    CGPU_LIMITS_VERSION = 2,
     CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points unknown to this release */
 };
 
@@ -24,6 +24,17 @@ struct cgpu_limits_gpu {
     uint32_t index;         /* the GPU's index on the host */
     uint32_t reserved0;
     uint64_t reserved[2];
+
+    /* Compute: a cache line of its own, written at every turn. */
+    uint32_t gate;         /* futex word: may the container launch? see gate.h */
+    uint32_t share_ppm;    /* of the GPU's time when nobody arbitrates, in millionths */
+    uint32_t offset_ppm;   /* where that part of the fallback period begins */
+    uint32_t measured_ppm; /* of the GPU's time, charged in the last second; see metered */
+    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC at which the arbiter last lived; 0: there was none */
+    uint64_t charged_ns;   /* GPU time charged since the arbiter took the container on */
+    uint32_t metered;      /* 1: measured_ppm and charged_ns are being kept (not so while FREE) */
+    uint32_t limit_ppm;    /* what it may have at most while others compete, as last worked out */
+    uint64_t compute_reserved[3];
 };
 
 struct cgpu_limits {
@@ -35,7 +46,8 @@ struct cgpu_limits {
     uint32_t high_priority;
     uint32_t policy;
     uint32_t flags;
-    char id[CGPU_ID_SIZE];                      /* container or session id, NUL-terminated */
+    char id[CGPU_ID_SIZE]; /* container or session id, NUL-terminated */
+    uint64_t reserved[2];
     struct cgpu_limits_gpu gpus[CGPU_MAX_GPUS]; /* in the order of the visible list */
 };
 /* cffi: end */

@@ -10,6 +10,7 @@
 
 #include "attachment.h"
 #include "lock.h"
+#include "work.h"
 
 enum { REAP_WAITS = 2000, REAP_WAIT_US = 500 };
 
@@ -98,6 +99,7 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
         __atomic_store_n(&file->gpus[gpu].used, cgpu_slot_sum(file, gpu), __ATOMIC_RELAXED);
         cgpu_lock_give(ledger, gpu);
     }
+    cgpu_work_free(file, index);
     __atomic_store_n(&slot->taken, 0, __ATOMIC_RELEASE); /* after everything above */
     return CGPU_OK;
 }

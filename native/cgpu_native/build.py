@@ -12,27 +12,27 @@ from cffi import FFI
 
 NATIVE = Path(__file__).resolve().parent.parent
 # In the order in which they include one another.
-HEADERS = ("status.h", "limits.h", "ledger_file.h", "ledger.h", "holdings.h")
+HEADERS = ("status.h", "limits.h", "ledger_file.h", "ledger.h", "holdings.h", "gate.h")
 BEGIN = "/* cffi: begin */"
 END = "/* cffi: end */"
 
 
 def declarations(header: Path) -> str:
-    """Return what stands between the cffi markers of ``header``.
+    """Return what stands between cffi markers in ``header``.
 
     Raises:
         ValueError: if the markers are missing.
     """
-    _, begin, rest = header.read_text(encoding="utf-8").partition(BEGIN)
-    body, end, _ = rest.partition(END)
-    if not begin or not end:
+    parts = header.read_text(encoding="utf-8").split(BEGIN)[1:]
+    if not parts or any(END not in part for part in parts):
         raise ValueError(f"{header} has no part between {BEGIN} and {END}")
-    return body
+    return "".join(part.partition(END)[0] for part in parts)
 
 
 def _sources() -> list[str]:
     root = NATIVE.parent
-    return sorted(str(path.relative_to(root)) for path in NATIVE.glob("*.c"))
+    sources = [*NATIVE.glob("*.c"), *NATIVE.glob("arbiter/*.c")]
+    return sorted(str(path.relative_to(root)) for path in sources)
 
 
 ffibuilder = FFI()
@@ -43,7 +43,7 @@ ffibuilder.set_source(
     "".join(f'#include "{name}"\n' for name in HEADERS),
     sources=_sources(),
     # Not include_dirs: native/limits.h must not hide the C library's <limits.h>.
-    extra_compile_args=["-std=gnu11", "-iquote", str(NATIVE), "-fvisibility=hidden"],
-    depends=sorted(str(path) for path in NATIVE.glob("*.h")),
+    extra_compile_args=["-std=gnu11", "-iquote", str(NATIVE), "-fvisibility=hidden", "-pthread"],
+    depends=sorted(str(path) for path in NATIVE.rglob("*.h")),
     py_limited_api=True,
 )

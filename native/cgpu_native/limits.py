@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 MAX_GPUS: int = lib.CGPU_MAX_GPUS
 ID_SIZE: int = lib.CGPU_ID_SIZE
 
+_COMPUTE = (
+    *("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm", "charged_ns"),
+    *("heartbeat_ns", "metered"),
+)
+
 
 class LimitsGpu(NamedTuple):
     """What a container may take of one GPU. Sizes in bytes."""
@@ -28,6 +33,22 @@ class LimitsGpu(NamedTuple):
     """The GPU's memory as NVML reports it."""
     context_bytes: int = 0
     """What one CUDA context costs; 0: unknown."""
+    gate: int = 0
+    """The gate word (``gate.h``)."""
+    share_ppm: int = 0
+    """Share of the GPU's time while nobody arbitrates, in millionths."""
+    offset_ppm: int = 0
+    """Where that share begins in the fallback period, in millionths of it."""
+    limit_ppm: int = 0
+    """What it may have at most while others compete, in millionths."""
+    measured_ppm: int = 0
+    """Of the GPU's time, what it was charged in the last second, in millionths, if ``metered``."""
+    charged_ns: int = 0
+    """GPU time charged so far, in nanoseconds."""
+    metered: bool = False
+    """Whether the arbiter keeps the last two."""
+    heartbeat_ns: int = 0
+    """``CLOCK_MONOTONIC`` at which the arbiter last gave a sign; 0: there was none."""
 
 
 class Limits(NamedTuple):
@@ -72,6 +93,8 @@ def pack_limits(  # noqa: PLR0913 - the fields of the page
         entry.uuid = list(uuid_bytes(gpu.uuid))
         entry.index, entry.cap_bytes = gpu.index, gpu.cap_bytes
         entry.total_bytes, entry.context_bytes = gpu.total_bytes, gpu.context_bytes
+        for field in _COMPUTE:
+            setattr(entry, field, int(getattr(gpu, field)))
     return bytes(ffi.buffer(page))
 
 
@@ -82,6 +105,8 @@ def _gpu(entry: Any) -> LimitsGpu:  # noqa: ANN401 - cffi's structures have no t
         cap_bytes=entry.cap_bytes,
         total_bytes=entry.total_bytes,
         context_bytes=entry.context_bytes,
+        **{field: getattr(entry, field) for field in _COMPUTE[:-1]},
+        metered=bool(entry.metered),
     )
 
 

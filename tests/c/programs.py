@@ -53,8 +53,8 @@ def _out_of_date(target: Path, inputs: list[Path]) -> bool:
 def build(program: str, variant: str) -> Path:
     """Compile ``program`` with native's sources, unless it is newer than all of them."""
     target = HERE / "_build" / variant / program
-    sources = [HERE / f"{program}.c", HERE / "check.c", *sorted(NATIVE.glob("*.c"))]
-    headers = [*NATIVE.glob("*.h"), HERE / "check.h", Path(__file__)]
+    sources = [HERE / f"{program}.c", HERE / "check.c", *sorted(NATIVE.rglob("*.c"))]
+    headers = [*NATIVE.rglob("*.h"), HERE / "check.h", Path(__file__)]
     if not _out_of_date(target, sources + headers):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

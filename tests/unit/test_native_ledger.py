@@ -47,13 +47,16 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
         "size": 8,
         "slot_bound": 12,
         "reaped_ms": 16,
-        "reserved": 24,
+        "work_bound": 24,
+        "reserved0": 28,
+        "reserved": 32,
         "gpus": 128,
-        "slots": 4224,
+        "works": 4224,
+        "slots": 36992,
     }
     assert _offsets("struct cgpu_ledger_gpu") == {
         "lock": 0,
-        "reserved0": 4,
+        "bell": 4,
         "used": 8,
         "refused": 16,
         "reserved": 24,
@@ -66,7 +69,21 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
         "reserved": 16,
         "used": 64,
     }
-    sizes = {"file": 331904, "gpu": 128, "slot": 320}
+    assert _offsets("struct cgpu_ledger_work") == {
+        "owner": 0,
+        "gpu": 4,
+        "active": 8,
+        "waiting": 12,
+        "idle": 16,
+        "certain": 20,
+        "end_ns": 24,
+        "busy_ns": 32,
+        "waited_ns": 40,
+        "markers": 48,
+        "threads": 56,
+        "reserved0": 60,
+    }
+    sizes = {"file": 364672, "gpu": 128, "slot": 320, "work": 64}
     assert {name: ffi.sizeof(f"struct cgpu_ledger_{name}") for name in sizes} == sizes
     assert int.from_bytes(b"CLED", "little") == lib.CGPU_LEDGER_MAGIC
 
@@ -76,7 +93,7 @@ def test_amounts_stand_in_the_file_where_the_layout_says(path: Path) -> None:
         ledger.charge(5, CAP, 1234)
         file = ffi.new("struct cgpu_ledger_file *")
         ffi.buffer(file)[:] = path.read_bytes()
-        assert (file.magic, file.version, file.size) == (lib.CGPU_LEDGER_MAGIC, 1, 331904)
+        assert (file.magic, file.version, file.size) == (lib.CGPU_LEDGER_MAGIC, 2, 364672)
         assert (file.gpus[5].used, file.slots[0].used[5], file.slots[0].pid) == (1234, 1234, 77)
 
 

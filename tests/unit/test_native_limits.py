@@ -27,6 +27,8 @@ GPUS = st.builds(
     cap_bytes=U64,
     total_bytes=U64,
     context_bytes=U64,
+    **dict.fromkeys(("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm"), U32),
+    **dict.fromkeys(("charged_ns", "heartbeat_ns"), U64),
 )
 
 
@@ -41,7 +43,8 @@ def test_the_layout_is_the_one_that_running_containers_read() -> None:
         "policy": 24,
         "flags": 28,
         "id": 32,
-        "gpus": 112,
+        "reserved": 112,
+        "gpus": 128,
     }
     found = {name: field.offset for name, field in ffi.typeof("struct cgpu_limits").fields}
     assert found == offsets
@@ -54,17 +57,26 @@ def test_the_layout_is_the_one_that_running_containers_read() -> None:
         "index": 40,
         "reserved0": 44,
         "reserved": 48,
+        "gate": 64,
+        "share_ppm": 68,
+        "offset_ppm": 72,
+        "measured_ppm": 76,
+        "heartbeat_ns": 80,
+        "charged_ns": 88,
+        "metered": 96,
+        "limit_ppm": 100,
+        "compute_reserved": 104,
     }
-    assert ffi.sizeof("struct cgpu_limits") == 112 + 32 * 64
+    assert ffi.sizeof("struct cgpu_limits") == 128 + 32 * 128
     assert int.from_bytes(b"CLIM", "little") == lib.CGPU_LIMITS_MAGIC
 
 
 def test_a_page_holds_the_bytes_it_is_specified_to_hold() -> None:
     gpu = cgpu_native.LimitsGpu(UUID, 3, 6043 << 20, 15109 << 20, 100)
     page = cgpu_native.pack_limits("abc", [gpu], weight=5, high_priority=True, policy=6)
-    head = struct.pack("<4sIIIIIII80s", b"CLIM", 1, 112 + 32 * 64, 1, 5, 1, 6, 0, b"abc")
-    entry = struct.pack("<16sQQQI20x", bytes.fromhex("0123456789abcdef" * 2), *gpu[2:], 3)
-    assert page == (head + entry).ljust(112 + 32 * 64, b"\0")
+    head = struct.pack("<4sIIIIIII80s16x", b"CLIM", 2, 128 + 32 * 128, 1, 5, 1, 6, 0, b"abc")
+    entry = struct.pack("<16sQQQI84x", bytes.fromhex("0123456789abcdef" * 2), *gpu[2:5], 3)
+    assert page == (head + entry).ljust(128 + 32 * 128, b"\0")
 
 
 @given(

@@ -1,0 +1,75 @@
+/*
+ * The arbiter of one GPU: whose turn is it? Permits with debt.
+ *
+ * One container at a time holds the permit to launch. It is charged the time that it really held
+ * the GPU, to the end of its last kernel, and whoever has had the least for its weight is next: an
+ * overrun is repaid before the next turn. A ceiling is a bucket that fills with time and empties as
+ * the container is charged. A container that comes back from idleness brings no credit along, but
+ * its debt.
+ *
+ * A pure state machine: time and observations come in, gates and the next time to look come out.
+ * The server's thread (arbitration.h) runs it against processes, the model against a modelled GPU.
+ */
+#ifndef CGPU_ARBITER_H
+#define CGPU_ARBITER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gate.h"
+#include "policy.h"
+
+/* What a container's living processes say, together, about one GPU. */
+struct cgpu_demand {
+    bool waiting;     /* a thread waits at the closed gate */
+    bool active;      /* something may be in flight, or launched any moment if the gate is open */
+    bool idle;        /* active, but every active process says that it has nothing to do */
+    bool certain;     /* end_ns rests on measured kernels only */
+    uint64_t end_ns;  /* when what is in flight is expected to end; 0: unknown */
+    uint64_t busy_ns; /* GPU time of what has ended, summed: only the soft policy believes it */
+};
+
+struct cgpu_rules {
+    uint32_t policy;
+    uint32_t max_inst;   /* 1..25 */
+    uint32_t prio_ratio; /* percent, 20..99 */
+};
+
+struct cgpu_arbiter; /* see arbiter_state.h for what the model and the tests may look at */
+
+/* In memory of the caller's, cgpu_arbiter_size() bytes. */
+size_t cgpu_arbiter_size(void);
+void cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules, uint64_t now);
+
+/* Rules and weights may change at any time; they hold from the next step on. */
+void cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules);
+
+/* A container comes: its place (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
+int cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priority,
+                     uint64_t now);
+void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight,
+                             bool high_priority);
+/* It goes; whatever it held is free at once. */
+void cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int place, uint64_t now);
+
+/*
+ * Look at DEMANDS (by place), charge, and decide. GATES (by place): what each gate is to be from
+ * now on. Returns the time by which to call again if no demand changes before (UINT64_MAX: never).
+ * The caller stores the gates and reads the demands anew before it sleeps.
+ */
+uint64_t cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now,
+                           const struct cgpu_demand *demands, enum cgpu_gate *gates);
+
+/* For display: what has been charged to PLACE, and what the policy gives it. */
+struct cgpu_tenant_report {
+    uint64_t charged_ns;
+    uint32_t measured_ppm; /* charged in the last second */
+    uint32_t limit_ppm;    /* ceiling, or its part by weight of those that are active */
+    uint32_t fallback_ppm;
+    uint32_t offset_ppm; /* where its part of the fallback period begins */
+    bool metered;
+};
+void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place,
+                         struct cgpu_tenant_report *out);
+
+#endif

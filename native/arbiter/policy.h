@@ -1,0 +1,58 @@
+/*
+ * Policies: what the containers of one GPU are entitled to. One file each, one table.
+ *
+ * A policy is pure: from the containers that run and which of them are active it works out, for
+ * each, a weight among those that compete and a ceiling. The arbiter does the rest, the same for
+ * all: turns by weight, ceilings by a bucket, high priority first (SPEC SCH-0..7).
+ */
+#ifndef CGPU_POLICY_H
+#define CGPU_POLICY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* cffi: begin */
+enum {
+    CGPU_POLICY_FAIR_SHARE = 0,
+    CGPU_POLICY_PREEMPTIVE = 1,
+    CGPU_POLICY_WEIGHTED_PREEMPTIVE = 2,
+    CGPU_POLICY_FIXED = 3,
+    CGPU_POLICY_SOFT = 4,
+    CGPU_POLICY_NATIVE = 5,
+    CGPU_POLICY_WEIGHTED_FAIR = 6,
+    CGPU_POLICIES = 7
+};
+
+enum { CGPU_WHOLE_PPM = 1000000, CGPU_MAX_TENANTS = 32 };
+
+/* One running container, as a policy sees it, and what the policy gives it. */
+struct cgpu_claim {
+    uint32_t weight; /* 1..max_inst */
+    uint32_t high_priority;
+    uint32_t active;       /* has GPU work, or wants to launch */
+    uint32_t competes;     /* out: its weight among those that compete for turns, at least 1 */
+    uint32_t ceiling_ppm;  /* out: of the GPU's time it gets no more than this; 1000000: all */
+    uint32_t fallback_ppm; /* out: its share while nobody arbitrates; they add up to <= 1000000 */
+};
+/* cffi: end */
+
+struct cgpu_policy {
+    const char *name; /* for people: "weighted fair" */
+    bool metered;     /* false: gates stand open and nothing is counted */
+    bool soft;        /* gates are not closed at the end of a turn, only far ahead of its share */
+    void (*entitle)(struct cgpu_claim *claims, size_t count, uint32_t max_inst);
+};
+
+/* By number; all CGPU_POLICIES of them. */
+extern const struct cgpu_policy *const cgpu_policies[];
+
+/* cffi: begin */
+/* The entitlements of COUNT containers under POLICY; CGPU_EINVAL for an unknown one. */
+int cgpu_policy_entitle(uint32_t policy, struct cgpu_claim *claims, size_t count,
+                        uint32_t max_inst);
+
+const char *cgpu_policy_name(uint32_t policy); /* NULL: unknown */
+/* cffi: end */
+
+#endif

@@ -1,0 +1,56 @@
+/*
+ * The gate word: may the processes of a container launch on a GPU now?
+ *
+ * One futex word per container and GPU in the limits page, which processes can read and not write.
+ * Low bits: enum cgpu_gate; the rest is a turn number, one more at each change, so that a thread
+ * which remembers the word under which it was let in finds out about any change by one comparison.
+ */
+#ifndef CGPU_GATE_H
+#define CGPU_GATE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* cffi: begin */
+enum cgpu_gate {
+    CGPU_GATE_CLOSED = 0,  /* wait */
+    CGPU_GATE_OPEN = 1,    /* launch, with a bounded amount of work in flight; nobody else waits */
+    CGPU_GATE_PRESSED = 2, /* the same, and others wait: say soon when there is nothing to do */
+    CGPU_GATE_FREE = 3     /* launch, nothing is counted */
+};
+
+enum {
+    CGPU_GATE_STATE = 3,    /* mask */
+    CGPU_GATE_FALLBACK = 4, /* flag: a word of the process's own, while nobody arbitrates */
+    CGPU_GATE_TURN = 8      /* the turn number's unit */
+};
+/* cffi: end */
+
+static inline enum cgpu_gate
+cgpu_gate_state(uint32_t word)
+{
+    return (enum cgpu_gate)(word & CGPU_GATE_STATE);
+}
+
+static inline bool
+cgpu_gate_is_open(uint32_t word)
+{
+    return cgpu_gate_state(word) != CGPU_GATE_CLOSED;
+}
+
+static inline bool
+cgpu_gate_is_metered(uint32_t word)
+{
+    return cgpu_gate_state(word) != CGPU_GATE_FREE;
+}
+
+/* The word after WORD, in STATE. Never 0, which stands for "no turn" elsewhere. */
+static inline uint32_t
+cgpu_gate_next(uint32_t word, enum cgpu_gate state)
+{
+    uint32_t turn = (word & ~(uint32_t)(CGPU_GATE_TURN - 1)) + CGPU_GATE_TURN;
+
+    return (turn == 0 ? CGPU_GATE_TURN : turn) | (uint32_t)state;
+}
+
+#endif

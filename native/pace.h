@@ -1,0 +1,94 @@
+/*
+ * Pace: how much GPU work a process has in flight on one GPU, in time, and how much it may add.
+ *
+ * Pure bookkeeping with time as a parameter: the proxy runs it against the driver, the model
+ * against a modelled GPU. Work is launched in batches; each batch ends with a marker in its stream,
+ * and passing the marker is how anyone knows that the work has ended. What a kernel takes is learnt
+ * from the time between markers, by function and size: the estimates bound what is in flight and
+ * say when a drain will be over. Nobody is charged by them.
+ *
+ * All functions are called under one lock of the process, but for cgpu_pace_estimate.
+ */
+#ifndef CGPU_PACE_H
+#define CGPU_PACE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define CGPU_PACE_BATCH_NS  UINT64_C(250000) /* a batch ends when it holds so much work */
+#define CGPU_PACE_FLIGHT_NS UINT64_C(500000) /* launch on when this much or less is left to do */
+#define CGPU_PACE_IDLE_NS   UINT64_C(200000) /* without work for so long: idle */
+
+enum { CGPU_PACE_ESTIMATES = 1024, CGPU_PACE_BATCHES = 256 };
+
+/* What one launch of KEY takes; 0: not known yet. */
+struct cgpu_pace_estimate {
+    uint64_t key;
+    uint64_t ns;
+};
+
+/* A batch whose marker has not been passed yet. */
+struct cgpu_pace_batch {
+    uint64_t key; /* of all its launches; 0: they differ */
+    uint64_t launches;
+    uint64_t work_ns;  /* as estimated */
+    uint64_t start_ns; /* not before this did it begin: its first launch, as far as that is known */
+    uint32_t certain;  /* every launch in it was of a known key */
+    uint32_t reserved;
+};
+
+struct cgpu_pace {
+    uint64_t end_ns;    /* when all that is marked is expected to have ended */
+    uint64_t passed_ns; /* when a marker was last seen passed */
+    uint64_t busy_ns;   /* GPU time of all batches that have ended */
+    uint64_t in_flight; /* batches */
+    uint64_t uncertain; /* of these, batches with launches of unknown duration */
+    uint32_t scale_16;  /* how long batches really take against their estimates, in 1/16 */
+    uint32_t reserved;
+    struct cgpu_pace_estimate estimates[CGPU_PACE_ESTIMATES];
+};
+
+/* A key for launches of FUNCTION (any handle) with UNITS of size (threads, bytes): never 0. */
+static inline uint64_t
+cgpu_pace_key(const void *function, uint64_t units)
+{
+    uint64_t mixed = ((uint64_t)(uintptr_t)function ^ units * UINT64_C(0x9e3779b97f4a7c15)) *
+                     UINT64_C(0xff51afd7ed558ccd);
+
+    return mixed | 1;
+}
+
+/*
+ * What a launch of KEY takes, in ns; 0: not known. No lock: a torn or old value does no harm, as
+ * what is in flight is measured all the same.
+ */
+static inline uint64_t
+cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
+{
+    const struct cgpu_pace_estimate *entry = &pace->estimates[key >> 54];
+
+    /* relaxed: the two belong together only most of the time, see above */
+    return __atomic_load_n(&entry->key, __ATOMIC_RELAXED) == key
+               ? __atomic_load_n(&entry->ns, __ATOMIC_RELAXED)
+               : 0;
+}
+
+void cgpu_pace_init(struct cgpu_pace *pace);
+
+/* BATCH was marked at NOW: it is in flight. */
+void cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
+
+/*
+ * BATCH's marker was seen passed at NOW. KNOWN: at about the time at which it was (a thread was
+ * looking), so that kernels can be learnt from it.
+ */
+void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
+                    bool known);
+
+/* Everything marked has ended (the program synchronised, the context is gone). */
+void cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now);
+
+/* May another launch go out at NOW? 0: yes, else the time at which to look again. */
+uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t now);
+
+#endif

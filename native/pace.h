@@ -19,9 +19,9 @@
 #define CGPU_PACE_FLIGHT_NS UINT64_C(500000) /* launch on when this much or less is left to do */
 #define CGPU_PACE_IDLE_NS   UINT64_C(200000) /* without work for so long: idle */
 
-enum { CGPU_PACE_ESTIMATES = 1024, CGPU_PACE_BATCHES = 256 };
+enum { CGPU_PACE_SETS = 512, CGPU_PACE_WAYS = 4, CGPU_PACE_BATCHES = 256 };
 
-/* What one launch of KEY takes; 0: not known yet. */
+/* What one launch of KEY takes; 0: not known yet. Four share a cache line. */
 struct cgpu_pace_estimate {
     uint64_t key;
     uint64_t ns;
@@ -34,7 +34,23 @@ struct cgpu_pace_batch {
     uint64_t work_ns;  /* as estimated */
     uint64_t start_ns; /* not before this did it begin: its first launch, as far as that is known */
     uint32_t certain;  /* every launch in it was of a known key */
-    uint32_t reserved;
+
+    /* Set when it is marked, left alone by everybody else. */
+    uint32_t queued;      /* something was in flight: it begins when that ends */
+    uint64_t expected_ns; /* what it will take */
+};
+
+/* What was seen to pass at one time, from which something may be learnt. */
+struct cgpu_pace_lesson {
+    uint64_t key; /* of all its launches; 0: they differ */
+    uint64_t launches;
+    uint64_t work_ns;
+    uint64_t span_ns;
+    uint64_t at_ns;
+    bool there;
+    bool certain;
+    bool exact; /* false: the span is an upper bound */
+    bool known;
 };
 
 struct cgpu_pace {
@@ -43,9 +59,15 @@ struct cgpu_pace {
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
-    uint32_t scale_16;  /* how long batches really take against their estimates, in 1/16 */
-    uint32_t reserved;
-    struct cgpu_pace_estimate estimates[CGPU_PACE_ESTIMATES];
+    uint32_t scale_16;  /* how long mixed batches take against their estimates, in 1/16 */
+    uint32_t victim;    /* which way of a full set is given to a new key next */
+
+    uint64_t left_ns;    /* what all that is in flight takes together */
+    uint64_t longest_ns; /* and no batch of it more than this */
+    uint64_t since_ns;   /* when the first of it began, or a marker was last passed */
+    struct cgpu_pace_lesson lesson;
+    struct cgpu_pace_estimate estimates[CGPU_PACE_SETS][CGPU_PACE_WAYS]
+        __attribute__((aligned(64)));
 };
 
 /* A key for launches of FUNCTION (any handle) with UNITS of size (threads, bytes): never 0. */
@@ -65,12 +87,15 @@ cgpu_pace_key(const void *function, uint64_t units)
 static inline uint64_t
 cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
 {
-    const struct cgpu_pace_estimate *entry = &pace->estimates[key >> 54];
+    const struct cgpu_pace_estimate *set = pace->estimates[key >> 55];
 
-    /* relaxed: the two belong together only most of the time, see above */
-    return __atomic_load_n(&entry->key, __ATOMIC_RELAXED) == key
-               ? __atomic_load_n(&entry->ns, __ATOMIC_RELAXED)
-               : 0;
+    for (int way = 0; way < CGPU_PACE_WAYS; way++) {
+        /* relaxed: the two belong together only most of the time, see above */
+        if (__atomic_load_n(&set[way].key, __ATOMIC_RELAXED) == key) {
+            return __atomic_load_n(&set[way].ns, __ATOMIC_RELAXED);
+        }
+    }
+    return 0;
 }
 
 void cgpu_pace_init(struct cgpu_pace *pace);
@@ -88,7 +113,11 @@ void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch,
 /* Everything marked has ended (the program synchronised, the context is gone). */
 void cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now);
 
-/* May another launch go out at NOW? 0: yes, else the time at which to look again. */
+/*
+ * May another launch go out at NOW? 0: yes, else the time at which to look again. Time alone makes
+ * no more room than one batch takes, so that wrong estimates do not pile work up: then a marker has
+ * to be passed.
+ */
 uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t now);
 
 #endif

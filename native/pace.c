@@ -1,0 +1,265 @@
+/* Pace: see pace.h. */
+#include "pace.h"
+
+#include <string.h>
+
+#define FIRST_GUESS_NS  UINT64_C(10000)
+#define LOOK_SOONEST_NS UINT64_C(20000)
+#define LOOK_LATEST_NS  UINT64_C(1000000)
+#define SAME_LOOK_NS    UINT64_C(2000)      /* markers seen passed so close together: in one look */
+#define LONGEST_NS      (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
+
+enum { SCALE_ONE = 16, SCALE_LEAST = 4, SCALE_MOST = 256 };
+enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LATE_PART = 4 };
+
+static uint64_t
+lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t
+since(uint64_t now, uint64_t then)
+{
+    return now > then ? now - then : 0;
+}
+
+static uint64_t
+clip(uint64_t value, uint64_t least, uint64_t most)
+{
+    return value < least ? least : lesser(value, most);
+}
+
+static uint64_t
+later(uint64_t now, uint64_t by)
+{
+    return now > UINT64_MAX - by ? UINT64_MAX : now + by;
+}
+
+void
+cgpu_pace_init(struct cgpu_pace *pace)
+{
+    memset(pace, 0, sizeof *pace);
+    pace->scale_16 = SCALE_ONE;
+}
+
+/* The entry of KEY; the one that it shall have from now on, if it has none. */
+static struct cgpu_pace_estimate *
+entry_of(struct cgpu_pace *pace, uint64_t key)
+{
+    struct cgpu_pace_estimate *set = pace->estimates[key >> 55];
+    struct cgpu_pace_estimate *free = NULL;
+
+    for (int way = CGPU_PACE_WAYS - 1; way >= 0; way--) {
+        if (set[way].key == key) {
+            return &set[way];
+        }
+        if (set[way].key == 0) {
+            free = &set[way];
+        }
+    }
+    return free != NULL ? free : &set[pace->victim++ % CGPU_PACE_WAYS];
+}
+
+/* relaxed: see cgpu_pace_estimate */
+static void
+learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
+{
+    __atomic_store_n(&entry->ns, ns > 0 ? ns : 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
+}
+
+/* Down quickly: a span may be too long for many reasons, and too short only by late looks. */
+static void
+teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
+    uint64_t sample = lesson->span_ns / lesson->launches;
+    bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
+
+    if (ns == 0) {
+        /* seen late, and yet short: no harm in believing it */
+        if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
+            learn(entry_of(pace, lesson->key), lesson->key, sample);
+        }
+    } else if (sample < ns) {
+        learn(entry_of(pace, lesson->key), lesson->key, ns - (ns - sample + FALL - 1) / FALL);
+    } else if (sample > ns && may_rise) {
+        learn(entry_of(pace, lesson->key), lesson->key, ns + (sample - ns + RISE - 1) / RISE);
+    }
+}
+
+static void
+teach_scale(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    uint32_t ratio;
+
+    if (!lesson->known || !lesson->exact || !lesson->certain || lesson->work_ns == 0) {
+        return;
+    }
+    ratio = (uint32_t)clip(lesson->span_ns * SCALE_ONE / lesson->work_ns, SCALE_LEAST, SCALE_MOST);
+    if (ratio < pace->scale_16) {
+        pace->scale_16 -= (pace->scale_16 - ratio + SCALE_STEP - 1) / SCALE_STEP;
+    } else {
+        pace->scale_16 += (ratio - pace->scale_16 + SCALE_STEP - 1) / SCALE_STEP;
+    }
+}
+
+static void
+finish_lesson(struct cgpu_pace *pace)
+{
+    struct cgpu_pace_lesson *lesson = &pace->lesson;
+
+    if (lesson->there && lesson->span_ns > 0) {
+        if (lesson->key != 0 && lesson->launches > 0) {
+            teach_kernel(pace, lesson);
+        } else {
+            teach_scale(pace, lesson);
+        }
+    }
+    lesson->there = false;
+}
+
+/* Batches that are seen passed in one look have one span between them. */
+static void
+add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *more)
+{
+    if (lesson->key != more->key) {
+        lesson->key = 0;
+    }
+    lesson->launches += more->launches;
+    lesson->work_ns += more->work_ns;
+    lesson->span_ns += more->span_ns;
+    lesson->certain = lesson->certain && more->certain;
+    lesson->exact = lesson->exact && more->exact;
+    lesson->known = lesson->known && more->known;
+}
+
+/* What is new is learnt at once, the next launch asks for it; the rest when the look is over. */
+static void
+take_lesson(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    if (pace->lesson.there && since(lesson->at_ns, pace->lesson.at_ns) <= SAME_LOOK_NS) {
+        add_to_lesson(&pace->lesson, lesson);
+        return;
+    }
+    finish_lesson(pace);
+    pace->lesson = *lesson;
+    if (lesson->key != 0 && cgpu_pace_estimate(pace, lesson->key) == 0) {
+        finish_lesson(pace);
+    }
+}
+
+static uint64_t
+expected(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
+{
+    uint64_t work = lesser(batch->work_ns, LONGEST_NS);
+
+    if (batch->key == 0) {
+        work = work * pace->scale_16 / SCALE_ONE;
+    }
+    return batch->certain ? work : work + FIRST_GUESS_NS;
+}
+
+void
+cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now)
+{
+    finish_lesson(pace);
+    batch->queued = pace->in_flight > 0;
+    batch->expected_ns = expected(pace, batch);
+    if (pace->in_flight == 0) {
+        pace->since_ns = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
+        if (pace->since_ns < pace->passed_ns) {
+            pace->since_ns = pace->passed_ns;
+        }
+    }
+    pace->in_flight += 1;
+    pace->uncertain += !batch->certain;
+    pace->left_ns = lesser(later(pace->left_ns, batch->expected_ns), LONGEST_NS);
+    if (pace->longest_ns < batch->expected_ns) {
+        pace->longest_ns = batch->expected_ns;
+    }
+    pace->end_ns = later(pace->end_ns > now ? pace->end_ns : now, batch->expected_ns);
+}
+
+/* How long BATCH took at most, 0: nobody knows. */
+static uint64_t
+span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    uint64_t begin = batch->start_ns > pace->passed_ns ? batch->start_ns : pace->passed_ns;
+
+    if (begin == 0 || (batch->start_ns == 0 && !batch->queued)) {
+        return 0;
+    }
+    return lesser(since(now, begin), LONGEST_NS);
+}
+
+static void
+take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    pace->in_flight -= pace->in_flight > 0;
+    pace->uncertain -= !batch->certain && pace->uncertain > 0;
+    pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
+    pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
+    pace->passed_ns = now > pace->passed_ns ? now : pace->passed_ns;
+    pace->since_ns = pace->passed_ns;
+    pace->end_ns = later(pace->passed_ns, pace->left_ns);
+}
+
+void
+cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
+               bool known)
+{
+    uint64_t span = span_of(pace, batch, now);
+    struct cgpu_pace_lesson lesson = {
+        .key = batch->key,
+        .launches = lesser(batch->launches, LONGEST_NS),
+        .work_ns = lesser(batch->work_ns, LONGEST_NS),
+        .span_ns = span,
+        .at_ns = now,
+        .there = true,
+        .certain = batch->certain != 0,
+        .exact = batch->queued != 0 && batch->start_ns <= pace->passed_ns,
+        .known = known,
+    };
+
+    /* seen late, it may have ended long ago */
+    pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
+    take_off(pace, batch, now);
+    take_lesson(pace, &lesson);
+}
+
+void
+cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now)
+{
+    finish_lesson(pace);
+    if (pace->in_flight > 0) {
+        pace->busy_ns += lesser(since(now, pace->since_ns), pace->left_ns);
+        pace->passed_ns = now > pace->passed_ns ? now : pace->passed_ns;
+    }
+    pace->in_flight = 0;
+    pace->uncertain = 0;
+    pace->left_ns = 0;
+    pace->longest_ns = 0;
+    pace->since_ns = pace->passed_ns;
+    pace->end_ns = pace->passed_ns;
+}
+
+uint64_t
+cgpu_pace_room(const struct cgpu_pace *pace, uint64_t now)
+{
+    uint64_t elapsed = since(now, pace->since_ns);
+    uint64_t left = since(pace->left_ns, lesser(elapsed, pace->longest_ns));
+    bool full = pace->in_flight >= CGPU_PACE_BATCHES;
+    uint64_t wait;
+
+    if (pace->in_flight == 0 || (left <= CGPU_PACE_FLIGHT_NS && pace->uncertain == 0 && !full)) {
+        return 0;
+    }
+    if (pace->uncertain == 0 && !full && elapsed < pace->longest_ns) {
+        wait = left - CGPU_PACE_FLIGHT_NS;
+    } else {
+        wait = elapsed / LATE_PART; /* nobody knows how long: look rarer as it takes longer */
+    }
+    return later(now, clip(wait, LOOK_SOONEST_NS, LOOK_LATEST_NS));
+}

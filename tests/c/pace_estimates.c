@@ -1,0 +1,243 @@
+/* What kernels take is learnt from the time between markers (SCH-8, SCH-11). */
+#include <stdlib.h>
+
+#include "check.h"
+#include "pace.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+
+static struct cgpu_pace *
+fresh(void)
+{
+    static struct cgpu_pace pace;
+
+    cgpu_pace_init(&pace);
+    return &pace;
+}
+
+/* A batch of LAUNCHES of KEY, launched and marked at START and passed at END. */
+static void
+lone(struct cgpu_pace *pace, uint64_t key, uint64_t launches, uint64_t start, uint64_t end)
+{
+    uint64_t each = cgpu_pace_estimate(pace, key);
+    struct cgpu_pace_batch batch = {
+        .key = key,
+        .launches = launches,
+        .work_ns = each * launches,
+        .start_ns = start,
+        .certain = each != 0,
+    };
+
+    cgpu_pace_mark(pace, &batch, start);
+    cgpu_pace_pass(pace, &batch, end, true);
+}
+
+/* COUNT batches of LAUNCHES of KEY that take EACH, never less than two in flight; from START. */
+static uint64_t
+queue(struct cgpu_pace *pace, uint64_t key, uint64_t launches, uint64_t each, int count,
+      uint64_t start)
+{
+    struct cgpu_pace_batch batches[2];
+    uint64_t now = start;
+
+    for (int i = 0; i <= count; i++) {
+        uint64_t estimate = cgpu_pace_estimate(pace, key);
+
+        batches[i % 2] = (struct cgpu_pace_batch){
+            .key = key,
+            .launches = launches,
+            .work_ns = estimate * launches,
+            .start_ns = now,
+            .certain = estimate != 0,
+        };
+        cgpu_pace_mark(pace, &batches[i % 2], now);
+        if (i > 0) {
+            now += launches * each;
+            cgpu_pace_pass(pace, &batches[(i - 1) % 2], now, true);
+        }
+    }
+    now += launches * each;
+    cgpu_pace_pass(pace, &batches[count % 2], now, true);
+    cgpu_pace_drain(pace, now);
+    return now;
+}
+
+TEST(nothing_is_known_at_first)
+{
+    struct cgpu_pace *pace = fresh();
+
+    CHECK(cgpu_pace_estimate(pace, cgpu_pace_key(pace, 32)) == 0);
+    CHECK(cgpu_pace_room(pace, 1) == 0);
+}
+
+TEST(a_key_is_never_none)
+{
+    CHECK(cgpu_pace_key(NULL, 0) != 0);
+    CHECK(cgpu_pace_key(fresh(), 32) != cgpu_pace_key(fresh(), 64));
+}
+
+TEST(a_kernel_that_ran_alone_is_known_at_once)
+{
+    struct cgpu_pace *pace = fresh();
+
+    lone(pace, 7, 1, 100 * US, 140 * US);
+    CHECK(cgpu_pace_estimate(pace, 7) == 40 * US);
+    CHECK(pace->busy_ns == 40 * US);
+}
+
+TEST(queued_batches_teach_what_their_kernels_take)
+{
+    struct cgpu_pace *pace = fresh();
+    uint64_t estimate;
+
+    lone(pace, 7, 1, 100 * US, 160 * US); /* with what launching costs */
+    queue(pace, 7, 25, 10 * US, 20, MS);
+    estimate = cgpu_pace_estimate(pace, 7);
+    CHECK(estimate >= 10 * US && estimate <= 11 * US);
+    CHECK(pace->busy_ns == 60 * US + 21 * 250 * US);
+}
+
+TEST(an_estimate_falls_quickly_and_rises_slowly)
+{
+    struct cgpu_pace *pace = fresh();
+
+    lone(pace, 7, 1, 1 * MS, 2 * MS);
+    queue(pace, 7, 1, 100 * US, 3, 10 * MS);
+    CHECK(cgpu_pace_estimate(pace, 7) < 250 * US);
+    lone(pace, 9, 1, 20 * MS, 20 * MS + 100 * US);
+    queue(pace, 9, 1, 200 * US, 1, 30 * MS);
+    CHECK(cgpu_pace_estimate(pace, 9) < 140 * US);
+    queue(pace, 9, 1, 200 * US, 40, 40 * MS);
+    CHECK(cgpu_pace_estimate(pace, 9) > 190 * US);
+}
+
+TEST(a_program_that_is_slow_to_launch_does_not_make_its_kernels_long)
+{
+    struct cgpu_pace *pace = fresh();
+
+    lone(pace, 7, 1, 100 * US, 110 * US);
+    for (uint64_t i = 1; i < 50; i++) {
+        lone(pace, 7, 25, i * 10 * MS, i * 10 * MS + 2500 * US); /* gaps of 90 us between them */
+    }
+    CHECK(cgpu_pace_estimate(pace, 7) == 10 * US);
+}
+
+TEST(what_was_seen_late_teaches_nothing_upward)
+{
+    struct cgpu_pace *pace = fresh();
+    struct cgpu_pace_batch batch = {.key = 7, .launches = 1, .start_ns = 100};
+
+    cgpu_pace_mark(pace, &batch, 100);
+    cgpu_pace_pass(pace, &batch, 900 * MS, false);
+    cgpu_pace_drain(pace, 900 * MS);
+    CHECK(cgpu_pace_estimate(pace, 7) == 0 && pace->busy_ns < MS);
+    lone(pace, 7, 1, 1000 * MS, 1001 * MS);
+    batch = (struct cgpu_pace_batch){
+        .key = 7, .launches = 1, .work_ns = MS, .start_ns = 1100 * MS, .certain = 1};
+    cgpu_pace_mark(pace, &batch, 1100 * MS);
+    cgpu_pace_pass(pace, &batch, 1900 * MS, false);
+    cgpu_pace_drain(pace, 1900 * MS);
+    CHECK(cgpu_pace_estimate(pace, 7) == MS);
+}
+
+/* The first would be taken for twice as long as it was, and the second for nothing, again and
+ * again: batches would shrink to a launch each. */
+TEST(batches_seen_passed_in_one_look_share_the_time)
+{
+    struct cgpu_pace *pace = fresh();
+    uint64_t now = 100 * US;
+
+    lone(pace, 7, 1, now, now + 10 * US);
+    for (int i = 0; i < 100; i++) {
+        struct cgpu_pace_batch pair[2];
+
+        for (int j = 0; j < 2; j++) {
+            uint64_t estimate = cgpu_pace_estimate(pace, 7);
+
+            pair[j] = (struct cgpu_pace_batch){
+                .key = 7, .launches = 25, .work_ns = estimate * 25, .start_ns = now, .certain = 1};
+            cgpu_pace_mark(pace, &pair[j], now);
+        }
+        now += 500 * US;
+        cgpu_pace_pass(pace, &pair[0], now, true);
+        cgpu_pace_pass(pace, &pair[1], now + 100, true);
+    }
+    CHECK(cgpu_pace_estimate(pace, 7) < 12 * US);
+}
+
+TEST(mixed_batches_teach_the_scale_alone)
+{
+    struct cgpu_pace *pace = fresh();
+    struct cgpu_pace_batch batches[2];
+    uint64_t now = MS;
+
+    lone(pace, 7, 1, 100 * US, 200 * US);
+    for (int i = 0; i < 60; i++) {
+        batches[i % 2] = (struct cgpu_pace_batch){
+            .key = 0, .launches = 3, .work_ns = 200 * US, .start_ns = now, .certain = 1};
+        cgpu_pace_mark(pace, &batches[i % 2], now);
+        if (i > 0) {
+            now += 100 * US; /* streams that overlap */
+            cgpu_pace_pass(pace, &batches[(i - 1) % 2], now, true);
+        }
+    }
+    CHECK(pace->scale_16 == 8);
+    CHECK(cgpu_pace_estimate(pace, 7) == 100 * US);
+}
+
+TEST(hundreds_of_kernels_are_known_together)
+{
+    struct cgpu_pace *pace = fresh();
+    int known = 0;
+
+    for (uint64_t i = 0; i < 400; i++) {
+        lone(pace, cgpu_pace_key((void *)(uintptr_t)(0x7f0000001000 + 0x4c0 * i), 4096), 1,
+             i * MS + 1, i * MS + 1 + 50 * US);
+    }
+    for (uint64_t i = 0; i < 400; i++) {
+        known +=
+            cgpu_pace_estimate(
+                pace, cgpu_pace_key((void *)(uintptr_t)(0x7f0000001000 + 0x4c0 * i), 4096)) != 0;
+    }
+    CHECK(known >= 395);
+}
+
+static uint64_t
+odd_number(void)
+{
+    static const uint64_t odd[] = {0, 1, UINT64_MAX, UINT64_MAX - 1, UINT64_C(1) << 63, 250000};
+    unsigned pick = (unsigned)rand() % 12;
+
+    return pick < 6 ? odd[pick] : (uint64_t)rand() << (pick * 4);
+}
+
+/* Run under the sanitizers: nothing overflows, nothing is divided by zero. */
+TEST(no_input_breaks_the_bookkeeping)
+{
+    struct cgpu_pace *pace = fresh();
+    struct cgpu_pace_batch batch = {0};
+
+    srand(1);
+    for (int i = 0; i < 200000; i++) {
+        switch (rand() % 4) {
+        case 0:
+            batch = (struct cgpu_pace_batch){odd_number(), odd_number(),           odd_number(),
+                                             odd_number(), (uint32_t)odd_number(), 0,
+                                             odd_number()};
+            cgpu_pace_mark(pace, &batch, odd_number());
+            break;
+        case 1:
+            cgpu_pace_pass(pace, &batch, odd_number(), rand() % 2 != 0);
+            break;
+        case 2:
+            CHECK(pace->in_flight != 0 || cgpu_pace_room(pace, odd_number()) == 0);
+            break;
+        default:
+            if (rand() % 50 == 0) {
+                cgpu_pace_drain(pace, odd_number());
+                CHECK(cgpu_pace_room(pace, odd_number()) == 0);
+            }
+        }
+    }
+}

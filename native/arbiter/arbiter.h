@@ -14,6 +14,7 @@
 #define CGPU_ARBITER_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "gate.h"
@@ -71,5 +72,9 @@ struct cgpu_tenant_report {
 };
 void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place,
                          struct cgpu_tenant_report *out);
+
+/* Gates opened so far, and turns that were taken from containers that gave no sign. */
+uint64_t cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter);
+uint64_t cgpu_arbiter_expired(const struct cgpu_arbiter *arbiter);
 
 #endif

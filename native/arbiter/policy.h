@@ -33,7 +33,8 @@ struct cgpu_claim {
     uint32_t active;       /* has GPU work, or wants to launch */
     uint32_t competes;     /* out: its weight among those that compete for turns, at least 1 */
     uint32_t ceiling_ppm;  /* out: of the GPU's time it gets no more than this; 1000000: all */
-    uint32_t fallback_ppm; /* out: its share while nobody arbitrates; they add up to <= 1000000 */
+    uint32_t fallback_ppm; /* out: its share while nobody arbitrates; they add up to <= 1000000,
+                              but under native, where each has all */
 };
 /* cffi: end */
 
@@ -43,6 +44,14 @@ struct cgpu_policy {
     bool soft;        /* gates are not closed at the end of a turn, only far ahead of its share */
     void (*entitle)(struct cgpu_claim *claims, size_t count, uint32_t max_inst);
 };
+
+extern const struct cgpu_policy cgpu_policy_fair_share;
+extern const struct cgpu_policy cgpu_policy_preemptive;
+extern const struct cgpu_policy cgpu_policy_weighted_preemptive;
+extern const struct cgpu_policy cgpu_policy_fixed;
+extern const struct cgpu_policy cgpu_policy_soft;
+extern const struct cgpu_policy cgpu_policy_native;
+extern const struct cgpu_policy cgpu_policy_weighted_fair;
 
 /* By number; all CGPU_POLICIES of them. */
 extern const struct cgpu_policy *const cgpu_policies[];

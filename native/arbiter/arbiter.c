@@ -1,0 +1,198 @@
+/* The arbiter: who is there, and the step. See arbiter.h. */
+#include "arbiter.h"
+
+#include <string.h>
+
+#include "arbiter_state.h"
+#include "status.h"
+
+size_t
+cgpu_arbiter_size(void)
+{
+    return sizeof(struct cgpu_arbiter);
+}
+
+void
+cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules, uint64_t now)
+{
+    memset(arbiter, 0, sizeof *arbiter);
+    arbiter->now = now;
+    arbiter->holder = -1;
+    cgpu_arbiter_set_rules(arbiter, rules);
+    cgpu_bucket_reset(&arbiter->high, rules->prio_ratio * (CGPU_WHOLE_PPM / 100));
+}
+
+/* The same debt at another weight. */
+static void
+rescale(struct cgpu_tenant *tenant, uint64_t floor, uint32_t competed)
+{
+    uint64_t ahead = cgpu_since(tenant->virtual_ns, floor);
+
+    if (ahead > 0 && competed != 0) {
+        tenant->virtual_ns = floor + ahead * competed / tenant->claim.competes;
+    }
+}
+
+static void
+take_claim(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, const struct cgpu_claim *claim)
+{
+    struct cgpu_claim before = tenant->claim;
+    bool was_capped = cgpu_tenant_is_capped(tenant);
+
+    tenant->claim = *claim;
+    if (claim->competes != before.competes) {
+        rescale(tenant, arbiter->floor_ns[tenant->high], before.competes);
+    }
+    if (cgpu_tenant_is_capped(tenant) && (!was_capped || before.competes == 0)) {
+        cgpu_bucket_reset(&tenant->bucket, claim->ceiling_ppm);
+    }
+}
+
+/* What the policy gives each, from now on. */
+static void
+entitle(struct cgpu_arbiter *arbiter)
+{
+    struct cgpu_claim claims[CGPU_MAX_TENANTS];
+    size_t count = 0;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present) {
+            claims[count] = tenant->claim;
+            claims[count].active = tenant->wanted;
+            count += 1;
+        }
+    }
+    arbiter->policy->entitle(claims, count, arbiter->rules.max_inst);
+    for (int i = CGPU_MAX_TENANTS - 1; i >= 0; i--) {
+        if (arbiter->tenants[i].present) {
+            count -= 1;
+            take_claim(arbiter, &arbiter->tenants[i], &claims[count]);
+        }
+    }
+}
+
+/* The caller has checked them: what is out of range is taken for the nearest that is not. */
+void
+cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules)
+{
+    arbiter->rules = *rules;
+    arbiter->rules.max_inst += rules->max_inst == 0;
+    if (rules->policy >= CGPU_POLICIES) {
+        arbiter->rules.policy = CGPU_POLICY_NATIVE;
+    }
+    arbiter->policy = cgpu_policies[arbiter->rules.policy];
+    entitle(arbiter);
+}
+
+int
+cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priority, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (!tenant->present) {
+            memset(tenant, 0, sizeof *tenant);
+            tenant->present = true;
+            tenant->high = high_priority;
+            tenant->claim.weight = weight > 0 ? weight : 1;
+            tenant->claim.high_priority = high_priority;
+            tenant->virtual_ns = arbiter->floor_ns[high_priority];
+            tenant->active_ns = now; /* it comes to work: the others are not alone any more */
+            entitle(arbiter);
+            return i;
+        }
+    }
+    return CGPU_EFULL;
+}
+
+static bool
+exists(const struct cgpu_arbiter *arbiter, int place)
+{
+    return place >= 0 && place < CGPU_MAX_TENANTS && arbiter->tenants[place].present;
+}
+
+void
+cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight,
+                        bool high_priority)
+{
+    struct cgpu_tenant *tenant;
+
+    if (!exists(arbiter, place)) {
+        return;
+    }
+    tenant = &arbiter->tenants[place];
+    if (tenant->high != high_priority) {
+        uint64_t ahead = cgpu_since(tenant->virtual_ns, arbiter->floor_ns[tenant->high]);
+
+        tenant->virtual_ns = arbiter->floor_ns[high_priority] + ahead;
+        tenant->high = high_priority;
+        cgpu_bucket_reset(&tenant->bucket, tenant->claim.ceiling_ppm);
+    }
+    tenant->claim.weight = weight > 0 ? weight : 1;
+    tenant->claim.high_priority = high_priority;
+    entitle(arbiter);
+}
+
+void
+cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+{
+    (void)now;
+    if (!exists(arbiter, place)) {
+        return;
+    }
+    memset(&arbiter->tenants[place], 0, sizeof arbiter->tenants[place]);
+    if (arbiter->holder == place) {
+        arbiter->holder = -1;
+    }
+    entitle(arbiter);
+}
+
+static void
+open_all(struct cgpu_arbiter *arbiter)
+{
+    arbiter->holder = -1;
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        if (arbiter->tenants[i].present) {
+            arbiter->tenants[i].stage = CGPU_STAGE_HOLDS;
+            arbiter->tenants[i].gate = CGPU_GATE_FREE;
+        }
+    }
+}
+
+uint64_t
+cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands,
+                  enum cgpu_gate *gates)
+{
+    uint64_t at = UINT64_MAX;
+
+    now = cgpu_larger(now, arbiter->now);
+    cgpu_charge(arbiter, now, demands);
+    if (!arbiter->policy->metered) {
+        open_all(arbiter);
+    } else if (arbiter->policy->soft) {
+        cgpu_together(arbiter, now);
+        at = cgpu_together_look(arbiter, now);
+    } else {
+        cgpu_turn(arbiter, now);
+        at = cgpu_look_again(arbiter, now);
+    }
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        gates[i] = arbiter->tenants[i].gate;
+    }
+    arbiter->now = now;
+    return at;
+}
+
+uint64_t
+cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter)
+{
+    return arbiter->turns;
+}
+
+uint64_t
+cgpu_arbiter_expired(const struct cgpu_arbiter *arbiter)
+{
+    return arbiter->expired;
+}

@@ -1,0 +1,185 @@
+/*
+ * Inside the arbiter. The parts: arbiter.c (who is there, the step), charge.c (who pays for the
+ * time that has passed), bucket.c (ceilings), turn.c (whose turn is it), together.c (the soft
+ * policy), look.c (when to look again), report.c (figures for people).
+ */
+#ifndef CGPU_ARBITER_STATE_H
+#define CGPU_ARBITER_STATE_H
+
+#include "arbiter.h"
+
+#define CGPU_MS UINT64_C(1000000)
+
+/* Turns of all that compete, together, and the shortest of one. */
+#define CGPU_TURNS_NS (20 * CGPU_MS)
+#define CGPU_TURN_NS  (2 * CGPU_MS)
+
+/* A container with a ceiling below the whole runs and rests within about so long. */
+#define CGPU_CYCLE_NS (32 * CGPU_MS)
+/* What one that waits may save up, so that others' long kernels do not cost it its share. */
+#define CGPU_DEPTH_NS (600 * CGPU_MS)
+/* Debts are remembered up to so much GPU time: an endless kernel is not repaid for ever. */
+#define CGPU_DEBT_NS (2000 * CGPU_MS)
+
+/* The next gate opens when so little of the old holder's work is left: a thread's wake-up. */
+#define CGPU_EARLY_NS UINT64_C(80000)
+/* A process that saw its gate close has said by then how much it still has in flight. */
+#define CGPU_ANSWER_NS UINT64_C(120000)
+/* How late an end is seen: charges go back to the end that was told, by so much at most. */
+#define CGPU_SEEN_LATE_NS UINT64_C(150000)
+#define CGPU_IDLE_LATE_NS UINT64_C(500000)
+
+/* Without a sign for so long past the expected end, the holder loses its turn. */
+#define CGPU_SILENCE_NS (200 * CGPU_MS)
+/* The same where the next one was let in already: from here on the two share the bill. */
+#define CGPU_OVERLAP_NS (2 * CGPU_MS)
+/* An end further away than this is not waited for. */
+#define CGPU_LONGEST_NS (2000 * CGPU_MS)
+/* Certain to have ended so long ago: stopped, not running. */
+#define CGPU_STOPPED_NS (1000 * CGPU_MS)
+
+/* One that was let in and did not come in so long gives way, for a while, twice as long each time
+ */
+#define CGPU_ABSENT_NS (5 * CGPU_MS)
+enum { CGPU_ABSENCES = 5 };
+/* Between leaving the gate and saying so. */
+#define CGPU_ENTRY_NS UINT64_C(300000)
+
+/* Without work for so long, others are thought to come back soon, and after the second, not. */
+#define CGPU_RECENT_NS (100 * CGPU_MS)
+#define CGPU_ALONE_NS  (10000 * CGPU_MS)
+
+enum { CGPU_VIRTUAL_UNIT = 16, CGPU_RECENT_PARTS = 20 };
+
+enum cgpu_stage {
+    CGPU_STAGE_AWAY,    /* gate closed, nothing in flight */
+    CGPU_STAGE_HOLDS,   /* gate open */
+    CGPU_STAGE_CLOSING, /* gate closed, its last work has not been seen to end */
+    CGPU_STAGE_EXPIRED  /* the same, and nobody waits for it any more */
+};
+
+/* Fills with time, empties by what is charged. */
+struct cgpu_bucket {
+    int64_t credit_ns;
+    bool dry; /* until it has filled up to where running again is worth it */
+};
+
+struct cgpu_tenant {
+    bool present;
+    bool high;
+    bool wanted; /* at the last step */
+    bool shown;  /* was seen at work in this turn */
+    bool asked;  /* its demand was read after its gate had closed */
+    bool early;  /* another was let in before its end was seen */
+    enum cgpu_stage stage;
+    enum cgpu_gate gate;
+    struct cgpu_claim claim;
+    struct cgpu_demand demand;
+    struct cgpu_bucket bucket;
+    uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight: the least is next */
+    uint64_t turn_ns;    /* of this turn */
+    uint64_t opened_ns;
+    uint64_t closed_ns;
+    uint64_t active_ns; /* when it last had or wanted work */
+    uint64_t absent_until;
+    uint32_t absences;
+    bool ahead;       /* soft: closed until the others have caught up */
+    uint64_t rate_ns; /* soft: GPU time of its own of late */
+    uint64_t charged_ns;
+    uint64_t recent_ns[CGPU_RECENT_PARTS];
+};
+
+struct cgpu_arbiter {
+    struct cgpu_rules rules;
+    const struct cgpu_policy *policy;
+    uint64_t now;            /* of the last step */
+    int holder;              /* -1: none */
+    struct cgpu_bucket high; /* of all high-priority containers */
+    bool contended;          /* somebody of low priority has or wants work */
+    uint64_t floor_ns[2];    /* virtual time of those that compete, by priority */
+    uint64_t part;           /* of recent_ns, counted since the epoch */
+    uint64_t turns;
+    uint64_t expired;
+    struct cgpu_tenant tenants[CGPU_MAX_TENANTS];
+};
+
+static inline uint64_t
+cgpu_lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline uint64_t
+cgpu_larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint64_t
+cgpu_since(uint64_t now, uint64_t then)
+{
+    return now > then ? now - then : 0;
+}
+
+static inline bool
+cgpu_tenant_is_capped(const struct cgpu_tenant *tenant)
+{
+    return !tenant->high && tenant->claim.ceiling_ppm < CGPU_WHOLE_PPM;
+}
+
+/* In flight, as far as the container says. */
+static inline bool
+cgpu_tenant_works(const struct cgpu_tenant *tenant)
+{
+    return tenant->demand.active && !tenant->demand.idle;
+}
+
+static inline bool
+cgpu_tenant_wants(const struct cgpu_tenant *tenant)
+{
+    return tenant->demand.waiting || cgpu_tenant_works(tenant);
+}
+
+/* charge.c */
+void cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands);
+
+/* bucket.c */
+int64_t cgpu_bucket_enough(uint32_t rate_ppm);
+void cgpu_bucket_reset(struct cgpu_bucket *bucket, uint32_t rate_ppm);
+void cgpu_bucket_fill(struct cgpu_bucket *bucket, uint32_t rate_ppm, uint64_t ns, bool wanted);
+void cgpu_bucket_forget(struct cgpu_bucket *bucket, uint32_t rate_ppm);
+void cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns);
+void cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm);
+/* How long until it is no longer dry. */
+uint64_t cgpu_bucket_rest(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
+
+/* turn.c */
+void cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now);
+void cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now);
+void cgpu_turn_close(struct cgpu_arbiter *arbiter, int place, uint64_t now);
+/* May it hold the GPU, if it wants? */
+bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
+                       uint64_t now);
+/* Who of those that wait is next, -1: nobody. */
+int cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except);
+/* How much more HOLDER has before it gives way to OTHER. */
+uint64_t cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
+                        const struct cgpu_tenant *other);
+/* Until when the end of a closing container is waited for. */
+uint64_t cgpu_turn_patience(const struct cgpu_tenant *tenant);
+/* The others have been without work for NS. */
+bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int place, uint64_t ns, uint64_t now);
+
+/* together.c */
+void cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now);
+void cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now,
+                          const struct cgpu_demand *demands);
+uint64_t cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now);
+
+/* charge.c, for together.c */
+void cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns);
+
+/* look.c */
+uint64_t cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now);
+
+#endif

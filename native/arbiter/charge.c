@@ -1,0 +1,254 @@
+/*
+ * Who pays for the time since the last step: whoever is closing, up to its end, and only then the
+ * holder. Those that were given up share the bill, for their work may still run.
+ */
+#include "arbiter_state.h"
+
+static void
+count_recent(struct cgpu_tenant *tenant, uint64_t part, uint64_t ns)
+{
+    tenant->charged_ns += ns;
+    tenant->recent_ns[part % CGPU_RECENT_PARTS] += ns;
+}
+
+void
+cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
+{
+    uint64_t unit = CGPU_VIRTUAL_UNIT;
+    uint64_t most = arbiter->floor_ns[tenant->high] + CGPU_DEBT_NS * unit / tenant->claim.competes;
+
+    count_recent(tenant, arbiter->part, ns);
+    tenant->virtual_ns += ns * unit / tenant->claim.competes;
+    tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, most);
+    if (cgpu_tenant_is_capped(tenant)) {
+        cgpu_bucket_take(&tenant->bucket, ns);
+    }
+    if (tenant->high && arbiter->contended) {
+        cgpu_bucket_take(&arbiter->high, ns);
+    }
+}
+
+/* Given up, and perhaps still at work. */
+static bool
+overlaps(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    const struct cgpu_demand *demand = &tenant->demand;
+
+    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED && demand->active &&
+           !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
+}
+
+static void
+share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
+{
+    uint64_t payers = payer >= 0;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        payers += i != payer && overlaps(&arbiter->tenants[i], now);
+    }
+    for (int i = 0; i < CGPU_MAX_TENANTS && ns > 0; i++) {
+        if (i == payer || overlaps(&arbiter->tenants[i], now)) {
+            cgpu_charge_pay(arbiter, &arbiter->tenants[i], ns / payers);
+        }
+    }
+}
+
+/*
+ * The end of what TENANT held, seen now. A container may tell it a little late, and lie: it gains
+ * no more than BACK by that.
+ */
+static uint64_t
+end_of(const struct cgpu_demand *demand, uint64_t from, uint64_t now, uint64_t back)
+{
+    uint64_t least = cgpu_larger(from, now - cgpu_lesser(now, back));
+
+    return demand->end_ns < least ? least : cgpu_lesser(demand->end_ns, now);
+}
+
+/* Those that close pay until they are seen to have ended: returns from when on the holder pays. */
+static uint64_t
+charge_closing(struct cgpu_arbiter *arbiter, uint64_t from, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        uint64_t until = now;
+
+        if (!tenant->present || tenant->stage < CGPU_STAGE_CLOSING) {
+            continue;
+        }
+        tenant->asked = true;
+        if (!tenant->demand.active) {
+            until = end_of(&tenant->demand, from, now, CGPU_SEEN_LATE_NS);
+        }
+        if (tenant->stage == CGPU_STAGE_CLOSING) {
+            share_bill(arbiter, i, until - from, now);
+            from = until;
+        }
+        if (!tenant->demand.active) {
+            tenant->stage = CGPU_STAGE_AWAY;
+        }
+    }
+    return from;
+}
+
+/* Nobody else wants and nothing is limited: what it says it used is good enough. */
+static uint64_t
+used_alone(const struct cgpu_tenant *tenant, uint64_t busy_before, uint64_t ns)
+{
+    return cgpu_lesser(ns, cgpu_since(tenant->demand.busy_ns, busy_before));
+}
+
+static void
+charge_holder(struct cgpu_arbiter *arbiter, uint64_t from, uint64_t now, uint64_t busy_before)
+{
+    struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
+    uint64_t ns = cgpu_since(now, from);
+
+    holder->turn_ns += ns;
+    if (holder->gate == CGPU_GATE_FREE) {
+        return;
+    }
+    if (holder->gate == CGPU_GATE_OPEN && !cgpu_tenant_is_capped(holder)) {
+        ns = used_alone(holder, busy_before, ns);
+    } else if (holder->shown && !cgpu_tenant_works(holder)) {
+        ns = end_of(&holder->demand, from, now, CGPU_IDLE_LATE_NS) - from;
+    }
+    share_bill(arbiter, arbiter->holder, ns, now);
+}
+
+/* Debt is kept, but not for ever, and credit is not. */
+static void
+come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
+{
+    bool forgiven = idle_ns >= CGPU_ALONE_NS;
+
+    tenant->virtual_ns = forgiven ? floor : cgpu_larger(tenant->virtual_ns, floor);
+    if (idle_ns >= CGPU_RECENT_NS) {
+        cgpu_bucket_forget(&tenant->bucket, tenant->claim.ceiling_ppm);
+    }
+}
+
+/* Take DEMANDS over and make those that want again start level with those that compete. */
+static void
+observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        uint64_t floor = arbiter->floor_ns[tenant->high];
+        bool wants;
+
+        if (!tenant->present) {
+            continue;
+        }
+        tenant->demand = demands[i];
+        wants = cgpu_tenant_wants(tenant);
+        if (wants && !tenant->wanted) {
+            come_back(tenant, floor, cgpu_since(now, tenant->active_ns));
+        }
+        tenant->wanted = wants;
+        tenant->active_ns = wants ? now : tenant->active_ns;
+        if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {
+            tenant->shown = true;
+            tenant->absences = 0;
+        }
+    }
+}
+
+static void
+raise_floors(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    uint64_t least[2] = {UINT64_MAX, UINT64_MAX};
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->wanted && tenant->stage != CGPU_STAGE_EXPIRED &&
+            tenant->absent_until <= now) {
+            least[tenant->high] = cgpu_lesser(least[tenant->high], tenant->virtual_ns);
+        }
+    }
+    for (int high = 0; high < 2; high++) {
+        if (least[high] != UINT64_MAX) {
+            arbiter->floor_ns[high] = cgpu_larger(arbiter->floor_ns[high], least[high]);
+        }
+    }
+}
+
+/* The parts of the last second that have passed by begin anew. */
+static void
+turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    uint64_t part = now / (1000 * CGPU_MS / CGPU_RECENT_PARTS);
+    uint64_t passed = cgpu_lesser(part - arbiter->part, CGPU_RECENT_PARTS);
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        for (uint64_t p = 0; p < passed; p++) {
+            arbiter->tenants[i].recent_ns[(part - p) % CGPU_RECENT_PARTS] = 0;
+        }
+    }
+    arbiter->part = part;
+}
+
+static void
+fill_buckets(struct cgpu_arbiter *arbiter, uint64_t ns)
+{
+    bool high_wants = false;
+    uint32_t rate = arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
+
+    arbiter->contended = false;
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (!tenant->present) {
+            continue;
+        }
+        if (cgpu_tenant_is_capped(tenant)) {
+            cgpu_bucket_fill(&tenant->bucket, tenant->claim.ceiling_ppm, ns, tenant->wanted);
+        }
+        high_wants |= tenant->high && tenant->wanted;
+        arbiter->contended |= !tenant->high && tenant->wanted;
+    }
+    if (arbiter->contended) {
+        cgpu_bucket_fill(&arbiter->high, rate, ns, high_wants);
+    } else {
+        cgpu_bucket_reset(&arbiter->high, rate);
+    }
+}
+
+static void
+judge_buckets(struct cgpu_arbiter *arbiter)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && cgpu_tenant_is_capped(tenant)) {
+            cgpu_bucket_judge(&tenant->bucket, tenant->claim.ceiling_ppm);
+        }
+    }
+    cgpu_bucket_judge(&arbiter->high, arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100));
+}
+
+void
+cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
+{
+    uint64_t from = arbiter->now;
+    uint64_t busy_before =
+        arbiter->holder >= 0 ? arbiter->tenants[arbiter->holder].demand.busy_ns : 0;
+
+    turn_parts(arbiter, now);
+    if (arbiter->policy->soft) {
+        cgpu_together_charge(arbiter, now, demands);
+    }
+    observe(arbiter, now, demands);
+    fill_buckets(arbiter, now - from);
+    if (arbiter->policy->metered && !arbiter->policy->soft) {
+        from = charge_closing(arbiter, from, now);
+        if (arbiter->holder >= 0) {
+            charge_holder(arbiter, from, now, busy_before);
+        } else {
+            share_bill(arbiter, -1, now - from, now);
+        }
+    }
+    judge_buckets(arbiter);
+    raise_floors(arbiter, now);
+}

@@ -1,0 +1,97 @@
+/* When the arbiter has to look again although nobody rang. */
+#include "arbiter_state.h"
+
+static uint64_t
+earlier(uint64_t a, uint64_t b, uint64_t now)
+{
+    return cgpu_lesser(a, cgpu_larger(b, now));
+}
+
+static uint64_t
+for_closing(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    uint64_t answer = tenant->closed_ns + CGPU_ANSWER_NS;
+    uint64_t soon = cgpu_since(tenant->demand.end_ns, CGPU_EARLY_NS);
+
+    if (!tenant->asked) {
+        return now; /* the gate has just been closed: was anything launched before? */
+    }
+    if (now < answer) {
+        return answer;
+    }
+    if (tenant->demand.certain && !tenant->early && soon > now) {
+        return soon;
+    }
+    return cgpu_larger(cgpu_turn_patience(tenant), now + 1);
+}
+
+static uint64_t
+for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    const struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
+    int next = cgpu_turn_next(arbiter, now, arbiter->holder);
+    uint64_t at = UINT64_MAX;
+
+    if (holder->gate == CGPU_GATE_FREE) {
+        return at;
+    }
+    if (cgpu_tenant_is_capped(holder)) {
+        at = earlier(at, now + (uint64_t)holder->bucket.credit_ns, now + 1);
+    }
+    if (holder->high && arbiter->contended) {
+        at = earlier(at, now + (uint64_t)arbiter->high.credit_ns, now + 1);
+    }
+    if (next >= 0) {
+        if (holder->high == arbiter->tenants[next].high) {
+            at = earlier(at, now + cgpu_turn_left(arbiter, holder, &arbiter->tenants[next]),
+                         now + 1);
+        }
+        if (!holder->shown) {
+            at = earlier(at, holder->opened_ns + CGPU_ABSENT_NS, now + CGPU_ENTRY_NS);
+        }
+    }
+    /* figures, and whether it is alone */
+    return earlier(at, now + CGPU_RECENT_NS, now);
+}
+
+/* Waits, and may not yet. */
+static uint64_t
+for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, uint64_t now)
+{
+    uint64_t at = UINT64_MAX;
+
+    if (tenant->absent_until > now) {
+        at = tenant->absent_until;
+    }
+    if (cgpu_tenant_is_capped(tenant) && tenant->bucket.dry) {
+        at = earlier(at, now + cgpu_bucket_rest(&tenant->bucket, tenant->claim.ceiling_ppm),
+                     now + 1);
+    }
+    if (tenant->high && arbiter->high.dry) {
+        at = earlier(at,
+                     now + cgpu_bucket_rest(&arbiter->high,
+                                            arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100)),
+                     now + 1);
+    }
+    return at;
+}
+
+uint64_t
+cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    uint64_t at = arbiter->holder >= 0 ? for_holder(arbiter, now) : UINT64_MAX;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (!tenant->present) {
+            continue;
+        }
+        if (tenant->stage == CGPU_STAGE_CLOSING) {
+            at = cgpu_lesser(at, for_closing(tenant, now));
+        } else if (tenant->stage != CGPU_STAGE_HOLDS && tenant->demand.waiting) {
+            at = cgpu_lesser(at, for_waiting(arbiter, tenant, now));
+        }
+    }
+    return at;
+}

@@ -1,0 +1,66 @@
+/* Figures of a container, for display and for the time without an arbiter. */
+#include <string.h>
+
+#include "arbiter_state.h"
+
+static uint32_t
+measured(const struct cgpu_tenant *tenant)
+{
+    uint64_t sum = 0;
+
+    for (int part = 0; part < CGPU_RECENT_PARTS; part++) {
+        sum += tenant->recent_ns[part];
+    }
+    /* of 1,000,000,000 ns, in millionths */
+    return (uint32_t)cgpu_lesser(sum / 1000, CGPU_WHOLE_PPM);
+}
+
+/* Its part by weight of those that work, the high-priority ones apart. */
+static uint32_t
+part_by_weight(const struct cgpu_arbiter *arbiter, int place)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    uint64_t sum = tenant->claim.competes;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *other = &arbiter->tenants[i];
+
+        if (i != place && other->present && other->wanted && other->high == tenant->high) {
+            sum += other->claim.competes;
+        }
+    }
+    return (uint32_t)(tenant->claim.competes * (uint64_t)CGPU_WHOLE_PPM / sum);
+}
+
+static uint32_t
+offset_of(const struct cgpu_arbiter *arbiter, int place)
+{
+    uint64_t offset = 0;
+
+    for (int i = 0; i < place; i++) {
+        offset += arbiter->tenants[i].present ? arbiter->tenants[i].claim.fallback_ppm : 0;
+    }
+    return (uint32_t)(offset % CGPU_WHOLE_PPM);
+}
+
+void
+cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place, struct cgpu_tenant_report *out)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+
+    memset(out, 0, sizeof *out);
+    if (!tenant->present) {
+        return;
+    }
+    out->charged_ns = tenant->charged_ns;
+    out->measured_ppm = measured(tenant);
+    out->limit_ppm = tenant->claim.ceiling_ppm;
+    if (tenant->high && arbiter->policy->metered) {
+        out->limit_ppm = arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
+    } else if (arbiter->policy->metered && !cgpu_tenant_is_capped(tenant)) {
+        out->limit_ppm = part_by_weight(arbiter, place);
+    }
+    out->fallback_ppm = tenant->claim.fallback_ppm;
+    out->offset_ppm = offset_of(arbiter, place);
+    out->metered = tenant->gate != CGPU_GATE_FREE;
+}

@@ -1,0 +1,121 @@
+/*
+ * The soft policy: gates stay open together and the GPU's own time slicing decides from moment to
+ * moment. Only whoever is far ahead of the others waits until they have caught up.
+ */
+#include "arbiter_state.h"
+
+#define AHEAD_NS  (60 * CGPU_MS) /* of GPU time, at weight 1 */
+#define LATELY_NS (500 * CGPU_MS)
+#define LOOK_NS   (10 * CGPU_MS)
+
+/* What each has used of late, as it says itself: nobody else can tell who used what. */
+static uint64_t
+update_rates(struct cgpu_arbiter *arbiter, uint64_t ns, const struct cgpu_demand *demands)
+{
+    uint64_t keep = LATELY_NS - cgpu_lesser(ns, LATELY_NS);
+    uint64_t sum = 0;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        uint64_t used = cgpu_since(demands[i].busy_ns, tenant->demand.busy_ns);
+
+        if (tenant->present) {
+            tenant->rate_ns = tenant->rate_ns / 1000 * (keep / (LATELY_NS / 1000));
+            tenant->rate_ns += cgpu_lesser(used, CGPU_LONGEST_NS);
+            sum += cgpu_tenant_works(tenant) ? tenant->rate_ns : 0;
+        }
+    }
+    return sum;
+}
+
+void
+cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
+{
+    uint64_t ns = cgpu_lesser(now - arbiter->now, CGPU_LONGEST_NS);
+    uint64_t sum = update_rates(arbiter, ns, demands);
+    uint64_t working = 0;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        working += tenant->present && cgpu_tenant_works(tenant);
+    }
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && cgpu_tenant_works(tenant)) {
+            /* in parts of a thousand: the product of two times might not fit */
+            uint64_t part = sum >= 1000 ? tenant->rate_ns / (sum / 1000) : 1000 / working;
+
+            cgpu_charge_pay(arbiter, tenant, ns / 1000 * cgpu_lesser(part, 1000));
+        }
+    }
+}
+
+/* High priority goes first here too, for then the others' gates are closed. */
+static bool
+high_priority_works(const struct cgpu_arbiter *arbiter)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->high && tenant->wanted && !arbiter->high.dry) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool
+may_be_open(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, bool high_works)
+{
+    uint64_t lead = cgpu_since(tenant->virtual_ns, arbiter->floor_ns[tenant->high]);
+    uint64_t most = AHEAD_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
+
+    tenant->ahead = lead > (tenant->ahead ? most / 2 : most);
+    if (tenant->high) {
+        return !(arbiter->high.dry && arbiter->contended);
+    }
+    return !high_works && !tenant->ahead;
+}
+
+void
+cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    bool high_works = high_priority_works(arbiter);
+
+    arbiter->holder = -1;
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (!tenant->present) {
+            continue;
+        }
+        if (!may_be_open(arbiter, tenant, high_works)) {
+            tenant->stage = CGPU_STAGE_AWAY;
+            tenant->gate = CGPU_GATE_CLOSED;
+            continue;
+        }
+        tenant->stage = CGPU_STAGE_HOLDS;
+        if (cgpu_turn_alone(arbiter, i, CGPU_ALONE_NS, now)) {
+            tenant->gate = CGPU_GATE_FREE;
+        } else {
+            bool alone = cgpu_turn_alone(arbiter, i, CGPU_RECENT_NS, now);
+
+            tenant->gate = alone ? CGPU_GATE_OPEN : CGPU_GATE_PRESSED;
+        }
+    }
+}
+
+uint64_t
+cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && (tenant->gate == CGPU_GATE_PRESSED || tenant->demand.waiting)) {
+            return now + LOOK_NS;
+        }
+    }
+    return now + CGPU_RECENT_NS;
+}

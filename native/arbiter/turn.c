@@ -1,0 +1,283 @@
+/* Exclusive turns: when the holder gives way, and who is next. */
+#include "arbiter_state.h"
+
+static struct cgpu_tenant *
+holder_of(struct cgpu_arbiter *arbiter)
+{
+    return arbiter->holder >= 0 ? &arbiter->tenants[arbiter->holder] : NULL;
+}
+
+void
+cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+{
+    struct cgpu_tenant *tenant = &arbiter->tenants[place];
+
+    tenant->shown = tenant->stage == CGPU_STAGE_CLOSING && tenant->demand.active;
+    tenant->stage = CGPU_STAGE_HOLDS;
+    tenant->early = false;
+    tenant->turn_ns = 0;
+    tenant->opened_ns = now;
+    arbiter->holder = place;
+    arbiter->turns += 1;
+}
+
+void
+cgpu_turn_close(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+{
+    struct cgpu_tenant *tenant = &arbiter->tenants[place];
+
+    tenant->gate = CGPU_GATE_CLOSED;
+    /* even if nothing was seen in flight: it may have launched since */
+    tenant->stage = CGPU_STAGE_CLOSING;
+    tenant->asked = false;
+    tenant->early = false;
+    tenant->closed_ns = now;
+    if (arbiter->holder == place) {
+        arbiter->holder = -1;
+    }
+}
+
+bool
+cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
+                  uint64_t now)
+{
+    if (!tenant->present || tenant->stage == CGPU_STAGE_EXPIRED || tenant->absent_until > now) {
+        return false;
+    }
+    if (tenant->high) {
+        return !(arbiter->high.dry && arbiter->contended);
+    }
+    return !(cgpu_tenant_is_capped(tenant) && tenant->bucket.dry);
+}
+
+/* High priority first, then the least charged, then who has waited longest. */
+static bool
+goes_before(const struct cgpu_tenant *a, const struct cgpu_tenant *b)
+{
+    if (a->high != b->high) {
+        return a->high;
+    }
+    if (a->virtual_ns != b->virtual_ns) {
+        return a->virtual_ns < b->virtual_ns;
+    }
+    return a->closed_ns < b->closed_ns;
+}
+
+int
+cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
+{
+    int best = -1;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != except && tenant->demand.waiting && cgpu_turn_allowed(arbiter, tenant, now) &&
+            (best < 0 || goes_before(tenant, &arbiter->tenants[best]))) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* A turn: its part, by weight, of the time that the turns of all take. */
+static uint64_t
+turn_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+{
+    uint64_t sum = 0;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *other = &arbiter->tenants[i];
+
+        if (other->present && other->high == tenant->high && other->wanted) {
+            sum += other->claim.competes;
+        }
+    }
+    sum = cgpu_larger(sum, tenant->claim.competes);
+    return cgpu_larger(CGPU_TURNS_NS * tenant->claim.competes / sum, CGPU_TURN_NS);
+}
+
+uint64_t
+cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
+               const struct cgpu_tenant *other)
+{
+    uint64_t turn = cgpu_since(turn_of(arbiter, holder), holder->turn_ns);
+    uint64_t behind = cgpu_since(other->virtual_ns, holder->virtual_ns);
+    uint64_t unit = CGPU_VIRTUAL_UNIT;
+
+    return cgpu_larger(turn, (behind * holder->claim.competes + unit - 1) / unit);
+}
+
+/* Nothing was seen of HOLDER since its gate opened. */
+static bool
+is_absent(const struct cgpu_tenant *holder, uint64_t now)
+{
+    uint64_t patience = holder->demand.waiting ? CGPU_ABSENT_NS : CGPU_ENTRY_NS;
+
+    return !holder->shown && cgpu_since(now, holder->opened_ns) >= patience;
+}
+
+static void
+note_absence(struct cgpu_tenant *holder, uint64_t now)
+{
+    if (!holder->demand.waiting) {
+        return; /* it does not want any more, that is all */
+    }
+    holder->absent_until = now + (2 * CGPU_ABSENT_NS << holder->absences);
+    holder->absences += holder->absences < CGPU_ABSENCES;
+}
+
+/* Does the holder have to go, now that NEXT (-1: nobody) waits? */
+static bool
+gives_way(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder, int next, uint64_t now)
+{
+    const struct cgpu_tenant *other = next >= 0 ? &arbiter->tenants[next] : NULL;
+
+    if (!cgpu_turn_allowed(arbiter, holder, now)) {
+        return true;
+    }
+    if (holder->shown && !cgpu_tenant_wants(holder)) {
+        return other != NULL || cgpu_tenant_is_capped(holder);
+    }
+    if (other == NULL) {
+        return false;
+    }
+    if (is_absent(holder, now)) {
+        note_absence(holder, now);
+        return true;
+    }
+    if (holder->high != other->high) {
+        return other->high;
+    }
+    return cgpu_turn_left(arbiter, holder, other) == 0;
+}
+
+uint64_t
+cgpu_turn_patience(const struct cgpu_tenant *tenant)
+{
+    uint64_t end = cgpu_larger(tenant->demand.end_ns, tenant->closed_ns);
+
+    end = cgpu_lesser(end, tenant->closed_ns + CGPU_LONGEST_NS);
+    return end + (tenant->early ? CGPU_OVERLAP_NS : CGPU_SILENCE_NS);
+}
+
+static void
+give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->stage == CGPU_STAGE_CLOSING && tenant->demand.active &&
+            now >= cgpu_turn_patience(tenant)) {
+            tenant->stage = CGPU_STAGE_EXPIRED;
+            arbiter->expired += !tenant->early;
+        }
+    }
+}
+
+/* Its end is so near that the next one's wake-up takes longer. */
+static bool
+ends_soon(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    const struct cgpu_demand *demand = &tenant->demand;
+
+    return demand->certain && now >= tenant->closed_ns + CGPU_ANSWER_NS &&
+           demand->end_ns <= now + CGPU_EARLY_NS;
+}
+
+static bool
+is_clear_for(struct cgpu_arbiter *arbiter, int next, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != next && tenant->present && tenant->stage == CGPU_STAGE_CLOSING &&
+            !ends_soon(tenant, now)) {
+            return false;
+        }
+    }
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        tenant->early = i != next && tenant->present && tenant->stage == CGPU_STAGE_CLOSING;
+    }
+    return true;
+}
+
+bool
+cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int place, uint64_t ns, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != place && tenant->present &&
+            (tenant->demand.waiting || cgpu_since(now, tenant->active_ns) < ns)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Nobody waits: the only one there is needs no turn. */
+static int
+only_one(const struct cgpu_arbiter *arbiter)
+{
+    int only = -1;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        if (arbiter->tenants[i].present) {
+            if (only >= 0 || cgpu_tenant_is_capped(&arbiter->tenants[i])) {
+                return -1;
+            }
+            only = i;
+        }
+    }
+    return only;
+}
+
+static enum cgpu_gate
+gate_of_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    int place = arbiter->holder;
+
+    if (cgpu_tenant_is_capped(&arbiter->tenants[place]) ||
+        !cgpu_turn_alone(arbiter, place, CGPU_RECENT_NS, now)) {
+        return CGPU_GATE_PRESSED;
+    }
+    return cgpu_turn_alone(arbiter, place, CGPU_ALONE_NS, now) ? CGPU_GATE_FREE : CGPU_GATE_OPEN;
+}
+
+/* Gates that another policy left open. */
+static void
+close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != arbiter->holder && tenant->present && tenant->stage == CGPU_STAGE_HOLDS) {
+            cgpu_turn_close(arbiter, i, now);
+        }
+    }
+}
+
+void
+cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    struct cgpu_tenant *holder = holder_of(arbiter);
+    int next = cgpu_turn_next(arbiter, now, arbiter->holder);
+
+    close_strays(arbiter, now);
+    give_up_silent(arbiter, now);
+    if (holder != NULL && gives_way(arbiter, holder, next, now)) {
+        cgpu_turn_close(arbiter, arbiter->holder, now);
+    }
+    if (arbiter->holder < 0) {
+        next = cgpu_turn_next(arbiter, now, -1);
+        next = next >= 0 ? next : only_one(arbiter);
+        if (next >= 0 && is_clear_for(arbiter, next, now)) {
+            cgpu_turn_open(arbiter, next, now);
+        }
+    }
+    if (arbiter->holder >= 0) {
+        arbiter->tenants[arbiter->holder].gate = gate_of_holder(arbiter, now);
+    }
+}

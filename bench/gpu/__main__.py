@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.gpu import overhead, report, suite
+from bench.gpu.cage import Cage
 from bench.gpu.catalogue import of_part
 from bench.gpu.check import PLAIN, Check
 from bench.gpu.world import FAILS, Outcome, World, outcome
 
 ROOT = Path(__file__).resolve().parents[2]
-PARTS = ("facts", "limits", "tests", "overhead")
+PARTS = ("facts", "limits", "shares", "tests", "overhead")
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -56,19 +58,20 @@ def _show(result: Outcome) -> Outcome:
 
 def _run(world: World, parts: list[str], only: str | None) -> list[Outcome]:
     results = []
-    for part in ("facts", "limits"):
+    for part in ("facts", "limits", "shares"):
         if part not in parts:
             continue
         checks = [check for check in of_part(part) if only in {None, check.name}]
         plain = [check for check in checks if check.where == PLAIN]
         results += [_show(outcome(world, check)) for check in plain]
-        results += _caged(world, [check for check in checks if check.where != PLAIN])
+        cages = world.cages[:1] if part == "shares" else world.cages
+        results += _caged(world, cages, [check for check in checks if check.where != PLAIN])
     return results
 
 
-def _caged(world: World, checks: list[Check]) -> list[Outcome]:
+def _caged(world: World, cages: Sequence[Cage], checks: list[Check]) -> list[Outcome]:
     results = []
-    for cage in world.cages:
+    for cage in cages:
         world.cage = cage
         results += [_show(outcome(world, check)) for check in checks]
     world.cage = world.cages[0]

@@ -32,6 +32,19 @@ class Share(NamedTuple):
     python: str
 
 
+class Ask(NamedTuple):
+    """What one child asks for beyond memory; ``part`` in place of the usual part of it.
+
+    Attributes:
+        policy: of the GPU; None: as it is.
+    """
+
+    weight: int = 1
+    policy: int | None = None
+    high_priority: bool = False
+    part: int | None = None
+
+
 class Cage(Protocol):
     """Turns a command into one that runs capped."""
 
@@ -40,11 +53,18 @@ class Cage(Protocol):
     def obstacle(self) -> str:
         """Why it cannot be used here; empty if it can."""
 
-    def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
+    def command(self, command: list[str], environment: Mapping[str, str], ask: Ask) -> list[str]:
         """``command`` with its cap."""
 
     def clean(self) -> None:
         """Remove what killed children left."""
+
+
+def compute_options(ask: Ask) -> list[str]:
+    """Those of ``cgpu-run``; none where nothing is asked for."""
+    words = ["--weight", str(ask.weight)] if ask.weight != 1 else []
+    words += ["--high-prio"] if ask.high_priority else []
+    return words + (["--policy", str(ask.policy)] if ask.policy is not None else [])
 
 
 def _binding() -> str:
@@ -68,12 +88,14 @@ class CgpuRun:
         """It takes the Python binding of the ledger."""
         return _binding()
 
-    def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
+    def command(self, command: list[str], environment: Mapping[str, str], ask: Ask) -> list[str]:
         """The environment is inherited."""
         del environment
         share = self.share
-        words = [sys.executable, "-m", "cgpu_cli.run", "--mem", f"{share.part}/{share.whole}"]
+        part = ask.part or share.part
+        words = [sys.executable, "-m", "cgpu_cli.run", "--mem", f"{part}/{share.whole}"]
         words += ["--gpus", str(share.number), "--state-dir", str(share.state)]
+        words += compute_options(ask)
         if share.driver_dir:
             words += ["--driver-dir", share.driver_dir]
         return [*words, "--", *command]
@@ -103,13 +125,13 @@ class Runc:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         return f"runc without cgpu fails: {done.stderr.strip()[-200:]}" if done.returncode else ""
 
-    def command(self, command: list[str], environment: Mapping[str, str]) -> list[str]:
-        """A new container each time."""
+    def command(self, command: list[str], environment: Mapping[str, str], ask: Ask) -> list[str]:
+        """A new container each time; the policy is the node's."""
         runtime = [str(RUNTIME), f"--cgpu-runtime={shutil.which('runc')}"]
         runtime.append(f"--cgpu-state-dir={self.share.state}")
         if self.share.driver_dir:
             runtime.append(f"--cgpu-driver-dir={self.share.driver_dir}")
-        return self._command(command, self._environment(environment), runtime)
+        return self._command(command, self._environment(environment, ask), runtime)
 
     def _command(
         self, command: list[str], environment: Mapping[str, str], runtime: list[str]
@@ -137,12 +159,14 @@ class Runc:
             words = ["runc", "--root", str(base / "runc"), "delete", "--force", base.name]
             subprocess.run(words, capture_output=True, check=False)
 
-    def _environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+    def _environment(self, environment: Mapping[str, str], ask: Ask) -> dict[str, str]:
         share = self.share
         kept = {k: v for k, v in environment.items() if k != "LD_LIBRARY_PATH"}
         return kept | {
-            "ALIYUN_COM_GPU_MEM_CONTAINER": str(share.part),
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(ask.part or share.part),
             "ALIYUN_COM_GPU_MEM_DEV": str(share.whole),
+            "ALIYUN_COM_GPU_SCHD_WEIGHT": str(ask.weight),
+            "ALIYUN_COM_GPU_HIGH_PRIO": str(int(ask.high_priority)),
             "NVIDIA_VISIBLE_DEVICES": share.uuid,
         }
 

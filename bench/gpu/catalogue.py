@@ -6,10 +6,14 @@ from bench.gpu import (
     facts_kinds,
     facts_memory,
     facts_symbols,
+    facts_timing,
     limits_driver,
     limits_host,
     limits_torch,
     limits_training,
+    shares,
+    shares_alone,
+    shares_resnet,
 )
 from bench.gpu.check import CHECKS, Check
 
@@ -17,10 +21,14 @@ MODULES = (
     facts_symbols,
     facts_memory,
     facts_kinds,
+    facts_timing,
     limits_driver,
     limits_host,
     limits_torch,
     limits_training,
+    shares,
+    shares_alone,
+    shares_resnet,
 )
 
 
@@ -37,5 +45,5 @@ def find(name: str) -> Check:
 
 
 def of_part(part: str) -> list[Check]:
-    """The checks of ``facts`` or ``limits``."""
+    """The checks of ``facts``, ``limits`` or ``shares``."""
     return [check for check in CHECKS if check.part == part]

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from bench.gpu.check import NotRunError, heard
 from bench.gpu.limits_training import PROGRAM
+from bench.gpu.program import compiled
 from bench.gpu.world import World
 
-HERE = Path(__file__).resolve().parent
-BUILD = HERE.parent / "_build"
 ROUNDS, TRAININGS = 7, 3
 CALLS = {
     "launch": "cuLaunchKernel",
@@ -24,21 +19,6 @@ CALLS = {
     "pair_4_mib": "cuMemAlloc + cuMemFree of 4 MiB",
     "mem_get_info": "cuMemGetInfo",
 }
-
-
-def _compile() -> Path:
-    """The program that times calls, by the first compiler that is here."""
-    zig = [sys.executable, "-m", "ziglang", "cc"]
-    compilers = [[path] for name in ("gcc", "cc", "clang") if (path := shutil.which(name))]
-    BUILD.mkdir(exist_ok=True)
-    program, said = BUILD / "gpu-calls", ""
-    for compiler in [*compilers, zig]:
-        words = [*compiler, "-std=gnu11", "-O2", str(HERE / "calls.c"), "-o", str(program), "-ldl"]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            return program
-        said = done.stderr.strip()[-200:]
-    raise NotRunError(f"no C compiler: {said}")
 
 
 def _samples(world: World, command: list[str], rounds: int) -> dict[bool, list[dict[str, Any]]]:
@@ -75,7 +55,7 @@ def _row(plain: list[float], capped: list[float], unit: str) -> dict[str, Any]:
 
 
 def _calls(world: World) -> dict[str, Any]:
-    samples = _samples(world, [str(_compile())], ROUNDS)
+    samples = _samples(world, [compiled("calls")], ROUNDS)
     return {
         title: _row([s[key] for s in samples[False]], [s[key] for s in samples[True]], "ns")
         for key, title in CALLS.items()

@@ -9,16 +9,19 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.gpu.cage import PYTHONPATH, Cage, CgpuRun, Runc, Share
+from bench.gpu.cage import PYTHONPATH, Ask, Cage, CgpuRun, Runc, Share
 from bench.gpu.check import CAPPED, HOST, PLAIN, Check, NotRunError, heard
 from bench.gpu.nvml import Nvml
 
 TIMEOUT = 300
 _TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
 SETTLE = 0.2
+ORDINARY = Ask()
+NOTHING: Mapping[str, str] = {}
 HOLDS, FAILS, NOT_RUN = "holds", "does not hold", "not run"
 
 
@@ -53,6 +56,7 @@ class World:
     Attributes:
         index: of the GPU, in PCI order.
         cap: bytes that capped children get.
+        quarter: of the memory, for children of which there are more than two.
         cage: what caps them; one of ``cages``.
         by_pid: for each figure of a child, whether NVML gave it for its pid.
     """
@@ -67,6 +71,7 @@ class World:
         self.total = self.nvml.memory(self.gpu).total
         whole = max(2, round(self.total / (1 << 30)))
         part = max(1, round(whole * 0.4))
+        self.quarter = max(1, whole // 4)
         self.cap = self.total * part // whole
         state, uuid = self.folder / "state", self.nvml.uuid(self.gpu)
         share = Share(part, whole, index, uuid, state, driver_dir, python)
@@ -96,6 +101,7 @@ class World:
         environment["PYTHONPATH"] = PYTHONPATH
         environment["CGPU_CHECK_GPU"] = str(self.index if plain else 0)
         environment["CGPU_CHECK_CAP"] = str(self.cap)
+        environment["CGPU_CHECK_SIMULATED"] = "1" if self.simulated else ""
         environment.pop("CUDA_VISIBLE_DEVICES", None)
         if self.driver_dir:
             environment["LD_LIBRARY_PATH"] = self.driver_dir
@@ -119,10 +125,17 @@ class World:
         if self._started[name]:
             raise RuntimeError(f"{name} does not start: {self._started[name]}")
 
-    def start(self, command: list[str], *, capped: bool, **more: str) -> subprocess.Popen[str]:
+    def start(
+        self,
+        command: list[str],
+        *,
+        capped: bool,
+        ask: Ask = ORDINARY,
+        more: Mapping[str, str] = NOTHING,
+    ) -> subprocess.Popen[str]:
         """A child with pipes; its log is a temporary file, ``process.log``."""
-        environment = self.environment(plain=not capped) | more
-        words = self.cage.command(command, environment) if capped else command
+        environment = {**self.environment(plain=not capped), **more}
+        words = self.cage.command(command, environment, ask) if capped else command
         log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - lives as long as the process
         process = subprocess.Popen(
             words,
@@ -136,9 +149,16 @@ class World:
         process.log = log  # type: ignore[attr-defined]
         return process
 
-    def run(self, command: list[str], *, capped: bool, **more: str) -> Program:
+    def run(
+        self,
+        command: list[str],
+        *,
+        capped: bool,
+        ask: Ask = ORDINARY,
+        more: Mapping[str, str] = NOTHING,
+    ) -> Program:
         """A child to its end."""
-        process = self.start(command, capped=capped, **more)
+        process = self.start(command, capped=capped, ask=ask, more=more)
         try:
             out, _ = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
@@ -217,7 +237,7 @@ def _host(world: World, check: Check) -> dict[str, Any]:
 def _child(world: World, check: Check) -> dict[str, Any]:
     before = world.used()
     capped = check.where == CAPPED
-    process = world.start(world.child(check.name), capped=capped, **dict(check.environment))
+    process = world.start(world.child(check.name), capped=capped, more=dict(check.environment))
     timer = threading.Timer(TIMEOUT, stop, [process])
     timer.start()
     try:

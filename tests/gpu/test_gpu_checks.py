@@ -11,6 +11,7 @@ from bench.gpu.world import HOLDS, NOT_RUN, World, outcome
 pytestmark = pytest.mark.gpu
 FACTS = catalogue.of_part("facts")
 LIMITS = catalogue.of_part("limits")
+SHARES = catalogue.of_part("shares")
 
 
 def hold(world: World, check: Check) -> None:
@@ -32,4 +33,12 @@ def test_the_fact_holds_on_this_driver(world: World, check: Check) -> None:
 def test_the_limit_holds_on_this_gpu(world: World, check: Check, cage: str) -> None:
     """MEM-1 to MEM-5, MEM-7."""
     world.cage = next(each for each in world.cages if each.name == cage)
+    hold(world, check)
+
+
+@pytest.mark.timeout(3600)  # a grid of pairs, up to 22 s each
+@pytest.mark.parametrize("check", SHARES, ids=lambda check: check.name)
+def test_the_share_holds_on_this_gpu(world: World, check: Check) -> None:
+    """SCH-3, SCH-6, SCH-7, SCH-11."""
+    world.cage = world.cages[0]
     hold(world, check)

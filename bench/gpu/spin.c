@@ -1,0 +1,155 @@
+/*
+ * A program that keeps the GPU busy with kernels of a given length, told what to do on its standard
+ * input. Answers on its standard output, one line each. Times are CLOCK_MONOTONIC, in ns.
+ *
+ *   make US                        measure what the kernel takes; nobody else may use the GPU
+ *   use US ROUNDS PERIOD           the same, as another process measured it
+ *   run US START END PARTS         launch without a pause; GPU time had in each part of START..END
+ *   probe US START END EVERY_NS    one launch every so often; how long each took until seen ended
+ */
+#include "kernel.h"
+
+#include <string.h>
+
+enum {
+    MAX_KERNELS = 16,
+    MAX_PARTS = 4096,
+    MAX_PROBES = 4096,
+    BATCHES = 2,
+    BATCH_NS = 2000000,
+    EARLY_NS = 100000000
+};
+
+static struct kernel kernels[MAX_KERNELS];
+static unsigned int lengths[MAX_KERNELS];
+static void *stream, *events[BATCHES];
+static uint64_t stamps;
+
+/* The kernel of that length, loaded; nothing is known of what it takes yet. */
+static struct kernel *
+kernel_of(unsigned int length_us)
+{
+    int i = 0;
+
+    while (i < MAX_KERNELS - 1 && lengths[i] != 0 && lengths[i] != length_us) {
+        i++;
+    }
+    if (lengths[i] != length_us) {
+        lengths[i] = length_us;
+        kernels[i] = kernel_load(length_us, stamps);
+    }
+    return &kernels[i];
+}
+
+static void
+tell_kernel(const struct kernel *kernel)
+{
+    printf("{\"cgpu\": {\"rounds\": %lu, \"period_ns\": %lu}}\n", (unsigned long)kernel->rounds,
+           (unsigned long)kernel->period_ns);
+}
+
+static void
+sleep_until(uint64_t when)
+{
+    struct timespec t = {(time_t)(when / 1000000000U), (long)(when % 1000000000U)};
+
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+/* The batch of WORK ns that was seen ended at END ran just before that. */
+static void
+credit(double *parts, long count, uint64_t start, uint64_t step, uint64_t end, uint64_t work)
+{
+    for (long i = 0; i < count; i++) {
+        uint64_t from = start + (uint64_t)i * step, to = from + step;
+        uint64_t low = end - work > from ? end - work : from, high = end < to ? end : to;
+
+        parts[i] += high > low ? (double)(high - low) : 0;
+    }
+}
+
+static void
+run(unsigned int length_us, uint64_t start, uint64_t end, long count)
+{
+    static double parts[MAX_PARTS];
+    struct kernel *kernel = kernel_of(length_us);
+    void *arguments[] = {&kernel->out, &kernel->rounds};
+    uint64_t batch = BATCH_NS / (kernel->period_ns + 1) + 1, seen = 0;
+
+    count = count < 1 ? 1 : count > MAX_PARTS ? MAX_PARTS : count;
+    memset(parts, 0, sizeof parts);
+    sleep_until(start - EARLY_NS); /* so that all have begun */
+    for (uint64_t turn = 0; seen < end; turn++) {
+        if (turn >= BATCHES) {
+            must(cuEventSynchronize(events[turn % BATCHES]), "cuEventSynchronize");
+            seen = clock_ns();
+            credit(parts, count, start, (end - start) / (uint64_t)count, seen,
+                   batch * kernel->period_ns);
+        }
+        for (uint64_t i = 0; i < batch; i++) {
+            must(cuda_launch(kernel->function, stream, arguments), "cuLaunchKernel");
+        }
+        must(cuEventRecord(events[turn % BATCHES], stream), "cuEventRecord");
+    }
+    must(cuStreamSynchronize(stream), "cuStreamSynchronize");
+    printf("{\"cgpu\": {\"period_ns\": %lu, \"parts_ns\": [", (unsigned long)kernel->period_ns);
+    for (long i = 0; i < count; i++) {
+        printf("%s%.0f", i == 0 ? "" : ", ", parts[i]);
+    }
+    printf("]}}\n");
+}
+
+static void
+probe(unsigned int length_us, uint64_t start, uint64_t end, uint64_t every)
+{
+    struct kernel *kernel = kernel_of(length_us);
+    void *arguments[] = {&kernel->out, &kernel->rounds};
+    long count = 0;
+
+    printf("{\"cgpu\": {\"period_ns\": %lu, \"latencies_ns\": [", (unsigned long)kernel->period_ns);
+    for (uint64_t next = start; next < end && count < MAX_PROBES; count++) {
+        uint64_t began, ended;
+
+        sleep_until(next);
+        began = clock_ns();
+        must(cuda_launch(kernel->function, stream, arguments), "cuLaunchKernel");
+        must(cuStreamSynchronize(stream), "cuStreamSynchronize");
+        ended = clock_ns();
+        printf("%s%lu", count == 0 ? "" : ", ", (unsigned long)(ended - began));
+        next = (next + every > ended ? next : ended) + every;
+    }
+    printf("]}}\n");
+}
+
+int
+main(void)
+{
+    unsigned long start, end, last;
+    unsigned int length_us;
+    char line[256];
+
+    cuda_start();
+    must(cuMemAlloc_v2(&stamps, 4096), "cuMemAlloc");
+    must(cuStreamCreate(&stream, STREAM_NON_BLOCKING), "cuStreamCreate");
+    for (int i = 0; i < BATCHES; i++) {
+        must(cuEventCreate(&events[i], EVENT_BLOCKING_SYNC | EVENT_UNTIMED), "cuEventCreate");
+    }
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        if (sscanf(line, "make %u", &length_us) == 1) {
+            kernel_measure(kernel_of(length_us), length_us, stream);
+            tell_kernel(kernel_of(length_us));
+        } else if (sscanf(line, "use %u %lu %lu", &length_us, &start, &end) == 3) {
+            kernel_of(length_us)->rounds = start;
+            kernel_of(length_us)->period_ns = end;
+            tell_kernel(kernel_of(length_us));
+        } else if (sscanf(line, "run %u %lu %lu %lu", &length_us, &start, &end, &last) == 4) {
+            run(length_us, start, end, (long)last);
+        } else if (sscanf(line, "probe %u %lu %lu %lu", &length_us, &start, &end, &last) == 4) {
+            probe(length_us, start, end, last);
+        } else {
+            must(1, line);
+        }
+        fflush(stdout);
+    }
+    return 0;
+}

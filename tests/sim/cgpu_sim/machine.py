@@ -60,18 +60,48 @@ def gpu_uuid(path: Path, index: int) -> str:
     return f"GPU-{uuid.uuid5(uuid.NAMESPACE_URL, f'{path}#{index}')}"
 
 
-def create(path: Path, gpus: Sequence[Gpu], cuda_version: int, driver_version: str) -> None:
+def create(
+    path: Path, gpus: Sequence[Gpu], cuda_version: int, driver_version: str, switch_us: int
+) -> None:
     """Write the machine file at ``path``, open to every user.
 
     Raises:
         ValueError: The library does not accept the description.
     """
     text = f"cuda_version {cuda_version}\ndriver_version {driver_version}\n"
+    text += f"switch_us {switch_us}\n"
     for index, gpu in enumerate(gpus):
         text += _describe(gpu, gpu.uuid or gpu_uuid(path, index))
     status = _library().cgpu_sim_create(bytes(path), text.encode())
     if status != 0:
         raise ValueError(f"cannot make the simulated machine {path} (status {status})")
+
+
+class GpuTime(NamedTuple):
+    """The GPU time that one living process has had, in ns, up to the moment of the question."""
+
+    pid: int  # as the caller sees it; 0: in a pid namespace that the caller cannot see
+    busy_ns: int
+    tag: str  # CGPU_SIM_TAG of the process
+    command: str  # path of its executable
+
+
+def gpu_times(path: Path, gpu: int = 0) -> list[GpuTime]:
+    """What each process on GPU ``gpu`` of the machine at ``path`` has had of it: the truth.
+
+    Raises:
+        ValueError: There is no machine, or it has no such GPU.
+    """
+    out = ctypes.create_string_buffer(1 << 17)
+    status = _library().cgpu_sim_usage(bytes(_file(path)), gpu, out, ctypes.c_size_t(len(out)))
+    if status != 0:
+        raise ValueError(f"cannot read GPU {gpu} of the machine {path} (status {status})")
+    lines = [line.split("\t") for line in out.value.decode().splitlines()]
+    return [GpuTime(int(pid), int(ns), tag, command) for pid, ns, tag, command in lines]
+
+
+def _file(path: Path) -> Path:
+    return path / "machine" if path.is_dir() else path
 
 
 def inject(path: Path, fault: Fault) -> None:
@@ -80,7 +110,7 @@ def inject(path: Path, fault: Fault) -> None:
     Raises:
         ValueError: There is no machine, or it has too many faults pending.
     """
-    machine = path / "machine" if path.is_dir() else path
+    machine = _file(path)
     status = _library().cgpu_sim_inject(
         bytes(machine),
         fault.call.encode(),

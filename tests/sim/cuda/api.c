@@ -1,6 +1,7 @@
 /* Entering the library: initialisation, the lock, faults, versions, names of results. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -93,6 +94,19 @@ void
 sim_lock_after_wait(void)
 {
     pthread_mutex_lock(&lock);
+}
+
+/* A thread of the driver's own: the program's signals are not for it. */
+int
+sim_thread_start(void *(*run)(void *argument), void *argument)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&thread, NULL, run, argument);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error != 0 ? error : pthread_detach(thread);
 }
 
 /* As with the real driver, a child cannot use what its parent set up. */

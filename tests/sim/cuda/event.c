@@ -36,7 +36,11 @@ is_done(struct sim_event *event)
             event->time_ns = now_ns();
         }
     }
-    return event->time_ns != 0 && sim_action_done(event->action);
+    if (event->time_ns == 0) {
+        return 0;
+    }
+    sim_markers_write(event->device);
+    return sim_action_done(event->action);
 }
 
 void
@@ -194,6 +198,7 @@ SIM_API(cuEventSynchronize, (struct sim_event * handle), (handle))
     struct sim_device *device = event->device;
     uint64_t item = event->item, action = event->action;
     sim_item_wait(device, item);
+    sim_markers_write(device);
     sim_action_wait(action);
     sim_pools_trim(device);
     return CUDA_SUCCESS;

@@ -71,6 +71,7 @@ sim_pages_return(struct sim_device *device, uint64_t taken)
 int
 sim_region_free(struct sim_region *region)
 {
+    sim_markers_forget(region->base, region->bytes);
     switch (region->kind) {
     case SIM_LINEAR:
         sim_linear_free(region);

@@ -54,18 +54,6 @@ add_host_call(const struct sim_host_call *call, struct sim_stream *stream)
     sim_action_add(stream, call_host, copy, 0);
 }
 
-static void
-write_value(void *address, uint64_t value)
-{
-    __atomic_store_n((uint64_t *)address, value, __ATOMIC_RELEASE);
-}
-
-static void
-write_value32(void *address, uint64_t value)
-{
-    __atomic_store_n((uint32_t *)address, (uint32_t)value, __ATOMIC_RELEASE);
-}
-
 static int
 run_memory(const struct sim_operation *operation)
 {
@@ -118,8 +106,8 @@ sim_operation_run(const struct sim_operation *operation, struct sim_stream *stre
     case SIM_OP_FREE:
         return run_memory(operation);
     case SIM_OP_MEMORY:
-        sim_action_add(stream, operation->write.size == 8 ? write_value : write_value32,
-                       (void *)(uintptr_t)operation->write.address, operation->write.value);
+        sim_marker_add(stream, operation->write.address, operation->write.value,
+                       operation->write.size);
         break;
     default:
         break;

@@ -34,6 +34,7 @@ int sim_enter(const char *name); /* 0 with the lock held, or the result to retur
 void sim_leave(void);
 void sim_unlock_for_wait(void); /* around what blocks */
 void sim_lock_after_wait(void);
+int sim_thread_start(void *(*run)(void *argument), void *argument); /* 0, or an error */
 void sim_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 int sim_unsupported(const char *name); /* logs; CUDA_ERROR_NOT_SUPPORTED */
 struct cgpu_machine *sim_machine(void);

@@ -87,23 +87,34 @@ sim_item_wait(struct sim_device *device, uint64_t item)
     sim_lock_after_wait();
 }
 
+/* With all that the stream wrote up to there. */
+static void
+settle_item(struct sim_device *device, uint64_t item)
+{
+    sim_item_wait(device, item);
+    sim_markers_write(device);
+}
+
 void
 sim_stream_wait(struct sim_stream *stream)
 {
     settle(stream);
     uint64_t item = stream->last_item, action = stream->last_action;
-    sim_item_wait(stream->object.owner->device, item);
+    settle_item(stream->object.owner->device, item);
     sim_action_wait(action);
 }
 
 int
 sim_stream_done(struct sim_stream *stream)
 {
+    struct sim_device *device = stream->object.owner->device;
     settle(stream);
-    return (stream->last_item == 0 ||
-            cgpu_machine_done(sim_machine(), stream->object.owner->device->machine_index,
-                              stream->last_item)) &&
-           sim_action_done(stream->last_action);
+    if (stream->last_item != 0 &&
+        !cgpu_machine_done(sim_machine(), device->machine_index, stream->last_item)) {
+        return 0;
+    }
+    sim_markers_write(device);
+    return sim_action_done(stream->last_action);
 }
 
 void
@@ -114,10 +125,15 @@ sim_stream_submit(struct sim_stream *stream, uint64_t duration_ns, int is_copy)
     if (duration_ns == 0) {
         return;
     }
+    while (!cgpu_machine_has_room(sim_machine(), device->machine_index)) {
+        sim_unlock_for_wait(); /* other threads' calls that launch nothing go on meanwhile */
+        cgpu_machine_await_room(sim_machine(), device->machine_index);
+        sim_lock_after_wait();
+    }
     stream->last_item =
         cgpu_machine_submit(sim_machine(), device->machine_index, duration_ns, is_copy);
     device->last_item = stream->last_item;
-    if (device->last_item % 64 == 0) {
+    if (device->last_item % 256 == 0) {
         sim_event_harvest(device); /* before the machine forgets when items ended */
     }
 }
@@ -132,7 +148,7 @@ sim_context_wait(struct sim_context *context)
             action = newest(action, stream->last_action);
         }
     }
-    sim_item_wait(context->device, context->device->last_item);
+    settle_item(context->device, context->device->last_item);
     sim_action_wait(action);
 }
 

@@ -1,4 +1,4 @@
-/* Work that the CPU does for a stream: host functions, callbacks, written values. */
+/* Work that the CPU does for a stream: host functions, callbacks. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -49,7 +49,6 @@ void
 sim_action_add(struct sim_stream *stream, void (*run)(void *argument, uint64_t value),
                void *argument, uint64_t value)
 {
-    pthread_t thread;
     struct action *action = calloc(1, sizeof *action);
     action->device = stream->object.owner->device;
     action->item = stream->last_item;
@@ -66,7 +65,7 @@ sim_action_add(struct sim_stream *stream, void (*run)(void *argument, uint64_t v
     }
     last = action;
     if (!running) {
-        running = pthread_create(&thread, NULL, work, NULL) == 0 && pthread_detach(thread) == 0;
+        running = sim_thread_start(work, NULL) == 0;
     }
     pthread_cond_broadcast(&changed);
     pthread_mutex_unlock(&queue_lock);
@@ -140,46 +139,4 @@ SIM_API_PER_THREAD(cuLaunchHostFunc, _ptsz, (void *stream, void (*function)(void
 {
     struct sim_operation operation = {.type = SIM_OP_HOST, .host = {function, data}};
     return sim_stream_do(stream, &operation);
-}
-
-static int
-write_value(void *stream, uint64_t address, uint64_t value, uint32_t size)
-{
-    struct sim_operation operation = {.type = SIM_OP_MEMORY, .write = {address, value, size}};
-    if (address % size != 0 || sim_region_find(address) == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return sim_stream_do(stream, &operation);
-}
-
-SIM_API_PER_THREAD(cuStreamWriteValue32, _ptsz,
-                   (void *stream, uint64_t address, uint32_t value, unsigned flags),
-                   (stream, address, value, flags))
-{
-    (void)flags;
-    return write_value(stream, address, value, sizeof value);
-}
-
-SIM_API_PER_THREAD(cuStreamWriteValue64, _ptsz,
-                   (void *stream, uint64_t address, uint64_t value, unsigned flags),
-                   (stream, address, value, flags))
-{
-    (void)flags;
-    return write_value(stream, address, value, sizeof value);
-}
-
-SIM_API_PER_THREAD(cuStreamWriteValue32_v2, _ptsz,
-                   (void *stream, uint64_t address, uint32_t value, unsigned flags),
-                   (stream, address, value, flags))
-{
-    (void)flags;
-    return write_value(stream, address, value, sizeof value);
-}
-
-SIM_API_PER_THREAD(cuStreamWriteValue64_v2, _ptsz,
-                   (void *stream, uint64_t address, uint64_t value, unsigned flags),
-                   (stream, address, value, flags))
-{
-    (void)flags;
-    return write_value(stream, address, value, sizeof value);
 }

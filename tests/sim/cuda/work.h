@@ -45,6 +45,12 @@ void sim_event_harvest(struct sim_device *device);
 void sim_event_record(struct sim_event *event, struct sim_stream *stream);
 void sim_event_depend(struct sim_stream *stream, struct sim_event *event);
 
+/* Values written into memory when the timeline gets there (marker.c). */
+int sim_marker_allowed(void);
+void sim_marker_add(struct sim_stream *stream, uint64_t address, uint64_t value, uint32_t size);
+void sim_markers_write(struct sim_device *device); /* those that are due */
+void sim_markers_forget(uint64_t base, uint64_t bytes);
+
 /* What the CPU does when a stream gets there. */
 void sim_action_add(struct sim_stream *stream, void (*run)(void *argument, uint64_t value),
                     void *argument, uint64_t value);

@@ -4,6 +4,7 @@
  *
  *     cuda_version 12040
  *     driver_version 550.163.01
+ *     switch_us 50              (what turning to another process costs a GPU)
  *     gpu                       (starts the next GPU; the lines after it describe it)
  *     name Tesla T4
  *     mib 15109
@@ -112,6 +113,8 @@ apply(struct state *state, const char *key, const char *value)
         state->cuda_version = (uint32_t)strtoul(value, NULL, 10);
     } else if (strcmp(key, "driver_version") == 0) {
         snprintf(state->driver_version, sizeof state->driver_version, "%s", value);
+    } else if (strcmp(key, "switch_us") == 0) {
+        state->switch_ns = strtoull(value, NULL, 10) * 1000;
     } else if (strcmp(key, "gpu") == 0) {
         if (state->gpu_count == CGPU_MACHINE_MAX_GPUS) {
             return 0;
@@ -133,6 +136,7 @@ fill(struct state *state, const char *text)
     char *copy = strdup(text), *rest = copy, *line;
     int good = copy != NULL;
     state->cuda_version = 12040;
+    state->switch_ns = STATE_SWITCH_NS;
     snprintf(state->driver_version, sizeof state->driver_version, "550.163.01");
     while (good && (line = strsep(&rest, "\n")) != NULL) {
         char *key = strsep(&line, " ");

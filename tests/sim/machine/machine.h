@@ -17,6 +17,7 @@ enum {
     CGPU_MACHINE_MAX_GPUS = 16,
     CGPU_MACHINE_MAX_PROCESSES = 512,
     CGPU_MACHINE_COMMAND_SIZE = 128,
+    CGPU_MACHINE_TAG_SIZE = 32,
 };
 
 enum cgpu_machine_status {
@@ -51,9 +52,10 @@ struct cgpu_machine_process {
     uint32_t contexts;      /* CUDA contexts it has on the GPU */
     uint64_t pid_namespace; /* inode number of its pid namespace */
     uint64_t used_bytes;    /* on the GPU asked about */
-    uint64_t busy_ns;       /* GPU time it has had */
+    uint64_t busy_ns;       /* GPU time it has had, up to this moment */
     uint32_t utilization;   /* percent of the last second */
     char command[CGPU_MACHINE_COMMAND_SIZE]; /* path of the executable */
+    char tag[CGPU_MACHINE_TAG_SIZE];         /* $CGPU_SIM_TAG of the process */
 };
 
 struct cgpu_machine; /* this process's attachment */
@@ -98,14 +100,17 @@ uint64_t cgpu_machine_busy_ns(struct cgpu_machine *machine,
 
 /*
  * Compute. A process has one in-order queue per GPU; processes with work take turns of about 1 ms,
- * and a kernel that runs is not interrupted. Submit returns the number of the work item, in order
- * from 1.
+ * turning to another takes a while, and a kernel that runs is not interrupted. Submit returns the
+ * number of the work item, in order from 1. The caller lets one thread submit at a time, and only
+ * while there is room: _await_room, which may sleep, else.
  */
+int cgpu_machine_has_room(struct cgpu_machine *machine, uint32_t index);
+void cgpu_machine_await_room(struct cgpu_machine *machine, uint32_t index);
 uint64_t cgpu_machine_submit(struct cgpu_machine *machine, uint32_t index, uint64_t duration_ns,
                              int is_copy);
 int cgpu_machine_done(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 void cgpu_machine_wait(struct cgpu_machine *machine, uint32_t index, uint64_t item);
-/* When the item ended (CLOCK_MONOTONIC ns); 0: not yet. Kept for the last 256 items only. */
+/* When the item ended (CLOCK_MONOTONIC ns); 0: not yet. Kept for the last 1,000 items only. */
 uint64_t cgpu_machine_end_time(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 
 /*

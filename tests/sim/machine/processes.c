@@ -1,6 +1,8 @@
 /* Process slots: who is alive, what each holds, and the sums. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -39,7 +41,11 @@ static void
 describe(struct state_process *process, uint64_t tenancy)
 {
     struct stat status;
-    memset(process, 0, sizeof *process);
+    /* All but the rings, in which nothing is read that was not put in before. */
+    memset(process, 0, offsetof(struct state_process, queues));
+    for (int i = 0; i < CGPU_MACHINE_MAX_GPUS; i++) {
+        memset(&process->queues[i], 0, offsetof(struct state_queue, ring));
+    }
     process->pid = (uint32_t)getpid();
     process->tenancy = tenancy;
     if (stat("/proc/self/ns/pid", &status) == 0) {
@@ -47,6 +53,8 @@ describe(struct state_process *process, uint64_t tenancy)
     }
     ssize_t length = readlink("/proc/self/exe", process->command, sizeof process->command - 1);
     process->command[length < 0 ? 0 : length] = '\0';
+    const char *tag = secure_getenv("CGPU_SIM_TAG");
+    snprintf(process->tag, sizeof process->tag, "%s", tag == NULL ? "" : tag);
     process->in_use = 1;
 }
 
@@ -82,6 +90,15 @@ cgpu_machine_reap(struct cgpu_machine *machine)
         }
     }
     cgpu_machine_reap_objects(machine);
+}
+
+void
+cgpu_machine_reap_sometimes(struct cgpu_machine *machine, uint64_t now)
+{
+    if (now >= machine->state->reaped_ns + STATE_REAP_NS) {
+        machine->state->reaped_ns = now;
+        cgpu_machine_reap(machine);
+    }
 }
 
 uint64_t
@@ -183,10 +200,11 @@ report(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot, struct cgpu_ma
     out->pid_namespace = process->pid_namespace;
     out->contexts = process->contexts[gpu];
     out->used_bytes = process->used_bytes[gpu] + cgpu_machine_paid_by(machine, gpu, slot);
-    out->busy_ns = process->queues[gpu].history.busy_ns;
-    out->utilization =
-        cgpu_machine_history_percent(&process->queues[gpu].history, cgpu_machine_now());
+    uint64_t now = cgpu_machine_now();
+    out->busy_ns = cgpu_machine_time_of(machine, gpu, slot, now);
+    out->utilization = cgpu_machine_history_percent(&process->queues[gpu].history, now);
     memcpy(out->command, process->command, sizeof out->command);
+    memcpy(out->tag, process->tag, sizeof out->tag);
 }
 
 int

@@ -9,8 +9,8 @@
 
 enum {
     STATE_MAGIC = 0x4d495347, /* the bytes "GSIM" */
-    STATE_VERSION = 1,
-    STATE_RING = 256,   /* work items in flight per process and GPU */
+    STATE_VERSION = 2,
+    STATE_RING = 1024,  /* work items in flight per process and GPU, one less than that */
     STATE_BUCKETS = 16, /* history of utilisation, in buckets of BUCKET_NS */
     STATE_OBJECTS = 1024,
     STATE_FAULTS = 16,
@@ -18,6 +18,8 @@ enum {
 
 #define STATE_BUCKET_NS 100000000ull
 #define STATE_SLICE_NS  1000000ull
+#define STATE_SWITCH_NS 50000ull    /* unless the machine is described otherwise */
+#define STATE_REAP_NS   10000000ull /* who waits looks for dead processes so often */
 
 /* Bytes of the file that are only locked, far from its contents. */
 #define STATE_LOCK_BYTE   (1ll << 50)
@@ -37,11 +39,17 @@ struct state_history {
 struct state_item {
     uint64_t arrival_ns;
     uint64_t duration_ns;
-    uint64_t end_ns; /* 0: not done */
+    uint64_t work_ns; /* of all items up to this one, it included */
+    uint64_t end_ns;  /* 0: not done */
 };
 
+/*
+ * Items are put in by the process alone, without the machine's lock, and taken out under it. Each
+ * side stores its own counter when the item is ready for the other.
+ */
 struct state_queue {
     uint64_t submitted; /* number of the newest item */
+    uint64_t work_ns;   /* of all of them */
     uint64_t completed; /* number of the newest done one */
     struct state_history history;
     struct state_item ring[STATE_RING];
@@ -53,6 +61,7 @@ struct state_process {
     uint64_t tenancy; /* unique over time: tells this tenant of the slot from the next */
     uint64_t pid_namespace;
     char command[CGPU_MACHINE_COMMAND_SIZE];
+    char tag[CGPU_MACHINE_TAG_SIZE];
     uint64_t used_bytes[CGPU_MACHINE_MAX_GPUS];
     uint32_t contexts[CGPU_MACHINE_MAX_GPUS];
     struct state_queue queues[CGPU_MACHINE_MAX_GPUS];
@@ -94,6 +103,8 @@ struct state {
     uint32_t cuda_version;
     char driver_version[32];
     uint64_t next_tag;
+    uint64_t switch_ns;    /* that a GPU takes to turn to another process */
+    uint64_t reaped_ns;    /* when dead processes were last looked for by who waits */
     uint32_t process_high; /* slots ever used */
     uint32_t object_high;  /* objects ever used */
     struct cgpu_machine_gpu gpus[CGPU_MACHINE_MAX_GPUS];
@@ -130,11 +141,18 @@ int cgpu_machine_byte_is_locked(int fd, long long byte);
 
 /* Under the lock. */
 void cgpu_machine_reap(struct cgpu_machine *machine);
+void cgpu_machine_reap_sometimes(struct cgpu_machine *machine, uint64_t now);
 void cgpu_machine_reap_objects(struct cgpu_machine *machine);
 uint64_t cgpu_machine_sum(struct cgpu_machine *machine, uint32_t gpu);
 uint64_t cgpu_machine_paid_by(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot);
 int cgpu_machine_reserve(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes);
 void cgpu_machine_advance(struct cgpu_machine *machine, uint32_t gpu);
+/* When SLOT's ITEM, not done yet, will end if nobody submits anything more. Just advanced. */
+uint64_t cgpu_machine_forecast(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot,
+                               uint64_t item);
+/* GPU time that SLOT has had, up to this moment. Just advanced. */
+uint64_t cgpu_machine_time_of(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot,
+                              uint64_t now);
 
 uint64_t cgpu_machine_now(void);
 void cgpu_machine_history_add(struct state_history *history, uint64_t from, uint64_t to);

@@ -1,89 +1,84 @@
 /*
  * Compute as a timeline. Each process has an in-order queue per GPU; the GPU gives a process with
  * work a turn of about 1 ms, lets the kernel that runs at the end of it finish, and turns to the
- * next. The state is moved up to the present by whoever looks at it.
+ * next, which takes it a while. The state is moved up to the present by whoever looks at it.
  */
-#define _GNU_SOURCE
-#include <time.h>
-
 #include "state.h"
 
-void
-cgpu_machine_history_add(struct state_history *history, uint64_t from, uint64_t to)
-{
-    history->busy_ns += to - from;
-    while (from < to) {
-        uint64_t number = from / STATE_BUCKET_NS;
-        uint64_t end = (number + 1) * STATE_BUCKET_NS;
-        uint64_t bucket = number % STATE_BUCKETS;
-        if (history->bucket_number[bucket] != number) {
-            history->bucket_number[bucket] = number;
-            history->bucket_ns[bucket] = 0;
-        }
-        history->bucket_ns[bucket] += (to < end ? to : end) - from;
-        from = end;
-    }
-}
+enum { FORECAST_STEPS = 8192 };
 
-/* Of the last ten whole buckets: one second. */
-uint32_t
-cgpu_machine_history_percent(const struct state_history *history, uint64_t now)
-{
-    uint64_t last = now / STATE_BUCKET_NS;
-    uint64_t busy = 0;
-    for (int i = 0; i < STATE_BUCKETS; i++) {
-        uint64_t number = history->bucket_number[i];
-        if (number < last && number + 10 >= last) {
-            busy += history->bucket_ns[i];
-        }
-    }
-    uint64_t percent = (busy * 100 + 5 * STATE_BUCKET_NS) / (10 * STATE_BUCKET_NS);
-    return percent > 100 ? 100 : (uint32_t)percent;
-}
+/* A way along the timeline: the real one, up to the present, or a look ahead. */
+struct walk {
+    struct state *state;
+    uint32_t gpu;
+    uint32_t running; /* slot whose turn it is */
+    uint64_t at, slice_end;
+    uint64_t done[CGPU_MACHINE_MAX_PROCESSES]; /* number of the last item behind us, by slot */
+};
 
-static struct state_queue *
-queue_of(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot)
+static void
+begin(struct walk *walk, struct cgpu_machine *machine, uint32_t gpu)
 {
-    struct state_process *process = &machine->state->processes[slot];
-    return process->in_use ? &process->queues[gpu] : NULL;
+    const struct state_timeline *timeline = &machine->state->timelines[gpu];
+    walk->state = machine->state;
+    walk->gpu = gpu;
+    walk->running = timeline->running;
+    walk->at = timeline->now_ns;
+    walk->slice_end = timeline->slice_end;
+    for (uint32_t slot = 0; slot < walk->state->process_high; slot++) {
+        walk->done[slot] = walk->state->processes[slot].queues[gpu].completed;
+    }
 }
 
 static struct state_item *
-next_item(struct state_queue *queue)
+next_item(const struct walk *walk, uint32_t slot)
 {
-    if (queue == NULL || queue->completed == queue->submitted) {
+    struct state_process *process = &walk->state->processes[slot];
+    struct state_queue *queue = &process->queues[walk->gpu];
+    /* acquire: a number that is there has its item */
+    if (!process->in_use ||
+        walk->done[slot] == __atomic_load_n(&queue->submitted, __ATOMIC_ACQUIRE)) {
         return NULL;
     }
-    return &queue->ring[(queue->completed + 1) % STATE_RING];
+    return &queue->ring[(walk->done[slot] + 1) % STATE_RING];
 }
 
-/* The next process in turn with work that has arrived by *AT; if none has, *AT moves to when one
- * does. */
-static struct state_queue *
-pick(struct cgpu_machine *machine, uint32_t gpu, uint64_t *at)
+/* The slot whose next item begins now, at walk->at; if none has work by then, -1, and walk->at
+ * moves to when one has. */
+static int
+pick(struct walk *walk)
 {
-    struct state_timeline *timeline = &machine->state->timelines[gpu];
-    uint32_t high = machine->state->process_high;
+    uint32_t high = walk->state->process_high;
     uint64_t earliest = UINT64_MAX;
     /* The running process stays until its slice is over. */
-    uint32_t first = *at < timeline->slice_end ? 0 : 1;
+    uint32_t first = walk->at < walk->slice_end ? 0 : 1;
     for (uint32_t i = first; i < high + first; i++) {
-        uint32_t slot = (timeline->running + i) % high;
-        struct state_queue *queue = queue_of(machine, gpu, slot);
-        struct state_item *item = next_item(queue);
-        if (item != NULL && item->arrival_ns <= *at) {
-            if (i != 0) {
-                timeline->running = slot;
-                timeline->slice_end = *at + STATE_SLICE_NS;
-            }
-            return queue;
+        uint32_t slot = (walk->running + i) % high;
+        const struct state_item *item = next_item(walk, slot);
+        if (item != NULL && item->arrival_ns <= walk->at) {
+            walk->at += slot == walk->running ? 0 : walk->state->switch_ns;
+            walk->slice_end = i == 0 ? walk->slice_end : walk->at + STATE_SLICE_NS;
+            walk->running = slot;
+            return (int)slot;
         }
         if (item != NULL && item->arrival_ns < earliest) {
             earliest = item->arrival_ns;
         }
     }
-    *at = earliest;
-    return NULL;
+    walk->at = earliest;
+    return -1;
+}
+
+static void
+complete(struct walk *walk, uint32_t slot, struct state_item *item)
+{
+    struct state_queue *queue = &walk->state->processes[slot].queues[walk->gpu];
+    item->end_ns = walk->at + item->duration_ns;
+    /* release: who sees the number sees when it ended, and may use the place before it anew */
+    __atomic_store_n(&queue->completed, ++walk->done[slot], __ATOMIC_RELEASE);
+    cgpu_machine_history_add(&queue->history, walk->at, item->end_ns);
+    cgpu_machine_history_add(&walk->state->timelines[walk->gpu].busy, walk->at, item->end_ns);
+    walk->at = item->end_ns;
 }
 
 void
@@ -91,146 +86,51 @@ cgpu_machine_advance(struct cgpu_machine *machine, uint32_t gpu)
 {
     struct state_timeline *timeline = &machine->state->timelines[gpu];
     uint64_t now = cgpu_machine_now();
-    uint64_t at = timeline->now_ns;
-    while (at <= now) {
-        struct state_queue *queue = pick(machine, gpu, &at);
-        if (queue == NULL) {
-            continue; /* AT is when work arrives, or never */
+    struct walk walk;
+    begin(&walk, machine, gpu);
+    while (walk.at <= now) {
+        int slot = pick(&walk);
+        if (slot < 0) {
+            continue; /* walk.at is when work arrives, or never */
         }
-        struct state_item *item = next_item(queue);
-        if (at + item->duration_ns > now) {
+        struct state_item *item = next_item(&walk, (uint32_t)slot);
+        if (walk.at + item->duration_ns > now) {
             break; /* it is running at this moment */
         }
-        item->end_ns = at + item->duration_ns;
-        queue->completed++;
-        cgpu_machine_history_add(&queue->history, at, item->end_ns);
-        cgpu_machine_history_add(&timeline->busy, at, item->end_ns);
-        at = item->end_ns;
+        complete(&walk, (uint32_t)slot, item);
     }
-    timeline->now_ns = at < now ? at : (at == UINT64_MAX ? now : at);
+    timeline->now_ns = walk.at == UINT64_MAX ? now : walk.at;
+    timeline->running = walk.running;
+    timeline->slice_end = walk.slice_end;
 }
 
 uint64_t
-cgpu_machine_submit(struct cgpu_machine *machine, uint32_t index, uint64_t duration_ns, int is_copy)
+cgpu_machine_forecast(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot, uint64_t item)
 {
-    uint32_t gpu = machine->visible[index];
-    struct state_queue *queue = &machine->state->processes[machine->slot].queues[gpu];
-    cgpu_machine_lock(machine);
-    cgpu_machine_advance(machine, gpu);
-    while (queue->submitted - queue->completed >= STATE_RING) {
-        uint64_t oldest = queue->completed + 1;
-        cgpu_machine_unlock(machine);
-        cgpu_machine_wait(machine, index, oldest);
-        cgpu_machine_lock(machine);
-        cgpu_machine_advance(machine, gpu);
+    struct walk walk;
+    begin(&walk, machine, gpu);
+    for (int steps = 0; steps < FORECAST_STEPS && walk.done[slot] < item; steps++) {
+        int next = pick(&walk);
+        if (walk.at == UINT64_MAX) {
+            return 0; /* the process has been declared dead */
+        }
+        if (next >= 0) {
+            walk.at += next_item(&walk, (uint32_t)next)->duration_ns;
+            walk.done[next]++;
+        }
     }
-    uint64_t now = cgpu_machine_now();
-    uint64_t number = ++queue->submitted;
-    queue->ring[number % STATE_RING] = (struct state_item){now, duration_ns, 0};
-    if (is_copy) {
-        cgpu_machine_history_add(&machine->state->timelines[gpu].copies, now, now + duration_ns);
-    }
-    cgpu_machine_unlock(machine);
-    return number;
-}
-
-int
-cgpu_machine_done(struct cgpu_machine *machine, uint32_t index, uint64_t item)
-{
-    uint32_t gpu = machine->visible[index];
-    struct state_queue *queue = &machine->state->processes[machine->slot].queues[gpu];
-    cgpu_machine_lock(machine);
-    cgpu_machine_advance(machine, gpu);
-    int done = queue->completed >= item;
-    cgpu_machine_unlock(machine);
-    return done;
+    return walk.at;
 }
 
 uint64_t
-cgpu_machine_end_time(struct cgpu_machine *machine, uint32_t index, uint64_t item)
+cgpu_machine_time_of(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot, uint64_t now)
 {
-    uint32_t gpu = machine->visible[index];
-    struct state_queue *queue = &machine->state->processes[machine->slot].queues[gpu];
-    uint64_t end = 0;
-    cgpu_machine_lock(machine);
-    cgpu_machine_advance(machine, gpu);
-    if (item != 0 && queue->completed >= item && queue->submitted - item < STATE_RING) {
-        end = queue->ring[item % STATE_RING].end_ns;
-    }
-    cgpu_machine_unlock(machine);
-    return end;
-}
-
-/* Own work that is left, as if no one else had any: the earliest time worth looking again. */
-static uint64_t
-left_ns(struct state_queue *queue, uint64_t start, uint64_t item)
-{
-    uint64_t end = start;
-    for (uint64_t i = queue->completed + 1; i <= item; i++) {
-        end += queue->ring[i % STATE_RING].duration_ns;
-    }
-    uint64_t now = cgpu_machine_now();
-    return end > now ? end - now : 0;
-}
-
-void
-cgpu_machine_wait(struct cgpu_machine *machine, uint32_t index, uint64_t item)
-{
-    uint32_t gpu = machine->visible[index];
-    struct state_queue *queue = &machine->state->processes[machine->slot].queues[gpu];
-    while (!cgpu_machine_done(machine, index, item)) {
-        cgpu_machine_lock(machine);
-        uint64_t left = left_ns(queue, machine->state->timelines[gpu].now_ns, item);
-        cgpu_machine_unlock(machine);
-        /* Others' turns are 1 ms or one kernel: do not look more often than 20 times in that. */
-        left = left < STATE_SLICE_NS / 20 ? STATE_SLICE_NS / 20 : left;
-        struct timespec pause = {(time_t)(left / 1000000000ull), (long)(left % 1000000000ull)};
-        nanosleep(&pause, NULL);
-        cgpu_machine_lock(machine);
-        cgpu_machine_reap(machine);
-        cgpu_machine_unlock(machine);
-    }
-}
-
-static uint32_t
-percent(struct cgpu_machine *machine, uint32_t index, int copies)
-{
-    if (index >= machine->visible_count) {
-        return 0;
-    }
-    uint32_t gpu = machine->visible[index];
-    struct state_timeline *timeline = &machine->state->timelines[gpu];
-    cgpu_machine_lock(machine);
-    cgpu_machine_reap(machine);
-    cgpu_machine_advance(machine, gpu);
-    uint32_t result = cgpu_machine_history_percent(copies ? &timeline->copies : &timeline->busy,
-                                                   cgpu_machine_now());
-    cgpu_machine_unlock(machine);
-    return result;
-}
-
-uint32_t
-cgpu_machine_utilization(struct cgpu_machine *machine, uint32_t index)
-{
-    return percent(machine, index, 0);
-}
-
-uint32_t
-cgpu_machine_memory_utilization(struct cgpu_machine *machine, uint32_t index)
-{
-    return percent(machine, index, 1);
-}
-
-uint64_t
-cgpu_machine_busy_ns(struct cgpu_machine *machine, uint32_t index)
-{
-    if (index >= machine->visible_count) {
-        return 0;
-    }
-    uint32_t gpu = machine->visible[index];
-    cgpu_machine_lock(machine);
-    cgpu_machine_advance(machine, gpu);
-    uint64_t busy = machine->state->timelines[gpu].busy.busy_ns;
-    cgpu_machine_unlock(machine);
-    return busy;
+    const struct state_timeline *timeline = &machine->state->timelines[gpu];
+    struct walk walk;
+    begin(&walk, machine, gpu);
+    const struct state_item *item = next_item(&walk, slot);
+    int runs = timeline->running == slot && timeline->now_ns < now && item != NULL &&
+               item->arrival_ns <= timeline->now_ns;
+    return machine->state->processes[slot].queues[gpu].history.busy_ns +
+           (runs ? now - timeline->now_ns : 0);
 }

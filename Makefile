@@ -39,7 +39,11 @@ test: lint types ## everything: lint, types, unit, C, integration and system tes
 	sh deploy/setup.sh test
 	$(BIN)/python -m pytest -m "not gpu" tests
 
-bench: build ## measure against no shim; results in bench/results and docs/benchmarks.md
+$(VENV)/.bench: $(VENV)/.ready
+	$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[bench]'
+	touch $@
+
+bench: build $(VENV)/.bench ## measure cost and shares; results in bench/results and docs, pictures
 	$(BIN)/python -m bench
 
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results

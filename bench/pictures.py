@@ -1,0 +1,119 @@
+"""The pictures of shares in ``docs/``, drawn from the figures that ``bench.shares`` took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.lengths import length_text
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+# Of Okabe and Ito's palette, which the colour-blind tell apart.
+BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#767676"
+SCALE_POINTS = 1.0
+_DPI = 110
+
+
+def _figure(panels: int, width: float, height: float) -> tuple[Any, Sequence[Any]]:
+    """A figure with ``panels`` side by side, in inches."""
+    import matplotlib as mpl  # noqa: PLC0415 - half a second, and only to draw
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt  # noqa: PLC0415
+
+    plt.rcParams.update({"font.size": 9, "axes.titlesize": 10, "axes.spines.top": False})
+    plt.rcParams.update({"axes.spines.right": False, "figure.facecolor": "white"})
+    figure, axes = plt.subplots(1, panels, figsize=(width, height), layout="constrained")
+    return figure, [axes] if panels == 1 else list(axes)
+
+
+def _save(figure: Any, path: Path) -> Path:
+    """No date and no version inside, so that the same figures give the same file."""
+    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
+    return path
+
+
+def error_grid(grids: Sequence[dict[str, Any]], note: str, path: Path) -> Path:
+    """Distance from the share aimed at, in points, by both programs' kernel lengths.
+
+    ``grids``: ``target`` (percent of the first), ``seconds``, ``lengths_us``, and ``off_points`` by
+    the first's and the second's length.
+    """
+    figure, axes = _figure(len(grids), 9.0, 4.1)
+    for axis, grid in zip(axes, grids, strict=True):
+        names = [length_text(length) for length in grid["lengths_us"]]
+        off = [[abs(value) for value in row] for row in grid["off_points"]]
+        image = axis.imshow(off, cmap="Blues", vmin=0, vmax=SCALE_POINTS, origin="lower")
+        axis.set_xticks(range(len(names)), names)
+        axis.set_yticks(range(len(names)), names)
+        other = 100 - grid["target"]
+        axis.set_xlabel(f"kernels of the {other} % program")
+        axis.set_ylabel(f"kernels of the {grid['target']} % program")
+        axis.set_title(f"{grid['target']} : {other} over {grid['seconds']:g} s")
+        for row, values in enumerate(off):
+            for column, value in enumerate(values):
+                colour = "white" if value > SCALE_POINTS * 0.6 else "black"
+                axis.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour)
+    bar = figure.colorbar(image, ax=axes, shrink=0.85)
+    bar.set_label("off the share aimed at, points of GPU time")
+    figure.suptitle(note, fontsize=10)
+    return _save(figure, path)
+
+
+def over_time(figures: dict[str, Any], note: str, path: Path) -> Path:
+    """Shares of two programs, window by window, through a change of one's weight.
+
+    ``figures``: ``step_s``, ``change_s``, and ``programs`` with ``name``, ``shares`` (of 1) and
+    ``targets`` before and after the change.
+    """
+    figure, (axis,) = _figure(1, 9.0, 3.2)
+    step, change = figures["step_s"], figures["change_s"]
+    for program, colour in zip(figures["programs"], (BLUE, ORANGE), strict=True):
+        shares = [100 * share for share in program["shares"]]
+        times = [step * (i + 0.5) for i in range(len(shares))]
+        before, after = (100 * target for target in program["targets"])
+        axis.plot(times, shares, color=colour, label=program["name"], linewidth=1.4)
+        axis.hlines([before, after], [0, change], [change, step * len(shares)], GREY, "dotted")
+    axis.axvline(change, color=GREY, linewidth=1)
+    axis.text(change, 97, f" {figures['change']}", color=GREY, va="top")
+    axis.set(xlim=(0, step * len(figures["programs"][0]["shares"])), ylim=(0, 100))
+    axis.set_xlabel("time, s")
+    axis.set_ylabel(f"share of GPU time, %, per {step:g} s")
+    axis.legend(loc="lower left", ncols=2, frameon=False)
+    axis.set_title(note)
+    return _save(figure, path)
+
+
+def latency(cases: Sequence[dict[str, Any]], note: str, path: Path) -> Path:
+    """How long short kernels take with and without priority, by the other's kernel length.
+
+    ``cases``: ``length_us`` of the other, and ``ordinary`` and ``high``, samples in milliseconds.
+    """
+    figure, (axis,) = _figure(1, 9.0, 3.4)
+    for side, (key, colour, name) in enumerate(
+        (("ordinary", ORANGE, "without priority"), ("high", BLUE, "high priority"))
+    ):
+        places = [i + 0.36 * (side - 0.5) for i in range(len(cases))]
+        style = {"color": colour, "linewidth": 1.3}
+        boxes = axis.boxplot(
+            [case[key] for case in cases],
+            positions=places,
+            widths=0.3,
+            whis=(1, 99),
+            showfliers=False,
+            boxprops=style,
+            whiskerprops=style,
+            capprops=style,
+            medianprops={"color": colour, "linewidth": 2.4},
+        )
+        boxes["boxes"][0].set_label(name)
+    names = [length_text(case["length_us"]) for case in cases]
+    axis.set_xticks(range(len(cases)), names)
+    axis.set_yscale("log")
+    axis.set_xlabel("kernels of the other program, which always has work")
+    axis.set_ylabel("time to the end, ms")
+    axis.grid(visible=True, axis="y", color="#e0e0e0")
+    axis.legend(loc="upper left", frameon=False)
+    axis.set_title(note)
+    return _save(figure, path)

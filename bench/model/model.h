@@ -1,0 +1,226 @@
+/*
+ * The model: the real policies, arbiter and pace against a modelled GPU, in virtual time.
+ *
+ * A discrete-event simulation. Actors say when they want to be called next; whoever is first is
+ * called, and nothing happens in between but the GPU's work. All chance comes from one generator, so
+ * that a scenario gives the same figures everywhere.
+ *
+ *   gpu.c      round robin between processes that have work, cost of a switch
+ *   thread.c   a program's thread: launches, waits for gate, room, end of work
+ *   monitor.c  the process's helper thread: drains, tells idleness
+ *   server.c   the thread that runs the arbiter
+ *   world.c    events in their order, changes while it runs, figures
+ *   cases.c    the scenarios with bars; print.c: JSON; main.c: the command line
+ */
+#ifndef MODEL_H
+#define MODEL_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "arbiter/arbiter.h"
+#include "gate.h"
+#include "pace.h"
+
+#define US           UINT64_C(1000)
+#define MS           UINT64_C(1000000)
+#define SECOND       UINT64_C(1000000000)
+#define NEVER        UINT64_MAX
+#define SLICE_NS     (1 * MS)   /* of the hardware's round robin */
+#define LAUNCH_NS    (2 * US)   /* of the processor's time */
+#define CHUNK_NS     (50 * US)  /* short kernels are launched together, so many at a time */
+#define UNMETERED_NS (5 * MS)   /* work in the driver's queue when nobody limits it */
+
+enum {
+    MAX_TENANTS = CGPU_MAX_TENANTS,
+    MAX_PROCESSES = 64,
+    MAX_QUEUE = 1024,
+    MAX_LENGTHS = 6,
+    MAX_CHANGES = 64
+};
+
+/* What each process of a tenant does. */
+struct load {
+    uint64_t lengths[MAX_LENGTHS]; /* of kernels, in turn */
+    uint32_t length_count;
+    uint32_t sync_every; /* synchronise after so many kernels; 0: never */
+    uint64_t think_ns;   /* processor's time after it, on average */
+    uint64_t burst_ns;   /* busy for so long ... */
+    uint64_t pause_ns;   /* ... then nothing for so long; 0: always busy */
+};
+
+struct tenant_spec {
+    uint32_t weight;
+    bool high;
+    uint32_t processes;
+    uint64_t start_ns;
+    struct load load;
+};
+
+enum change_kind {
+    CHANGE_RULES,   /* policy, max_inst, prio_ratio */
+    CHANGE_WEIGHT,  /* of tenant: value */
+    CHANGE_HIGH,    /* of tenant: value */
+    CHANGE_STOP,    /* SIGSTOP for all processes of tenant */
+    CHANGE_GO,      /* SIGCONT */
+    CHANGE_KILL,    /* SIGKILL */
+    CHANGE_REMOVE   /* the container is deleted while it runs */
+};
+
+struct change {
+    uint64_t at_ns;
+    enum change_kind kind;
+    int tenant;
+    uint32_t value;
+    struct cgpu_rules rules;
+};
+
+struct scenario {
+    const char *name;
+    struct cgpu_rules rules;
+    uint64_t length_ns;
+    uint64_t from_ns; /* figures count from here on */
+    uint64_t seed;
+    uint64_t switch_ns;              /* between processes, lost to all */
+    uint64_t wake_least, wake_most;  /* futex wake-up to running */
+    uint64_t timer_least, timer_most; /* end of a sleep to running */
+    uint64_t series_ns;              /* print shares by spans of so long; 0: not */
+    bool jitter;                     /* kernels vary by 2 % */
+    uint32_t tenant_count;
+    struct tenant_spec tenants[MAX_TENANTS];
+    uint32_t change_count;
+    struct change changes[MAX_CHANGES];
+};
+
+struct work_item {
+    uint64_t left_ns;
+    uint64_t seq;
+};
+
+struct flight {
+    struct cgpu_pace_batch batch;
+    uint64_t seq;
+};
+
+enum thread_state {
+    THREAD_RUNS,
+    THREAD_AT_GATE,
+    THREAD_WAITS_ROOM,
+    THREAD_SYNCS,
+    THREAD_RESTS
+};
+
+struct process {
+    int tenant;
+    bool alive;
+    bool stopped;
+    struct load load;
+    uint64_t at_thread, at_monitor; /* when to call them */
+    enum thread_state state;
+    uint32_t word;       /* gate word under which the thread was let in; 0: none */
+    uint32_t kernel;     /* next of load.lengths */
+    uint64_t since_sync; /* kernels */
+    uint64_t burst_end;
+    uint64_t asked_ns; /* the request began: for its latency */
+    uint64_t gate_ns;  /* since when it waits at the gate */
+    uint64_t ready_ns; /* of the work since the last synchronisation, alone on the GPU */
+
+    struct work_item queue[MAX_QUEUE];
+    uint32_t queue_head, queue_count;
+    uint64_t queued_ns;
+    uint64_t submitted, finished; /* sequence numbers of items */
+
+    struct cgpu_pace pace;
+    struct cgpu_pace_batch batch;
+    struct flight flights[CGPU_PACE_BATCHES];
+    uint32_t flight_head, flight_count;
+    uint64_t monitored; /* items submitted when the monitor last looked */
+    uint64_t busy_at;   /* when it last saw work */
+
+    /* as in the ledger */
+    uint32_t active;
+    bool waiting, idle, certain;
+    uint64_t end_ns, busy_ns;
+
+    uint64_t gpu_ns; /* really used */
+};
+
+struct samples {
+    uint64_t *values;
+    uint32_t count, room;
+};
+
+struct tenant {
+    int place; /* in the arbiter; -1: not there */
+    uint32_t word;
+    uint64_t used_ns; /* in the time that counts */
+    uint64_t series_used;
+    uint64_t longest_wait; /* at the gate */
+    struct samples latency; /* beyond the request's own work */
+};
+
+struct world {
+    const struct scenario *scenario;
+    uint64_t now;
+    uint64_t chance;
+    struct cgpu_arbiter *arbiter;
+    uint64_t at_server;
+    uint32_t next_change;
+    struct tenant tenants[MAX_TENANTS];
+    struct process processes[MAX_PROCESSES];
+    uint32_t process_count;
+
+    int on_gpu, last_on_gpu; /* process; -1: none */
+    uint64_t slice_end, switch_end;
+    uint64_t busy_ns, wanted_ns, steps;
+    uint64_t next_series;
+};
+
+/* world.c */
+struct world *world_run(const struct scenario *scenario);
+void world_free(struct world *world);
+uint64_t world_random(struct world *world, uint64_t least, uint64_t most);
+uint64_t world_wake(struct world *world);  /* when somebody woken now runs */
+uint64_t world_timer(struct world *world, uint64_t at); /* when a sleep until AT ends */
+void world_sample(struct samples *samples, uint64_t value);
+uint64_t world_percentile(struct samples *samples, double part);
+uint32_t world_gate(const struct world *world, const struct process *process);
+
+/* gpu.c */
+void gpu_submit(struct world *world, struct process *process, uint64_t ns);
+uint64_t gpu_next(const struct world *world);
+void gpu_advance(struct world *world, uint64_t to);
+void gpu_forget(struct world *world, struct process *process);
+
+/* thread.c */
+void thread_run(struct world *world, struct process *process);
+void thread_finished(struct world *world, struct process *process); /* the GPU did all it had */
+void thread_mark(struct world *world, struct process *process);
+void thread_harvest(struct world *world, struct process *process, bool known);
+void thread_publish(struct process *process);
+
+/* monitor.c */
+void monitor_run(struct world *world, struct process *process);
+
+/* server.c */
+void server_run(struct world *world);
+void server_ring(struct world *world);
+
+/* scenario.c */
+void scenario_defaults(struct scenario *scenario, uint32_t policy, uint64_t length_ns);
+/* A backlogged tenant with one process and kernels of NS. */
+struct tenant_spec *scenario_tenant(struct scenario *scenario, uint32_t weight, uint64_t ns);
+/* One "key=value" of the command line; false: not understood. */
+bool scenario_parse(struct scenario *scenario, const char *argument);
+
+/* cases.c: run those whose group begins with NAME; how many missed their bar. */
+int cases_run(const char *name);
+
+/* print.c */
+void print_world(struct world *world);
+void print_series(struct world *world);
+double print_share(const struct world *world, uint32_t tenant); /* of what was delivered, percent */
+double print_part(const struct world *world, uint32_t tenant);  /* of the time that counts */
+double print_busy(const struct world *world); /* of the time in which somebody had work */
+
+#endif

@@ -1,0 +1,309 @@
+/* Events in their order, changes while the scenario runs, figures. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model.h"
+
+uint64_t
+world_random(struct world *world, uint64_t least, uint64_t most)
+{
+    uint64_t x = world->chance;
+
+    x ^= x << 13;
+    x ^= x >> 7;
+    x ^= x << 17;
+    world->chance = x;
+    return most > least ? least + x % (most - least + 1) : least;
+}
+
+uint64_t
+world_wake(struct world *world)
+{
+    const struct scenario *s = world->scenario;
+
+    return world->now + world_random(world, s->wake_least, s->wake_most);
+}
+
+uint64_t
+world_timer(struct world *world, uint64_t at)
+{
+    const struct scenario *s = world->scenario;
+
+    return (at > world->now ? at : world->now) + world_random(world, s->timer_least, s->timer_most);
+}
+
+void
+world_sample(struct samples *samples, uint64_t value)
+{
+    if (samples->count == samples->room) {
+        samples->room = samples->room > 0 ? 2 * samples->room : 1024;
+        samples->values = realloc(samples->values, samples->room * sizeof *samples->values);
+        if (samples->values == NULL) {
+            abort();
+        }
+    }
+    samples->values[samples->count] = value;
+    samples->count += 1;
+}
+
+static int
+compare(const void *a, const void *b)
+{
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+
+    return (x > y) - (x < y);
+}
+
+uint64_t
+world_percentile(struct samples *samples, double part)
+{
+    if (samples->count == 0) {
+        return 0;
+    }
+    qsort(samples->values, samples->count, sizeof *samples->values, compare);
+    return samples->values[(uint32_t)(part * (samples->count - 1))];
+}
+
+uint32_t
+world_gate(const struct world *world, const struct process *process)
+{
+    return world->tenants[process->tenant].word;
+}
+
+static void
+start_tenant(struct world *world, int tenant)
+{
+    const struct tenant_spec *spec = &world->scenario->tenants[tenant];
+
+    world->tenants[tenant].place =
+        cgpu_arbiter_add(world->arbiter, spec->weight, spec->high, world->now);
+    for (uint32_t i = 0; i < world->process_count; i++) {
+        if (world->processes[i].tenant == tenant) {
+            world->processes[i].alive = true;
+            world->processes[i].at_thread = world->now + i * 7 * US;
+            world->processes[i].asked_ns = world->processes[i].at_thread;
+            world->processes[i].burst_end = world->now + world->processes[i].load.burst_ns;
+        }
+    }
+    server_ring(world);
+}
+
+static void
+make_processes(struct world *world)
+{
+    for (uint32_t t = 0; t < world->scenario->tenant_count; t++) {
+        const struct tenant_spec *spec = &world->scenario->tenants[t];
+
+        world->tenants[t].place = -1;
+        world->tenants[t].word = CGPU_GATE_TURN | CGPU_GATE_CLOSED;
+        for (uint32_t p = 0; p < spec->processes && world->process_count < MAX_PROCESSES; p++) {
+            struct process *process = &world->processes[world->process_count];
+
+            process->tenant = (int)t;
+            process->load = spec->load;
+            process->at_thread = process->at_monitor = NEVER;
+            process->batch.certain = 1;
+            cgpu_pace_init(&process->pace);
+            world->process_count += 1;
+        }
+    }
+}
+
+static void
+kill_process(struct world *world, struct process *process)
+{
+    process->alive = false;
+    process->at_thread = process->at_monitor = NEVER;
+    process->active = 0;
+    process->waiting = false;
+    gpu_forget(world, process);
+}
+
+/* SIGSTOP: whatever was due happens when it goes on. */
+static void
+signal_tenant(struct world *world, const struct change *change)
+{
+    for (uint32_t i = 0; i < world->process_count; i++) {
+        struct process *process = &world->processes[i];
+
+        if (process->tenant != change->tenant) {
+            continue;
+        }
+        if (change->kind == CHANGE_KILL || change->kind == CHANGE_REMOVE) {
+            kill_process(world, process);
+        }
+        process->stopped = change->kind == CHANGE_STOP;
+    }
+}
+
+static void
+apply(struct world *world, const struct change *change)
+{
+    struct tenant *tenant = &world->tenants[change->tenant];
+    const struct tenant_spec *spec = &world->scenario->tenants[change->tenant];
+
+    switch (change->kind) {
+    case CHANGE_RULES:
+        cgpu_arbiter_set_rules(world->arbiter, &change->rules);
+        server_ring(world);
+        break;
+    case CHANGE_WEIGHT:
+        cgpu_arbiter_set_tenant(world->arbiter, tenant->place, change->value, spec->high);
+        server_ring(world);
+        break;
+    case CHANGE_HIGH:
+        cgpu_arbiter_set_tenant(world->arbiter, tenant->place, spec->weight, change->value != 0);
+        server_ring(world);
+        break;
+    case CHANGE_REMOVE:
+        signal_tenant(world, change);
+        cgpu_arbiter_remove(world->arbiter, tenant->place, world->now);
+        tenant->place = -1;
+        server_ring(world);
+        break;
+    case CHANGE_STOP:
+    case CHANGE_GO:
+    case CHANGE_KILL:
+        signal_tenant(world, change);
+        break;
+    }
+}
+
+static void
+apply_due(struct world *world)
+{
+    const struct scenario *s = world->scenario;
+
+    for (uint32_t t = 0; t < s->tenant_count; t++) {
+        if (s->tenants[t].start_ns == world->now && world->tenants[t].place < 0) {
+            start_tenant(world, (int)t);
+        }
+    }
+    while (world->next_change < s->change_count &&
+           s->changes[world->next_change].at_ns <= world->now) {
+        apply(world, &s->changes[world->next_change]);
+        world->next_change += 1;
+    }
+}
+
+static uint64_t
+least(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The next event that is not a thread's. */
+static uint64_t
+next_outside(const struct world *world)
+{
+    const struct scenario *s = world->scenario;
+    uint64_t at = least(world->at_server, s->length_ns);
+
+    at = least(at, gpu_next(world));
+    at = least(at, world->next_series);
+    if (world->next_change < s->change_count) {
+        at = least(at, s->changes[world->next_change].at_ns);
+    }
+    for (uint32_t t = 0; t < s->tenant_count; t++) {
+        if (s->tenants[t].start_ns > world->now) {
+            at = least(at, s->tenants[t].start_ns);
+        }
+    }
+    return at;
+}
+
+static uint64_t
+next_of(const struct process *process)
+{
+    return process->alive && !process->stopped ? least(process->at_thread, process->at_monitor)
+                                               : NEVER;
+}
+
+/* Somebody has work for the GPU: queued, or not let out yet. */
+static bool
+wanted(const struct world *world)
+{
+    for (uint32_t i = 0; i < world->process_count; i++) {
+        const struct process *process = &world->processes[i];
+
+        if (process->alive && !process->stopped &&
+            (process->queue_count > 0 || process->waiting || process->state == THREAD_RUNS)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void
+pass_time(struct world *world, uint64_t to)
+{
+    if (world->now >= world->scenario->from_ns && wanted(world)) {
+        world->wanted_ns += to - world->now;
+    }
+    gpu_advance(world, to);
+    world->now = to;
+}
+
+static void
+run_due(struct world *world)
+{
+    apply_due(world);
+    if (world->now >= world->next_series) {
+        print_series(world);
+        world->next_series += world->scenario->series_ns;
+    }
+    if (world->at_server <= world->now) {
+        server_run(world);
+    }
+    for (uint32_t i = 0; i < world->process_count; i++) {
+        struct process *process = &world->processes[i];
+
+        if (!process->alive || process->stopped) {
+            continue;
+        }
+        if (process->at_monitor <= world->now) {
+            monitor_run(world, process);
+        }
+        if (process->at_thread <= world->now) {
+            thread_run(world, process);
+        }
+    }
+}
+
+struct world *
+world_run(const struct scenario *scenario)
+{
+    struct world *world = calloc(1, sizeof *world);
+
+    if (world == NULL || (world->arbiter = malloc(cgpu_arbiter_size())) == NULL) {
+        abort();
+    }
+    world->scenario = scenario;
+    world->chance = scenario->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
+    world->on_gpu = world->last_on_gpu = -1;
+    world->at_server = NEVER;
+    world->next_series = scenario->series_ns > 0 ? scenario->series_ns : NEVER;
+    cgpu_arbiter_init(world->arbiter, &scenario->rules, 0);
+    make_processes(world);
+    while (world->now < scenario->length_ns) {
+        uint64_t at;
+
+        run_due(world);
+        at = next_outside(world);
+        for (uint32_t i = 0; i < world->process_count; i++) {
+            at = least(at, next_of(&world->processes[i]));
+        }
+        pass_time(world, at > world->now ? at : world->now);
+    }
+    return world;
+}
+
+void
+world_free(struct world *world)
+{
+    for (uint32_t t = 0; t < MAX_TENANTS; t++) {
+        free(world->tenants[t].latency.values);
+    }
+    free(world->arbiter);
+    free(world);
+}

@@ -12,7 +12,10 @@ from cffi import FFI
 
 NATIVE = Path(__file__).resolve().parent.parent
 # In the order in which they include one another.
-HEADERS = ("status.h", "limits.h", "ledger_file.h", "ledger.h", "holdings.h", "gate.h")
+HEADERS = (
+    *("status.h", "limits.h", "ledger_file.h", "ledger.h", "holdings.h", "gate.h"),
+    *("arbiter/policy.h", "arbiter/arbitration.h"),
+)
 BEGIN = "/* cffi: begin */"
 END = "/* cffi: end */"
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parent.parent / "native"
+HARNESS = (HERE / "check.c", HERE / "guest.c")
 WARNINGS = [
     *("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes"),
     *("-Wpointer-arith", "-Wwrite-strings", "-Wvla", "-Wconversion", "-Wno-sign-conversion"),
@@ -53,8 +54,8 @@ def _out_of_date(target: Path, inputs: list[Path]) -> bool:
 def build(program: str, variant: str) -> Path:
     """Compile ``program`` with native's sources, unless it is newer than all of them."""
     target = HERE / "_build" / variant / program
-    sources = [HERE / f"{program}.c", HERE / "check.c", *sorted(NATIVE.rglob("*.c"))]
-    headers = [*NATIVE.rglob("*.h"), HERE / "check.h", Path(__file__)]
+    sources = [HERE / f"{program}.c", *HARNESS, *sorted(NATIVE.rglob("*.c"))]
+    headers = [*NATIVE.rglob("*.h"), *HERE.glob("*.h"), Path(__file__)]
     if not _out_of_date(target, sources + headers):
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

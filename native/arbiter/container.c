@@ -1,0 +1,302 @@
+/* A container under arbitration: see container.h. */
+#define _GNU_SOURCE 1
+
+#include "container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "futex.h"
+#include "ledger.h"
+#include "lock.h"
+#include "slot.h"
+
+/* A process is asked for no more often than this: when all is well, and when it should be done. */
+#define ASK_NS      UINT64_C(2000000)
+#define ASK_LATE_NS UINT64_C(200000)
+
+enum { CHUNK_WORKS = 16, BELLS_SIZE = offsetof(struct cgpu_ledger_file, works) };
+
+static int
+open_file(const char *path, int flags, uint64_t size)
+{
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    struct stat status;
+
+    if (fd < 0) {
+        return CGPU_EIO;
+    }
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size == size) {
+        return fd;
+    }
+    close(fd);
+    return CGPU_EFORMAT;
+}
+
+static int
+map(int fd, int protection, size_t size, void **out)
+{
+    *out = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+    if (*out == MAP_FAILED) {
+        *out = NULL;
+        return CGPU_EIO;
+    }
+    return CGPU_OK;
+}
+
+static int
+open_limits(struct cgpu_container *container, const char *path, uint32_t place)
+{
+    const struct cgpu_limits *none = NULL;
+    int fd = open_file(path, O_RDWR, sizeof *none);
+    void *page;
+    int status;
+    int saved;
+
+    if (fd < 0) {
+        return fd;
+    }
+    status = map(fd, PROT_READ | PROT_WRITE, sizeof *none, &page);
+    saved = errno;
+    close(fd);
+    errno = saved;
+    if (status != CGPU_OK) {
+        return status;
+    }
+    container->limits = page;
+    if (container->limits->magic != CGPU_LIMITS_MAGIC ||
+        container->limits->version != CGPU_LIMITS_VERSION ||
+        container->limits->size != sizeof *none) {
+        return CGPU_EFORMAT;
+    }
+    if (place >= container->limits->gpu_count || place >= CGPU_MAX_GPUS) {
+        return CGPU_EINVAL;
+    }
+    container->page = &container->limits->gpus[place];
+    return CGPU_OK;
+}
+
+static int
+open_ledger(struct cgpu_container *container, const char *path)
+{
+    const struct cgpu_ledger_file *none = NULL;
+    uint32_t head[3];
+    int fd = open_file(path, O_RDONLY, sizeof *none);
+
+    if (fd < 0) {
+        return fd;
+    }
+    container->ledger = fd;
+    if (pread(fd, head, sizeof head, 0) != sizeof head || head[0] != CGPU_LEDGER_MAGIC ||
+        head[1] != CGPU_LEDGER_VERSION || head[2] != sizeof *none) {
+        return CGPU_EFORMAT;
+    }
+    return map(fd, PROT_READ, BELLS_SIZE, &container->pages);
+}
+
+int
+cgpu_container_open(const char *limits, const char *ledger, uint32_t place,
+                    struct cgpu_container **out)
+{
+    struct cgpu_container *container = calloc(1, sizeof *container);
+    int status;
+
+    if (container == NULL) {
+        return CGPU_EIO;
+    }
+    container->ledger = -1;
+    container->place = place;
+    status = open_limits(container, limits, place);
+    if (status == CGPU_OK) {
+        status = open_ledger(container, ledger);
+    }
+    if (status != CGPU_OK) {
+        cgpu_container_close(container);
+        return status;
+    }
+    if (cgpu_gate_state(cgpu_container_gate(container)) != CGPU_GATE_FREE) {
+        cgpu_container_set_gate(container, CGPU_GATE_CLOSED);
+    }
+    *out = container;
+    return CGPU_OK;
+}
+
+void
+cgpu_container_close(struct cgpu_container *container)
+{
+    int saved = errno;
+
+    if (container->limits != NULL) {
+        munmap(container->limits, sizeof *container->limits);
+    }
+    if (container->pages != NULL) {
+        munmap(container->pages, BELLS_SIZE);
+    }
+    if (container->ledger >= 0) {
+        close(container->ledger);
+    }
+    free(container);
+    errno = saved;
+}
+
+/* A ledger that was cut short once is not believed any more, whatever is made of it later. */
+static bool
+read_ledger(struct cgpu_container *container, void *out, size_t size, size_t offset)
+{
+    if (pread(container->ledger, out, size, (off_t)offset) != (ssize_t)size) {
+        container->broken = true;
+    }
+    return !container->broken;
+}
+
+static bool
+slot_is_alive(struct cgpu_container *container, uint32_t owner)
+{
+    uint32_t index = cgpu_lock_holder(owner);
+    uint32_t head[2];
+
+    _Static_assert(offsetof(struct cgpu_ledger_slot, taken) == 0 &&
+                       offsetof(struct cgpu_ledger_slot, generation) == 4,
+                   "head");
+    if (index >= CGPU_LEDGER_SLOTS ||
+        !read_ledger(container, head, sizeof head,
+                     offsetof(struct cgpu_ledger_file, slots[index]))) {
+        return false;
+    }
+    return head[0] != 0 && cgpu_lock_word(index, head[1]) == owner &&
+           !cgpu_slot_dead(container->ledger, index);
+}
+
+static struct cgpu_container_work *
+known_work(struct cgpu_container *container, uint32_t index, const struct cgpu_ledger_work *work)
+{
+    struct cgpu_container_work *known = &container->works[index];
+
+    if (known->owner != work->owner) {
+        *known = (struct cgpu_container_work){.owner = work->owner, .busy_ns = work->busy_ns};
+    }
+    return known;
+}
+
+/*
+ * Whether WORK's process lives. To ask costs two system calls, so that the answer is good for a
+ * while; a shorter one if WORK is to have ended by now, for then somebody may wait for a dead one.
+ */
+static bool
+is_alive(struct cgpu_container *container, struct cgpu_container_work *known,
+         const struct cgpu_ledger_work *work, uint64_t now)
+{
+    bool late = work->active != 0 &&
+                (now > work->end_ns || !cgpu_gate_is_open(cgpu_container_gate(container)));
+
+    if (!known->dead &&
+        (known->asked_ns == 0 || now - known->asked_ns >= (late ? ASK_LATE_NS : ASK_NS))) {
+        known->asked_ns = now;
+        known->dead = !slot_is_alive(container, work->owner);
+    }
+    return !known->dead;
+}
+
+static void
+add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_ledger_work *work,
+         uint64_t now, struct cgpu_demand *out)
+{
+    struct cgpu_container_work *known = known_work(container, index, work);
+
+    if (work->busy_ns > known->busy_ns) {
+        container->busy_ns += work->busy_ns - known->busy_ns;
+    }
+    known->busy_ns = work->busy_ns;
+    /* of one that is quiet it is when its last work ended */
+    out->end_ns = work->end_ns > out->end_ns ? work->end_ns : out->end_ns;
+    if ((work->active == 0 && work->waiting == 0) || !is_alive(container, known, work, now)) {
+        return;
+    }
+    out->waiting = out->waiting || work->waiting != 0;
+    if (work->active == 0) {
+        return;
+    }
+    out->idle = work->idle != 0 && (out->idle || !out->active);
+    out->certain = work->certain != 0 && work->end_ns != 0 && (out->certain || !out->active);
+    out->active = true;
+}
+
+void
+cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out)
+{
+    struct cgpu_ledger_work works[CHUNK_WORKS];
+    uint32_t bound = 0;
+
+    *out = (struct cgpu_demand){.busy_ns = container->busy_ns};
+    if (container->broken ||
+        !read_ledger(container, &container->bell, sizeof container->bell,
+                     offsetof(struct cgpu_ledger_file, gpus[container->place].bell)) ||
+        !read_ledger(container, &bound, sizeof bound,
+                     offsetof(struct cgpu_ledger_file, work_bound))) {
+        return;
+    }
+    bound = bound < CGPU_LEDGER_WORKS ? bound : CGPU_LEDGER_WORKS;
+    for (uint32_t first = 0; first < bound; first += CHUNK_WORKS) {
+        uint32_t count = bound - first < CHUNK_WORKS ? bound - first : CHUNK_WORKS;
+
+        if (!read_ledger(container, works, count * sizeof *works,
+                         offsetof(struct cgpu_ledger_file, works[first]))) {
+            break;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            if (works[i].owner != 0 && works[i].gpu == container->place) {
+                add_work(container, first + i, &works[i], now, out);
+            }
+        }
+    }
+    if (container->broken) {
+        *out = (struct cgpu_demand){0};
+    }
+    out->busy_ns = container->busy_ns;
+}
+
+uint32_t
+cgpu_container_gate(const struct cgpu_container *container)
+{
+    /* relaxed: nobody else writes it */
+    return __atomic_load_n(&container->page->gate, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state)
+{
+    uint32_t word = cgpu_gate_next(cgpu_container_gate(container), state);
+
+    /* seq_cst: what the ledger says from now on tells whether somebody was still let in */
+    __atomic_store_n(&container->page->gate, word, __ATOMIC_SEQ_CST);
+    cgpu_futex_wake(&container->page->gate, FUTEX_WAKE, INT_MAX);
+}
+
+uint32_t *
+cgpu_container_bell(const struct cgpu_container *container)
+{
+    return &((struct cgpu_ledger_file *)container->pages)->gpus[container->place].bell;
+}
+
+/* relaxed, all of them: figures, each by itself */
+void
+cgpu_container_publish(struct cgpu_container *container, const struct cgpu_tenant_report *report,
+                       uint64_t now)
+{
+    struct cgpu_limits_gpu *page = container->page;
+
+    __atomic_store_n(&page->share_ppm, report->fallback_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->offset_ppm, report->offset_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->measured_ppm, report->measured_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->limit_ppm, report->limit_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->charged_ns, report->charged_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->metered, report->metered, __ATOMIC_RELAXED);
+    /* release: a process that sees the sign knows its share too */
+    __atomic_store_n(&page->heartbeat_ns, now, __ATOMIC_RELEASE);
+}

@@ -1,0 +1,36 @@
+/* Sleeping on many futex words at once, until a time: what the arbitration thread does. */
+#ifndef CGPU_WATCH_H
+#define CGPU_WATCH_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* struct futex_waitv of Linux 5.16, for headers that do not have it yet. */
+struct cgpu_watch_word {
+    uint64_t expected;
+    uint64_t address;
+    uint32_t flags;
+    uint32_t reserved;
+};
+
+enum { CGPU_WATCH_MOST = 33 }; /* the kernel allows 128 */
+
+struct cgpu_watch {
+    struct cgpu_watch_word words[CGPU_WATCH_MOST];
+    uint32_t count;
+};
+
+/* PRIVATE: of this process alone. */
+void cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected, bool private);
+
+/*
+ * Sleep until a word is woken, one of them is not as expected, or it is UNTIL by CLOCK_MONOTONIC
+ * (UINT64_MAX: for ever). False where the kernel cannot do that.
+ */
+bool cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until);
+
+/* The same on one private word, anywhere. */
+void cgpu_watch_sleep_on(uint32_t *word, uint32_t expected, uint64_t until);
+
+#endif

@@ -1,0 +1,137 @@
+"""Arbitration of one GPU (``arbiter/arbitration.h``): a thread that says whose turn it is.
+
+No call holds the interpreter's lock while it waits for that thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.record import NamedTuple
+from cgpu_native._native import ffi, lib
+from cgpu_native.errors import check
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from typing_extensions import Self
+
+MAX_TENANTS: int = lib.CGPU_MAX_TENANTS
+
+
+class Figures(NamedTuple):
+    """What an arbitration has done so far."""
+
+    steps: int
+    """Times that it looked."""
+    turns: int
+    """Gates that it opened."""
+    cpu_ns: int
+    """CPU time of its thread."""
+    tenants: int
+    """Containers that it has now."""
+    expired: int
+    """Turns that it took from containers which gave no sign."""
+
+
+class Arbitration:
+    """The arbitration of one GPU; runs from its start until it is closed."""
+
+    def __init__(self, handle: Any) -> None:  # noqa: ANN401 - a cffi pointer
+        self._handle = handle
+
+    @classmethod
+    def start(cls, policy: int, max_inst: int, prio_ratio: int) -> Self:
+        """Start the thread, without any container yet. ``prio_ratio`` in percent.
+
+        Raises:
+            NativeError: if a rule is out of range.
+            OSError: if no thread can be made.
+        """
+        out = ffi.new("struct cgpu_arbitration **")
+        status = lib.cgpu_arbitration_start(policy, max_inst, prio_ratio, out)
+        check(status, f"arbitrate by policy {policy}, {max_inst} instances, {prio_ratio} %")
+        return cls(out[0])
+
+    def add(  # noqa: PLR0913, PLR0917 - those of the C function
+        self,
+        limits: os.PathLike[str] | str,
+        ledger: os.PathLike[str] | str,
+        place: int,
+        weight: int,
+        high_priority: bool = False,  # noqa: FBT001, FBT002
+    ) -> int:
+        """Take on the container with these files, in which this GPU is number ``place``.
+
+        Returns:
+            The key by which it goes from now on.
+
+        Raises:
+            FormatError: if a file is not of this release.
+            FullError: if there are ``MAX_TENANTS`` containers already.
+            NativeError: if ``place`` or ``weight`` is out of range.
+            OSError: if a file cannot be opened or mapped.
+        """
+        key = ffi.new("uint32_t *")
+        status = lib.cgpu_arbitration_add(
+            self._open(),
+            os.fsencode(limits),
+            os.fsencode(ledger),
+            place,
+            weight,
+            int(high_priority),
+            key,
+        )
+        check(status, f"arbitrate {os.fspath(limits)}")
+        return int(key[0])
+
+    def set_rules(self, policy: int, max_inst: int, prio_ratio: int) -> None:
+        """Let other rules hold from now on.
+
+        Raises:
+            NativeError: if one is out of range; nothing is changed.
+        """
+        status = lib.cgpu_arbitration_set_rules(self._open(), policy, max_inst, prio_ratio)
+        check(status, f"arbitrate by policy {policy}, {max_inst} instances, {prio_ratio} %")
+
+    def set_tenant(self, key: int, weight: int, high_priority: bool) -> None:  # noqa: FBT001
+        """Give a container another weight or priority.
+
+        Raises:
+            NativeError: if there is no such container, or the weight is out of range.
+        """
+        status = lib.cgpu_arbitration_set_tenant(self._open(), key, weight, int(high_priority))
+        check(status, f"container {key} with weight {weight}")
+
+    def remove(self, key: int) -> None:
+        """Let a container go; whatever it held is free at once.
+
+        Raises:
+            NativeError: if there is no such container.
+        """
+        check(lib.cgpu_arbitration_remove(self._open(), key), f"remove container {key}")
+
+    def figures(self) -> Figures:
+        """Return what the thread has done so far."""
+        out = ffi.new("struct cgpu_arbitration_figures *")
+        lib.cgpu_arbitration_read(self._open(), out)
+        return Figures(out.steps, out.turns, out.cpu_ns, out.tenants, out.expired)
+
+    def close(self) -> None:
+        """Stop the thread. Gates stay as they are: processes fall back to their own share."""
+        lib.cgpu_arbitration_stop(self._handle)
+        self._handle = ffi.NULL
+
+    def _open(self) -> Any:  # noqa: ANN401
+        if self._handle == ffi.NULL:
+            raise ValueError("the arbitration is closed")
+        return self._handle
+
+    def __enter__(self) -> Self:
+        """Return the arbitration itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

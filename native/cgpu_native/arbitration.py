@@ -54,7 +54,7 @@ class Arbitration:
         check(status, f"arbitrate by policy {policy}, {max_inst} instances, {prio_ratio} %")
         return cls(out[0])
 
-    def add(  # noqa: PLR0913, PLR0917 - those of the C function
+    def add(
         self,
         limits: os.PathLike[str] | str,
         ledger: os.PathLike[str] | str,

@@ -1,0 +1,129 @@
+"""Programs under ``cgpu-run`` that compute beside each other on a simulated GPU."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_run_world import World
+from compute import TAG, Shares, measure, spin_program, wait_for
+from gatewatch import Watched
+from servers import end_servers
+
+from cgpu_sim import gpu_times
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SETTLE_SECONDS, SECONDS = 2.0, 10.0
+_FRESH_NS = 100_000_000  # it gives one every 50 ms
+
+
+class Report(NamedTuple):
+    """What ``programs/spin.c`` answers: launches so far, and the longest time without one."""
+
+    launches: int
+    gap_ms: float
+
+
+class Player:
+    """One program under ``cgpu-run``, and its session's folder."""
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process, self.folder = process, folder
+        self.watched = Watched(folder)
+
+    def report(self) -> Report:
+        """Ask a spinning program for its figures since the last time."""
+        stdin, stdout = self.process.stdin, self.process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write("\n")
+        stdin.flush()
+        launches, gap_us = stdout.readline().split()
+        return Report(int(launches), int(gap_us) / 1000)
+
+    def is_arbitrated(self) -> bool:
+        """Whether an arbiter has given a sign of life lately."""
+        return time.monotonic_ns() - int(self.watched.limits.gpus[0].heartbeat_ns) < _FRESH_NS
+
+    def holds(self) -> bool:
+        """Whether its gate stands open."""
+        return bool(self.watched.limits.gpus[0].gate & 3)
+
+
+class Players:
+    """Several of them on one machine, ended with the test."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.by_tag: dict[str, Player] = {}
+
+    def start(self, tag: str, flags: str, *program: str | Path, **env: str) -> Player:
+        """Start a program with 3 of 15 GiB and these flags."""
+        before = set(self.world.sessions())
+        words = self.world.command(
+            *self.world.flags(), "--mem", "3/15", *flags.split(), "--", *program
+        )
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self.world.environment(**{TAG: tag, **env}),
+            text=True,
+        )
+        name = self._session_besides(before, process)
+        self.by_tag[tag] = Player(process, self.world.state / "containers" / name)
+        return self.by_tag[tag]
+
+    def spin(self, tag: str, flags: str, how: str) -> Player:
+        """Start ``programs/spin.c``."""
+        return self.start(tag, flags, spin_program(), "seconds=0", *how.split())
+
+    def spin_again_and_again(self, tag: str, flags: str, how: str) -> Player:
+        """The same, started anew by a shell whenever it is killed."""
+        command = shlex.join([str(spin_program()), "seconds=0", *how.split()])
+        return self.start(tag, flags, "sh", "-c", f"while ! {command}; do :; done")
+
+    def pid(self, tag: str) -> int:
+        """The process that is on the GPU with this tag."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            pids = [p.pid for p in gpu_times(self.world.driver) if p.tag == tag]
+            if len(pids) == 1:
+                return pids[0]
+            time.sleep(0.005)
+        raise AssertionError(f"no single process {tag}")
+
+    def measure(self, settle: float = SETTLE_SECONDS, seconds: float = SECONDS) -> Shares:
+        """The true shares once all are at work and what came before is forgotten."""
+        wait_for(self.world.driver, self.by_tag)
+        measure(self.world.driver, (), settle)
+        shares = measure(self.world.driver, self.by_tag, seconds)
+        print(shares)  # noqa: T201
+        assert all(player.process.poll() is None for player in self.by_tag.values())
+        return shares
+
+    def end(self, tag: str) -> None:
+        """End a program by SIGKILL; what it started ends with its standard input."""
+        process = self.by_tag.pop(tag).process
+        process.kill()
+        process.communicate()
+
+    def stop(self) -> None:
+        """End them all, and the server that they started."""
+        for tag in list(self.by_tag):
+            self.end(tag)
+        end_servers(self.world.folder)
+
+    def _session_besides(self, before: set[str], process: subprocess.Popen[str]) -> str:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            new = [n for n in set(self.world.sessions()) - before if not n.startswith(".")]
+            if new:
+                return new[0]
+            assert process.poll() is None, "cgpu-run ended"
+            time.sleep(0.005)
+        raise AssertionError("no session")

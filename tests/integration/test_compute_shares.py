@@ -1,0 +1,79 @@
+"""Real processes share a simulated GPU in real time: shares by the GPU's own account.
+
+Within 3 points over 10 s, on a machine where anything may be late (SPEC SCH-2, SCH-3, SCH-6,
+SCH-11; in virtual time the bars are tenths of a point, see the model).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from compute import PROGRAMS
+from compute_world import Players
+from guests import guest_python
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+POINTS = 3.0
+
+
+@pytest.fixture
+def players() -> Iterator[Players]:
+    made = Players()
+    yield made
+    made.stop()
+
+
+def is_near(shares: dict[str, float], expected: dict[str, float]) -> bool:
+    """Whether each is within so many points of what it should be."""
+    return all(abs(shares[tag] - share) <= POINTS for tag, share in expected.items())
+
+
+def test_one_to_two(players: Players) -> None:
+    """SCH-6."""
+    players.spin("one", "--weight 1", "us=50")
+    players.spin("two", "--weight 2", "us=50")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"one": 100 / 3, "two": 200 / 3})
+
+
+@pytest.mark.parametrize(("most", "least"), [(50, 50000), (50000, 50)])
+def test_nine_to_one_with_kernels_of_50_us_against_50_ms(
+    players: Players, most: int, least: int
+) -> None:
+    """SCH-6, SCH-11."""
+    players.spin("most", "--weight 9", f"us={most}")
+    players.spin("least", "--weight 1", f"us={least}")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"most": 90, "least": 10})
+
+
+def test_three_with_30_percent_each(players: Players) -> None:
+    """SCH-3: of the GPU's time, whatever the others do; 10 percent stay idle."""
+    for tag, how in (("short", "us=50"), ("middle", "us=500 sync=4"), ("long", "us=5000")):
+        players.spin(tag, "--weight 6 --policy 3", how)
+    shares = players.measure()
+    assert is_near(shares.points, {"short": 30, "middle": 30, "long": 30})
+
+
+def test_programs_that_nobody_here_wrote_share_one_to_two(players: Players) -> None:
+    """SCH-6, SCH-8: Numba on the legacy stream, cuda.bindings on a stream of its own."""
+    python = guest_python()
+    bindings = (python, "-W", "ignore", PROGRAMS / "bindings_loop.py")
+    players.start("bindings", "--weight 2", *bindings)
+    numba = (python, "-W", "ignore", PROGRAMS / "numba_loop.py")
+    players.start("numba", "--weight 1", *numba, CGPU_SIM_KERNEL_US="500")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"numba": 100 / 3, "bindings": 200 / 3})
+
+
+def test_processes_threads_and_graphs_of_one_share_count_together(players: Players) -> None:
+    """SCH-8: three processes of four threads on streams of their own against one with graphs."""
+    players.spin("many", "--weight 1", "us=50 processes=3 threads=4 stream=nonblocking")
+    players.spin("graphs", "--weight 1", "us=50 graph=20 stream=per_thread")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"many": 50, "graphs": 50})

@@ -1,0 +1,69 @@
+"""Docker containers share a simulated GPU's time, by the GPU's own account, over 10 s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from compute import PROGRAMS, TAG, Shares, measure, spin_program, wait_for
+from engines import Volume
+from node import share
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from node import Node
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+
+SPIN, LOOPS = "/usr/bin/spin", "/opt/loops"
+SETTLE_SECONDS, SECONDS, POINTS = 2.0, 10.0, 3.0
+WEIGHT, HIGH_PRIO = "ALIYUN_COM_GPU_SCHD_WEIGHT", "ALIYUN_COM_GPU_HIGH_PRIO"
+
+
+@pytest.fixture
+def compute(started: Callable[..., str], debian: str, guests: list[Volume]) -> Callable[..., None]:
+    """Start a container of a tag that runs a command, with these variables besides its memory."""
+    volumes = [*guests, Volume(spin_program(), SPIN), Volume(PROGRAMS, LOOPS)]
+
+    def start(tag: str, *command: str, **env: str) -> None:
+        variables = {**share(3), TAG: tag, **env}
+        started(debian, *command, options=["--runtime=cgpu"], env=variables, volumes=volumes)
+
+    return start
+
+
+def shares_of(node: Node, *tags: str) -> Shares:
+    wait_for(node.driver, tags, 60)
+    measure(node.driver, (), SETTLE_SECONDS)
+    shares = measure(node.driver, tags, SECONDS)
+    print(shares)  # noqa: T201
+    return shares
+
+
+def test_containers_share_by_weight(node: Node, compute: Callable[..., None]) -> None:
+    """ENV-6, SCH-6: one to two."""
+    compute("one", SPIN, "us=50", "seconds=60")
+    compute("two", SPIN, "us=500", "seconds=60", **{WEIGHT: "2"})
+    parts = shares_of(node, "one", "two").parts()
+    assert abs(parts["two"] - 200 / 3) <= POINTS
+
+
+def test_programs_that_nobody_here_wrote_share_equally(
+    node: Node, compute: Callable[..., None]
+) -> None:
+    """SCH-6, SCH-8: Numba on the legacy stream, cuda.bindings on a stream of its own."""
+    compute("numba", "python3", f"{LOOPS}/numba_loop.py", CGPU_SIM_KERNEL_US="500")
+    compute("bindings", "python3", f"{LOOPS}/bindings_loop.py")
+    parts = shares_of(node, "numba", "bindings").parts()
+    assert abs(parts["numba"] - 50) <= POINTS
+
+
+def test_a_high_priority_container_gets_four_fifths(
+    node: Node, compute: Callable[..., None]
+) -> None:
+    """ENV-7, SCH-7: up to prio_ratio percent, 80 by default."""
+    compute("first", SPIN, "us=50", "seconds=60", **{HIGH_PRIO: "1"})
+    compute("other", SPIN, "us=5000", "seconds=60", **{WEIGHT: "5"})
+    parts = shares_of(node, "first", "other").parts()
+    assert abs(parts["first"] - 80) <= POINTS

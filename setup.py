@@ -170,12 +170,21 @@ class BuildPy(build_py):
 
 
 setup(
-    packages=["cgpu_env", "cgpu_native", "cgpu_shim", "cgpu_hook", "cgpu_cli", "cgpu_sim"],
+    packages=[
+        "cgpu_env",
+        "cgpu_native",
+        "cgpu_shim",
+        "cgpu_hook",
+        "cgpu_cli",
+        "cgpu_server",
+        "cgpu_sim",
+    ],
     package_dir={
         "cgpu_native": "native/cgpu_native",
         "cgpu_shim": "shim/cgpu_shim",
         "cgpu_hook": "hook/cgpu_hook",
         "cgpu_cli": "cli/cgpu_cli",
+        "cgpu_server": "cli/cgpu_server",
         "cgpu_sim": "tests/sim/cgpu_sim",
     },
     include_package_data=False,  # all of it is in package_data
@@ -185,6 +194,7 @@ setup(
         "cgpu_shim": ["py.typed", "_lib/*"],
         "cgpu_hook": ["py.typed", "_bin/*"],
         "cgpu_cli": ["py.typed"],
+        "cgpu_server": ["py.typed"],
         "cgpu_sim": ["py.typed", "_lib/*"],
     },
     cffi_modules=["native/cgpu_native/build.py:ffibuilder"],

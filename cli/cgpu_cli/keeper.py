@@ -1,8 +1,9 @@
 """The keeper of a session: waits, out of the way, for its end and gives the share back.
 
 The program takes over our process, so somebody else has to wait for it: a process of its own,
-forked twice so that the program is not its parent. A killed keeper costs nothing: whoever is
-admitted next removes the session as well.
+forked twice so that the program is not its parent. A killed keeper costs nothing: the server, or
+whoever is admitted next, removes the session as well. It also starts the server where there is
+none, for the program is not to find a child that it does not know.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import select
 import time
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import record
+from cgpu_hook import record, server
 from cgpu_hook.liveness import is_alive
 
 TYPE_CHECKING = False
@@ -24,7 +25,7 @@ _POLL_SECONDS = 0.5  # only while the program is gone and left processes behind
 _STANDARD_FDS = 3
 
 
-def start(registry: Registry, name: str, directory: str) -> None:
+def start(registry: Registry, name: str, directory: str, driver_dir: str) -> None:
     """Fork the keeper of session ``name`` in ``directory``, whose owner is this process."""
     owner = os.pidfd_open(os.getpid())
     child = os.fork()
@@ -32,15 +33,19 @@ def start(registry: Registry, name: str, directory: str) -> None:
         try:
             os.setsid()
             if os.fork() == 0:
-                _keep(registry, name, directory, owner)
+                _keep(registry, name, directory, owner, driver_dir)
         finally:
             os._exit(0)
     os.close(owner)
     os.waitpid(child, 0)
 
 
-def _keep(registry: Registry, name: str, directory: str, owner: int) -> None:
+def _keep(registry: Registry, name: str, directory: str, owner: int, driver_dir: str) -> None:
+    import signal  # 1 ms, which the program does not wait for
+
     _let_go(owner)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server may be our child, and end before us
+    server.wake(registry.state_dir, driver_dir)
     entry = record.read(directory)
     poll = select.poll()
     poll.register(_STANDARD_FDS, select.POLLIN)
@@ -49,6 +54,7 @@ def _keep(registry: Registry, name: str, directory: str, owner: int) -> None:
         time.sleep(_POLL_SECONDS)
     with contextlib.suppress(CgpuError):
         registry.remove(name)
+        server.tell(registry.state_dir)
 
 
 def _let_go(owner: int) -> None:

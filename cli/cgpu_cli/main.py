@@ -8,8 +8,10 @@ import sys
 from typing import NoReturn, Protocol
 
 from cgpu_cli.demo import Demo
+from cgpu_cli.get import Get
 from cgpu_cli.plan import Plan
 from cgpu_cli.probe import Probe
+from cgpu_cli.set import Set
 from cgpu_env import CgpuError
 
 
@@ -25,7 +27,7 @@ class Command(Protocol):
         """Do it, and return the exit status; a CgpuError is shown as one sentence."""
 
 
-COMMANDS: tuple[Command, ...] = (Plan(), Probe(), Demo())
+COMMANDS: tuple[Command, ...] = (Plan(), Probe(), Get(), Set(), Demo())
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -80,7 +80,7 @@ def _admit(given: Options) -> Session:
         policy=given.policy,
         given=options.variables(given),
     )
-    keeper.start(registry, name, directory)
+    keeper.start(registry, name, directory, node.driver_dir)
     return Session(directory, state_dir, node, request)
 
 

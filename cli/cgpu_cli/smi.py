@@ -1,4 +1,4 @@
-"""``cgpu-smi``: the containers and sessions on each GPU, with the memory they use and may use."""
+"""``cgpu-smi``: the containers and sessions on each GPU: what they use and may use of it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cgpu_cli.usage import read_usage
+from cgpu_cli.usage import measured, read_usage
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
+from cgpu_native import policies
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cgpu_cli.usage import GpuUse, Usage
+    from cgpu_cli.usage import Compute, GpuUse, Usage
     from cgpu_hook.node import NodeGpu
     from cgpu_hook.record import Record
 
@@ -26,6 +27,9 @@ _ID_WIDTH = 12
 _NARROWEST = 80
 _EXIT_CODES = """\
 exit status: 0 shown; 2 the state directory or the driver cannot be read, or a wrong option.
+
+Compute is measured share / limit in percent of the GPU's time, over the last second. A share is not
+measured (-) while a container has the GPU to itself, under policy 5, and where no cgpud runs.
 
 A user sees the sessions of their own state directory; root sees the containers and root's sessions.
 """
@@ -91,8 +95,8 @@ def _table(usage: Usage, gpu: NodeGpu) -> Table:
         expand=True,
     )
     table.add_column("Container", no_wrap=True)
-    table.add_column("Kind", no_wrap=True)
     table.add_column("Weight", justify="right", no_wrap=True)
+    table.add_column("Compute", justify="right", no_wrap=True)
     table.add_column("Memory-Usage", justify="right", no_wrap=True)
     table.add_column("Procs", justify="right", no_wrap=True)
     table.add_column("Command", ratio=1, no_wrap=True, overflow="ellipsis")
@@ -105,18 +109,29 @@ def _promised(usage: Usage, gpu: NodeGpu) -> str:
     uses = usage.on(gpu.uuid)
     memory = sum(use.memory_bytes for _, use in uses) // _MIB
     weight = sum(record.weight for record, _ in uses)
-    most = usage.node.max_inst
+    rules = usage.rules(gpu.uuid)
+    most, share = rules.max_inst, measured([use for _, use in uses])
+    busy = "" if share is None else f", {share:.1f}% of its time measured"
+    policy = f"policy {rules.policy} ({policies.name(rules.policy)})"
     return (
         f"{len(uses)} of {most} containers, weight {weight} of {most},"
-        f" {memory}MiB of {gpu.memory_bytes // _MIB}MiB promised"
+        f" {memory}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
+        f"{policy}, prio_ratio {rules.prio_ratio}{busy}"
     )
+
+
+def _percent(compute: Compute | None) -> str:
+    if compute is None:
+        return "-"
+    share = compute.measured_percent
+    return f"{'-' if share is None else f'{share:.1f}%'} / {compute.limit_percent:.1f}%"
 
 
 def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
     return (
         record.id[:_ID_WIDTH],
-        record.kind,
         f"{record.weight}{'!' if record.high_priority else ''}",
+        _percent(use.compute),
         f"{use.used_bytes // _MIB}MiB / {use.memory_bytes // _MIB}MiB",
         str(len(use.processes)),
         shown(" ".join([Path(record.command[0]).name, *record.command[1:]])),

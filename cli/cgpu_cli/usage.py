@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any, NamedTuple
 
 import cgpu_native
-from cgpu_hook.node import Node, load_node
+from cgpu_hook import rules
+from cgpu_hook.admission import free_weight
+from cgpu_hook.node import Node, NodeGpu, load_node
 from cgpu_hook.paths import open_state
 from cgpu_hook.record import Record
 from cgpu_hook.registry import Registry
+from cgpu_hook.rules import Rules
+from cgpu_native import policies
+
+_PPM_OF_A_PERCENT = 10_000
+_STALE_NS = 1_000_000_000  # an arbiter gives a sign twenty times a second
+
+
+class Compute(NamedTuple):
+    """What one container may have and has of one GPU's time.
+
+    Attributes:
+        limit_percent: at most, while others compete.
+        measured_percent: in the last second; None where nobody measures.
+        charged_ns: GPU time since the arbiter took the container on.
+        arbitrated: whether an arbiter lives.
+    """
+
+    limit_percent: float
+    measured_percent: float | None
+    charged_ns: int
+    arbitrated: bool
 
 
 class GpuUse(NamedTuple):
@@ -20,6 +44,7 @@ class GpuUse(NamedTuple):
         memory_bytes: the container's cap.
         used_bytes: what its processes hold.
         processes: of those that hold memory there, the pid as the process sees it, and bytes.
+        compute: None where the limits page cannot be read, for the container has just ended.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -27,6 +52,7 @@ class GpuUse(NamedTuple):
     memory_bytes: int
     used_bytes: int
     processes: tuple[tuple[int, int], ...]
+    compute: Compute | None = None
 
 
 class Use(NamedTuple):
@@ -37,10 +63,16 @@ class Use(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """A node with its containers and sessions."""
+    """A node with its containers and sessions, and what was changed in its GPUs' rules."""
 
     node: Node
     uses: tuple[Use, ...]
+    changes: rules.Changes
+
+    def rules(self, uuid: str) -> Rules:
+        """The rules in force on one GPU."""
+        defaults = rules.configured(self.node)
+        return rules.of(uuid, self.changes, defaults, inhabited=bool(self.on(uuid)))
 
     def on(self, uuid: str) -> list[tuple[Record, GpuUse]]:
         """The containers on one GPU."""
@@ -50,21 +82,25 @@ class Usage(NamedTuple):
         """What ``cgpu-smi --json`` prints."""
         return {
             "driver_version": self.node.driver_version,
-            "gpus": [
-                {
-                    "index": gpu.index,
-                    "uuid": gpu.uuid,
-                    "name": gpu.name,
-                    "memory_bytes": gpu.memory_bytes,
-                    "promised_bytes": sum(use.memory_bytes for _, use in self.on(gpu.uuid)),
-                    "used_bytes": sum(use.used_bytes for _, use in self.on(gpu.uuid)),
-                    "max_inst": self.node.max_inst,
-                    "free_weight": self.node.max_inst
-                    - sum(record.weight for record, _ in self.on(gpu.uuid)),
-                }
-                for gpu in self.node.gpus
-            ],
+            "gpus": [self._gpu(gpu) for gpu in self.node.gpus],
             "containers": [_container(use) for use in self.uses],
+        }
+
+    def _gpu(self, gpu: NodeGpu) -> dict[str, Any]:
+        beside, its = self.on(gpu.uuid), self.rules(gpu.uuid)
+        return {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "name": gpu.name,
+            "memory_bytes": gpu.memory_bytes,
+            "promised_bytes": sum(use.memory_bytes for _, use in beside),
+            "used_bytes": sum(use.used_bytes for _, use in beside),
+            "max_inst": its.max_inst,
+            "free_weight": free_weight([record for record, _ in beside], its.max_inst),
+            "policy": its.policy,
+            "policy_name": policies.name(its.policy),
+            "prio_ratio": its.prio_ratio,
+            "measured_percent": measured([use for _, use in beside]),
         }
 
 
@@ -76,18 +112,49 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     """
     state = open_state(state_dir)
     records = Registry(state).records()
-    return Usage(load_node(state, driver_dir), tuple(map(_use, records)))
+    node = load_node(state, driver_dir)
+    return Usage(node, tuple(map(_use, records)), rules.read(state))
+
+
+def measured(uses: list[GpuUse]) -> float | None:
+    """What containers had of a GPU together, in percent; None where that of one is not known."""
+    found = [use.compute and use.compute.measured_percent for use in uses]
+    known = [percent for percent in found if percent is not None]
+    return round(sum(known), 2) if uses and len(known) == len(found) else None
 
 
 def _use(record: Record) -> Use:
+    compute = _computes(record)
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
             gpus = [
-                GpuUse(*share, *_held(ledger, place)) for place, share in enumerate(record.gpus)
+                GpuUse(*share, *_held(ledger, place), compute[place])
+                for place, share in enumerate(record.gpus)
             ]
     except (OSError, cgpu_native.NativeError):  # it ended meanwhile, or ruined its own ledger
-        gpus = [GpuUse(*share, 0, ()) for share in record.gpus]
+        gpus = [GpuUse(*share, 0, (), its) for share, its in zip(record.gpus, compute, strict=True)]
     return Use(record, tuple(gpus))
+
+
+def _computes(record: Record) -> list[Compute | None]:
+    """What the limits page says of each of the container's GPUs."""
+    try:
+        page = cgpu_native.read_limits(f"{record.directory}/limits")
+    except (OSError, cgpu_native.NativeError):  # it ended meanwhile
+        return [None] * len(record.gpus)
+    now = time.monotonic_ns()
+    return [_compute(gpu, now) for gpu in page.gpus]
+
+
+def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
+    arbitrated = now - gpu.heartbeat_ns < _STALE_NS
+    measured_percent = gpu.measured_ppm / _PPM_OF_A_PERCENT
+    return Compute(
+        gpu.limit_ppm / _PPM_OF_A_PERCENT,
+        measured_percent if arbitrated and gpu.metered else None,
+        gpu.charged_ns,
+        arbitrated,
+    )
 
 
 def _held(ledger: cgpu_native.Ledger, place: int) -> tuple[int, tuple[tuple[int, int], ...]]:
@@ -111,6 +178,7 @@ def _container(use: Use) -> dict[str, Any]:
                 "memory_bytes": gpu.memory_bytes,
                 "used_bytes": gpu.used_bytes,
                 "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
+                **(gpu.compute._asdict() if gpu.compute else dict.fromkeys(Compute._fields)),
             }
             for gpu in use.gpus
         ],

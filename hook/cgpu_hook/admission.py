@@ -13,9 +13,8 @@ if TYPE_CHECKING:
     from cgpu_env.request import GpuShare, Request
     from cgpu_hook.node import Node
     from cgpu_hook.record import Record
+    from cgpu_hook.rules import Rules
 
-POLICIES = range(7)
-DEFAULT_POLICY = 6
 _MIB = 1 << 20
 
 
@@ -24,7 +23,11 @@ class AdmissionError(CgpuError):
 
 
 def check(
-    request: Request, records: Iterable[Record], node: Node, given: Mapping[str, str]
+    request: Request,
+    records: Iterable[Record],
+    node: Node,
+    rules: Mapping[str, Rules],
+    given: Mapping[str, str],
 ) -> None:
     """Refuse a request that does not fit on one of its GPUs.
 
@@ -32,6 +35,7 @@ def check(
         request: what a container asks for.
         records: the containers and sessions that live.
         node: the facts about the node.
+        rules: those in force on each of its GPUs, by UUID.
         given: the variables as the user wrote them, to be quoted.
 
     Raises:
@@ -41,33 +45,41 @@ def check(
         raise AdmissionError(f"{len(request.gpus)} GPUs: at most {cgpu_native.MAX_GPUS} have room")
     others = list(records)
     for share in request.gpus:
-        beside = [record for record in others if _share(record, share.uuid) is not None]
-        _check_count(share, beside, node, given)
-        _check_weight(request, share, beside, node, given)
+        beside = on_gpu(others, share.uuid)
+        most = rules[share.uuid].max_inst
+        _check_count(share, beside, most, given)
+        _check_weight(request, share, beside, most, given)
         if not node.overcommit:
             _check_memory(share, beside, node, given)
 
 
-def policy_for(request: Request, records: Iterable[Record], wanted: int | None) -> int:
-    """The compute policy that a container gets: the one its GPUs are under already, else WANTED.
+def check_policy(
+    request: Request, records: Iterable[Record], rules: Mapping[str, Rules], wanted: int
+) -> None:
+    """Refuse the compute policy WANTED where somebody has a GPU under another one (SPEC CLI-2).
 
     Raises:
-        AdmissionError: WANTED is another one than a living container has on one of the GPUs.
+        AdmissionError: one sentence that names the GPU, its policy and who runs there.
     """
-    held = [
-        (record.policy, share.index, record.id)
-        for record in records
-        for share in request.gpus
-        if _share(record, share.uuid) is not None
-    ]
-    for policy, index, name in held:
-        if wanted not in (None, policy):
-            raise AdmissionError(
-                f"--policy {wanted}: GPU {index} is under policy {policy} while {name} runs"
-            )
-    if wanted is not None:
-        return wanted
-    return held[0][0] if held else DEFAULT_POLICY
+    others = list(records)
+    for share in request.gpus:
+        policy = rules[share.uuid].policy
+        for record in on_gpu(others, share.uuid):
+            if policy != wanted:
+                raise AdmissionError(
+                    f"--policy {wanted}: GPU {share.index} is under policy {policy}"
+                    f" while {record.id} runs"
+                )
+
+
+def on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
+    """Those that have a share of the GPU."""
+    return [record for record in records if _share(record, uuid) is not None]
+
+
+def free_weight(beside: Iterable[Record], max_inst: int) -> int:
+    """What is left for others on a GPU; 0 where max_inst was made smaller than what is taken."""
+    return max(0, max_inst - sum(record.weight for record in beside))
 
 
 def _share(record: Record, uuid: str) -> GpuShare | None:
@@ -75,12 +87,12 @@ def _share(record: Record, uuid: str) -> GpuShare | None:
 
 
 def _check_count(
-    share: GpuShare, beside: list[Record], node: Node, given: Mapping[str, str]
+    share: GpuShare, beside: list[Record], most: int, given: Mapping[str, str]
 ) -> None:
-    if len(beside) >= node.max_inst:
+    if len(beside) >= most:
         raise AdmissionError(
             f"{_asked(given)}: GPU {share.index} has {len(beside)} containers already,"
-            f" and max_inst allows {node.max_inst}"
+            f" and max_inst allows {most}"
         )
 
 
@@ -94,14 +106,14 @@ def _check_weight(
     request: Request,
     share: GpuShare,
     beside: list[Record],
-    node: Node,
+    most: int,
     given: Mapping[str, str],
 ) -> None:
-    free = node.max_inst - sum(record.weight for record in beside)
+    free = free_weight(beside, most)
     if request.weight > free:
         raise AdmissionError(
             f"{WEIGHT}={given.get(WEIGHT, request.weight)}: GPU {share.index} has"
-            f" {max(free, 0)} of {node.max_inst} free"
+            f" {free} of {most} free"
         )
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 
 _PACKAGE = os.path.dirname(os.path.realpath(__file__))
-_TREE_FOLDERS = (".", "native", "shim", "hook")
+_TREE_FOLDERS = (".", "native", "shim", "hook", "cli")
 
 
 def import_path() -> list[str]:

@@ -1,6 +1,6 @@
-"""What the static programs start: ``edit``, ``prestart`` and ``precreate``.
+"""What the static programs start: ``edit``, ``prestart`` and ``precreate``; and ``cgpud``.
 
-Arguments are pairs of ``--name value``, written by our own C programs. A refusal is one line on
+Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
 stderr and exit status 1, as runc has it; stdout carries nothing but precreate's answer. crun and
 podman keep what a hook says to themselves, so it goes to the system's log too.
 """
@@ -71,10 +71,18 @@ def _precreate(options: dict[str, str]) -> None:
     precreate(_setting(options))
 
 
+def _cgpud(options: dict[str, str]) -> None:
+    from importlib import import_module  # by name: the server is built on the hook
+
+    words = [word for name, value in options.items() for word in (f"--{name}", value)]
+    import_module("cgpu_server.main").main(words)
+
+
 _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
     "edit": _edit,
     "prestart": _prestart,
     "precreate": _precreate,
+    "cgpud": _cgpud,
 }
 
 

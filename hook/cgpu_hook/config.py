@@ -6,6 +6,8 @@
     max_inst = 20          # containers on a GPU, and the sum of their weights: 1..25
     default_memsize = 0    # cap in bytes of a container that names none; 0: no cap
     overcommit = false     # true: caps on a GPU may add up to more than its memory
+    policy = 6             # compute policy of a GPU: 0..6
+    prio_ratio = 80        # percent of a GPU's time for high-priority containers: 20..99
 
     [driver]
     library_dir = "/usr/lib/x86_64-linux-gnu"
@@ -19,6 +21,7 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST
+from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, RANGES, expected
 from cgpu_hook.trust import check_source
 
 TYPE_CHECKING = False
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONFIG_PATH = "/etc/cgpu/config.toml"
-LARGEST_MAX_INST = 25
 _LARGEST_BYTES = 1 << 60
 
 
@@ -37,6 +39,8 @@ class Config(NamedTuple):
     max_inst: int = DEFAULT_MAX_INST
     default_memsize: int = 0
     overcommit: bool = False
+    policy: int = DEFAULT_POLICY
+    prio_ratio: int = DEFAULT_PRIO_RATIO
     library_dir: str | None = None
 
 
@@ -46,11 +50,7 @@ def _whole(least: int, most: int) -> Callable[[object], bool]:
 
 # name: (table, what is allowed in words, the check)
 _KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
-    "max_inst": (
-        "node",
-        f"a whole number from 1 to {LARGEST_MAX_INST}",
-        _whole(1, LARGEST_MAX_INST),
-    ),
+    **{name: ("node", expected(*ends), _whole(*ends)) for name, ends in RANGES.items()},
     "default_memsize": ("node", "a whole number of bytes, 0 or more", _whole(0, _LARGEST_BYTES)),
     "overcommit": ("node", "true or false", lambda v: isinstance(v, bool)),
     "library_dir": (

@@ -81,6 +81,7 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     """
     from cgpu_hook.liveness import start_time
     from cgpu_hook.registry import Owner, Registry
+    from cgpu_hook.server import wake
 
     started = start_time(pid)
     if started is None:
@@ -95,6 +96,7 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
         [str(argument) for argument in process.get("args") or []],
         given=container_environment(draft.config),
     )
+    wake(draft.places.state_dir, draft.node.driver_dir)
 
 
 def give_back(draft: Draft) -> None:

@@ -12,6 +12,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_hook import driver, jsontext
 from cgpu_hook.config import CONFIG_PATH, load_config
+from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ class Node(NamedTuple):
         default_memsize: cap in bytes of a container that names none; 0: none.
         overcommit: whether caps on a GPU may add up to more than its memory.
         notes: what could not be found out, one sentence each.
+        policy: compute policy of a GPU for which nobody has chosen another.
+        prio_ratio: percent of a GPU's time for high-priority containers, likewise.
     """
 
     driver_version: str
@@ -67,6 +70,8 @@ class Node(NamedTuple):
     default_memsize: int
     overcommit: bool
     notes: tuple[str, ...] = ()
+    policy: int = DEFAULT_POLICY
+    prio_ratio: int = DEFAULT_PRIO_RATIO
 
 
 def load_node(
@@ -155,4 +160,6 @@ def _node(facts: dict[str, Any], config: Config) -> Node:
         default_memsize=config.default_memsize,
         overcommit=config.overcommit,
         notes=tuple(facts["notes"]),
+        policy=config.policy,
+        prio_ratio=config.prio_ratio,
     )

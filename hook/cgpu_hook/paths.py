@@ -48,15 +48,23 @@ def open_state(given: str | None = None) -> str:
     return os.path.realpath(path)
 
 
-def write_atomically(path: str, data: bytes, mode: int = 0o600) -> None:
+def write_atomically(
+    path: str, data: bytes, mode: int = 0o600, temporary: str | None = None
+) -> None:
     """Put ``data`` at ``path`` in one step: readers see the old file or the new one, whole.
 
     The caller holds a lock: what a killed writer left is overwritten.
 
+    Args:
+        path: of the file.
+        data: its content.
+        mode: its permissions.
+        temporary: where it is written first, on the same file system; None: beside it.
+
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    temporary = f"{path}.new"
+    temporary = temporary or f"{path}.new"
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(temporary, flags, mode)
     try:

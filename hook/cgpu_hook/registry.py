@@ -11,7 +11,7 @@ from fcntl import LOCK_EX, flock
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
-from cgpu_hook import admission, record
+from cgpu_hook import admission, compute, record, rules
 from cgpu_hook.admission import AdmissionError
 from cgpu_hook.liveness import is_alive
 from cgpu_hook.record import Owner, Record
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from cgpu_env.request import Request
+    from cgpu_hook.compute import Part
     from cgpu_hook.node import Node
     from cgpu_hook.record import Kind
+    from cgpu_hook.rules import Rules
 
 __all__ = ["AdmissionError", "Owner", "Record", "Registry"]
 
@@ -71,7 +73,7 @@ class Registry:
             node: the facts about the node.
             owner: who keeps it alive.
             command: its program and arguments, for people to read.
-            policy: the compute policy it asks for; None: the one its GPUs are under.
+            policy: the compute policy it brings along; None: the one its GPUs are under.
             given: its variables as they were written, to be quoted in a refusal.
 
         Returns:
@@ -81,15 +83,39 @@ class Registry:
             CgpuError: no room, a bad id, or it cannot be made; then nothing of it is left.
         """
         directory = f"{self._folder}/{checked_id(name)}"
-        with self._locked(make=True):
+        with self.locked(make=True):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            living = self._reap()
+            living = self.reap()
             if any(other.id == name for other in living):
                 raise AdmissionError(f"container id {name}: there is one of that name already")
-            admission.check(request, living, node, given or {})
-            share = (*request, admission.policy_for(request, living, policy))
-            _build(Record(name, kind, owner, *share, tuple(command), directory), node)
+            table = self._lend(request, living, node, policy, given or {})
+            policy_there = table[request.gpus[0].uuid].policy
+            entry = Record(name, kind, owner, *request, policy_there, tuple(command), directory)
+            everyone = [*living, entry]
+            parts = {uuid: compute.parts(uuid, everyone, its) for uuid, its in table.items()}
+            _build(entry, node, table, parts)
+            compute.spread(living, parts)
         return directory
+
+    def _lend(
+        self,
+        request: Request,
+        living: list[Record],
+        node: Node,
+        policy: int | None,
+        given: Mapping[str, str],
+    ) -> dict[str, Rules]:
+        """Admit a request to the rules of its GPUs, and change these by what it brings along."""
+        uuids = [share.uuid for share in request.gpus]
+        changes, defaults = rules.read(self.state_dir), rules.configured(node)
+        empty = [uuid for uuid in uuids if not admission.on_gpu(living, uuid)]
+        now = {u: rules.of(u, changes, defaults, inhabited=u not in empty) for u in uuids}
+        admission.check(request, living, node, now, given)
+        if policy is not None:
+            admission.check_policy(request, living, now, policy)
+        if any([rules.lend(changes, uuid, policy) for uuid in empty]):  # noqa: C419 (all of them)
+            rules.write(self.state_dir, changes)
+        return {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
 
     def remove(self, name: str) -> None:
         """Give back the share of ``name``; no error where there is none, and nothing is made.
@@ -99,7 +125,7 @@ class Registry:
         """
         directory = f"{self._folder}/{checked_id(name)}"
         if os.path.isdir(directory):
-            with self._locked():
+            with self.locked():
                 _remove_tree(directory)
 
     def records(self) -> list[Record]:
@@ -116,8 +142,8 @@ class Registry:
             directory = f"{self._folder}/{name}"
             yield directory, None if name.startswith(".") else record.read(directory)
 
-    def _reap(self) -> list[Record]:
-        """Remove what is dead or half-made, and return what lives. The lock is held."""
+    def reap(self) -> list[Record]:
+        """Remove what is dead or half-made, and return what lives; the caller holds the lock."""
         living = []
         for directory, entry in self._entries():
             if entry is not None and is_alive(entry):
@@ -126,11 +152,16 @@ class Registry:
                 _remove_tree(directory)
         return living
 
-    def _locked(self, *, make: bool = False) -> _Lock:
-        return _Lock(self.state_dir, make=make)
+    def locked(self, *, make: bool = False) -> Lock:
+        """The lock under which containers come and go: ``with registry.locked(): ...``.
+
+        Args:
+            make: whether the lock file may be made.
+        """
+        return Lock(self.state_dir, make=make)
 
 
-class _Lock:
+class Lock:
     """The state directory's lock; errors of the file system become sentences.
 
     A class, because ``contextlib`` takes 2 ms to import.
@@ -158,13 +189,15 @@ class _Lock:
         return CgpuError(f"state directory {self._state_dir}: {error.strerror}")
 
 
-def _build(entry: Record, node: Node) -> None:
+def _build(
+    entry: Record, node: Node, table: dict[str, Rules], parts: dict[str, dict[str, Part]]
+) -> None:
     folder, name = os.path.split(entry.directory)
     temporary = f"{folder}/.{name}"
     try:
         os.mkdir(temporary)
         os.chmod(temporary, 0o755)  # noqa: S103 (whatever the umask: any user of a session enters)
-        _write(f"{temporary}/limits", _limits(entry, node), 0o444)
+        _write(f"{temporary}/limits", _limits(entry, node, table, parts), 0o644)
         _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
         cgpu_native.create_ledger(temporary, "ledger")
         os.rename(temporary, entry.directory)
@@ -180,7 +213,9 @@ def _write(path: str, data: bytes, mode: int) -> None:
         file.write(data)
 
 
-def _limits(entry: Record, node: Node) -> bytes:
+def _limits(
+    entry: Record, node: Node, table: dict[str, Rules], parts: dict[str, dict[str, Part]]
+) -> bytes:
     facts = {gpu.uuid: gpu for gpu in node.gpus}
     gpus = [
         cgpu_native.LimitsGpu(
@@ -189,6 +224,8 @@ def _limits(entry: Record, node: Node) -> bytes:
             cap_bytes=share.memory_bytes,
             total_bytes=facts[share.uuid].memory_bytes,
             context_bytes=facts[share.uuid].context_bytes,
+            gate=compute.initial_gate(table[share.uuid].policy),
+            **parts[share.uuid][entry.id]._asdict(),
         )
         for share in entry.gpus
     ]

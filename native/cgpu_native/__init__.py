@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cgpu_native.amend import amend_limits
 from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
 from cgpu_native.ledger import ANY_GPU, Ledger, Process, create_ledger
 from cgpu_native.limits import (
@@ -25,6 +26,7 @@ __all__ = [
     "NativeError",
     "OverCapError",
     "Process",
+    "amend_limits",
     "create_ledger",
     "pack_limits",
     "read_limits",

@@ -14,6 +14,8 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from servers import end_servers
+
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
 
@@ -30,7 +32,7 @@ class World:
     def __init__(self, *, root: bool = True, gpus: int = 1) -> None:
         # Not a folder of pytest's: those are closed to other users.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="cgpu-run-"))
-        self._removal = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        self._removal = weakref.finalize(self, _remove, folder)
         folder.chmod(0o755)
         self.root = root
         self.driver = folder / "driver"
@@ -115,6 +117,11 @@ class World:
         while self.sessions() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert self.sessions() == []
+
+
+def _remove(folder: Path) -> None:
+    end_servers(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def become_nobody(command: list[str]) -> str:

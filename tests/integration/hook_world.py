@@ -1,6 +1,7 @@
 """A host for the hook's tests: a driver directory, node facts, and bundles of a tiny image.
 
-The driver's libraries are empty files: what is tested here is where they are mounted.
+The driver's libraries are empty files: what is tested here is where they are mounted. No server
+runs, for it would give back the shares of containers that exist only in a test.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from servers import StandIn
 
 from cgpu_hook import node
 
@@ -36,6 +39,7 @@ class World:
         self.runs = folder / "runs"
         for path in (self.driver / "bin", self.state, self.runs):
             path.mkdir(parents=True, mode=0o700)
+        self.server = StandIn(self.state)
         self._fill_driver()
         self._write_facts()
         self._fill_rootfs()

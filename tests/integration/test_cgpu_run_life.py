@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cgpu_run_world import World
+from servers import end_servers
 
 pytestmark = pytest.mark.integration
 
@@ -182,6 +183,7 @@ def test_a_full_disk_is_a_refusal_and_leaves_nothing(without: str) -> None:
         assert len(done.stderr.splitlines()) == 1
         world.wait_until_empty()
     finally:
+        end_servers(state)
         subprocess.run(["umount", str(state)], check=True)
 
 

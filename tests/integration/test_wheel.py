@@ -18,6 +18,7 @@ PACKAGES = {
     "cgpu_shim": "shim/cgpu_shim",
     "cgpu_hook": "hook/cgpu_hook",
     "cgpu_cli": "cli/cgpu_cli",
+    "cgpu_server": "cli/cgpu_server",
     "cgpu_sim": "tests/sim/cgpu_sim",
 }
 PROGRAMS = {"cgpu_hook/_bin/cgpu-runtime", "cgpu_hook/_bin/cgpu-hook"}
@@ -66,4 +67,5 @@ def test_a_wheel_has_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> Non
         "cgpu",
         "cgpu-run",
         "cgpu-smi",
+        "cgpud",
     ]

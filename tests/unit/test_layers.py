@@ -21,6 +21,10 @@ PACKAGES = {
         ROOT / "cli" / "cgpu_cli",
         {"cgpu_hook", "cgpu_native", "cgpu_shim", "cgpu_env", "cgpu_sim"},
     ),
+    "cgpu_server": (
+        ROOT / "cli" / "cgpu_server",
+        {"cgpu_hook", "cgpu_native", "cgpu_env"},
+    ),
     "cgpu_sim": (ROOT / "tests" / "sim" / "cgpu_sim", set()),
 }
 # Folder with C in it: the folders whose headers it may include.

@@ -188,11 +188,15 @@ def test_the_configuration_decides_over_the_defaults(fake: FakeDriver) -> None:
 max_inst = 25
 default_memsize = {1 << 30}
 overcommit = true
+policy = 2
+prio_ratio = 99
 [driver]
 library_dir = "{fake.folder}"
 """
     node = load(fake, text, driver_dir=None)
     assert (node.max_inst, node.default_memsize, node.overcommit) == (25, 1 << 30, True)
+    assert (defaults.policy, defaults.prio_ratio) == (6, 80)
+    assert (node.policy, node.prio_ratio) == (2, 99)
     assert node.driver_dir == str(fake.folder)
 
 
@@ -204,6 +208,8 @@ library_dir = "{fake.folder}"
         ("[node]\nmax_inst = true", "max_inst = True: expected a whole number from 1 to 25"),
         ('[node]\nmax_inst = "5"', "max_inst = 5: expected a whole number from 1 to 25"),
         ("[node]\ndefault_memsize = -1", "default_memsize = -1: expected a whole number of bytes"),
+        ("[node]\npolicy = 7", "policy = 7: expected a whole number from 0 to 6"),
+        ("[node]\nprio_ratio = 19", "prio_ratio = 19: expected a whole number from 20 to 99"),
         ("[node]\novercommit = 1", "overcommit = 1: expected true or false"),
         ("[node]\nlibrary_dir = '/x'", "[node] has no key library_dir: expected one of max_inst"),
         ("[driver]\nlibrary_dir = 'x'", "library_dir = x: expected the absolute path"),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.unit
 MIB = 1 << 20
 UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
 TOTAL = 15109 * MIB
+UNMEASURED = {"measured_percent": None, "charged_ns": 0, "arbitrated": False}
 CAPS = (TOTAL * 6 // 15, TOTAL * 9 // 15)
 
 
@@ -62,6 +64,10 @@ def test_json_gives_every_gpu(usage: Usage) -> None:
         "used_bytes": 100 * MIB,
         "max_inst": 20,
         "free_weight": 17,
+        "policy": 6,
+        "policy_name": "weighted fair",
+        "prio_ratio": 80,
+        "measured_percent": None,
     }
     assert said["gpus"][0]["promised_bytes"] == CAPS[0] + MIB
     assert said["gpus"][0]["free_weight"] == 16
@@ -84,6 +90,8 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "memory_bytes": CAPS[1],
                 "used_bytes": 100 * MIB,
                 "processes": [{"pid": os.getpid(), "used_bytes": 100 * MIB}],
+                **UNMEASURED,
+                "limit_percent": 100.0,
             },
             {
                 "index": 0,
@@ -91,6 +99,8 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "memory_bytes": CAPS[0],
                 "used_bytes": 0,
                 "processes": [],
+                **UNMEASURED,
+                "limit_percent": 75.0,
             },
         ],
     }
@@ -102,10 +112,39 @@ def test_the_table_shows_what_is_used_of_what_is_allowed(
 ) -> None:
     smi.show(usage)
     said = capsys.readouterr().out
-    assert re.search(r"\| 0123456789ab +\| container +\| +3! \| 100MiB / 9065MiB +\| +1 \|", said)
-    assert re.search(r"\| run-1 +\| session +\| +1 \| +0MiB / 1MiB +\| +0 \| sleep 9", said)
+    assert re.search(r"\| 0123456789ab +\| +3! \| +- / 75.0% \| +0MiB / 6043MiB +\| +0 \|", said)
+    assert re.search(r"\| run-1 +\| +1 \| +- / 25.0% \| +0MiB / 1MiB +\| +0 \| sleep 9", said)
     assert "2 of 20 containers, weight 4 of 20, 6044MiB of 15109MiB promised" in said
+    assert "policy 6 (weighted fair), prio_ratio 80" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_a_measured_share_is_shown_while_an_arbiter_lives(
+    tmp_path: Path, usage: Usage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CLI-3."""
+    folder = tmp_path / "containers"
+    for name, place, share in (("0123456789abcdef", 1, 612345), ("run-1", 0, 250000)):
+        _measure(folder / name / "limits", place, share, time.monotonic_ns())
+    again = read_usage(str(tmp_path), None)
+    assert again.as_json()["gpus"][0]["measured_percent"] == 86.23
+    assert again.as_json()["containers"][0]["gpus"][1]["measured_percent"] == 61.2345
+    smi.show(again)
+    said = capsys.readouterr().out
+    assert "61.2% / 75.0%" in said
+    assert "prio_ratio 80, 86.2% of its time measured" in said
+    _measure(folder / "run-1" / "limits", 0, 250000, 1)
+    assert read_usage(str(tmp_path), None).as_json()["gpus"][0]["measured_percent"] is None
+    assert len(usage.uses) == 2
+
+
+def _measure(path: Path, place: int, share: int, heartbeat: int) -> None:
+    """Write what an arbiter would."""
+    page = cgpu_native.read_limits(path)
+    gpus = list(page.gpus)
+    new = gpus[place]._replace(measured_ppm=share, metered=True, heartbeat_ns=heartbeat)
+    gpus[place] = new
+    path.write_bytes(cgpu_native.pack_limits(page.id, gpus, policy=page.policy))
 
 
 def test_what_a_container_calls_itself_cannot_drive_the_terminal(

@@ -1,0 +1,70 @@
+"""``cgpu get``: rules, weights and shares as the server has them."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from cgpu_env import CgpuError
+from cgpu_env.errors import shown
+from cgpu_hook.client import ask_started
+from cgpu_hook.paths import open_state
+
+if TYPE_CHECKING:
+    import argparse
+
+_RULES = ("policy", "max_inst", "prio_ratio", "free_weight", "containers")
+_PPM_OF_A_PERCENT = 10_000
+
+
+class Get:
+    """Show the rules of the GPUs, and weight, limit and measured share of the containers."""
+
+    name = "get"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Which of them, and how."""
+        parser.add_argument(
+            "target", metavar="TARGET", nargs="?", help="a GPU's index or UUID, or a container's id"
+        )
+        parser.add_argument("--json", action="store_true", help="for programs")
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Print what the server says."""
+        answer = ask_started(open_state(given.state_dir), given.driver_dir, {"request": "status"})
+        if given.target is not None:
+            answer = _only(answer, given.target)
+        if given.json:
+            print(json.dumps(answer, indent=2))
+        else:
+            print("\n".join(_lines(answer)))
+        return 0
+
+
+def _only(answer: dict[str, Any], target: str) -> dict[str, Any]:
+    gpus = [gpu for gpu in answer["gpus"] if target in (str(gpu["index"]), gpu["uuid"])]
+    if gpus:
+        return {**answer, "gpus": gpus, "containers": []}
+    ids = [entry["id"] for entry in answer["containers"] if entry["id"].startswith(target)]
+    chosen = [target] if target in ids else ids
+    if len(chosen) != 1 or not target:
+        what = f"the beginning of {len(chosen)} ids" if chosen else "no such GPU or container"
+        raise CgpuError(f"{shown(target)!r}: {what}")
+    containers = [entry for entry in answer["containers"] if entry["id"] == chosen[0]]
+    return {**answer, "gpus": [], "containers": containers}
+
+
+def _lines(answer: dict[str, Any]) -> list[str]:
+    lines = [
+        f"GPU {gpu['index']}  {gpu['uuid']}  " + " ".join(f"{key}={gpu[key]}" for key in _RULES)
+        for gpu in answer["gpus"]
+    ]
+    for entry in answer["containers"]:
+        own = f"{entry['id']}  weight={entry['weight']} highprio={int(entry['high_priority'])}"
+        lines += [f"{own}  GPU {gpu['index']} {_shares(gpu)}" for gpu in entry["gpus"]]
+    return lines
+
+
+def _shares(gpu: dict[str, Any]) -> str:
+    measured = f"{gpu['measured_ppm'] / _PPM_OF_A_PERCENT:.1f}%" if gpu["metered"] else "-"
+    return f"limit={gpu['limit_ppm'] / _PPM_OF_A_PERCENT:.1f}% measured={measured}"

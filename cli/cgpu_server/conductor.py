@@ -1,0 +1,132 @@
+"""Keeps the arbitration of every GPU in line with the containers that run and the rules.
+
+It is told what there is, again and again, and changes what differs. What cannot be taken on (a
+container that has just ended, or has ruined its own ledger) is tried again the next time.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import cgpu_native
+from cgpu_server.journal import log
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from cgpu_hook.record import Record
+    from cgpu_hook.rules import Rules
+    from cgpu_native.arbitration import Arbitration, Figures
+
+
+class Demand(NamedTuple):
+    """What there is: the containers that run, and the rules of each GPU with containers."""
+
+    records: tuple[Record, ...]
+    rules: Mapping[str, Rules]
+
+
+class _Tenant(NamedTuple):
+    """A container on one GPU; another one of the same name has another ``inode``."""
+
+    name: str
+    inode: int
+    place: int
+    directory: str
+
+
+class _Terms(NamedTuple):
+    weight: int
+    high_priority: bool
+
+
+class _Gpu:
+    """One GPU's arbitration, the rules it was given, and whom it has taken on."""
+
+    def __init__(self, arbitration: Arbitration, rules: Rules) -> None:
+        self.arbitration = arbitration
+        self.rules = rules
+        self.tenants: dict[_Tenant, tuple[int, _Terms]] = {}
+
+
+class Conductor:
+    """The arbitrations of a node, by the GPU's UUID; ``start`` makes one from its rules."""
+
+    def __init__(self, start: Callable[[int, int, int], Arbitration]) -> None:
+        self._start = start
+        self._gpus: dict[str, _Gpu] = {}
+
+    def apply(self, demand: Demand) -> None:
+        """Make what runs what is asked for."""
+        wanted = _by_gpu(demand.records)
+        for uuid in self._gpus.keys() - wanted.keys():
+            self._gpus.pop(uuid).arbitration.close()
+            log.info("arbitration ends gpu=%s", uuid)
+        for uuid, tenants in wanted.items():
+            try:
+                self._apply_to_gpu(uuid, demand.rules[uuid], tenants)
+            except (OSError, cgpu_native.NativeError) as error:  # noqa: PERF203 (each for itself)
+                log.error("arbitration fails gpu=%s error=%s", uuid, error)
+
+    def figures(self) -> dict[str, Figures]:
+        """What each arbitration did so far, by UUID."""
+        return {uuid: gpu.arbitration.figures() for uuid, gpu in self._gpus.items()}
+
+    def close(self) -> None:
+        """End all; the containers keep to their own parts of the time from then on."""
+        for gpu in self._gpus.values():
+            gpu.arbitration.close()
+        self._gpus.clear()
+
+    def _apply_to_gpu(self, uuid: str, rules: Rules, tenants: dict[_Tenant, _Terms]) -> None:
+        gpu = self._gpus.get(uuid)
+        if gpu is None:
+            gpu = self._gpus[uuid] = _Gpu(self._start(*rules), rules)
+            log.info("arbitration begins gpu=%s %s", uuid, _shown(rules))
+        elif gpu.rules != rules:
+            gpu.arbitration.set_rules(*rules)
+            gpu.rules = rules
+            log.info("rules change gpu=%s %s", uuid, _shown(rules))
+        for tenant in gpu.tenants.keys() - tenants.keys():
+            gpu.arbitration.remove(gpu.tenants.pop(tenant)[0])
+            log.info("container leaves container=%s gpu=%s", tenant.name, uuid)
+        for tenant, terms in tenants.items():
+            if tenant not in gpu.tenants:
+                _take_on(gpu, uuid, tenant, terms)
+            elif gpu.tenants[tenant][1] != terms:
+                key = gpu.tenants[tenant][0]
+                gpu.arbitration.set_tenant(key, **terms._asdict())
+                gpu.tenants[tenant] = key, terms
+                log.info(
+                    "container changes container=%s gpu=%s %s", tenant.name, uuid, _shown(terms)
+                )
+
+
+def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
+    limits, ledger = f"{tenant.directory}/limits", f"{tenant.directory}/ledger"
+    try:
+        key = gpu.arbitration.add(limits, ledger, place=tenant.place, **terms._asdict())
+    except (OSError, cgpu_native.NativeError) as error:
+        log.warning("container not taken on container=%s error=%s", tenant.name, error)
+        return
+    gpu.tenants[tenant] = key, terms
+    log.info("container comes container=%s gpu=%s %s", tenant.name, uuid, _shown(terms))
+
+
+def _by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:
+    wanted: dict[str, dict[_Tenant, _Terms]] = {}
+    for record in records:
+        try:
+            inode = os.stat(f"{record.directory}/limits").st_ino
+        except OSError:  # it ends just now
+            continue
+        terms = _Terms(record.weight, record.high_priority)
+        for place, share in enumerate(record.gpus):
+            tenant = _Tenant(record.id, inode, place, record.directory)
+            wanted.setdefault(share.uuid, {})[tenant] = terms
+    return wanted
+
+
+def _shown(fields: Rules | _Terms) -> str:
+    return " ".join(f"{name}={value:d}" for name, value in fields._asdict().items())

@@ -1,0 +1,176 @@
+"""The server itself: looks at the state directory and keeps arbitration in line with it.
+
+Whoever admits a container connects to the socket, which makes the server look at once. Everything
+else is found by looking again: at the folder's time of change four times a second, at who lives
+once a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from cgpu_env import CgpuError
+from cgpu_hook import rules
+from cgpu_hook.config import CONFIG_PATH, load_config
+from cgpu_server.conductor import Conductor, Demand
+from cgpu_server.control import Control
+from cgpu_server.journal import log
+from cgpu_server.requests import Requests
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_hook.record import Record
+    from cgpu_hook.registry import Registry
+    from cgpu_hook.rules import Rules
+    from cgpu_server.seat import Seat
+
+LOOK_SECONDS = 0.25
+LIFE_SECONDS = 1.0
+# Two changes within one tick of the kernel's clock leave the same time of change.
+_COARSE_NS = 50_000_000
+
+
+class Daemon:
+    """Serves the containers of ``registry``.
+
+    Attributes:
+        registry: of the state directory.
+        conductor: the arbitrations.
+        driver_dir: of the driver, where it was named.
+        records: the containers and sessions that live, as last seen.
+        defaults: the rules of a GPU that nobody has changed.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        seat: Seat,
+        conductor: Conductor,
+        *,
+        driver_dir: str | None = None,
+        idle_exit: float | None = None,
+    ) -> None:
+        self.registry, self.conductor, self.driver_dir = registry, conductor, driver_dir
+        self.records: tuple[Record, ...] = ()
+        self.defaults = rules.Rules()
+        self._seat, self._idle_exit = seat, idle_exit
+        self._table: dict[str, Rules] = {}
+        self._server: asyncio.Server | None = None
+        self._woken = asyncio.Event()
+        self._stopping = False
+        self._folder_time: int | None = None
+        self._configured: object = ()
+        self._inhabited = time.monotonic()
+
+    async def run(self, ready: Callable[[], None]) -> None:
+        """Serve until told to stop, or idle for long enough; ``ready`` is called when it serves.
+
+        Raises:
+            CgpuError: the state directory cannot be used.
+        """
+        self.refresh()
+        control = Control(Requests(self).handle, self._woken.set)
+        self._server = await control.listen(self._seat.listener)
+        ready()
+        life = time.monotonic()
+        while True:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), LOOK_SECONDS)
+            if self._stopping:
+                break
+            woken, now = self._woken.is_set(), time.monotonic()
+            self._woken.clear()
+            if woken or self._has_changed() or now - life >= LIFE_SECONDS:
+                life = now
+                self._look()
+        self.conductor.close()
+
+    def stop(self) -> None:
+        """End soon: another server may take the seat from now on."""
+        if not self._stopping:
+            try:
+                with self.registry.locked():
+                    self._leave()
+            except CgpuError:  # the state directory is gone
+                self._leave()
+
+    def _leave(self) -> None:
+        self._stopping = True
+        if self._server is not None:
+            self._server.close()
+        self._seat.leave()
+        self._woken.set()
+
+    def refresh(self) -> None:
+        """See who lives and which rules hold, and let the arbitrations follow.
+
+        Raises:
+            CgpuError: the state directory cannot be used.
+        """
+        self._configure()
+        with self.registry.locked(make=True):
+            self._folder_time = self._time_of_change()
+            self.records = tuple(self.registry.reap())
+            changes = rules.read(self.registry.state_dir)
+        inhabited = {share.uuid for record in self.records for share in record.gpus}
+        self._table = {
+            uuid: rules.of(uuid, changes, self.defaults, inhabited=uuid in inhabited)
+            for uuid in inhabited | changes.keys()
+        }
+        self.conductor.apply(Demand(self.records, self._table))
+
+    def rules_of(self, uuid: str) -> Rules:
+        """The rules in force on a GPU."""
+        return self._table.get(uuid, self.defaults)
+
+    def _look(self) -> None:
+        if not self._seat.is_ours():
+            log.warning("the state directory is gone path=%s", self.registry.state_dir)
+            self._leave()
+            return
+        try:
+            self.refresh()
+            if self.records:
+                self._inhabited = time.monotonic()
+            elif self._idle_exit is not None:
+                self._leave_if_idle(self._idle_exit)
+        except CgpuError as error:
+            log.error("cannot look error=%s", error)
+
+    def _leave_if_idle(self, seconds: float) -> None:
+        if time.monotonic() - self._inhabited < seconds:
+            return
+        with self.registry.locked(make=True):  # nobody is admitted between the look and the end
+            if not self.registry.records():
+                log.info("no container for %g seconds", seconds)
+                self._leave()
+
+    def _has_changed(self) -> bool:
+        return self._time_of_change() != self._folder_time
+
+    def _time_of_change(self) -> int | None:
+        """Of the containers' folder; None, which equals nothing later, where it is too fresh."""
+        try:
+            changed = os.stat(f"{self.registry.state_dir}/containers").st_mtime_ns
+        except OSError:
+            return 0
+        return changed if time.time_ns() - changed > _COARSE_NS else None
+
+    def _configure(self) -> None:
+        """Read the configuration where it is new; a wrong one is not followed."""
+        try:
+            facts = os.stat(CONFIG_PATH)
+            seen: object = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+        except OSError:
+            seen = None
+        if seen != self._configured:
+            self._configured = seen
+            try:
+                self.defaults = rules.configured(load_config(CONFIG_PATH))
+            except CgpuError as error:
+                log.error("configuration not followed error=%s", error)

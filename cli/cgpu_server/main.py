@@ -1,0 +1,113 @@
+"""``cgpud``: the command line of the node's server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from cgpu_env import CgpuError
+from cgpu_hook.paths import open_state
+from cgpu_hook.registry import Registry
+from cgpu_native.arbitration import Arbitration
+from cgpu_server.conductor import Conductor
+from cgpu_server.daemon import Daemon
+from cgpu_server.journal import log, open_log
+from cgpu_server.seat import Seat
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_FIRST_FD = 3
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="cgpud",
+        description="Serve the containers of a node: divide the time of its GPUs among them.",
+        epilog="It is started by whatever needs it; as a service it is there from the beginning.",
+    )
+    parser.add_argument("--state-dir", metavar="DIR", help="where state is kept")
+    parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
+    parser.add_argument(
+        "--idle-exit", metavar="SECONDS", type=float, help="end when no container lives for so long"
+    )
+    parser.add_argument("--log", metavar="FILE", help="log to FILE instead of stderr")
+    parser.add_argument(
+        "--replace", action="store_true", help="take the place of a server that runs already"
+    )
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> NoReturn:
+    """Serve until told to end, and exit: 0, also where another one serves already."""
+    given = arguments().parse_args(words)
+    _let_go(detached=given.idle_exit is not None)
+    try:
+        _serve(given)
+    except CgpuError as error:
+        log.error("%s", error)
+        print(f"cgpud: {error}", file=sys.stderr)
+        if error.hint:
+            print(f"  {error.hint}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    sys.exit(0)
+
+
+def _let_go(*, detached: bool) -> None:
+    """Keep nothing of whoever started us: no descriptor, directory or, if detached, session."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) >= _FIRST_FD:
+            with contextlib.suppress(OSError):  # the listing's own
+                os.close(int(name))
+    os.umask(0o077)
+    if detached:
+        with contextlib.suppress(OSError):  # we lead one already
+            os.setsid()
+
+
+def _serve(given: argparse.Namespace) -> None:
+    state = open_state(given.state_dir)
+    driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
+    log_path = given.log and os.path.abspath(given.log)
+    os.chdir("/")
+    seat = Seat.take(state, replace=given.replace)
+    if seat is None:
+        print(f"cgpud: another one serves {state} already", file=sys.stderr)
+        return
+    try:
+        open_log(log_path)
+    except OSError as error:
+        raise CgpuError(f"{log_path}: {error.strerror}") from None
+    asyncio.run(_run(Registry(state), seat, driver_dir, given.idle_exit))
+
+
+async def _run(
+    registry: Registry, seat: Seat, driver_dir: str | None, idle_exit: float | None
+) -> None:
+    conductor = Conductor(Arbitration.start)
+    daemon = Daemon(registry, seat, conductor, driver_dir=driver_dir, idle_exit=idle_exit)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, daemon.stop)
+    log.info("serving state=%s pid=%d", registry.state_dir, os.getpid())
+    await daemon.run(_say_ready)
+    log.info("ended pid=%d", os.getpid())
+
+
+def _say_ready() -> None:
+    """Tell systemd, if it started us (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):
+            end.sendto(b"READY=1", address.replace("@", "\0", 1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""What the server can be asked: ``status``, ``set`` and ``stop``."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import cgpu_native
+from cgpu_env import CgpuError
+from cgpu_env.errors import shown
+from cgpu_hook import rules
+from cgpu_hook.admission import free_weight, on_gpu
+from cgpu_hook.change import change_container, change_gpu
+from cgpu_hook.node import load_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_env import GpuShare
+    from cgpu_hook.node import NodeGpu
+    from cgpu_hook.record import Record
+    from cgpu_server.daemon import Daemon
+
+_COMPUTE = ("limit_ppm", "measured_ppm", "charged_ns", "share_ppm", "metered", "heartbeat_ns")
+# What a container has, and what a record calls it.
+_CONTAINER_KEYS = {"weight": "weight", "highprio": "high_priority"}
+
+
+class Requests:
+    """Answers for one server, by the name of the request."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._table: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "status": self._status,
+            "set": self._set,
+            "stop": self._stop,
+        }
+
+    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer.
+
+        Raises:
+            CgpuError: the request makes no sense or cannot be met; one sentence says why.
+        """
+        name = request.get("request")
+        answer = self._table.get(name) if isinstance(name, str) else None
+        if answer is None:
+            known = ", ".join(self._table)
+            raise CgpuError(f"request {shown(str(name))!r}: expected one of {known}")
+        return answer(request)
+
+    def _status(self, _: dict[str, Any]) -> dict[str, Any]:
+        daemon = self._daemon
+        daemon.refresh()
+        figures = daemon.conductor.figures()
+        gpus = []
+        for gpu in self._gpus():
+            beside = on_gpu(daemon.records, gpu.uuid)
+            its = daemon.rules_of(gpu.uuid)
+            own = figures.get(gpu.uuid)
+            gpus.append(
+                {
+                    "index": gpu.index,
+                    "uuid": gpu.uuid,
+                    **its._asdict(),
+                    "free_weight": free_weight(beside, its.max_inst),
+                    "containers": len(beside),
+                    "figures": own and own._asdict(),
+                }
+            )
+        containers = [_container(record) for record in daemon.records]
+        return {"pid": os.getpid(), "gpus": gpus, "containers": containers}
+
+    def _set(self, request: dict[str, Any]) -> dict[str, Any]:
+        daemon = self._daemon
+        target, values = request.get("target"), request.get("values")
+        if not isinstance(target, str) or not isinstance(values, dict) or not values:
+            raise CgpuError("set: expected a target and values")
+        if values.keys() <= rules.RANGES.keys():
+            change_gpu(daemon.registry, self._gpu(target), values, daemon.defaults)
+        elif values.keys() <= _CONTAINER_KEYS.keys():
+            wanted = {_CONTAINER_KEYS[key]: value for key, value in values.items()}
+            change_container(daemon.registry, target, wanted, daemon.defaults)
+        else:
+            raise CgpuError(
+                f"set {', '.join(map(shown, values))}: a GPU has {', '.join(rules.RANGES)};"
+                f" a container has {', '.join(_CONTAINER_KEYS)}"
+            )
+        daemon.refresh()
+        return {}
+
+    def _stop(self, _: dict[str, Any]) -> dict[str, Any]:
+        self._daemon.stop()
+        return {}
+
+    def _gpus(self) -> list[GpuShare | NodeGpu]:
+        """The node's GPUs; where the driver does not answer, those that containers have."""
+        found: dict[str, GpuShare | NodeGpu] = {}
+        try:
+            node = load_node(self._daemon.registry.state_dir, self._daemon.driver_dir)
+            found = {gpu.uuid: gpu for gpu in node.gpus}
+        except CgpuError:
+            pass
+        for record in self._daemon.records:
+            for share in record.gpus:
+                found.setdefault(share.uuid, share)
+        return sorted(found.values(), key=lambda gpu: gpu.index)
+
+    def _gpu(self, target: str) -> GpuShare | NodeGpu:
+        for gpu in self._gpus():
+            if target in (str(gpu.index), gpu.uuid):
+                return gpu
+        raise CgpuError(f"{shown(target)!r}: no such GPU")
+
+
+def _container(record: Record) -> dict[str, Any]:
+    try:
+        pages = cgpu_native.read_limits(f"{record.directory}/limits").gpus
+    except (OSError, cgpu_native.NativeError):  # it ends just now
+        pages = ()
+    return {
+        "id": record.id,
+        "kind": record.kind,
+        "weight": record.weight,
+        "high_priority": record.high_priority,
+        "gpus": [
+            {"index": page.index, "uuid": page.uuid, **{n: getattr(page, n) for n in _COMPUTE}}
+            for page in pages
+        ],
+    }

@@ -1,0 +1,123 @@
+"""Changes while containers run: the rules of a GPU, weight and priority of a container (SCH-9).
+
+Each is checked and made under the registry's lock: in what admission and a server that starts again
+read (``rules.json``, ``record.json``), then in the limits pages.
+"""
+
+from __future__ import annotations
+
+import cgpu_native
+from cgpu_env.errors import CgpuError, shown
+from cgpu_hook import compute, record, rules
+from cgpu_hook.admission import free_weight, on_gpu
+from cgpu_hook.paths import write_atomically
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_env.request import GpuShare
+    from cgpu_hook.node import NodeGpu
+    from cgpu_hook.record import Record
+    from cgpu_hook.registry import Registry
+    from cgpu_hook.rules import Rules
+
+PRIORITIES = (0, 1)
+
+
+def change_gpu(
+    registry: Registry, gpu: GpuShare | NodeGpu, wanted: Mapping[str, object], defaults: Rules
+) -> None:
+    """Change some of ``policy``, ``max_inst`` and ``prio_ratio`` of a GPU.
+
+    Raises:
+        CgpuError: a value is out of range or too small for those that run; nothing was changed.
+    """
+    values = {name: rules.checked(name, v, *rules.RANGES[name]) for name, v in wanted.items()}
+    with registry.locked(make=True):
+        living = registry.reap()
+        taken = sum(entry.weight for entry in on_gpu(living, gpu.uuid))
+        if values.get("max_inst", taken) < taken:
+            raise CgpuError(
+                f"max_inst={values['max_inst']}: the containers on GPU {gpu.index} have weight"
+                f" {taken} together"
+            )
+        changes = rules.read(registry.state_dir)
+        rules.change(changes, gpu.uuid, values)
+        rules.write(registry.state_dir, changes)
+        _publish(registry, living, {gpu.uuid}, defaults)
+
+
+def change_container(
+    registry: Registry, name: str, wanted: Mapping[str, object], defaults: Rules
+) -> None:
+    """Change ``weight`` or ``high_priority`` of the container with this id, or beginning of one.
+
+    Raises:
+        CgpuError: there is none, or there is no room for the weight; nothing was changed.
+    """
+    with registry.locked():
+        living = registry.reap()
+        entry = find(living, name)
+        changes = rules.read(registry.state_dir)
+        others = [other for other in living if other.id != entry.id]
+        new = entry
+        for key, value in wanted.items():
+            if key == "weight":
+                weight = _checked_weight(entry, value, others, changes, defaults)
+                new = new._replace(weight=weight)
+            else:
+                high = rules.checked("highprio", value, *PRIORITIES)
+                new = new._replace(high_priority=bool(high))
+        _rewrite(registry, new)
+        _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
+
+
+def find(living: list[Record], name: str) -> Record:
+    """The container that ``name`` is the id of, or the beginning of the id of no other one.
+
+    Raises:
+        CgpuError: there is none, or more than one.
+    """
+    found = [r for r in living if r.id == name] or [r for r in living if r.id.startswith(name)]
+    if len(found) == 1 and name:
+        return found[0]
+    if not found or not name:
+        raise CgpuError(f"{shown(name)!r}: no such container or session")
+    ids = ", ".join(entry.id[:12] for entry in found[:3])
+    raise CgpuError(f"{shown(name)!r} is the beginning of {len(found)} ids: {ids}")
+
+
+def _checked_weight(
+    entry: Record, value: object, others: list[Record], changes: rules.Changes, defaults: Rules
+) -> int:
+    weight = 1
+    for share in entry.gpus:
+        most = rules.of(share.uuid, changes, defaults, inhabited=True).max_inst
+        weight = rules.checked("weight", value, 1, most)
+        free = free_weight(on_gpu(others, share.uuid), most)
+        if weight > free:
+            raise CgpuError(f"weight={weight}: GPU {share.index} has {free} of {most} free")
+    return weight
+
+
+def _rewrite(registry: Registry, entry: Record) -> None:
+    # Not written beside it: what a killed writer leaves in a container's directory would keep it.
+    temporary = f"{registry.state_dir}/{record.FILE}.new"
+    path = f"{entry.directory}/{record.FILE}"
+    write_atomically(path, record.pack(entry), temporary=temporary)
+
+
+def _publish(registry: Registry, living: list[Record], uuids: set[str], defaults: Rules) -> None:
+    """Bring records and limits pages of all on these GPUs in line with what holds now."""
+    changes = rules.read(registry.state_dir)
+    table = {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
+    for entry in living:
+        first = entry.gpus[0].uuid
+        policy = table[first].policy if first in table else entry.policy
+        if policy != entry.policy:
+            _rewrite(registry, entry._replace(policy=policy))
+        if any(share.uuid in uuids for share in entry.gpus):
+            own = {"weight": entry.weight, "high_priority": int(entry.high_priority)}
+            cgpu_native.amend_limits(f"{entry.directory}/limits", {**own, "policy": policy})
+    compute.spread(living, {u: compute.parts(u, living, its) for u, its in table.items()})

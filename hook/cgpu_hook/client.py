@@ -1,0 +1,69 @@
+"""Ask the node's server: one JSON object on a line, one back on a line.
+
+A request names what it wants (``{"request": "status"}``); an answer without ``"error"`` is a good
+one. Commands use this; the start path only calls ``server.wake``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from socket import AF_UNIX, SOCK_STREAM, socket
+from typing import TYPE_CHECKING, cast
+
+from cgpu_env.errors import CgpuError
+from cgpu_hook import jsontext, server
+
+if TYPE_CHECKING:
+    from typing import Any
+
+_TIMEOUT = 30.0  # the server may have to ask the driver, which takes seconds on a cold machine
+_START_SECONDS = 10.0
+_POLL_SECONDS = 0.02
+_LARGEST = 1 << 24
+
+
+def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
+    """What the server of ``state_dir`` answers.
+
+    Raises:
+        CgpuError: it refuses, there is none, or it does not answer.
+    """
+    try:
+        line = _exchange(state_dir, jsontext.dumps(request).encode() + b"\n")
+        answer = jsontext.loads(line.decode())
+    except (FileNotFoundError, ConnectionRefusedError):
+        raise CgpuError(f"no cgpud serves {state_dir}") from None
+    except (OSError, ValueError) as error:
+        raise CgpuError(f"the cgpud of {state_dir} does not answer: {error}") from None
+    if "error" in answer:
+        raise CgpuError(answer["error"], hint=answer.get("hint", ""))
+    return cast("dict[str, Any]", answer)
+
+
+def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any]) -> dict[str, Any]:
+    """The same, with a server that is started if there is none.
+
+    Raises:
+        CgpuError: it refuses, does not start or does not answer.
+    """
+    server.wake(state_dir, driver_dir)
+    deadline = time.monotonic() + _START_SECONDS
+    while not server.is_listening(state_dir):
+        if time.monotonic() > deadline:
+            raise CgpuError(f"cgpud does not start: see {state_dir}/{server.LOG}")
+        time.sleep(_POLL_SECONDS)
+    return ask(state_dir, request)
+
+
+def _exchange(state_dir: str, line: bytes) -> bytes:
+    folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket(AF_UNIX, SOCK_STREAM) as end:
+            end.settimeout(_TIMEOUT)
+            end.connect(server.address(folder))
+            end.sendall(line)
+            with end.makefile("rb") as file:
+                return file.readline(_LARGEST)
+    finally:
+        os.close(folder)

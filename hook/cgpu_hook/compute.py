@@ -1,0 +1,69 @@
+"""What a container's limits page says of compute before an arbiter looks at it.
+
+Every container gets the part of the fallback period that is its own while nobody arbitrates
+(``native/fallback.h``), so whenever one comes or changes, the parts of the others on that GPU move.
+"""
+
+from __future__ import annotations
+
+import cgpu_native
+from cgpu_env.record import NamedTuple
+from cgpu_hook.admission import on_gpu
+from cgpu_native import gate, policies
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cgpu_hook.record import Record
+    from cgpu_hook.rules import Rules
+
+
+class Part(NamedTuple):
+    """What one container has of one GPU, in millionths of its time.
+
+    Attributes:
+        share_ppm: while nobody arbitrates.
+        offset_ppm: where that begins in the fallback period.
+        limit_ppm: at most, while all others compete.
+    """
+
+    share_ppm: int
+    offset_ppm: int
+    limit_ppm: int
+
+
+def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, Part]:
+    """The parts of all that are on a GPU, by container id."""
+    beside = sorted(on_gpu(records, uuid), key=lambda record: record.id)
+    claims = [policies.Claim(r.weight, r.high_priority) for r in beside]
+    entitled = policies.entitle(rules.policy, claims, rules.max_inst)
+    competing = sum(each.competes for each in entitled) or 1
+    found, offset = {}, 0
+    for record, each in zip(beside, entitled, strict=True):
+        share = each.fallback_ppm
+        limit = min(each.ceiling_ppm, each.competes * policies.WHOLE_PPM // competing)
+        found[record.id] = Part(share, 0 if share == policies.WHOLE_PPM else offset, limit)
+        offset += share
+    return found
+
+
+def initial_gate(policy: int) -> int:
+    """The gate word of a page that no arbiter has seen: open for good only under policy 5."""
+    return gate.first(gate.FREE if policy == policies.NATIVE else gate.CLOSED)
+
+
+def spread(records: Iterable[Record], table: Mapping[str, dict[str, Part]]) -> None:
+    """Write the parts on the GPUs of ``table`` (by UUID) into the pages of those who live.
+
+    Raises:
+        OSError: a page cannot be written; its container is as before.
+    """
+    for record in records:
+        gpus = {
+            place: table[share.uuid][record.id]._asdict()
+            for place, share in enumerate(record.gpus)
+            if share.uuid in table
+        }
+        if gpus:
+            cgpu_native.amend_limits(f"{record.directory}/limits", gpus=gpus)

@@ -1,0 +1,124 @@
+"""The rules of each GPU: compute policy, max_inst and prio_ratio (SPEC SCH-9).
+
+What the configuration says holds until somebody changes it for one GPU. The changes are kept in
+``<state>/rules.json``, written under the registry's lock, so that admission and a server that is
+started again know them. A policy that came with a program (``cgpu-run --policy``) holds as long as
+somebody is on the GPU.
+"""
+
+from __future__ import annotations
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.record import NamedTuple
+from cgpu_env.request import DEFAULT_MAX_INST
+from cgpu_hook import jsontext
+from cgpu_hook.paths import write_atomically
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_hook.config import Config
+    from cgpu_hook.node import Node
+
+    Changes = dict[str, dict[str, int]]
+
+FILE = "rules.json"
+VERSION = 1
+# Least and most of each rule; the configuration's keys are named alike.
+RANGES = {"max_inst": (1, 25), "policy": (0, 6), "prio_ratio": (20, 99)}
+DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
+_LENT = "lent_policy"
+
+
+class Rules(NamedTuple):
+    """What holds on one GPU.
+
+    Attributes:
+        policy: compute policy, 0..6.
+        max_inst: containers, and the sum of their weights.
+        prio_ratio: percent of the time that high-priority containers get while others want some.
+    """
+
+    policy: int = DEFAULT_POLICY
+    max_inst: int = DEFAULT_MAX_INST
+    prio_ratio: int = DEFAULT_PRIO_RATIO
+
+
+def expected(least: int, most: int) -> str:
+    """What is allowed, in words."""
+    return f"a whole number from {least} to {most}"
+
+
+def checked(name: str, value: object, least: int, most: int) -> int:
+    """``value`` if it is a whole number in the range.
+
+    Raises:
+        CgpuError: one sentence that names it, the value and what is allowed.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise CgpuError(f"{name}={str(value)[:60]}: expected {expected(least, most)}")
+    return value
+
+
+def configured(source: Config | Node) -> Rules:
+    """The rules of a GPU that nobody has changed."""
+    return Rules(source.policy, source.max_inst, source.prio_ratio)
+
+
+def read(state_dir: str) -> Changes:
+    """What was changed, by UUID; nothing where there is no such file, or a damaged one."""
+    try:
+        with open(f"{state_dir}/{FILE}", "rb") as file:
+            content = jsontext.loads(file.read().decode())
+        if content["version"] != VERSION:
+            return {}
+        gpus = content["gpus"].items()
+        return {uuid: {k: v for k, v in gpu.items() if _fits(k, v)} for uuid, gpu in gpus}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return {}
+
+
+def write(state_dir: str, changes: Changes) -> None:
+    """Keep the changes; the caller holds the registry's lock.
+
+    Raises:
+        OSError: they cannot be written; the old ones hold.
+    """
+    gpus = {uuid: gpu for uuid, gpu in changes.items() if gpu}
+    data = jsontext.dumps({"version": VERSION, "gpus": gpus}).encode()
+    write_atomically(f"{state_dir}/{FILE}", data)
+
+
+def of(uuid: str, changes: Changes, defaults: Rules, *, inhabited: bool) -> Rules:
+    """The rules in force on a GPU; ``inhabited``: whether any container is on it."""
+    own = dict(changes.get(uuid, {}))
+    lent = own.pop(_LENT, None)
+    rules = defaults._replace(**own)
+    return rules._replace(policy=lent) if lent is not None and inhabited else rules
+
+
+def lend(changes: Changes, uuid: str, policy: int | None) -> bool:
+    """Let the first container on a GPU bring its policy; None: what an earlier one brought goes.
+
+    Returns:
+        Whether that changed anything.
+    """
+    own = changes.setdefault(uuid, {})
+    before = own.pop(_LENT, None)
+    if policy is not None:
+        own[_LENT] = policy
+    return before != policy
+
+
+def change(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
+    """Enter checked values; a policy takes the place of one that was brought."""
+    own = changes.setdefault(uuid, {})
+    own.update(wanted)
+    if "policy" in wanted:
+        own.pop(_LENT, None)
+
+
+def _fits(name: str, value: object) -> bool:
+    least, most = RANGES["policy" if name == _LENT else name]
+    return isinstance(value, int) and least <= value <= most

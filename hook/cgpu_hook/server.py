@@ -1,0 +1,75 @@
+"""The node's server, cgpud, as the start path sees it: tell it of a change, or start it.
+
+Nothing here waits for the server, and no container or program fails for want of it: without an
+arbiter each keeps to its own part of the time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from cgpu_hook import bootstrap
+
+SOCKET, LOCK, LOG = "cgpud.sock", "cgpud.lock", "cgpud.log"
+IDLE_SECONDS = 60  # a server that was started here ends when for so long no container has lived
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+_STANDARD_FDS = 3
+# SIGHUP, SIGINT, SIGQUIT, SIGPIPE, SIGTERM, SIGCHLD: as they would be for a service.
+_SIGNALS = (1, 2, 3, 13, 15, 17)
+
+
+def wake(state_dir: str, driver_dir: str | None = None) -> None:
+    """Let the server of ``state_dir`` look at its containers; start it where there is none."""
+    try:
+        if not is_listening(state_dir):
+            _start(state_dir, driver_dir)
+    except OSError:
+        return  # the next admission tries again
+
+
+def tell(state_dir: str) -> None:
+    """Let the server of ``state_dir`` look at its containers, if there is one."""
+    try:
+        is_listening(state_dir)
+    except OSError:
+        return  # it looks by itself, a little later
+
+
+def is_listening(state_dir: str) -> bool:
+    """Whether a server answers; it takes a connection as a sign that something has changed.
+
+    Raises:
+        OSError: that cannot be found out.
+    """
+    from _socket import AF_UNIX, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, socket
+
+    folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    end = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)  # no import of 5 ms
+    try:
+        end.connect(address(folder))
+    except BlockingIOError:  # so many are waiting for it
+        return True
+    except (FileNotFoundError, ConnectionRefusedError):
+        return False
+    finally:
+        end.close()
+        os.close(folder)
+    return True
+
+
+def address(folder: int) -> str:
+    """The socket's address from an open state directory, whose path may be too long for one."""
+    return f"/proc/self/fd/{folder}/{SOCKET}"
+
+
+def _start(state_dir: str, driver_dir: str | None) -> None:
+    words = [sys.executable, "-I", "-S", "-E", os.path.realpath(bootstrap.__file__), "cgpud"]
+    words += ["--state-dir", state_dir, "--idle-exit", str(IDLE_SECONDS)]
+    words += ["--log", f"{state_dir}/{LOG}"]
+    if driver_dir:
+        words += ["--driver-dir", os.path.abspath(driver_dir)]
+    null = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in range(_STANDARD_FDS)]
+    os.posix_spawn(
+        sys.executable, words, _ENVIRONMENT, file_actions=null, setsigmask=(), setsigdef=_SIGNALS
+    )

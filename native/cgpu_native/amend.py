@@ -1,0 +1,41 @@
+"""Changes to a limits page in place, while processes have it mapped."""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_native._native import ffi
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_PAGE, _GPU = "struct cgpu_limits", "struct cgpu_limits_gpu"
+
+
+def amend_limits(
+    path: Path | str,
+    own: dict[str, int] | None = None,
+    gpus: dict[int, dict[str, int]] | None = None,
+) -> None:
+    """Overwrite 4-byte fields of the page at ``path``; each is whole at any moment.
+
+    Args:
+        path: of the page.
+        own: fields of ``struct cgpu_limits``, by name.
+        gpus: fields of ``struct cgpu_limits_gpu``, by the GPU's place in the page.
+
+    Raises:
+        OSError: it cannot be written.
+        OverflowError: a value does not fit.
+    """
+    fields = [(ffi.offsetof(_PAGE, name), value) for name, value in (own or {}).items()]
+    for place, changes in (gpus or {}).items():
+        start = ffi.offsetof(_PAGE, "gpus", place)
+        fields += [(start + ffi.offsetof(_GPU, name), v) for name, v in changes.items()]
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        for offset, value in fields:
+            os.pwrite(fd, bytes(ffi.buffer(ffi.new("uint32_t *", value))), offset)
+    finally:
+        os.close(fd)

@@ -1,0 +1,20 @@
+"""Gate words (``gate.h``): may the processes of a container launch on a GPU now?"""
+
+from __future__ import annotations
+
+from cgpu_native._native import lib
+
+CLOSED: int = lib.CGPU_GATE_CLOSED
+OPEN: int = lib.CGPU_GATE_OPEN
+PRESSED: int = lib.CGPU_GATE_PRESSED
+FREE: int = lib.CGPU_GATE_FREE
+
+
+def state(word: int) -> int:
+    """Which of the four a gate word says."""
+    return word & int(lib.CGPU_GATE_STATE)
+
+
+def first(of: int) -> int:
+    """The first gate word of a page, in state ``of``."""
+    return int(lib.CGPU_GATE_TURN) | of

@@ -1,0 +1,176 @@
+"""The server's arbitrations follow the containers and the rules (SPEC SCH-9, REL-2)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cgpu_native
+from cgpu_env import GpuShare
+from cgpu_hook.record import Owner, Record
+from cgpu_hook.rules import Rules
+from cgpu_server.conductor import Conductor, Demand
+from cgpu_server.journal import Limiter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.unit
+
+GPUS = ("GPU-0", "GPU-1")
+
+
+class Fake:
+    """An arbitration that keeps a diary."""
+
+    def __init__(self, diary: list[tuple[object, ...]], *rules: int) -> None:
+        self.diary = diary
+        self.keys = 0
+        self.broken: set[str] = set()
+        diary.append(("start", *rules))
+
+    def set_rules(self, *rules: int) -> None:
+        self.diary.append(("rules", *rules))
+
+    def add(self, limits: str, ledger: str, *, place: int, weight: int, high_priority: bool) -> int:
+        name = Path(limits).parent.name
+        assert Path(ledger).parent == Path(limits).parent
+        if name in self.broken:
+            raise cgpu_native.FormatError(-1, "no ledger")
+        self.keys += 1
+        self.diary.append(("add", name, place, weight, high_priority))
+        return self.keys
+
+    def set_tenant(self, key: int, *, weight: int, high_priority: bool) -> None:
+        self.diary.append(("tenant", key, weight, high_priority))
+
+    def remove(self, key: int) -> None:
+        self.diary.append(("remove", key))
+
+    def figures(self) -> object:
+        return "figures"
+
+    def close(self) -> None:
+        self.diary.append(("close",))
+
+
+class World:
+    """Containers in a folder, and the conductor that is told of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.diary: list[tuple[object, ...]] = []
+        self.made: list[Fake] = []
+        self.conductor = Conductor(self._start)  # type: ignore[arg-type]
+
+    def _start(self, *rules: int) -> Fake:
+        self.made.append(Fake(self.diary, *rules))
+        return self.made[-1]
+
+    def container(self, name: str, *gpus: int, weight: int = 1) -> Record:
+        directory = self.folder / name
+        directory.mkdir(exist_ok=True)
+        (directory / "limits").touch()
+        shares = tuple(GpuShare(i, GPUS[i], 1) for i in gpus)
+        owner = Owner(os.getpid(), 0, None)
+        return Record(name, "container", owner, shares, weight, False, 6, (), str(directory))  # noqa: FBT003
+
+    def apply(self, *records: Record, rules: Rules | None = None) -> list[tuple[object, ...]]:
+        """What this made the conductor do."""
+        before = len(self.diary)
+        self.conductor.apply(Demand(records, dict.fromkeys(GPUS, rules or Rules())))
+        return self.diary[before:]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_each_gpu_with_containers_has_one_arbitration(world: World) -> None:
+    a, b = world.container("a", 0), world.container("b", 1, 0, weight=3)
+    assert world.apply(a, b) == [
+        ("start", 6, 20, 80),
+        ("add", "a", 0, 1, False),
+        ("add", "b", 1, 3, False),
+        ("start", 6, 20, 80),
+        ("add", "b", 0, 3, False),
+    ]
+    assert world.conductor.figures() == dict.fromkeys(GPUS, "figures")
+    assert world.apply(a, b) == []
+
+
+def test_who_goes_is_let_go_and_the_last_ends_the_arbitration(world: World) -> None:
+    a, b = world.container("a", 0), world.container("b", 0)
+    world.apply(a, b)
+    assert world.apply(b) == [("remove", 1)]
+    assert world.apply() == [("close",)]
+    assert world.conductor.figures() == {}
+
+
+def test_changed_rules_and_terms_are_passed_on(world: World) -> None:
+    """SCH-9."""
+    world.apply(world.container("a", 0))
+    changed = world.apply(world.container("a", 0, weight=4), rules=Rules(2, 10, 50))
+    assert changed == [("rules", 2, 10, 50), ("tenant", 1, 4, False)]
+
+
+def test_another_container_of_the_same_name_is_another_one(world: World) -> None:
+    """REL-3: docker restarts a container under its old id."""
+    world.apply(world.container("a", 0))
+    shutil.move(world.folder / "a", world.folder / "old")
+    assert world.apply(world.container("a", 0)) == [("remove", 1), ("add", "a", 0, 1, False)]
+
+
+def test_what_cannot_be_taken_on_is_tried_again_and_disturbs_nobody(world: World) -> None:
+    """REL-5: a container that ruined its own ledger."""
+    a, b = world.container("a", 0), world.container("b", 0)
+    world.apply(b)
+    world.made[0].broken = {"a"}
+    assert world.apply(a, b) == []
+    world.made[0].broken = set()
+    assert world.apply(a, b) == [("add", "a", 0, 1, False)]
+
+
+def test_a_container_that_has_just_ended_is_left_out(world: World) -> None:
+    a = world.container("a", 0)
+    shutil.rmtree(a.directory)
+    assert world.apply(a) == []
+
+
+def test_an_arbitration_that_cannot_start_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-2."""
+
+    def failing(*_: int) -> Fake:
+        raise OSError(11, "no thread")
+
+    a = world.container("a", 0)
+    monkeypatch.setattr(world.conductor, "_start", failing)
+    assert world.apply(a) == []
+    monkeypatch.setattr(world.conductor, "_start", world._start)  # noqa: SLF001
+    assert world.apply(a)[0] == ("start", 6, 20, 80)
+
+
+@pytest.fixture
+def entry() -> Callable[[str], logging.LogRecord]:
+    return lambda text: logging.LogRecord("cgpud", logging.INFO, "", 0, text, (), None)
+
+
+def test_messages_of_a_kind_are_so_many_a_minute(
+    entry: Callable[[str], logging.LogRecord],
+) -> None:
+    now = [0.0]
+    limiter = Limiter(2, 60, lambda: now[0])
+    assert [limiter.filter(entry("x")) for _ in range(4)] == [True, True, False, False]
+    assert limiter.filter(entry("y"))
+    now[0] = 60
+    late = entry("x")
+    assert limiter.filter(late)
+    assert late.getMessage() == "x (and 2 more)"

@@ -1,0 +1,237 @@
+"""Rules of GPUs and terms of containers, and their change while containers run (SPEC SCH-9, 10)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import cgpu_native
+from cgpu_env import CgpuError, GpuShare, Request
+from cgpu_hook import rules
+from cgpu_hook.change import change_container, change_gpu, find
+from cgpu_hook.liveness import start_time
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.registry import AdmissionError, Owner, Registry
+from cgpu_hook.rules import Rules
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
+GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS))
+DEFAULTS = Rules()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(str(tmp_path))
+
+
+def admit(
+    registry: Registry,
+    name: str,
+    weight: int = 1,
+    gpus: tuple[int, ...] = (0,),
+    defaults: Rules = DEFAULTS,
+    policy: int | None = None,
+    *,
+    high: bool = False,
+) -> Path:
+    node = Node("1", "/", {}, {}, GPUS, (), defaults.max_inst, 0, overcommit=False)
+    node = node._replace(policy=defaults.policy, prio_ratio=defaults.prio_ratio)
+    request = Request(tuple(GpuShare(i, UUIDS[i], MIB) for i in gpus), weight, high)
+    owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+    return Path(registry.admit(name, "container", request, node, owner, ["true"], policy=policy))
+
+
+def page(directory: Path) -> cgpu_native.Limits:
+    return cgpu_native.read_limits(directory / "limits")
+
+
+def in_force(registry: Registry, gpu: int = 0, defaults: Rules = DEFAULTS) -> Rules:
+    changes = rules.read(registry.state_dir)
+    inhabited = any(gpu == share.index for r in registry.records() for share in r.gpus)
+    return rules.of(UUIDS[gpu], changes, defaults, inhabited=inhabited)
+
+
+def parts(*directories: Path) -> list[tuple[int, int, int]]:
+    """Share, offset and limit on the first GPU, in percent."""
+    gpus = [page(directory).gpus[0] for directory in directories]
+    return [
+        (gpu.share_ppm // 10000, gpu.offset_ppm // 10000, gpu.limit_ppm // 10000) for gpu in gpus
+    ]
+
+
+def test_the_configured_policy_holds_where_nobody_chose_another(registry: Registry) -> None:
+    """CLI-2."""
+    directory = admit(registry, "a", defaults=Rules(policy=3))
+    assert page(directory).policy == 3
+    assert registry.records()[0].policy == 3
+
+
+def test_a_policy_that_came_with_a_program_goes_with_the_last_container(registry: Registry) -> None:
+    """CLI-2: --policy."""
+    admit(registry, "a", policy=3)
+    admit(registry, "b")
+    assert in_force(registry).policy == 3
+    registry.remove("a")
+    assert in_force(registry).policy == 3
+    registry.remove("b")
+    assert in_force(registry).policy == 6
+    assert page(admit(registry, "c")).policy == 6
+    assert in_force(registry).policy == 6
+
+
+def test_another_policy_is_refused_on_any_gpu_that_somebody_has(registry: Registry) -> None:
+    """CLI-2."""
+    admit(registry, "a", gpus=(1,))
+    with pytest.raises(AdmissionError) as refusal:
+        admit(registry, "b", gpus=(0, 1), policy=1)
+    assert str(refusal.value) == "--policy 1: GPU 1 is under policy 6 while a runs"
+    assert in_force(registry).policy == 6
+    admit(registry, "b", gpus=(0, 1), policy=6)
+
+
+def test_a_change_reaches_every_page_and_record_and_those_who_come(registry: Registry) -> None:
+    """SCH-9, REL-2: also whoever starts again reads it."""
+    first, second = admit(registry, "a"), admit(registry, "b", gpus=(1, 0))
+    change_gpu(registry, GPUS[0], {"policy": 2, "prio_ratio": 50}, DEFAULTS)
+    assert in_force(registry) == Rules(2, 20, 50)
+    assert in_force(registry, 1) == DEFAULTS
+    assert [page(first).policy, page(second).policy] == [2, 6]
+    assert [entry.policy for entry in Registry(registry.state_dir).records()] == [2, 6]
+    assert page(admit(registry, "c")).policy == 2
+
+
+def test_a_change_takes_the_place_of_a_policy_that_was_brought(registry: Registry) -> None:
+    """SCH-9."""
+    admit(registry, "a", policy=3)
+    change_gpu(registry, GPUS[0], {"policy": 1}, DEFAULTS)
+    assert in_force(registry).policy == 1
+    registry.remove("a")
+    assert in_force(registry).policy == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"policy": 7}, "policy=7: expected a whole number from 0 to 6"),
+        ({"policy": "x"}, "policy=x: expected a whole number from 0 to 6"),
+        ({"max_inst": 26}, "max_inst=26: expected a whole number from 1 to 25"),
+        ({"prio_ratio": 100}, "prio_ratio=100: expected a whole number from 20 to 99"),
+        ({"prio_ratio": True}, "prio_ratio=True: expected a whole number from 20 to 99"),
+        ({"max_inst": 4}, "max_inst=4: the containers on GPU 0 have weight 5 together"),
+    ],
+)
+def test_a_rule_that_cannot_hold_is_refused(
+    registry: Registry, values: dict[str, object], sentence: str
+) -> None:
+    """SCH-9, SCH-10."""
+    admit(registry, "a", weight=5)
+    with pytest.raises(CgpuError) as refusal:
+        change_gpu(registry, GPUS[0], {"prio_ratio": 30, **values}, DEFAULTS)
+    assert str(refusal.value) == sentence
+    assert in_force(registry) == DEFAULTS
+
+
+def test_max_inst_of_a_gpu_bounds_what_is_admitted_there(registry: Registry) -> None:
+    """SCH-10."""
+    change_gpu(registry, GPUS[0], {"max_inst": 2}, DEFAULTS)
+    with pytest.raises(AdmissionError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=3: GPU 0 has 2 of 2 free"):
+        admit(registry, "a", weight=3)
+    for name in ("a", "b"):
+        admit(registry, name)
+    with pytest.raises(AdmissionError, match="GPU 0 has 2 containers already, and max_inst allows"):
+        admit(registry, "c")
+    admit(registry, "c", weight=3, gpus=(1,))
+
+
+def test_weight_and_priority_change_in_record_and_page(registry: Registry) -> None:
+    """SCH-9."""
+    directory = admit(registry, "abc", gpus=(0, 1))
+    change_container(registry, "ab", {"weight": 20, "high_priority": 1}, DEFAULTS)
+    (entry,) = registry.records()
+    assert (entry.weight, entry.high_priority) == (20, True)
+    assert (page(directory).weight, page(directory).high_priority) == (20, True)
+    assert sorted(path.name for path in directory.iterdir()) == ["ledger", "limits", "record.json"]
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"weight": 16}, "weight=16: GPU 0 has 15 of 20 free"),
+        ({"weight": 21}, "weight=21: expected a whole number from 1 to 20"),
+        ({"weight": 0}, "weight=0: expected a whole number from 1 to 20"),
+        ({"weight": "4"}, "weight=4: expected a whole number from 1 to 20"),
+        ({"high_priority": 2}, "highprio=2: expected a whole number from 0 to 1"),
+    ],
+)
+def test_a_weight_for_which_there_is_no_room_is_refused(
+    registry: Registry, values: dict[str, object], sentence: str
+) -> None:
+    """SCH-10: the sum of the weights stays within max_inst."""
+    admit(registry, "a", weight=5)
+    admit(registry, "b", weight=2)
+    with pytest.raises(CgpuError) as refusal:
+        change_container(registry, "b", values, DEFAULTS)
+    assert str(refusal.value) == sentence
+    assert [entry.weight for entry in registry.records()] == [5, 2]
+    change_container(registry, "b", {"weight": 15}, DEFAULTS)
+
+
+def test_a_container_is_found_by_the_beginning_of_its_id(registry: Registry) -> None:
+    for name in ("abc", "abd", "ab"):
+        admit(registry, name)
+    living = registry.records()
+    assert [find(living, name).id for name in ("abc", "ab")] == ["abc", "ab"]
+    with pytest.raises(CgpuError, match="'a' is the beginning of 3 ids: ab, abc, abd"):
+        find(living, "a")
+    for name in ("", "x"):
+        with pytest.raises(CgpuError, match="no such container"):
+            find(living, name)
+
+
+def test_whoever_comes_or_changes_moves_the_parts_of_the_others(registry: Registry) -> None:
+    """REL-2: without an arbiter the parts do not overlap."""
+    first = admit(registry, "a")
+    assert parts(first) == [(100, 0, 100)]
+    second = admit(registry, "b", weight=3)
+    assert parts(first, second) == [(25, 0, 25), (75, 25, 75)]
+    change_container(registry, "a", {"weight": 3}, DEFAULTS)
+    assert parts(first, second) == [(50, 0, 50), (50, 50, 50)]
+    change_gpu(registry, GPUS[0], {"policy": 3}, DEFAULTS)
+    assert parts(first, second) == [(15, 0, 15), (15, 15, 15)]
+
+
+def test_under_policy_0_each_has_one_of_max_inst_whatever_its_weight(registry: Registry) -> None:
+    """SCH-0."""
+    defaults = Rules(policy=0, max_inst=4)
+    first = admit(registry, "a", weight=1, defaults=defaults)
+    second = admit(registry, "b", weight=3, defaults=defaults, high=True)
+    assert [share for share, *_ in parts(first, second)] == [25, 25]
+    with pytest.raises(AdmissionError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=1: GPU 0 has 0 of 4 free"):
+        admit(registry, "c", defaults=defaults)
+
+
+@pytest.mark.parametrize(("policy", "state"), [(5, 3), (0, 0), (6, 0)])
+def test_before_an_arbiter_looks_only_the_native_policy_leaves_the_gate_open(
+    registry: Registry, policy: int, state: int
+) -> None:
+    """SCH-5, REL-2."""
+    gpu = page(admit(registry, "a", policy=policy)).gpus[0]
+    assert (gpu.gate & 3, gpu.heartbeat_ns) == (state, 0)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 9}', '{"version": 1}'])
+def test_damaged_rules_leave_the_configured_ones(registry: Registry, content: str) -> None:
+    Path(registry.state_dir, rules.FILE).write_text(content)
+    assert page(admit(registry, "a")).policy == 6
+
+
+def test_a_value_out_of_range_in_the_file_is_left_out(registry: Registry) -> None:
+    gpus = {UUIDS[0]: {"policy": 9, "prio_ratio": 40, "max_inst": "2"}}
+    Path(registry.state_dir, rules.FILE).write_text(json.dumps({"version": 1, "gpus": gpus}))
+    assert in_force(registry) == Rules(prio_ratio=40)

@@ -43,7 +43,7 @@ class Base(NamedTuple):
 
     def set_cap(self, cap: int, gpu: int = 0) -> None:
         """Change the cap in place while programs run."""
-        offset = 112 + gpu * 64 + 16  # struct cgpu_limits: gpus[gpu].cap_bytes
+        offset = 128 + gpu * 128 + 16  # struct cgpu_limits: gpus[gpu].cap_bytes
         with (self.path / "limits").open("r+b") as file:
             file.seek(offset)
             file.write(cap.to_bytes(8, "little"))

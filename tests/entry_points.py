@@ -33,9 +33,9 @@ def classification() -> list[EntryPoint]:
 
 
 def hooks(kind: str) -> list[str]:
-    """Names in the rows of one kind of ``hooks.def``: HOOK (guarded or not), REJECT or REAL."""
+    """Names in the rows of one kind of ``hooks.def``: HOOK (of any kind), REJECT or REAL."""
     text = re.sub(r"/\*.*?\*/", "", HOOKS.read_text(), flags=re.DOTALL)
-    macro = "(?:HOOK|UNGUARDED)" if kind == "HOOK" else kind
+    macro = "(?:HOOK|UNGUARDED|LAUNCH)" if kind == "HOOK" else kind
     return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)
 
 

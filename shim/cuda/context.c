@@ -4,6 +4,7 @@
  * The lock keeps "the driver made or destroyed it" and "we wrote it down" together. Nothing else is
  * held while it is taken, and making a context takes milliseconds anyway.
  */
+#include "flow.h"
 #include "shim.h"
 
 CUresult
@@ -40,6 +41,7 @@ void
 cgpu_context_gone(CUcontext context)
 {
     cgpu_target_forget();
+    cgpu_settle_context_gone(context);
     cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
     cgpu_async_free_settle(NULL, context);
     cgpu_reclaim_context_gone();
@@ -72,6 +74,7 @@ finish(const struct making *making, CUresult status, const CUcontext *context)
     if (status != CUDA_SUCCESS) {
         cgpu_charge_release(making->gpu, making->charged);
     } else {
+        cgpu_lane_forget(); /* the new context is current now */
         status = cgpu_context_hold(*context, making->gpu, making->charged);
         if (status != CUDA_SUCCESS) {
             cgpu_real.cuCtxDestroy_v2(*context);
@@ -132,9 +135,12 @@ cgpu_context_destroy(CUresult (*real)(CUcontext), CUcontext context)
         return real(context);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
+    cgpu_settle_context_going(context);
     CUresult status = real(context);
     if (status == CUDA_SUCCESS) {
         cgpu_context_gone(context);
+    } else {
+        cgpu_settle_context_stays(context);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
@@ -176,9 +182,12 @@ cgpu_context_detach(CUresult (*real)(CUcontext), CUcontext context)
         return real(context);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
+    cgpu_settle_context_going(context);
     CUresult status = real(context);
     if (status == CUDA_SUCCESS && count(context, -1) == 0) {
         cgpu_context_gone(context);
+    } else {
+        cgpu_settle_context_stays(context);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;

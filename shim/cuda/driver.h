@@ -40,6 +40,7 @@ enum {
     CUDA_ERROR_INVALID_DEVICE = 101,
     CUDA_ERROR_INVALID_CONTEXT = 201,
     CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801
 };
@@ -141,6 +142,21 @@ enum { CU_GRAPH_MEMORY_RESERVED_CURRENT = 2 };
 #define CU_STREAM_PER_THREAD_DEFAULT ((CUstream)2)
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 
+/* CUlaunchConfig, CUDA_LAUNCH_PARAMS */
+struct cgpu_launch_config {
+    unsigned int grid[3], block[3], shared_bytes;
+    CUstream stream;
+    void *attributes;
+    unsigned int attribute_count;
+};
+
+struct cgpu_launch_parameters {
+    CUfunction function;
+    unsigned int grid[3], block[3], shared_bytes;
+    CUstream stream;
+    void **parameters;
+};
+
 /* CUmemAllocationHandleType, CUarrayMapInfo */
 enum { CU_HANDLE_POSIX_FD = 1 };
 enum { CU_MAP_OPERATION_MAP = 1 };
@@ -184,5 +200,9 @@ _Static_assert(sizeof(struct cgpu_node_alloc) == 120, "CUDA_MEM_ALLOC_NODE_PARAM
 _Static_assert(offsetof(struct cgpu_node_parameters, alloc) == 16, "node parameters begin at 16");
 _Static_assert(sizeof(struct cgpu_array3d_descriptor) == 40, "CUDA_ARRAY3D_DESCRIPTOR is 40 bytes");
 _Static_assert(sizeof(struct cgpu_mem_properties) == 32, "CUmemAllocationProp is 32 bytes");
+
+_Static_assert(offsetof(struct cgpu_launch_config, stream) == 32, "CUlaunchConfig.hStream");
+_Static_assert(offsetof(struct cgpu_launch_parameters, stream) == 40, "CUDA_LAUNCH_PARAMS.hStream");
+_Static_assert(sizeof(struct cgpu_launch_parameters) == 56, "CUDA_LAUNCH_PARAMS is 56 bytes");
 
 #endif

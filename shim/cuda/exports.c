@@ -22,6 +22,7 @@
     {                                                                                              \
         return body(cgpu_real.name, CGPU_EXPAND arguments);                                        \
     }
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments) /* in launch.c */
 #define REJECT(name, reason)                                                                       \
     CUresult name(void)                                                                            \
     {                                                                                              \
@@ -31,17 +32,21 @@
 #include "hooks.def"
 #undef HOOK
 #undef UNGUARDED
+#undef LAUNCH
 #undef REJECT
 #undef REAL
 
 const struct cgpu_hook cgpu_hooks[] = {
 #define HOOK(name, body, parameters, arguments) {#name, (void *)name, (void **)&cgpu_real.name},
 #define UNGUARDED                               HOOK
-#define REJECT(name, reason)                    {#name, (void *)name, (void **)&cgpu_real.name},
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
+    {#name, (void *)name, (void **)&cgpu_real.name},
+#define REJECT(name, reason) {#name, (void *)name, (void **)&cgpu_real.name},
 #define REAL(name, parameters)
 #include "hooks.def"
 #undef HOOK
 #undef UNGUARDED
+#undef LAUNCH
 #undef REJECT
 #undef REAL
 };

@@ -14,6 +14,7 @@
  */
 #include <sys/mman.h>
 
+#include "launch.h"
 #include "shim.h"
 
 enum { MAX_DEPTH = 16, TRIMS_SHIFT = 48 };
@@ -213,6 +214,20 @@ readiness(CUstream stream)
            ((uint64_t)(uintptr_t)stream & ((UINT64_C(1) << TRIMS_SHIFT) - 1));
 }
 
+/* Through the gate. One exec takes the same time whenever it is launched. */
+static CUresult
+run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
+{
+    CUresult status =
+        cgpu_launch_begin(stream, real == cgpu_real.cuGraphLaunch_ptsz, cgpu_pace_key(exec, 0), 0);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(exec, stream);
+    cgpu_launch_end();
+    return status;
+}
+
 /* In a turn. */
 static CUresult
 launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given, CUstream stream,
@@ -227,7 +242,7 @@ launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given
         holding->extra = readiness(stream);
         cgpu_holdings_update(cgpu_state->holdings, holding);
     }
-    CUresult status = real(exec, given);
+    CUresult status = run(real, exec, given);
     cgpu_graph_memory_measure(true, &lack);
     return status;
 }
@@ -244,11 +259,11 @@ cgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUs
 {
     struct cgpu_holding holding;
     if (!find(exec, &holding)) {
-        return real(exec, stream);
+        return run(real, exec, stream);
     }
     CUstream asked = of(stream, real == cgpu_real.cuGraphLaunch_ptsz);
     if (is_captured(asked)) {
-        return real(exec, stream);
+        return run(real, exec, stream);
     }
     pthread_mutex_lock(&kinds()->graph_turns);
     CUresult status = launch(real, exec, stream, asked, &holding);

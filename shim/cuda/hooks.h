@@ -10,13 +10,15 @@
 
 /* The driver's own functions. One that this driver lacks returns CUDA_ERROR_NOT_FOUND. */
 struct cgpu_real {
-#define HOOK(name, body, parameters, arguments) CUresult(*name) parameters;
-#define UNGUARDED                               HOOK
-#define REJECT(name, reason)                    CUresult (*name)(void);
-#define REAL(name, parameters)                  CUresult(*name) parameters;
+#define HOOK(name, body, parameters, arguments)                      CUresult(*name) parameters;
+#define UNGUARDED                                                    HOOK
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments) CUresult(*name) parameters;
+#define REJECT(name, reason)                                         CUresult (*name)(void);
+#define REAL(name, parameters)                                       CUresult(*name) parameters;
 #include "hooks.def"
 #undef HOOK
 #undef UNGUARDED
+#undef LAUNCH
 #undef REJECT
 #undef REAL
 };
@@ -31,12 +33,15 @@ CUresult cgpu_real_missing(void);
 #define HOOK(name, body, parameters, arguments)                                                    \
     CGPU_EXPORT CUresult name parameters;                                                          \
     CUresult body(CUresult(*real) parameters, CGPU_EXPAND parameters);
-#define UNGUARDED            HOOK
+#define UNGUARDED HOOK
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
+    CGPU_EXPORT CUresult name parameters;
 #define REJECT(name, reason) CGPU_EXPORT CUresult name(void);
 #define REAL(name, parameters)
 #include "hooks.def"
 #undef HOOK
 #undef UNGUARDED
+#undef LAUNCH
 #undef REJECT
 #undef REAL
 

@@ -5,6 +5,7 @@
  * right however retains, releases, resets and green contexts follow each other. All of it happens
  * under the lock of contexts.
  */
+#include "flow.h"
 #include "shim.h"
 
 static bool
@@ -89,12 +90,24 @@ cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context,
     return kept;
 }
 
+/* The driver is about to let go of something that may keep the primary context alive. */
+static void
+unsettle(int32_t gpu)
+{
+    if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
+        cgpu_settle_context_going(cgpu_state->primary[gpu]);
+    }
+}
+
 /* The driver let go of something that may have kept DEVICE's primary context alive. */
 static CUresult
 settle(CUresult status, CUdevice device)
 {
+    int32_t gpu = cgpu_target_gpu(device);
     if (status == CUDA_SUCCESS && !is_active(device)) {
-        forget(cgpu_target_gpu(device));
+        forget(gpu);
+    } else if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
+        cgpu_settle_context_stays(cgpu_state->primary[gpu]);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
@@ -107,6 +120,7 @@ cgpu_primary_release(CUresult (*real)(CUdevice), CUdevice device)
         return real(device);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
+    unsettle(cgpu_target_gpu(device));
     return settle(real(device), device);
 }
 
@@ -118,6 +132,7 @@ cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
         return real(device);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
+    unsettle(cgpu_target_gpu(device));
     CUresult status = real(device);
     if (status == CUDA_SUCCESS) {
         forget(cgpu_target_gpu(device));
@@ -172,10 +187,13 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
         return real(green);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
+    unsettle((int32_t)holding.gpu);
+    cgpu_settle_context_going((CUcontext)(void *)green);
     CUresult status = real(green);
     if (status == CUDA_SUCCESS) {
         cgpu_context_gone((CUcontext)(void *)green); /* the context made from it, if any */
     } else {
+        cgpu_settle_context_stays((CUcontext)(void *)green);
         cgpu_charge_restore(&holding);
     }
     return settle(status, (CUdevice)holding.extra);

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 
 #include "base.h"
+#include "flow.h"
 #include "shim.h"
 
 struct cgpu_real cgpu_real;
@@ -42,14 +43,18 @@ setup(void)
     void *library = cgpu_real_open();
 #define HOOK(name, body, parameters, arguments) resolve(library, #name, (void **)&cgpu_real.name);
 #define UNGUARDED                               HOOK
-#define REJECT(name, reason)                    resolve(library, #name, (void **)&cgpu_real.name);
-#define REAL(name, parameters)                  resolve(library, #name, (void **)&cgpu_real.name);
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
+    resolve(library, #name, (void **)&cgpu_real.name);
+#define REJECT(name, reason)   resolve(library, #name, (void **)&cgpu_real.name);
+#define REAL(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
 #include "hooks.def"
 #undef HOOK
 #undef UNGUARDED
+#undef LAUNCH
 #undef REJECT
 #undef REAL
     cgpu_log_setup();
     cgpu_state_setup();
+    cgpu_flow_setup();
     cgpu_lookup_setup(library);
 }

@@ -204,6 +204,7 @@ enum cgpu_log {
     CGPU_LOG_CHECKPOINT,
     CGPU_LOG_UNKNOWN,
     CGPU_LOG_STATE,
+    CGPU_LOG_COMPUTE,
     CGPU_LOG_KINDS
 };
 

@@ -5,6 +5,7 @@
  * The driver documents stream, event and context synchronisation as these points; queries are none.
  * A process without such memory pays one load.
  */
+#include "flow.h"
 #include "shim.h"
 
 /* Called after a successful synchronisation; STREAM or CONTEXT is what was synchronised. */
@@ -36,9 +37,12 @@ of(CUstream stream, bool per_thread)
 CUresult
 cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
 {
+    uint64_t begun = cgpu_settle_begin();
     CUresult status = real(stream);
     if (status == CUDA_SUCCESS) {
-        settle(of(stream, real == cgpu_real.cuStreamSynchronize_ptsz), NULL);
+        CUstream meant = of(stream, real == cgpu_real.cuStreamSynchronize_ptsz);
+        cgpu_settle_stream(meant, begun);
+        settle(meant, NULL);
     }
     return status;
 }
@@ -47,6 +51,7 @@ cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {
+    cgpu_settle_stream_going(stream);
     if (!cgpu_state_is_attached() || cgpu_kinds_look(&cgpu_state->kinds.may_shrink) == 0) {
         return real(stream);
     }
@@ -71,9 +76,11 @@ CUresult
 cgpu_sync_context(CUresult (*real)(void *), void *unused)
 {
     CUcontext context = NULL;
+    uint64_t begun = cgpu_settle_begin();
     CUresult status = real(unused);
     if (status == CUDA_SUCCESS) {
         cgpu_real.cuCtxGetCurrent(&context);
+        cgpu_settle_context(context, begun);
         settle(NULL, context);
     }
     return status;
@@ -82,8 +89,10 @@ cgpu_sync_context(CUresult (*real)(void *), void *unused)
 CUresult
 cgpu_sync_context_v2(CUresult (*real)(CUcontext), CUcontext context)
 {
+    uint64_t begun = cgpu_settle_begin();
     CUresult status = real(context);
     if (status == CUDA_SUCCESS) {
+        cgpu_settle_context(context, begun);
         settle(NULL, context);
     }
     return status;

@@ -1,0 +1,225 @@
+/*
+ * Lanes: one per thread that launches, in a table that the monitor can look through.
+ *
+ * A thread says `inside` before it looks at the gate and takes it back after the launch, with
+ * nothing but plain stores; the barrier that makes this exact is on the monitor's side
+ * (membarrier), which looks about as often as gates close.
+ */
+#include <linux/membarrier.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "flow.h"
+
+enum { OUT_TRIES = 20, OUT_PAUSE_NS = 5000 };
+#define SWEEP_NS UINT64_C(1000000000)
+
+static const uint32_t no_limits = UINT32_MAX;
+
+struct cgpu_flow *cgpu_flow;
+const char *cgpu_gate_base = (const char *)&no_limits;
+struct cgpu_lane cgpu_no_lane;
+__thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec"))) = &cgpu_no_lane;
+
+void
+cgpu_flow_setup(void)
+{
+    if (cgpu_limits != NULL) {
+        cgpu_gate_base = (const char *)cgpu_limits;
+    }
+    void *pages = mmap(NULL, sizeof(struct cgpu_flow), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED) {
+        return;
+    }
+    /* Also so that a fork never makes the pages that the GPU writes to copies of themselves. */
+    if (madvise(pages, sizeof(struct cgpu_flow), MADV_WIPEONFORK) == 0) {
+        cgpu_flow = pages;
+    }
+}
+
+uint64_t
+cgpu_flow_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
+uint64_t
+cgpu_lane_distance(const uint32_t *gate)
+{
+    return (uint64_t)((uintptr_t)gate - (uintptr_t)cgpu_gate_base);
+}
+
+/* Under the lock. A lane with the thread's number is that of a thread which has ended. */
+static struct cgpu_lane *
+claim(uint32_t tid)
+{
+    struct cgpu_lane *free_one = NULL;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        if (lane->tid == tid) {
+            return lane;
+        }
+        if (lane->tid == 0 && free_one == NULL) {
+            free_one = lane;
+        }
+    }
+    if (free_one == NULL && cgpu_flow->lane_bound < CGPU_MAX_LANES) {
+        free_one = &cgpu_flow->lanes[cgpu_flow->lane_bound++];
+    }
+    return free_one;
+}
+
+/* Its work, if any, is left to the monitor, which marks what nobody else does. */
+static void
+release(struct cgpu_lane *lane, uint64_t now)
+{
+    uint32_t number = (uint32_t)(lane - cgpu_flow->lanes) + 1;
+    cgpu_lane_hand_over(lane, now);
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        if (cgpu_flow->streams[i].used && cgpu_flow->streams[i].lane == number) {
+            cgpu_stream_detach(&cgpu_flow->streams[i]);
+        }
+    }
+    *lane = (struct cgpu_lane){.tid = 0};
+}
+
+struct cgpu_lane *
+cgpu_lane_take(void)
+{
+    if (cgpu_lane->tid != 0) {
+        return cgpu_lane;
+    }
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    uint64_t now = cgpu_flow_now();
+    cgpu_flow_lock();
+    struct cgpu_lane *lane = claim(tid);
+    if (lane == NULL) {
+        cgpu_flow->swept_ns = 0;
+        cgpu_lane_sweep(now);
+        lane = claim(tid);
+    }
+    if (lane != NULL) {
+        release(lane, now);
+        lane->tid = tid;
+        lane->gpu = CGPU_NO_GPU;
+        cgpu_lane = lane;
+    }
+    cgpu_flow_unlock();
+    return lane;
+}
+
+void
+cgpu_lane_forget(void)
+{
+    struct cgpu_lane *lane = cgpu_lane;
+    /* relaxed: only this thread acts on them */
+    __atomic_store_n(&lane->free, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->metered, 0, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
+{
+    struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
+    if (stream != NULL && lane->launches != 0) {
+        bool current = lane->marks == stream->marks;
+        struct cgpu_unmarked *pending = &stream->pending;
+        /* What was summed up before a cut may or may not lie before the marker: mark once more. */
+        uint64_t mixed = current ? lane->mixed : UINT64_MAX;
+        mixed |= pending->launches != 0 ? pending->key ^ lane->key : 0;
+        pending->key = lane->key;
+        pending->mixed |= mixed;
+        pending->work_ns += current ? lane->work_ns : 0;
+        pending->launches += lane->launches;
+        stream->handed_ns = now;
+    }
+    __atomic_store_n(&lane->metered, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->launches, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->work_ns, 0, __ATOMIC_RELAXED);
+    lane->mixed = 0;
+    lane->state = NULL;
+}
+
+void
+cgpu_lane_sweep(uint64_t now)
+{
+    if (now - cgpu_flow->swept_ns < SWEEP_NS) {
+        return;
+    }
+    cgpu_flow->swept_ns = now;
+    int pid = getpid();
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0) {
+            release(lane, now);
+        }
+    }
+}
+
+/* acquire: what was launched before it left has been given to the driver. */
+static bool
+is_inside(const struct cgpu_lane *lane, int32_t gpu)
+{
+    return lane->tid != 0 && lane->gpu == gpu &&
+           __atomic_load_n(&lane->inside, __ATOMIC_ACQUIRE) != 0;
+}
+
+static bool
+some_inside(int32_t gpu)
+{
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (is_inside(&cgpu_flow->lanes[i], gpu)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool
+cgpu_lane_stop(int32_t gpu)
+{
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (cgpu_flow->lanes[i].gpu == gpu) {
+            __atomic_store_n(&cgpu_flow->lanes[i].metered, 0, __ATOMIC_RELAXED);
+        }
+    }
+    /* Whoever looks at its lane after this sees the zero; whoever did before is seen inside. */
+    if (cgpu_flow->barrier) {
+        syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    }
+    for (int i = 0; i < OUT_TRIES; i++) {
+        if (!some_inside(gpu)) {
+            return true;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = OUT_PAUSE_NS}, NULL);
+    }
+    return false;
+}
+
+void
+cgpu_lane_redirect(int32_t gpu, const uint32_t *gate)
+{
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (cgpu_flow->lanes[i].gpu == gpu) {
+            /* relaxed: the word there is read with acquire */
+            __atomic_store_n(&cgpu_flow->lanes[i].gate, cgpu_lane_distance(gate), __ATOMIC_RELAXED);
+        }
+    }
+}
+
+uint64_t
+cgpu_lane_launches(int32_t gpu)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        sum += lane->gpu == gpu ? __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) : 0;
+    }
+    return sum;
+}

@@ -1,0 +1,460 @@
+/*
+ * The monitor: a helper thread of each process that launches.
+ *
+ * It sleeps until a gate word changes. When a gate closes it marks what nobody has marked yet, and
+ * tells the arbiter when all of it has ended. While others wait it tells when there is nothing to
+ * do. When the arbiter gives no sign it opens and closes a gate of the process's own, by the clock.
+ * All it does is one function called under the lock, so that a launch can do the same where there
+ * is no thread to be had.
+ */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/membarrier.h>
+
+#include "arbiter/policy.h"
+#include "fallback.h"
+#include "flow.h"
+#include "futex.h"
+#include "thread.h"
+
+#define LONGEST_NS  UINT64_C(1000000000)
+#define POLL_NS     UINT64_C(20000)
+#define SLOWEST_NS  UINT64_C(500000)
+#define WATCH_NS    (CGPU_PACE_IDLE_NS / 2)
+#define UNHEARD_NS  UINT64_C(50000000) /* without an arbiter: look for a new one so often */
+#define LATE_NS     UINT64_C(100000000)
+#define GIVE_UP_NS  UINT64_C(200000000)
+#define STACK_BYTES ((size_t)1 << 20)
+
+enum { LATER_BY = 16 };
+
+static uint64_t
+sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- who arbitrates ---- */
+
+static void
+wake(const uint32_t *gate)
+{
+    cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
+}
+
+/* Threads that wait at the other word find out. */
+static void
+put_in_force(struct cgpu_flow_gpu *gpu, const uint32_t *gate)
+{
+    const uint32_t *before = gpu->gate;
+    if (before == gate) {
+        return;
+    }
+    __atomic_store_n(&gpu->gate, gate, __ATOMIC_RELEASE);
+    cgpu_lane_redirect((int32_t)(gpu - cgpu_flow->gpus), gate);
+    if (before != NULL) {
+        wake(before);
+    }
+}
+
+static void
+drive_own(struct cgpu_flow_gpu *gpu, enum cgpu_gate state)
+{
+    if (gpu->own == 0 || cgpu_gate_state(gpu->own) != state) {
+        __atomic_store_n(&gpu->own, cgpu_gate_next(gpu->own, state) | CGPU_GATE_FALLBACK,
+                         __ATOMIC_RELEASE);
+        wake(&gpu->own);
+    }
+}
+
+/* A page on which no share was ever written limits memory only. */
+static uint32_t
+share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
+{
+    uint32_t share = __atomic_load_n(&limits->share_ppm, __ATOMIC_RELAXED);
+    return share == 0 && heartbeat == 0 ? CGPU_WHOLE_PPM : share;
+}
+
+uint64_t
+cgpu_monitor_arbitrated(uint32_t place, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[place];
+    uint64_t heartbeat = __atomic_load_n(&limits->heartbeat_ns, __ATOMIC_ACQUIRE);
+    bool native = __atomic_load_n(&cgpu_limits->policy, __ATOMIC_RELAXED) == CGPU_POLICY_NATIVE &&
+                  !cgpu_gate_is_metered(__atomic_load_n(&limits->gate, __ATOMIC_RELAXED));
+    uint64_t until;
+    if (native || !cgpu_fallback_needed(heartbeat, now)) {
+        put_in_force(gpu, &limits->gate);
+        return native ? UINT64_MAX : heartbeat + CGPU_FALLBACK_AFTER_NS + 1;
+    }
+    uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
+    drive_own(gpu, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
+    put_in_force(gpu, &gpu->own);
+    return sooner(until, now + UNHEARD_NS);
+}
+
+/* ---- draining ---- */
+
+/* Work under a free gate was not counted: any stream may have some. */
+static void
+suspect_all(int32_t gpu)
+{
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        /* Other threads' default streams are waited for by the legacy stream. */
+        if (stream->handle != NULL && stream->lane == 0 && cgpu_stream_owner(stream)->gpu == gpu) {
+            stream->pending.launches += 1;
+            stream->pending.mixed = UINT64_MAX;
+            stream->unsure = 1;
+        }
+    }
+}
+
+static void
+wait_for_crowd(int32_t gpu)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+        struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
+        struct cgpu_visit visit;
+        if (context->handle != NULL && context->gpu == gpu && context->crowded &&
+            cgpu_marker_visit(context, &visit)) {
+            cgpu_real.cuCtxSynchronize(NULL);
+            cgpu_marker_leave(&visit);
+        }
+    }
+}
+
+/* No work on GPU is without a marker, and none is launched without the lock. False: not yet. */
+static bool
+mark_all(int32_t gpu, uint64_t now)
+{
+    if (!cgpu_lane_stop(gpu)) {
+        return false;
+    }
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (cgpu_flow->lanes[i].gpu == gpu) {
+            cgpu_lane_hand_over(&cgpu_flow->lanes[i], now);
+        }
+    }
+    if (cgpu_flow->gpus[gpu].unmetered) {
+        cgpu_flow->gpus[gpu].unmetered = 0;
+        suspect_all(gpu);
+        wait_for_crowd(gpu);
+    }
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (stream->used && cgpu_stream_owner(stream)->gpu == gpu &&
+            stream->pending.launches != 0 && !cgpu_marker_cut(stream, now)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Markers that are long overdue: is there something that will never write them? */
+static void
+look_after_late(struct cgpu_flow_gpu *gpu, uint64_t now)
+{
+    const struct cgpu_flight *flight = &gpu->flight[0];
+    if (gpu->flights == 0 || now - flight->marked_ns < LATE_NS || now < gpu->pace.end_ns) {
+        return;
+    }
+    struct cgpu_stream *stream = &cgpu_flow->streams[flight->stream];
+    struct cgpu_flow_context *context = cgpu_stream_owner(stream);
+    struct cgpu_visit visit;
+    if (now - context->looked_ns < LATE_NS || stream->lane != 0 || stream->handle == NULL ||
+        !cgpu_marker_visit(context, &visit)) {
+        return;
+    }
+    context->looked_ns = now;
+    CUresult status = cgpu_real.cuStreamQuery(stream->handle);
+    cgpu_marker_leave(&visit);
+    if (status != CUDA_ERROR_NOT_READY) {
+        cgpu_marker_pass(stream, context, now, now, false);
+    }
+}
+
+bool
+cgpu_monitor_quiet(uint32_t place)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    uint32_t word = cgpu_flow_gate(gpu);
+    if (cgpu_gate_is_open(word) || gpu->settled != word || gpu->flights != 0) {
+        return false;
+    }
+    if (__atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED) != 0) {
+        /* release: all that it has told before is there */
+        __atomic_store_n(&gpu->work->active, 0, __ATOMIC_RELEASE);
+        cgpu_work_ring(cgpu_state->ledger, place);
+    }
+    return true;
+}
+
+/* How long to leave the markers alone. */
+static uint64_t
+pause_for(const struct cgpu_flow_gpu *gpu, uint64_t now)
+{
+    uint64_t pause = (now - gpu->drained_ns) / LATER_BY;
+    if (gpu->pace.uncertain == 0 && gpu->pace.end_ns > now + POLL_NS) {
+        pause = gpu->pace.end_ns - now - POLL_NS;
+    }
+    return pause < POLL_NS ? POLL_NS : sooner(pause, SLOWEST_NS);
+}
+
+static uint64_t
+drain(uint32_t place, uint32_t word, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    if (gpu->settled != word) {
+        if (!mark_all((int32_t)place, now)) {
+            return now + POLL_NS;
+        }
+        gpu->settled = word;
+        gpu->drained_ns = now;
+    }
+    cgpu_marker_harvest(gpu, now);
+    if (cgpu_monitor_quiet(place)) {
+        return UINT64_MAX;
+    }
+    look_after_late(gpu, now);
+    return now + pause_for(gpu, now);
+}
+
+/* ---- idleness ---- */
+
+static uint64_t
+unmarked_on(uint32_t place)
+{
+    uint64_t sum = cgpu_lane_launches((int32_t)place);
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        const struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (stream->used && cgpu_stream_owner(stream)->gpu == (int32_t)place) {
+            sum += stream->pending.launches;
+        }
+    }
+    return sum;
+}
+
+/* Others wait for this container's turn to end: tell when it is not used. */
+static uint64_t
+watch(uint32_t place, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    struct cgpu_ledger_work *work = gpu->work;
+    cgpu_marker_harvest(gpu, now);
+    uint64_t unmarked = unmarked_on(place);
+    uint64_t activity = (work->markers << 32) + unmarked + gpu->pace.busy_ns;
+    if (activity != gpu->activity) {
+        gpu->activity = activity;
+        gpu->active_ns = now;
+    }
+    if (now - gpu->active_ns >= CGPU_PACE_IDLE_NS) {
+        if (unmarked != 0) {
+            mark_all((int32_t)place, now);
+        } else if (gpu->flights == 0 && work->active != 0 && work->idle == 0) {
+            __atomic_store_n(&work->idle, 1, __ATOMIC_RELEASE);
+            cgpu_work_ring(cgpu_state->ledger, place);
+        }
+    }
+    look_after_late(gpu, now);
+    return now + WATCH_NS;
+}
+
+uint64_t
+cgpu_monitor_serve(uint32_t place, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    uint64_t next = cgpu_monitor_arbitrated(place, now);
+    uint32_t word = cgpu_flow_gate(gpu);
+    switch (cgpu_gate_state(word)) {
+    case CGPU_GATE_CLOSED:
+        return sooner(next, drain(place, word, now));
+    case CGPU_GATE_PRESSED:
+        return sooner(next, watch(place, now));
+    default:
+        cgpu_marker_harvest(gpu, now);
+        return next;
+    }
+}
+
+bool
+cgpu_monitor_finish(uint32_t place, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    bool marked = mark_all((int32_t)place, now);
+    cgpu_marker_harvest(gpu, now);
+    if (!marked || gpu->flights != 0) {
+        return false;
+    }
+    __atomic_store_n(&gpu->work->active, 0, __ATOMIC_RELEASE);
+    cgpu_work_ring(cgpu_state->ledger, place);
+    return true;
+}
+
+/* ---- the thread ---- */
+
+/* What to wait for: gates in force, and the words that were served. */
+struct watched {
+    const uint32_t *gate[CGPU_MAX_GPUS];
+    uint32_t word[CGPU_MAX_GPUS];
+    uint32_t count;
+};
+
+static uint64_t
+serve_all(struct watched *watched, uint64_t now)
+{
+    uint64_t next = now + LONGEST_NS;
+    watched->count = 0;
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+        if (gpu->work == NULL) {
+            continue;
+        }
+        uint32_t before = cgpu_flow_gate(gpu);
+        next = sooner(next, cgpu_monitor_serve(place, now));
+        watched->gate[watched->count] = gpu->gate;
+        watched->word[watched->count++] = gpu->gate == &gpu->own ? gpu->own : before;
+    }
+    cgpu_lane_sweep(now);
+    return next;
+}
+
+/* struct futex_waitv, which old headers lack. */
+struct waiter {
+    uint64_t value, address;
+    uint32_t flags, reserved;
+};
+
+enum { WAITV_CALL = 449, WAITV_32_BITS = 2, CALL_MISSING = ENOSYS };
+
+static void
+wait_for_many(const struct watched *watched, uint64_t until)
+{
+    struct waiter waiters[CGPU_MAX_GPUS];
+    struct timespec end = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
+    for (uint32_t i = 0; i < watched->count; i++) {
+        waiters[i] = (struct waiter){watched->word[i], (uint64_t)(uintptr_t)watched->gate[i],
+                                     WAITV_32_BITS, 0};
+    }
+    if (syscall(WAITV_CALL, waiters, watched->count, 0, &end, CLOCK_MONOTONIC) < 0 &&
+        (errno == CALL_MISSING || errno == EPERM)) {
+        uint64_t now = cgpu_flow_now();
+        uint64_t ns = sooner(until > now ? until - now : 0, UINT64_C(1000000));
+        nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    }
+}
+
+static void
+wait_until(const struct watched *watched, uint64_t until)
+{
+    uint64_t now = cgpu_flow_now();
+    if (until <= now) {
+        return;
+    }
+    if (watched->count != 1) {
+        wait_for_many(watched, until);
+        return;
+    }
+    uint64_t ns = until - now;
+    struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    cgpu_futex_wait((uint32_t *)(uintptr_t)watched->gate[0], FUTEX_WAIT, watched->word[0], &left);
+}
+
+static void *
+run(void *unused)
+{
+    struct watched watched;
+    cgpu_thread.depth = 1; /* whatever the driver calls for us is no launch of the program */
+    prctl(PR_SET_NAME, "cgpu-monitor");
+    prctl(PR_SET_TIMERSLACK, 1);
+    for (;;) {
+        /* seq_cst, both: either the exit sees the thread busy or the thread sees the exit */
+        __atomic_store_n(&cgpu_flow->busy, 1, __ATOMIC_SEQ_CST);
+        bool closing = __atomic_load_n(&cgpu_flow->closing, __ATOMIC_SEQ_CST) != 0;
+        uint64_t next = 0;
+        if (!closing) {
+            cgpu_flow_lock();
+            next = serve_all(&watched, cgpu_flow_now());
+            cgpu_flow_unlock();
+        }
+        __atomic_store_n(&cgpu_flow->busy, 0, __ATOMIC_RELEASE);
+        if (closing) {
+            return unused;
+        }
+        wait_until(&watched, next);
+    }
+}
+
+/* Registered after the driver's own, so it is called before them. */
+static void
+stop(void)
+{
+    if (cgpu_flow == NULL) {
+        return;
+    }
+    uint64_t begun = cgpu_flow_now();
+    __atomic_store_n(&cgpu_flow->closing, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&cgpu_flow->busy, __ATOMIC_SEQ_CST) != 0 &&
+           cgpu_flow_now() - begun < GIVE_UP_NS) {
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+}
+
+static bool
+create(void)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    sigset_t all;
+    sigset_t before;
+    if (pthread_attr_init(&attributes) != 0) {
+        return false;
+    }
+    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool created = pthread_create(&thread, &attributes, run, NULL) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attributes);
+    return created;
+}
+
+bool
+cgpu_monitor_start(void)
+{
+    static bool stops; /* as inherited by children */
+    if (cgpu_flow->closing) {
+        return false;
+    }
+    if (cgpu_flow->monitor == CGPU_MONITOR_NONE) {
+        stops = stops || atexit(stop) == 0;
+        cgpu_flow->barrier =
+            syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+        cgpu_flow->monitor = stops && create() ? CGPU_MONITOR_RUNS : CGPU_MONITOR_FAILED;
+        if (cgpu_flow->monitor == CGPU_MONITOR_FAILED) {
+            cgpu_log_text(CGPU_LOG_COMPUTE,
+                          "launches are waited for one by one: ", "no helper thread can be made");
+        }
+    }
+    return cgpu_flow->monitor == CGPU_MONITOR_RUNS;
+}
+
+/* It waits for the gates that it knows: make it look for more. */
+void
+cgpu_monitor_wake(void)
+{
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        if (cgpu_flow->gpus[place].work != NULL) {
+            wake(cgpu_flow->gpus[place].gate);
+        }
+    }
+}

@@ -1,0 +1,182 @@
+/* Contexts and streams that work was put into, by their handles. All under the lock. */
+#include "flow.h"
+
+static uint16_t *
+bucket(CUstream handle)
+{
+    uint64_t mixed = (uint64_t)(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15);
+    return &cgpu_flow->buckets[mixed >> 56];
+}
+
+struct cgpu_flow_context *
+cgpu_stream_context(CUcontext context)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+        if (cgpu_flow->contexts[i].handle == context) {
+            return context != NULL ? &cgpu_flow->contexts[i] : NULL;
+        }
+    }
+    return NULL;
+}
+
+struct cgpu_flow_context *
+cgpu_stream_add_context(CUcontext context, int32_t gpu)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+        struct cgpu_flow_context *entry = &cgpu_flow->contexts[i];
+        if (entry->handle == NULL) {
+            *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+/* Default streams have the same handle in every context, and one of them in every thread. */
+static bool
+is_meant(const struct cgpu_stream *stream, CUstream handle, CUcontext context, uint32_t lane)
+{
+    if (stream->handle != handle) {
+        return false;
+    }
+    if (handle != CU_STREAM_LEGACY_DEFAULT && handle != CU_STREAM_PER_THREAD_DEFAULT) {
+        return true;
+    }
+    return cgpu_stream_owner(stream)->handle == context && stream->lane == lane;
+}
+
+static uint32_t
+number_of(CUstream handle, const struct cgpu_lane *lane)
+{
+    if (handle != CU_STREAM_PER_THREAD_DEFAULT) {
+        return 0;
+    }
+    return lane->tid != 0 ? (uint32_t)(lane - cgpu_flow->lanes) + 1 : UINT32_MAX;
+}
+
+struct cgpu_stream *
+cgpu_stream_find(CUstream handle, CUcontext context, const struct cgpu_lane *lane)
+{
+    uint32_t number = number_of(handle, lane);
+    for (uint32_t i = *bucket(handle); i != 0; i = cgpu_flow->streams[i - 1].next) {
+        if (is_meant(&cgpu_flow->streams[i - 1], handle, context, number)) {
+            return &cgpu_flow->streams[i - 1];
+        }
+    }
+    return NULL;
+}
+
+/*
+ * `marks` and `issued` go on counting: lanes may still look at the entry, markers be on their way.
+ * Events go with their context, if not before.
+ */
+static void
+reset(struct cgpu_stream *stream)
+{
+    for (int i = 0; i < CGPU_STREAM_EVENTS; i++) {
+        if (stream->events[i] != NULL && cgpu_stream_owner(stream)->handle != NULL) {
+            cgpu_real.cuEventDestroy_v2(stream->events[i]);
+        }
+    }
+    uint32_t marks = stream->marks + 1;
+    uint32_t issued = stream->issued;
+    *stream = (struct cgpu_stream){.issued = issued};
+    __atomic_store_n(&stream->marks, marks, __ATOMIC_RELAXED);
+}
+
+static void
+unlink_handle(struct cgpu_stream *stream)
+{
+    if (stream->handle == NULL) {
+        return;
+    }
+    uint16_t *link = bucket(stream->handle);
+    while (*link != stream->place + 1) {
+        link = &cgpu_flow->streams[*link - 1].next;
+    }
+    *link = stream->next;
+    stream->handle = NULL;
+    stream->lane = 0;
+}
+
+void
+cgpu_stream_detach(struct cgpu_stream *stream)
+{
+    unlink_handle(stream);
+    cgpu_stream_release(stream);
+}
+
+/* With all its streams: nothing of it is in flight any more. */
+void
+cgpu_stream_drop_context(struct cgpu_flow_context *context)
+{
+    uint32_t place = (uint32_t)(context - cgpu_flow->contexts);
+    context->handle = NULL;
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (stream->used && stream->context == place) {
+            unlink_handle(stream);
+            reset(stream);
+        }
+    }
+}
+
+static struct cgpu_stream *
+free_entry(void)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
+        if (!cgpu_flow->streams[i].used) {
+            cgpu_flow->stream_bound = i < cgpu_flow->stream_bound ? cgpu_flow->stream_bound : i + 1;
+            cgpu_flow->streams[i].place = (uint16_t)i;
+            return &cgpu_flow->streams[i];
+        }
+    }
+    return NULL;
+}
+
+/* The table is full: forget a stream of which nothing is known to be under way. */
+static void
+evict(void)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
+        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (stream->handle != CU_STREAM_LEGACY_DEFAULT && stream->lane == 0 &&
+            stream->in_flight == 0 && !cgpu_marker_wanted(stream)) {
+            cgpu_stream_owner(stream)->crowded = 1;
+            cgpu_stream_detach(stream);
+            return;
+        }
+    }
+}
+
+struct cgpu_stream *
+cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, const struct cgpu_lane *lane)
+{
+    struct cgpu_stream *stream = free_entry();
+    if (stream == NULL) {
+        evict();
+        stream = free_entry();
+    }
+    if (stream == NULL) {
+        context->crowded = 1;
+        return NULL;
+    }
+    uint16_t place = stream->place;
+    reset(stream);
+    stream->used = 1;
+    stream->handle = handle;
+    stream->context = (uint32_t)(context - cgpu_flow->contexts);
+    stream->lane = number_of(handle, lane);
+    stream->place = place;
+    stream->next = *bucket(handle);
+    *bucket(handle) = (uint16_t)(place + 1);
+    return stream;
+}
+
+void
+cgpu_stream_release(struct cgpu_stream *stream)
+{
+    if (stream->handle == NULL && stream->in_flight == 0 && !cgpu_marker_wanted(stream)) {
+        reset(stream);
+    }
+}

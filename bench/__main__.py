@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import os
@@ -9,6 +10,7 @@ import platform
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results"
@@ -30,30 +32,58 @@ def _machine() -> dict[str, str]:
     return {"processor": f"{model}, {cores} cores", "kernel": platform.release(), "commit": commit}
 
 
-def main() -> int:
-    """Run every benchmark; 1 if a bar is missed."""
+def _cost() -> tuple[dict[str, Any], str, bool]:
+    """What cgpu adds to calls and to starting: figures, their table, whether all bars are met."""
     from bench import calls, report, start  # noqa: PLC0415 (the tests' modules are found by then)
 
-    machine = _machine()
     called, contained, ran = calls.measure(), start.containers(), start.programs()
     started = contained | ran
     rows = report.call_rows(called) + report.start_rows(started)
-    today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     figures = {
-        "date": today,
-        "machine": machine,
         "calls_ns": called,
         "start_ms": {name: timing._asdict() for name, timing in started.items()},
         "bars": [{**row._asdict(), "met": row.met} for row in rows],
     }
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{today}-cpu.json").write_text(json.dumps(figures, indent=2) + "\n")
+    return figures, report.table(rows), all(row.met for row in rows)
+
+
+def _shares() -> tuple[dict[str, Any], str, bool]:
+    """Shares of GPU time likewise, and their pictures."""
+    from bench import shares  # noqa: PLC0415
+
+    figures = shares.measure()
+    lines = shares.lines(figures)
+    figures["bars"] = [{**line._asdict(), "met": line.met} for line in lines]
+    for name in shares.draw(figures):
+        print(f"drew docs/{name}")
+    return figures, shares.table(lines), all(line.met for line in lines)
+
+
+# Part -> ending of its file of results, section of docs/benchmarks.md, how it is measured.
+PARTS = {"cost": ("cpu", "figures", _cost), "shares": ("shares", "shares", _shares)}
+
+
+def main() -> int:
+    """Run every benchmark, or those of one part; 1 if a bar is missed."""
+    from bench import report  # noqa: PLC0415
+
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--part", choices=PARTS, action="append", help="this part only")
+    machine, met = _machine(), True
+    today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     heading = (
         f"{today}, {machine['processor']}, Linux {machine['kernel']}, commit {machine['commit']}."
     )
-    report.write_page(rows, heading)
-    print(report.table(rows))
-    return 0 if all(row.met for row in rows) else 1
+    RESULTS.mkdir(exist_ok=True)
+    for part in parser.parse_args().part or PARTS:
+        ending, section, measure = PARTS[part]
+        figures, shown, good = measure()
+        content = {"date": today, "machine": machine, **figures}
+        (RESULTS / f"{today}-{ending}.json").write_text(json.dumps(content, indent=2) + "\n")
+        report.write_page(section, heading, shown)
+        print(shown)
+        met = met and good
+    return 0 if met else 1
 
 
 if __name__ == "__main__":

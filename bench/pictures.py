@@ -86,34 +86,28 @@ def over_time(figures: dict[str, Any], note: str, path: Path) -> Path:
 
 
 def latency(cases: Sequence[dict[str, Any]], note: str, path: Path) -> Path:
-    """How long short kernels take with and without priority, by the other's kernel length.
+    """What is added to requests with and without priority, by the others' kernel length.
 
-    ``cases``: ``length_us`` of the other, and ``ordinary`` and ``high``, samples in milliseconds.
+    ``cases``: ``length_us`` of the others, ``bar_ms``, and ``ordinary`` and ``high``, each with the
+    percentiles ``p50`` and ``p99`` in milliseconds.
     """
     figure, (axis,) = _figure(1, 9.0, 3.4)
-    for side, (key, colour, name) in enumerate(
-        (("ordinary", ORANGE, "without priority"), ("high", BLUE, "high priority"))
-    ):
-        places = [i + 0.36 * (side - 0.5) for i in range(len(cases))]
-        style = {"color": colour, "linewidth": 1.3}
-        boxes = axis.boxplot(
-            [case[key] for case in cases],
-            positions=places,
-            widths=0.3,
-            whis=(1, 99),
-            showfliers=False,
-            boxprops=style,
-            whiskerprops=style,
-            capprops=style,
-            medianprops={"color": colour, "linewidth": 2.4},
-        )
-        boxes["boxes"][0].set_label(name)
-    names = [length_text(case["length_us"]) for case in cases]
-    axis.set_xticks(range(len(cases)), names)
+    kinds = ("ordinary", ORANGE, "without priority"), ("high", BLUE, "high priority")
+    for side, (key, colour, name) in enumerate(kinds):
+        places = [i + 0.2 * (side - 0.5) for i in range(len(cases))]
+        median, late = ([case[key][part] for case in cases] for part in ("p50", "p99"))
+        axis.vlines(places, median, late, colour, linewidth=2)
+        axis.plot(places, median, "o", color=colour, label=f"{name}: median")
+        axis.plot(places, late, "_", color=colour, ms=14, mew=2.4, label="99th percentile")
+    for i, case in enumerate(cases):
+        label = "one kernel of the others + 1 ms" if i == 0 else None
+        axis.hlines(case["bar_ms"], i - 0.35, i + 0.35, GREY, "dotted", label=label)
+    axis.set_xticks(range(len(cases)), [length_text(case["length_us"]) for case in cases])
     axis.set_yscale("log")
-    axis.set_xlabel("kernels of the other program, which always has work")
-    axis.set_ylabel("time to the end, ms")
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.set_xlabel("kernels of the other programs, which always have work")
+    axis.set_ylabel("added to a request, ms")
     axis.grid(visible=True, axis="y", color="#e0e0e0")
-    axis.legend(loc="upper left", frameon=False)
+    axis.legend(loc="upper left", frameon=False, ncols=3)
     axis.set_title(note)
     return _save(figure, path)

@@ -8,7 +8,6 @@ from typing import NamedTuple
 from bench.timing import Timing
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 
 class Row(NamedTuple):
@@ -91,9 +90,10 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def write_page(rows: list[Row], heading: str) -> None:
-    """Replace the figures of docs/benchmarks.md, between its two markers."""
+def write_page(section: str, heading: str, shown: str) -> None:
+    """Replace what docs/benchmarks.md shows between the two markers of ``section``."""
     page = PAGE.read_text()
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    PAGE.write_text(f"{before}{BEGIN}\n{heading}\n\n{table(rows)}\n{END}{after}")
+    begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    PAGE.write_text(f"{before}{begin}\n{heading}\n\n{shown}\n{end}{after}")

@@ -1,0 +1,109 @@
+"""Shares of real programs under ``cgpu-run`` on the simulated GPU, and what arbitration costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.gpu.cage import PYTHONPATH, Ask
+from bench.gpu.spinners import Group, spinning
+from bench.gpu.world import World
+
+LENGTHS_US, STEP_S, SECONDS, CHANGE_S = (500, 2_000), 0.25, 16.0, 8.0
+WEIGHTS, NEW_WEIGHT = (1, 2), 4
+_TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def _cgpu(world: World, *words: str) -> str:
+    """What a command of ``cgpu`` says."""
+    places = ["--state-dir", str(world.folder / "state"), "--driver-dir", str(world.driver_dir)]
+    command = [sys.executable, "-m", "cgpu_cli.main", words[0], *places, *words[1:]]
+    environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"cgpu {' '.join(words)}: {done.stderr.strip()[-300:]}")
+    return done.stdout
+
+
+def _status(world: World) -> dict[str, Any]:
+    status: dict[str, Any] = json.loads(_cgpu(world, "get", "--json"))
+    return status
+
+
+class Server:
+    """What the server's processor time is: of its thread for the GPU, and of all of it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._before = self._read()
+
+    def _read(self) -> tuple[float, float, float]:
+        status = _status(self._world)
+        fields = Path(f"/proc/{status['pid']}/stat").read_text().rpartition(")")[2].split()
+        whole = (int(fields[11]) + int(fields[12])) * _TICK_S
+        return time.monotonic(), status["gpus"][0]["figures"]["cpu_ns"] / 1e9, whole
+
+    def percent(self) -> dict[str, float]:
+        """Of one core, since the beginning."""
+        passed, thread, whole = (
+            now - then for now, then in zip(self._read(), self._before, strict=True)
+        )
+        return {
+            "thread_percent": round(100 * thread / passed, 2),
+            "server_percent": round(100 * whole / passed, 2),
+        }
+
+
+def _change_weight(world: World) -> None:
+    lighter = next(c for c in _status(world)["containers"] if c["weight"] == WEIGHTS[0])
+    _cgpu(world, "set", lighter["id"], f"weight={NEW_WEIGHT}")
+
+
+def _run(world: World, group: Group) -> dict[str, Any]:
+    for length in LENGTHS_US:
+        group.prepare(length)
+    server = Server(world)
+    timer = threading.Timer(CHANGE_S, _change_weight, [world])
+    timer.start()
+    try:
+        shares = group.run(LENGTHS_US, SECONDS, round(SECONDS / STEP_S))
+    finally:
+        timer.join()
+    before, after = sum(WEIGHTS), NEW_WEIGHT + WEIGHTS[1]
+    programs = zip(WEIGHTS, (NEW_WEIGHT, WEIGHTS[1]), LENGTHS_US, shares, strict=True)
+    return {
+        "step_s": STEP_S,
+        "change_s": CHANGE_S,
+        "change": f"weight {WEIGHTS[0]} becomes {NEW_WEIGHT}",
+        "arbiter": server.percent(),
+        "programs": [
+            {
+                "name": f"weight {old}" + (f", then {new}" if new != old else ""),
+                "length_us": length,
+                "targets": [old / before, new / after],
+                "shares": [round(share, 4) for share in series],
+            }
+            for old, new, length, series in programs
+        ],
+    }
+
+
+def measure() -> dict[str, Any]:
+    """A pair of weights 1 and 2, of which the first changes half way."""
+    from cgpu_sim import make_driver_dir  # noqa: PLC0415 - a module of the tests
+
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        driver = make_driver_dir(Path(folder) / "driver")
+        world = World(str(driver), 0, sys.executable, simulated=True)
+        try:
+            with spinning(world, [Ask(weight) for weight in WEIGHTS]) as group:
+                return _run(world, group)
+        finally:
+            world.close()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cgpu_run_world import World
 from compute import TAG, Shares, measure, spin_program, wait_for
-from gatewatch import Watched
+from compute_player import Player
 from servers import end_servers
 
 from cgpu_sim import gpu_times
@@ -18,40 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTLE_SECONDS, SECONDS = 2.0, 10.0
-_FRESH_NS = 100_000_000  # it gives one every 50 ms
-
-
-class Report(NamedTuple):
-    """What ``programs/spin.c`` answers: launches so far, and the longest time without one."""
-
-    launches: int
-    gap_ms: float
-
-
-class Player:
-    """One program under ``cgpu-run``, and its session's folder."""
-
-    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
-        self.process, self.folder = process, folder
-        self.watched = Watched(folder)
-
-    def report(self) -> Report:
-        """Ask a spinning program for its figures since the last time."""
-        stdin, stdout = self.process.stdin, self.process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write("\n")
-        stdin.flush()
-        launches, gap_us = stdout.readline().split()
-        return Report(int(launches), int(gap_us) / 1000)
-
-    def is_arbitrated(self) -> bool:
-        """Whether an arbiter has given a sign of life lately."""
-        return time.monotonic_ns() - int(self.watched.limits.gpus[0].heartbeat_ns) < _FRESH_NS
-
-    def holds(self) -> bool:
-        """Whether its gate stands open."""
-        return bool(self.watched.limits.gpus[0].gate & 3)
 
 
 class Players:

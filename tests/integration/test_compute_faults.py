@@ -13,22 +13,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 from compute import wait_for
+from compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from compute_world import Players
 from servers import serving
 
 from cgpu_hook import server
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from compute_world import Player
+    from collections.abc import Iterator
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
 
-TIMES = 100
-LONGER_MS = 250
 HOW = "us=100 stream=nonblocking"
-AFTER = 0.08  # seconds in which a fault may show once the other has launched again
 
 
 @pytest.fixture
@@ -39,44 +35,6 @@ def players() -> Iterator[Players]:
     wait_for(made.world.driver, made.by_tag)
     yield made
     made.stop()
-
-
-def usual_gap_ms(player: Player) -> float:
-    """The longest time without a launch in some seconds without faults."""
-    player.report()
-    time.sleep(3)
-    return player.report().gap_ms
-
-
-def gap_after(players: list[Player], fault: Callable[[], object]) -> float:
-    """The longest time without a launch of any of the PLAYERS that goes back to the fault."""
-    for player in players:
-        player.report()
-    fault()
-    worst = 0.0
-    for player in players:
-        report = first = player.report()
-        while report.launches == first.launches:
-            worst = max(worst, report.gap_ms)
-            time.sleep(0.005)
-            report = player.report()
-        worst = max(worst, report.gap_ms)
-    time.sleep(AFTER)
-    return max(worst, *(player.report().gap_ms for player in players))
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not in {seconds} s: {what}"
-        time.sleep(0.0001)
-
-
-def judge(name: str, usual: float, gaps: list[float]) -> None:
-    """Print what was measured, and hold it against the promise."""
-    worst, middle = max(gaps), sorted(gaps)[len(gaps) // 2]
-    print(f"{name}: usual {usual:.1f} ms, median {middle:.1f}, worst {worst:.1f}")  # noqa: T201
-    assert worst - usual <= LONGER_MS, sorted(gaps)[-10:]
 
 
 def shares_return(players: Players) -> bool:

@@ -60,15 +60,15 @@ def test_three_with_30_percent_each(players: Players) -> None:
     assert is_near(shares.points, {"short": 30, "middle": 30, "long": 30})
 
 
-def test_programs_that_nobody_here_wrote_share_one_to_two(players: Players) -> None:
+def test_programs_that_nobody_here_wrote_share_two_to_one(players: Players) -> None:
     """SCH-6, SCH-8: Numba on the legacy stream, cuda.bindings on a stream of its own."""
     python = guest_python()
     bindings = (python, "-W", "ignore", PROGRAMS / "bindings_loop.py")
-    players.start("bindings", "--weight 2", *bindings)
+    players.start("bindings", "--weight 1", *bindings)
     numba = (python, "-W", "ignore", PROGRAMS / "numba_loop.py")
-    players.start("numba", "--weight 1", *numba, CGPU_SIM_KERNEL_US="500")
+    players.start("numba", "--weight 2", *numba, CGPU_SIM_KERNEL_US="500")
     shares = players.measure()
-    assert is_near(shares.parts(), {"numba": 100 / 3, "bindings": 200 / 3})
+    assert is_near(shares.parts(), {"numba": 200 / 3, "bindings": 100 / 3})
 
 
 def test_processes_threads_and_graphs_of_one_share_count_together(players: Players) -> None:

@@ -69,7 +69,9 @@ cgpu_machine_await_room(struct cgpu_machine *machine, uint32_t index)
     struct state_queue *queue = own_queue(machine, machine->visible[index]);
     /* For a good part of it at once: waking up for each place would cost more than the work. */
     uint64_t item = completed(queue) + STATE_RING / 4;
-    cgpu_machine_wait(machine, index, item < queue->submitted ? item : queue->submitted);
+    /* acquire: its item is there */
+    uint64_t newest = __atomic_load_n(&queue->submitted, __ATOMIC_ACQUIRE);
+    cgpu_machine_wait(machine, index, item < newest ? item : newest);
 }
 
 uint64_t

@@ -100,6 +100,7 @@ struct work_item {
 struct flight {
     struct cgpu_pace_batch batch;
     uint64_t seq;
+    uint64_t marked_ns;
 };
 
 enum thread_state {
@@ -134,8 +135,11 @@ struct process {
     struct cgpu_pace_batch batch;
     struct flight flights[CGPU_PACE_BATCHES];
     uint32_t flight_head, flight_count;
+    uint64_t harvested_ns; /* markers were last looked at */
     uint64_t monitored; /* items submitted when the monitor last looked */
-    uint64_t busy_at;   /* when it last saw work */
+    uint64_t busy_at;   /* when it last saw launches */
+    uint32_t settled;   /* closed gate word since which all work is marked */
+    uint64_t drained_ns;
 
     /* as in the ledger */
     uint32_t active;
@@ -196,7 +200,7 @@ void gpu_forget(struct world *world, struct process *process);
 void thread_run(struct world *world, struct process *process);
 void thread_finished(struct world *world, struct process *process); /* the GPU did all it had */
 void thread_mark(struct world *world, struct process *process);
-void thread_harvest(struct world *world, struct process *process, bool known);
+void thread_harvest(struct world *world, struct process *process);
 void thread_publish(struct process *process);
 
 /* monitor.c */

@@ -1,35 +1,42 @@
 /* The process's helper thread: see shim/cuda/monitor.c. */
 #include "model.h"
 
-#define LOOK_SOONEST_NS (20 * US)
-#define LOOK_LATEST_NS  (1 * MS)
+#define POLL_NS    (20 * US)
+#define SLOWEST_NS (500 * US)
+#define WATCH_NS   (CGPU_PACE_IDLE_NS / 2)
 
+enum { LATER_BY = 16 };
+
+/* How long to leave the markers alone. */
 static uint64_t
-clip(uint64_t value, uint64_t least, uint64_t most)
+pause_for(const struct world *world, const struct process *process)
 {
-    return value < least ? least : value > most ? most : value;
+    uint64_t pause = (world->now - process->drained_ns) / LATER_BY;
+
+    if (process->pace.uncertain == 0 && process->pace.end_ns > world->now + POLL_NS) {
+        pause = process->pace.end_ns - world->now - POLL_NS;
+    }
+    return pause < POLL_NS ? POLL_NS : pause < SLOWEST_NS ? pause : SLOWEST_NS;
 }
 
 /* The gate is closed: wait for the end of all that was launched. */
 static void
 drain(struct world *world, struct process *process)
 {
-    uint64_t end = process->pace.end_ns, now = world->now;
-
-    thread_mark(world, process);
-    thread_harvest(world, process, true);
+    if (process->settled != world_gate(world, process)) {
+        process->settled = world_gate(world, process);
+        process->drained_ns = world->now;
+        thread_mark(world, process);
+    }
+    thread_harvest(world, process);
     if (process->active != 0 && process->flight_count == 0 && process->batch.launches == 0) {
         process->active = 0;
         process->idle = false;
         server_ring(world);
     }
-    if (process->active == 0) {
-        process->at_monitor = NEVER;
-        return;
-    }
-    end = process->pace.end_ns;
-    process->at_monitor = world_timer(
-        world, now + clip(end > now ? end - now : (now - end) / 4, LOOK_SOONEST_NS, LOOK_LATEST_NS));
+    process->at_monitor =
+        process->active == 0 ? NEVER
+                             : world_timer(world, world->now + pause_for(world, process));
 }
 
 /* Others wait: tell them soon when there is nothing to do. */
@@ -37,21 +44,23 @@ static void
 watch(struct world *world, struct process *process)
 {
     bool still = process->submitted == process->monitored;
+    uint64_t busy_before = process->busy_ns;
 
-    if (still) {
+    if (still && world->now - process->busy_at >= CGPU_PACE_IDLE_NS) {
         thread_mark(world, process);
     }
-    thread_harvest(world, process, false);
-    if (!still || process->flight_count > 0 || process->batch.launches > 0) {
+    thread_harvest(world, process);
+    if (!still || process->busy_ns != busy_before) {
         process->busy_at = world->now;
         process->idle = false;
-    } else if (!process->idle && process->active != 0 &&
+    } else if (process->flight_count == 0 && process->batch.launches == 0 &&
+               !process->idle && process->active != 0 &&
                world->now - process->busy_at >= CGPU_PACE_IDLE_NS) {
         process->idle = true;
         server_ring(world);
     }
     process->monitored = process->submitted;
-    process->at_monitor = world_timer(world, world->now + CGPU_PACE_IDLE_NS);
+    process->at_monitor = world_timer(world, world->now + WATCH_NS);
 }
 
 void

@@ -1,6 +1,8 @@
 /* A program's thread: launches as the proxy lets it, see shim/cuda/enter.c. */
 #include "model.h"
 
+#define KNOWN_NS (60 * US)
+
 void
 thread_publish(struct process *process)
 {
@@ -19,21 +21,26 @@ thread_mark(struct world *world, struct process *process)
         return;
     }
     cgpu_pace_mark(&process->pace, &process->batch, world->now);
-    process->flights[tail] = (struct flight){.batch = process->batch, .seq = process->submitted};
+    process->flights[tail] = (struct flight){
+        .batch = process->batch, .seq = process->submitted, .marked_ns = world->now};
     process->flight_count += 1;
     process->batch = (struct cgpu_pace_batch){.certain = 1};
     thread_publish(process);
 }
 
-/* See which markers were passed. */
+/* See which markers were passed: just now, if somebody looked just before. */
 void
-thread_harvest(struct world *world, struct process *process, bool known)
+thread_harvest(struct world *world, struct process *process)
 {
+    uint64_t pause = world->now - process->harvested_ns;
+
+    process->harvested_ns = world->now;
     while (process->flight_count > 0 &&
            process->flights[process->flight_head].seq <= process->finished) {
         const struct flight *flight = &process->flights[process->flight_head];
 
-        cgpu_pace_pass(&process->pace, &flight->batch, world->now, known);
+        cgpu_pace_pass(&process->pace, &flight->batch, world->now,
+                       pause < KNOWN_NS + (world->now - flight->marked_ns) / 32);
         process->flight_head = (process->flight_head + 1) % CGPU_PACE_BATCHES;
         process->flight_count -= 1;
     }
@@ -157,7 +164,7 @@ has_room(struct world *world, struct process *process)
     if (!batch_is_full(process) && process->state != THREAD_WAITS_ROOM) {
         return true;
     }
-    thread_harvest(world, process, process->state == THREAD_WAITS_ROOM);
+    thread_harvest(world, process);
     thread_mark(world, process);
     again = cgpu_pace_room(&process->pace, world->now);
     if (again == 0) {
@@ -197,7 +204,7 @@ synchronised(struct world *world, struct process *process)
     process->since_sync = 0;
     process->ready_ns = 0;
     thread_mark(world, process);
-    thread_harvest(world, process, false);
+    thread_harvest(world, process);
     cgpu_pace_drain(&process->pace, world->now);
     thread_publish(process);
     rest(world, process, think > 0 ? world_random(world, think / 2, think * 3 / 2) : US);

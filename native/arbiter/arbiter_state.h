@@ -21,8 +21,11 @@
 /* Debts are remembered up to so much GPU time: an endless kernel is not repaid for ever. */
 #define CGPU_DEBT_NS (2000 * CGPU_MS)
 
+/* What a container is owed outlasts a short pause, up to this. */
+#define CGPU_OWED_NS (200 * CGPU_MS)
+
 /* The next gate opens when so little of the old holder's work is left: a thread's wake-up. */
-#define CGPU_EARLY_NS UINT64_C(80000)
+#define CGPU_EARLY_NS UINT64_C(120000)
 /* A process that saw its gate close has said by then how much it still has in flight. */
 #define CGPU_ANSWER_NS UINT64_C(120000)
 /* How late an end is seen: charges go back to the end that was told, by so much at most. */
@@ -77,6 +80,7 @@ struct cgpu_tenant {
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
     uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight: the least is next */
+    uint64_t owed_ns;    /* how far it lagged behind the others when it last stopped wanting */
     uint64_t turn_ns;    /* of this turn */
     uint64_t opened_ns;
     uint64_t closed_ns;

@@ -116,16 +116,30 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t from, uint64_t now, uint64_
     share_bill(arbiter, arbiter->holder, ns, now);
 }
 
-/* Debt is kept, but not for ever, and credit is not. */
+/*
+ * Debt is kept, but not for ever. What a container was owed when it stopped wanting it finds again
+ * if it comes back soon, for programs pause between kernels; idleness itself brings nothing.
+ */
 static void
 come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
 {
-    bool forgiven = idle_ns >= CGPU_ALONE_NS;
+    uint64_t owed = idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0;
 
-    tenant->virtual_ns = forgiven ? floor : cgpu_larger(tenant->virtual_ns, floor);
+    if (idle_ns >= CGPU_ALONE_NS) {
+        tenant->virtual_ns = floor;
+    }
+    tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed));
     if (idle_ns >= CGPU_RECENT_NS) {
         cgpu_bucket_forget(&tenant->bucket, tenant->claim.ceiling_ppm);
     }
+}
+
+static void
+stop_wanting(struct cgpu_tenant *tenant, uint64_t floor)
+{
+    uint64_t most = CGPU_OWED_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
+
+    tenant->owed_ns = cgpu_lesser(cgpu_since(floor, tenant->virtual_ns), most);
 }
 
 /* Take DEMANDS over and make those that want again start level with those that compete. */
@@ -144,6 +158,8 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         wants = cgpu_tenant_wants(tenant);
         if (wants && !tenant->wanted) {
             come_back(tenant, floor, cgpu_since(now, tenant->active_ns));
+        } else if (!wants && tenant->wanted) {
+            stop_wanting(tenant, floor);
         }
         tenant->wanted = wants;
         tenant->active_ns = wants ? now : tenant->active_ns;

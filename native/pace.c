@@ -69,7 +69,15 @@ learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
     __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
 }
 
-/* Down quickly: a span may be too long for many reasons, and too short only by late looks. */
+/* A span may be too long for many reasons: down quickly where the difference is large. */
+static uint64_t
+lower(uint64_t ns, uint64_t sample)
+{
+    uint64_t step = sample < ns - ns / 4 ? FALL : RISE;
+
+    return ns - (ns - sample + step - 1) / step;
+}
+
 static void
 teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
@@ -82,8 +90,8 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
         if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
             learn(entry_of(pace, lesson->key), lesson->key, sample);
         }
-    } else if (sample < ns) {
-        learn(entry_of(pace, lesson->key), lesson->key, ns - (ns - sample + FALL - 1) / FALL);
+    } else if (sample < ns && !lesson->cut) {
+        learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
     } else if (sample > ns && may_rise) {
         learn(entry_of(pace, lesson->key), lesson->key, ns + (sample - ns + RISE - 1) / RISE);
     }
@@ -94,7 +102,8 @@ teach_scale(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
     uint32_t ratio;
 
-    if (!lesson->known || !lesson->exact || !lesson->certain || lesson->work_ns == 0) {
+    if (!lesson->known || lesson->cut || !lesson->exact || !lesson->certain ||
+        lesson->work_ns == 0) {
         return;
     }
     ratio = (uint32_t)clip(lesson->span_ns * SCALE_ONE / lesson->work_ns, SCALE_LEAST, SCALE_MOST);
@@ -195,13 +204,14 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 }
 
 static void
-take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now, bool known)
 {
     pace->in_flight -= pace->in_flight > 0;
     pace->uncertain -= !batch->certain && pace->uncertain > 0;
     pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
     pace->passed_ns = now > pace->passed_ns ? now : pace->passed_ns;
+    pace->sharp = known;
     pace->since_ns = pace->passed_ns;
     pace->end_ns = later(pace->passed_ns, pace->left_ns);
 }
@@ -221,11 +231,12 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .certain = batch->certain != 0,
         .exact = batch->queued != 0 && batch->start_ns <= pace->passed_ns,
         .known = known,
+        .cut = batch->start_ns <= pace->passed_ns && pace->sharp == 0,
     };
 
     /* seen late, it may have ended long ago */
     pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
-    take_off(pace, batch, now);
+    take_off(pace, batch, now, known);
     take_lesson(pace, &lesson);
 }
 

@@ -51,11 +51,14 @@ struct cgpu_pace_lesson {
     bool certain;
     bool exact; /* false: the span is an upper bound */
     bool known;
+    bool cut; /* its begin was seen late: the span is too short */
 };
 
 struct cgpu_pace {
     uint64_t end_ns;    /* when all that is marked is expected to have ended */
     uint64_t passed_ns; /* when a marker was last seen passed */
+    uint32_t sharp;     /* and that is about when it was */
+    uint32_t reserved;
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */

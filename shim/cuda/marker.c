@@ -8,7 +8,8 @@
  */
 #include "flow.h"
 
-#define KNOWN_NS UINT64_C(60000) /* looked so lately: the marker was passed about now */
+#define KNOWN_NS   UINT64_C(60000) /* looked so lately: the marker was passed about now */
+#define KNOWN_PART 32
 enum { REGISTER_DEVICEMAP = 2, EVENT_DISABLE_TIMING = 2 };
 
 enum placing { PLACED, CAPTURES, BROKEN };
@@ -214,7 +215,9 @@ take_out(struct cgpu_flow_gpu *gpu, bool (*is)(const struct cgpu_flight *, const
             continue;
         }
         struct cgpu_stream *stream = &cgpu_flow->streams[flight->stream];
-        cgpu_pace_pass(&gpu->pace, &flight->batch, now, known);
+        /* long work is looked for more rarely, and need not be seen so promptly */
+        bool soon = now - gpu->harvested_ns < (now - flight->marked_ns) / KNOWN_PART;
+        cgpu_pace_pass(&gpu->pace, &flight->batch, now, known || soon);
         stream->in_flight--;
         cgpu_stream_release(stream);
     }

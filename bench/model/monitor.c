@@ -50,7 +50,7 @@ watch(struct world *world, struct process *process)
         thread_mark(world, process);
     }
     thread_harvest(world, process);
-    if (!still || process->busy_ns != busy_before) {
+    if (!still || process->busy_ns != busy_before || process->state == THREAD_WAITS_ROOM) {
         process->busy_at = world->now;
         process->idle = false;
     } else if (process->flight_count == 0 && process->batch.launches == 0 &&

@@ -134,12 +134,22 @@ come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
     }
 }
 
+/* How far TENANT lags behind the least charged of the others that compete. */
 static void
-stop_wanting(struct cgpu_tenant *tenant, uint64_t floor)
+stop_wanting(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
 {
     uint64_t most = CGPU_OWED_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
+    uint64_t least = UINT64_MAX;
 
-    tenant->owed_ns = cgpu_lesser(cgpu_since(floor, tenant->virtual_ns), most);
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *other = &arbiter->tenants[i];
+
+        if (other != tenant && other->present && other->wanted && other->high == tenant->high) {
+            least = cgpu_lesser(least, other->virtual_ns);
+        }
+    }
+    tenant->owed_ns =
+        least == UINT64_MAX ? 0 : cgpu_lesser(cgpu_since(least, tenant->virtual_ns), most);
 }
 
 /* Take DEMANDS over and make those that want again start level with those that compete. */
@@ -159,7 +169,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         if (wants && !tenant->wanted) {
             come_back(tenant, floor, cgpu_since(now, tenant->active_ns));
         } else if (!wants && tenant->wanted) {
-            stop_wanting(tenant, floor);
+            stop_wanting(arbiter, tenant);
         }
         tenant->wanted = wants;
         tenant->active_ns = wants ? now : tenant->active_ns;

@@ -9,6 +9,8 @@ import socket
 import time
 from pathlib import Path
 
+_PROGRAMS = {b"cgpud", b"cgpu_server.main"}  # as the hook starts it, and as a module
+
 
 def serving(folder: Path) -> list[int]:
     """The process ids of the servers whose state directory is ``folder`` or below it."""
@@ -18,7 +20,7 @@ def serving(folder: Path) -> list[int]:
             continue
         with contextlib.suppress(OSError):
             words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"--state-dir" in words and any(b"cgpud" in word for word in words):
+            if b"--state-dir" in words and _PROGRAMS.intersection(words):
                 state = Path(os.fsdecode(words[words.index(b"--state-dir") + 1]))
                 if state.is_relative_to(folder):
                     found.append(int(entry.name))

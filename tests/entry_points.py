@@ -33,8 +33,9 @@ def classification() -> list[EntryPoint]:
 
 
 def hooks(kind: str) -> list[str]:
-    """Names in the rows of one kind of ``hooks.def``: HOOK (of any kind), REJECT or REAL."""
-    text = re.sub(r"/\*.*?\*/", "", HOOKS.read_text(), flags=re.DOTALL)
+    """Names in rows of one kind (HOOK of any kind, REJECT, REAL) of ``hooks.def`` and its parts."""
+    text = "".join(path.read_text() for path in sorted(HOOKS.parent.glob("*.def")))
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     macro = "(?:HOOK|UNGUARDED|LAUNCH)" if kind == "HOOK" else kind
     return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)
 

@@ -2,6 +2,7 @@
 #ifndef CGPU_CUDA_HOOKS_H
 #define CGPU_CUDA_HOOKS_H
 
+#include "copies.h"
 #include "driver.h"
 
 /* `protected`: the look-up table means our own function, whoever else exports the name. */

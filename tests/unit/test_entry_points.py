@@ -17,7 +17,7 @@ CLASSES = {
     "PASS", "REJECT-ESCAPE", "REJECT-MANAGED", "STREAM-STATE", "SUBMIT-SYNC", "THROTTLE",
     "THROTTLE-COPY", "VIRTUALISE",
 }  # fmt: skip
-MUST_ACT = ("ACCOUNT", "VIRTUALISE", "REJECT", "HOOK-LOOKUP")
+MUST_ACT = ("ACCOUNT", "VIRTUALISE", "REJECT", "HOOK-LOOKUP", "THROTTLE")
 
 
 def test_mem_1_every_name_is_in_exactly_one_class() -> None:
@@ -48,8 +48,8 @@ def test_what_hooks_def_does_is_what_the_table_says(kind: str, treatment: str) -
         assert told == set(listed)
 
 
-def test_mem_1_what_takes_memory_is_hooked_or_says_why_not() -> None:
-    """MEM-1, MEM-3, MEM-4: no class that must act is passed silently."""
+def test_mem_1_sch_8_what_takes_memory_or_time_is_hooked_or_says_why_not() -> None:
+    """MEM-1, MEM-3, MEM-4, SCH-8: no class that must act is passed silently."""
     silent = [
         row.name
         for row in entry_points.classification()

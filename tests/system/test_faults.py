@@ -11,6 +11,8 @@ import pytest
 from enclosure import wait_until
 from node import T4, Node, share
 
+import cgpu_native
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
@@ -151,15 +153,21 @@ def test_a_container_does_not_reach_the_state_of_another(
     ],
 )
 def test_root_of_a_container_cannot_change_its_limits(
-    docker: Docker, attack: str, started: Callable[..., str]
+    docker: Docker, node: Node, attack: str, started: Callable[..., str]
 ) -> None:
-    """REL-5, REL-6: with docker's default capabilities."""
+    """REL-5, REL-6: with docker's default capabilities; only the arbiter's own fields move."""
     name = started("small", "sleep", "1000", options=CGPU, env=share(6))
-    sums = ["md5sum", "/dev/cgpu/limits", "/dev/cgpu/real/libcuda.so.1"]
-    before = docker.docker("exec", name, *sums).stdout
+    look = "md5sum /dev/cgpu/real/libcuda.so.1; stat -c '%i %a %s' /dev/cgpu/limits"
+
+    def seen() -> tuple[object, ...]:
+        page = cgpu_native.read_limits(node.state / "containers" / name / "limits")
+        caps = [(gpu.uuid, gpu.index, gpu.cap_bytes, gpu.total_bytes) for gpu in page.gpus]
+        return docker.docker("exec", name, "sh", "-c", look).stdout, page._replace(gpus=()), caps
+
+    before = seen()
     done = docker.docker("exec", name, "sh", "-c", attack, check=False)
     assert done.returncode != 0
-    assert docker.docker("exec", name, *sums).stdout == before
+    assert seen() == before
 
 
 def test_a_ledger_that_its_container_ruins_hurts_nobody_else(

@@ -30,6 +30,12 @@ EXPORT int cuMemAlloc_v2(uint64_t *address, size_t bytes);
 EXPORT int cuMemFree_v2(uint64_t address);
 EXPORT int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes);
 EXPORT int cuMemGetAllocationGranularity(size_t *granularity, const void *prop, int option);
+EXPORT int cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned int flags);
+EXPORT int cuMemHostGetDevicePointer_v2(uint64_t *address, void *pointer, unsigned int flags);
+EXPORT int cuStreamIsCapturing(void *stream, int *status);
+EXPORT int cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value,
+                                   unsigned int flags);
+EXPORT int cuThreadExchangeStreamCaptureMode(int *mode);
 EXPORT int cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz,
                           unsigned int bx, unsigned int by, unsigned int bz, unsigned int shared,
                           void *stream, void **params, void **extra);
@@ -148,5 +154,44 @@ cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz
 {
     (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
     (void)shared, (void)stream, (void)params, (void)extra;
+    return 0;
+}
+
+int
+cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned int flags)
+{
+    (void)bytes, (void)flags;
+    return pointer != NULL ? 0 : 1;
+}
+
+int
+cuMemHostGetDevicePointer_v2(uint64_t *address, void *pointer, unsigned int flags)
+{
+    (void)flags;
+    *address = (uint64_t)(uintptr_t)pointer;
+    return 0;
+}
+
+int
+cuStreamIsCapturing(void *stream, int *status)
+{
+    (void)stream;
+    *status = 0;
+    return 0;
+}
+
+/* Kernels end as they are launched, so a marker is passed as it is placed. */
+int
+cuStreamWriteValue32_v2(void *stream, uint64_t address, uint32_t value, unsigned int flags)
+{
+    (void)stream, (void)flags;
+    __atomic_store_n((uint32_t *)(uintptr_t)address, value, __ATOMIC_RELEASE);
+    return 0;
+}
+
+int
+cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    *mode = 0;
     return 0;
 }

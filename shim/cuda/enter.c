@@ -375,7 +375,7 @@ cgpu_enter_leave(struct cgpu_lane *lane)
     cgpu_thread.depth = 1;
     for (bool ended = false; !ended;) {
         cgpu_flow_lock();
-        ended = cgpu_flow->closing || cgpu_monitor_finish((uint32_t)lane->gpu, cgpu_flow_now());
+        ended = cgpu_flow_is_closing() || cgpu_monitor_finish((uint32_t)lane->gpu, cgpu_flow_now());
         cgpu_flow_unlock();
         if (!ended) {
             sleep_ns(CGPU_PACE_IDLE_NS / 4);

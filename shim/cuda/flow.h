@@ -156,6 +156,12 @@ cgpu_flow_unlock(void)
     cgpu_mutex_unlock(&cgpu_flow->lock);
 }
 
+static inline bool
+cgpu_flow_is_closing(void)
+{
+    return __atomic_load_n(&cgpu_flow->closing, __ATOMIC_RELAXED) != 0;
+}
+
 /* The gate word in force for a lane or GPU. acquire: who is let in sees all that came before. */
 static inline uint32_t
 cgpu_lane_gate(const struct cgpu_lane *lane)

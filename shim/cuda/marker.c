@@ -20,7 +20,7 @@ cgpu_marker_visit(const struct cgpu_flow_context *context, struct cgpu_visit *vi
     CUcontext current = NULL;
     visit->pushed = false;
     visit->mode = -1;
-    if (cgpu_flow->closing || context->going) {
+    if (cgpu_flow_is_closing() || context->going) {
         return false;
     }
     cgpu_real.cuCtxGetCurrent(&current);
@@ -183,7 +183,7 @@ was_passed(const struct cgpu_flight *flight)
         /* acquire: the work before it has ended. Numbers may wrap around. */
         return (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - flight->seq) >= 0;
     }
-    if (cgpu_flow->closing || context->going) {
+    if (cgpu_flow_is_closing() || context->going) {
         return false;
     }
     int mode = cgpu_reclaim_relax();
@@ -238,6 +238,7 @@ void
 cgpu_marker_harvest(struct cgpu_flow_gpu *gpu, uint64_t now)
 {
     take_out(gpu, is_passed, NULL, now, now - gpu->harvested_ns < KNOWN_NS);
+    cgpu_pace_look(&gpu->pace, now);
     gpu->harvested_ns = now;
 }
 

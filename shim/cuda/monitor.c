@@ -182,6 +182,12 @@ look_after_late(struct cgpu_flow_gpu *gpu, uint64_t now)
     }
 }
 
+static bool
+is_active(const struct cgpu_ledger_work *work)
+{
+    return __atomic_load_n(&work->active, __ATOMIC_RELAXED) != 0;
+}
+
 bool
 cgpu_monitor_quiet(uint32_t place)
 {
@@ -190,7 +196,7 @@ cgpu_monitor_quiet(uint32_t place)
     if (cgpu_gate_is_open(word) || gpu->settled != word || gpu->flights != 0) {
         return false;
     }
-    if (__atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED) != 0) {
+    if (is_active(gpu->work)) {
         /* release: all that it has told before is there */
         __atomic_store_n(&gpu->work->active, 0, __ATOMIC_RELEASE);
         cgpu_work_ring(cgpu_state->ledger, place);
@@ -259,7 +265,8 @@ watch(uint32_t place, uint64_t now)
     if (now - gpu->active_ns >= CGPU_PACE_IDLE_NS) {
         if (unmarked != 0) {
             mark_all((int32_t)place, now);
-        } else if (gpu->flights == 0 && work->active != 0 && work->idle == 0) {
+        } else if (gpu->flights == 0 && is_active(work) &&
+                   __atomic_load_n(&work->idle, __ATOMIC_RELAXED) == 0) {
             __atomic_store_n(&work->idle, 1, __ATOMIC_RELEASE);
             cgpu_work_ring(cgpu_state->ledger, place);
         }
@@ -432,7 +439,7 @@ bool
 cgpu_monitor_start(void)
 {
     static bool stops; /* as inherited by children */
-    if (cgpu_flow->closing) {
+    if (cgpu_flow_is_closing()) {
         return false;
     }
     if (cgpu_flow->monitor == CGPU_MONITOR_NONE) {

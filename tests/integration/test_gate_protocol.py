@@ -1,0 +1,272 @@
+"""What a process tells the arbiter, and what it does when the gate closes, opens or is deserted."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
+from sim_cuda import read, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cuda_proxied import Proxied
+
+pytestmark = pytest.mark.integration
+
+REL_2_NS = 250_000_000
+
+# Launches one kernel of so many us for each line, and shows its status.
+LAUNCHER = """
+from gate_calls import *
+kernels = begin()
+check(kernels.launch(20))
+check(cuda.cuCtxSynchronize())
+show("ready")
+for line in sys.stdin:
+    if line.strip() == "done?":
+        show(done())
+    elif line.strip() == "sync":
+        show(cuda.cuCtxSynchronize())
+    else:
+        show(kernels.launch(int(line)))
+"""
+
+
+@pytest.fixture
+def gate(proxied: Proxied) -> Iterator[Gate]:
+    """Of the first GPU, open."""
+    with Gate(proxied.base.path, state=OPEN) as made:
+        yield made
+
+
+def ask(process, line: str) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    tell(process, line)
+    return read(process)
+
+
+def test_work_is_active_until_the_last_kernel_has_ended(proxied: Proxied, gate: Gate) -> None:
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        assert ask(process, "200000") == "0"
+        assert gate.work.active == gate.word
+        rung = gate.bell
+        gate.set(CLOSED)
+        assert gate.work.active != 0
+        assert ask(process, "done?") == "False"
+        gate.wait_for_quiet()
+        assert ask(process, "done?") == "True"
+        assert gate.bell > rung
+        process.communicate(timeout=60)
+
+
+def test_a_synchronised_program_is_quiet_without_a_marker(proxied: Proxied, gate: Gate) -> None:
+    """Programs that synchronise pay for no marker."""
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        assert ask(process, "20") == "0"
+        assert ask(process, "sync") == "0"
+        before = gate.work.markers
+        for _ in range(5):
+            assert ask(process, "20") == "0"
+            assert ask(process, "sync") == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert gate.work.markers == before
+        process.communicate(timeout=60)
+
+
+def test_while_others_wait_a_process_without_work_says_so_once(
+    proxied: Proxied, gate: Gate
+) -> None:
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        for _ in range(3):
+            gate.set(PRESSED)
+            assert ask(process, "20000") == "0"
+            assert gate.work.idle == 0
+            gate.wait(lambda: gate.work.idle == 1)
+            assert ask(process, "done?") == "True"
+            assert gate.work.active == gate.word
+        process.communicate(timeout=60)
+
+
+def test_work_launched_under_a_free_gate_is_waited_for_when_it_closes(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """Nothing was counted: every stream that there is may have some."""
+    program = """
+    from gate_calls import *
+    kernels = begin()
+    streams = [made(cuda.cuStreamCreate, flags % 2) for flags in range(40)]
+    check(kernels.launch(20, streams[0]))
+    check(kernels.launch(20000, streams[int(sys.argv[1])]))
+    show("launched")
+    sys.stdin.readline()
+    show([done(stream) for stream in streams].count(False))
+    """
+    gate.set(FREE)
+    for place in ("38", "39"):
+        with proxied.start(program, place) as process:
+            assert read(process) == "launched"
+            gate.set(CLOSED)
+            gate.wait_for_quiet()
+            assert ask(process, "") == "0"
+            process.communicate(timeout=60)
+        gate.set(FREE)
+
+
+def test_rel_2_a_deserted_gate_opens_for_the_containers_own_share_and_is_obeyed_again(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """REL-2: an arbiter that is gone keeps nobody waiting; one that is back is obeyed."""
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        gate.limits.share_ppm = 1_000_000
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "20")
+        gate.wait_for_waiting()
+        gate.alive = False
+        assert read(process) == "0"
+        deserted = time.monotonic_ns() - gate.limits.heartbeat_ns
+        assert deserted < 2 * REL_2_NS  # twice, on a machine where anything may be late
+        assert ask(process, "20") == "0"
+        gate.alive = True
+        gate.wait_for_quiet()
+        tell(process, "20")
+        gate.wait_for_waiting()
+        gate.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)
+
+
+def test_without_a_share_nothing_runs_when_the_arbiter_is_gone(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """Fail closed: a share of 0 is 0."""
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        gate.alive = False
+        gate.wait_for_quiet()
+        tell(process, "20")
+        gate.wait_for_waiting()
+        gate.limits.share_ppm = 500_000
+        assert read(process) == "0"
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_process_that_waits_at_the_gate_can_be_ended(
+    proxied: Proxied, gate: Gate, number: signal.Signals
+) -> None:
+    program = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_DFL)\n" + LAUNCHER
+    with proxied.start(program) as process:
+        assert read(process) == "ready"
+        gate.set(CLOSED)
+        tell(process, "20")
+        gate.wait_for_waiting()
+        process.send_signal(number)
+        assert process.wait(timeout=20) == -number
+
+
+def test_handlers_run_while_a_thread_waits_at_the_gate(proxied: Proxied, gate: Gate) -> None:
+    program = """
+    import signal
+    from gate_calls import *
+    signal.signal(signal.SIGUSR1, lambda *_: show("handled"))
+    kernels = begin()
+    import threading
+    threading.Thread(target=lambda: (cuda.cuCtxSetCurrent(current), show(kernels.launch(20)))).start()
+    sys.stdin.readline()
+    """.replace("kernels = begin()", "current = context(); kernels = Kernels()")
+    gate.set(CLOSED)
+    with proxied.start(program) as process:
+        gate.wait_for_waiting()
+        process.send_signal(signal.SIGUSR1)
+        assert read(process) == "handled"
+        gate.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)
+
+
+def test_a_process_ends_while_another_thread_waits_at_the_gate(
+    proxied: Proxied, gate: Gate
+) -> None:
+    program = """
+    import threading
+    from gate_calls import *
+    current = context()
+    kernels = Kernels()
+    check(kernels.launch(20000))
+    show("launched")
+    sys.stdin.readline()
+    threading.Thread(target=lambda: (cuda.cuCtxSetCurrent(current), kernels.launch(20)),
+                     daemon=True).start()
+    sys.stdin.readline()
+    """
+    with proxied.start(program) as process:
+        assert read(process) == "launched"
+        gate.set(CLOSED)
+        tell(process, "")
+        gate.wait_for_waiting()
+        process.communicate(timeout=20)
+        assert process.returncode == 0
+
+
+def test_each_gpu_has_its_own_gate(proxied: Proxied, gate: Gate) -> None:
+    program = """
+    from gate_calls import *
+    first, second = context(0), context(1)
+    there = Kernels()
+    check(cuda.cuCtxSetCurrent(first))
+    here = Kernels()
+    for line in sys.stdin:
+        check(cuda.cuCtxSetCurrent(first if line.strip() == "0" else second))
+        show((here if line.strip() == "0" else there).launch(20))
+    """
+    with Gate(proxied.base.path, 1, OPEN) as other, proxied.start(program) as process:
+        assert ask(process, "0") == ask(process, "1") == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert ask(process, "1") == "0"
+        tell(process, "0")
+        gate.wait_for_waiting()
+        other.set(CLOSED)
+        other.wait_for_quiet()
+        gate.set(OPEN)
+        assert read(process) == "0"
+        tell(process, "1")
+        other.wait_for_waiting()
+        other.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)
+
+
+def test_a_forked_child_launches_nothing_and_its_parent_goes_on(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """As the driver says; what the parent's lane, gate and monitor were is not the child's."""
+    program = """
+    from gate_calls import *
+    kernels = begin()
+    check(kernels.launch(20))
+    if os.fork() == 0:
+        show(kernels.launch(20), kernels.launch(20, c_void_p(2), "cuLaunchKernelEx_ptsz"))
+        os._exit(0)
+    os.wait()
+    sys.stdin.readline()
+    show(kernels.launch(20), cuda.cuCtxSynchronize())
+    """
+    with proxied.start(program) as process:
+        assert read(process) == "3 3"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "")
+        gate.wait_for_waiting()
+        gate.set(OPEN)
+        assert read(process) == "0 0"
+        process.communicate(timeout=60)

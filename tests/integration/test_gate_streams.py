@@ -1,0 +1,225 @@
+"""Streams, contexts, threads and graphs that come and go behind the gate."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
+from sim_cuda import read, tell
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cuda_proxied import Proxied
+
+pytestmark = pytest.mark.integration
+
+START = "from gate_calls import *\nimport threading\ncurrent = context(); kernels = Kernels()\n"
+
+
+@pytest.fixture
+def gate(proxied: Proxied) -> Iterator[Gate]:
+    """Of the first GPU, open."""
+    with Gate(proxied.base.path, state=OPEN) as made:
+        yield made
+
+
+def launched_then_quiet(proxied: Proxied, gate: Gate, program: str) -> list[str]:
+    """What the program prints about what is left when its process has said that it is quiet."""
+    lines = "\n".join(line.removeprefix("        ") for line in program.splitlines())
+    with proxied.start(START + lines) as process:
+        assert read(process) == "launched"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "")
+        out, log = process.communicate(timeout=60)
+    assert process.returncode == 0, log
+    return out.splitlines()
+
+
+def test_all_work_of_many_streams_and_threads_is_waited_for(proxied: Proxied, gate: Gate) -> None:
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        streams = [made(cuda.cuStreamCreate, n % 2) for n in range(16)]
+        def work(stream):
+            check(cuda.cuCtxSetCurrent(current))
+            for n in range(60):
+                check(kernels.launch(20, stream))
+                check(kernels.launch(20, None, "cuLaunchKernel_ptsz"))
+        threads = [threading.Thread(target=work, args=(stream,)) for stream in streams]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        check(kernels.launch(20000, streams[7]))
+        show("launched")
+        sys.stdin.readline()
+        show([done(stream) for stream in [None, *streams]].count(False))
+        """,
+    )
+    assert out == ["0"]
+
+
+def test_threads_that_have_ended_leave_room_for_others(proxied: Proxied, gate: Gate) -> None:
+    """Each has a default stream of its own; all of them are waited for."""
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        def work():
+            check(cuda.cuCtxSetCurrent(current))
+            check(kernels.launch(20, None, "cuLaunchKernel_ptsz"))
+        for _ in range(1500):
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+        show("launched")
+        sys.stdin.readline()
+        show(done())
+        """,
+    )
+    assert out == ["True"]
+
+
+def test_more_streams_than_the_table_holds_are_waited_for(proxied: Proxied, gate: Gate) -> None:
+    gate.set(FREE)
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        streams = [made(cuda.cuStreamCreate, NON_BLOCKING) for n in range(1500)]
+        for n, stream in enumerate(streams):
+            check(kernels.launch(20000 if n == 10 else 20, stream))
+        show("launched")
+        sys.stdin.readline()
+        show([done(stream) for stream in streams].count(False))
+        for stream in streams:
+            check(cuda.cuStreamDestroy_v2(stream))
+        """,
+    )
+    assert out == ["0"]
+
+
+def test_a_stream_that_is_destroyed_with_work_is_waited_for(proxied: Proxied, gate: Gate) -> None:
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        stream, event = made(cuda.cuStreamCreate, NON_BLOCKING), made(cuda.cuEventCreate, 0)
+        check(kernels.launch(200000, stream))
+        check(cuda.cuEventRecord(event, stream))
+        check(cuda.cuStreamDestroy_v2(stream))
+        show("launched")
+        sys.stdin.readline()
+        show(cuda.cuEventQuery(event))
+        """,
+    )
+    assert out == ["0"]
+
+
+def test_streams_that_come_and_go_with_the_same_handles(proxied: Proxied, gate: Gate) -> None:
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        for n in range(3000):
+            stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+            check(kernels.launch(20, stream))
+            check(cuda.cuStreamDestroy_v2(stream))
+        show("launched")
+        sys.stdin.readline()
+        show(kernels.launch(20, stream) != 0)
+        """,
+    )
+    assert out == ["True"]
+
+
+def test_a_context_takes_its_work_along(proxied: Proxied, gate: Gate) -> None:
+    """Also one of many, and a primary context that is reset."""
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        for n in range(80):
+            other = made(cuda.cuCtxCreate_v2, 0, 0)
+            more = Kernels()
+            check(more.launch(20, made(cuda.cuStreamCreate, 0)))
+            check(more.launch(20))
+            check(cuda.cuCtxDestroy_v2(other))
+            check(kernels.launch(20))
+        primary = made(cuda.cuDevicePrimaryCtxRetain, 0)
+        for n in range(3):
+            check(cuda.cuCtxSetCurrent(primary))
+            more = Kernels()
+            check(more.launch(20))
+            check(cuda.cuDevicePrimaryCtxReset_v2(0))
+        check(cuda.cuCtxSetCurrent(current))
+        show("launched")
+        sys.stdin.readline()
+        show(done())
+        """,
+    )
+    assert out == ["True"]
+
+
+def test_nothing_of_ours_is_put_into_a_stream_that_captures(proxied: Proxied, gate: Gate) -> None:
+    """As many nodes as launches, whatever is new or long, and whatever the gate says."""
+    program = """
+    for mode in (0, 1, 2):
+        stream = made(cuda.cuStreamCreate, NON_BLOCKING if mode else 0)
+        check(kernels.launch(20, stream))
+        check(cuda.cuStreamBeginCapture_v2(stream, mode))
+        for n in range(200):
+            check(kernels.launch((20, 20000, 200000)[n % 3], stream))
+        show("captures")
+        sys.stdin.readline()
+        for n in range(200):
+            check(kernels.launch((20, 20000, 200000)[n % 3], stream))
+        graph = c_void_p()
+        check(cuda.cuStreamEndCapture(stream, byref(graph)))
+        show(node_count(graph))
+    """
+    lines = "\n".join(line.removeprefix("    ") for line in program.splitlines())
+    with proxied.start(START + lines) as process:
+        for state in (CLOSED, PRESSED, FREE):
+            assert read(process) == "captures"
+            gate.set(state)
+            tell(process, "")
+            assert read(process) == "400"
+            gate.set(OPEN)
+        process.communicate(timeout=60)
+
+
+def test_a_graph_is_one_launch_that_is_learnt_and_waited_for(proxied: Proxied, gate: Gate) -> None:
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        def body(stream):
+            for n in range(10):
+                check(kernels.launch(20, stream))
+        exec = made(cuda.cuGraphInstantiateWithFlags, captured(body), c_uint64(0))
+        for n in range(50):
+            check(cuda.cuGraphLaunch(exec, None))
+        show("launched")
+        sys.stdin.readline()
+        show(done())
+        """,
+    )
+    assert out == ["True"]
+
+
+def test_work_in_flight_is_bounded_in_time(proxied: Proxied, gate: Gate) -> None:
+    """Some hundred short kernels fit, of long ones no more than two."""
+    program = """
+    import time
+    check(kernels.launch(20000)); check(kernels.launch(20000)); check(cuda.cuCtxSynchronize())
+    begun = time.monotonic()
+    for n in range(20):
+        check(kernels.launch(20000))
+    took = time.monotonic() - begun
+    show(took > 17 * 0.02)
+    """
+    lines = "\n".join(line.removeprefix("    ") for line in program.splitlines())
+    assert proxied.check(START + lines).out == ["True"]

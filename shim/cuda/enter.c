@@ -296,7 +296,10 @@ wait_for(struct launch *launch, enum verdict verdict)
         wait_for_gate(launch);
     } else if (verdict == CROWDED) {
         uint64_t now = cgpu_flow_now();
+        /* relaxed: the monitor must only not take a thread that is woken late for an idle one */
+        __atomic_add_fetch(&launch->gpu->crowded, 1, __ATOMIC_RELAXED);
         sleep_ns(launch->until > now ? launch->until - now : 0);
+        __atomic_sub_fetch(&launch->gpu->crowded, 1, __ATOMIC_RELAXED);
     }
 }
 

@@ -106,6 +106,7 @@ struct cgpu_flow_gpu {
     uint32_t settled;              /* closed gate word since which all work is marked */
     uint32_t unmetered;            /* there were launches under a free gate */
     uint32_t flights;
+    uint32_t crowded; /* threads that sleep until there is room */
     uint64_t harvested_ns;
     uint64_t drained_ns; /* since when the monitor waits for the end of all work */
     uint64_t activity, active_ns;

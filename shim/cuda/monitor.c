@@ -258,7 +258,7 @@ watch(uint32_t place, uint64_t now)
     cgpu_marker_harvest(gpu, now);
     uint64_t unmarked = unmarked_on(place);
     uint64_t activity = (work->markers << 32) + unmarked + gpu->pace.busy_ns;
-    if (activity != gpu->activity) {
+    if (activity != gpu->activity || __atomic_load_n(&gpu->crowded, __ATOMIC_RELAXED) != 0) {
         gpu->activity = activity;
         gpu->active_ns = now;
     }

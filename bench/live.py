@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.gpu.cage import PYTHONPATH, Ask
-from bench.gpu.spinners import Group, spinning
+from bench.gpu.spinners import LEAD_NS, Group, spinning
 from bench.gpu.world import World
 
-LENGTHS_US, STEP_S, SECONDS, CHANGE_S = (500, 2_000), 0.25, 16.0, 8.0
+LENGTHS_US, STEP_S, SECONDS, CHANGE_S = (500, 2_000), 0.25, 20.0, 10.0
 WEIGHTS, NEW_WEIGHT = (1, 2), 4
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -61,26 +61,38 @@ class Server:
         }
 
 
-def _change_weight(world: World) -> None:
-    lighter = next(c for c in _status(world)["containers"] if c["weight"] == WEIGHTS[0])
-    _cgpu(world, "set", lighter["id"], f"weight={NEW_WEIGHT}")
+class Change:
+    """The first program's weight becomes another; ``done_s`` says when, after the start."""
+
+    def __init__(self, world: World, start: int) -> None:
+        lighter = next(c for c in _status(world)["containers"] if c["weight"] == WEIGHTS[0])
+        self._world, self._start, self._name = world, start, str(lighter["id"])
+        self.done_s = 0.0
+
+    def make(self) -> None:
+        """It is in force when this returns."""
+        time.sleep(max(0.0, self._start / 1e9 + CHANGE_S - time.monotonic()))
+        _cgpu(self._world, "set", self._name, f"weight={NEW_WEIGHT}")
+        self.done_s = time.monotonic() - self._start / 1e9
 
 
 def _run(world: World, group: Group) -> dict[str, Any]:
     for length in LENGTHS_US:
         group.prepare(length)
     server = Server(world)
-    timer = threading.Timer(CHANGE_S, _change_weight, [world])
-    timer.start()
+    start = time.monotonic_ns() + 2 * LEAD_NS
+    change = Change(world, start)
+    thread = threading.Thread(target=change.make)
+    thread.start()
     try:
-        shares = group.run(LENGTHS_US, SECONDS, round(SECONDS / STEP_S))
+        shares = group.run(LENGTHS_US, SECONDS, round(SECONDS / STEP_S), start)
     finally:
-        timer.join()
+        thread.join()
     before, after = sum(WEIGHTS), NEW_WEIGHT + WEIGHTS[1]
     programs = zip(WEIGHTS, (NEW_WEIGHT, WEIGHTS[1]), LENGTHS_US, shares, strict=True)
     return {
         "step_s": STEP_S,
-        "change_s": CHANGE_S,
+        "change_s": round(change.done_s, 3),
         "change": f"weight {WEIGHTS[0]} becomes {NEW_WEIGHT}",
         "arbiter": server.percent(),
         "programs": [

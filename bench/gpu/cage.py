@@ -18,6 +18,7 @@ _SOURCES = ("", "native", "shim", "hook", "cli", "tests/sim")
 PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in _SOURCES)
 RUNTIME = ROOT / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
 _PREFIX = "cgpu-check-container-"
+_STOP = "import sys; from cgpu_hook.client import ask; ask(sys.argv[1], {'request': 'stop'})"
 
 
 class Share(NamedTuple):
@@ -101,7 +102,10 @@ class CgpuRun:
         return [*words, "--", *command]
 
     def clean(self) -> None:
-        """Nothing: sessions end with their programs."""
+        """Sessions end with their programs; the server would wait a while for more."""
+        words = [sys.executable, "-c", _STOP, str(self.share.state)]
+        environment = os.environ | {"PYTHONPATH": PYTHONPATH}
+        subprocess.run(words, env=environment, capture_output=True, check=False)
 
 
 class Runc:

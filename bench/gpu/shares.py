@@ -10,22 +10,21 @@ from bench.gpu.cage import Ask
 from bench.gpu.check import HOST, Finding, check
 from bench.gpu.spinners import LEAD_NS, Group, spinning
 from bench.gpu.world import World
+from bench.lengths import LENGTHS_US
 
-LENGTHS_US = (5, 50, 500, 5_000, 50_000, 200_000)
 FIXED, WEIGHTED_FAIR = 3, 6
 # SCH-11: a point over 1 s for kernels of 10 ms, over 20 s up to 200 ms. Windows are a little
 # longer: what was had of the last kernel is known to one kernel only.
 SHORT_US, SHORT_S, LONG_S = 10_000, 3.0, 22.0
 POINT = 0.01
 # Rehearsed on the simulated GPU: real time on a small machine, whose processes the CPU delays.
-REHEARSED_US, REHEARSED_S, REHEARSED_POINTS = (500, 5_000, 50_000), 6.0, 0.03
+REHEARSED_US, REHEARSED_S, REHEARSED_POINTS = (500, 2_000, 5_000), 10.0, 0.03
 
 
 def _plan(world: World) -> tuple[list[tuple[int, int]], float]:
     """Pairs of lengths, and by how much a share may be off."""
     if world.simulated:
-        short, middle, long = REHEARSED_US
-        return [(short, long), (middle, middle)], REHEARSED_POINTS
+        return [(REHEARSED_US[0], REHEARSED_US[-1])], REHEARSED_POINTS
     return [(a, b) for a in LENGTHS_US for b in LENGTHS_US], POINT
 
 
@@ -115,7 +114,7 @@ def a_high_priority_program_waits_for_one_kernel_at_most(world: World) -> Findin
     At the 99th percentile, beside a program that is always busy with kernels of 5 ms; shown beside
     what it is without priority.
     """
-    short, long, seconds = 100, 5_000, 4.0 if world.simulated else 10.0
+    short, long, seconds = 100, 5_000, 3.0 if world.simulated else 10.0
     figures: dict[str, Any] = {}
     for name, first in (("ordinary", False), ("high priority", True)):
         asks = [Ask(policy=WEIGHTED_FAIR, high_priority=first), Ask(policy=WEIGHTED_FAIR)]

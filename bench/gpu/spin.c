@@ -17,7 +17,7 @@ enum {
     MAX_PROBES = 4096,
     BATCHES = 2,
     BATCH_NS = 2000000,
-    EARLY_NS = 100000000
+    EARLY_NS = 1000000000
 };
 
 static struct kernel kernels[MAX_KERNELS];
@@ -78,7 +78,7 @@ run(unsigned int length_us, uint64_t start, uint64_t end, long count)
 
     count = count < 1 ? 1 : count > MAX_PARTS ? MAX_PARTS : count;
     memset(parts, 0, sizeof parts);
-    sleep_until(start - EARLY_NS); /* so that all have begun */
+    sleep_until(start - EARLY_NS); /* so that all have begun, and what they do is known */
     for (uint64_t turn = 0; seen < end; turn++) {
         if (turn >= BATCHES) {
             must(cuEventSynchronize(events[turn % BATCHES]), "cuEventSynchronize");

@@ -13,7 +13,7 @@ from bench.gpu.check import heard
 from bench.gpu.program import compiled
 from bench.gpu.world import World, log_of, stop
 
-LEAD_NS = 300_000_000  # from the command to the start, so that all have begun
+LEAD_NS = 1_200_000_000  # from the command to the start: all are at work by then
 
 
 class Spinner:
@@ -63,11 +63,17 @@ class Group:
         for member in self.members:
             member.ask("use", length_us, made["rounds"], made["period_ns"])
 
-    def run(self, lengths_us: Sequence[int], seconds: float, parts: int = 1) -> list[list[float]]:
-        """Parts of the GPU's time that each had, in ``parts`` windows one after the other."""
-        for length in set(lengths_us):
-            self.prepare(length)
-        start = time.monotonic_ns() + LEAD_NS
+    def run(
+        self, lengths_us: Sequence[int], seconds: float, parts: int = 1, start: int | None = None
+    ) -> list[list[float]]:
+        """Parts of the GPU's time that each had, in ``parts`` windows one after the other.
+
+        From ``start`` on (CLOCK_MONOTONIC, in ns), for which the kernels are prepared; or soon.
+        """
+        if start is None:
+            for length in set(lengths_us):
+                self.prepare(length)
+            start = time.monotonic_ns() + LEAD_NS
         end = start + int(seconds * 1e9)
         for member, length in zip(self.members, lengths_us, strict=True):
             member.tell("run", length, start, end, parts)

@@ -64,7 +64,7 @@ class World:
     def __init__(self, driver_dir: str | None, index: int, python: str, *, simulated: bool) -> None:
         self.driver_dir = driver_dir
         self.index, self.python, self.simulated = index, python, simulated
-        self._folder = tempfile.TemporaryDirectory(prefix="cgpu-check-")
+        self._folder = tempfile.TemporaryDirectory(prefix="cgpu-check-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
         self.nvml = Nvml(f"{driver_dir}/libnvidia-ml.so.1" if driver_dir else "libnvidia-ml.so.1")
         self.gpu = self.nvml.gpu(index)

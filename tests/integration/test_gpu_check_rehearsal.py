@@ -40,7 +40,7 @@ def test_all_that_the_simulated_driver_can_show_holds(tmp_path: Path) -> None:
     assert status == 0, said
     result = written(tmp_path)
     held = [c["name"] for c in result["checks"] if c["status"] == "holds"]
-    assert len(held) >= 24, said
+    assert len(held) >= 26, said
     assert result["machine"]["simulated"]
 
 
@@ -50,6 +50,26 @@ def test_what_is_not_run_says_why(tmp_path: Path) -> None:
     skipped = [c for c in written(tmp_path)["checks"] if c["status"] == "not run"]
     assert any("torch" in c["name"] for c in skipped)
     assert all(c["reason"] for c in skipped)
+
+
+def test_shares_are_taken_and_those_of_pytorch_say_why_not(tmp_path: Path) -> None:
+    """That shares are right is another test's; here every figure of every check is there."""
+    make_driver_dir(tmp_path / "driver")
+    _, said = rehearse(tmp_path, "--part", "shares")
+    checks = {c["name"]: c for c in written(tmp_path)["checks"]}
+    skipped = {name for name, c in checks.items() if c["status"] == "not run"}
+    assert skipped == {
+        "a_pytorch_training_alone_loses_at_most_1_percent",
+        "a_decode_loop_of_graphs_alone_loses_at_most_1_percent",
+        "resnet50_trains_at_1_to_2",
+        "resnet50_infers_at_1_to_2",
+    }, said
+    assert all(checks[name]["measured"] for name in checks.keys() - skipped), said
+    assert all(0.5 < cell["busy"] < 1.1 for cell in _cells(checks)), said
+
+
+def _cells(checks: dict[str, Any]) -> list[dict[str, Any]]:
+    return [cell for c in checks.values() for cell in c["measured"].get("cells", [])]
 
 
 def test_a_driver_that_differs_from_a_fact_is_told(tmp_path: Path) -> None:

@@ -1,0 +1,68 @@
+"""What the benchmarks make of what they measured."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bench.gpu.check import NotRunError
+from bench.gpu.facts_timing import turns
+from bench.lengths import length_text
+from bench.shares import Line, lines, settled, table
+
+pytestmark = pytest.mark.unit
+
+LIVE: dict[str, Any] = {
+    "step_s": 0.5,
+    "change_s": 2.0,
+    "arbiter": {"thread_percent": 1.0},
+    "programs": [
+        {"name": "one", "targets": [1 / 3, 2 / 3], "shares": [0.3, 0.3, 0.3, 0.9, 0.9, 0.6, 0.6]},
+        {"name": "two", "targets": [2 / 3, 1 / 3], "shares": [0.6, 0.6, 0.6, 0.0, 0.0, 0.3, 0.3]},
+    ],
+}
+GRID = {"target": 75, "seconds": 30, "worst_points": 0.6, "mean_points": 0.2}
+LATENCY = {"length_us": 5000, "high": {"p99": 5.5}, "bar_ms": 6.0}
+
+
+def test_a_live_pairs_shares_leave_out_the_half_second_around_the_change() -> None:
+    rows = settled({"live": LIVE})
+    assert [round(share, 6) for _, share, _ in rows] == [33.333333, 66.666667, 66.666667, 33.333333]
+    assert all(abs(share - target) < 0.001 for _, share, target in rows)
+
+
+def test_a_figure_beyond_its_bar_is_shown_as_missed() -> None:
+    model = {"grids": [{**GRID, "least_busy_percent": 99.0}], "latency": [LATENCY]}
+    rows = lines({"model": model, "live": LIVE})
+    assert [row.met for row in rows] == [False, True, True, True, True, True, True, True]
+    assert "| 0.60 points | 0.20 | <= 0.5 points | **no** |" in table(rows)
+
+
+def test_a_lower_bar_is_missed_from_below_and_an_upper_one_on_either_side() -> None:
+    assert not Line("busy", 98.0, 98.5, "%", least=True).met
+    assert not Line("share", -3.1, 3, "points").met
+    assert Line("share", -2.9, 3, "points").met
+
+
+def test_turns_and_switches_follow_from_when_each_process_did_not_run() -> None:
+    """Both run 1 ms in turns, and the GPU needs 50 us in between."""
+    period, run, switch = 2_100_000, 1_000_000, 50_000
+    starts = [period * i for i in range(5)]
+    one = [(at + run, at + period) for at in starts]
+    two = [(at - switch, at + run + switch) for at in starts]
+    assert turns([one, two]) == {"turn_us": 1000, "switch_us": 50, "turns": 8}
+
+
+def test_processes_that_never_took_turns_are_no_finding() -> None:
+    with pytest.raises(NotRunError):
+        turns([[], []])
+
+
+def test_lengths_are_shown_as_people_write_them() -> None:
+    assert [length_text(us) for us in (5, 500, 5000, 200_000)] == [
+        "5 us",
+        "500 us",
+        "5 ms",
+        "200 ms",
+    ]

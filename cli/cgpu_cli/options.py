@@ -12,8 +12,8 @@ usage: cgpu-run --mem PART/WHOLE [options] [--] PROGRAM [ARGUMENT...]
 Run PROGRAM with a share of the GPUs' memory, and no more.
 
   --mem PART/WHOLE   GiB wanted, of the GiB each GPU is said to have: 6/15; 3,1/15 on two GPUs
-  --weight N         weight from 1 to 20, 1 by default; reserved, does not steer compute yet
-  --high-prio        high priority; reserved, does not steer compute yet
+  --weight N         compute weight, from 1 to 20; 1 by default
+  --high-prio        high priority: goes before the others when it has work
   --policy N         compute policy 0..6 of the GPUs, if no one else holds them under another
   --gpus LIST        indices or UUIDs in the order the program sees them; all by default
   --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from cuda_base import PROGRAMS, STUB_CAP, STUB_CONTEXT, Base, compile_c, lay_out, stub_gpus
 from cuda_proxied import Proxied, make_proxied
+from servers import end_servers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 
@@ -24,7 +25,8 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driver that fails on demand."""
     folder = tmp_path_factory.mktemp("stub")
     flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
-    return compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", *flags)
+    more = str(PROGRAMS / "stub_launch.c")
+    return compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", more, *flags)
 
 
 @pytest.fixture
@@ -37,3 +39,10 @@ def make_base(stub: Path, tmp_path: Path) -> Callable[[int], Base]:
 def base(make_base: Callable[[int], Base]) -> Base:
     """100 MiB on each GPU of the stub driver, where a context costs 10."""
     return make_base(0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_server_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What was started for a state directory of a test ends with the tests."""
+    yield
+    end_servers(tmp_path_factory.getbasetemp())

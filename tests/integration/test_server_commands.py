@@ -1,0 +1,124 @@
+"""cgpu-run, cgpu get and cgpu set with the server behind them (SPEC CLI-2, SCH-9)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from cgpu_run_world import World
+from server_world import wait_until
+
+import cgpu_native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+MEM = ("--mem", "6/15")
+SLEEP = ("--", "sleep", "60")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def session(world: World) -> Iterator[str]:
+    """A session of weight 3, which the server knows."""
+    running = world.start(*MEM, "--weight", "3", "--high-prio", "--policy", "2", *SLEEP)
+    wait_until(lambda: _is_arbitrated(world), "it is arbitrated")
+    yield world.sessions()[0]
+    running.kill()
+    running.communicate()
+
+
+def _is_arbitrated(world: World) -> bool:
+    try:
+        (name,) = world.sessions()
+        page = cgpu_native.read_limits(world.state / "containers" / name / "limits")
+    except (ValueError, OSError):  # not admitted yet
+        return False
+    return time.monotonic_ns() - page.gpus[0].heartbeat_ns < 1_000_000_000
+
+
+def cgpu(world: World, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "cgpu_cli.main", name, "--driver-dir", str(world.driver)]
+    return world.run_command(world.as_user([*words, *world.flags(), *arguments]))
+
+
+def get(world: World, *arguments: str) -> dict[str, Any]:
+    done = cgpu(world, "get", "--json", *arguments)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+@pytest.mark.parametrize("root", [True, False])
+def test_a_program_is_arbitrated_without_an_extra_command(*, root: bool) -> None:
+    """CLI-2, REL-2: also for a user without root."""
+    world = World(root=root)
+    running = world.start(*MEM, *SLEEP)
+    wait_until(lambda: _is_arbitrated(world), "it is arbitrated")
+    running.kill()
+    running.communicate()
+    world.wait_until_empty()
+
+
+def test_a_program_finds_no_child_that_it_did_not_make(world: World) -> None:
+    code = "import os, time; time.sleep(0.5); os.wait()"
+    done = world.run(*MEM, "--", sys.executable, "-I", "-c", code)
+    assert "ChildProcessError" in done.stderr
+
+
+def test_weight_priority_and_policy_of_the_command_line_hold(world: World, session: str) -> None:
+    """CLI-2, ENV-6, ENV-7."""
+    said = get(world)
+    (told,) = said["containers"]
+    assert (told["id"], told["weight"], told["high_priority"]) == (session, 3, True)
+    assert (said["gpus"][0]["policy"], said["gpus"][0]["free_weight"]) == (2, 17)
+    other = world.run(*MEM, "--policy", "1", "--", "true")
+    assert other.returncode == 2
+    assert f"--policy 1: GPU 0 is under policy 2 while {session} runs" in other.stderr
+
+
+def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
+    """SCH-9."""
+    assert cgpu(world, "set", session, "weight=5", "highprio=0").returncode == 0
+    assert cgpu(world, "set", "0", "policy=3", "max_inst=10", "prio_ratio=60").returncode == 0
+    lines = cgpu(world, "get").stdout.splitlines()
+    assert "policy=3 max_inst=10 prio_ratio=60 free_weight=5 containers=1" in lines[0]
+    assert lines[1].startswith(f"{session}  weight=5 highprio=0  GPU 0 limit=")
+    assert [c["weight"] for c in get(world, session[:6])["containers"]] == [5]
+    assert get(world, "0")["containers"] == []
+    smi = world.smi()
+    assert (smi["gpus"][0]["policy_name"], smi["gpus"][0]["max_inst"]) == ("fixed", 10)
+    wait_until(lambda: world.smi()["containers"][0]["gpus"][0]["limit_percent"] == 50, "in force")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["0", "policy=9"], "cgpu: policy=9: expected a whole number from 0 to 6"),
+        (["0", "policy"], "cgpu: policy: expected NAME=VALUE, such as weight=4"),
+        (["0", "policy=-1"], "cgpu: policy=-1: expected a whole number from 0 to 6"),
+        (["7", "policy=1"], "cgpu: '7': no such GPU"),
+        (["none", "weight=1"], "cgpu: 'none': no such container or session"),
+    ],
+)
+def test_a_change_that_cannot_be_made_is_one_sentence(
+    world: World, arguments: list[str], sentence: str
+) -> None:
+    """SCH-9: also where no server runs yet."""
+    done = cgpu(world, "set", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"{sentence}\n"
+
+
+def test_get_of_something_that_is_not_there_is_one_sentence(world: World) -> None:
+    done = cgpu(world, "get", "none")
+    assert (done.returncode, done.stderr) == (2, "cgpu: 'none': no such GPU or container\n")

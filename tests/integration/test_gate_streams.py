@@ -148,9 +148,8 @@ def test_a_context_takes_its_work_along(proxied: Proxied, gate: Gate) -> None:
             check(more.launch(20))
             check(cuda.cuCtxDestroy_v2(other))
             check(kernels.launch(20))
-        primary = made(cuda.cuDevicePrimaryCtxRetain, 0)
         for n in range(3):
-            check(cuda.cuCtxSetCurrent(primary))
+            check(cuda.cuCtxSetCurrent(made(cuda.cuDevicePrimaryCtxRetain, 0)))
             more = Kernels()
             check(more.launch(20))
             check(cuda.cuDevicePrimaryCtxReset_v2(0))

@@ -9,6 +9,8 @@
 #define SAME_LOOK_NS    UINT64_C(2000)      /* markers seen passed so close together: in one look */
 #define LONGEST_NS      (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
 
+#define CHAIN_NS UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
+
 enum { SCALE_ONE = 16, SCALE_LEAST = 4, SCALE_MOST = 256 };
 enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LATE_PART = 4 };
 
@@ -114,6 +116,32 @@ teach_scale(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     }
 }
 
+/*
+ * Batches that follow one another without a gap: however late each was seen to end, together they
+ * took what passed between the first look and the last.
+ */
+static void
+chain(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
+
+    if (lesson->key == 0 || lesson->key != pace->chain_key || !lesson->exact || ns == 0) {
+        pace->chain_key = lesson->key;
+        pace->chain_launches = 0;
+        pace->chain_ns = 0;
+        return;
+    }
+    pace->chain_launches += lesson->launches;
+    pace->chain_ns += lesson->span_ns;
+    if (pace->chain_ns >= CHAIN_NS && pace->chain_launches > 0) {
+        uint64_t sample = pace->chain_ns / pace->chain_launches;
+
+        learn(entry_of(pace, lesson->key), lesson->key, ns / 2 + sample / 2);
+        pace->chain_launches = 0;
+        pace->chain_ns = 0;
+    }
+}
+
 static void
 finish_lesson(struct cgpu_pace *pace)
 {
@@ -203,14 +231,24 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
     return lesser(since(now, begin), LONGEST_NS);
 }
 
+/* When BATCH ended: between the last look and this one, at about the time expected. */
+static uint64_t
+end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    uint64_t expected_end = later(pace->since_ns, batch->expected_ns);
+
+    return expected_end < pace->looked_ns ? lesser(pace->looked_ns, now)
+                                          : lesser(expected_end, now);
+}
+
 static void
-take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now, bool known)
+take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end, bool known)
 {
     pace->in_flight -= pace->in_flight > 0;
     pace->uncertain -= !batch->certain && pace->uncertain > 0;
     pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
-    pace->passed_ns = now > pace->passed_ns ? now : pace->passed_ns;
+    pace->passed_ns = end > pace->passed_ns ? end : pace->passed_ns;
     pace->sharp = known;
     pace->since_ns = pace->passed_ns;
     pace->end_ns = later(pace->passed_ns, pace->left_ns);
@@ -220,7 +258,8 @@ void
 cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
                bool known)
 {
-    uint64_t span = span_of(pace, batch, now);
+    uint64_t end = known || !batch->certain ? now : end_of(pace, batch, now);
+    uint64_t span = span_of(pace, batch, end);
     struct cgpu_pace_lesson lesson = {
         .key = batch->key,
         .launches = lesser(batch->launches, LONGEST_NS),
@@ -236,8 +275,15 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
 
     /* seen late, it may have ended long ago */
     pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
-    take_off(pace, batch, now, known);
+    chain(pace, &lesson);
+    take_off(pace, batch, end, known);
     take_lesson(pace, &lesson);
+}
+
+void
+cgpu_pace_look(struct cgpu_pace *pace, uint64_t now)
+{
+    pace->looked_ns = now;
 }
 
 void

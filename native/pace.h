@@ -57,7 +57,8 @@ struct cgpu_pace_lesson {
 struct cgpu_pace {
     uint64_t end_ns;    /* when all that is marked is expected to have ended */
     uint64_t passed_ns; /* when a marker was last seen passed */
-    uint32_t sharp;     /* and that is about when it was */
+    uint64_t looked_ns; /* when markers were last looked at */
+    uint32_t sharp;     /* passed_ns is about when it was */
     uint32_t reserved;
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
     uint64_t in_flight; /* batches */
@@ -69,6 +70,8 @@ struct cgpu_pace {
     uint64_t longest_ns; /* and no batch of it more than this */
     uint64_t since_ns;   /* when the first of it began, or a marker was last passed */
     struct cgpu_pace_lesson lesson;
+    uint64_t chain_key; /* batches of one key that ended one after the other, without a gap */
+    uint64_t chain_launches, chain_ns;
     struct cgpu_pace_estimate estimates[CGPU_PACE_SETS][CGPU_PACE_WAYS]
         __attribute__((aligned(64)));
 };
@@ -112,6 +115,9 @@ void cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint6
  */
 void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
                     bool known);
+
+/* All markers were looked at, at NOW: those that were not passed were passed later. */
+void cgpu_pace_look(struct cgpu_pace *pace, uint64_t now);
 
 /* Everything marked has ended (the program synchronised, the context is gone). */
 void cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now);

@@ -2,8 +2,8 @@
  * The model: the real policies, arbiter and pace against a modelled GPU, in virtual time.
  *
  * A discrete-event simulation. Actors say when they want to be called next; whoever is first is
- * called, and nothing happens in between but the GPU's work. All chance comes from one generator, so
- * that a scenario gives the same figures everywhere.
+ * called, and nothing happens in between but the GPU's work. All chance comes from one generator,
+ * so that a scenario gives the same figures everywhere.
  *
  *   gpu.c      round robin between processes that have work, cost of a switch
  *   thread.c   a program's thread: launches, waits for gate, room, end of work
@@ -26,10 +26,10 @@
 #define MS           UINT64_C(1000000)
 #define SECOND       UINT64_C(1000000000)
 #define NEVER        UINT64_MAX
-#define SLICE_NS     (1 * MS)   /* of the hardware's round robin */
-#define LAUNCH_NS    (2 * US)   /* of the processor's time */
-#define CHUNK_NS     (50 * US)  /* short kernels are launched together, so many at a time */
-#define UNMETERED_NS (5 * MS)   /* work in the driver's queue when nobody limits it */
+#define SLICE_NS     (1 * MS)  /* of the hardware's round robin */
+#define LAUNCH_NS    (2 * US)  /* of the processor's time */
+#define CHUNK_NS     (50 * US) /* short kernels are launched together, so many at a time */
+#define UNMETERED_NS (5 * MS)  /* work in the driver's queue when nobody limits it */
 
 enum {
     MAX_TENANTS = CGPU_MAX_TENANTS,
@@ -58,13 +58,13 @@ struct tenant_spec {
 };
 
 enum change_kind {
-    CHANGE_RULES,   /* policy, max_inst, prio_ratio */
-    CHANGE_WEIGHT,  /* of tenant: value */
-    CHANGE_HIGH,    /* of tenant: value */
-    CHANGE_STOP,    /* SIGSTOP for all processes of tenant */
-    CHANGE_GO,      /* SIGCONT */
-    CHANGE_KILL,    /* SIGKILL */
-    CHANGE_REMOVE   /* the container is deleted while it runs */
+    CHANGE_RULES,  /* policy, max_inst, prio_ratio */
+    CHANGE_WEIGHT, /* of tenant: value */
+    CHANGE_HIGH,   /* of tenant: value */
+    CHANGE_STOP,   /* SIGSTOP for all processes of tenant */
+    CHANGE_GO,     /* SIGCONT */
+    CHANGE_KILL,   /* SIGKILL */
+    CHANGE_REMOVE  /* the container is deleted while it runs */
 };
 
 struct change {
@@ -81,11 +81,11 @@ struct scenario {
     uint64_t length_ns;
     uint64_t from_ns; /* figures count from here on */
     uint64_t seed;
-    uint64_t switch_ns;              /* between processes, lost to all */
-    uint64_t wake_least, wake_most;  /* futex wake-up to running */
+    uint64_t switch_ns;               /* between processes, lost to all */
+    uint64_t wake_least, wake_most;   /* futex wake-up to running */
     uint64_t timer_least, timer_most; /* end of a sleep to running */
-    uint64_t series_ns;              /* print shares by spans of so long; 0: not */
-    bool jitter;                     /* kernels vary by 2 % */
+    uint64_t series_ns;               /* print shares by spans of so long; 0: not */
+    bool jitter;                      /* kernels vary by 2 % */
     uint32_t tenant_count;
     struct tenant_spec tenants[MAX_TENANTS];
     uint32_t change_count;
@@ -103,13 +103,7 @@ struct flight {
     uint64_t marked_ns;
 };
 
-enum thread_state {
-    THREAD_RUNS,
-    THREAD_AT_GATE,
-    THREAD_WAITS_ROOM,
-    THREAD_SYNCS,
-    THREAD_RESTS
-};
+enum thread_state { THREAD_RUNS, THREAD_AT_GATE, THREAD_WAITS_ROOM, THREAD_SYNCS, THREAD_RESTS };
 
 struct process {
     int tenant;
@@ -136,9 +130,9 @@ struct process {
     struct flight flights[CGPU_PACE_BATCHES];
     uint32_t flight_head, flight_count;
     uint64_t harvested_ns; /* markers were last looked at */
-    uint64_t monitored; /* items submitted when the monitor last looked */
-    uint64_t busy_at;   /* when it last saw launches */
-    uint32_t settled;   /* closed gate word since which all work is marked */
+    uint64_t monitored;    /* items submitted when the monitor last looked */
+    uint64_t busy_at;      /* when it last saw launches */
+    uint32_t settled;      /* closed gate word since which all work is marked */
     uint64_t drained_ns;
 
     /* as in the ledger */
@@ -159,7 +153,7 @@ struct tenant {
     uint32_t word;
     uint64_t used_ns; /* in the time that counts */
     uint64_t series_used;
-    uint64_t longest_wait; /* at the gate */
+    uint64_t longest_wait;  /* at the gate */
     struct samples latency; /* beyond the request's own work */
 };
 
@@ -184,7 +178,7 @@ struct world {
 struct world *world_run(const struct scenario *scenario);
 void world_free(struct world *world);
 uint64_t world_random(struct world *world, uint64_t least, uint64_t most);
-uint64_t world_wake(struct world *world);  /* when somebody woken now runs */
+uint64_t world_wake(struct world *world);               /* when somebody woken now runs */
 uint64_t world_timer(struct world *world, uint64_t at); /* when a sleep until AT ends */
 void world_sample(struct samples *samples, uint64_t value);
 uint64_t world_percentile(struct samples *samples, double part);

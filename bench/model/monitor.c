@@ -35,8 +35,7 @@ drain(struct world *world, struct process *process)
         server_ring(world);
     }
     process->at_monitor =
-        process->active == 0 ? NEVER
-                             : world_timer(world, world->now + pause_for(world, process));
+        process->active == 0 ? NEVER : world_timer(world, world->now + pause_for(world, process));
 }
 
 /* Others wait: tell them soon when there is nothing to do. */
@@ -53,9 +52,8 @@ watch(struct world *world, struct process *process)
     if (!still || process->busy_ns != busy_before || process->state == THREAD_WAITS_ROOM) {
         process->busy_at = world->now;
         process->idle = false;
-    } else if (process->flight_count == 0 && process->batch.launches == 0 &&
-               !process->idle && process->active != 0 &&
-               world->now - process->busy_at >= CGPU_PACE_IDLE_NS) {
+    } else if (process->flight_count == 0 && process->batch.launches == 0 && !process->idle &&
+               process->active != 0 && world->now - process->busy_at >= CGPU_PACE_IDLE_NS) {
         process->idle = true;
         server_ring(world);
     }

@@ -73,12 +73,9 @@ parse_field(struct tenant_spec *tenant, const char *text, char **end)
         uint64_t *time;
         uint32_t *number;
     } fields[] = {
-        {"weight", NULL, &tenant->weight},
-        {"processes", NULL, &tenant->processes},
-        {"sync", NULL, &tenant->load.sync_every},
-        {"think", &tenant->load.think_ns, NULL},
-        {"burst", &tenant->load.burst_ns, NULL},
-        {"pause", &tenant->load.pause_ns, NULL},
+        {"weight", NULL, &tenant->weight},        {"processes", NULL, &tenant->processes},
+        {"sync", NULL, &tenant->load.sync_every}, {"think", &tenant->load.think_ns, NULL},
+        {"burst", &tenant->load.burst_ns, NULL},  {"pause", &tenant->load.pause_ns, NULL},
         {"start", &tenant->start_ns, NULL},
     };
 

@@ -44,6 +44,7 @@ thread_harvest(struct world *world, struct process *process)
         process->flight_head = (process->flight_head + 1) % CGPU_PACE_BATCHES;
         process->flight_count -= 1;
     }
+    cgpu_pace_look(&process->pace, world->now);
     thread_publish(process);
 }
 
@@ -216,8 +217,8 @@ pauses(struct world *world, struct process *process)
     if (process->load.pause_ns == 0 || world->now < process->burst_end) {
         return false;
     }
-    rest(world, process, world_random(world, process->load.pause_ns / 2,
-                                      process->load.pause_ns * 3 / 2));
+    rest(world, process,
+         world_random(world, process->load.pause_ns / 2, process->load.pause_ns * 3 / 2));
     process->burst_end = process->at_thread + process->load.burst_ns;
     return true;
 }

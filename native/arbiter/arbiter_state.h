@@ -10,9 +10,13 @@
 
 #define CGPU_MS UINT64_C(1000000)
 
-/* Turns of all that compete, together, and the shortest of one. */
+/* Turns of all that compete, together: of two, and what each more adds; and the shortest of one. */
 #define CGPU_TURNS_NS (20 * CGPU_MS)
+#define CGPU_MORE_NS  (8 * CGPU_MS)
+#define CGPU_MOST_NS  (100 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
+/* Of each turn nobody has the first part: a thread wakes up, the GPU switches. */
+#define CGPU_START_NS UINT64_C(60000)
 
 /* A container with a ceiling below the whole runs and rests within about so long. */
 #define CGPU_CYCLE_NS (32 * CGPU_MS)
@@ -82,6 +86,7 @@ struct cgpu_tenant {
     uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight: the least is next */
     uint64_t owed_ns;    /* how far it lagged behind the others when it last stopped wanting */
     uint64_t turn_ns;    /* of this turn */
+    uint64_t start_ns;   /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
     uint64_t closed_ns;
     uint64_t active_ns; /* when it last had or wanted work */
@@ -156,6 +161,8 @@ void cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns);
 void cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm);
 /* How long until it is no longer dry. */
 uint64_t cgpu_bucket_rest(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
+/* How long its owner may run on. */
+uint64_t cgpu_bucket_lasts(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
 
 /* turn.c */
 void cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now);

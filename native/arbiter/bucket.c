@@ -75,3 +75,11 @@ cgpu_bucket_rest(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
     }
     return (uint64_t)missing * CGPU_WHOLE_PPM / rate_ppm + 1;
 }
+
+uint64_t
+cgpu_bucket_lasts(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
+{
+    uint64_t emptied_ppm = cgpu_larger(CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM), 1);
+
+    return bucket->credit_ns <= 0 ? 0 : (uint64_t)bucket->credit_ns * CGPU_WHOLE_PPM / emptied_ppm;
+}

@@ -38,6 +38,15 @@ overlaps(const struct cgpu_tenant *tenant, uint64_t now)
            !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
 }
 
+static uint64_t
+less_start(struct cgpu_tenant *tenant, uint64_t ns)
+{
+    uint64_t start = cgpu_lesser(ns, tenant->start_ns);
+
+    tenant->start_ns -= start;
+    return ns - start;
+}
+
 static void
 share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
 {
@@ -45,6 +54,9 @@ share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         payers += i != payer && overlaps(&arbiter->tenants[i], now);
+    }
+    if (payer >= 0) {
+        ns = less_start(&arbiter->tenants[payer], ns);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS && ns > 0; i++) {
         if (i == payer || overlaps(&arbiter->tenants[i], now)) {

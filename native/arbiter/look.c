@@ -7,6 +7,12 @@ earlier(uint64_t a, uint64_t b, uint64_t now)
     return cgpu_lesser(a, cgpu_larger(b, now));
 }
 
+static uint32_t
+prio_ppm(const struct cgpu_arbiter *arbiter)
+{
+    return arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
+}
+
 static uint64_t
 for_closing(const struct cgpu_tenant *tenant, uint64_t now)
 {
@@ -36,10 +42,11 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
         return at;
     }
     if (cgpu_tenant_is_capped(holder)) {
-        at = earlier(at, now + (uint64_t)holder->bucket.credit_ns, now + 1);
+        at = earlier(at, now + cgpu_bucket_lasts(&holder->bucket, holder->claim.ceiling_ppm),
+                     now + 1);
     }
     if (holder->high && arbiter->contended) {
-        at = earlier(at, now + (uint64_t)arbiter->high.credit_ns, now + 1);
+        at = earlier(at, now + cgpu_bucket_lasts(&arbiter->high, prio_ppm(arbiter)), now + 1);
     }
     if (next >= 0) {
         if (holder->high == arbiter->tenants[next].high) {
@@ -68,10 +75,7 @@ for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant
                      now + 1);
     }
     if (tenant->high && arbiter->high.dry) {
-        at = earlier(at,
-                     now + cgpu_bucket_rest(&arbiter->high,
-                                            arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100)),
-                     now + 1);
+        at = earlier(at, now + cgpu_bucket_rest(&arbiter->high, prio_ppm(arbiter)), now + 1);
     }
     return at;
 }

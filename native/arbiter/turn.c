@@ -16,6 +16,7 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
     tenant->stage = CGPU_STAGE_HOLDS;
     tenant->early = false;
     tenant->turn_ns = 0;
+    tenant->start_ns = CGPU_START_NS;
     tenant->opened_ns = now;
     arbiter->holder = place;
     arbiter->turns += 1;
@@ -83,17 +84,19 @@ cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
 static uint64_t
 turn_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
-    uint64_t sum = 0;
+    uint64_t sum = 0, count = 0, turns;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *other = &arbiter->tenants[i];
 
         if (other->present && other->high == tenant->high && other->wanted) {
             sum += other->claim.competes;
+            count += 1;
         }
     }
     sum = cgpu_larger(sum, tenant->claim.competes);
-    return cgpu_larger(CGPU_TURNS_NS * tenant->claim.competes / sum, CGPU_TURN_NS);
+    turns = cgpu_lesser(CGPU_TURNS_NS + CGPU_MORE_NS * cgpu_since(count, 2), CGPU_MOST_NS);
+    return cgpu_larger(turns * tenant->claim.competes / sum, CGPU_TURN_NS);
 }
 
 uint64_t

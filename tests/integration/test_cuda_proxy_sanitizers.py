@@ -21,12 +21,13 @@ SANITIZERS = {
 }
 
 
-def _build(folder: Path, sanitizer: str) -> Path:
+def _build(folder: Path, sanitizer: str, program: str) -> Path:
     """The stress program and the proxy in one executable, above the stub driver."""
-    flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
+    flags = (str(PROGRAMS / "stub_launch.c"), "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1")
+    flags += ("-Wl,-Bsymbolic",)
     stub = compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", *flags)
     base = lay_out(folder / "base", stub, stub_gpus(4096 * MIB, 10 * MIB))
-    sources = [PROGRAMS / "stress.c"]
+    sources = [PROGRAMS / f"{program}.c"]
     for part in ("shim/cuda", "shim", "native"):
         sources += sorted((ROOT / part).glob("*.c"))
     includes = [f"-iquote{ROOT / part}" for part in ("shim/cuda", "shim", "native")]
@@ -39,15 +40,16 @@ def _build(folder: Path, sanitizer: str) -> Path:
     return folder / "stress"
 
 
+@pytest.mark.parametrize("program", ["stress", "stress_gate"])
 @pytest.mark.parametrize("sanitizer", SANITIZERS)
 def test_threads_that_use_all_of_it_leave_nothing_and_no_complaint(
-    tmp_path: Path, sanitizer: str
+    tmp_path: Path, sanitizer: str, program: str
 ) -> None:
-    program = _build(tmp_path, sanitizer)
+    executable = _build(tmp_path, sanitizer, program)
     # ThreadSanitizer needs the address space where it expects it.
     prefix = ["setarch", platform.machine(), "-R"] if sanitizer == "thread" else []
     done = subprocess.run(
-        [*prefix, program],
+        [*prefix, executable],
         env={
             **os.environ,
             "LD_LIBRARY_PATH": str(tmp_path),

@@ -1,7 +1,7 @@
 /*
  * Preloaded: counts what a thread asks of the C library and the driver while it launches, so that a
- * test can say that most launches ask for nothing. The lock of the launch path makes no call when it
- * is free; but whoever takes it reads the clock.
+ * test can say that most launches ask for nothing. The lock of the launch path makes no call when
+ * it is free; but whoever takes it reads the clock.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -75,8 +75,8 @@ sum(uint64_t (*driver_calls)(void))
 
 /* How many of N launches did anything but launch. */
 uint64_t
-count_launches(launch_function *launch, uint64_t (*driver_calls)(void), void *function, void *stream,
-               uint64_t n)
+count_launches(launch_function *launch, uint64_t (*driver_calls)(void), void *function,
+               void *stream, uint64_t n)
 {
     uint64_t busy = 0;
     for (uint64_t i = 0; i < n; i++) {

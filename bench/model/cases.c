@@ -1,0 +1,62 @@
+/* Scenarios with bars: which there are, and how their figures are printed. */
+#include "cases.h"
+
+#include <stdio.h>
+#include <string.h>
+
+const uint64_t cases_lengths[CASES_LENGTHS] = {5 * US, 50 * US, 500 * US,
+                                               5 * MS, 50 * MS, 200 * MS};
+
+const char *
+cases_length_name(uint64_t ns)
+{
+    static const char *const names[CASES_LENGTHS] = {"5us", "50us", "500us",
+                                                     "5ms", "50ms", "200ms"};
+
+    for (int i = 0; i < CASES_LENGTHS; i++) {
+        if (cases_lengths[i] == ns) {
+            return names[i];
+        }
+    }
+    return "?";
+}
+
+int
+cases_note_busy(const char *group, const char *name, double value, double bar, double least,
+                const struct world *world)
+{
+    double busy = print_busy(world);
+    bool met = value <= bar && busy >= least;
+    double steps = (double)world->steps * 1e9 / (double)world->scenario->length_ns;
+
+    printf("{\"group\": \"%s\", \"name\": \"%s\", \"value\": %.4f, \"bar\": %.4f, \"busy\": %.3f, "
+           "\"least_busy\": %.3f, \"steps_per_s\": %.0f, \"met\": %s}\n",
+           group, name, value, bar, busy, least, steps, met ? "true" : "false");
+    return met ? 0 : 1;
+}
+
+int
+cases_note(const char *group, const char *name, double value, double bar, const struct world *world)
+{
+    return cases_note_busy(group, name, value, bar, 0, world);
+}
+
+static int
+run_table(const struct cases_group *groups, const char *name)
+{
+    int missed = 0;
+
+    for (; groups->name != NULL; groups++) {
+        if (strncmp(groups->name, name, strlen(name)) == 0) {
+            missed += groups->run(groups->name);
+        }
+    }
+    return missed;
+}
+
+int
+cases_run(const char *name)
+{
+    return run_table(cases_shares, name) + run_table(cases_times, name) +
+           run_table(cases_crowd, name);
+}

@@ -1,0 +1,25 @@
+/* The scenarios with bars: shares.c, times.c, crowd.c. Each prints a line for every scenario. */
+#ifndef CASES_H
+#define CASES_H
+
+#include "model.h"
+
+/* One figure of one scenario and what it must not exceed; returns 1 if it does. */
+int cases_note(const char *group, const char *name, double value, double bar,
+               const struct world *world);
+/* The same with a second figure: the GPU's time in use, percent, and the least of it. */
+int cases_note_busy(const char *group, const char *name, double value, double bar, double least,
+                    const struct world *world);
+
+struct cases_group {
+    const char *name;
+    int (*run)(const char *group);
+};
+
+extern const struct cases_group cases_shares[], cases_times[], cases_crowd[]; /* end with NULL */
+
+enum { CASES_LENGTHS = 6 };
+extern const uint64_t cases_lengths[CASES_LENGTHS];
+const char *cases_length_name(uint64_t ns);
+
+#endif

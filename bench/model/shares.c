@@ -1,0 +1,181 @@
+/* Shares of backlogged containers, for kernels of any length. */
+#include <math.h>
+#include <stdio.h>
+
+#include "cases.h"
+
+#define BUSY 98.5
+
+static int
+pair(const char *group, struct scenario *s, uint32_t a, uint32_t b, double bar, double least)
+{
+    char name[64];
+    struct world *world;
+    double error;
+    int missed;
+
+    world = world_run(s);
+    error = fabs(print_share(world, 0) - 100.0 * a / (a + b));
+    snprintf(name, sizeof name, "%s-%s", cases_length_name(s->tenants[0].load.lengths[0]),
+             cases_length_name(s->tenants[1].load.lengths[0]));
+    missed = cases_note_busy(group, name, error, bar, least, world);
+    world_free(world);
+    return missed;
+}
+
+static int
+pairs(const char *group, uint32_t a, uint32_t b, uint64_t length_ns, uint64_t late_ns, double bar,
+      double least)
+{
+    int missed = 0;
+
+    for (int i = 0; i < CASES_LENGTHS * CASES_LENGTHS; i++) {
+        struct scenario s;
+
+        scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, length_ns);
+        if (late_ns > 0) {
+            s.timer_most = late_ns;
+            s.wake_least = s.wake_most;
+        }
+        scenario_tenant(&s, a, cases_lengths[i / CASES_LENGTHS]);
+        scenario_tenant(&s, b, cases_lengths[i % CASES_LENGTHS]);
+        missed += pair(group, &s, a, b, bar, least);
+    }
+    return missed;
+}
+
+static int
+three_to_one(const char *group)
+{
+    return pairs(group, 3, 1, 30 * SECOND, 0, 0.5, BUSY);
+}
+
+static int
+nine_to_one(const char *group)
+{
+    return pairs(group, 9, 1, 10 * SECOND, 0, 0.5, BUSY);
+}
+
+static int
+one_to_one(const char *group)
+{
+    return pairs(group, 1, 1, 10 * SECOND, 0, 0.5, BUSY);
+}
+
+/* Wake-ups always take 60 us, and polls come up to 220 us late. */
+static int
+late(const char *group)
+{
+    return pairs(group, 3, 1, 30 * SECOND, 220 * US, 0.7, 97);
+}
+
+static int
+five(const char *group)
+{
+    static const uint32_t weights[] = {8, 6, 3, 2, 1};
+    int missed = 0;
+
+    for (uint32_t i = 0; i < 625; i += 3) { /* a third of all combinations */
+        struct scenario s;
+        struct world *world;
+        char name[16];
+        double worst = 0;
+
+        scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
+        for (uint32_t t = 0, rest = i; t < 5; t++, rest /= 5) {
+            scenario_tenant(&s, weights[t], cases_lengths[rest % 5]); /* not the 200 ms */
+        }
+        world = world_run(&s);
+        for (uint32_t t = 0; t < 5; t++) {
+            worst = fmax(worst, fabs(print_share(world, t) - 5.0 * weights[t]));
+        }
+        snprintf(name, sizeof name, "%u", i);
+        missed += cases_note_busy(group, name, worst, 0.3, BUSY, world);
+        world_free(world);
+    }
+    return missed;
+}
+
+static double
+worst_part(const struct world *world, double part)
+{
+    double worst = 0;
+
+    for (uint32_t t = 0; t < world->scenario->tenant_count; t++) {
+        worst = fmax(worst, fabs(print_part(world, t) - part));
+    }
+    return worst;
+}
+
+/* A ceiling of PART for one that is alone, for each length; long enough for 200 ms to be short. */
+static int
+alone(const char *group, uint32_t policy, uint32_t max_inst, uint32_t weight, double part)
+{
+    int missed = 0;
+
+    for (int i = 0; i < CASES_LENGTHS; i++) {
+        struct scenario s;
+        struct world *world;
+
+        scenario_defaults(&s, policy, cases_lengths[i] > 50 * MS ? 60 * SECOND : 10 * SECOND);
+        s.rules.max_inst = max_inst;
+        scenario_tenant(&s, weight, cases_lengths[i]);
+        world = world_run(&s);
+        missed += cases_note(group, cases_length_name(cases_lengths[i]), worst_part(world, part),
+                             0.5, world);
+        world_free(world);
+    }
+    return missed;
+}
+
+static int
+fixed_alone(const char *group)
+{
+    return alone(group, CGPU_POLICY_FIXED, 20, 6, 30);
+}
+
+static int
+fair_share_alone(const char *group)
+{
+    return alone(group, CGPU_POLICY_FAIR_SHARE, 4, 1, 25);
+}
+
+static int
+fixed_three(const char *group)
+{
+    int missed = 0;
+
+    for (int i = 0; i < 216; i++) {
+        struct scenario s;
+        struct world *world;
+        char name[64];
+        int a = i / 36, b = i / 6 % 6, c = i % 6;
+
+        if (a > b || b > c) {
+            continue;
+        }
+        scenario_defaults(&s, CGPU_POLICY_FIXED, 20 * SECOND);
+        s.rules.max_inst = 20;
+        scenario_tenant(&s, 6, cases_lengths[a]);
+        scenario_tenant(&s, 6, cases_lengths[b]);
+        scenario_tenant(&s, 6, cases_lengths[c]);
+        world = world_run(&s);
+        snprintf(name, sizeof name, "%s-%s-%s", cases_length_name(cases_lengths[a]),
+                 cases_length_name(cases_lengths[b]), cases_length_name(cases_lengths[c]));
+        missed += cases_note(group, name, worst_part(world, 30), 0.5, world);
+        world_free(world);
+    }
+    return missed;
+}
+
+const struct cases_group cases_shares[] = {
+    {"share-75-25", three_to_one},
+    {"share-90-10", nine_to_one},
+    {"share-50-50", one_to_one},
+    {"share-five", five},
+    {"share-late", late},
+    {"fixed-alone", fixed_alone},
+    {"fixed-three", fixed_three},
+    {"fair-share-alone", fair_share_alone},
+    {NULL, NULL},
+};

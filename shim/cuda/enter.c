@@ -355,10 +355,8 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns)
     if (launch.lane == NULL) {
         cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", "too many threads launch");
     } else {
-        int mode = cgpu_reclaim_relax();
         cgpu_real.cuCtxGetCurrent(&launch.context);
         status = enter(&launch);
-        cgpu_reclaim_restore(mode);
     }
     cgpu_thread.depth = depth;
     return status;
@@ -378,7 +376,7 @@ cgpu_enter_leave(struct cgpu_lane *lane)
     cgpu_thread.depth = 1;
     for (bool ended = false; !ended;) {
         cgpu_flow_lock();
-        ended = cgpu_flow_is_closing() || cgpu_monitor_finish((uint32_t)lane->gpu, cgpu_flow_now());
+        ended = cgpu_flow_is_closing() || cgpu_drain_finish((uint32_t)lane->gpu, cgpu_flow_now());
         cgpu_flow_unlock();
         if (!ended) {
             sleep_ns(CGPU_PACE_IDLE_NS / 4);

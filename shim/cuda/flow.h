@@ -9,7 +9,8 @@
  *   stream.c   contexts and streams, by their handles
  *   marker.c   batches: placing markers, seeing them passed
  *   enter.c    the slow path of a launch: gate, batch, room
- *   monitor.c  the helper thread: drains when a gate closes, tells idleness, drives the fallback
+ *   drain.c    seeing all work of a GPU to its end, telling idleness
+ *   monitor.c  the helper thread that does it, and drives the fallback
  *   settle.c   what the program's own synchronisation and destruction tell
  */
 #ifndef CGPU_CUDA_FLOW_H
@@ -285,17 +286,23 @@ bool cgpu_monitor_start(void);
 /* Under the lock: do what is due for the GPU at PLACE; when to look again. */
 uint64_t cgpu_monitor_serve(uint32_t place, uint64_t now);
 
-/* Under the lock: the closed gate's work has all ended? Then say so. */
-bool cgpu_monitor_quiet(uint32_t place);
-
-/* Under the lock: mark all work on GPU PLACE. True: it has ended, and the arbiter knows. */
-bool cgpu_monitor_finish(uint32_t place, uint64_t now);
-
 /* Under the lock: there is one more GPU to look after. */
 void cgpu_monitor_wake(void);
 
 /* Under the lock: use the process's own gate if nobody arbitrates GPU PLACE; when to look again. */
 uint64_t cgpu_monitor_arbitrated(uint32_t place, uint64_t now);
+
+/* ---- drain.c: under the lock ---- */
+
+/* The gate of GPU PLACE is closed by WORD; or it is PRESSED. Do what is due; when to look again. */
+uint64_t cgpu_drain_closed(uint32_t place, uint32_t word, uint64_t now);
+uint64_t cgpu_drain_pressed(uint32_t place, uint64_t now);
+
+/* Has all work ended since the gate closed? Then say so. */
+bool cgpu_drain_quiet(uint32_t place);
+
+/* Mark all work on GPU PLACE. True: it has ended, and the arbiter knows. */
+bool cgpu_drain_finish(uint32_t place, uint64_t now);
 
 /* ---- settle.c: called by the hooks of synchronisation, streams and contexts ---- */
 

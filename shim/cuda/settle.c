@@ -38,7 +38,7 @@ cgpu_settle_stream(CUstream stream, uint64_t begun)
         int32_t gpu = cgpu_stream_owner(found)->gpu;
         if (cgpu_flow->gpus[gpu].work != NULL) {
             has_ended(found, begun, now);
-            cgpu_monitor_quiet((uint32_t)gpu);
+            cgpu_drain_quiet((uint32_t)gpu);
         }
     }
     cgpu_flow_unlock();
@@ -60,7 +60,7 @@ cgpu_settle_context(CUcontext context, uint64_t begun)
                 has_ended(stream, begun, now);
             }
         }
-        cgpu_monitor_quiet((uint32_t)found->gpu);
+        cgpu_drain_quiet((uint32_t)found->gpu);
     }
     cgpu_flow_unlock();
 }
@@ -151,7 +151,7 @@ cgpu_settle_context_gone(CUcontext context)
         cgpu_marker_pass(NULL, found, UINT64_MAX, cgpu_flow_now(), false);
         cgpu_stream_drop_context(found);
         if (cgpu_flow->gpus[gpu].work != NULL) {
-            cgpu_monitor_quiet((uint32_t)gpu);
+            cgpu_drain_quiet((uint32_t)gpu);
         }
     }
     cgpu_flow_unlock();

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
+import os
 import subprocess
 import sys
 import time
@@ -67,6 +69,18 @@ def read_times(driver: Path) -> dict[str, int]:
     return times
 
 
+def prefer(pids: Iterable[int]) -> None:
+    """Let processes go before whatever else the machine does, where we may: all their threads.
+
+    A share is measured of who has work for the GPU; a launch that comes late because other
+    programs have the CPUs is time that its container held and did not use.
+    """
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(task.name), -15)
+
+
 def measure(driver: Path, tags: Iterable[str], seconds: float) -> Shares:
     """The true shares of the next ``seconds``, from the simulated GPU's own account."""
     began, before = time.monotonic_ns(), read_times(driver)
@@ -86,3 +100,4 @@ def wait_for(driver: Path, tags: Iterable[str], seconds: float = 30) -> None:
         time.sleep(0.02)
         times = read_times(driver)
         missing = [tag for tag in missing if not times.get(tag)]
+    prefer(process.pid for process in gpu_times(driver))

@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING
 
 from cgpu_run_world import World
-from compute import TAG, Shares, measure, spin_program, wait_for
+from compute import TAG, Shares, measure, prefer, spin_program, wait_for
 from compute_player import Player
-from servers import end_servers
+from servers import end_servers, serving
 
 from cgpu_sim import gpu_times
 
@@ -66,6 +66,7 @@ class Players:
     def measure(self, settle: float = SETTLE_SECONDS, seconds: float = SECONDS) -> Shares:
         """The true shares once all are at work and what came before is forgotten."""
         wait_for(self.world.driver, self.by_tag)
+        prefer(serving(self.world.state))
         measure(self.world.driver, (), settle)
         shares = measure(self.world.driver, self.by_tag, seconds)
         print(shares)  # noqa: T201

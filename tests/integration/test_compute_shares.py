@@ -54,7 +54,7 @@ def test_nine_to_one_with_kernels_of_50_us_against_50_ms(
 
 def test_three_with_30_percent_each(players: Players) -> None:
     """SCH-3: of the GPU's time, whatever the others do; 10 percent stay idle."""
-    for tag, how in (("short", "us=50"), ("middle", "us=500 sync=4"), ("long", "us=5000")):
+    for tag, how in (("short", "us=50"), ("middle", "us=500"), ("long", "us=5000")):
         players.spin(tag, "--weight 6 --policy 3", how)
     shares = players.measure()
     assert is_near(shares.points, {"short": 30, "middle": 30, "long": 30})

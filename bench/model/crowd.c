@@ -26,18 +26,18 @@ make(struct scenario *s, uint64_t seed)
     s->jitter = draw(&chance, 2) == 1;
     s->rules.max_inst = 20;
     for (uint64_t t = 0; t < count; t++) {
-        struct tenant_spec *tenant =
-            scenario_tenant(s, 1 + (uint32_t)draw(&chance, 2), cases_lengths[draw(&chance, 4)]);
+        uint64_t ns = cases_lengths[draw(&chance, 4)];
+        struct tenant_spec *tenant = scenario_tenant(s, 1 + (uint32_t)draw(&chance, 2), ns);
 
         tenant->processes = 1 + (uint32_t)draw(&chance, 3);
         if (t == 0) {
             continue;
         }
-        tenant->start_ns = draw(&chance, 2) * draw(&chance, 5) * SECOND;
-        tenant->load.sync_every = (uint32_t)(draw(&chance, 2) * (1 + draw(&chance, 40)));
+        tenant->start_ns = draw(&chance, 5) * SECOND;
+        tenant->load.sync_every = (uint32_t)draw(&chance, 40) % 21;
         tenant->load.think_ns = draw(&chance, 10) * 100 * US;
         tenant->load.burst_ns = 50 * MS;
-        tenant->load.pause_ns = draw(&chance, 2) * draw(&chance, 10) * 20 * MS;
+        tenant->load.pause_ns = draw(&chance, 20) / 2 * (20 * MS);
     }
 }
 
@@ -47,7 +47,8 @@ shortfall(const struct world *world)
 {
     const struct scenario *s = world->scenario;
     struct cgpu_claim claims[MAX_TENANTS] = {{0}};
-    double weights = 0, due;
+    struct cgpu_tenant_report report;
+    double weights = 0, due, held;
 
     for (uint32_t t = 0; t < s->tenant_count; t++) {
         claims[t] = (struct cgpu_claim){.weight = s->tenants[t].weight, .active = 1};
@@ -57,7 +58,10 @@ shortfall(const struct world *world)
         weights += claims[t].competes;
     }
     due = fmin(100 * claims[0].competes / weights, claims[0].ceiling_ppm / 1e4);
-    return due - print_part(world, 0);
+    /* several processes of one container lose time to switches between them, and pay for it */
+    cgpu_arbiter_report(world->arbiter, world->tenants[0].place, &report);
+    held = (double)report.charged_ns / (double)world->now * 100;
+    return due - fmax(print_part(world, 0), held);
 }
 
 /* By how many points somebody exceeds its ceiling. */
@@ -80,10 +84,11 @@ excess(const struct world *world)
     return worst;
 }
 
-/* Percent of the time that was charged twice, or of use that nobody was charged for. */
+/* Percent of the time that was charged twice, or of use under ceilings that nobody paid for. */
 static double
 unbalanced(struct world *world)
 {
+    uint32_t policy = world->scenario->rules.policy;
     uint64_t charged = 0, used = 0;
 
     for (uint32_t t = 0; t < world->scenario->tenant_count; t++) {
@@ -92,6 +97,9 @@ unbalanced(struct world *world)
         cgpu_arbiter_report(world->arbiter, world->tenants[t].place, &report);
         charged += report.charged_ns;
         used += world->tenants[t].used_ns;
+    }
+    if (policy != CGPU_POLICY_FAIR_SHARE && policy != CGPU_POLICY_FIXED) {
+        used = 0; /* whoever is alone is not charged there */
     }
     return fmax((double)charged / (double)world->now * 100 - 100,
                 ((double)used - (double)charged) / (double)world->now * 100);
@@ -126,7 +134,7 @@ crowds(const char *group)
         snprintf(name, sizeof name, "%llu-excess", (unsigned long long)seed);
         missed += cases_note(group, name, excess(world), 0.7, world);
         snprintf(name, sizeof name, "%llu-unbalanced", (unsigned long long)seed);
-        missed += cases_note(group, name, unbalanced(world), 3, world);
+        missed += cases_note(group, name, unbalanced(world), 1, world);
         snprintf(name, sizeof name, "%llu-wait-ms", (unsigned long long)seed);
         missed += cases_note(group, name, longest_wait(world), 1500, world);
         world_free(world);

@@ -214,7 +214,7 @@ synchronised(struct world *world, struct process *process)
 static bool
 pauses(struct world *world, struct process *process)
 {
-    if (process->load.pause_ns == 0 || world->now < process->burst_end) {
+    if (process->load.pause_ns == 0 || world->now < process->burst_end || process->waiting) {
         return false;
     }
     rest(world, process,

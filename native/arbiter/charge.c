@@ -4,6 +4,8 @@
  */
 #include "arbiter_state.h"
 
+enum { START_PART = 16 };
+
 static void
 count_recent(struct cgpu_tenant *tenant, uint64_t part, uint64_t ns)
 {
@@ -41,7 +43,8 @@ overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 static uint64_t
 less_start(struct cgpu_tenant *tenant, uint64_t ns)
 {
-    uint64_t start = cgpu_lesser(ns, tenant->start_ns);
+    /* many short turns are not mostly beginnings */
+    uint64_t start = cgpu_lesser(ns / START_PART, tenant->start_ns);
 
     tenant->start_ns -= start;
     return ns - start;

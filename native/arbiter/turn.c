@@ -119,6 +119,16 @@ is_absent(const struct cgpu_tenant *holder, uint64_t now)
     return !holder->shown && cgpu_since(now, holder->opened_ns) >= patience;
 }
 
+/* It has worked and has nothing more to do. A thread that still waits, at an open gate, is not
+ * coming: it was stopped. */
+static bool
+is_done(const struct cgpu_tenant *holder, uint64_t now)
+{
+    bool comes = holder->demand.waiting && cgpu_since(now, holder->opened_ns) < CGPU_ABSENT_NS;
+
+    return holder->shown && !cgpu_tenant_works(holder) && !comes;
+}
+
 static void
 note_absence(struct cgpu_tenant *holder, uint64_t now)
 {
@@ -138,7 +148,7 @@ gives_way(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder, int next, ui
     if (!cgpu_turn_allowed(arbiter, holder, now)) {
         return true;
     }
-    if (holder->shown && !cgpu_tenant_wants(holder)) {
+    if (is_done(holder, now)) {
         return other != NULL || cgpu_tenant_is_capped(holder);
     }
     if (other == NULL) {

@@ -1,23 +1,33 @@
 /*
- * calls LIBCUDA_PLAIN LIBCUDA_PROXIED: nanoseconds a call, the same driver with and without a proxy
- * in front, measured in turns within one process. Prints one JSON object of medians.
+ * calls LIBCUDA_PLAIN LIBCUDA_PROXIED LIMITS: nanoseconds a call, the same driver with and without
+ * a proxy in front, measured in turns within one process. Prints one JSON object of medians. LIMITS
+ * is the proxy's limits page, in which the gate is opened for what is measured.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
+
+#include "gate.h"
+#include "limits.h"
 
 enum {
     ROUNDS = 41,
     CALLS = 100000,
+    MARKERS = 2000,
     PAIRS = 20000,
     MAX_LIVE = 10000,
     THREAD_PAIRS = 400000,
     MAX_THREADS = 2
 };
+
+enum { NATIVE = 5, WEIGHTED_FAIR = 6 }; /* policies */
 
 struct driver {
     int (*init)(unsigned int);
@@ -85,6 +95,59 @@ launch(const struct driver *driver)
         driver->launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
     }
     return (now_ns() - start) / CALLS;
+}
+
+static struct cgpu_limits *limits;
+
+/* As the arbiter would; it gives a sign so that the gate in the page is the one in force. */
+static void
+set_gate(enum cgpu_gate state)
+{
+    uint32_t *gate = &limits->gpus[0].gate;
+    __atomic_store_n(&limits->gpus[0].heartbeat_ns, (uint64_t)now_ns(), __ATOMIC_RELEASE);
+    if (cgpu_gate_state(*gate) != state) {
+        __atomic_store_n(gate, cgpu_gate_next(*gate, state), __ATOMIC_RELEASE);
+    }
+}
+
+static double
+launch_free(const struct driver *driver)
+{
+    set_gate(CGPU_GATE_FREE);
+    driver->launch(NULL, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL); /* lets the thread in */
+    return launch(driver);
+}
+
+static double
+launch_contended(const struct driver *driver)
+{
+    set_gate(CGPU_GATE_PRESSED);
+    return launch(driver);
+}
+
+/* A kernel that was never seen is a batch of its own, so every launch places a marker. */
+static double
+launch_and_mark(const struct driver *driver)
+{
+    static uintptr_t kernel = 1 << 20;
+    set_gate(CGPU_GATE_PRESSED);
+    double start = now_ns();
+    for (int i = 0; i < MARKERS; i++) {
+        kernel += 4096;
+        driver->launch((void *)kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    }
+    return (now_ns() - start) / MARKERS;
+}
+
+static void
+open_limits(const char *path)
+{
+    int fd = open(path, O_RDWR);
+    limits = mmap(NULL, sizeof *limits, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (fd < 0 || limits == MAP_FAILED) {
+        fail(path);
+    }
+    close(fd);
 }
 
 static double
@@ -209,7 +272,10 @@ main(int argc, char **argv)
         const char *name;
         measure *run;
     } measures[] = {
-        {"launch", launch},
+        {"launch_native", launch_free},
+        {"launch_lone", launch_free},
+        {"launch_contended", launch_contended},
+        {"launch_and_mark", launch_and_mark},
         {"mem_get_info", info},
         {"pair_live_0", pair_0},
         {"pair_live_1000", pair_1000},
@@ -217,14 +283,16 @@ main(int argc, char **argv)
         {"pair_1_thread", pair_1_thread},
         {"pair_2_threads", pair_2_threads},
     };
-    if (argc != 3) {
-        fail("usage: calls LIBCUDA_PLAIN LIBCUDA_PROXIED");
+    if (argc != 4) {
+        fail("usage: calls LIBCUDA_PLAIN LIBCUDA_PROXIED LIMITS");
     }
+    open_limits(argv[3]);
     struct driver plain = open_driver(argv[1]);
     struct driver proxied = open_driver(argv[2]);
     printf("{");
     for (size_t i = 0; i < sizeof measures / sizeof measures[0]; i++) {
         printf("%s", i == 0 ? "" : ", ");
+        limits->policy = i == 0 ? NATIVE : WEIGHTED_FAIR;
         compare(measures[i].name, measures[i].run, &plain, &proxied);
     }
     printf("}\n");

@@ -21,7 +21,7 @@ def _compile() -> tuple[Path, Path]:
     BUILD.mkdir(exist_ok=True)
     stub, program = BUILD / "plain" / "libcuda.so.1", BUILD / "calls"
     stub.parent.mkdir(exist_ok=True)
-    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra"]
+    flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-iquote", HERE.parent / "native"]
     shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libcuda.so.1"]
     subprocess.run(["gcc", *flags, *shared, HERE / "stub" / "libcuda.c", "-o", stub], check=True)
     subprocess.run(
@@ -51,7 +51,12 @@ def measure() -> dict[str, dict[str, float]]:
     """Medians in nanoseconds: plain_ns, proxied_ns and added_ns for each call."""
     stub, program = _compile()
     proxy = _lay_out(BUILD / "session", stub)
-    run = subprocess.run([program, stub, proxy], check=True, stdout=subprocess.PIPE, text=True)
+    run = subprocess.run(
+        [program, stub, proxy, proxy.with_name("limits")],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     figures: dict[str, dict[str, float]] = json.loads(run.stdout)
     return figures
 

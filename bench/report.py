@@ -28,7 +28,10 @@ class Row(NamedTuple):
 
 
 CALLS = {
-    "launch": ("cuLaunchKernel, memory cap on", 5, "21"),
+    "launch_native": ("cuLaunchKernel, policy 5", 3, "21"),
+    "launch_lone": ("cuLaunchKernel, lone container", 10, "21"),
+    "launch_contended": ("cuLaunchKernel, contended", 15, "21"),
+    "launch_and_mark": ("cuLaunchKernel, contended, with a marker (one per batch)", None, ""),
     "pair_live_0": ("alloc + free pair, nothing live", 200, "480"),
     "pair_live_1000": ("alloc + free pair, 1,000 live", 200, "2,140"),
     "pair_live_10000": ("alloc + free pair, 10,000 live", 200, "16,340"),

@@ -10,6 +10,7 @@
 
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "watch.h"
@@ -17,13 +18,13 @@
 #define NS_PER_SECOND UINT64_C(1000000000)
 /* A container that rings without end has us look no more than so often in so long a time. */
 #define WINDOW_NS UINT64_C(4000000)
-#define PAUSE_NS  UINT64_C(250000)
+#define PAUSE_NS  UINT64_C(500000)
 /* A process that should be done may be dead, which rings no bell. */
 #define DRAIN_NS UINT64_C(5000000)
 /* Without bells, with two containers and with one. */
 #define POLL_NS UINT64_C(1000000)
 
-enum { WINDOW_LOOKS = 64, ROUNDS = 6 };
+enum { WINDOW_LOOKS = 32, ROUNDS = 6, NICE = -10 };
 
 uint64_t
 cgpu_arbitration_now(void)
@@ -204,6 +205,8 @@ cgpu_arbitration_run(void *argument)
 
     prctl(PR_SET_NAME, "cgpu-arbiter");
     prctl(PR_SET_TIMERSLACK, 1); /* else every sleep may be 50 us longer */
+    /* of the thread: while it waits for a processor, so does a GPU. Only root may, no matter */
+    (void)setpriority(PRIO_PROCESS, 0, NICE);
     pthread_mutex_lock(&arbitration->mutex);
     while (!arbitration->stopping) {
         uint64_t next = 0;

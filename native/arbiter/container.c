@@ -21,6 +21,9 @@
 #define ASK_NS      UINT64_C(2000000)
 #define ASK_LATE_NS UINT64_C(200000)
 
+/* And no more often than so in one look: a container may say that all its works are busy. */
+enum { ASKS = 16 };
+
 enum { CHUNK_WORKS = 16, BELLS_SIZE = offsetof(struct cgpu_ledger_file, works) };
 
 static int
@@ -195,8 +198,9 @@ is_alive(struct cgpu_container *container, struct cgpu_container_work *known,
     bool late = work->active != 0 &&
                 (now > work->end_ns || !cgpu_gate_is_open(cgpu_container_gate(container)));
 
-    if (!known->dead &&
+    if (!known->dead && container->asks < ASKS &&
         (known->asked_ns == 0 || now - known->asked_ns >= (late ? ASK_LATE_NS : ASK_NS))) {
+        container->asks += 1;
         known->asked_ns = now;
         known->dead = !slot_is_alive(container, work->owner);
     }
@@ -234,6 +238,7 @@ cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_
     uint32_t bound = 0;
 
     *out = (struct cgpu_demand){.busy_ns = container->busy_ns};
+    container->asks = 0;
     if (container->broken ||
         !read_ledger(container, &container->bell, sizeof container->bell,
                      offsetof(struct cgpu_ledger_file, gpus[container->place].bell)) ||

@@ -1,0 +1,214 @@
+/* What a container's processes say, added up; and what is not believed (REL-2). */
+#define _GNU_SOURCE 1
+
+#include "arbiter/container.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include "attachment.h"
+#include "check.h"
+#include "guest.h"
+#include "slot.h"
+#include "work.h"
+
+#define MS UINT64_C(1000000)
+
+static unsigned asked; /* for the life of a slot's process; the linker sends native's calls here */
+
+bool __real_cgpu_slot_dead(int fd, uint32_t slot);
+bool __wrap_cgpu_slot_dead(int fd, uint32_t slot);
+
+bool
+__wrap_cgpu_slot_dead(int fd, uint32_t slot)
+{
+    asked += 1;
+    return __real_cgpu_slot_dead(fd, slot);
+}
+
+static struct cgpu_container *
+open_container(const struct guest *guest)
+{
+    struct cgpu_container *container;
+
+    CHECK(cgpu_container_open(guest->limits, guest->ledger, 0, &container) == CGPU_OK);
+    return container;
+}
+
+static struct cgpu_demand
+look(struct cgpu_container *container, uint64_t now)
+{
+    struct cgpu_demand demand;
+
+    cgpu_container_look(container, now, &demand);
+    return demand;
+}
+
+static struct cgpu_ledger_work *
+claim(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    struct cgpu_ledger_work *work;
+
+    CHECK(cgpu_work_claim(ledger, gpu, &work) == CGPU_OK);
+    return work;
+}
+
+TEST(what_processes_say_is_added_up)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledgers[2] = {check_attach(guest->ledger), check_attach(guest->ledger)};
+    struct cgpu_ledger_work *a = claim(ledgers[0], 0);
+    struct cgpu_ledger_work *b = claim(ledgers[1], 0);
+    struct cgpu_demand demand = look(container, MS);
+
+    CHECK(!demand.active && !demand.waiting && !demand.idle && !demand.certain);
+    a->active = 9;
+    a->idle = 1;
+    a->certain = 1;
+    a->end_ns = 70;
+    demand = look(container, 2 * MS);
+    CHECK(demand.active && demand.idle && demand.certain && demand.end_ns == 70);
+    b->active = 9;
+    b->end_ns = 50;
+    b->waiting = 2;
+    demand = look(container, 3 * MS);
+    CHECK(demand.active && demand.waiting && !demand.idle && !demand.certain);
+    CHECK(demand.end_ns == 70);
+    b->idle = 1;
+    b->certain = 1;
+    demand = look(container, 4 * MS);
+    CHECK(demand.idle && demand.certain);
+    b->end_ns = 0; /* not known */
+    CHECK(!look(container, 5 * MS).certain);
+    claim(ledgers[0], 1)->waiting = 1; /* another GPU's */
+    b->active = 0;
+    b->waiting = 0;
+    demand = look(container, 6 * MS);
+    CHECK(demand.active && !demand.waiting && demand.idle && demand.certain);
+    cgpu_ledger_detach(ledgers[0]);
+    cgpu_ledger_detach(ledgers[1]);
+    CHECK(!look(container, 7 * MS).active);
+    cgpu_container_close(container);
+}
+
+TEST(gpu_time_is_never_taken_back)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+    struct cgpu_ledger_work *work = claim(ledger, 0);
+
+    CHECK(look(container, MS).busy_ns == 0);
+    work->busy_ns = 500;
+    CHECK(look(container, 2 * MS).busy_ns == 500);
+    cgpu_ledger_detach(ledger);
+    CHECK(look(container, 3 * MS).busy_ns == 500);
+    ledger = check_attach(guest->ledger);
+    work = claim(ledger, 0);
+    CHECK(look(container, 4 * MS).busy_ns == 500);
+    work->busy_ns = 40;
+    CHECK(look(container, 5 * MS).busy_ns == 540);
+    work->busy_ns = 10;
+    CHECK(look(container, 6 * MS).busy_ns == 540);
+    cgpu_container_close(container);
+}
+
+static void
+wait_at_the_gate(void *argument)
+{
+    claim(check_attach(argument), 0)->waiting = 1;
+    pause();
+}
+
+TEST(a_dead_process_says_nothing_and_a_quiet_one_is_not_asked_for)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+    pid_t child = check_fork(wait_at_the_gate, guest->ledger);
+
+    (void)claim(ledger, 0);
+    asked = 0;
+    while (!look(container, MS).waiting) {
+        check_sleep(0.001);
+    }
+    CHECK(asked == 1);
+    CHECK(look(container, 2 * MS).waiting && asked == 1); /* the answer is good for 2 ms */
+    CHECK(look(container, 3 * MS).waiting && asked == 2);
+    CHECK(kill(child, SIGKILL) == 0 && check_wait(child) == 128 + SIGKILL);
+    CHECK(!look(container, 5 * MS).waiting && asked == 3);
+    CHECK(!look(container, 9 * MS).waiting && asked == 3); /* it does not come back */
+    cgpu_container_close(container);
+}
+
+TEST(owners_that_are_none_say_nothing)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+    const uint32_t owners[] = {ledger->word + (1 << 11), ledger->word + 1, 2047, UINT32_MAX};
+
+    for (unsigned i = 0; i < 4; i++) {
+        guest->file->works[i].owner = owners[i];
+        guest->file->works[i].active = 9;
+        guest->file->works[i].waiting = 1;
+    }
+    guest->file->work_bound = UINT32_MAX;
+    CHECK(!look(container, MS).active && !look(container, MS).waiting);
+    guest->file->works[CGPU_LEDGER_WORKS - 1].owner = ledger->word;
+    guest->file->works[CGPU_LEDGER_WORKS - 1].waiting = 1;
+    CHECK(look(container, 2 * MS).waiting);
+    cgpu_container_close(container);
+}
+
+TEST(works_without_end_do_not_make_a_look_long)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+
+    for (unsigned i = 0; i < CGPU_LEDGER_WORKS; i++) {
+        guest->file->works[i].owner = ledger->word;
+        guest->file->works[i].active = 9;
+    }
+    guest->file->work_bound = CGPU_LEDGER_WORKS;
+    asked = 0;
+    for (unsigned i = 1; i <= 32; i++) {
+        CHECK(look(container, i * MS).active);
+        CHECK(asked <= i * 16);
+    }
+    cgpu_container_close(container);
+}
+
+TEST(a_ledger_cut_short_is_not_believed_again)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+
+    claim(ledger, 0)->waiting = 1;
+    CHECK(look(container, MS).waiting && !container->broken);
+    CHECK(truncate(guest->ledger, 4224) == 0); /* the bells are left */
+    CHECK(!look(container, 2 * MS).waiting && container->broken);
+    CHECK(truncate(guest->ledger, sizeof(struct cgpu_ledger_file)) == 0);
+    claim(ledger, 0)->waiting = 1;
+    CHECK(!look(container, 3 * MS).waiting && container->broken);
+    cgpu_container_close(container);
+}
+
+TEST(a_metered_gate_is_closed_and_a_free_one_left_when_a_container_is_taken_over)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+
+    cgpu_container_set_gate(container, CGPU_GATE_PRESSED);
+    cgpu_container_close(container);
+    container = open_container(guest);
+    CHECK(guest_gate(guest) == (3 * CGPU_GATE_TURN | CGPU_GATE_CLOSED));
+    cgpu_container_set_gate(container, CGPU_GATE_FREE);
+    cgpu_container_close(container);
+    container = open_container(guest);
+    CHECK(guest_gate(guest) == (4 * CGPU_GATE_TURN | CGPU_GATE_FREE));
+    cgpu_container_close(container);
+}

@@ -25,7 +25,7 @@ def build() -> None:
     arbiter = [path for path in sorted((NATIVE / "arbiter").glob("*.c")) if path.name not in _REAL]
     sources = [*sorted(MODEL.glob("*.c")), *arbiter, NATIVE / "pace.c", NATIVE / "fallback.c"]
     flags = ["-std=gnu11", "-O2", "-D_GNU_SOURCE", f"-I{NATIVE}", f"-I{MODEL}"]
-    words = ["gcc", *flags, *map(str, sources), "-o", str(PROGRAM)]
+    words = ["gcc", *flags, *map(str, sources), "-o", str(PROGRAM), "-lm"]
     subprocess.run(words, check=True)
 
 
@@ -80,10 +80,36 @@ def latency(length_us: int) -> dict[str, Any]:
     return found
 
 
+def cases() -> list[dict[str, Any]]:
+    """The groups of scenarios with bars: how many, how many met theirs, the worst, how busy."""
+    words = [str(PROGRAM), "cases"]  # its status is 1 if a bar is missed
+    done = subprocess.run(words, check=False, stdout=subprocess.PIPE, text=True)
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for line in done.stdout.splitlines():
+        case = json.loads(line)
+        groups.setdefault(case["group"], []).append(case)
+    return [summary(name, found) for name, found in groups.items()]
+
+
+def summary(group: str, found: list[dict[str, Any]]) -> dict[str, Any]:
+    """One line for a group; the worst is the one nearest to its bar or farthest beyond."""
+    worst = max(found, key=lambda case: float(case["value"]) / case["bar"])
+    measured = [case for case in found if case["least_busy"] > 0]
+    idlest = min(measured, key=lambda case: float(case["busy"]), default=None)
+    return {
+        "group": group,
+        "count": len(found),
+        "met": sum(case["met"] for case in found),
+        "worst": {key: worst[key] for key in ("name", "value", "bar")},
+        "busy": idlest and {"percent": idlest["busy"], "bar": idlest["least_busy"]},
+    }
+
+
 def measure() -> dict[str, Any]:
-    """Both grids, and latencies by kernel length."""
+    """Scenarios with bars, both grids, and latencies by kernel length."""
     build()
     return {
+        "cases": cases(),
         "grids": [grid(*each) for each in GRIDS],
         "latency": [latency(length) for length in LENGTHS_US],
     }

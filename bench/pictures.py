@@ -104,6 +104,7 @@ def latency(cases: Sequence[dict[str, Any]], note: str, path: Path) -> Path:
         axis.hlines(case["bar_ms"], i - 0.35, i + 0.35, GREY, "dotted", label=label)
     axis.set_xticks(range(len(cases)), [length_text(case["length_us"]) for case in cases])
     axis.set_yscale("log")
+    axis.set_ylim(top=1000)  # room for the legend
     axis.yaxis.set_major_formatter("{x:g}")
     axis.set_xlabel("kernels of the other programs, which always have work")
     axis.set_ylabel("added to a request, ms")

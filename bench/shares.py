@@ -6,10 +6,9 @@ import importlib.util
 from typing import Any, NamedTuple
 
 from bench import live, modelled, pictures
-from bench.lengths import length_text
 
 GRID, OVER_TIME, LATENCY = "shares-grid.png", "shares-over-time.png", "shares-latency.png"
-GRID_BAR, BUSY_BAR, LIVE_BAR, ARBITER_BAR = 0.5, 98.5, 3.0, 3.0
+LIVE_BAR, ARBITER_BAR = 3.0, 3.0
 
 
 def measure() -> dict[str, Any]:
@@ -43,7 +42,6 @@ class Line(NamedTuple):
     bar: float
     unit: str
     least: bool = False
-    mean: float | None = None
 
     @property
     def met(self) -> bool:
@@ -52,22 +50,41 @@ class Line(NamedTuple):
         return size >= self.bar if self.least else size <= self.bar
 
 
+# Groups of the model's scenarios: what they are, and their unit. Others are shown by their names.
+GROUPS = {
+    "share-75-25": ("75:25 over 30 s, kernels of 5 us to 200 ms each", "points"),
+    "share-90-10": ("90:10 over 10 s, likewise", "points"),
+    "share-50-50": ("50:50 over 10 s, likewise", "points"),
+    "share-five": ("40/30/15/10/5, kernels of 5 us to 50 ms", "points"),
+    "share-late": ("75:25, wake-ups of 60 us, polls up to 220 us late", "points"),
+    "fixed-alone": ("fixed 30 %, alone", "points"),
+    "fixed-three": ("fixed 30 %, three together, mixed lengths", "points"),
+    "fair-share-alone": ("policy 0, one container of max_inst 4: 25 %", "points"),
+    "high-latency": ("short high-priority kernels beside a backlog, added at p99", "ms"),
+    "high-ratio": ("high priority, always busy: prio_ratio 80 %", "points"),
+    "live-change": ("policy, weight or priority changes: share from 100 ms later on", "points"),
+    "fault": ("longer wait when a holder is stopped, killed, deleted, 100 times each", "ms"),
+    "crowd": ("containers that come, go, idle and burst by chance", ""),
+}
+
+
 def lines(figures: dict[str, Any]) -> list[Line]:
     """All figures that have a bar."""
     found = []
-    for grid in figures["model"]["grids"]:
-        pair = f"{grid['target']}:{100 - grid['target']}"
-        case = f"model, {pair} over {grid['seconds']} s, worst of 36 pairs of kernel lengths"
-        worst, busy = grid["worst_points"], grid["least_busy_percent"]
-        found.append(Line(case, worst, GRID_BAR, "points", mean=grid["mean_points"]))
-        found.append(Line(f"model, {pair}, GPU busy", busy, BUSY_BAR, "%", least=True))
-    for each in figures["model"]["latency"]:
-        length = length_text(each["length_us"])
-        case = f"model, added to a high-priority request beside kernels of {length}, p99"
-        found.append(Line(case, each["high"]["p99"], each["bar_ms"], "ms"))
+    for case in figures["model"]["cases"]:
+        title, unit = GROUPS.get(case["group"], (case["group"], ""))
+        worst, busy = case["worst"], case["busy"]
+        if not unit:  # its figures are of several kinds
+            missed = case["count"] - case["met"]
+            found.append(Line(f"model: {title}; missed bars of {case['count']}", missed, 0, ""))
+            continue
+        name = f"model: {title}; worst of {case['count']}"
+        found.append(Line(name, worst["value"], worst["bar"], unit))
+        if busy:
+            name = "model: the same, GPU busy while somebody has work"
+            found.append(Line(name, busy["percent"], busy["bar"], "%", least=True))
     for name, share, target in settled(figures):
-        case = f"simulated GPU, real programs, {name}"
-        found.append(Line(case, share - target, LIVE_BAR, "points"))
+        found.append(Line(f"simulated GPU: {name}", share - target, LIVE_BAR, "points"))
     taken = figures["live"]["arbiter"]["thread_percent"]
     found.append(Line("arbitration of one contended GPU, of a core", taken, ARBITER_BAR, "%"))
     return found
@@ -75,12 +92,12 @@ def lines(figures: dict[str, Any]) -> list[Line]:
 
 def table(rows: list[Line]) -> str:
     """Markdown table of ``rows``."""
-    words = ["| case | figure | mean | bar | met |", "|---|---|---|---|---|"]
+    words = ["| case | figure | bar | met |", "|---|---|---|---|"]
     for row in rows:
         bar = f"{'>=' if row.least else '<='} {row.bar:g} {row.unit}"
-        mean = "" if row.mean is None else f"{row.mean:.2f}"
         met = "yes" if row.met else "**no**"
-        words.append(f"| {row.case} | {row.figure:.2f} {row.unit} | {mean} | {bar} | {met} |")
+        figure = f"{row.figure:.2f} {row.unit}" if row.unit else f"{row.figure:g}"
+        words.append(f"| {row.case} | {figure} | {bar.strip()} | {met} |")
     return "\n".join(words)
 
 

@@ -10,8 +10,11 @@
 #include "gate.h"
 
 #define CGPU_FALLBACK_PERIOD_NS UINT64_C(100000000)
-/* An arbiter that has not given a sign for so long is gone. It gives one every 50 ms. */
-#define CGPU_FALLBACK_AFTER_NS UINT64_C(200000000)
+/*
+ * An arbiter that has not given a sign for so long is gone; it gives one every 50 ms. Together with
+ * the wait for a container's own part of the period it is no more than 250 ms (REL-2).
+ */
+#define CGPU_FALLBACK_AFTER_NS UINT64_C(150000000)
 
 /*
  * The state of the gate at NOW for the part [offset, offset + share) of the period, in millionths;

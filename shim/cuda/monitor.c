@@ -26,7 +26,7 @@
 
 #define LONGEST_NS  UINT64_C(1000000000)
 #define POLL_NS     UINT64_C(20000)
-#define UNHEARD_NS  UINT64_C(50000000) /* without an arbiter: look for a new one so often */
+#define UNHEARD_NS  UINT64_C(10000000) /* without an arbiter: look for a new one so often */
 #define GIVE_UP_NS  UINT64_C(200000000)
 #define STACK_BYTES ((size_t)1 << 20)
 

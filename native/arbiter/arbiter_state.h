@@ -21,9 +21,13 @@
 /* A container with a ceiling below the whole runs and rests within about so long. */
 #define CGPU_CYCLE_NS (32 * CGPU_MS)
 /* What one that waits may save up, so that others' long kernels do not cost it its share. */
+#ifndef CGPU_DEPTH_NS /* a test shows what a shallow one does */
 #define CGPU_DEPTH_NS (600 * CGPU_MS)
+#endif
 /* Debts are remembered up to so much GPU time: an endless kernel is not repaid for ever. */
+#ifndef CGPU_DEBT_NS /* and what forgetting does */
 #define CGPU_DEBT_NS (2000 * CGPU_MS)
+#endif
 
 /* What a container is owed outlasts a short pause, up to this. */
 #define CGPU_OWED_NS (200 * CGPU_MS)

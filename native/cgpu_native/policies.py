@@ -1,60 +1,43 @@
-"""Compute policies (``arbiter/policy.h``): what the containers of one GPU are entitled to."""
+"""The compute policies (``policy.h``): their names, and what each gives the containers of a GPU."""
 
 from __future__ import annotations
 
 from cgpu_env.record import NamedTuple
 from cgpu_native._native import ffi, lib
-from cgpu_native.errors import check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-NATIVE: int = lib.CGPU_POLICY_NATIVE
+POLICIES: dict[int, str] = {
+    number: ffi.string(lib.cgpu_policy_name(number)).decode() for number in range(lib.CGPU_POLICIES)
+}
+"""Names, for people, by number."""
+NATIVE_POLICY: int = lib.CGPU_POLICY_NATIVE
 WHOLE_PPM: int = lib.CGPU_WHOLE_PPM
 
 
-class Claim(NamedTuple):
-    """A running container, as a policy sees it."""
-
-    weight: int
-    high_priority: bool = False
-    active: bool = True
-
-
 class Entitlement(NamedTuple):
-    """What a policy gives a container.
-
-    Attributes:
-        competes: its weight among those that compete for turns.
-        ceiling_ppm: it gets no more than this of the GPU's time, in millionths.
-        fallback_ppm: its share while nobody arbitrates, in millionths.
-    """
+    """What a policy gives one container of a GPU. Parts in millionths of the GPU's time."""
 
     competes: int
+    """Its weight among those that compete for turns."""
     ceiling_ppm: int
+    """It gets no more than this; ``WHOLE_PPM``: as much as the others leave."""
     fallback_ppm: int
+    """Its part while nobody arbitrates."""
 
 
-def entitle(policy: int, claims: Sequence[Claim], max_inst: int) -> list[Entitlement]:
-    """What each of ``claims``, all of one GPU, is entitled to.
+def entitle(policy: int, weights: Sequence[int], max_inst: int) -> list[Entitlement]:
+    """What ``policy`` gives containers with ``weights`` that all run on one GPU, in their order.
 
     Raises:
-        NativeError: no such policy, or a weight of 0.
+        ValueError: for a policy that there is not, or a weight or ``max_inst`` below 1.
     """
-    each = ffi.new("struct cgpu_claim[]", max(1, len(claims)))
-    for place, claim in enumerate(claims):
-        each[place].weight = claim.weight
-        each[place].high_priority = int(claim.high_priority)
-        each[place].active = int(claim.active)
-    check(lib.cgpu_policy_entitle(policy, each, len(claims), max_inst), f"policy {policy}")
-    return [
-        Entitlement(entry.competes, entry.ceiling_ppm, entry.fallback_ppm)
-        for entry in each[0 : len(claims)]
-    ]
-
-
-def name(policy: int) -> str:
-    """What people call it; empty for an unknown one."""
-    text = lib.cgpu_policy_name(policy)
-    return "" if text == ffi.NULL else str(ffi.string(text).decode())
+    if policy not in POLICIES or max_inst < 1 or any(weight < 1 for weight in weights):
+        raise ValueError(f"no entitlements under policy {policy}, max_inst {max_inst}: {weights}")
+    claims = ffi.new("struct cgpu_claim[]", len(weights))
+    for claim, weight in zip(claims, weights, strict=True):
+        claim.weight = weight
+    lib.cgpu_policy_entitle(policy, claims, len(weights), max_inst)
+    return [Entitlement(one.competes, one.ceiling_ppm, one.fallback_ppm) for one in claims]

@@ -1,0 +1,339 @@
+/* Turns: exclusive, charged to their end, pre-empted, and taken from who gives no sign. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "arbiter/arbiter.h"
+#include "check.h"
+#include "status.h"
+
+#define MS UINT64_C(1000000)
+
+static struct cgpu_arbiter *arbiter;
+static struct cgpu_demand demands[CGPU_MAX_TENANTS];
+static enum cgpu_gate gates[CGPU_MAX_TENANTS];
+static uint64_t now = 1000 * MS;
+
+static void
+start(uint32_t policy)
+{
+    struct cgpu_rules rules = {.policy = policy, .max_inst = 20, .prio_ratio = 80};
+
+    arbiter = malloc(cgpu_arbiter_size());
+    CHECK(arbiter != NULL);
+    cgpu_arbiter_init(arbiter, &rules, now);
+}
+
+static int
+add(uint32_t weight, bool high)
+{
+    int place = cgpu_arbiter_add(arbiter, weight, high, now);
+
+    CHECK(place >= 0);
+    return place;
+}
+
+/* The caller looks again at once as long as it is told to. */
+static uint64_t
+step(uint64_t by)
+{
+    uint64_t at = 0;
+
+    now += by;
+    for (int i = 0; i < 4 && at <= now; i++) {
+        at = cgpu_arbiter_step(arbiter, now, demands, gates);
+    }
+    CHECK(at > now);
+    return at;
+}
+
+/* PLACE launches, with work until END. */
+static void
+works(int place, uint64_t end)
+{
+    demands[place].waiting = false;
+    demands[place].active = true;
+    demands[place].certain = true;
+    demands[place].end_ns = end;
+}
+
+static void
+is_quiet(int place)
+{
+    demands[place].active = false;
+    demands[place].end_ns = now;
+}
+
+static int
+open_gates(void)
+{
+    int count = 0;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        count += gates[i] != CGPU_GATE_CLOSED;
+    }
+    return count;
+}
+
+/* Two containers that always want; the first holds. */
+static void
+contend(int *holder, int *waiter)
+{
+    *holder = add(1, false);
+    *waiter = add(1, false);
+    demands[*holder].waiting = true;
+    step(0);
+    CHECK(gates[*holder] != CGPU_GATE_CLOSED);
+    works(*holder, now + MS);
+    step(MS);
+    demands[*waiter].waiting = true;
+    step(MS);
+}
+
+TEST(a_lone_container_is_free_and_the_arbiter_sleeps)
+{
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int lone = add(3, false);
+
+    CHECK(step(0) == UINT64_MAX);
+    CHECK(gates[lone] == CGPU_GATE_FREE);
+}
+
+TEST(a_lone_container_with_a_ceiling_is_not_free_sch3)
+{
+    start(CGPU_POLICY_FIXED);
+    int lone = add(6, false);
+
+    demands[lone].waiting = true;
+    CHECK(step(0) != UINT64_MAX);
+    CHECK(gates[lone] == CGPU_GATE_PRESSED);
+}
+
+TEST(native_leaves_all_gates_free_sch5)
+{
+    start(CGPU_POLICY_NATIVE);
+    int one = add(1, false), two = add(1, true);
+
+    demands[one].waiting = demands[two].waiting = true;
+    CHECK(step(0) == UINT64_MAX);
+    CHECK(gates[one] == CGPU_GATE_FREE && gates[two] == CGPU_GATE_FREE);
+}
+
+TEST(one_holds_at_a_time_and_the_next_waits_for_its_end)
+{
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    CHECK(gates[holder] == CGPU_GATE_PRESSED && open_gates() == 1);
+    works(holder, now + 30 * MS); /* a long kernel */
+    step(20 * MS);
+    CHECK(open_gates() == 0);
+    demands[holder].waiting = true;
+    step(5 * MS);
+    CHECK(open_gates() == 0);
+    now += 5 * MS;
+    is_quiet(holder);
+    step(0);
+    CHECK(gates[waiter] == CGPU_GATE_PRESSED && open_gates() == 1);
+}
+
+TEST(the_next_is_let_in_shortly_before_a_certain_end)
+{
+    int holder, waiter;
+    uint64_t end, at;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    end = now + 30 * MS;
+    works(holder, end);
+    at = step(20 * MS);
+    demands[holder].waiting = true;
+    at = step(at - now); /* it has answered */
+    CHECK(at < end && end - at < MS);
+    step(at - now);
+    CHECK(gates[waiter] == CGPU_GATE_PRESSED && gates[holder] == CGPU_GATE_CLOSED);
+}
+
+TEST(nobody_is_let_in_early_where_the_end_is_not_certain)
+{
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    works(holder, now + 25 * MS);
+    demands[holder].certain = false;
+    step(20 * MS);
+    step(MS);
+    step(4 * MS);
+    CHECK(gates[waiter] == CGPU_GATE_CLOSED);
+}
+
+TEST(an_overrun_is_charged_and_repaid)
+{
+    struct cgpu_tenant_report report;
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    works(holder, now + 200 * MS);
+    step(20 * MS);
+    demands[holder].waiting = true;
+    now += 180 * MS;
+    is_quiet(holder);
+    step(0);
+    cgpu_arbiter_report(arbiter, holder, &report);
+    CHECK(report.charged_ns > 195 * MS);
+    works(waiter, now + MS);
+    for (int i = 0; i < 18; i++) { /* it has much to catch up on */
+        step(10 * MS);
+        works(waiter, now + MS);
+        CHECK(gates[waiter] == CGPU_GATE_PRESSED);
+    }
+    step(30 * MS);
+    CHECK(gates[waiter] == CGPU_GATE_CLOSED);
+}
+
+TEST(an_idle_holder_gives_way_at_once)
+{
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    demands[holder].idle = true;
+    step(100);
+    CHECK(gates[holder] == CGPU_GATE_CLOSED);
+    is_quiet(holder);
+    demands[holder].idle = false;
+    step(100);
+    CHECK(gates[waiter] == CGPU_GATE_PRESSED);
+}
+
+TEST(idleness_brings_no_credit)
+{
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    demands[waiter].waiting = false; /* it goes away for long, the other works on */
+    for (int i = 0; i < 50; i++) {
+        step(100 * MS);
+        works(holder, now + MS);
+    }
+    demands[waiter].waiting = true;
+    step(0);
+    is_quiet(holder);
+    demands[holder].waiting = true;
+    step(MS);
+    CHECK(gates[waiter] == CGPU_GATE_PRESSED);
+    works(waiter, now + MS);
+    step(11 * MS);
+    CHECK(gates[waiter] == CGPU_GATE_CLOSED); /* one turn, not five seconds */
+}
+
+TEST(high_priority_closes_the_gate_of_a_lower_one_at_once_sch7)
+{
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int low = add(20, false), high = add(1, true);
+
+    demands[low].waiting = true;
+    step(0);
+    works(low, now + MS);
+    step(MS);
+    demands[high].waiting = true;
+    step(1000);
+    CHECK(gates[low] == CGPU_GATE_CLOSED);
+    is_quiet(low);
+    demands[low].waiting = true;
+    step(1000);
+    CHECK(gates[high] == CGPU_GATE_PRESSED && gates[low] == CGPU_GATE_CLOSED);
+}
+
+TEST(who_gives_no_sign_loses_the_turn_after_200_ms_rel2)
+{
+    int holder, waiter;
+    uint64_t closed;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    demands[holder].certain = false;
+    step(20 * MS);
+    closed = now;
+    while (gates[waiter] == CGPU_GATE_CLOSED && now < closed + 300 * MS) {
+        step(5 * MS);
+    }
+    CHECK(now - closed <= 210 * MS && cgpu_arbiter_expired(arbiter) == 1);
+    is_quiet(holder); /* it goes on: nothing is left of it but a debt */
+    demands[holder].waiting = true;
+    step(MS);
+    CHECK(open_gates() == 1);
+}
+
+TEST(what_a_removed_holder_held_is_free_at_once_rel2)
+{
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    cgpu_arbiter_remove(arbiter, holder, now);
+    memset(&demands[holder], 0, sizeof demands[holder]);
+    step(0);
+    CHECK(gates[waiter] == CGPU_GATE_FREE || gates[waiter] == CGPU_GATE_OPEN);
+    CHECK(gates[holder] == CGPU_GATE_CLOSED);
+}
+
+TEST(who_does_not_come_when_let_in_gives_way_for_a_while)
+{
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int stopped = add(1, false), other = add(1, false);
+
+    demands[stopped].waiting = demands[other].waiting = true;
+    step(0);
+    CHECK(gates[stopped] == CGPU_GATE_PRESSED);
+    step(6 * MS);
+    CHECK(gates[other] == CGPU_GATE_PRESSED && gates[stopped] == CGPU_GATE_CLOSED);
+}
+
+TEST(gates_left_open_by_another_policy_are_closed_sch9)
+{
+    struct cgpu_rules rules = {CGPU_POLICY_WEIGHTED_FAIR, 20, 80};
+
+    start(CGPU_POLICY_NATIVE);
+    int one = add(1, false), two = add(1, false);
+
+    step(0);
+    works(one, now + MS);
+    works(two, now + MS);
+    cgpu_arbiter_set_rules(arbiter, &rules);
+    step(MS);
+    CHECK(open_gates() == 0);
+    is_quiet(one);
+    is_quiet(two);
+    demands[one].waiting = demands[two].waiting = true;
+    step(MS);
+    CHECK(open_gates() == 1);
+}
+
+TEST(there_is_room_for_a_limited_number)
+{
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        CHECK(add(1, false) == i);
+    }
+    CHECK(cgpu_arbiter_add(arbiter, 1, false, now) == CGPU_EFULL);
+    cgpu_arbiter_remove(arbiter, 7, now);
+    CHECK(add(1, false) == 7);
+}
+
+TEST(fallback_parts_lie_side_by_side)
+{
+    struct cgpu_tenant_report one, two;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    add(1, false);
+    add(3, false);
+    cgpu_arbiter_report(arbiter, 0, &one);
+    cgpu_arbiter_report(arbiter, 1, &two);
+    CHECK(one.fallback_ppm == 250000 && one.offset_ppm == 0);
+    CHECK(two.fallback_ppm == 750000 && two.offset_ppm == 250000);
+    CHECK(one.limit_ppm == 1000000 && two.limit_ppm == 1000000); /* as long as nobody wants */
+}

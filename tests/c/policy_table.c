@@ -1,0 +1,134 @@
+/* What each policy gives the running containers (SCH-0..6). */
+#include <string.h>
+
+#include "arbiter/policy.h"
+#include "check.h"
+#include "status.h"
+
+enum { RUNNING = 3, MAX_INST = 20 };
+
+static struct cgpu_claim claims[RUNNING];
+
+/* Containers of weights 1, 2 and 5 under POLICY; the last is idle. */
+static void
+entitle(uint32_t policy)
+{
+    static const uint32_t weights[RUNNING] = {1, 2, 5};
+
+    memset(claims, 0, sizeof claims);
+    for (int i = 0; i < RUNNING; i++) {
+        claims[i].weight = weights[i];
+        claims[i].active = i < 2;
+    }
+    CHECK(cgpu_policy_entitle(policy, claims, RUNNING, MAX_INST) == CGPU_OK);
+}
+
+static bool
+are(uint32_t a, uint32_t b, uint32_t c, size_t offset)
+{
+    const uint32_t expected[RUNNING] = {a, b, c};
+
+    for (int i = 0; i < RUNNING; i++) {
+        if (*(const uint32_t *)(const void *)((const char *)&claims[i] + offset) != expected[i]) {
+            return false;
+        }
+    }
+    return true;
+}
+
+#define COMPETES(a, b, c) are(a, b, c, offsetof(struct cgpu_claim, competes))
+#define CEILINGS(a, b, c) are(a, b, c, offsetof(struct cgpu_claim, ceiling_ppm))
+#define FALLBACK(a, b, c) are(a, b, c, offsetof(struct cgpu_claim, fallback_ppm))
+
+TEST(fair_share_gives_each_running_container_one_part_of_max_inst_sch0)
+{
+    entitle(CGPU_POLICY_FAIR_SHARE);
+    CHECK(COMPETES(1, 1, 1));
+    CHECK(CEILINGS(50000, 50000, 50000));
+    CHECK(FALLBACK(50000, 50000, 50000));
+}
+
+TEST(preemptive_shares_equally_without_ceilings_sch1)
+{
+    entitle(CGPU_POLICY_PREEMPTIVE);
+    CHECK(COMPETES(1, 1, 1));
+    CHECK(CEILINGS(1000000, 1000000, 1000000));
+    CHECK(FALLBACK(333333, 333333, 333333));
+}
+
+TEST(weighted_preemptive_keeps_the_part_of_an_idle_one_sch2)
+{
+    entitle(CGPU_POLICY_WEIGHTED_PREEMPTIVE);
+    CHECK(COMPETES(1, 2, 5));
+    CHECK(CEILINGS(125000, 250000, 625000));
+    CHECK(FALLBACK(125000, 250000, 625000));
+}
+
+TEST(weighted_preemptive_gives_a_lone_running_container_everything_sch2)
+{
+    struct cgpu_claim lone = {.weight = 3};
+
+    CHECK(cgpu_policy_entitle(CGPU_POLICY_WEIGHTED_PREEMPTIVE, &lone, 1, MAX_INST) == CGPU_OK);
+    CHECK(lone.ceiling_ppm == CGPU_WHOLE_PPM && lone.fallback_ppm == CGPU_WHOLE_PPM);
+}
+
+TEST(fixed_is_weight_of_max_inst_whoever_else_runs_sch3)
+{
+    entitle(CGPU_POLICY_FIXED);
+    CHECK(COMPETES(1, 2, 5));
+    CHECK(CEILINGS(50000, 100000, 250000));
+    CHECK(FALLBACK(50000, 100000, 250000));
+}
+
+TEST(soft_shares_as_preemptive_and_leaves_gates_open_sch4)
+{
+    entitle(CGPU_POLICY_SOFT);
+    CHECK(COMPETES(1, 1, 1));
+    CHECK(CEILINGS(1000000, 1000000, 1000000));
+    CHECK(cgpu_policies[CGPU_POLICY_SOFT]->soft && cgpu_policies[CGPU_POLICY_SOFT]->metered);
+}
+
+TEST(native_meters_nothing_sch5)
+{
+    entitle(CGPU_POLICY_NATIVE);
+    CHECK(CEILINGS(1000000, 1000000, 1000000));
+    CHECK(FALLBACK(1000000, 1000000, 1000000));
+    for (uint32_t policy = 0; policy < CGPU_POLICIES; policy++) {
+        CHECK(cgpu_policies[policy]->metered == (policy != CGPU_POLICY_NATIVE));
+    }
+}
+
+TEST(weighted_fair_shares_by_weight_without_ceilings_sch6)
+{
+    entitle(CGPU_POLICY_WEIGHTED_FAIR);
+    CHECK(COMPETES(1, 2, 5));
+    CHECK(CEILINGS(1000000, 1000000, 1000000));
+    CHECK(FALLBACK(125000, 250000, 625000));
+}
+
+/* max_inst may be lowered while more run than it allows. */
+TEST(fallback_parts_fit_even_where_weights_do_not_sch9)
+{
+    for (uint32_t policy = 0; policy < CGPU_POLICIES; policy++) {
+        uint64_t sum = 0;
+
+        entitle(policy);
+        CHECK(cgpu_policy_entitle(policy, claims, RUNNING, 2) == CGPU_OK);
+        for (int i = 0; i < RUNNING; i++) {
+            sum += claims[i].fallback_ppm;
+            CHECK(claims[i].competes > 0 && claims[i].ceiling_ppm <= CGPU_WHOLE_PPM);
+        }
+        CHECK(policy == CGPU_POLICY_NATIVE || sum <= CGPU_WHOLE_PPM);
+    }
+}
+
+TEST(what_is_out_of_range_is_refused)
+{
+    struct cgpu_claim none = {.weight = 0};
+
+    CHECK(cgpu_policy_entitle(CGPU_POLICIES, claims, 0, 20) == CGPU_EINVAL);
+    CHECK(cgpu_policy_entitle(0, &none, 1, 20) == CGPU_EINVAL);
+    CHECK(cgpu_policy_entitle(0, claims, 0, 0) == CGPU_EINVAL);
+    CHECK(cgpu_policy_name(CGPU_POLICIES) == NULL);
+    CHECK(strcmp(cgpu_policy_name(CGPU_POLICY_SOFT), "soft") == 0);
+}

@@ -1,0 +1,109 @@
+"""The real arbiter, policies and pace in virtual time: bars of SCH-0..7, SCH-9 and SCH-11."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+from typing import Any
+
+import pytest
+from c.programs import HERE, NATIVE, WARNINGS
+
+pytestmark = pytest.mark.c
+
+MODEL = HERE.parent.parent / "bench" / "model"
+PARTS = (
+    *("policy*.c", "arbiter.c", "bucket.c", "charge.c"),
+    *("look.c", "report.c", "together.c", "turn.c"),
+)
+GROUPS = {
+    "share-75-25": 36,
+    "share-90-10": 36,
+    "share-50-50": 36,
+    "share-five": 209,
+    "share-late": 36,
+    "fixed-alone": 6,
+    "fixed-three": 56,
+    "fair-share-alone": 6,
+    "high-latency": 5,
+    "high-ratio": 36,
+    "live-change": 6,
+    "fault": 6,
+    "crowd": 480,
+}
+
+
+@functools.cache
+def model(*defines: str) -> str:
+    """The model's program, compiled with ``defines``."""
+    target = HERE / "_build" / "model" / "-".join(["model", *defines]).replace("=", "-")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    sources = [*MODEL.glob("*.c"), NATIVE / "pace.c"]
+    for part in PARTS:
+        sources += (NATIVE / "arbiter").glob(part)
+    command = [
+        *("gcc", "-std=gnu11", "-O2", "-Werror", *WARNINGS, *(f"-D{each}" for each in defines)),
+        *("-iquote", str(NATIVE), "-iquote", str(MODEL), "-o", str(temporary)),
+        *(*map(str, sources), "-lm"),
+    ]
+    subprocess.run(command, check=True)
+    temporary.rename(target)
+    return str(target)
+
+
+def cases(group: str, *defines: str) -> list[dict[str, Any]]:
+    """The figures of every scenario of ``group``."""
+    done = subprocess.run(
+        [model(*defines), "cases", group], check=False, capture_output=True, text=True, timeout=120
+    )
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def run(*settings: str) -> dict[str, Any]:
+    """The figures of one scenario."""
+    done = subprocess.run(
+        [model(), "run", *settings], check=True, capture_output=True, text=True, timeout=60
+    )
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_scenario_meets_its_bar(group: str) -> None:
+    found = cases(group)
+    assert [case for case in found if not case["met"]] == []
+    assert len(found) == GROUPS[group]
+
+
+def test_a_scenario_gives_the_same_figures_again() -> None:
+    assert cases("crowd") == cases("crowd")
+
+
+def test_a_bucket_of_one_cycle_breaks_three_ceilings_of_30_percent() -> None:
+    found = cases("fixed-three", "CGPU_DEPTH_NS=UINT64_C(32000000)")
+    assert max(case["value"] for case in found) > 5
+
+
+def test_forgotten_overruns_break_75_25() -> None:
+    found = cases("share-75-25", "CGPU_DEBT_NS=UINT64_C(0)")
+    assert max(case["value"] for case in found) > 20
+
+
+def test_sch5_under_native_the_gpu_alone_decides_and_the_arbiter_sleeps() -> None:
+    figures = run("policy=5", "length=5s", "tenant=weight:9,kernel:50us", "tenant=kernel:5ms")
+    assert [round(each["share"]) for each in figures["tenants"]] == [50, 50]
+    assert figures["steps_per_s"] < 5
+
+
+def test_sch4_soft_shares_hold_on_average_where_one_has_three_processes() -> None:
+    figures = run("policy=4", "length=10s", "tenant=kernel:50us,processes:3", "tenant=kernel:5ms")
+    assert all(abs(each["share"] - 50) < 6 for each in figures["tenants"])  # native: 25
+
+
+def test_a_lone_container_is_not_looked_at() -> None:
+    figures = run("policy=6", "length=10s", "tenant=kernel:50us")
+    assert figures["steps_per_s"] < 1
+    assert figures["busy"] > 99.9

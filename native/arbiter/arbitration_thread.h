@@ -10,7 +10,7 @@
 #include "arbitration.h"
 #include "container.h"
 
-/* How fresh the sign of life is; whoever waits for one waits 200 ms. */
+/* How fresh the sign of life is: see CGPU_FALLBACK_AFTER_NS. */
 #define CGPU_ARBITRATION_HEARTBEAT_NS UINT64_C(50000000)
 /*
  * From the first container on, nothing is opened for so long: the server adds the others that run

@@ -52,11 +52,11 @@ TEST(all_is_open_for_ever_and_nothing_is_closed)
     CHECK(until == UINT64_MAX);
 }
 
-TEST(an_arbiter_is_gone_that_gave_no_sign_for_200_ms)
+TEST(an_arbiter_is_gone_that_gave_no_sign_for_150_ms)
 {
     CHECK(cgpu_fallback_needed(0, 1000 * MS));
-    CHECK(!cgpu_fallback_needed(1000 * MS, 1200 * MS));
-    CHECK(cgpu_fallback_needed(1000 * MS, 1201 * MS));
+    CHECK(!cgpu_fallback_needed(1000 * MS, 1150 * MS));
+    CHECK(cgpu_fallback_needed(1000 * MS, 1151 * MS));
     CHECK(!cgpu_fallback_needed(1001 * MS, 1000 * MS)); /* it was read after the clock */
     CHECK(cgpu_fallback_needed(9000 * MS, 1000 * MS));
 }

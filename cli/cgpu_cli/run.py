@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 
-from cgpu_cli import keeper, libc, options
+from cgpu_cli import guest, keeper, libc, options
 from cgpu_cli.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import Gpu, parse_request
 from cgpu_env.errors import CgpuError
@@ -67,6 +67,9 @@ def _run(given: Options) -> NoReturn:
 def _admit(given: Options) -> Session:
     state_dir = open_state(given.state_dir)
     node = load_node(state_dir, given.driver_dir)
+    if guest.is_possible(given):
+        directory, request = guest.admit(given, node)
+        return Session(directory, state_dir, node, request)
     request = _request(given, node)
     registry = Registry(state_dir)
     name, pid = f"run-{os.urandom(4).hex()}", os.getpid()
@@ -99,6 +102,8 @@ def _enter(given: Options, session: Session, environment: dict[str, str]) -> Non
             enter_namespace(session)
         except OSError as error:
             reason = f"no mount namespace here ({error.strerror})"
+            if not session.is_own:
+                raise CgpuError(reason, hint="--no-namespaces does without") from None
         else:
             return
     use_library_path(session, environment)

@@ -35,7 +35,7 @@ class Session(NamedTuple):
     """An admitted session.
 
     Attributes:
-        directory: of its own, ``<state_dir>/containers/<id>``.
+        directory: of its own, ``containers/<id>`` in the state directory it was admitted to.
         state_dir: the state directory.
         node: the facts about the node.
         request: its share.
@@ -45,6 +45,11 @@ class Session(NamedTuple):
     state_dir: str
     node: Node
     request: Request
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is in an account of the user's own; else it is in the whole node's."""
+        return self.directory.startswith(f"{self.state_dir}/")
 
 
 def enter_namespace(session: Session) -> None:

@@ -112,7 +112,7 @@ def _promised(usage: Usage, gpu: NodeGpu) -> str:
     rules = usage.rules(gpu.uuid)
     most, share = rules.max_inst, measured([use for _, use in uses])
     busy = "" if share is None else f", {share:.1f}% of its time measured"
-    policy = f"policy {rules.policy} ({policies.name(rules.policy)})"
+    policy = f"policy {rules.policy} ({policies.POLICIES[rules.policy]})"
     return (
         f"{len(uses)} of {most} containers, weight {weight} of {most},"
         f" {memory}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"

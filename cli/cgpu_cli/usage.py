@@ -98,7 +98,7 @@ class Usage(NamedTuple):
             "max_inst": its.max_inst,
             "free_weight": free_weight([record for record, _ in beside], its.max_inst),
             "policy": its.policy,
-            "policy_name": policies.name(its.policy),
+            "policy_name": policies.POLICIES[its.policy],
             "prio_ratio": its.prio_ratio,
             "measured_percent": measured([use for _, use in beside]),
         }

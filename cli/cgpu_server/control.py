@@ -1,4 +1,4 @@
-"""The control socket: lines of JSON from root or the owner of the state directory."""
+"""The control socket: lines of JSON from root, the owner of the state directory, or guests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import json
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_server.journal import log
@@ -16,19 +16,29 @@ from cgpu_server.journal import log
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    Handle = Callable[[dict[str, Any], "Peer"], dict[str, Any]]
+
 _LONGEST_LINE = 1 << 16
 _PATIENCE = 60.0  # seconds for a client that says nothing
 _CREDENTIALS = struct.Struct("3i")  # struct ucred
 
 
+class Peer(NamedTuple):
+    """Who is at the other end; ``pid`` is 0 where it lives in a namespace that we do not see."""
+
+    pid: int
+    uid: int
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether it is root, or who the state directory belongs to."""
+        return self.uid in (0, os.geteuid())
+
+
 class Control:
     """Answers requests with ``handle``, and calls ``touched`` for every connection."""
 
-    def __init__(
-        self,
-        handle: Callable[[dict[str, Any]], dict[str, Any]],
-        touched: Callable[[], None],
-    ) -> None:
+    def __init__(self, handle: Handle, touched: Callable[[], None]) -> None:
         self._handle, self._touched = handle, touched
 
     async def listen(self, listener: socket.socket) -> asyncio.Server:
@@ -37,20 +47,19 @@ class Control:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._touched()
-        allowed = _peer(writer) in (0, os.geteuid())
+        peer = _peer(writer)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
             while line := await asyncio.wait_for(reader.readline(), _PATIENCE):
-                answer = self._answer(line) if allowed else _error("not root, nor the owner")
-                writer.write(json.dumps(answer).encode() + b"\n")
+                writer.write(json.dumps(self._answer(line, peer)).encode() + b"\n")
                 await asyncio.wait_for(writer.drain(), _PATIENCE)
         writer.close()
 
-    def _answer(self, line: bytes) -> dict[str, Any]:
+    def _answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
                 return _error("expected a JSON object on a line")
-            return self._handle(request)
+            return self._handle(request, peer)
         except CgpuError as error:
             return _error(str(error), error.hint)
         except ValueError:
@@ -64,9 +73,8 @@ def _error(sentence: str, hint: str = "") -> dict[str, Any]:
     return {"error": sentence, "hint": hint}
 
 
-def _peer(writer: asyncio.StreamWriter) -> int:
-    """The user at the other end."""
+def _peer(writer: asyncio.StreamWriter) -> Peer:
     end: socket.socket = writer.get_extra_info("socket")
     data = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    uid: int = _CREDENTIALS.unpack(data)[1]
-    return uid
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return Peer(pid, uid)

@@ -1,4 +1,4 @@
-"""What the server can be asked: ``status``, ``set`` and ``stop``."""
+"""What the server can be asked: ``status``, ``set`` and ``stop``; by any user: ``admit``."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from cgpu_hook import rules
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import change_container, change_gpu
 from cgpu_hook.node import load_node
+from cgpu_server.guests import Guests
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
     from cgpu_hook.record import Record
+    from cgpu_server.control import Peer
     from cgpu_server.daemon import Daemon
 
 _COMPUTE = ("limit_ppm", "measured_ppm", "charged_ns", "share_ppm", "metered", "heartbeat_ns")
@@ -36,17 +38,22 @@ class Requests:
             "set": self._set,
             "stop": self._stop,
         }
+        self._guests = Guests(daemon)
 
-    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+    def handle(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
         """The answer.
 
         Raises:
             CgpuError: the request makes no sense or cannot be met; one sentence says why.
         """
         name = request.get("request")
+        if name == "admit":
+            return self._guests.admit(request, peer)
+        if not peer.is_trusted:
+            raise CgpuError("you are neither root nor the owner of the state directory")
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
-            known = ", ".join(self._table)
+            known = ", ".join((*self._table, "admit"))
             raise CgpuError(f"request {shown(str(name))!r}: expected one of {known}")
         return answer(request)
 

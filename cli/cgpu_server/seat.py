@@ -91,13 +91,18 @@ def _locked(path: str) -> int | None:
 
 
 def _listen(state_dir: str) -> socket.socket:
-    """The socket; what a killed server left in its place is no one's, for we hold the lock."""
+    """The socket, for all users where it is root's.
+
+    What a killed server left in its place is no one's, for we hold the lock.
+    """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{state_dir}/{server.SOCKET}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY)
+    if os.geteuid() == 0:
+        os.chmod(state_dir, 0o711)  # noqa: S103 (all may pass to the socket and their own session)
     try:
-        umask = os.umask(0o177)
+        umask = os.umask(0o111 if os.geteuid() == 0 else 0o177)
         listener.bind(server.address(folder))
         os.umask(umask)
     finally:

@@ -36,8 +36,8 @@ class Part(NamedTuple):
 def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, Part]:
     """The parts of all that are on a GPU, by container id."""
     beside = sorted(on_gpu(records, uuid), key=lambda record: record.id)
-    claims = [policies.Claim(r.weight, r.high_priority) for r in beside]
-    entitled = policies.entitle(rules.policy, claims, rules.max_inst)
+    weights = [record.weight for record in beside]
+    entitled = policies.entitle(rules.policy, weights, rules.max_inst)
     competing = sum(each.competes for each in entitled) or 1
     found, offset = {}, 0
     for record, each in zip(beside, entitled, strict=True):
@@ -50,7 +50,7 @@ def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, Part]
 
 def initial_gate(policy: int) -> int:
     """The gate word of a page that no arbiter has seen: open for good only under policy 5."""
-    return gate.first(gate.FREE if policy == policies.NATIVE else gate.CLOSED)
+    return gate.first(gate.FREE if policy == policies.NATIVE_POLICY else gate.CLOSED)
 
 
 def spread(records: Iterable[Record], table: Mapping[str, dict[str, Part]]) -> None:

@@ -44,26 +44,29 @@ def _is_used(directory: str) -> bool:
 
 
 def _is_inhabited(directory: str) -> bool:
-    """Whether a process sees the limits of this session at their place in a session's own mounts.
+    """Whether the limits of this session are mounted in a namespace that a process lives in.
 
-    Namespaces have no lasting name, their numbers are used again: so the file itself is compared.
+    Namespaces have no lasting name, their numbers are used again: so the mounts are compared. They
+    are read and not looked up, for what a path leads to in there is the session's to decide.
     """
-    own = _link("/proc/self/ns/mnt")
-    try:
-        limits = os.stat(f"{directory}/limits")
-    except OSError:
-        return False
-    place = os.path.dirname(os.path.dirname(directory)) + "/limits"
+    path = f"/{os.path.basename(directory)}/limits"
+    seen = {None, _link("/proc/self/ns/mnt")}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        if _link(f"/proc/{pid}/ns/mnt") in (None, own):
-            continue
-        try:
-            seen = os.stat(f"/proc/{pid}/root{place}")
-        except OSError:
-            continue
-        if (seen.st_dev, seen.st_ino) == (limits.st_dev, limits.st_ino):
-            return True
+        namespace = _link(f"/proc/{pid}/ns/mnt")
+        if namespace not in seen:
+            seen.add(namespace)
+            if _is_mounted(pid, path):
+                return True
     return False
+
+
+def _is_mounted(pid: str, path: str) -> bool:
+    """Whether process ``pid`` has a file mounted whose path in its file system ends so."""
+    try:
+        with open(f"/proc/{pid}/mountinfo") as file:
+            return any(line.split(" ", 4)[3].endswith(path) for line in file)
+    except OSError:  # it ended meanwhile
+        return False
 
 
 def _link(path: str) -> str | None:

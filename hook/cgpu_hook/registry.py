@@ -30,6 +30,8 @@ __all__ = ["AdmissionError", "Owner", "Record", "Registry"]
 
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _ID_LENGTH = 64
+# Folder modes. In the state directory of a server for all users, each reaches what is theirs.
+_PASSABLE, _PRIVATE = 0o711, 0o700
 
 
 def checked_id(name: str) -> str:
@@ -63,6 +65,7 @@ class Registry:
         *,
         policy: int | None = None,
         given: Mapping[str, str] | None = None,
+        guest: int | None = None,
     ) -> str:
         """Give a container its share and make its directory.
 
@@ -75,6 +78,7 @@ class Registry:
             command: its program and arguments, for people to read.
             policy: the compute policy it brings along; None: the one its GPUs are under.
             given: its variables as they were written, to be quoted in a refusal.
+            guest: the user whose session it is, where that is not us.
 
         Returns:
             The path of the directory, with ``limits``, ``ledger`` and ``record.json``.
@@ -85,6 +89,7 @@ class Registry:
         directory = f"{self._folder}/{checked_id(name)}"
         with self.locked(make=True):
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
+            os.chmod(self._folder, _PASSABLE)
             living = self.reap()
             if any(other.id == name for other in living):
                 raise AdmissionError(f"container id {name}: there is one of that name already")
@@ -93,7 +98,7 @@ class Registry:
             entry = Record(name, kind, owner, *request, policy_there, tuple(command), directory)
             everyone = [*living, entry]
             parts = {uuid: compute.parts(uuid, everyone, its) for uuid, its in table.items()}
-            _build(entry, node, table, parts)
+            _build(entry, node, table, parts, guest)
             compute.spread(living, parts)
         return directory
 
@@ -190,16 +195,23 @@ class Lock:
 
 
 def _build(
-    entry: Record, node: Node, table: dict[str, Rules], parts: dict[str, dict[str, Part]]
+    entry: Record,
+    node: Node,
+    table: dict[str, Rules],
+    parts: dict[str, dict[str, Part]],
+    guest: int | None,
 ) -> None:
     folder, name = os.path.split(entry.directory)
     temporary = f"{folder}/.{name}"
     try:
-        os.mkdir(temporary)
-        os.chmod(temporary, 0o755)  # noqa: S103 (whatever the umask: any user of a session enters)
+        os.mkdir(temporary, _PRIVATE)
         _write(f"{temporary}/limits", _limits(entry, node, table, parts), 0o644)
         _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
         cgpu_native.create_ledger(temporary, "ledger")
+        if guest is not None:
+            os.chmod(f"{temporary}/ledger", 0o600)  # all can pass to it, and only one may write
+            os.chown(f"{temporary}/ledger", guest, -1)
+            os.chmod(temporary, _PASSABLE)
         os.rename(temporary, entry.directory)
     except BaseException:
         _remove_tree(temporary)

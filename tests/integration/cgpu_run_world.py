@@ -29,7 +29,8 @@ CAP_SIX, CAP_NINE = 6043, 9065
 class World:
     """Simulated GPUs in ``driver`` and a state directory, for root or for an ordinary user."""
 
-    def __init__(self, *, root: bool = True, gpus: int = 1) -> None:
+    def __init__(self, *, root: bool = True, gpus: int = 1, node_state: Path | None = None) -> None:
+        self._node_state = node_state  # what this world's programs find as root's
         # Not a folder of pytest's: those are closed to other users.
         self.folder = folder = Path(tempfile.mkdtemp(prefix="cgpu-run-"))
         self._removal = weakref.finalize(self, _remove, folder)
@@ -53,7 +54,11 @@ class World:
 
     def as_user(self, command: list[str]) -> list[str]:
         """``command`` as the user of this world."""
-        return command if self.root else ["unshare", "-m", "sh", "-c", become_nobody(command)]
+        return (
+            command
+            if self.root
+            else ["unshare", "-m", "sh", "-c", become_nobody(command, self._node_state)]
+        )
 
     def environment(self, **more: str) -> dict[str, str]:
         """What the test's own environment has, and this machine's state directory."""
@@ -124,8 +129,11 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def become_nobody(command: list[str]) -> str:
-    """A script: become nobody, where nobody may reach the interpreter and this source tree."""
+def become_nobody(command: list[str], node_state: Path | None = None) -> str:
+    """A script: become nobody, where nobody may reach the interpreter and this source tree.
+
+    ``node_state`` is at the place of root's state directory then.
+    """
     needed = [Path(sys.base_prefix), Path(__file__).resolve().parents[2], Path(sys.prefix)]
     # Folder that is closed to others -> what is needed below it; one in the other is there already.
     closed: dict[Path, list[Path]] = {}
@@ -140,5 +148,8 @@ def become_nobody(command: list[str]) -> str:
         lines += [f"mkdir {to} && mount --bind {path} {to}" for path, to in aside.items()]
         lines.append(f"mount -t tmpfs -o mode=755 tmpfs {folder}")
         lines += [f"mkdir -p {path} && mount --bind {to} {path}" for path, to in aside.items()]
+    if node_state is not None:
+        lines.append("mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/cgpu")
+        lines.append(f"mount --bind {node_state} /run/cgpu")
     user = f"exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups"
     return "\n".join([*lines, f"{user} {shlex.join(command)}"])

@@ -191,7 +191,7 @@ def test_a_state_directory_with_a_long_name_is_served(tmp_path: Path) -> None:
         (b"x", "expected a JSON object on a line"),
         (b"[]", "expected a JSON object on a line"),
         (b"\xff", "expected a JSON object on a line"),
-        (b"{}", "request 'None': expected one of status, set, stop"),
+        (b"{}", "request 'None': expected one of status, set, stop, admit"),
         (b'{"request": ["set"]}', "expected one of status, set, stop"),
         (b'{"request": "set"}', "set: expected a target and values"),
         (
@@ -241,7 +241,7 @@ def test_another_user_is_refused() -> None:
         address.chmod(0o777)
         command = [*user, "/usr/bin/python3", "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "not root, nor the owner" in done.stdout, done.stderr
+        assert "neither root nor the owner" in done.stdout, done.stderr
         assert world.pid() == running.pid
     finally:
         end_servers(folder)

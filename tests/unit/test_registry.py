@@ -58,8 +58,8 @@ def test_a_directory_holds_limits_ledger_and_record_with_their_modes(registry: R
     directory = Path(admit(registry, "abc", ask(SIX, NINE, weight=3)))
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}
     assert modes == {"limits": 0o644, "ledger": 0o666, "record.json": 0o600}
-    assert stat.S_IMODE(directory.stat().st_mode) == 0o755
-    assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE(directory.parent.stat().st_mode) == 0o711
     limits = cgpu_native.read_limits(directory / "limits")
     assert (limits.id, limits.weight, limits.policy) == ("abc", 3, 6)
     assert [

@@ -1,0 +1,52 @@
+"""A user's session in the account of the whole node, where root's server runs (SPEC CLI-2)."""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_cli import options
+from cgpu_env.errors import CgpuError
+from cgpu_env.request import GpuShare, Request
+from cgpu_hook import server
+from cgpu_hook.paths import ROOT_STATE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgpu_cli.options import Options
+    from cgpu_hook.node import Node
+
+
+def is_possible(given: Options) -> bool:
+    """Whether the node's server is there, and the user names no state directory of their own.
+
+    Without namespaces the proxies and their files have to be in a directory of the user's.
+    """
+    if os.geteuid() == 0 or given.state_dir or not given.namespaces:
+        return False
+    try:
+        return server.is_listening(ROOT_STATE)
+    except OSError:
+        return False
+
+
+def admit(given: Options, node: Node) -> tuple[str, Request]:
+    """Ask the node's server for a session of this process; it ends when nobody lives in it.
+
+    Returns:
+        Its directory, and its share.
+
+    Raises:
+        CgpuError: there is no room, the server does not answer, or it has other GPUs.
+    """
+    from cgpu_hook.client import ask
+
+    asked = {"variables": options.variables(given), "policy": given.policy}
+    answer = ask(ROOT_STATE, {"request": "admit", "command": given.program, **asked})
+    gpus = tuple(GpuShare(*share) for share in answer["gpus"])
+    if not {share.uuid for share in gpus} <= {gpu.uuid for gpu in node.gpus}:
+        raise CgpuError(
+            f"the node's server shares other GPUs than those of {node.driver_dir}",
+            hint="with --state-dir DIR the session has an account of its own",
+        )
+    request = Request(gpus, answer["weight"], answer["high_priority"])
+    return f"{ROOT_STATE}/containers/{answer['id']}", request

@@ -1,0 +1,68 @@
+"""Sessions of other users, in the account of the whole node (SPEC CLI-2).
+
+A user's ``cgpu-run`` asks for its share here, so that its memory and its time are added up with
+those of the containers. What it asks for is judged by the same rules as a container's variables.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from cgpu_env import CgpuError, Gpu, parse_request
+from cgpu_hook import rules
+from cgpu_hook.liveness import start_time
+from cgpu_hook.node import load_node
+from cgpu_hook.record import Owner
+
+if TYPE_CHECKING:
+    from cgpu_server.control import Peer
+    from cgpu_server.daemon import Daemon
+
+
+class Guests:
+    """Admits sessions to the registry of ``daemon``."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def admit(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
+        """Give the asking process a session of its own.
+
+        Returns:
+            Its id, and what a ``Request`` says.
+
+        Raises:
+            CgpuError: the request makes no sense, or there is no room.
+        """
+        variables, command = request.get("variables"), request.get("command")
+        policy = request.get("policy")
+        if not isinstance(variables, dict) or not isinstance(command, list) or not command:
+            raise CgpuError("admit: expected variables and a command")
+        if not all(isinstance(text, str) for text in (*variables.values(), *command)):
+            raise CgpuError("admit: expected strings in variables and command")
+        if policy is not None:
+            policy = rules.checked("policy", policy, *rules.RANGES["policy"])
+        started = start_time(peer.pid) if peer.pid > 0 else None
+        if started is None:
+            raise CgpuError("admit: your process is not seen from here")
+        registry = self._daemon.registry
+        node = load_node(registry.state_dir, self._daemon.driver_dir)
+        gpus = [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus]
+        asked = parse_request(variables, gpus, max_inst=node.max_inst)
+        if asked is None:
+            raise CgpuError("admit: the variables ask for nothing")
+        name = f"run-{os.urandom(4).hex()}"
+        registry.admit(
+            name,
+            "session",
+            asked,
+            node,
+            Owner(peer.pid, started, None),
+            command,
+            policy=policy,
+            given=variables,
+            guest=peer.uid,
+        )
+        self._daemon.refresh()
+        return {"id": name, **asked._asdict()}

@@ -1,0 +1,152 @@
+"""Sessions of users in the account of the whole node (SPEC CLI-2)."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import server_world
+from cgpu_run_world import CAP_SIX, NOBODY, World
+from server_world import is_arbitrated, wait_until
+
+from cgpu_hook import client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+SLEEP = ("--", "sleep", "60")
+
+
+class Node:
+    """Root's server, and a user's programs on the same simulated GPU."""
+
+    def __init__(self) -> None:
+        self.root = World()
+        self.root.state.mkdir(mode=0o700)
+        self.server = server_world.World(self.root.state)
+        self.user = World(root=False, node_state=self.root.state)
+        self.user.driver = self.root.driver
+        self.process = self.server.start("--driver-dir", str(self.root.driver))
+
+    def status(self) -> dict[str, Any]:
+        return self.server.ask({"request": "status"})
+
+
+@pytest.fixture
+def node() -> Iterator[Node]:
+    made = Node()
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+def test_a_users_program_is_in_the_same_account_as_roots(node: Node) -> None:
+    """CLI-2: memory, weights and time of a GPU are added up over all."""
+    running = node.user.start("--mem", "9/15", "--weight", "7", *SLEEP)
+    wait_until(node.root.sessions, "it is admitted")
+    (name,) = node.root.sessions()
+    directory = node.root.state / "containers" / name
+    wait_until(lambda: is_arbitrated(directory), "it is arbitrated")
+    assert node.user.sessions() == [], "it has no account of its own"
+    (told,) = node.status()["containers"]
+    assert (told["id"], told["weight"]) == (name, 7)
+    assert node.root.smi()["gpus"][0]["free_weight"] == 13
+    refused = node.root.run("--mem", "7/15", "--", "true")
+    assert f"--mem 7/15: 7050 MiB asked on GPU 0, where 6043 of" in refused.stderr
+    running.kill()
+    running.communicate()
+    wait_until(lambda: node.root.sessions() == [], "its share is given back")
+
+
+def test_a_users_program_is_capped_by_what_the_server_wrote(node: Node) -> None:
+    """CLI-2, MEM-1."""
+    answer = node.user.fill()
+    assert answer["total"] == CAP_SIX
+
+
+def test_a_users_request_is_judged_by_the_same_rules(node: Node) -> None:
+    """CLI-2, ENV-9."""
+    keeper = node.root.start("--mem", "1/15", "--policy", "2", *SLEEP)
+    wait_until(node.root.sessions, "it is admitted")
+    for flags, sentence in (
+        (("--mem", "16/15"), "cgpu-run: --mem 16/15: "),
+        (("--mem", "1/15", "--weight", "20"), "--weight 20: GPU 0 has 19 of 20 free"),
+        (("--mem", "1/15", "--policy", "1"), "--policy 1: GPU 0 is under policy 2 while"),
+    ):
+        done = node.user.run(*flags, "--", "true")
+        assert done.returncode == 2
+        assert sentence in done.stderr
+    keeper.kill()
+    keeper.communicate()
+
+
+def test_what_a_user_left_running_keeps_the_session(node: Node) -> None:
+    """REL-3: also without memory on the GPU."""
+    script = "sleep 60 >&- 2>&- <&- & echo $!"
+    done = node.user.run("--mem", "6/15", "--", "sh", "-c", script)
+    pid = int(done.stdout)
+    wait_until(lambda: len(node.status()["containers"]) == 1, "it is there", 3)
+    for _ in range(2):
+        node.server.ask({"request": "status"})
+    assert len(node.root.sessions()) == 1
+    os.kill(pid, 9)
+    wait_until(lambda: node.root.sessions() == [], "its share is given back")
+
+
+def test_a_user_reaches_their_own_pages_and_nobody_elses(node: Node) -> None:
+    """REL-5."""
+    running = [node.user.start("--mem", "1/15", *SLEEP), node.root.start("--mem", "1/15", *SLEEP)]
+    wait_until(lambda: len(node.root.sessions()) == 2, "they are admitted")
+    modes = {}
+    for name in node.root.sessions():
+        for path in (node.root.state / "containers" / name, *_files(node, name)):
+            facts = path.stat()
+            modes[facts.st_uid, path.name.split("-")[0]] = stat.S_IMODE(facts.st_mode)
+    assert modes[NOBODY, "ledger"] == 0o600
+    assert modes[0, "record.json"] == 0o600
+    assert modes[0, "limits"] == 0o644
+    assert {m for (uid, name), m in modes.items() if name == "run"} <= {0o711, 0o700}
+    others = [node.root.state / "containers", node.root.state]
+    for path in others:
+        listing = ["setpriv", "--reuid", str(NOBODY), "--clear-groups", "ls", str(path)]
+        assert subprocess.run(listing, capture_output=True, check=False).returncode != 0
+    for process in running:
+        process.kill()
+        process.communicate()
+
+
+def _files(node: Node, name: str) -> list[Any]:
+    return list((node.root.state / "containers" / name).iterdir())
+
+
+def test_without_the_nodes_server_a_user_has_an_account_of_their_own(node: Node) -> None:
+    node.process.kill()
+    node.process.wait()
+    done = node.user.run("--mem", "6/15", "--", "true")
+    assert done.returncode == 0, done.stderr
+    assert node.root.sessions() == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"variables": [], "command": ["x"]},
+        {"variables": {}, "command": ["x"]},
+        {"variables": {"ALIYUN_COM_GPU_MEM_CONTAINER": 1}, "command": ["x"]},
+        {"variables": {"ALIYUN_COM_GPU_MEM_CONTAINER": "1"}, "command": []},
+        {"variables": {"ALIYUN_COM_GPU_MEM_CONTAINER": "1"}, "command": ["x"], "policy": "1"},
+    ],
+)
+def test_a_request_of_a_guest_that_makes_no_sense_is_refused(
+    node: Node, more: dict[str, Any]
+) -> None:
+    """REL-5."""
+    with pytest.raises(client.CgpuError) as refusal:
+        node.server.ask({"request": "admit", **more})
+    assert "internal error" not in str(refusal.value)
+    assert node.root.sessions() == []

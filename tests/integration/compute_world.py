@@ -51,7 +51,8 @@ class Players:
     def spin_again_and_again(self, tag: str, flags: str, how: str) -> Player:
         """The same, started anew by a shell whenever it is killed."""
         command = shlex.join([str(spin_program()), "seconds=0", *how.split()])
-        return self.start(tag, flags, "sh", "-c", f"exec 2>/dev/null; while ! {command}; do :; done")
+        loop = f"exec 2>/dev/null; while ! {command}; do :; done"
+        return self.start(tag, flags, "sh", "-c", loop)
 
     def pid(self, tag: str) -> int:
         """The process that is on the GPU with this tag."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from compute import PROGRAMS, TAG, Shares, measure, spin_program, wait_for
+from compute import PROGRAMS, TAG, Shares, measure, prefer, spin_program, wait_for
 from engines import Volume
 from node import share
+from servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,7 @@ def compute(started: Callable[..., str], debian: str, guests: list[Volume]) -> C
 
 def shares_of(node: Node, *tags: str) -> Shares:
     wait_for(node.driver, tags, 60)
+    prefer(serving(node.state))
     measure(node.driver, (), SETTLE_SECONDS)
     shares = measure(node.driver, tags, SECONDS)
     print(shares)  # noqa: T201

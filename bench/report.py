@@ -29,8 +29,8 @@ class Row(NamedTuple):
 
 CALLS = {
     "launch_native": ("cuLaunchKernel, policy 5", 3, "21"),
-    "launch_lone": ("cuLaunchKernel, lone container", 10, "21"),
-    "launch_contended": ("cuLaunchKernel, contended", 15, "21"),
+    "launch_lone": ("cuLaunchKernel, lone container", 10, "22.7"),
+    "launch_contended": ("cuLaunchKernel, contended", 15, "22.7"),
     "launch_and_mark": ("cuLaunchKernel, contended, with a marker (one per batch)", None, ""),
     "pair_live_0": ("alloc + free pair, nothing live", 200, "480"),
     "pair_live_1000": ("alloc + free pair, 1,000 live", 200, "2,140"),

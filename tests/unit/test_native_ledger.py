@@ -211,7 +211,36 @@ def _holdings_calls(_: Path) -> None:
     lib.cgpu_holdings_destroy(out[0])
 
 
-LOOPS: list[Callable[[Path], None]] = [_ledger_calls, _failing_calls, _creation, _holdings_calls]
+def _arbitration_calls(path: Path) -> None:
+    out, key = ffi.new("struct cgpu_arbitration **"), ffi.new("uint32_t *")
+    figures = ffi.new("struct cgpu_arbitration_figures *")
+    limits = path.with_name("limits")
+    gpu = cgpu_native.LimitsGpu("GPU-00000000-0000-0000-0000-000000000001", 0, CAP, CAP)
+    limits.write_bytes(cgpu_native.pack_limits("some", [gpu]))
+    assert lib.cgpu_arbitration_start(lib.CGPU_POLICY_SOFT, 4, 80, out) == 0
+    names = os.fsencode(limits), os.fsencode(path)
+    assert lib.cgpu_arbitration_add(out[0], *names, 0, 1, 0, key) == 0
+    assert lib.cgpu_arbitration_add(out[0], *names, 1, 1, 0, key) == lib.CGPU_EINVAL
+    assert lib.cgpu_arbitration_set_tenant(out[0], key[0], 2, 1) == 0
+    assert lib.cgpu_arbitration_set_rules(out[0], lib.CGPU_POLICY_FIXED, 4, 80) == 0
+    lib.cgpu_arbitration_read(out[0], figures)
+    assert lib.cgpu_arbitration_remove(out[0], key[0]) == 0
+    assert lib.cgpu_arbitration_add(out[0], *names, 0, 1, 0, key) == 0
+    lib.cgpu_arbitration_stop(out[0])
+
+
+def _policy_calls(_: Path) -> None:
+    claims = ffi.new("struct cgpu_claim[2]", [{"weight": 1}, {"weight": 2}])
+    for policy in range(lib.CGPU_POLICIES):
+        assert ffi.string(lib.cgpu_policy_name(policy))
+        assert lib.cgpu_policy_entitle(policy, claims, 2, 4) == 0
+    assert lib.cgpu_policy_entitle(lib.CGPU_POLICIES, claims, 2, 4) == lib.CGPU_EINVAL
+
+
+LOOPS: list[Callable[[Path], None]] = [
+    *(_ledger_calls, _failing_calls, _creation),
+    *(_holdings_calls, _arbitration_calls, _policy_calls),
+]
 
 
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 LIFE_SECONDS = 1.0
+_REST_SECONDS = 0.01  # whoever connects without end does not keep it looking without end
 # Two changes within one tick of the kernel's clock leave the same time of change.
 _COARSE_NS = 50_000_000
 
@@ -88,6 +89,7 @@ class Daemon:
             if woken or self._has_changed() or now - life >= LIFE_SECONDS:
                 life = now
                 self._look()
+                await asyncio.sleep(_REST_SECONDS)
         self.conductor.close()
 
     def stop(self) -> None:

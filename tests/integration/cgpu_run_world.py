@@ -132,7 +132,7 @@ def _remove(folder: Path) -> None:
 def become_nobody(command: list[str], node_state: Path | None = None) -> str:
     """A script: become nobody, where nobody may reach the interpreter and this source tree.
 
-    ``node_state`` is at the place of root's state directory then.
+    Root's state directory is ``node_state`` then, or none.
     """
     needed = [Path(sys.base_prefix), Path(__file__).resolve().parents[2], Path(sys.prefix)]
     # Folder that is closed to others -> what is needed below it; one in the other is there already.
@@ -148,8 +148,8 @@ def become_nobody(command: list[str], node_state: Path | None = None) -> str:
         lines += [f"mkdir {to} && mount --bind {path} {to}" for path, to in aside.items()]
         lines.append(f"mount -t tmpfs -o mode=755 tmpfs {folder}")
         lines += [f"mkdir -p {path} && mount --bind {to} {path}" for path, to in aside.items()]
+    lines.append("mount -t tmpfs -o mode=755 tmpfs /run")  # not this machine's own server
     if node_state is not None:
-        lines.append("mount -t tmpfs -o mode=755 tmpfs /run && mkdir /run/cgpu")
-        lines.append(f"mount --bind {node_state} /run/cgpu")
+        lines.append(f"mkdir /run/cgpu && mount --bind {node_state} /run/cgpu")
     user = f"exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups"
     return "\n".join([*lines, f"{user} {shlex.join(command)}"])

@@ -56,7 +56,7 @@ def test_a_users_program_is_in_the_same_account_as_roots(node: Node) -> None:
     assert (told["id"], told["weight"]) == (name, 7)
     assert node.root.smi()["gpus"][0]["free_weight"] == 13
     refused = node.root.run("--mem", "7/15", "--", "true")
-    assert f"--mem 7/15: 7050 MiB asked on GPU 0, where 6043 of" in refused.stderr
+    assert "--mem 7/15: 7050 MiB asked on GPU 0, where 6043 of" in refused.stderr
     running.kill()
     running.communicate()
     wait_until(lambda: node.root.sessions() == [], "its share is given back")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from typing_extensions import Self
+
 CLOSED, OPEN, PRESSED, FREE = 0, 1, 2, 3
 _FUTEX = {"x86_64": 202, "aarch64": 98}[platform.machine()]
 _WAKE = 1
@@ -44,7 +46,7 @@ class Gate:
         self.limits.heartbeat_ns = time.monotonic_ns()
         self._thread.start()
 
-    def __enter__(self) -> Gate:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -21,7 +21,8 @@ LAUNCHES = 400_000
 PROGRAM = """
 from gate_calls import *
 context()
-driver = ctypes.CDLL(os.path.join(os.path.dirname(os.environ["CGPU_PROXY"]), "../real/libcuda.so.1"))
+folder = os.path.dirname(os.environ["CGPU_PROXY"])
+driver = ctypes.CDLL(os.path.join(folder, "../real/libcuda.so.1"))
 counter = ctypes.CDLL(None).count_launches
 counter.restype = c_uint64
 address = lambda function: ctypes.cast(function, c_void_p)
@@ -76,7 +77,8 @@ def test_a_driver_that_writes_no_values_is_asked_by_events(base: Base) -> None:
     from gate_calls import *
     context()
     for n in range(1000):
-        check(cuda.cuLaunchKernel(c_void_p(4096 + n // 4 * 4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+        kernel = c_void_p(4096 + n // 4 * 4096)
+        check(cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None))
     show("launched")
     sys.stdin.readline()
     """

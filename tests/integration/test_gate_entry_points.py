@@ -42,7 +42,7 @@ def test_sch_8_a_closed_gate_stops_this_entry_point(proxied: Proxied, how: str) 
     kinds = ["null"] if how in WITHOUT_STREAM else ["null", "legacy", "thread", "blocking", "free"]
     with Gate(proxied.base.path, state=OPEN) as gate, proxied.start(LAUNCHER, how) as process:
         if "Graph" in how:
-            gate.wait(lambda: gate.works())
+            gate.wait(gate.works)
         for index, kind in enumerate(kinds):
             gate.set(CLOSED)
             gate.wait_for_quiet()

@@ -12,6 +12,7 @@ from sim_cuda import read, tell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from subprocess import Popen
 
     from cuda_proxied import Proxied
 
@@ -43,7 +44,7 @@ def gate(proxied: Proxied) -> Iterator[Gate]:
         yield made
 
 
-def ask(process, line: str) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def ask(process: Popen[str], line: str) -> str:
     tell(process, line)
     return read(process)
 
@@ -176,13 +177,17 @@ def test_a_process_that_waits_at_the_gate_can_be_ended(
 def test_handlers_run_while_a_thread_waits_at_the_gate(proxied: Proxied, gate: Gate) -> None:
     program = """
     import signal
+    import threading
     from gate_calls import *
     signal.signal(signal.SIGUSR1, lambda *_: show("handled"))
-    kernels = begin()
-    import threading
-    threading.Thread(target=lambda: (cuda.cuCtxSetCurrent(current), show(kernels.launch(20)))).start()
+    current = context()
+    kernels = Kernels()
+    def work():
+        check(cuda.cuCtxSetCurrent(current))
+        show(kernels.launch(20))
+    threading.Thread(target=work).start()
     sys.stdin.readline()
-    """.replace("kernels = begin()", "current = context(); kernels = Kernels()")
+    """
     gate.set(CLOSED)
     with proxied.start(program) as process:
         gate.wait_for_waiting()

@@ -90,7 +90,7 @@ def test_more_streams_than_the_table_holds_are_waited_for(proxied: Proxied, gate
         """
         streams = [made(cuda.cuStreamCreate, NON_BLOCKING) for n in range(1500)]
         for n, stream in enumerate(streams):
-            check(kernels.launch(20000 if n == 10 else 20, stream))
+            check(kernels.launch(200000 if n == 10 else 20, stream))
         show("launched")
         sys.stdin.readline()
         show([done(stream) for stream in streams].count(False))
@@ -190,6 +190,35 @@ def test_nothing_of_ours_is_put_into_a_stream_that_captures(proxied: Proxied, ga
         process.communicate(timeout=60)
 
 
+def test_the_monitor_leaves_a_stream_alone_that_captures(proxied: Proxied, gate: Gate) -> None:
+    """Launches of known kernels are counted until somebody asks: then they are forgotten."""
+    program = """
+    stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+    for n in range(3):
+        check(kernels.launch(20, stream))
+        check(cuda.cuStreamSynchronize(stream))
+    check(kernels.launch(20, stream))
+    check(cuda.cuStreamBeginCapture_v2(stream, 0))
+    for n in range(3):
+        check(kernels.launch(20, stream))
+    show("captures")
+    sys.stdin.readline()
+    graph = c_void_p()
+    check(cuda.cuStreamEndCapture(stream, byref(graph)))
+    show(node_count(graph))
+    """
+    lines = "\n".join(line.removeprefix("    ") for line in program.splitlines())
+    for state in (CLOSED, PRESSED):
+        gate.set(OPEN)
+        with proxied.start(START + lines) as process:
+            assert read(process) == "captures"
+            gate.set(state)
+            gate.wait(lambda: all(work.active == 0 or work.idle for work in gate.works()))
+            tell(process, "")
+            assert read(process) == "3"
+            process.communicate(timeout=60)
+
+
 def test_a_graph_is_one_launch_that_is_learnt_and_waited_for(proxied: Proxied, gate: Gate) -> None:
     out = launched_then_quiet(
         proxied,
@@ -209,7 +238,8 @@ def test_a_graph_is_one_launch_that_is_learnt_and_waited_for(proxied: Proxied, g
     assert out == ["True"]
 
 
-def test_work_in_flight_is_bounded_in_time(proxied: Proxied, gate: Gate) -> None:
+@pytest.mark.usefixtures("gate")
+def test_work_in_flight_is_bounded_in_time(proxied: Proxied) -> None:
     """Some hundred short kernels fit, of long ones no more than two."""
     program = """
     import time

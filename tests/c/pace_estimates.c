@@ -141,6 +141,25 @@ TEST(what_was_seen_late_teaches_nothing_upward)
     CHECK(cgpu_pace_estimate(pace, 7) == MS);
 }
 
+/* Of a batch whose predecessor was seen passed late, too short a time is seen. */
+TEST(a_late_look_does_not_shorten_what_comes_after)
+{
+    struct cgpu_pace *pace = fresh();
+    struct cgpu_pace_batch pair[2];
+
+    lone(pace, 7, 1, 100 * US, 200 * US);
+    for (uint64_t now = MS; now < 20 * MS; now += MS) {
+        for (int i = 0; i < 2; i++) {
+            pair[i] = (struct cgpu_pace_batch){
+                .key = 7, .launches = 1, .work_ns = 100 * US, .start_ns = now, .certain = 1};
+            cgpu_pace_mark(pace, &pair[i], now);
+        }
+        cgpu_pace_pass(pace, &pair[0], now + 190 * US, false);
+        cgpu_pace_pass(pace, &pair[1], now + 200 * US, true);
+    }
+    CHECK(cgpu_pace_estimate(pace, 7) == 100 * US);
+}
+
 /* The first would be taken for twice as long as it was, and the second for nothing, again and
  * again: batches would shrink to a launch each. */
 TEST(batches_seen_passed_in_one_look_share_the_time)

@@ -23,7 +23,7 @@ make(struct scenario *s, uint64_t seed)
 
     scenario_defaults(s, policies[draw(&chance, 5)], 10 * SECOND);
     s->seed = seed + 1;
-    s->jitter = draw(&chance, 2) == 1;
+    s->jitter = 2 * (uint32_t)draw(&chance, 2);
     s->rules.max_inst = 20;
     for (uint64_t t = 0; t < count; t++) {
         uint64_t ns = cases_lengths[draw(&chance, 4)];

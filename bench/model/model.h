@@ -85,7 +85,7 @@ struct scenario {
     uint64_t wake_least, wake_most;   /* futex wake-up to running */
     uint64_t timer_least, timer_most; /* end of a sleep to running */
     uint64_t series_ns;               /* print shares by spans of so long; 0: not */
-    bool jitter;                      /* kernels vary by 2 % */
+    uint32_t jitter;                  /* kernels vary by so many percent */
     uint32_t tenant_count;
     struct tenant_spec tenants[MAX_TENANTS];
     uint32_t change_count;

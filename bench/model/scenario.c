@@ -133,6 +133,7 @@ scenario_parse(struct scenario *scenario, const char *argument)
         {"policy", NULL, &scenario->rules.policy},
         {"max_inst", NULL, &scenario->rules.max_inst},
         {"prio_ratio", NULL, &scenario->rules.prio_ratio},
+        {"jitter", NULL, &scenario->jitter},
         {"length", &scenario->length_ns, NULL},
         {"from", &scenario->from_ns, NULL},
         {"series", &scenario->series_ns, NULL},

@@ -81,8 +81,9 @@ static uint64_t
 kernel_ns(struct world *world, const struct process *process)
 {
     uint64_t ns = process->load.lengths[process->kernel];
+    uint64_t by = ns * world->scenario->jitter / 100;
 
-    return world->scenario->jitter ? world_random(world, ns - ns / 50, ns + ns / 50) : ns;
+    return by > 0 ? world_random(world, ns - by, ns + by) : ns;
 }
 
 static uint64_t

@@ -137,7 +137,8 @@ live_change(const char *group)
 
 /* What happens to the first of two while it may hold: how long does the other wait then? */
 static uint64_t
-longest_wait(enum change_kind kind, uint64_t at_ns, uint64_t kernel_ns, bool quiet)
+longest_wait(enum change_kind kind, uint64_t at_ns, uint64_t start_ns, uint64_t kernel_ns,
+             bool quiet)
 {
     struct scenario s;
     struct world *world;
@@ -146,6 +147,7 @@ longest_wait(enum change_kind kind, uint64_t at_ns, uint64_t kernel_ns, bool qui
     two(&s, CGPU_POLICY_WEIGHTED_FAIR);
     s.tenants[0].load.lengths[0] = kernel_ns;
     s.tenants[0].processes = 2;
+    s.tenants[0].start_ns = start_ns;
     s.length_ns = at_ns + SECOND;
     if (!quiet) {
         add_change(&s, at_ns, kind, 0, 0);
@@ -176,13 +178,16 @@ fault(const char *group)
 
     for (int f = 0; f < 6; f++) {
         uint64_t kernel = kernels[f % 2], most = 0;
-        uint64_t usual = longest_wait(CHANGE_GO, 2 * SECOND, kernel, true);
+        uint64_t usual = longest_wait(CHANGE_GO, 2 * SECOND, 0, kernel, true);
         struct scenario s = {.length_ns = SECOND};
         struct world world = {.scenario = &s};
         char name[32];
 
         for (uint64_t i = 0; i < 100; i++) {
-            uint64_t wait = longest_wait(faults[f / 2].kind, SECOND + i * 5170 * US, kernel, false);
+            uint64_t at = SECOND + i * 5170 * US;
+            /* every other one has hardly begun: nobody knows yet how long its kernels are */
+            uint64_t start = i % 2 == 0 ? 0 : at - (1 + i % 7) * MS;
+            uint64_t wait = longest_wait(faults[f / 2].kind, at, start, kernel, false);
 
             most = wait > most ? wait : most;
         }

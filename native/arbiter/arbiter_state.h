@@ -43,7 +43,9 @@
 /* Without a sign for so long past the expected end, the holder loses its turn. */
 #define CGPU_SILENCE_NS (200 * CGPU_MS)
 /* The same where the next one was let in already: from here on the two share the bill. */
-#define CGPU_OVERLAP_NS (2 * CGPU_MS)
+#define CGPU_OVERLAP_NS UINT64_C(200000)
+/* Who dies does not ring: while others wait for an end, look so often. */
+#define CGPU_DEATH_NS (20 * CGPU_MS)
 /* An end further away than this is not waited for. */
 #define CGPU_LONGEST_NS (2000 * CGPU_MS)
 /* Certain to have ended so long ago: stopped, not running. */

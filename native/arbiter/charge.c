@@ -36,7 +36,7 @@ overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 {
     const struct cgpu_demand *demand = &tenant->demand;
 
-    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED && demand->active &&
+    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&
            !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
 }
 
@@ -88,22 +88,31 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t from, uint64_t now)
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
         uint64_t until = now;
 
-        if (!tenant->present || tenant->stage < CGPU_STAGE_CLOSING) {
+        if (!tenant->present || tenant->stage != CGPU_STAGE_CLOSING) {
             continue;
         }
-        tenant->asked = true;
         if (!tenant->demand.active) {
             until = end_of(&tenant->demand, from, now, CGPU_SEEN_LATE_NS);
+            tenant->stage = CGPU_STAGE_AWAY;
         }
-        if (tenant->stage == CGPU_STAGE_CLOSING) {
-            share_bill(arbiter, i, until - from, now);
-            from = until;
-        }
-        if (!tenant->demand.active) {
+        share_bill(arbiter, i, until - from, now);
+        tenant->asked = true;
+        from = until;
+    }
+    return from;
+}
+
+/* They have paid their part up to now. */
+static void
+end_expired(struct cgpu_arbiter *arbiter)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->stage == CGPU_STAGE_EXPIRED && !tenant->demand.active) {
             tenant->stage = CGPU_STAGE_AWAY;
         }
     }
-    return from;
 }
 
 /* Nobody else wants and nothing is limited: what it says it used is good enough. */
@@ -289,6 +298,7 @@ cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand
         } else {
             share_bill(arbiter, -1, now - from, now);
         }
+        end_expired(arbiter);
     }
     judge_buckets(arbiter);
     raise_floors(arbiter, now);

@@ -18,6 +18,7 @@ for_closing(const struct cgpu_tenant *tenant, uint64_t now)
 {
     uint64_t answer = tenant->closed_ns + CGPU_ANSWER_NS;
     uint64_t soon = cgpu_since(tenant->demand.end_ns, CGPU_EARLY_NS);
+    uint64_t at = earlier(now + CGPU_DEATH_NS, cgpu_turn_patience(tenant), now + 1);
 
     if (!tenant->asked) {
         return now; /* the gate has just been closed: was anything launched before? */
@@ -26,9 +27,9 @@ for_closing(const struct cgpu_tenant *tenant, uint64_t now)
         return answer;
     }
     if (tenant->demand.certain && !tenant->early && soon > now) {
-        return soon;
+        at = cgpu_lesser(at, soon);
     }
-    return cgpu_larger(cgpu_turn_patience(tenant), now + 1);
+    return at;
 }
 
 static uint64_t

@@ -337,3 +337,18 @@ TEST(fallback_parts_lie_side_by_side)
     CHECK(two.fallback_ppm == 750000 && two.offset_ppm == 250000);
     CHECK(one.limit_ppm == 1000000 && two.limit_ppm == 1000000); /* as long as nobody wants */
 }
+
+/* Who dies does not ring, and what a container says of its end may be anything. */
+TEST(a_closing_container_is_looked_at_often_whatever_end_it_tells_rel2)
+{
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    works(holder, UINT64_MAX);
+    step(20 * MS);
+    CHECK(step(MS) <= now + 20 * MS);
+    is_quiet(holder);
+    step(20 * MS);
+    CHECK(gates[waiter] == CGPU_GATE_PRESSED);
+}

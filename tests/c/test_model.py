@@ -22,7 +22,7 @@ GROUPS = {
     "share-75-25": 36,
     "share-90-10": 36,
     "share-50-50": 36,
-    "share-five": 209,
+    "share-five": 105,
     "share-late": 36,
     "fixed-alone": 6,
     "fixed-three": 56,

@@ -1,4 +1,7 @@
-"""``cgpu demo``: two programs share one GPU, one with 6 of 15 GiB and one with 9 of 15."""
+"""``cgpu demo``: two programs share one GPU, one with 6 of 15 GiB and one with 9 of 15.
+
+The second has twice the weight of the first, and so two thirds of the GPU's time.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cgpu_cli import smi, tenant
-from cgpu_cli.play import WHOLE, Tenant, play
+from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_cli.usage import read_usage
 from cgpu_env import CgpuError
 from cgpu_hook.driver import find_driver_dir
@@ -20,6 +23,9 @@ from cgpu_hook.paths import open_state
 
 if TYPE_CHECKING:
     import argparse
+
+
+TAG = "CGPU_SIM_TAG"  # a simulated GPU tells programs apart by it
 
 
 class Demo:
@@ -56,12 +62,18 @@ class Programs:
 
     def command(self, part: int) -> str:
         """What a user types."""
-        return f"cgpu-run --mem {part}/{WHOLE} -- PROGRAM"
+        return f"cgpu-run {' '.join(_share(part))} -- PROGRAM"
 
     def start(self, part: int) -> Tenant:
         """Start the program with its share."""
         words = [*self._cgpu_run(part), sys.executable, "-I", tenant.__file__, self._nvidia_smi]
-        process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, TAG: str(part)},
+        )
         return Tenant(part, process, process.kill)
 
     def refused(self, part: int) -> str:
@@ -75,10 +87,29 @@ class Programs:
         smi.show(usage)
         return len(usage.uses)
 
+    def gpu_times(self) -> dict[int, int]:
+        """GPU time in ns that each has had, by its part."""
+        return true_times(self._driver)
+
     def _cgpu_run(self, part: int) -> list[str]:
         flags = ["--driver-dir", self._driver, "--state-dir", self._state, "--gpus", "0"]
         program = [sys.executable, "-m", "cgpu_cli.run"]
-        return [*program, *flags, "--mem", f"{part}/{WHOLE}", "--"]
+        return [*program, *flags, *_share(part), "--"]
+
+
+def _share(part: int) -> list[str]:
+    weight = WEIGHTS.get(part, 1)
+    return ["--mem", f"{part}/{WHOLE}", *(["--weight", str(weight)] if weight > 1 else [])]
+
+
+def true_times(driver: str) -> dict[int, int]:
+    """GPU time in ns of the programs tagged with their part; nothing where a real GPU knows it."""
+    if not Path(driver, "machine").exists():
+        return {}
+    from cgpu_sim import gpu_times
+
+    times = gpu_times(Path(driver))
+    return {int(process.tag): process.busy_ns for process in times if process.tag}
 
 
 def driver_directory(folder: Path) -> str:

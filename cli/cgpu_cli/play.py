@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Protocol
 
 from cgpu_env import CgpuError
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
 
 WHOLE = 15
 PARTS = (6, 9)
+WEIGHTS = {6: 1, 9: 2}
+_KERNEL_US = 500
+_SETTLE_SECONDS, _SECONDS = 2, 5
+_POINTS = 3.0  # of the GPU's time, by which a share may be off in so short a time
 _MIB = 1 << 20
 
 
@@ -66,6 +71,9 @@ class Stage(Protocol):
     def show(self) -> int:
         """Print what ``cgpu-smi`` prints, and return how many it lists."""
 
+    def gpu_times(self) -> dict[int, int]:
+        """GPU time in ns that each has had, by its part; nothing where only the GPU knows."""
+
 
 def play(stage: Stage, total: int) -> bool:
     """Show everything on a GPU of ``total`` bytes; whether all of it was as it must be."""
@@ -105,6 +113,9 @@ def _play(stage: Stage, caps: list[int], tenants: list[Tenant]) -> bool:
     _say("From outside:\n  $ cgpu-smi")
     good.append(stage.show() == len(PARTS))
 
+    _say("Both compute without a pause, the second with twice the weight of the first:")
+    good.append(_compute(stage, tenants))
+
     _say(f"All of the GPU is promised, so a third {stage.kind} is refused:")
     print(f"  $ {stage.command(1)}", flush=True)
     sentence = stage.refused(1)
@@ -115,6 +126,31 @@ def _play(stage: Stage, caps: list[int], tenants: list[Tenant]) -> bool:
     six.kill()
     good.append(stage.show() == 1)
     return all(good)
+
+
+def _compute(stage: Stage, tenants: list[Tenant]) -> bool:
+    for tenant in tenants:
+        tenant.tell(f"compute {_KERNEL_US}")
+    time.sleep(_SETTLE_SECONDS)
+    before = stage.gpu_times()
+    time.sleep(_SECONDS)
+    after = stage.gpu_times()
+    print("\n  $ cgpu-smi", flush=True)
+    good = stage.show() == len(tenants) and _show_truth(before, after)
+    for tenant in tenants:
+        tenant.tell("rest")
+    return good
+
+
+def _show_truth(before: dict[int, int], after: dict[int, int]) -> bool:
+    had = {part: after[part] - before.get(part, 0) for part in after}
+    shares = {part: 100 * ns / max(1, sum(had.values())) for part, ns in had.items()}
+    for part, share in shares.items():
+        print(
+            f"  By the simulated GPU's own account {part} of {WHOLE} had {share:.1f} %", flush=True
+        )
+    whole = sum(WEIGHTS.values())
+    return all(abs(s - 100 * WEIGHTS[part] / whole) <= _POINTS for part, s in shares.items())
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,7 @@
 """A program that uses a GPU, for the demonstration: ``python tenant.py [NVIDIA_SMI]``.
 
-It does what it is told line by line: ``show`` (nvidia-smi), ``use`` (one line), ``alloc MIB``.
+It does what it is told line by line: ``show`` (nvidia-smi), ``use`` (one line), ``alloc MIB``,
+``compute US`` (kernels of that length, back to back, until ``rest``).
 Standard library only, on the driver's own interface, so that it runs anywhere and on any driver.
 """
 
@@ -10,9 +11,29 @@ import ctypes
 import os
 import subprocess
 import sys
+import threading
+import time
 
 _MIB = 1 << 20
 _OUT_OF_MEMORY = 2
+# Runs until the GPU's clock says so; a simulated GPU goes by the name.
+_KERNEL = """
+.version 6.0
+.target sm_50
+.address_size 64
+.visible .entry spin_{us}us()
+{{
+    .reg .u64 %now, %end;
+    .reg .pred %early;
+    mov.u64 %now, %globaltimer;
+    add.u64 %end, %now, {us}000;
+again:
+    mov.u64 %now, %globaltimer;
+    setp.lt.u64 %early, %now, %end;
+    @%early bra again;
+    ret;
+}}
+"""
 
 
 class _Memory(ctypes.Structure):
@@ -29,6 +50,10 @@ class Gpu:
     def __init__(self) -> None:
         self._nvml = ctypes.CDLL("libnvidia-ml.so.1")
         self._cuda: ctypes.CDLL | None = None
+        self._context = ctypes.c_void_p()
+        self._worker: threading.Thread | None = None
+        self._resting = threading.Event()
+        self._done = ""
 
     def use(self) -> str:
         """Name and memory, used and total, as NVML gives them (and so nvidia-smi prints them)."""
@@ -52,10 +77,42 @@ class Gpu:
         _check(status, "cuMemAlloc")
         return f"cuMemAlloc of {mib} MiB: success"
 
+    def compute(self, us: int) -> str:
+        """Begin to launch kernels, as many as the GPU takes."""
+        cuda = self._initialised()
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        image = _KERNEL.format(us=us).encode()
+        _check(cuda.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
+        name = f"spin_{us}us".encode()
+        got = cuda.cuModuleGetFunction(ctypes.byref(function), module, name)
+        _check(got, "cuModuleGetFunction")
+        self._worker = threading.Thread(target=self._launch, args=(cuda, function, us))
+        self._worker.start()
+        return f"launching kernels of {us} us, one after the other"
+
+    def rest(self) -> str:
+        """Stop launching, and say how much it was."""
+        if self._worker is None:
+            return "did not compute"
+        self._resting.set()
+        self._worker.join()
+        return self._done
+
+    def _launch(self, cuda: ctypes.CDLL, function: ctypes.c_void_p, us: int) -> None:
+        began, count = time.monotonic(), 0
+        _check(cuda.cuCtxSetCurrent(self._context), "cuCtxSetCurrent")
+        while not self._resting.is_set():
+            for _ in range(10):
+                status = cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+                _check(status, "cuLaunchKernel")
+            count += 10
+            _check(cuda.cuCtxSynchronize(), "cuCtxSynchronize")
+        self._done = f"{count} kernels of {us} us in {time.monotonic() - began:.1f} s"
+
     def _initialised(self) -> ctypes.CDLL:
         if self._cuda is None:
             self._cuda = ctypes.CDLL("libcuda.so.1")
-            device, context = ctypes.c_int(), ctypes.c_void_p()
+            device, context = ctypes.c_int(), self._context
             _check(self._cuda.cuInit(0), "cuInit")
             _check(self._cuda.cuDeviceGet(ctypes.byref(device), 0), "cuDeviceGet")
             retained = self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
@@ -80,6 +137,10 @@ def main() -> None:
             print(subprocess.check_output([nvidia_smi], text=True).strip())
         elif word == "alloc":
             print(gpu.alloc(int(rest[0])))
+        elif word == "compute":
+            print(gpu.compute(int(rest[0])))
+        elif word == "rest":
+            print(gpu.rest())
         else:
             print(gpu.use())
         print(flush=True)

@@ -13,8 +13,8 @@ from enclosure import Enclosure
 from engines import DOCKER, Docker, Volume
 
 from cgpu_cli import tenant
-from cgpu_cli.demo import driver_directory
-from cgpu_cli.play import WHOLE, Tenant, play
+from cgpu_cli.demo import TAG, driver_directory, true_times
+from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -36,6 +36,7 @@ class Containers:
         base = self._enclosure.base
         try:
             driver = driver_directory(base / "driver")
+            self._driver = driver
             self._flags = ["--driver-dir", driver, "--state-dir", str(base / "state")]
             cgpu = [flag.replace("--", "--cgpu-") for flag in self._flags]
             runtime = {"path": str(RUNTIME), "runtimeArgs": cgpu}
@@ -78,7 +79,8 @@ class Containers:
         name = f"demo-{part}"
         options = ["--interactive", "--rm", "--name", name, "--runtime=cgpu"]
         program = ["python3", "-I", _TENANT, self._smi]
-        words = self._docker.arguments(_IMAGE, program, self._variables(part), self._volumes)
+        variables = {**self._variables(part), TAG: str(part)}
+        words = self._docker.arguments(_IMAGE, program, variables, self._volumes)
         socket = f"unix://{self._docker.socket}"
         process = subprocess.Popen(
             self._enclosure.command(DOCKER, "--host", socket, "run", *options, *words),
@@ -101,6 +103,10 @@ class Containers:
         print(self._enclosure.run(*smi).stdout, end="", flush=True)
         return len(self._usage()["containers"])
 
+    def gpu_times(self) -> dict[int, int]:
+        """GPU time in ns that each has had, by its part."""
+        return true_times(self._driver)
+
     def _usage(self) -> dict[str, Any]:
         smi = [sys.executable, "-m", "cgpu_cli.smi", "--json", *self._flags]
         usage: dict[str, Any] = json.loads(self._enclosure.run(*smi).stdout)
@@ -108,4 +114,6 @@ class Containers:
 
     def _variables(self, part: int) -> dict[str, str]:
         share = {"ALIYUN_COM_GPU_MEM_CONTAINER": part, "ALIYUN_COM_GPU_MEM_DEV": WHOLE}
+        if part in WEIGHTS and WEIGHTS[part] > 1:
+            share["ALIYUN_COM_GPU_SCHD_WEIGHT"] = WEIGHTS[part]
         return {name: str(value) for name, value in share.items()} | self._visible

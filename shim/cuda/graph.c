@@ -228,22 +228,49 @@ run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
     return status;
 }
 
+/* EXEC's memory is charged for the next launch in STREAM. */
+static CUresult
+make_ready(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
+{
+    if (holding->extra == readiness(stream)) {
+        return CUDA_SUCCESS;
+    }
+    CUresult status = prepare(exec, stream);
+    if (status == CUDA_SUCCESS) {
+        holding->extra = readiness(stream);
+        cgpu_holdings_update(cgpu_state->holdings, holding);
+    }
+    return status;
+}
+
+/* Through the gate with its memory, which is to be had anew if it was trimmed during the wait. */
+static CUresult
+enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
+{
+    for (;;) {
+        CUresult status = make_ready(exec, stream, holding);
+        if (status == CUDA_SUCCESS) {
+            status = cgpu_launch_begin(stream, false, cgpu_pace_key(exec, 0), 0);
+        }
+        if (status != CUDA_SUCCESS || holding->extra == readiness(stream)) {
+            return status;
+        }
+        cgpu_launch_end();
+    }
+}
+
 /* In a turn. */
 static CUresult
 launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given, CUstream stream,
        struct cgpu_holding *holding)
 {
     struct cgpu_graph_lack lack;
-    if (holding->extra != readiness(stream)) {
-        CUresult status = prepare(exec, stream);
-        if (status != CUDA_SUCCESS) {
-            return status;
-        }
-        holding->extra = readiness(stream);
-        cgpu_holdings_update(cgpu_state->holdings, holding);
+    CUresult status = enter(exec, stream, holding);
+    if (status == CUDA_SUCCESS) {
+        status = real(exec, given);
+        cgpu_launch_end();
+        cgpu_graph_memory_measure(true, &lack);
     }
-    CUresult status = run(real, exec, given);
-    cgpu_graph_memory_measure(true, &lack);
     return status;
 }
 

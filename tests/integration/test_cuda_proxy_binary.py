@@ -31,6 +31,10 @@ IMPORTS = {
     "pthread_mutex_unlock", "pwrite", "secure_getenv", "sigaddset", "sigemptyset", "sigismember",
     "sigpending", "sigprocmask", "sigtimedwait", "strcmp", "strlen", "strncmp", "syscall",
     "unlinkat", "write",
+    # The helper thread of processes that launch, and how it ends (monitor.c).
+    "__cxa_atexit", "prctl", "pthread_attr_destroy", "pthread_attr_init",
+    "pthread_attr_setdetachstate", "pthread_attr_setstacksize", "pthread_create",
+    "pthread_sigmask", "sigfillset",
 }  # fmt: skip
 
 

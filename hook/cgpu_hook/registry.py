@@ -88,19 +88,21 @@ class Registry:
         """
         directory = f"{self._folder}/{checked_id(name)}"
         with self.locked(make=True):
-            os.makedirs(self._folder, mode=0o700, exist_ok=True)
-            os.chmod(self._folder, _PASSABLE)
-            living = self.reap()
-            if any(other.id == name for other in living):
-                raise AdmissionError(f"container id {name}: there is one of that name already")
+            living = self._beside(name)
             table = self._lend(request, living, node, policy, given or {})
             policy_there = table[request.gpus[0].uuid].policy
             entry = Record(name, kind, owner, *request, policy_there, tuple(command), directory)
-            everyone = [*living, entry]
-            parts = {uuid: compute.parts(uuid, everyone, its) for uuid, its in table.items()}
-            _build(entry, node, table, parts, guest)
-            compute.spread(living, parts)
+            _place(entry, living, node, table, guest)
         return directory
+
+    def _beside(self, name: str) -> list[Record]:
+        """Those that live beside a container ``name``, which is about to come."""
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        os.chmod(self._folder, _PASSABLE)
+        living = self.reap()
+        if any(other.id == name for other in living):
+            raise AdmissionError(f"container id {name}: there is one of that name already")
+        return living
 
     def _lend(
         self,
@@ -192,6 +194,16 @@ class Lock:
 
     def _sentence(self, error: OSError) -> CgpuError:
         return CgpuError(f"state directory {self._state_dir}: {error.strerror}")
+
+
+def _place(
+    entry: Record, living: list[Record], node: Node, table: dict[str, Rules], guest: int | None
+) -> None:
+    """Make a container's directory, and move the parts of the others on its GPUs."""
+    everyone = [*living, entry]
+    parts = {uuid: compute.parts(uuid, everyone, its) for uuid, its in table.items()}
+    _build(entry, node, table, parts, guest)
+    compute.spread(living, parts)
 
 
 def _build(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_run_world import World
 from compute import TAG, Shares, measure, prefer, spin_program, wait_for
-from compute_player import Player
+from compute_player import Player, wait_until
 from servers import end_servers, serving
 
 from cgpu_sim import gpu_times
@@ -44,9 +44,9 @@ class Players:
         self.by_tag[tag] = Player(process, self.world.state / "containers" / name)
         return self.by_tag[tag]
 
-    def spin(self, tag: str, flags: str, how: str) -> Player:
+    def spin(self, tag: str, flags: str, how: str, **env: str) -> Player:
         """Start ``programs/spin.c``."""
-        return self.start(tag, flags, spin_program(), "seconds=0", *how.split())
+        return self.start(tag, flags, spin_program(), "seconds=0", *how.split(), **env)
 
     def spin_again_and_again(self, tag: str, flags: str, how: str) -> Player:
         """The same, started anew by a shell whenever it is killed."""
@@ -63,6 +63,12 @@ class Players:
                 return pids[0]
             time.sleep(0.005)
         raise AssertionError(f"no single process {tag}")
+
+    def server(self) -> int:
+        """The one server; others that were started with it find its seat taken, and end."""
+        state = self.world.state
+        wait_until(lambda: len(serving(state)) == 1, "one server")
+        return serving(state)[0]
 
     def measure(self, settle: float = SETTLE_SECONDS, seconds: float = SECONDS) -> Shares:
         """The true shares once all are at work and what came before is forgotten."""

@@ -15,7 +15,6 @@ import pytest
 from compute import wait_for
 from compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from compute_world import Players
-from servers import serving
 
 from cgpu_hook import server
 
@@ -51,7 +50,7 @@ def test_a_killed_arbiter_costs_nobody_more_than_250_ms(players: Players) -> Non
     returns: list[float] = []
     for _ in range(TIMES):
         time.sleep(TURNS)
-        [pid] = serving(state)
+        pid = players.server()
         gaps.append(gap_after(everyone, lambda pid=pid: os.kill(pid, signal.SIGKILL)))
         server.wake(str(state), str(players.world.driver))
         for player in everyone:
@@ -61,6 +60,18 @@ def test_a_killed_arbiter_costs_nobody_more_than_250_ms(players: Players) -> Non
     judge("arbiter killed", usual, gaps)
     judge("arbiter back", usual, returns)
     assert shares_return(players)
+
+
+def test_without_an_arbiter_each_keeps_to_its_own_share(players: Players) -> None:
+    """One to two, by the clock."""
+    pid = players.server()
+    players.end("victim")
+    players.spin("other", "--weight 2", HOW)
+    wait_for(players.world.driver, ["other"])
+    time.sleep(TURNS)
+    os.kill(pid, signal.SIGKILL)
+    parts = players.measure(settle=1, seconds=5).parts()
+    assert abs(parts["other"] - 200 / 3) <= 3
 
 
 @pytest.mark.parametrize("holds", [True, False], ids=["holder", "waiting"])

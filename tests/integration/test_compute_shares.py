@@ -41,6 +41,14 @@ def test_one_to_two(players: Players) -> None:
     assert is_near(shares.parts(), {"one": 100 / 3, "two": 200 / 3})
 
 
+def test_one_to_two_where_the_driver_cannot_write_values(players: Players) -> None:
+    """SCH-6: events take the place of markers."""
+    players.spin("one", "--weight 1", "us=50", CGPU_SIM_NO_WRITE_VALUE="1")
+    players.spin("two", "--weight 2", "us=500", CGPU_SIM_NO_WRITE_VALUE="1")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"one": 100 / 3, "two": 200 / 3})
+
+
 @pytest.mark.parametrize(("most", "least"), [(50, 50000), (50000, 50)])
 def test_nine_to_one_with_kernels_of_50_us_against_50_ms(
     players: Players, most: int, least: int

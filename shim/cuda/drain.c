@@ -4,11 +4,12 @@
  */
 #include "flow.h"
 
-#define POLL_NS    UINT64_C(20000)
-#define BLOCKED_NS UINT64_C(100000) /* a thread is inside a launch that does not return */
-#define SLOWEST_NS UINT64_C(500000)
-#define WATCH_NS   (CGPU_PACE_IDLE_NS / 2)
-#define LATE_NS    UINT64_C(100000000)
+#define POLL_NS       UINT64_C(20000)
+#define BLOCKED_NS    UINT64_C(100000) /* a thread is inside a launch that does not return */
+#define SLOWEST_NS    UINT64_C(500000)
+#define WATCH_NS      (CGPU_PACE_IDLE_NS / 2)
+#define WATCH_MOST_NS UINT64_C(1000000)
+#define LATE_NS       UINT64_C(100000000)
 
 enum { LATER_BY = 16 };
 
@@ -162,6 +163,16 @@ unmarked_on(uint32_t place)
     return sum;
 }
 
+/* Not while there is surely something to do. */
+static uint64_t
+look_in(const struct cgpu_flow_gpu *gpu, uint64_t now)
+{
+    if (gpu->flights == 0 || gpu->pace.end_ns < now + WATCH_NS) {
+        return WATCH_NS;
+    }
+    return sooner(gpu->pace.end_ns - now, WATCH_MOST_NS);
+}
+
 /* Others wait for this container's turn to end: tell when it is not used. */
 uint64_t
 cgpu_drain_pressed(uint32_t place, uint64_t now)
@@ -176,7 +187,7 @@ cgpu_drain_pressed(uint32_t place, uint64_t now)
         gpu->active_ns = now;
     }
     if (now - gpu->active_ns >= CGPU_PACE_IDLE_NS) {
-        if (unmarked != 0) {
+        if (unmarked != 0 || gpu->unmetered) {
             mark_all((int32_t)place, now);
         } else if (gpu->flights == 0 && is_active(work) &&
                    __atomic_load_n(&work->idle, __ATOMIC_RELAXED) == 0) {
@@ -185,7 +196,7 @@ cgpu_drain_pressed(uint32_t place, uint64_t now)
         }
     }
     look_after_late(gpu, now);
-    return now + WATCH_NS;
+    return now + look_in(gpu, now);
 }
 
 bool

@@ -165,6 +165,7 @@ let_in(struct launch *launch)
     struct cgpu_lane *lane = launch->lane;
     bool hot = cgpu_flow->barrier != 0 && !lane->alone;
     bool metered = cgpu_gate_is_metered(launch->word);
+    launch->gpu->settled = CGPU_UNSETTLED; /* the same word may be back in force after a fallback */
     lane->gpu = (int32_t)(launch->gpu - cgpu_flow->gpus);
     lane->context = launch->context;
     lane->pace = &launch->gpu->pace;

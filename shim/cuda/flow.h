@@ -104,8 +104,8 @@ struct cgpu_flow_gpu {
     struct cgpu_ledger_work *work; /* NULL: never launched on */
     const uint32_t *gate;          /* in force: the container's or `own` */
     uint32_t own;                  /* gate word while nobody arbitrates */
-    uint32_t settled;              /* closed gate word since which all work is marked */
-    uint32_t unmetered;            /* there were launches under a free gate */
+    uint32_t settled;   /* closed gate word since which all work is marked, or CGPU_UNSETTLED */
+    uint32_t unmetered; /* there were launches under a free gate */
     uint32_t flights;
     uint32_t crowded; /* threads that sleep until there is room */
     uint64_t harvested_ns;
@@ -135,6 +135,9 @@ struct cgpu_flow {
 };
 
 _Static_assert(CGPU_MAX_STREAMS * sizeof(uint32_t) == CGPU_MARKER_PAGE, "a word for each stream");
+
+#define CGPU_UNSETTLED UINT32_MAX /* no gate word: the page's have no flag, own ones are not free  \
+                                   */
 
 extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made */
 extern const char *cgpu_gate_base;  /* the limits page; never NULL, and its first word is not 0 */

@@ -145,6 +145,35 @@ def test_rel_2_a_deserted_gate_opens_for_the_containers_own_share_and_is_obeyed_
         process.communicate(timeout=60)
 
 
+def test_work_of_a_fallback_is_waited_for_under_the_word_that_was_closed_before(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """The arbiter that is back finds the gate as its predecessor left it."""
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        gate.limits.share_ppm = 1_000_000
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        gate.alive = False
+        assert ask(process, "200000") == "0"
+        gate.alive = True
+        gate.wait_for_quiet()
+        assert ask(process, "done?") == "True"
+        process.communicate(timeout=60)
+
+
+def test_while_others_wait_uncounted_work_is_no_idleness(proxied: Proxied, gate: Gate) -> None:
+    """From a free gate to one that others wait for."""
+    gate.set(FREE)
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        assert ask(process, "200000") == "0"
+        gate.set(PRESSED)
+        gate.wait(lambda: gate.work.idle == 1)
+        assert ask(process, "done?") == "True"
+        process.communicate(timeout=60)
+
+
 def test_without_a_share_nothing_runs_when_the_arbiter_is_gone(
     proxied: Proxied, gate: Gate
 ) -> None:

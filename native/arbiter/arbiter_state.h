@@ -36,10 +36,6 @@
 #define CGPU_EARLY_NS UINT64_C(120000)
 /* A process that saw its gate close has said by then how much it still has in flight. */
 #define CGPU_ANSWER_NS UINT64_C(120000)
-/* How late an end is seen: charges go back to the end that was told, by so much at most. */
-#define CGPU_SEEN_LATE_NS UINT64_C(150000)
-#define CGPU_IDLE_LATE_NS UINT64_C(500000)
-
 /* Without a sign for so long past the expected end, the holder loses its turn. */
 #define CGPU_SILENCE_NS (200 * CGPU_MS)
 /* The same where the next one was let in already: from here on the two share the bill. */

@@ -1,6 +1,7 @@
 /*
  * Who pays for the time since the last step: whoever is closing, up to its end, and only then the
- * holder. Those that were given up share the bill, for their work may still run.
+ * holder. Those that were given up share the bill, for their work may still run. Nothing that a
+ * container says makes it pay less where somebody else wants the GPU, or where it has a ceiling.
  */
 #include "arbiter_state.h"
 
@@ -69,37 +70,30 @@ share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
 }
 
 /*
- * The end of what TENANT held, seen now. A container may tell it a little late, and lie: it gains
- * no more than BACK by that.
+ * Those that close pay until they are seen to have ended, not until they say they had; true: one of
+ * them did.
  */
-static uint64_t
-end_of(const struct cgpu_demand *demand, uint64_t from, uint64_t now, uint64_t back)
+static bool
+charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 {
-    uint64_t least = cgpu_larger(from, now - cgpu_lesser(now, back));
+    bool paid = false;
 
-    return demand->end_ns < least ? least : cgpu_lesser(demand->end_ns, now);
-}
-
-/* Those that close pay until they are seen to have ended: returns from when on the holder pays. */
-static uint64_t
-charge_closing(struct cgpu_arbiter *arbiter, uint64_t from, uint64_t now)
-{
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
-        uint64_t until = now;
 
         if (!tenant->present || tenant->stage != CGPU_STAGE_CLOSING) {
             continue;
         }
+        if (!paid) {
+            share_bill(arbiter, i, ns, now);
+            paid = true;
+        }
+        tenant->asked = true;
         if (!tenant->demand.active) {
-            until = end_of(&tenant->demand, from, now, CGPU_SEEN_LATE_NS);
             tenant->stage = CGPU_STAGE_AWAY;
         }
-        share_bill(arbiter, i, until - from, now);
-        tenant->asked = true;
-        from = until;
     }
-    return from;
+    return paid;
 }
 
 /* They have paid their part up to now. */
@@ -123,10 +117,9 @@ used_alone(const struct cgpu_tenant *tenant, uint64_t busy_before, uint64_t ns)
 }
 
 static void
-charge_holder(struct cgpu_arbiter *arbiter, uint64_t from, uint64_t now, uint64_t busy_before)
+charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t busy_before)
 {
     struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
-    uint64_t ns = cgpu_since(now, from);
 
     holder->turn_ns += ns;
     if (holder->gate == CGPU_GATE_FREE) {
@@ -134,8 +127,6 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t from, uint64_t now, uint64_
     }
     if (holder->gate == CGPU_GATE_OPEN && !cgpu_tenant_is_capped(holder)) {
         ns = used_alone(holder, busy_before, ns);
-    } else if (holder->shown && !cgpu_tenant_works(holder)) {
-        ns = end_of(&holder->demand, from, now, CGPU_IDLE_LATE_NS) - from;
     }
     share_bill(arbiter, arbiter->holder, ns, now);
 }
@@ -278,10 +269,23 @@ judge_buckets(struct cgpu_arbiter *arbiter)
     cgpu_bucket_judge(&arbiter->high, arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100));
 }
 
+static void
+charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t busy_before)
+{
+    if (!charge_closing(arbiter, ns, now)) {
+        if (arbiter->holder >= 0) {
+            charge_holder(arbiter, ns, now, busy_before);
+        } else {
+            share_bill(arbiter, -1, ns, now);
+        }
+    }
+    end_expired(arbiter);
+}
+
 void
 cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
-    uint64_t from = arbiter->now;
+    uint64_t ns = now - arbiter->now;
     uint64_t busy_before =
         arbiter->holder >= 0 ? arbiter->tenants[arbiter->holder].demand.busy_ns : 0;
 
@@ -290,15 +294,9 @@ cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand
         cgpu_together_charge(arbiter, now, demands);
     }
     observe(arbiter, now, demands);
-    fill_buckets(arbiter, now - from);
+    fill_buckets(arbiter, ns);
     if (arbiter->policy->metered && !arbiter->policy->soft) {
-        from = charge_closing(arbiter, from, now);
-        if (arbiter->holder >= 0) {
-            charge_holder(arbiter, from, now, busy_before);
-        } else {
-            share_bill(arbiter, -1, now - from, now);
-        }
-        end_expired(arbiter);
+        charge_turns(arbiter, ns, now, busy_before);
     }
     judge_buckets(arbiter);
     raise_floors(arbiter, now);

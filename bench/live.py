@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -18,6 +19,7 @@ from bench.gpu.world import World
 
 LENGTHS_US, STEP_S, SECONDS, CHANGE_S = (500, 2_000), 0.25, 20.0, 10.0
 WEIGHTS, NEW_WEIGHT = (1, 2), 4
+GRID_US, GRID_WEIGHTS, GRID_SECONDS = (50, 5_000, 50_000), (3, 1), 10.0
 _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
@@ -107,15 +109,35 @@ def _run(world: World, group: Group) -> dict[str, Any]:
     }
 
 
+def _grid(world: World) -> dict[str, Any]:
+    """Shares of weights 3 and 1 for each pair of kernel lengths."""
+    cells = []
+    with spinning(world, [Ask(weight) for weight in GRID_WEIGHTS]) as group:
+        for pair in itertools.product(GRID_US, GRID_US):
+            (one,), (other,) = group.run(pair, GRID_SECONDS)
+            off = 100 * (one / (one + other) - GRID_WEIGHTS[0] / sum(GRID_WEIGHTS))
+            busy = round(100 * (one + other), 1)
+            cells.append({"lengths_us": pair, "off_points": round(off, 2), "busy_percent": busy})
+    sizes = [abs(cell["off_points"]) for cell in cells]
+    mean = round(sum(sizes) / len(sizes), 2)
+    return {
+        "seconds": GRID_SECONDS,
+        "worst_points": max(sizes),
+        "mean_points": mean,
+        "cells": cells,
+    }
+
+
 def measure() -> dict[str, Any]:
-    """A pair of weights 1 and 2, of which the first changes half way."""
+    """A pair of weights 1 and 2, of which the first changes half way; a grid of 75 to 25."""
     from cgpu_sim import make_driver_dir  # noqa: PLC0415 - a module of the tests
 
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory(dir="/dev/shm", ignore_cleanup_errors=True) as folder:
         driver = make_driver_dir(Path(folder) / "driver")
         world = World(str(driver), 0, sys.executable, simulated=True)
         try:
             with spinning(world, [Ask(weight) for weight in WEIGHTS]) as group:
-                return _run(world, group)
+                pair = _run(world, group)
+            return {**pair, "grid": _grid(world)}
         finally:
             world.close()

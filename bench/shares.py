@@ -85,6 +85,10 @@ def lines(figures: dict[str, Any]) -> list[Line]:
             found.append(Line(name, busy["percent"], busy["bar"], "%", least=True))
     for name, share, target in settled(figures):
         found.append(Line(f"simulated GPU: {name}", share - target, LIVE_BAR, "points"))
+    grid = figures["live"]["grid"]
+    count, seconds = len(grid["cells"]), grid["seconds"]
+    case = f"simulated GPU: 75:25 over {seconds:g} s, kernels of 50 us to 50 ms; worst of {count}"
+    found.append(Line(case, grid["worst_points"], LIVE_BAR, "points"))
     taken = figures["live"]["arbiter"]["thread_percent"]
     found.append(Line("arbitration of one contended GPU, of a core", taken, ARBITER_BAR, "%"))
     return found

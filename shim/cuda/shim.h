@@ -25,6 +25,8 @@
  *    and frees what the driver gave out if the commit fails. The entry point that frees is
  *    cgpu_charge_take, real, cgpu_charge_settle, in this order.
  *
+ *    What puts work for the GPU into a stream goes through the gate as well: launch.h.
+ *
  * 3. ../driver_entry_points.csv: treatment `hook` in its row; then the tests.
  *
  * Without a working ledger nothing is allocated: every charge is refused with NOT_INITIALIZED,

@@ -251,6 +251,24 @@ def test_a_process_ends_while_another_thread_waits_at_the_gate(
         assert process.returncode == 0
 
 
+def test_the_processes_of_a_container_share_its_gate(proxied: Proxied, gate: Gate) -> None:
+    """Each says for itself what it has in flight, and who died is not waited for."""
+    with proxied.start(LAUNCHER) as first, proxied.start(LAUNCHER) as second:
+        assert read(first) == read(second) == "ready"
+        assert ask(first, "20") == ask(second, "200000") == "0"
+        gate.set(CLOSED)
+        gate.wait(lambda: [work.active for work in gate.works()].count(0) == 1)
+        assert ask(second, "done?") == "False"
+        gate.wait_for_quiet()
+        for process in (first, second):
+            tell(process, "20")
+        gate.wait(lambda: [work.waiting for work in gate.works()] == [1, 1])
+        first.kill()
+        gate.set(OPEN)
+        assert read(second) == "0"
+        second.communicate(timeout=60)
+
+
 def test_each_gpu_has_its_own_gate(proxied: Proxied, gate: Gate) -> None:
     program = """
     from gate_calls import *

@@ -136,8 +136,8 @@ struct cgpu_flow {
 
 _Static_assert(CGPU_MAX_STREAMS * sizeof(uint32_t) == CGPU_MARKER_PAGE, "a word for each stream");
 
-#define CGPU_UNSETTLED UINT32_MAX /* no gate word: the page's have no flag, own ones are not free  \
-                                   */
+/* No gate word: those of the page have no flag, and own ones are never free. */
+#define CGPU_UNSETTLED UINT32_MAX
 
 extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made */
 extern const char *cgpu_gate_base;  /* the limits page; never NULL, and its first word is not 0 */

@@ -5,6 +5,8 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "report.h"
@@ -37,6 +39,20 @@ remove_container(int containers, const char *id)
     }
     close(directory);
     return unlinkat(containers, id, AT_REMOVEDIR);
+}
+
+/* A connection lets the server look, as in hook/cgpu_hook/server.py; it finds out anyway, later. */
+static void
+tell_server(int state)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int end = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/cgpud.sock", state);
+    if (end >= 0) {
+        connect(end, (const struct sockaddr *)&address, sizeof address);
+        close(end);
+    }
 }
 
 /* The id from the arguments or, for a hook that serves all containers, from the state on stdin. */
@@ -74,5 +90,6 @@ cgpu_stage_poststop(int argc, char **argv)
         cgpu_report_error(&report, "%s/containers/%s: %s", state_dir, id, strerror(errno));
         return 1;
     }
+    tell_server(state);
     return 0;
 }

@@ -288,6 +288,17 @@ def test_rel_3_what_a_killed_creation_left_is_given_back_by_the_next(world: Worl
         assert world.shares() == [name]
 
 
+def test_the_server_is_told_of_an_admission_and_of_nothing_else(world: World) -> None:
+    """REL-2."""
+    for env, calls in ((SIX, 1), (["ALIYUN_COM_GPU_MEM_CONTAINER=0"], 0), (["CGPU_DISABLE=1"], 0)):
+        world.write_config(env)
+        assert world.runtime("create", "c1", lowlevel=world.stub()).returncode == 0
+        assert world.server.calls() == calls, env
+    world.write_config(["ALIYUN_COM_GPU_MEM_CONTAINER=16", SIX[1]])
+    assert world.runtime("create", "c2", lowlevel=world.stub()).returncode == 1
+    assert world.server.calls() == 0
+
+
 def test_a_python_that_does_not_work_refuses_creation(world: World, tmp_path: Path) -> None:
     """REL-1; the programs are copied, with a broken interpreter named beside them."""
     package = tmp_path / "package"

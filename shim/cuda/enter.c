@@ -13,6 +13,7 @@
 #include "thread.h"
 
 #define SLICE_NS UINT64_C(100000000) /* a waiting thread looks at the gate at least so often */
+#define ALONE_NS UINT64_C(1000000)   /* where there is no monitor to look whether it is deserted */
 
 enum verdict {
     GO,     /* launch, it is counted */
@@ -278,7 +279,7 @@ wait_for_gate(struct launch *launch)
         if (cgpu_gate_is_open(word)) {
             break;
         }
-        struct timespec slice = {0, (long)SLICE_NS};
+        struct timespec slice = {0, launch->lane->alone ? (long)ALONE_NS : (long)SLICE_NS};
         cgpu_futex_wait((uint32_t *)(uintptr_t)gate, FUTEX_WAIT, word, &slice);
         __atomic_add_fetch(&work->waited_ns, cgpu_flow_now() - begun, __ATOMIC_RELAXED);
         if (launch->lane->alone) {
@@ -315,6 +316,9 @@ look(struct launch *launch)
     }
     if (verdict == GO) {
         launch->lane->alone = !cgpu_monitor_start();
+        if (launch->lane->alone) {
+            cgpu_monitor_arbitrated((uint32_t)(launch->gpu - cgpu_flow->gpus), launch->now);
+        }
         verdict = admit(launch);
     }
     return verdict;

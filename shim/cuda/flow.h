@@ -194,7 +194,7 @@ void cgpu_lane_forget(void);
 /* Hand over what LANE has summed up to its stream. */
 void cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now);
 
-/* Give back lanes of threads that have ended. */
+/* Give back lanes of threads that have ended; tell how many there are. */
 void cgpu_lane_sweep(uint64_t now);
 
 /* From now on every launch on GPU takes the slow path. False: some thread is still inside one. */

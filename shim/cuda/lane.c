@@ -146,6 +146,22 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
     lane->state = NULL;
 }
 
+static void
+tell_threads(void)
+{
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        struct cgpu_ledger_work *work = cgpu_flow->gpus[place].work;
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < cgpu_flow->lane_bound && work != NULL; i++) {
+            const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+            count += lane->tid != 0 && lane->gpu == (int32_t)place;
+        }
+        if (work != NULL) {
+            __atomic_store_n(&work->threads, count, __ATOMIC_RELAXED);
+        }
+    }
+}
+
 void
 cgpu_lane_sweep(uint64_t now)
 {
@@ -160,6 +176,7 @@ cgpu_lane_sweep(uint64_t now)
             release(lane, now);
         }
     }
+    tell_threads();
 }
 
 /* acquire: what was launched before it left has been given to the driver. */

@@ -140,6 +140,11 @@ def test_where_no_helper_can_be_made_every_launch_is_waited_for(base: Base) -> N
         gate.wait_for_waiting()
         gate.set(OPEN)
         assert read(process) == "0"
+        gate.limits.share_ppm = 500_000
+        gate.set(CLOSED)
+        gate.alive = False
+        tell(process, "")
+        assert read(process) == "0"
         _, log = process.communicate(timeout=60)
     assert log == "cgpu: launches are waited for one by one: no helper thread can be made\n"
 

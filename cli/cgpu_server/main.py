@@ -52,7 +52,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     try:
         _serve(given)
     except CgpuError as error:
-        log.error("%s", error)
+        if log.handlers:  # where nobody looks at stderr
+            log.error("%s", error)
         print(f"cgpud: {error}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)

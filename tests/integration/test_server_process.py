@@ -264,7 +264,9 @@ def test_a_server_that_holds_the_lock_and_does_not_answer_is_named(world: World)
     finally:
         running.send_signal(signal.SIGCONT)
     assert done.returncode == 2
-    assert "does not answer" in done.stderr
+    first, hint = done.stderr.splitlines()
+    assert first == f"cgpud: another cgpud holds {world.state}/cgpud.lock and does not answer"
+    assert hint == "  its process id is in that file"
 
 
 def test_rules_are_in_force_when_the_answer_comes(world: World) -> None:

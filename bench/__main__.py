@@ -29,7 +29,12 @@ def _machine() -> dict[str, str]:
         text=True,
     ).stdout.strip()
     cores = len(os.sched_getaffinity(0))
-    return {"processor": f"{model}, {cores} cores", "kernel": platform.release(), "commit": commit}
+    return {
+        "processor": f"{model}, {cores} cores",
+        "kernel": platform.release(),
+        "commit": commit,
+        "load": f"{os.getloadavg()[0]:.1f}",
+    }
 
 
 def _cost() -> tuple[dict[str, Any], str, bool]:
@@ -72,7 +77,8 @@ def main() -> int:
     machine, met = _machine(), True
     today = dt.datetime.now(tz=dt.timezone.utc).date().isoformat()
     heading = (
-        f"{today}, {machine['processor']}, Linux {machine['kernel']}, commit {machine['commit']}."
+        f"{today}, {machine['processor']} (load {machine['load']} at the beginning),"
+        f" Linux {machine['kernel']}, commit {machine['commit']}."
     )
     RESULTS.mkdir(exist_ok=True)
     for part in parser.parse_args().part or PARTS:

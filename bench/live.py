@@ -111,7 +111,7 @@ def _run(world: World, group: Group) -> dict[str, Any]:
 
 def _grid(world: World) -> dict[str, Any]:
     """Shares of weights 3 and 1 for each pair of kernel lengths."""
-    cells = []
+    cells: list[dict[str, Any]] = []
     with spinning(world, [Ask(weight) for weight in GRID_WEIGHTS]) as group:
         for pair in itertools.product(GRID_US, GRID_US):
             (one,), (other,) = group.run(pair, GRID_SECONDS)

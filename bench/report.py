@@ -69,11 +69,12 @@ STARTS = [
 
 
 def start_rows(times: dict[str, Timing]) -> list[Row]:
-    """Rows of the start-up times: differences of medians."""
+    """Rows of the start-up times: medians of the differences within a round."""
     rows = []
     for what, plain, capped, bar in STARTS:
-        without, with_cgpu = times[plain].median_ms, times[capped].median_ms
-        rows.append(Row(what, without, with_cgpu, round(with_cgpu - without, 2), bar, "ms"))
+        without, with_cgpu = times[plain], times[capped]
+        added = with_cgpu.beyond(without)
+        rows.append(Row(what, without.median_ms, with_cgpu.median_ms, added, bar, "ms"))
     return rows
 
 

@@ -10,11 +10,17 @@ from typing import NamedTuple
 
 
 class Timing(NamedTuple):
-    """Median and quartiles of one command, in milliseconds."""
+    """Median and quartiles of one command, in milliseconds; ``samples_ms`` round by round."""
 
     median_ms: float
     low_ms: float
     high_ms: float
+    samples_ms: tuple[float, ...]
+
+    def beyond(self, other: Timing) -> float:
+        """Median of the differences to ``other``, which was taken in the same rounds."""
+        pairs = zip(self.samples_ms, other.samples_ms, strict=True)
+        return round(statistics.median(own - its for own, its in pairs), 2)
 
 
 def once(command: Sequence[str]) -> float:
@@ -32,10 +38,15 @@ def once(command: Sequence[str]) -> float:
 
 
 def in_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Timing]:
-    """Time each command ``rounds`` times, one of each per round; one round warms up."""
+    """Time each command ``rounds`` times, one of each per round; one round warms up.
+
+    Every other round is in reverse order, so that none is always the one after a certain other.
+    """
     samples: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(rounds + 1):
-        for name, command in commands.items():
+        names = list(commands) if turn % 2 else list(commands)[::-1]
+        for name in names:
+            command = commands[name]
             elapsed = once(command)
             if turn > 0:
                 samples[name].append(elapsed)
@@ -44,4 +55,5 @@ def in_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Ti
 
 def _summary(values: list[float]) -> Timing:
     low, median, high = statistics.quantiles(values, n=4)
-    return Timing(round(median, 2), round(low, 2), round(high, 2))
+    samples = tuple(round(value, 2) for value in values)
+    return Timing(round(median, 2), round(low, 2), round(high, 2), samples)

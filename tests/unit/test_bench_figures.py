@@ -11,6 +11,7 @@ from bench.gpu.facts_timing import turns
 from bench.lengths import length_text
 from bench.modelled import summary
 from bench.shares import Line, lines, settled, table
+from bench.timing import Timing
 
 pytestmark = pytest.mark.unit
 
@@ -71,3 +72,10 @@ def test_lengths_are_shown_as_people_write_them() -> None:
         "5 ms",
         "200 ms",
     ]
+
+
+def test_what_a_command_adds_is_judged_within_each_round() -> None:
+    """A machine that is slow for some rounds is slow for both commands then."""
+    plain = Timing(0, 0, 0, (10.0, 50.0, 10.0, 60.0, 11.0))
+    capped = Timing(0, 0, 0, (12.0, 52.0, 12.5, 61.0, 13.0))
+    assert capped.beyond(plain) == 2.0

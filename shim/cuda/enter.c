@@ -159,20 +159,34 @@ publish(struct launch *launch)
 
 /* ---- may it go ---- */
 
+static void
+move_to(struct cgpu_lane *lane, const struct launch *launch)
+{
+    int32_t gpu = (int32_t)(launch->gpu - cgpu_flow->gpus);
+    if (lane->gpu != gpu && lane->gpu >= 0 && lane->state != launch->stream) {
+        cgpu_lane_hand_over(lane, launch->now);
+    }
+    lane->gpu = gpu;
+    __atomic_store_n(&lane->gate, cgpu_lane_distance(launch->gpu->gate), __ATOMIC_RELAXED);
+}
+
 /* Until it leaves, the monitor waits for this thread. */
 static enum verdict
 let_in(struct launch *launch)
 {
     struct cgpu_lane *lane = launch->lane;
+    struct cgpu_lane *first = cgpu_lane_first(lane);
     bool hot = cgpu_flow->barrier != 0 && !lane->alone;
     bool metered = cgpu_gate_is_metered(launch->word);
     launch->gpu->settled = CGPU_UNSETTLED; /* the same word may be back in force after a fallback */
-    lane->gpu = (int32_t)(launch->gpu - cgpu_flow->gpus);
-    lane->context = launch->context;
+    move_to(lane, launch);
+    first->context = launch->context;
     lane->pace = &launch->gpu->pace;
     lane->stream = launch->handle;
-    __atomic_store_n(&lane->gate, cgpu_lane_distance(launch->gpu->gate), __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->free, hot && !metered ? launch->word : 0, __ATOMIC_RELAXED);
+    if (!metered) {
+        move_to(first, launch);
+    }
+    __atomic_store_n(&first->free, hot && !metered ? launch->word : 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->metered, hot && metered && !launch->stream->unsure ? launch->word : 0,
                      __ATOMIC_RELAXED);
     __atomic_store_n(&lane->inside, 1, __ATOMIC_SEQ_CST);
@@ -350,16 +364,17 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns)
 {
     struct launch launch = {.handle = stream, .key = key, .guess_ns = guess_ns};
     uint32_t depth = cgpu_thread.depth;
-    __atomic_store_n(&cgpu_lane->inside, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&cgpu_lane_of(cgpu_lane, stream)->inside, 0, __ATOMIC_RELEASE);
     if (!cgpu_state_is_attached()) {
         return CUDA_SUCCESS; /* the driver says that it is not initialised */
     }
     cgpu_thread.depth = 1;
     CUresult status = CUDA_ERROR_NOT_PERMITTED;
-    launch.lane = cgpu_flow != NULL ? cgpu_lane_take() : NULL;
-    if (launch.lane == NULL) {
+    struct cgpu_lane *first = cgpu_flow != NULL ? cgpu_lane_take() : NULL;
+    if (first == NULL) {
         cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", "too many threads launch");
     } else {
+        launch.lane = cgpu_lane_of(first, stream);
         cgpu_real.cuCtxGetCurrent(&launch.context);
         status = enter(&launch);
     }

@@ -28,7 +28,8 @@
 #include "pace.h"
 
 enum {
-    CGPU_MAX_LANES = 4096,
+    CGPU_THREAD_LANES = 4, /* of one thread, side by side: one batch each, for streams by turns */
+    CGPU_MAX_LANES = 2048 * CGPU_THREAD_LANES,
     CGPU_MAX_STREAMS = 1024,
     CGPU_MAX_CONTEXTS = 64,
     CGPU_STREAM_BUCKETS = 256,
@@ -37,8 +38,11 @@ enum {
     CGPU_NO_PLACE = UINT16_MAX
 };
 
-/* One thread's. Written by it, also under the lock; the monitor writes `gate`, and sums when the
- * thread is known not to be inside. */
+/*
+ * A thread's batch in one stream; the thread has a few, see cgpu_lane_of. Written by the thread,
+ * also under the lock; the monitor writes `gate`, and sums when the thread is known not to be
+ * inside. Of the first only: free, context, last.
+ */
 struct cgpu_lane {
     uint64_t gate;    /* the gate word in force, as a distance from cgpu_gate_base; 0: none */
     uint32_t free;    /* free gate word under which the thread was let in; 0: none */
@@ -53,7 +57,8 @@ struct cgpu_lane {
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
     CUcontext context;                      /* current when the thread was let in */
     int32_t gpu;
-    uint32_t padding[7];
+    uint32_t last; /* the lane, counted from here, of the launch that was begun last */
+    uint32_t padding[6];
 };
 
 _Static_assert(sizeof(struct cgpu_lane) == 128, "two cache lines: neighbours do not disturb");
@@ -141,7 +146,7 @@ _Static_assert(CGPU_MAX_STREAMS * sizeof(uint32_t) == CGPU_MARKER_PAGE, "a word 
 
 extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made */
 extern const char *cgpu_gate_base;  /* the limits page; never NULL, and its first word is not 0 */
-extern struct cgpu_lane cgpu_no_lane;
+extern struct cgpu_lane cgpu_no_lane[CGPU_THREAD_LANES];
 extern __thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec")));
 
 /* When the library is loaded, after the limits were mapped. */
@@ -167,6 +172,14 @@ cgpu_flow_is_closing(void)
     return __atomic_load_n(&cgpu_flow->closing, __ATOMIC_RELAXED) != 0;
 }
 
+/* Among the lanes of the thread whose first is FIRST, that for STREAM. */
+static inline struct cgpu_lane *
+cgpu_lane_of(struct cgpu_lane *first, CUstream stream)
+{
+    uintptr_t bits = (uintptr_t)stream; /* fixed handles are small, others aligned */
+    return first + ((bits ^ bits >> 4 ^ bits >> 9) % CGPU_THREAD_LANES);
+}
+
 /* The gate word in force for a lane or GPU. acquire: who is let in sees all that came before. */
 static inline uint32_t
 cgpu_lane_gate(const struct cgpu_lane *lane)
@@ -185,8 +198,11 @@ cgpu_flow_gate(const struct cgpu_flow_gpu *gpu)
 
 /* ---- lane.c: all but `take` and `forget` under the lock ---- */
 
-/* The calling thread's lane; NULL: too many threads. */
+/* The calling thread's first lane; NULL: too many threads. */
 struct cgpu_lane *cgpu_lane_take(void);
+
+/* The first lane of the thread that has LANE. */
+struct cgpu_lane *cgpu_lane_first(struct cgpu_lane *lane);
 
 /* The calling thread's context changes: the next launch takes the slow path. */
 void cgpu_lane_forget(void);
@@ -216,10 +232,9 @@ struct cgpu_flow_context *cgpu_stream_add_context(CUcontext context, int32_t gpu
 void cgpu_stream_drop_context(struct cgpu_flow_context *context);
 
 /* HANDLE's entry; for the default streams that of CONTEXT, and of LANE. NULL: not there, full. */
-struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context,
-                                     const struct cgpu_lane *lane);
+struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane);
 struct cgpu_stream *cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context,
-                                    const struct cgpu_lane *lane);
+                                    struct cgpu_lane *lane);
 /* The handle is gone; the entry goes when nothing of it is in flight. */
 void cgpu_stream_detach(struct cgpu_stream *stream);
 void cgpu_stream_release(struct cgpu_stream *stream);

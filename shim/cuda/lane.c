@@ -21,8 +21,8 @@ static const uint32_t no_limits = UINT32_MAX;
 
 struct cgpu_flow *cgpu_flow;
 const char *cgpu_gate_base = (const char *)&no_limits;
-struct cgpu_lane cgpu_no_lane;
-__thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec"))) = &cgpu_no_lane;
+struct cgpu_lane cgpu_no_lane[CGPU_THREAD_LANES];
+__thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec"))) = cgpu_no_lane;
 
 void
 cgpu_flow_setup(void)
@@ -60,7 +60,7 @@ static struct cgpu_lane *
 claim(uint32_t tid)
 {
     struct cgpu_lane *free_one = NULL;
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
         struct cgpu_lane *lane = &cgpu_flow->lanes[i];
         if (lane->tid == tid) {
             return lane;
@@ -70,7 +70,8 @@ claim(uint32_t tid)
         }
     }
     if (free_one == NULL && cgpu_flow->lane_bound < CGPU_MAX_LANES) {
-        free_one = &cgpu_flow->lanes[cgpu_flow->lane_bound++];
+        free_one = &cgpu_flow->lanes[cgpu_flow->lane_bound];
+        cgpu_flow->lane_bound += CGPU_THREAD_LANES;
     }
     return free_one;
 }
@@ -80,13 +81,21 @@ static void
 release(struct cgpu_lane *lane, uint64_t now)
 {
     uint32_t number = (uint32_t)(lane - cgpu_flow->lanes) + 1;
-    cgpu_lane_hand_over(lane, now);
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        cgpu_lane_hand_over(&lane[i], now);
+        lane[i] = (struct cgpu_lane){.gpu = CGPU_NO_GPU};
+    }
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         if (cgpu_flow->streams[i].used && cgpu_flow->streams[i].lane == number) {
             cgpu_stream_detach(&cgpu_flow->streams[i]);
         }
     }
-    *lane = (struct cgpu_lane){.tid = 0};
+}
+
+struct cgpu_lane *
+cgpu_lane_first(struct cgpu_lane *lane)
+{
+    return lane - (lane - cgpu_flow->lanes) % CGPU_THREAD_LANES;
 }
 
 struct cgpu_lane *
@@ -106,8 +115,9 @@ cgpu_lane_take(void)
     }
     if (lane != NULL) {
         release(lane, now);
-        lane->tid = tid;
-        lane->gpu = CGPU_NO_GPU;
+        for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+            lane[i].tid = tid;
+        }
         cgpu_lane = lane;
     }
     cgpu_flow_unlock();
@@ -120,7 +130,9 @@ cgpu_lane_forget(void)
     struct cgpu_lane *lane = cgpu_lane;
     /* relaxed: only this thread acts on them */
     __atomic_store_n(&lane->free, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->metered, 0, __ATOMIC_RELAXED);
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        __atomic_store_n(&lane[i].metered, 0, __ATOMIC_RELAXED);
+    }
 }
 
 void
@@ -146,15 +158,24 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
     lane->state = NULL;
 }
 
+static bool
+launches_on(const struct cgpu_lane *first, int32_t gpu)
+{
+    bool found = false;
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        found = found || (first[i].tid != 0 && first[i].gpu == gpu);
+    }
+    return found;
+}
+
 static void
 tell_threads(void)
 {
     for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
         struct cgpu_ledger_work *work = cgpu_flow->gpus[place].work;
         uint32_t count = 0;
-        for (uint32_t i = 0; i < cgpu_flow->lane_bound && work != NULL; i++) {
-            const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-            count += lane->tid != 0 && lane->gpu == (int32_t)place;
+        for (uint32_t i = 0; i < cgpu_flow->lane_bound && work != NULL; i += CGPU_THREAD_LANES) {
+            count += launches_on(&cgpu_flow->lanes[i], (int32_t)place);
         }
         if (work != NULL) {
             __atomic_store_n(&work->threads, count, __ATOMIC_RELAXED);
@@ -170,7 +191,7 @@ cgpu_lane_sweep(uint64_t now)
     }
     cgpu_flow->swept_ns = now;
     int pid = getpid();
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
         struct cgpu_lane *lane = &cgpu_flow->lanes[i];
         if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0) {
             release(lane, now);

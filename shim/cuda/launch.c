@@ -54,6 +54,13 @@ resolve(CUstream stream, bool per_thread)
     return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
 }
 
+/* Does the thread launch under a free gate, the same as last time? */
+static inline bool
+is_free(const struct cgpu_lane *first)
+{
+    return cgpu_lane_gate(first) == __atomic_load_n(&first->free, __ATOMIC_RELAXED);
+}
+
 /* The thread's own fields, which the monitor reads: relaxed, its barrier orders them. */
 static inline void
 add(struct cgpu_lane *lane, uint64_t key, uint64_t work_ns)
@@ -64,8 +71,9 @@ add(struct cgpu_lane *lane, uint64_t key, uint64_t work_ns)
 }
 
 static inline CUresult
-pass(struct cgpu_lane *lane, CUstream stream, uint64_t key, uint64_t guess_ns)
+pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns)
 {
+    struct cgpu_lane *lane = cgpu_lane_of(first, stream);
     __atomic_store_n(&lane->inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the monitor's membarrier makes it a real one */
     uint32_t word = cgpu_lane_gate(lane);
@@ -80,7 +88,7 @@ pass(struct cgpu_lane *lane, CUstream stream, uint64_t key, uint64_t guess_ns)
             add(lane, key, work_ns);
             return CUDA_SUCCESS;
         }
-    } else if (word == __atomic_load_n(&lane->free, __ATOMIC_RELAXED)) {
+    } else if (is_free(first)) {
         return CUDA_SUCCESS;
     }
     return cgpu_enter(stream, key, guess_ns);
@@ -100,13 +108,18 @@ leave(struct cgpu_lane *lane)
 CUresult
 cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns)
 {
-    return pass(cgpu_lane, resolve(stream, per_thread), key, guess_ns);
+    CUstream meant = resolve(stream, per_thread);
+    CUresult status = pass(cgpu_lane, meant, key, guess_ns);
+    uint32_t last = (uint32_t)(cgpu_lane_of(cgpu_lane, meant) - cgpu_lane);
+    __atomic_store_n(&cgpu_lane->last, last,
+                     __ATOMIC_RELAXED); /* threads without lanes share them */
+    return status;
 }
 
 void
 cgpu_launch_end(void)
 {
-    leave(cgpu_lane);
+    leave(cgpu_lane + __atomic_load_n(&cgpu_lane->last, __ATOMIC_RELAXED));
 }
 
 /* One launch into each of several GPUs, which are entered one after the other. */
@@ -146,19 +159,18 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
         if (cgpu_thread.depth != 0) {                                                              \
             return cgpu_real.name arguments;                                                       \
         }                                                                                          \
-        CUresult status = pass(cgpu_lane, resolve(stream, per_thread), key, 0);                    \
+        CUstream meant = resolve(stream, per_thread);                                              \
+        CUresult status = pass(cgpu_lane, meant, key, 0);                                          \
         if (status != CUDA_SUCCESS) {                                                              \
             return status;                                                                         \
         }                                                                                          \
         status = cgpu_real.name arguments;                                                         \
-        leave(cgpu_lane);                                                                          \
+        leave(cgpu_lane_of(cgpu_lane, meant));                                                     \
         return status;                                                                             \
     }                                                                                              \
     CUresult name parameters                                                                       \
     {                                                                                              \
-        const struct cgpu_lane *lane = cgpu_lane;                                                  \
-        if (__builtin_expect(                                                                      \
-                cgpu_lane_gate(lane) == __atomic_load_n(&lane->free, __ATOMIC_RELAXED), 1)) {      \
+        if (__builtin_expect(is_free(cgpu_lane), 1)) {                                             \
             JUMP cgpu_real.name arguments;                                                         \
         }                                                                                          \
         JUMP metered_##name arguments;                                                             \

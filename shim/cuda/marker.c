@@ -284,9 +284,11 @@ close_batch(struct cgpu_stream *stream)
     stream->pending = (struct cgpu_unmarked){0};
     stream->unsure = 0;
     stream->begun_ns = 0;
-    if (cgpu_lane->state == stream) { /* the caller is not launching meanwhile */
-        cgpu_lane->state = NULL;
-        cgpu_lane_hand_over(cgpu_lane, 0);
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        if (cgpu_lane[i].state == stream) { /* the caller is not launching meanwhile */
+            cgpu_lane[i].state = NULL;
+            cgpu_lane_hand_over(&cgpu_lane[i], 0);
+        }
     }
     return batch;
 }

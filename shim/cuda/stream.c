@@ -46,16 +46,16 @@ is_meant(const struct cgpu_stream *stream, CUstream handle, CUcontext context, u
 }
 
 static uint32_t
-number_of(CUstream handle, const struct cgpu_lane *lane)
+number_of(CUstream handle, struct cgpu_lane *lane)
 {
     if (handle != CU_STREAM_PER_THREAD_DEFAULT) {
         return 0;
     }
-    return lane->tid != 0 ? (uint32_t)(lane - cgpu_flow->lanes) + 1 : UINT32_MAX;
+    return lane->tid != 0 ? (uint32_t)(cgpu_lane_first(lane) - cgpu_flow->lanes) + 1 : UINT32_MAX;
 }
 
 struct cgpu_stream *
-cgpu_stream_find(CUstream handle, CUcontext context, const struct cgpu_lane *lane)
+cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane)
 {
     uint32_t number = number_of(handle, lane);
     for (uint32_t i = *bucket(handle); i != 0; i = cgpu_flow->streams[i - 1].next) {
@@ -150,7 +150,7 @@ evict(void)
 }
 
 struct cgpu_stream *
-cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, const struct cgpu_lane *lane)
+cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *lane)
 {
     struct cgpu_stream *stream = free_entry();
     if (stream == NULL) {

@@ -182,7 +182,8 @@ let_in(struct launch *launch)
     move_to(lane, launch);
     first->context = launch->context;
     lane->pace = &launch->gpu->pace;
-    lane->stream = launch->handle;
+    first->streams[lane - first] = launch->handle;
+    first->last = (uint32_t)(lane - first);
     if (!metered) {
         move_to(first, launch);
     }
@@ -364,7 +365,10 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns)
 {
     struct launch launch = {.handle = stream, .key = key, .guess_ns = guess_ns};
     uint32_t depth = cgpu_thread.depth;
-    __atomic_store_n(&cgpu_lane_of(cgpu_lane, stream)->inside, 0, __ATOMIC_RELEASE);
+    struct cgpu_lane *before = cgpu_lane_of(cgpu_lane, stream);
+    if (before != NULL) {
+        __atomic_store_n(&before->inside, 0, __ATOMIC_RELEASE);
+    }
     if (!cgpu_state_is_attached()) {
         return CUDA_SUCCESS; /* the driver says that it is not initialised */
     }
@@ -374,7 +378,7 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns)
     if (first == NULL) {
         cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", "too many threads launch");
     } else {
-        launch.lane = cgpu_lane_of(first, stream);
+        launch.lane = cgpu_lane_for(first, stream);
         cgpu_real.cuCtxGetCurrent(&launch.context);
         status = enter(&launch);
     }

@@ -39,9 +39,9 @@ enum {
 };
 
 /*
- * A thread's batch in one stream; the thread has a few, see cgpu_lane_of. Written by the thread,
+ * A thread's batch in one stream; the thread has four, see cgpu_lane_of. Written by the thread,
  * also under the lock; the monitor writes `gate`, and sums when the thread is known not to be
- * inside. Of the first only: free, context, last.
+ * inside. Of the first only: free, streams, context, last.
  */
 struct cgpu_lane {
     uint64_t gate;    /* the gate word in force, as a distance from cgpu_gate_base; 0: none */
@@ -49,16 +49,15 @@ struct cgpu_lane {
     uint32_t metered; /* the same, of a metered one */
     uint32_t inside;  /* 1: between looking at the gate and the end of the launch */
     uint32_t alone;   /* 1: no monitor, so leaving waits for the launch to end */
-    CUstream stream;  /* of the batch; default streams by their fixed handles */
+    uint32_t marks;   /* of the stream when the batch began */
+    uint32_t tid;     /* 0: free */
     const struct cgpu_stream *state;
     const struct cgpu_pace *pace;
-    uint32_t marks;                         /* of the stream when the batch began */
-    uint32_t tid;                           /* 0: free */
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
+    CUstream streams[CGPU_THREAD_LANES];    /* of each lane; default ones by their fixed handles */
     CUcontext context;                      /* current when the thread was let in */
     int32_t gpu;
-    uint32_t last; /* the lane, counted from here, of the launch that was begun last */
-    uint32_t padding[6];
+    uint32_t last; /* the lane of the launch that was begun last */
 };
 
 _Static_assert(sizeof(struct cgpu_lane) == 128, "two cache lines: neighbours do not disturb");
@@ -172,12 +171,16 @@ cgpu_flow_is_closing(void)
     return __atomic_load_n(&cgpu_flow->closing, __ATOMIC_RELAXED) != 0;
 }
 
-/* Among the lanes of the thread whose first is FIRST, that for STREAM. */
+/* Among the lanes of the thread whose first is FIRST, that for STREAM; NULL: none as yet. */
 static inline struct cgpu_lane *
 cgpu_lane_of(struct cgpu_lane *first, CUstream stream)
 {
-    uintptr_t bits = (uintptr_t)stream; /* fixed handles are small, others aligned */
-    return first + ((bits ^ bits >> 4 ^ bits >> 9) % CGPU_THREAD_LANES);
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        if (first->streams[i] == stream) {
+            return &first[i];
+        }
+    }
+    return NULL;
 }
 
 /* The gate word in force for a lane or GPU. acquire: who is let in sees all that came before. */
@@ -200,6 +203,9 @@ cgpu_flow_gate(const struct cgpu_flow_gpu *gpu)
 
 /* The calling thread's first lane; NULL: too many threads. */
 struct cgpu_lane *cgpu_lane_take(void);
+
+/* Of the thread whose first lane is FIRST: that for STREAM, or the one that is given up for it. */
+struct cgpu_lane *cgpu_lane_for(struct cgpu_lane *first, CUstream stream);
 
 /* The first lane of the thread that has LANE. */
 struct cgpu_lane *cgpu_lane_first(struct cgpu_lane *lane);

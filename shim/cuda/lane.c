@@ -93,6 +93,16 @@ release(struct cgpu_lane *lane, uint64_t now)
 }
 
 struct cgpu_lane *
+cgpu_lane_for(struct cgpu_lane *first, CUstream stream)
+{
+    struct cgpu_lane *lane = cgpu_lane_of(first, stream);
+    for (int i = 0; i < CGPU_THREAD_LANES && lane == NULL; i++) {
+        lane = first[i].launches == 0 ? &first[i] : NULL;
+    }
+    return lane != NULL ? lane : &first[(first->last + 1) % CGPU_THREAD_LANES];
+}
+
+struct cgpu_lane *
 cgpu_lane_first(struct cgpu_lane *lane)
 {
     return lane - (lane - cgpu_flow->lanes) % CGPU_THREAD_LANES;

@@ -74,11 +74,13 @@ static inline CUresult
 pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns)
 {
     struct cgpu_lane *lane = cgpu_lane_of(first, stream);
+    if (__builtin_expect(lane == NULL, 0)) {
+        return is_free(first) ? CUDA_SUCCESS : cgpu_enter(stream, key, guess_ns);
+    }
     __atomic_store_n(&lane->inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the monitor's membarrier makes it a real one */
     uint32_t word = cgpu_lane_gate(lane);
     if (__builtin_expect(word == __atomic_load_n(&lane->metered, __ATOMIC_RELAXED) &&
-                             stream == lane->stream &&
                              __atomic_load_n(&lane->state->marks, __ATOMIC_RELAXED) == lane->marks,
                          1)) {
         uint64_t ns = cgpu_pace_estimate(lane->pace, key);
@@ -97,6 +99,9 @@ pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns)
 static inline void
 leave(struct cgpu_lane *lane)
 {
+    if (__builtin_expect(lane == NULL, 0)) {
+        return; /* it was not counted */
+    }
     if (__builtin_expect(lane->alone, 0)) {
         cgpu_enter_leave(lane);
         return;
@@ -110,16 +115,17 @@ cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess
 {
     CUstream meant = resolve(stream, per_thread);
     CUresult status = pass(cgpu_lane, meant, key, guess_ns);
-    uint32_t last = (uint32_t)(cgpu_lane_of(cgpu_lane, meant) - cgpu_lane);
-    __atomic_store_n(&cgpu_lane->last, last,
-                     __ATOMIC_RELAXED); /* threads without lanes share them */
+    const struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, meant);
+    if (lane != NULL) {
+        cgpu_lane->last = (uint32_t)(lane - cgpu_lane);
+    }
     return status;
 }
 
 void
 cgpu_launch_end(void)
 {
-    leave(cgpu_lane + __atomic_load_n(&cgpu_lane->last, __ATOMIC_RELAXED));
+    leave(cgpu_lane + cgpu_lane->last);
 }
 
 /* One launch into each of several GPUs, which are entered one after the other. */

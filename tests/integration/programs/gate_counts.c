@@ -73,15 +73,15 @@ sum(uint64_t (*driver_calls)(void))
     return counts.clocks + counts.calls + counts.sleeps + counts.locks + driver_calls();
 }
 
-/* How many of N launches, into two streams by turns, did anything but launch. */
+/* How many of N launches, into COUNT streams by turns, did anything but launch. */
 uint64_t
 count_launches(launch_function *launch, uint64_t (*driver_calls)(void), void *function,
-               void *const streams[2], uint64_t n)
+               void *const *streams, uint64_t count, uint64_t n)
 {
     uint64_t busy = 0;
     for (uint64_t i = 0; i < n; i++) {
         uint64_t before = sum(driver_calls);
-        if (launch(function, 1, 1, 1, 32, 1, 1, 0, streams[i % 2], NULL, NULL) != 0) {
+        if (launch(function, 1, 1, 1, 32, 1, 1, 0, streams[i % count], NULL, NULL) != 0) {
             return UINT64_MAX;
         }
         busy += sum(driver_calls) != before;

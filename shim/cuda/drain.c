@@ -91,7 +91,9 @@ look_after_late(struct cgpu_flow_gpu *gpu, uint64_t now)
         return;
     }
     context->looked_ns = now;
-    CUresult status = cgpu_real.cuStreamQuery(stream->handle);
+    /* to query a stream that captures, or that must wait for one, would spoil the capture */
+    CUresult status = cgpu_marker_captures(stream) ? CUDA_ERROR_NOT_READY
+                                                   : cgpu_real.cuStreamQuery(stream->handle);
     cgpu_marker_leave(&visit);
     if (status != CUDA_ERROR_NOT_READY) {
         cgpu_marker_pass(stream, context, now, now, false);

@@ -219,6 +219,33 @@ def test_the_monitor_leaves_a_stream_alone_that_captures(proxied: Proxied, gate:
             process.communicate(timeout=60)
 
 
+def test_a_late_marker_spoils_no_capture(proxied: Proxied, gate: Gate) -> None:
+    """The stream is asked whether its marker was lost, but not while it captures."""
+    program = """
+    stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+    check(kernels.launch(200000, stream))
+    show("launched")
+    sys.stdin.readline()
+    check(cuda.cuStreamBeginCapture_v2(stream, 2))
+    show("captures")
+    sys.stdin.readline()
+    graph = c_void_p()
+    show(cuda.cuStreamEndCapture(stream, byref(graph)), done(stream))
+    """
+    lines = "\n".join(line.removeprefix("    ") for line in program.splitlines())
+    with proxied.start(START + lines) as process:
+        assert read(process) == "launched"
+        gate.set(PRESSED)
+        gate.wait(lambda: gate.work.markers == 1)
+        tell(process, "")
+        assert read(process) == "captures"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "")
+        assert read(process) == "0 True"
+        process.communicate(timeout=60)
+
+
 def test_a_graph_is_one_launch_that_is_learnt_and_waited_for(proxied: Proxied, gate: Gate) -> None:
     out = launched_then_quiet(
         proxied,

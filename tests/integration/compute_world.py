@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SETTLE_SECONDS, SECONDS = 2.0, 10.0
+IN_FORCE_SECONDS, CHANGED_SECONDS = 0.1, 2.0  # SPEC SCH-9
 
 
 class Players:
@@ -78,6 +80,17 @@ class Players:
         shares = measure(self.world.driver, self.by_tag, seconds)
         print(shares)  # noqa: T201
         assert all(player.process.poll() is None for player in self.by_tag.values())
+        return shares
+
+    def change(self, target: str, value: str) -> Shares:
+        """``cgpu set`` of a GPU or a tag, and the true shares from 100 ms to 2 s after it."""
+        words = [sys.executable, "-m", "cgpu_cli.main", "set", *self.world.flags()]
+        player = self.by_tag.get(target)
+        done = self.world.run_command([*words, player.folder.name if player else target, value])
+        assert done.returncode == 0, done.stderr
+        time.sleep(IN_FORCE_SECONDS)
+        shares = measure(self.world.driver, self.by_tag, CHANGED_SECONDS - IN_FORCE_SECONDS)
+        print(shares)  # noqa: T201
         return shares
 
     def end(self, tag: str) -> None:

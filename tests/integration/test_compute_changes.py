@@ -1,0 +1,72 @@
+"""What is changed while real processes compute is in force within 100 ms (SPEC SCH-9).
+
+By the simulated GPU's own account, from 100 ms to 2 s after ``cgpu set`` has returned, within the
+3 points that shares which nobody changes have to keep.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from compute_world import Players
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+POINTS = 3.0
+
+
+class Change(NamedTuple):
+    """What is set of which target, and what each is to have from then on.
+
+    Attributes:
+        target: a program's tag, or the GPU's index.
+        value: NAME=VALUE.
+        expected: percent of what both have; where there are ceilings, of the GPU's time.
+        ceilings: whether there are.
+    """
+
+    target: str
+    value: str
+    expected: dict[str, float]
+    ceilings: bool = False
+
+
+# No share is after a change what it was before.
+CHANGES = [
+    Change("two", "weight=3", {"one": 25, "two": 75}),
+    Change("one", "highprio=1", {"one": 80}, ceilings=True),
+    Change("0", "prio_ratio=60", {"one": 60}, ceilings=True),
+    Change("one", "highprio=0", {"one": 25, "two": 75}),
+    Change("0", "policy=1", {"one": 50, "two": 50}),
+    Change("0", "policy=3", {"one": 5, "two": 15}, ceilings=True),
+    Change("0", "max_inst=10", {"one": 10, "two": 30}, ceilings=True),
+]
+
+
+@pytest.fixture
+def players() -> Iterator[Players]:
+    made = Players()
+    yield made
+    made.stop()
+
+
+def test_one_change_after_the_other_is_in_force_within_100_ms(players: Players) -> None:
+    for tag in ("one", "two"):
+        players.spin(tag, "--weight 1", "us=50")
+    players.measure(settle=1, seconds=1)
+    had = [players.change(change.target, change.value) for change in CHANGES]
+    wrong = [
+        f"{change.value}: {shares}"
+        for change, shares in zip(CHANGES, had, strict=True)
+        if not is_near(shares.points if change.ceilings else shares.parts(), change.expected)
+    ]
+    assert not wrong
+
+
+def is_near(had: dict[str, float], expected: dict[str, float]) -> bool:
+    """Whether each is within so many points of what it should be."""
+    return all(abs(had[tag] - share) <= POINTS for tag, share in expected.items())

@@ -9,15 +9,20 @@
  * afterwards, over the cap if need be. The launch of any other graph costs one load, or one look-up
  * if the process has graphs that allocate.
  *
+ * Graphs share what is reserved, and one may keep what it allocated. So a launch makes the uploads
+ * of all other graphs void.
+ *
  * Threads take turns (graph_turns), from the driver's taking of memory to its charge or refusal:
  * what another thread is about to give back would else be charged, or be the reason to refuse.
+ * In a turn, the lock of graphs is held wherever memory must not be trimmed meanwhile: from an
+ * upload to its charge, and from the last look whether the memory is still there to the launch.
  */
 #include <sys/mman.h>
 
 #include "launch.h"
 #include "shim.h"
 
-enum { MAX_DEPTH = 16, TRIMS_SHIFT = 48 };
+enum { MAX_DEPTH = 16 };
 #define NOT_READY UINT64_MAX
 
 static struct cgpu_kinds *
@@ -71,31 +76,20 @@ allocates(CUgraph graph, unsigned int depth)
     return found;
 }
 
-/* What was reserved does not fit: let it go again. */
-static CUresult
-refuse(const struct cgpu_graph_lack *lack)
-{
-    struct cgpu_graph_lack rest;
-    int mode = cgpu_reclaim_relax();
-    cgpu_graph_memory_trim(lack->gpu);
-    cgpu_graph_memory_measure(true, &rest); /* what a graph that runs keeps all the same */
-    cgpu_reclaim_restore(mode);
-    cgpu_log_memory(lack->gpu, lack->bytes);
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
 /* Charge what graphs took before this process was known to have any with memory. */
 static CUresult
 begin_to_follow(void)
 {
     struct cgpu_graph_lack lack;
     pthread_mutex_lock(&kinds()->graph_turns);
+    pthread_mutex_lock(&kinds()->graphs);
     cgpu_graph_memory_follow();
-    CUresult status = cgpu_graph_memory_measure(false, &lack);
-    if (status != CUDA_SUCCESS) {
-        status = refuse(&lack);
-    }
+    CUresult status = cgpu_graph_memory_charge(&lack);
+    pthread_mutex_unlock(&kinds()->graphs);
     pthread_mutex_unlock(&kinds()->graph_turns);
+    if (status != CUDA_SUCCESS) {
+        cgpu_log_memory(lack.gpu, lack.bytes);
+    }
     return status;
 }
 
@@ -183,35 +177,50 @@ is_captured(CUstream stream)
            capture != CU_CAPTURE_NONE;
 }
 
-/* Upload, and charge what that took. The driver's own refusal is left to the launch. */
-static CUresult
-take(CUgraphExec exec, CUstream stream, struct cgpu_graph_lack *lack)
-{
-    cgpu_real.cuGraphUpload(exec, stream);
-    return cgpu_graph_memory_measure(false, lack);
-}
-
-/* EXEC's memory is charged, or refused. */
-static CUresult
-prepare(CUgraphExec exec, CUstream stream)
-{
-    struct cgpu_graph_lack lack;
-    CUresult status = take(exec, stream, &lack);
-    if (status == CUDA_SUCCESS) {
-        return status;
-    }
-    if (cgpu_reclaim(lack.gpu, lack.bytes) && take(exec, stream, &lack) == CUDA_SUCCESS) {
-        return CUDA_SUCCESS;
-    }
-    return refuse(&lack);
-}
-
+/* What an upload for STREAM is good for: another one for each stream, and after each trim. */
 static uint64_t
 readiness(CUstream stream)
 {
-    uint64_t trims = __atomic_load_n(&kinds()->trims, __ATOMIC_RELAXED);
-    return trims << TRIMS_SHIFT |
-           ((uint64_t)(uintptr_t)stream & ((UINT64_C(1) << TRIMS_SHIFT) - 1));
+    uint64_t spread = (uint64_t)(uintptr_t)stream * UINT64_C(0x9e3779b97f4a7c15);
+    return spread ^ cgpu_kinds_look(&kinds()->trims);
+}
+
+/* An upload: takes the memory for the launches in STREAM. */
+struct upload {
+    CUgraphExec exec;
+    CUstream stream;
+    CUresult result; /* the driver's */
+    uint64_t ready;  /* what it is good for */
+    struct cgpu_graph_lack lack;
+};
+
+/* Upload, and charge what that took, or let it go at once. */
+static CUresult
+take(struct upload *upload)
+{
+    pthread_mutex_lock(&kinds()->graphs);
+    upload->result = cgpu_real.cuGraphUpload(upload->exec, upload->stream);
+    CUresult status = cgpu_graph_memory_charge(&upload->lack);
+    upload->ready = readiness(upload->stream);
+    if (kinds()->ready_exec != upload->exec) {
+        kinds()->ready_exec = NULL;
+    }
+    pthread_mutex_unlock(&kinds()->graphs);
+    return status;
+}
+
+/* In a turn: the graph's memory is charged, or refused. */
+static CUresult
+prepare(struct upload *upload)
+{
+    CUresult status = take(upload);
+    if (status != CUDA_SUCCESS && cgpu_reclaim(upload->lack.gpu, upload->lack.bytes)) {
+        status = take(upload);
+    }
+    if (status != CUDA_SUCCESS) {
+        cgpu_log_memory(upload->lack.gpu, upload->lack.bytes);
+    }
+    return status;
 }
 
 /* Through the gate. One exec takes the same time whenever it is launched. */
@@ -228,22 +237,37 @@ run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
     return status;
 }
 
-/* EXEC's memory is charged for the next launch in STREAM. */
+/* In a turn: nobody else changes what is remembered of EXEC. */
+static void
+remember(struct cgpu_holding *holding, uint64_t ready)
+{
+    holding->extra = ready;
+    cgpu_holdings_update(cgpu_state->holdings, holding);
+}
+
+/* EXEC's memory is charged for the next launch in STREAM. That the driver has none ends it here: by
+ * the time of the launch it may have some, which nobody charged. */
 static CUresult
 make_ready(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 {
+    struct upload upload = {.exec = exec, .stream = stream};
     if (holding->extra == readiness(stream)) {
         return CUDA_SUCCESS;
     }
-    CUresult status = prepare(exec, stream);
+    CUresult status = prepare(&upload);
+    if (status == CUDA_SUCCESS && upload.result == CUDA_ERROR_OUT_OF_MEMORY) {
+        return upload.result;
+    }
     if (status == CUDA_SUCCESS) {
-        holding->extra = readiness(stream);
-        cgpu_holdings_update(cgpu_state->holdings, holding);
+        remember(holding, upload.ready);
     }
     return status;
 }
 
-/* Through the gate with its memory, which is to be had anew if it was trimmed during the wait. */
+/*
+ * Through the gate with its memory, which is to be had anew if it was trimmed during the wait. On
+ * success the lock of graphs is held, so that it is not trimmed before the launch either.
+ */
 static CUresult
 enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 {
@@ -252,24 +276,44 @@ enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
         if (status == CUDA_SUCCESS) {
             status = cgpu_launch_begin(stream, false, cgpu_pace_key(exec, 0), 0);
         }
-        if (status != CUDA_SUCCESS || holding->extra == readiness(stream)) {
+        if (status != CUDA_SUCCESS) {
             return status;
         }
+        pthread_mutex_lock(&kinds()->graphs);
+        if (holding->extra == readiness(stream)) {
+            return status;
+        }
+        pthread_mutex_unlock(&kinds()->graphs);
         cgpu_launch_end();
+    }
+}
+
+/* Under the lock of graphs: EXEC was launched, what was uploaded for others may be taken. */
+static void
+void_others(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
+{
+    if (kinds()->ready_exec != exec) {
+        kinds()->ready_exec = exec;
+        cgpu_kinds_count(&kinds()->trims, 1);
+        remember(holding, readiness(stream));
     }
 }
 
 /* In a turn. */
 static CUresult
-launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given, CUstream stream,
-       struct cgpu_holding *holding)
+launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given, CUstream stream)
 {
-    struct cgpu_graph_lack lack;
-    CUresult status = enter(exec, stream, holding);
+    struct cgpu_holding holding;
+    if (!find(exec, &holding)) {
+        return CUDA_ERROR_INVALID_VALUE; /* destroyed by another thread */
+    }
+    CUresult status = enter(exec, stream, &holding);
     if (status == CUDA_SUCCESS) {
         status = real(exec, given);
+        cgpu_graph_memory_force();
+        void_others(exec, stream, &holding);
+        pthread_mutex_unlock(&kinds()->graphs);
         cgpu_launch_end();
-        cgpu_graph_memory_measure(true, &lack);
     }
     return status;
 }
@@ -293,7 +337,7 @@ cgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUs
         return run(real, exec, stream);
     }
     pthread_mutex_lock(&kinds()->graph_turns);
-    CUresult status = launch(real, exec, stream, asked, &holding);
+    CUresult status = launch(real, exec, stream, asked);
     pthread_mutex_unlock(&kinds()->graph_turns);
     return status;
 }
@@ -302,15 +346,15 @@ CUresult
 cgpu_graph_upload(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
 {
     struct cgpu_holding holding;
-    struct cgpu_graph_lack lack;
     if (!find(exec, &holding)) {
         return real(exec, stream);
     }
+    struct upload upload = {
+        .exec = exec,
+        .stream = of(stream, real == cgpu_real.cuGraphUpload_ptsz),
+    };
     pthread_mutex_lock(&kinds()->graph_turns);
-    CUresult status = real(exec, stream);
-    if (cgpu_graph_memory_measure(false, &lack) != CUDA_SUCCESS) {
-        status = prepare(exec, of(stream, real == cgpu_real.cuGraphUpload_ptsz));
-    }
+    CUresult status = prepare(&upload);
     pthread_mutex_unlock(&kinds()->graph_turns);
-    return status;
+    return status == CUDA_SUCCESS ? upload.result : status;
 }

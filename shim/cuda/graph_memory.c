@@ -3,7 +3,7 @@
  *
  * It is taken when an executable graph is first uploaded or launched, is kept for the next graph,
  * and goes back only when the device is trimmed. The account follows the driver's figure; all
- * changes happen under the lock of graphs.
+ * changes, and every trim, happen under the lock of graphs.
  */
 #include "shim.h"
 
@@ -18,7 +18,6 @@ cgpu_graph_memory_follow(void)
 {
     int count = 0;
     cgpu_real.cuDeviceGetCount(&count);
-    pthread_mutex_lock(&kinds()->graphs);
     for (CUdevice device = 0; device < count; device++) {
         int32_t gpu = cgpu_target_gpu(device);
         if (gpu >= 0) {
@@ -26,7 +25,6 @@ cgpu_graph_memory_follow(void)
         }
     }
     __atomic_store_n(&kinds()->graph_memory, 1, __ATOMIC_RELAXED);
-    pthread_mutex_unlock(&kinds()->graphs);
 }
 
 /* What is reserved on GPU, or what is charged if the driver does not say. */
@@ -40,66 +38,109 @@ ask(int32_t gpu)
     return status == CUDA_SUCCESS ? reserved : kinds()->graph_charged[gpu];
 }
 
-/* Under the lock of graphs: the account shrinks to RESERVED, or stays. */
+/* Under the lock of graphs: the account shrinks to RESERVED, or stays. What is gone may have been
+ * some graph's upload, whoever trimmed it. */
 static void
 shrink(int32_t gpu, uint64_t reserved)
 {
     if (reserved < kinds()->graph_charged[gpu]) {
         cgpu_charge_release(gpu, kinds()->graph_charged[gpu] - reserved);
         kinds()->graph_charged[gpu] = reserved;
+        cgpu_kinds_count(&kinds()->trims, 1);
     }
 }
 
-/* Under the lock of graphs. Bytes that GPU's account lacks and that do not fit; 0: it is right now.
- */
+/* Under the lock of graphs: what GPU's account lacks, after what it had too much was given back. */
 static uint64_t
-measure(int32_t gpu, bool force)
+lacks(int32_t gpu)
 {
-    uint64_t charged;
     uint64_t reserved = ask(gpu);
     shrink(gpu, reserved);
-    uint64_t growth = reserved - kinds()->graph_charged[gpu];
-    if (growth == 0) {
-        return 0;
+    return reserved - kinds()->graph_charged[gpu];
+}
+
+static void
+force(int32_t gpu)
+{
+    uint64_t bytes = lacks(gpu);
+    if (bytes != 0) {
+        cgpu_charge_force(gpu, bytes);
+        kinds()->graph_charged[gpu] += bytes;
     }
-    if (force) {
-        cgpu_charge_force(gpu, growth);
-    } else if (cgpu_charge_try(gpu, growth, 0, &charged) != CUDA_SUCCESS) {
-        return growth;
+}
+
+void
+cgpu_graph_memory_force(void)
+{
+    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        if (kinds()->graph_device[gpu] != 0) {
+            force(gpu);
+        }
     }
-    kinds()->graph_charged[gpu] = reserved;
-    return 0;
+}
+
+/* Under the lock of graphs. */
+static void
+trim(int32_t gpu)
+{
+    cgpu_real.cuDeviceGraphMemTrim(kinds()->graph_device[gpu] - 1);
+    cgpu_kinds_count(&kinds()->trims, 1);
+    shrink(gpu, ask(gpu));
+}
+
+/* What does not fit is not kept for a moment: not while it is tried to make room for it either. */
+static CUresult
+charge(int32_t gpu, struct cgpu_graph_lack *lack)
+{
+    uint64_t charged;
+    uint64_t bytes = lacks(gpu);
+    if (bytes == 0) {
+        return CUDA_SUCCESS;
+    }
+    CUresult status = cgpu_charge_try(gpu, bytes, 0, &charged);
+    if (status == CUDA_SUCCESS) {
+        kinds()->graph_charged[gpu] += bytes;
+        return status;
+    }
+    int mode = cgpu_reclaim_relax();
+    trim(gpu);
+    cgpu_reclaim_restore(mode);
+    force(gpu); /* what a graph that runs keeps all the same */
+    *lack = (struct cgpu_graph_lack){.gpu = gpu, .bytes = bytes};
+    return status;
 }
 
 CUresult
-cgpu_graph_memory_measure(bool force, struct cgpu_graph_lack *lack)
+cgpu_graph_memory_charge(struct cgpu_graph_lack *lack)
 {
     CUresult status = CUDA_SUCCESS;
-    pthread_mutex_lock(&kinds()->graphs);
     for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
-        uint64_t bytes = kinds()->graph_device[gpu] != 0 ? measure(gpu, force) : 0;
-        if (bytes != 0) {
-            *lack = (struct cgpu_graph_lack){.gpu = gpu, .bytes = bytes};
+        if (kinds()->graph_device[gpu] != 0 && charge(gpu, lack) != CUDA_SUCCESS) {
             status = CUDA_ERROR_OUT_OF_MEMORY;
         }
     }
-    pthread_mutex_unlock(&kinds()->graphs);
     return status;
+}
+
+/* Under the lock of graphs. */
+static void
+settle(void)
+{
+    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        if (kinds()->graph_charged[gpu] != 0) {
+            shrink(gpu, ask(gpu));
+        }
+    }
 }
 
 void
 cgpu_graph_memory_settle(void)
 {
     pthread_mutex_lock(&kinds()->graphs);
-    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
-        if (kinds()->graph_charged[gpu] != 0) {
-            shrink(gpu, ask(gpu));
-        }
-    }
+    settle();
     pthread_mutex_unlock(&kinds()->graphs);
 }
 
-/* A reserve that is charged for nothing yet (a refused upload) is released as well. */
 void
 cgpu_graph_memory_trim(int32_t gpu)
 {
@@ -108,9 +149,7 @@ cgpu_graph_memory_trim(int32_t gpu)
     }
     pthread_mutex_lock(&kinds()->graphs);
     if (kinds()->graph_device[gpu] != 0) {
-        cgpu_real.cuDeviceGraphMemTrim(kinds()->graph_device[gpu] - 1);
-        cgpu_kinds_count(&kinds()->trims, 1);
-        shrink(gpu, ask(gpu));
+        trim(gpu);
     }
     pthread_mutex_unlock(&kinds()->graphs);
 }
@@ -118,12 +157,15 @@ cgpu_graph_memory_trim(int32_t gpu)
 CUresult
 cgpu_graph_trim(CUresult (*real)(CUdevice), CUdevice device)
 {
-    CUresult status = real(device);
-    if (status == CUDA_SUCCESS && cgpu_state_is_attached()) {
-        pthread_mutex_lock(&kinds()->graphs);
-        cgpu_kinds_count(&kinds()->trims, 1);
-        pthread_mutex_unlock(&kinds()->graphs);
-        cgpu_graph_memory_settle();
+    if (!cgpu_state_is_attached()) {
+        return real(device);
     }
+    pthread_mutex_lock(&kinds()->graphs);
+    CUresult status = real(device);
+    if (status == CUDA_SUCCESS) {
+        cgpu_kinds_count(&kinds()->trims, 1);
+        settle();
+    }
+    pthread_mutex_unlock(&kinds()->graphs);
     return status;
 }

@@ -4,8 +4,9 @@
  *
  * Each kind has its own lock in struct cgpu_kinds. Locks are never nested, with one exception:
  * whoever holds the lock of contexts, of code or of graph_turns may be refused, and then
- * cgpu_reclaim takes the others, one after the other. So under a kind's own lock memory is charged
- * with cgpu_charge_try, which reclaims nothing.
+ * cgpu_reclaim takes the others, one after the other (and the lock of graphs is taken in a turn).
+ * So under a kind's own lock memory is charged with cgpu_charge_try, which reclaims nothing, and
+ * nobody waits at the gate.
  */
 #ifndef CGPU_CUDA_KINDS_H
 #define CGPU_CUDA_KINDS_H
@@ -77,9 +78,10 @@ struct cgpu_kinds {
     struct cgpu_mapping *mappings;
     uint64_t mapping_count, mapping_capacity;
 
-    uint32_t memory_execs; /* executable graphs with nodes that allocate */
-    uint32_t graph_memory; /* there was one: some device may reserve memory for graphs */
-    uint32_t trims;        /* graph memory was given back so often */
+    uint32_t memory_execs;  /* executable graphs with nodes that allocate */
+    uint32_t graph_memory;  /* there was one: some device may reserve memory for graphs */
+    uint32_t trims;         /* uploads were made void so often, by giving memory back mostly */
+    CUgraphExec ready_exec; /* the only one whose upload may be good; NULL: perhaps several are */
     uint64_t graph_charged[CGPU_MAX_GPUS];
     int32_t graph_device[CGPU_MAX_GPUS]; /* CUdevice + 1 */
 
@@ -193,18 +195,23 @@ bool cgpu_share_is_open(uint64_t allocation);
 
 /* ---- graph_memory.c ---- */
 
+/* The next three: under the lock of graphs. */
+
 /* An executable graph allocates memory: from now on follow what the devices reserve for graphs. */
 void cgpu_graph_memory_follow(void);
 
 /*
- * Bring the accounts to what is reserved for graphs now. FORCE: over the cap if need be. Otherwise
- * OUT_OF_MEMORY, with the GPU and what it lacks, and that GPU's account unchanged.
+ * Charge what is reserved for graphs now. On a GPU where that does not fit, what no running graph
+ * uses is let go at once: OUT_OF_MEMORY, with the GPU and what it lacked.
  */
 struct cgpu_graph_lack {
     int32_t gpu;
     uint64_t bytes;
 };
-CUresult cgpu_graph_memory_measure(bool force, struct cgpu_graph_lack *lack);
+CUresult cgpu_graph_memory_charge(struct cgpu_graph_lack *lack);
+
+/* Charge what is reserved for graphs now, over the cap if need be. */
+void cgpu_graph_memory_force(void);
 
 /* Release the graph memory of GPU that no running graph uses, then measure. */
 void cgpu_graph_memory_trim(int32_t gpu);

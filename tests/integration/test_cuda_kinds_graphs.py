@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_sim import Fault, inject
+
 if TYPE_CHECKING:
     from cuda_proxied import Proxied
 
@@ -99,6 +101,84 @@ def test_mem_6_idle_graph_memory_is_let_go_before_anything_is_refused(proxied: P
         """,
     )
     assert out == ["2000", "0 0", "2 0", "0 2000 0"]
+
+
+def test_mem_2_memory_is_not_trimmed_away_between_the_look_and_the_launch(
+    proxied: Proxied,
+) -> None:
+    """MEM-2: what another thread allocates in its place would be over the cap with it."""
+    inject(proxied.machine, Fault("cuGraphLaunch", nth=2, delay_us=400_000))
+    out = run(
+        proxied,
+        """
+        import threading
+        import time
+        exec = instantiate(memory_graph(100 * MIB))
+        check(cuda.cuGraphLaunch(exec, stream))
+        status, filler = alloc(left() - 50 * MIB)
+        cap = used() + left()
+        statuses = []
+        thread = threading.Thread(
+            target=lambda: statuses.append(cuda.cuGraphLaunch(exec, stream))
+        )
+        thread.start()
+        time.sleep(0.1)
+        check(cuda.cuDeviceGraphMemTrim(0))
+        show(alloc(120 * MIB)[0])
+        thread.join()
+        show(statuses, used() <= cap, drift())
+        """,
+    )
+    assert out == ["0", "[0] True 0"]
+
+
+def test_mem_2_what_one_graph_keeps_another_does_not_have_from_its_upload(
+    proxied: Proxied,
+) -> None:
+    """MEM-2: graphs share a reserve, so the third launch needs more than the first did."""
+    out = run(
+        proxied,
+        """
+        keeper = instantiate(memory_graph(100 * MIB, freed=False))
+        exec = instantiate(memory_graph(100 * MIB))
+        status, filler = alloc(left() - 150 * MIB)
+        cap = used() + left()
+        for each in (exec, keeper, exec):
+            show(cuda.cuGraphLaunch(each, stream), used() <= cap, drift())
+        """,
+    )
+    assert out == ["0 True 0", "0 True 0", "2 True 0"]
+
+
+def test_mem_2_without_memory_for_the_upload_there_is_no_launch(proxied: Proxied) -> None:
+    """MEM-2: the GPU may have memory again by then, but nobody would have charged it."""
+    inject(proxied.machine, Fault("cuGraphUpload", result=2))
+    out = run(
+        proxied,
+        """
+        exec = instantiate(memory_graph(100 * MIB))
+        status, filler = alloc(left() - 50 * MIB)
+        cap = used() + left()
+        show(cuda.cuGraphLaunch(exec, stream), used() <= cap, drift())
+        """,
+    )
+    assert out == ["2 True 0"]
+
+
+def test_a_graph_that_is_launched_again_is_not_uploaded_again(proxied: Proxied) -> None:
+    """Neither if another was launched meanwhile, but for once."""
+    inject(proxied.machine, Fault("cuGraphUpload", nth=4, result=2))
+    out = run(
+        proxied,
+        """
+        first, second = (instantiate(memory_graph(20 * MIB)) for _ in range(2))
+        show(*(cuda.cuGraphLaunch(first, stream) for _ in range(3)))
+        show(*(cuda.cuGraphLaunch(second, stream) for _ in range(3)))
+        show(*(cuda.cuGraphLaunch(first, stream) for _ in range(3)))
+        show(cuda.cuGraphLaunch(second, stream))
+        """,
+    )
+    assert out == ["0 0 0", "0 0 0", "0 0 0", "2"]
 
 
 def test_mem_1_memory_captured_from_a_stream_is_graph_memory(proxied: Proxied) -> None:

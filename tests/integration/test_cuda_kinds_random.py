@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from cuda_proxied import CONTEXT, MIB
 
+from cgpu_sim import Fault, inject
+
 if TYPE_CHECKING:
     from cuda_proxied import Proxied
 
@@ -222,8 +224,26 @@ show(world.refused > 10, (left(), used() - base)[1], drift())
     assert outcome.out == ["True 0 0"]
 
 
-def test_mem_1_four_threads_leave_ledger_and_driver_in_agreement(proxied: Proxied) -> None:
-    """MEM-1: no deadlock, no drift once all have finished, and the cap holds meanwhile."""
+@pytest.mark.parametrize(
+    "slow",
+    [
+        None,
+        "cuGraphLaunch",
+        "cuGraphUpload",
+        "cuDeviceGraphMemTrim",
+        "cuDeviceGetGraphMemAttribute",
+        "cuMemPoolTrimTo",
+    ],
+)
+def test_mem_1_four_threads_leave_ledger_and_driver_in_agreement(
+    proxied: Proxied, slow: str | None
+) -> None:
+    """MEM-1: no deadlock, no drift once all have finished, and the cap holds meanwhile.
+
+    A slow call of the driver gives the other threads time to come between.
+    """
+    if slow is not None:
+        inject(proxied.machine, Fault(slow, delay_us=500, repeat=True))
     outcome = _small(proxied, 500).check(
         STEPS
         + """

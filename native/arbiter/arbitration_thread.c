@@ -205,7 +205,7 @@ cgpu_arbitration_run(void *argument)
 
     prctl(PR_SET_NAME, "cgpu-arbiter");
     prctl(PR_SET_TIMERSLACK, 1); /* else every sleep may be 50 us longer */
-    /* of the thread: while it waits for a processor, so does a GPU. Only root may, no matter */
+    /* of the thread: while it waits for a processor, so does a GPU. Who may not, goes without */
     (void)setpriority(PRIO_PROCESS, 0, NICE);
     pthread_mutex_lock(&arbitration->mutex);
     while (!arbitration->stopping) {

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from as_service import as_service
+
 import cgpu_native
 from cgpu_env import GpuShare, Request
 from cgpu_hook import client
@@ -45,10 +47,14 @@ class World:
         """``cgpud``."""
         return [sys.executable, "-m", "cgpu_server.main", "--state-dir", str(self.state), *flags]
 
-    def start(self, *flags: str) -> subprocess.Popen[str]:
-        """A server in the foreground that serves already."""
+    def start(self, *flags: str, service: bool = False) -> subprocess.Popen[str]:
+        """A server in the foreground that serves already; ``service``: as systemd confines it."""
+        command = self.command(*flags)
         server = subprocess.Popen(
-            self.command(*flags), env=environment(), stderr=subprocess.PIPE, text=True
+            as_service(command) if service else command,
+            env=environment(),
+            stderr=subprocess.PIPE,
+            text=True,
         )
         wait_until(lambda: server.poll() is not None or self.pid() == server.pid, "it serves")
         return server

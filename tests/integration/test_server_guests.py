@@ -1,4 +1,7 @@
-"""Sessions of users in the account of the whole node (SPEC CLI-2)."""
+"""Sessions of users in the account of the whole node (SPEC CLI-2).
+
+By a server as ``cgpud`` is started, and by one that systemd confines.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,22 @@ SLEEP = ("--", "sleep", "60")
 class Node:
     """Root's server, and a user's programs on the same simulated GPU."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, service: bool) -> None:
         self.root = World()
         self.root.state.mkdir(mode=0o700)
         self.server = server_world.World(self.root.state)
         self.user = World(root=False, node_state=self.root.state)
         self.user.driver = self.root.driver
-        self.process = self.server.start("--driver-dir", str(self.root.driver))
+        driver = ("--driver-dir", str(self.root.driver))
+        self.process = self.server.start(*driver, service=service)
 
     def status(self) -> dict[str, Any]:
         return self.server.ask({"request": "status"})
 
 
-@pytest.fixture
-def node() -> Iterator[Node]:
-    made = Node()
+@pytest.fixture(params=[False, True], ids=["started", "service"])
+def node(request: pytest.FixtureRequest) -> Iterator[Node]:
+    made = Node(service=request.param)
     yield made
     made.process.kill()
     made.process.wait()

@@ -44,65 +44,16 @@ sleep_ns(uint64_t ns)
 
 /* ---- where to: context, stream, GPU ---- */
 
-static bool
-is_default(CUstream stream)
-{
-    return stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
-}
-
-/* The context that a stream is of. */
-static CUcontext
-context_of(CUstream stream, CUcontext current)
-{
-    CUcontext context = NULL;
-    if (is_default(stream)) {
-        return current;
-    }
-    return cgpu_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? context : NULL;
-}
-
-/* The driver is asked in CONTEXT, whichever is current. */
-static int32_t
-gpu_of(CUcontext context, CUcontext current)
-{
-    CUdevice device;
-    CUcontext popped;
-    bool push = context != current;
-    if (push && cgpu_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
-        return CGPU_NO_GPU;
-    }
-    CUresult status = cgpu_real.cuCtxGetDevice(&device);
-    if (push) {
-        cgpu_real.cuCtxPopCurrent_v2(&popped);
-    }
-    return status == CUDA_SUCCESS ? cgpu_target_gpu(device) : CGPU_NO_GPU;
-}
-
-struct cgpu_flow_context *
-cgpu_enter_context(CUstream stream, CUcontext current)
-{
-    CUcontext handle = context_of(stream, current);
-    struct cgpu_flow_context *context = cgpu_stream_context(handle);
-    if (context != NULL || handle == NULL) {
-        return context;
-    }
-    int32_t gpu = gpu_of(handle, current);
-    context = gpu < 0 ? NULL : cgpu_stream_add_context(handle, gpu);
-    if (context != NULL) { /* what is launched under a free gate can be marked through it */
-        cgpu_stream_add(CU_STREAM_LEGACY_DEFAULT, context, NULL);
-    }
-    return context;
-}
-
 /* PASS: the driver has no such stream or context, or its GPU is none of the container's. */
 static enum verdict
 locate(struct launch *launch)
 {
     launch->stream = cgpu_stream_find(launch->handle, launch->context, launch->lane);
     if (launch->stream == NULL) {
-        struct cgpu_flow_context *context = cgpu_enter_context(launch->handle, launch->context);
-        if (context == NULL) {
-            return PASS;
+        struct cgpu_flow_context *context;
+        enum cgpu_stream_of of = cgpu_stream_of(launch->handle, launch->context, &context);
+        if (of != CGPU_STREAM_OF_OURS) {
+            return of == CGPU_STREAM_OF_MORE ? REFUSE : PASS;
         }
         launch->stream = cgpu_stream_find(launch->handle, launch->context, launch->lane);
         if (launch->stream == NULL) {
@@ -170,6 +121,22 @@ move_to(struct cgpu_lane *lane, const struct launch *launch)
     __atomic_store_n(&lane->gate, cgpu_lane_distance(launch->gpu->gate), __ATOMIC_RELAXED);
 }
 
+/*
+ * Streams of every context may be launched into, whichever is current: the free gate of one GPU is
+ * a permit for all of them only if they are all on it, and known, so that they can be marked.
+ */
+static bool
+is_all_here(const struct launch *launch)
+{
+    int32_t gpu = (int32_t)(launch->gpu - cgpu_flow->gpus);
+    bool here = !cgpu_flow->more;
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+        const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
+        here = here && (context->handle == NULL || context->gpu == gpu);
+    }
+    return here;
+}
+
 /* Until it leaves, the monitor waits for this thread. */
 static enum verdict
 let_in(struct launch *launch)
@@ -178,20 +145,34 @@ let_in(struct launch *launch)
     struct cgpu_lane *first = cgpu_lane_first(lane);
     bool hot = cgpu_flow->barrier != 0 && !lane->alone;
     bool metered = cgpu_gate_is_metered(launch->word);
+    bool free = hot && !metered && is_all_here(launch);
     launch->gpu->settled = CGPU_UNSETTLED; /* the same word may be back in force after a fallback */
     move_to(lane, launch);
     first->context = launch->context;
     lane->pace = &launch->gpu->pace;
     first->streams[lane - first] = launch->handle;
     first->last = (uint32_t)(lane - first);
-    if (!metered) {
+    if (free) {
         move_to(first, launch);
     }
-    __atomic_store_n(&first->free, hot && !metered ? launch->word : 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->metered, hot && metered && !launch->stream->unsure ? launch->word : 0,
+    __atomic_store_n(&first->free, free ? launch->word : 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->word, hot && (!metered || !launch->stream->unsure) ? launch->word : 0,
                      __ATOMIC_RELAXED);
     __atomic_store_n(&lane->inside, 1, __ATOMIC_SEQ_CST);
     return GO;
+}
+
+/* From now on the lane is that of the stream. */
+static void
+join(struct launch *launch)
+{
+    struct cgpu_lane *lane = launch->lane;
+    if (lane->state != launch->stream || lane->marks != launch->stream->marks) {
+        cgpu_lane_hand_over(lane, launch->now);
+        lane->state = launch->stream;
+        lane->marks = launch->stream->marks;
+        lane->key = launch->key;
+    }
 }
 
 /* Join the batch of the stream, or begin it. */
@@ -200,12 +181,7 @@ count(struct launch *launch, uint64_t ns)
 {
     struct cgpu_lane *lane = launch->lane;
     struct cgpu_stream *stream = launch->stream;
-    if (lane->state != stream || lane->marks != stream->marks) {
-        cgpu_lane_hand_over(lane, launch->now);
-        lane->state = stream;
-        lane->marks = stream->marks;
-        lane->key = launch->key;
-    }
+    join(launch);
     if (stream->begun_ns == 0) {
         stream->begun_ns = launch->now;
     }
@@ -272,6 +248,7 @@ admit(struct launch *launch)
     }
     if (!cgpu_gate_is_metered(launch->word)) {
         launch->gpu->unmetered = 1;
+        join(launch);
         return let_in(launch);
     }
     return admit_metered(launch);

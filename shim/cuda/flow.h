@@ -44,13 +44,13 @@ enum {
  * inside. Of the first only: free, streams, context, last.
  */
 struct cgpu_lane {
-    uint64_t gate;    /* the gate word in force, as a distance from cgpu_gate_base; 0: none */
-    uint32_t free;    /* free gate word under which the thread was let in; 0: none */
-    uint32_t metered; /* the same, of a metered one */
-    uint32_t inside;  /* 1: between looking at the gate and the end of the launch */
-    uint32_t alone;   /* 1: no monitor, so leaving waits for the launch to end */
-    uint32_t marks;   /* of the stream when the batch began */
-    uint32_t tid;     /* 0: free */
+    uint64_t gate;   /* the gate word in force, as a distance from cgpu_gate_base; 0: none */
+    uint32_t free;   /* free gate word under which it may launch into any stream; 0: none */
+    uint32_t word;   /* gate word under which it was let in for this stream; 0: none */
+    uint32_t inside; /* 1: between looking at the gate and the end of the launch */
+    uint32_t alone;  /* 1: no monitor, so leaving waits for the launch to end */
+    uint32_t marks;  /* of the stream when the batch began */
+    uint32_t tid;    /* 0: free */
     const struct cgpu_stream *state;
     const struct cgpu_pace *pace;
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
@@ -126,6 +126,7 @@ struct cgpu_flow {
     uint32_t barrier;    /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
     uint32_t counted; /* some launch was metered: synchronisation is worth a look */
+    uint32_t more;    /* there were more contexts or streams than the tables hold */
     uint32_t busy;    /* the monitor is at work */
     uint32_t closing; /* the process exits: no more driver calls */
     uint64_t swept_ns;
@@ -222,6 +223,9 @@ void cgpu_lane_sweep(uint64_t now);
 /* From now on every launch on GPU takes the slow path. False: some thread is still inside one. */
 bool cgpu_lane_stop(int32_t gpu);
 
+/* From now on no thread launches under a free gate without a look at the stream. */
+void cgpu_lane_unfree(void);
+
 /* All threads on GPU look at the gate word at GATE from now on. */
 void cgpu_lane_redirect(int32_t gpu, const uint32_t *gate);
 
@@ -232,9 +236,18 @@ uint64_t cgpu_lane_launches(int32_t gpu);
 
 /* ---- stream.c: under the lock ---- */
 
-/* CONTEXT's entry, made if need be for GPU; NULL: table full. */
+/* CONTEXT's entry; NULL: not there. */
 struct cgpu_flow_context *cgpu_stream_context(CUcontext context);
-struct cgpu_flow_context *cgpu_stream_add_context(CUcontext context, int32_t gpu);
+
+enum cgpu_stream_of {
+    CGPU_STREAM_OF_OURS,
+    CGPU_STREAM_OF_NONE, /* the driver knows none, or its GPU is none of the container's */
+    CGPU_STREAM_OF_MORE  /* there are more than the table holds */
+};
+
+/* The entry of the context that STREAM is of, made if need be. */
+enum cgpu_stream_of cgpu_stream_of(CUstream stream, CUcontext current,
+                                   struct cgpu_flow_context **out);
 void cgpu_stream_drop_context(struct cgpu_flow_context *context);
 
 /* HANDLE's entry; for the default streams that of CONTEXT, and of LANE. NULL: not there, full. */
@@ -292,9 +305,6 @@ bool cgpu_marker_visit(const struct cgpu_flow_context *context, struct cgpu_visi
 void cgpu_marker_leave(const struct cgpu_visit *visit);
 
 /* ---- enter.c ---- */
-
-/* Under the lock: the entry of STREAM's context, made if need be. NULL: none, or not our GPU. */
-struct cgpu_flow_context *cgpu_enter_context(CUstream stream, CUcontext current);
 
 /* The slow path of a launch, see launch.h. */
 CUresult cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns);

@@ -97,7 +97,7 @@ cgpu_lane_for(struct cgpu_lane *first, CUstream stream)
 {
     struct cgpu_lane *lane = cgpu_lane_of(first, stream);
     for (int i = 0; i < CGPU_THREAD_LANES && lane == NULL; i++) {
-        lane = first[i].launches == 0 ? &first[i] : NULL;
+        lane = first[i].launches == 0 && first[i].word == 0 ? &first[i] : NULL;
     }
     return lane != NULL ? lane : &first[(first->last + 1) % CGPU_THREAD_LANES];
 }
@@ -141,7 +141,7 @@ cgpu_lane_forget(void)
     /* relaxed: only this thread acts on them */
     __atomic_store_n(&lane->free, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
-        __atomic_store_n(&lane[i].metered, 0, __ATOMIC_RELAXED);
+        __atomic_store_n(&lane[i].word, 0, __ATOMIC_RELAXED);
     }
 }
 
@@ -161,7 +161,7 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
         pending->launches += lane->launches;
         stream->handed_ns = now;
     }
-    __atomic_store_n(&lane->metered, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->word, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->launches, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->work_ns, 0, __ATOMIC_RELAXED);
     lane->mixed = 0;
@@ -234,7 +234,7 @@ cgpu_lane_stop(int32_t gpu)
 {
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
         if (cgpu_flow->lanes[i].gpu == gpu) {
-            __atomic_store_n(&cgpu_flow->lanes[i].metered, 0, __ATOMIC_RELAXED);
+            __atomic_store_n(&cgpu_flow->lanes[i].word, 0, __ATOMIC_RELAXED);
         }
     }
     /* Whoever looks at its lane after this sees the zero; whoever did before is seen inside. */
@@ -248,6 +248,14 @@ cgpu_lane_stop(int32_t gpu)
         nanosleep(&(struct timespec){.tv_nsec = OUT_PAUSE_NS}, NULL);
     }
     return false;
+}
+
+void
+cgpu_lane_unfree(void)
+{
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
+        __atomic_store_n(&cgpu_flow->lanes[i].free, 0, __ATOMIC_RELAXED);
+    }
 }
 
 void

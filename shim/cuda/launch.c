@@ -1,10 +1,10 @@
 /*
  * The entry points that launch kernels, generated from hooks.def, and the hot path of all launches.
  *
- * Under a free gate a launch is one load of the gate word, one comparison and a jump into the
- * driver. Metered, the thread says that it is inside, looks at the gate and adds what the kernel
- * takes to its batch: plain loads and stores, the gate word and the stream's `marks` being the only
- * ones that others write.
+ * Under a free gate, on one GPU, a launch is one load of the gate word, one comparison and a jump
+ * into the driver. Metered, the thread says that it is inside, looks at the gate and adds what the
+ * kernel takes to its batch: plain loads and stores, the gate word and the stream's `marks` being
+ * the only ones that others write.
  */
 #include "launch.h"
 
@@ -54,7 +54,7 @@ resolve(CUstream stream, bool per_thread)
     return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
 }
 
-/* Does the thread launch under a free gate, the same as last time? */
+/* May the thread launch into any stream, under the same free gate as last time? */
 static inline bool
 is_free(const struct cgpu_lane *first)
 {
@@ -80,9 +80,12 @@ pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns)
     __atomic_store_n(&lane->inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the monitor's membarrier makes it a real one */
     uint32_t word = cgpu_lane_gate(lane);
-    if (__builtin_expect(word == __atomic_load_n(&lane->metered, __ATOMIC_RELAXED) &&
+    if (__builtin_expect(word == __atomic_load_n(&lane->word, __ATOMIC_RELAXED) &&
                              __atomic_load_n(&lane->state->marks, __ATOMIC_RELAXED) == lane->marks,
                          1)) {
+        if (__builtin_expect(!cgpu_gate_is_metered(word), 0)) {
+            return CUDA_SUCCESS;
+        }
         uint64_t ns = cgpu_pace_estimate(lane->pace, key);
         ns = ns != 0 ? ns : guess_ns;
         uint64_t work_ns = lane->work_ns + ns;

@@ -85,8 +85,8 @@ follow(CUstream stream)
     if (before != NULL) { /* destroyed behind our back */
         cgpu_stream_detach(before);
     }
-    struct cgpu_flow_context *context = cgpu_enter_context(stream, current);
-    if (context != NULL) {
+    struct cgpu_flow_context *context;
+    if (cgpu_stream_of(stream, current, &context) == CGPU_STREAM_OF_OURS) {
         cgpu_stream_add(stream, context, NULL);
     }
     cgpu_flow_unlock();

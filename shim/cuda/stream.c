@@ -19,17 +19,10 @@ cgpu_stream_context(CUcontext context)
     return NULL;
 }
 
-struct cgpu_flow_context *
-cgpu_stream_add_context(CUcontext context, int32_t gpu)
+static bool
+is_default(CUstream stream)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
-        struct cgpu_flow_context *entry = &cgpu_flow->contexts[i];
-        if (entry->handle == NULL) {
-            *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
-            return entry;
-        }
-    }
-    return NULL;
+    return stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
 }
 
 /* Default streams have the same handle in every context, and one of them in every thread. */
@@ -39,7 +32,7 @@ is_meant(const struct cgpu_stream *stream, CUstream handle, CUcontext context, u
     if (stream->handle != handle) {
         return false;
     }
-    if (handle != CU_STREAM_LEGACY_DEFAULT && handle != CU_STREAM_PER_THREAD_DEFAULT) {
+    if (!is_default(handle)) {
         return true;
     }
     return cgpu_stream_owner(stream)->handle == context && stream->lane == lane;
@@ -97,6 +90,8 @@ unlink_handle(struct cgpu_stream *stream)
     *link = stream->next;
     stream->handle = NULL;
     stream->lane = 0;
+    /* the handle may come again as another stream's */
+    __atomic_store_n(&stream->marks, stream->marks + 1, __ATOMIC_RELAXED);
 }
 
 void
@@ -179,4 +174,70 @@ cgpu_stream_release(struct cgpu_stream *stream)
     if (stream->handle == NULL && stream->in_flight == 0 && !cgpu_marker_wanted(stream)) {
         reset(stream);
     }
+}
+
+/* ---- which context a stream is of ---- */
+
+static CUcontext
+context_of(CUstream stream, CUcontext current)
+{
+    CUcontext context = NULL;
+    if (is_default(stream)) {
+        return current;
+    }
+    return cgpu_real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS ? context : NULL;
+}
+
+/* The driver is asked in CONTEXT, whichever is current. */
+static int32_t
+gpu_of(CUcontext context, CUcontext current)
+{
+    CUdevice device;
+    CUcontext popped;
+    bool push = context != current;
+    if (push && cgpu_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
+        return CGPU_NO_GPU;
+    }
+    CUresult status = cgpu_real.cuCtxGetDevice(&device);
+    if (push) {
+        cgpu_real.cuCtxPopCurrent_v2(&popped);
+    }
+    return status == CUDA_SUCCESS ? cgpu_target_gpu(device) : CGPU_NO_GPU;
+}
+
+/* NULL: table full. */
+static struct cgpu_flow_context *
+add_context(CUcontext context, int32_t gpu)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+        struct cgpu_flow_context *entry = &cgpu_flow->contexts[i];
+        if (entry->handle == NULL) {
+            *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
+            return entry;
+        }
+    }
+    return NULL;
+}
+
+enum cgpu_stream_of
+cgpu_stream_of(CUstream stream, CUcontext current, struct cgpu_flow_context **out)
+{
+    CUcontext handle = context_of(stream, current);
+    *out = cgpu_stream_context(handle);
+    if (*out != NULL) {
+        return CGPU_STREAM_OF_OURS;
+    }
+    int32_t gpu = handle != NULL ? gpu_of(handle, current) : CGPU_NO_GPU;
+    if (gpu < 0) {
+        return CGPU_STREAM_OF_NONE;
+    }
+    cgpu_lane_unfree(); /* it may be the first on its GPU */
+    *out = add_context(handle, gpu);
+    if (*out == NULL) {
+        cgpu_flow->more = 1;
+        return CGPU_STREAM_OF_MORE;
+    }
+    /* what is launched under a free gate can be marked through it */
+    cgpu_stream_add(CU_STREAM_LEGACY_DEFAULT, *out, NULL);
+    return CGPU_STREAM_OF_OURS;
 }

@@ -18,9 +18,12 @@ pytestmark = pytest.mark.integration
 
 LAUNCHES = 400_000
 
+# In a context and stream of each GPU that is named, then in the last of these.
 PROGRAM = """
 from gate_calls import *
-context()
+for gpu in sys.argv[1:]:
+    context(int(gpu))
+    made(cuda.cuStreamCreate, 1)
 folder = os.path.dirname(os.environ["CGPU_PROXY"])
 driver = ctypes.CDLL(os.path.join(folder, "../real/libcuda.so.1"))
 counter = ctypes.CDLL(None).count_launches
@@ -51,7 +54,7 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
     """No lock, system call, clock or driver call, in one stream or up to four by turns."""
     with (
         Gate(base.path, state=state) as gate,
-        base.start(PROGRAM, LD_PRELOAD=preload) as process,
+        base.start(PROGRAM, "0", LD_PRELOAD=preload) as process,
     ):
         gate.wait(gate.works)
         before = gate.work.markers
@@ -63,9 +66,15 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
     assert busy <= placed + 10
 
 
-def test_sch_5_a_launch_under_a_free_gate_makes_no_call_at_all(base: Base, preload: str) -> None:
+@pytest.mark.parametrize("gpus", [["0"], ["1", "0"]])
+def test_sch_5_a_launch_under_a_free_gate_makes_no_call_at_all(
+    base: Base, preload: str, gpus: list[str]
+) -> None:
     """SCH-5, and the lone container: whatever stream, once the thread is let in."""
-    with Gate(base.path, state=FREE) as gate, base.start(PROGRAM, LD_PRELOAD=preload) as process:
+    with (
+        Gate(base.path, state=FREE) as gate,
+        base.start(PROGRAM, *gpus, LD_PRELOAD=preload) as process,
+    ):
         gate.wait(gate.works)
         tell(process, str(LAUNCHES))
         assert read(process) == "0 0 0 0"

@@ -5,6 +5,7 @@
  * nothing but plain stores; the barrier that makes this exact is on the monitor's side
  * (membarrier), which looks about as often as gates close.
  */
+#include <errno.h>
 #include <linux/membarrier.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -203,7 +204,8 @@ cgpu_lane_sweep(uint64_t now)
     int pid = getpid();
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
         struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-        if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0) {
+        /* a filter may forbid the call, which says nothing about the thread */
+        if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
             release(lane, now);
         }
     }

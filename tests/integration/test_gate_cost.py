@@ -129,6 +129,22 @@ def test_a_forked_child_that_starts_anew_has_work_of_its_own(base: Base) -> None
         process.communicate(timeout=60)
 
 
+def test_threads_that_nobody_may_ask_for_are_thought_to_live(base: Base, tmp_path: Path) -> None:
+    flags = ("-shared", "-fPIC", "-ldl")
+    preload = str(compile_c(PROGRAMS / "no_tgkill.c", tmp_path / "no_tgkill.so", *flags))
+    program = """
+    from gate_calls import *
+    context()
+    for line in sys.stdin:
+        show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    """
+    with Gate(base.path, state=OPEN) as gate, base.start(program, LD_PRELOAD=preload) as process:
+        tell(process, "")
+        assert read(process) == "0"
+        gate.wait(lambda: gate.work.threads == 1)
+        process.communicate(timeout=60)
+
+
 def test_where_no_helper_can_be_made_every_launch_is_waited_for(base: Base) -> None:
     """Fail closed: the gate is obeyed and the arbiter is told all the same, with one line."""
     program = """

@@ -274,9 +274,9 @@ wait_for_gate(struct launch *launch)
         struct timespec slice = {0, launch->lane->alone ? (long)ALONE_NS : (long)SLICE_NS};
         cgpu_futex_wait((uint32_t *)(uintptr_t)gate, FUTEX_WAIT, word, &slice);
         __atomic_add_fetch(&work->waited_ns, cgpu_flow_now() - begun, __ATOMIC_RELAXED);
-        if (launch->lane->alone) {
+        if (launch->lane->alone) { /* what the monitor left behind when the process began to exit */
             cgpu_flow_lock();
-            cgpu_monitor_arbitrated(place, cgpu_flow_now());
+            cgpu_monitor_serve(place, cgpu_flow_now());
             cgpu_flow_unlock();
         }
     }

@@ -184,7 +184,7 @@ was_passed(const struct cgpu_flight *flight)
         return (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - flight->seq) >= 0;
     }
     if (cgpu_flow_is_closing() || context->going) {
-        return false;
+        return cgpu_flow_is_closing(); /* nobody will ask any more */
     }
     int mode = cgpu_reclaim_relax();
     CUresult status = cgpu_real.cuEventQuery(stream->events[flight->seq % CGPU_STREAM_EVENTS]);

@@ -251,6 +251,38 @@ def test_a_process_ends_while_another_thread_waits_at_the_gate(
         assert process.returncode == 0
 
 
+def test_a_launch_at_the_closed_gate_while_the_process_exits_lets_others_go_on(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """From a handler that runs after the helper thread has ended: the launch sees to it itself."""
+    program = """
+    from gate_calls import *
+    libc, kernels = ctypes.CDLL(None), []
+    @ctypes.CFUNCTYPE(None)
+    def last():
+        show("last")
+        sys.stdin.readline()
+        show(kernels[0].launch(20))
+    libc.__cxa_atexit(last, None, None)
+    kernels.append(begin())
+    check(kernels[0].launch(20))
+    show("launched")
+    sys.stdin.readline()
+    libc.exit(0)
+    """
+    with proxied.start(program) as process:
+        assert read(process) == "launched"
+        tell(process, "")
+        assert read(process) == "last"
+        gate.set(CLOSED)
+        tell(process, "")
+        gate.wait_for_waiting()
+        gate.wait_for_quiet()
+        gate.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)
+
+
 def test_the_processes_of_a_container_share_its_gate(proxied: Proxied, gate: Gate) -> None:
     """Each says for itself what it has in flight, and who died is not waited for."""
     with proxied.start(LAUNCHER) as first, proxied.start(LAUNCHER) as second:

@@ -15,7 +15,7 @@ from bench.gpu.spinners import LEAD_NS
 from bench.gpu.world import World, log_of, stop
 
 WEIGHTS, TARGET, OFF = (1, 2), 2.0, 0.02
-SECONDS = 20
+SECONDS = 20.0
 TRAINED, INFERRED = (16, 32, 64, 128), (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -43,7 +43,7 @@ def _ratio(pair: Sequence[subprocess.Popen[str]], batch: int) -> dict[str, float
         return None
     start = time.monotonic_ns() + LEAD_NS
     for process in pair:
-        _tell(process, start, start + SECONDS * 10**9)
+        _tell(process, start, start + int(SECONDS * 1e9))
     one, two = (_hear(process)["rate"] for process in pair)
     return {
         "rates": [one, two],

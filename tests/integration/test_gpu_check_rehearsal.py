@@ -34,20 +34,28 @@ def written(folder: Path) -> dict[str, Any]:
     return result
 
 
-def test_all_that_the_simulated_driver_can_show_holds(tmp_path: Path) -> None:
-    make_driver_dir(tmp_path / "driver")
-    status, said = rehearse(tmp_path, "--part", "facts", "--part", "limits")
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any]]:
+    """Status, output and result of facts and limits."""
+    folder = tmp_path_factory.mktemp("rehearsed")
+    make_driver_dir(folder / "driver")
+    status, said = rehearse(folder, "--part", "facts", "--part", "limits")
+    return status, said, written(folder)
+
+
+def test_all_that_the_simulated_driver_can_show_holds(
+    rehearsed: tuple[int, str, dict[str, Any]],
+) -> None:
+    status, said, result = rehearsed
     assert status == 0, said
-    result = written(tmp_path)
     held = [c["name"] for c in result["checks"] if c["status"] == "holds"]
     assert len(held) >= 26, said
     assert result["machine"]["simulated"]
 
 
-def test_what_is_not_run_says_why(tmp_path: Path) -> None:
-    make_driver_dir(tmp_path / "driver")
-    rehearse(tmp_path, "--part", "limits")
-    skipped = [c for c in written(tmp_path)["checks"] if c["status"] == "not run"]
+def test_what_is_not_run_says_why(rehearsed: tuple[int, str, dict[str, Any]]) -> None:
+    checks = [c for c in rehearsed[2]["checks"] if c["part"] == "limits"]
+    skipped = [c for c in checks if c["status"] == "not run"]
     assert any("torch" in c["name"] for c in skipped)
     assert all(c["reason"] for c in skipped)
 
@@ -65,11 +73,15 @@ def test_shares_are_taken_and_those_of_pytorch_say_why_not(tmp_path: Path) -> No
         "resnet50_infers_at_1_to_2",
     }, said
     assert all(checks[name]["measured"] for name in checks.keys() - skipped), said
-    assert all(cell["busy"] > 0 for cell in _cells(checks)), said
+    cells = _each(checks, "cells")
+    assert [len(cell["shares"]) for cell in cells] == [2, 2], said
+    assert all(cell["busy"] > 0 for cell in cells), said
+    (mix,) = _each(checks, "mixes")
+    assert all(share > 0 for window in mix["shares"] for share in window), said
 
 
-def _cells(checks: dict[str, Any]) -> list[dict[str, Any]]:
-    return [cell for c in checks.values() for cell in c["measured"].get("cells", [])]
+def _each(checks: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    return [each for c in checks.values() for each in c["measured"].get(name, [])]
 
 
 def test_a_driver_that_differs_from_a_fact_is_told(tmp_path: Path) -> None:

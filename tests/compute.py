@@ -17,7 +17,7 @@ from real_driver import cache_directory
 from cgpu_sim import gpu_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = PROGRAMS / "spin.c"
@@ -83,8 +83,13 @@ def prefer(pids: Iterable[int]) -> None:
 
 def measure(driver: Path, tags: Iterable[str], seconds: float) -> Shares:
     """The true shares of the next ``seconds``, from the simulated GPU's own account."""
+    return measure_while(driver, tags, lambda: time.sleep(seconds))
+
+
+def measure_while(driver: Path, tags: Iterable[str], act: Callable[[], object]) -> Shares:
+    """Likewise, of the time that ``act`` takes."""
     began, before = time.monotonic_ns(), read_times(driver)
-    time.sleep(seconds)
+    act()
     ended, after = time.monotonic_ns(), read_times(driver)
     whole = (ended - began) / 100
     points = {tag: (after[tag] - before[tag]) / whole for tag in tags}

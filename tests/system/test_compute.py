@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
-from compute import PROGRAMS, TAG, Shares, measure, prefer, spin_program, wait_for
+from compute import PROGRAMS, TAG, Shares, measure, measure_while, prefer, spin_program, wait_for
 from engines import Volume
 from node import share
 from servers import serving
@@ -19,17 +25,18 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
 SPIN, LOOPS = "/usr/bin/spin", "/opt/loops"
 SETTLE_SECONDS, SECONDS, POINTS = 2.0, 10.0, 3.0
+LOOKS = 4
 WEIGHT, HIGH_PRIO = "ALIYUN_COM_GPU_SCHD_WEIGHT", "ALIYUN_COM_GPU_HIGH_PRIO"
 
 
 @pytest.fixture
-def compute(started: Callable[..., str], debian: str, guests: list[Volume]) -> Callable[..., None]:
+def compute(started: Callable[..., str], debian: str, guests: list[Volume]) -> Callable[..., str]:
     """Start a container of a tag that runs a command, with these variables besides its memory."""
     volumes = [*guests, Volume(spin_program(), SPIN), Volume(PROGRAMS, LOOPS)]
 
-    def start(tag: str, *command: str, **env: str) -> None:
-        variables = {**share(3), TAG: tag, **env}
-        started(debian, *command, options=["--runtime=cgpu"], env=variables, volumes=volumes)
+    def start(tag: str, *command: str, **env: str) -> str:
+        options, variables = ["--runtime=cgpu"], {**share(3), TAG: tag, **env}
+        return started(debian, *command, options=options, env=variables, volumes=volumes)
 
     return start
 
@@ -43,7 +50,28 @@ def shares_of(node: Node, *tags: str) -> Shares:
     return shares
 
 
-def test_containers_share_by_weight(node: Node, compute: Callable[..., None]) -> None:
+def shown_beside_true(node: Node, ids: dict[str, str]) -> tuple[Shares, Shares]:
+    """What cgpu-smi shows on average, and what is true."""
+    words = [sys.executable, "-m", "cgpu_cli.smi", "--json", "--state-dir", str(node.state)]
+    words += ["--driver-dir", str(node.driver)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    found: list[dict[str, float]] = []
+
+    def look() -> None:
+        for _ in range(LOOKS):
+            time.sleep(1)  # over which shares are shown
+            out = subprocess.run(words, env=environment, capture_output=True, check=True).stdout
+            containers = json.loads(out)["containers"]
+            found.append({c["id"]: c["gpus"][0]["measured_percent"] for c in containers})
+
+    true = measure_while(node.driver, ids, look)
+    points = {tag: statistics.fmean(f[name] for f in found) for tag, name in ids.items()}
+    shown = Shares(points, 100 - sum(points.values()))
+    print("shown:", shown, "true:", true)  # noqa: T201
+    return shown, true
+
+
+def test_containers_share_by_weight(node: Node, compute: Callable[..., str]) -> None:
     """ENV-6, SCH-6: one to two."""
     compute("one", SPIN, "us=50", "seconds=60")
     compute("two", SPIN, "us=500", "seconds=60", **{WEIGHT: "2"})
@@ -51,8 +79,21 @@ def test_containers_share_by_weight(node: Node, compute: Callable[..., None]) ->
     assert abs(parts["two"] - 200 / 3) <= POINTS
 
 
+def test_the_share_that_is_shown_is_the_true_one(node: Node, compute: Callable[..., str]) -> None:
+    """CLI-3."""
+    one = compute("one", SPIN, "us=50", "seconds=60")
+    two = compute("two", SPIN, "us=50", "seconds=60", **{WEIGHT: "2"})
+    wait_for(node.driver, ["one", "two"], 60)
+    prefer(serving(node.state))
+    measure(node.driver, (), SETTLE_SECONDS)
+    shown, true = shown_beside_true(node, {"one": one, "two": two})
+    assert abs(shown.parts()["two"] - true.parts()["two"]) <= POINTS
+    # a launch that comes late is time that its container held
+    assert -POINTS <= shown.idle <= true.idle + POINTS
+
+
 def test_programs_that_nobody_here_wrote_share_equally(
-    node: Node, compute: Callable[..., None]
+    node: Node, compute: Callable[..., str]
 ) -> None:
     """SCH-6, SCH-8: Numba on the legacy stream, cuda.bindings on a stream of its own."""
     compute("numba", "python3", f"{LOOPS}/numba_loop.py", CGPU_SIM_KERNEL_US="500")
@@ -62,7 +103,7 @@ def test_programs_that_nobody_here_wrote_share_equally(
 
 
 def test_a_high_priority_container_gets_four_fifths(
-    node: Node, compute: Callable[..., None]
+    node: Node, compute: Callable[..., str]
 ) -> None:
     """ENV-7, SCH-7: up to prio_ratio percent, 80 by default."""
     compute("first", SPIN, "us=50", "seconds=60", **{HIGH_PRIO: "1"})

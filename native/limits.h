@@ -34,7 +34,9 @@ struct cgpu_limits_gpu {
     uint64_t charged_ns;   /* GPU time charged since the arbiter took the container on */
     uint32_t metered;      /* 1: measured_ppm and charged_ns are being kept (not so while FREE) */
     uint32_t limit_ppm;    /* what it may have at most while others compete, as last worked out */
-    uint64_t compute_reserved[3];
+    uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
+    uint64_t waits;        /* how often that began */
+    uint64_t compute_reserved;
 };
 
 struct cgpu_limits {

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 
 from cgpu_cli import smi, tenant
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
-from cgpu_cli.usage import read_usage
 from cgpu_env import CgpuError
 from cgpu_hook.driver import find_driver_dir
 from cgpu_hook.node import load_node
 from cgpu_hook.paths import open_state
+from cgpu_hook.usage import read_usage
 
 if TYPE_CHECKING:
     import argparse

@@ -10,17 +10,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cgpu_cli.usage import measured, read_usage
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
+from cgpu_hook.usage import measured, read_usage
 from cgpu_native import policies
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cgpu_cli.usage import Compute, GpuUse, Usage
     from cgpu_hook.node import NodeGpu
     from cgpu_hook.record import Record
+    from cgpu_hook.usage import Compute, GpuUse, Usage
 
 _MIB = 1 << 20
 _ID_WIDTH = 12

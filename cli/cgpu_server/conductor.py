@@ -7,6 +7,7 @@ container that has just ended, or has ruined its own ledger) is tried again the 
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
@@ -56,28 +57,35 @@ class Conductor:
     def __init__(self, start: Callable[[int, int, int], Arbitration]) -> None:
         self._start = start
         self._gpus: dict[str, _Gpu] = {}
+        self._lock = threading.Lock()  # whoever measures asks for figures from another thread
 
     def apply(self, demand: Demand) -> None:
         """Make what runs what is asked for."""
         wanted = _by_gpu(demand.records)
+        with self._lock:
+            self._apply(wanted, demand.rules)
+
+    def _apply(self, wanted: dict[str, dict[_Tenant, _Terms]], rules: Mapping[str, Rules]) -> None:
         for uuid in self._gpus.keys() - wanted.keys():
             self._gpus.pop(uuid).arbitration.close()
             log.info("arbitration ends gpu=%s", uuid)
         for uuid, tenants in wanted.items():
             try:
-                self._apply_to_gpu(uuid, demand.rules[uuid], tenants)
+                self._apply_to_gpu(uuid, rules[uuid], tenants)
             except (OSError, cgpu_native.NativeError) as error:  # noqa: PERF203 (each for itself)
                 log.error("arbitration fails gpu=%s error=%s", uuid, error)
 
     def figures(self) -> dict[str, Figures]:
         """What each arbitration did so far, by UUID."""
-        return {uuid: gpu.arbitration.figures() for uuid, gpu in self._gpus.items()}
+        with self._lock:
+            return {uuid: gpu.arbitration.figures() for uuid, gpu in self._gpus.items()}
 
     def close(self) -> None:
         """End all; the containers keep to their own parts of the time from then on."""
-        for gpu in self._gpus.values():
-            gpu.arbitration.close()
-        self._gpus.clear()
+        with self._lock:
+            for gpu in self._gpus.values():
+                gpu.arbitration.close()
+            self._gpus.clear()
 
     def _apply_to_gpu(self, uuid: str, rules: Rules, tenants: dict[_Tenant, _Terms]) -> None:
         gpu = self._gpus.get(uuid)

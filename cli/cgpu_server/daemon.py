@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_hook import rules
-from cgpu_hook.config import CONFIG_PATH, load_config
+from cgpu_hook.config import CONFIG_PATH, Config, load_config
 from cgpu_server.conductor import Conductor, Demand
 from cgpu_server.control import Control
 from cgpu_server.journal import log
@@ -45,6 +45,9 @@ class Daemon:
         driver_dir: of the driver, where it was named.
         records: the containers and sessions that live, as last seen.
         defaults: the rules of a GPU that nobody has changed.
+        config: what the administrator decided.
+        looked: time.monotonic() when it last saw who lives.
+        refreshed: called after every such look.
     """
 
     def __init__(
@@ -59,6 +62,9 @@ class Daemon:
         self.registry, self.conductor, self.driver_dir = registry, conductor, driver_dir
         self.records: tuple[Record, ...] = ()
         self.defaults = rules.Rules()
+        self.config = Config()
+        self.looked = time.monotonic()
+        self.refreshed: Callable[[], None] = lambda: None
         self._seat, self._idle_exit = seat, idle_exit
         self._table: dict[str, Rules] = {}
         self._server: asyncio.Server | None = None
@@ -125,6 +131,8 @@ class Daemon:
             for uuid in inhabited | changes.keys()
         }
         self.conductor.apply(Demand(self.records, self._table))
+        self.looked = time.monotonic()
+        self.refreshed()
 
     def rules_of(self, uuid: str) -> Rules:
         """The rules in force on a GPU."""
@@ -173,6 +181,7 @@ class Daemon:
         if seen != self._configured:
             self._configured = seen
             try:
-                self.defaults = rules.configured(load_config(CONFIG_PATH))
+                self.config = load_config(CONFIG_PATH)
+                self.defaults = rules.configured(self.config)
             except CgpuError as error:
                 log.error("configuration not followed error=%s", error)

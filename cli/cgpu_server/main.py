@@ -17,8 +17,10 @@ from cgpu_hook.registry import Registry
 from cgpu_native.arbitration import Arbitration
 from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon
+from cgpu_server.exporter import Exporter
 from cgpu_server.journal import log, open_log
 from cgpu_server.seat import Seat
+from cgpu_server.service import inherited, say_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +42,9 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--log", metavar="FILE", help="log to FILE instead of stderr")
     parser.add_argument(
+        "--metrics", metavar="ADDRESS:PORT", help="serve Prometheus there; 127.0.0.1:9477, say"
+    )
+    parser.add_argument(
         "--replace", action="store_true", help="take the place of a server that runs already"
     )
     return parser
@@ -48,9 +53,10 @@ def arguments() -> argparse.ArgumentParser:
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Serve until told to end, and exit: 0, also where another one serves already."""
     given = arguments().parse_args(words)
-    _let_go(detached=given.idle_exit is not None)
+    metrics = inherited("metrics")
+    _let_go(metrics, detached=given.idle_exit is not None)
     try:
-        _serve(given)
+        _serve(given, metrics)
     except CgpuError as error:
         if log.handlers:  # where nobody looks at stderr
             log.error("%s", error)
@@ -61,10 +67,10 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     sys.exit(0)
 
 
-def _let_go(*, detached: bool) -> None:
-    """Keep nothing of whoever started us: no descriptor, directory or, if detached, session."""
+def _let_go(kept: socket.socket | None, *, detached: bool) -> None:
+    """Keep nothing else of whoever started us: no descriptor or, if detached, session."""
     for name in os.listdir("/proc/self/fd"):
-        if int(name) >= _FIRST_FD:
+        if int(name) >= _FIRST_FD and (kept is None or int(name) != kept.fileno()):
             with contextlib.suppress(OSError):  # the listing's own
                 os.close(int(name))
     os.umask(0o077)
@@ -73,7 +79,7 @@ def _let_go(*, detached: bool) -> None:
             os.setsid()
 
 
-def _serve(given: argparse.Namespace) -> None:
+def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
     state = open_state(given.state_dir)
     driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
     log_path = given.log and os.path.abspath(given.log)
@@ -86,28 +92,25 @@ def _serve(given: argparse.Namespace) -> None:
         open_log(log_path)
     except OSError as error:
         raise CgpuError(f"{log_path}: {error.strerror}") from None
-    asyncio.run(_run(Registry(state), seat, driver_dir, given.idle_exit))
+    daemon = Daemon(
+        Registry(state),
+        seat,
+        Conductor(Arbitration.start),
+        driver_dir=driver_dir,
+        idle_exit=given.idle_exit,
+    )
+    exporter = Exporter(daemon, metrics)
+    daemon.refreshed = lambda: exporter.follow(given.metrics or daemon.config.metrics)
+    asyncio.run(_run(daemon))
 
 
-async def _run(
-    registry: Registry, seat: Seat, driver_dir: str | None, idle_exit: float | None
-) -> None:
-    conductor = Conductor(Arbitration.start)
-    daemon = Daemon(registry, seat, conductor, driver_dir=driver_dir, idle_exit=idle_exit)
+async def _run(daemon: Daemon) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, daemon.stop)
-    log.info("serving state=%s pid=%d", registry.state_dir, os.getpid())
-    await daemon.run(_say_ready)
+    log.info("serving state=%s pid=%d", daemon.registry.state_dir, os.getpid())
+    await daemon.run(say_ready)
     log.info("ended pid=%d", os.getpid())
-
-
-def _say_ready() -> None:
-    """Tell systemd, if it started us (sd_notify(3))."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address.startswith(("/", "@")):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):
-            end.sendto(b"READY=1", address.replace("@", "\0", 1))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,9 @@
 
     [driver]
     library_dir = "/usr/lib/x86_64-linux-gnu"
+
+    [server]
+    metrics = "127.0.0.1:9477"   # where cgpud serves Prometheus; nowhere by default
 """
 
 from __future__ import annotations
@@ -42,6 +45,7 @@ class Config(NamedTuple):
     policy: int = DEFAULT_POLICY
     prio_ratio: int = DEFAULT_PRIO_RATIO
     library_dir: str | None = None
+    metrics: str | None = None
 
 
 def _whole(least: int, most: int) -> Callable[[object], bool]:
@@ -58,7 +62,13 @@ _KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
         "the absolute path of a directory",
         lambda v: isinstance(v, str) and v.startswith("/"),
     ),
+    "metrics": (
+        "server",
+        "an address and a port, such as 127.0.0.1:9477",
+        lambda v: isinstance(v, str) and v.rpartition(":")[2].isdecimal(),
+    ),
 }
+_TABLES = ("node", "driver", "server")
 
 
 def load_config(path: str = CONFIG_PATH) -> Config:
@@ -73,8 +83,8 @@ def load_config(path: str = CONFIG_PATH) -> Config:
     check_source(os.path.realpath(path))  # whoever can write it lifts every cap
     values: dict[str, Any] = {}
     for table, entries in _parse(path).items():
-        if table not in ("node", "driver") or not isinstance(entries, dict):
-            raise CgpuError(f"{path}: {table}: expected the tables [node] and [driver] only")
+        if table not in _TABLES or not isinstance(entries, dict):
+            raise CgpuError(f"{path}: {table}: expected the tables {', '.join(_TABLES)} only")
         for key, value in entries.items():
             values[key] = _checked(path, table, key, value)
     return Config(**values)

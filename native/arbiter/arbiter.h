@@ -64,6 +64,8 @@ uint64_t cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now,
 /* For display: what has been charged to PLACE, and what the policy gives it. */
 struct cgpu_tenant_report {
     uint64_t charged_ns;
+    uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
+    uint64_t waits;        /* how often that began */
     uint32_t measured_ppm; /* charged in the last second */
     uint32_t limit_ppm;    /* ceiling, or its part by weight of those that are active */
     uint32_t fallback_ppm;

@@ -97,6 +97,8 @@ struct cgpu_tenant {
     bool ahead;       /* soft: closed until the others have caught up */
     uint64_t rate_ns; /* soft: GPU time of its own of late */
     uint64_t charged_ns;
+    uint64_t throttled_ns;
+    uint64_t waits;
     uint64_t recent_ns[CGPU_RECENT_PARTS];
 };
 

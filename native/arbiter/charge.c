@@ -167,6 +167,16 @@ stop_wanting(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
         least == UINT64_MAX ? 0 : cgpu_lesser(cgpu_since(least, tenant->virtual_ns), most);
 }
 
+/* Figures for people: whoever was let in may be seen to wait for NS more, and does not. */
+static void
+count_waiting(struct cgpu_tenant *tenant, bool waits, uint64_t ns)
+{
+    if (tenant->demand.waiting && tenant->gate == CGPU_GATE_CLOSED) {
+        tenant->throttled_ns += ns;
+    }
+    tenant->waits += waits && !tenant->demand.waiting;
+}
+
 /* Take DEMANDS over and make those that want again start level with those that compete. */
 static void
 observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
@@ -179,6 +189,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         if (!tenant->present) {
             continue;
         }
+        count_waiting(tenant, demands[i].waiting, now - arbiter->now);
         tenant->demand = demands[i];
         wants = cgpu_tenant_wants(tenant);
         if (wants && !tenant->wanted) {

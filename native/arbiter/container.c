@@ -301,6 +301,8 @@ cgpu_container_publish(struct cgpu_container *container, const struct cgpu_tenan
     __atomic_store_n(&page->measured_ppm, report->measured_ppm, __ATOMIC_RELAXED);
     __atomic_store_n(&page->limit_ppm, report->limit_ppm, __ATOMIC_RELAXED);
     __atomic_store_n(&page->charged_ns, report->charged_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->throttled_ns, report->throttled_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->waits, report->waits, __ATOMIC_RELAXED);
     __atomic_store_n(&page->metered, report->metered, __ATOMIC_RELAXED);
     /* release: a process that sees the sign knows its share too */
     __atomic_store_n(&page->heartbeat_ns, now, __ATOMIC_RELEASE);

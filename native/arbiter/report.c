@@ -53,6 +53,8 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place, struct cgpu_t
         return;
     }
     out->charged_ns = tenant->charged_ns;
+    out->throttled_ns = tenant->throttled_ns;
+    out->waits = tenant->waits;
     out->measured_ppm = measured(tenant);
     out->limit_ppm = tenant->claim.ceiling_ppm;
     if (tenant->high && arbiter->policy->metered) {

@@ -18,7 +18,7 @@ ID_SIZE: int = lib.CGPU_ID_SIZE
 
 _COMPUTE = (
     *("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm", "charged_ns"),
-    *("heartbeat_ns", "metered"),
+    *("throttled_ns", "waits", "heartbeat_ns", "metered"),
 )
 
 
@@ -45,6 +45,10 @@ class LimitsGpu(NamedTuple):
     """Of the GPU's time, what it was charged in the last second, in millionths, if ``metered``."""
     charged_ns: int = 0
     """GPU time charged so far, in nanoseconds."""
+    throttled_ns: int = 0
+    """For which threads of it were seen waiting at its closed gate, in nanoseconds."""
+    waits: int = 0
+    """How often that began."""
     metered: bool = False
     """Whether the arbiter keeps the last two."""
     heartbeat_ns: int = 0

@@ -98,6 +98,27 @@ TEST(a_lone_container_is_free_and_the_arbiter_sleeps)
     CHECK(gates[lone] == CGPU_GATE_FREE);
 }
 
+TEST(waiting_at_a_closed_gate_is_counted_and_nothing_else)
+{
+    struct cgpu_tenant_report held;
+    struct cgpu_tenant_report waited;
+    int holder;
+    int waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    works(holder, now + 100 * MS);
+    step(5 * MS);
+    step(2 * MS);
+    cgpu_arbiter_report(arbiter, holder, &held);
+    cgpu_arbiter_report(arbiter, waiter, &waited);
+    CHECK(gates[waiter] == CGPU_GATE_CLOSED);
+    CHECK(waited.throttled_ns == 7 * MS);
+    CHECK(waited.waits == 1);
+    CHECK(held.throttled_ns == 0);
+    CHECK(held.waits == 1);
+}
+
 TEST(a_lone_container_with_a_ceiling_is_not_free_sch3)
 {
     start(CGPU_POLICY_FIXED);

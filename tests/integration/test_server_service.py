@@ -41,9 +41,10 @@ def test_systemd_finds_no_fault_in_the_units(tmp_path: Path) -> None:
     program.chmod(0o755)
     text = UNIT.read_text()
     assert "ExecStart=/usr/bin/cgpud " in text
-    units = [tmp_path / UNIT.name, tmp_path / "run-cgpu.mount"]
+    units = [tmp_path / each for each in (UNIT.name, "run-cgpu.mount", "cgpud-metrics.socket")]
     units[0].write_text(text.replace("/usr/bin/cgpud", str(program)))
-    units[1].write_text((UNIT.parent / units[1].name).read_text())
+    for unit in units[1:]:
+        unit.write_text((UNIT.parent / unit.name).read_text())
     words = ["systemd-analyze", "verify", "--man=no", *map(str, units)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

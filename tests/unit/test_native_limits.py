@@ -28,7 +28,7 @@ GPUS = st.builds(
     total_bytes=U64,
     context_bytes=U64,
     **dict.fromkeys(("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm"), U32),
-    **dict.fromkeys(("charged_ns", "heartbeat_ns"), U64),
+    **dict.fromkeys(("charged_ns", "throttled_ns", "waits", "heartbeat_ns"), U64),
 )
 
 
@@ -65,7 +65,9 @@ def test_the_layout_is_the_one_that_running_containers_read() -> None:
         "charged_ns": 88,
         "metered": 96,
         "limit_ppm": 100,
-        "compute_reserved": 104,
+        "throttled_ns": 104,
+        "waits": 112,
+        "compute_reserved": 120,
     }
     assert ffi.sizeof("struct cgpu_limits") == 128 + 32 * 128
     assert int.from_bytes(b"CLIM", "little") == lib.CGPU_LIMITS_MAGIC

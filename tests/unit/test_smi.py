@@ -14,11 +14,11 @@ import pytest
 
 import cgpu_native
 from cgpu_cli import smi
-from cgpu_cli.usage import Usage, read_usage
 from cgpu_env import GpuShare, Request
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import Owner, Registry
+from cgpu_hook.usage import Usage, read_usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +28,14 @@ pytestmark = pytest.mark.unit
 MIB = 1 << 20
 UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
 TOTAL = 15109 * MIB
-UNMEASURED = {"measured_percent": None, "charged_ns": 0, "arbitrated": False}
+UNMEASURED = {
+    "measured_percent": None,
+    "charged_ns": 0,
+    "arbitrated": False,
+    "waits": 0,
+    "throttled_ns": 0,
+    "heartbeat_age_ns": None,
+}
 CAPS = (TOTAL * 6 // 15, TOTAL * 9 // 15)
 
 
@@ -37,7 +44,7 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     """A container on both GPUs that holds 100 MiB of the second, and an idle session."""
     gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
     node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, 0, overcommit=False)
-    monkeypatch.setattr("cgpu_cli.usage.load_node", lambda *_: node)
+    monkeypatch.setattr("cgpu_hook.usage.load_node", lambda *_: node)
     registry = Registry(str(tmp_path))
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
     both = tuple(GpuShare(i, UUIDS[i], CAPS[i]) for i in (1, 0))
@@ -89,18 +96,22 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "uuid": UUIDS[1],
                 "memory_bytes": CAPS[1],
                 "used_bytes": 100 * MIB,
+                "refused": 0,
                 "processes": [{"pid": os.getpid(), "used_bytes": 100 * MIB}],
                 **UNMEASURED,
                 "limit_percent": 100.0,
+                "share_percent": 100.0,
             },
             {
                 "index": 0,
                 "uuid": UUIDS[0],
                 "memory_bytes": CAPS[0],
                 "used_bytes": 0,
+                "refused": 0,
                 "processes": [],
                 **UNMEASURED,
                 "limit_percent": 75.0,
+                "share_percent": 75.0,
             },
         ],
     }

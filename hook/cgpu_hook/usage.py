@@ -1,4 +1,4 @@
-"""Who uses the node's GPUs now: what ``cgpu-smi`` shows, without a word on how."""
+"""Who uses the node's GPUs now: what ``cgpu-smi`` shows and ``cgpud`` measures."""
 
 from __future__ import annotations
 
@@ -27,12 +27,20 @@ class Compute(NamedTuple):
         measured_percent: in the last second; None where nobody measures.
         charged_ns: GPU time since the arbiter took the container on.
         arbitrated: whether an arbiter lives.
+        share_percent: its own part while none does.
+        waits: how often it began to wait for its turn.
+        throttled_ns: for how long it waited, one thread or many.
+        heartbeat_age_ns: since the arbiter's last sign; None where there was none.
     """
 
     limit_percent: float
     measured_percent: float | None
     charged_ns: int
     arbitrated: bool
+    share_percent: float
+    waits: int
+    throttled_ns: int
+    heartbeat_age_ns: int | None
 
 
 class GpuUse(NamedTuple):
@@ -45,6 +53,8 @@ class GpuUse(NamedTuple):
         used_bytes: what its processes hold.
         processes: of those that hold memory there, the pid as the process sees it, and bytes.
         compute: None where the limits page cannot be read, for the container has just ended.
+        refused: requests for memory that did not fit.
+        readable: whether the ledger could be read.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -53,6 +63,8 @@ class GpuUse(NamedTuple):
     used_bytes: int
     processes: tuple[tuple[int, int], ...]
     compute: Compute | None = None
+    refused: int = 0
+    readable: bool = True
 
 
 class Use(NamedTuple):
@@ -113,7 +125,7 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     state = open_state(state_dir)
     records = Registry(state).records()
     node = load_node(state, driver_dir)
-    return Usage(node, tuple(map(_use, records)), rules.read(state))
+    return Usage(node, tuple(map(use_of, records)), rules.read(state))
 
 
 def measured(uses: list[GpuUse]) -> float | None:
@@ -123,16 +135,20 @@ def measured(uses: list[GpuUse]) -> float | None:
     return round(sum(known), 2) if uses and len(known) == len(found) else None
 
 
-def _use(record: Record) -> Use:
+def use_of(record: Record) -> Use:
+    """What one container holds, as its own files say."""
     compute = _computes(record)
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
             gpus = [
-                GpuUse(*share, *_held(ledger, place), compute[place])
+                GpuUse(*share, *_held(ledger, place), compute[place], ledger.refused(place))
                 for place, share in enumerate(record.gpus)
             ]
     except (OSError, cgpu_native.NativeError):  # it ended meanwhile, or ruined its own ledger
-        gpus = [GpuUse(*share, 0, (), its) for share, its in zip(record.gpus, compute, strict=True)]
+        gpus = [
+            GpuUse(*share, 0, (), its, readable=False)
+            for share, its in zip(record.gpus, compute, strict=True)
+        ]
     return Use(record, tuple(gpus))
 
 
@@ -154,6 +170,10 @@ def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
         measured_percent if arbitrated and gpu.metered else None,
         gpu.charged_ns,
         arbitrated,
+        gpu.share_ppm / _PPM_OF_A_PERCENT,
+        gpu.waits,
+        gpu.throttled_ns,
+        max(0, now - gpu.heartbeat_ns) if gpu.heartbeat_ns else None,
     )
 
 
@@ -177,6 +197,7 @@ def _container(use: Use) -> dict[str, Any]:
                 "uuid": gpu.uuid,
                 "memory_bytes": gpu.memory_bytes,
                 "used_bytes": gpu.used_bytes,
+                "refused": gpu.refused,
                 "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
                 **(gpu.compute._asdict() if gpu.compute else dict.fromkeys(Compute._fields)),
             }

@@ -1,0 +1,167 @@
+"""The metrics over HTTP, for Prometheus: threads of their own, which hold no lock of the server's.
+
+Whatever fails here is a line in the log; the server goes on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from cgpu_env import CgpuError
+from cgpu_hook.node import load_node
+from cgpu_hook.usage import use_of
+from cgpu_server.journal import log
+from cgpu_server.metrics import METRICS, View
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from http.server import HTTPServer
+
+    from prometheus_client.core import Metric as Family
+
+    from cgpu_hook.node import Node
+    from cgpu_hook.usage import Use
+    from cgpu_server.daemon import Daemon
+
+
+class Collector:
+    """Looks at the node of ``daemon`` whenever somebody scrapes."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+        self._lock = threading.Lock()
+        self._refused: dict[tuple[str, int], tuple[int, int]] = {}
+        self._version = _version()
+
+    def collect(self) -> Iterator[Family]:
+        """The table's families with their samples."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
+        view = self._view()
+        for metric in METRICS:
+            family = families[metric.kind](metric.name, metric.help, labels=metric.labels)
+            for labels, value in metric.samples(view):
+                family.add_metric(labels, float(value))
+            yield family
+
+    def _view(self) -> View:
+        daemon = self._daemon
+        uses = tuple(map(use_of, daemon.records))
+        return View(
+            self._node(),
+            uses,
+            self._grown(uses),
+            daemon.rules_of,
+            daemon.conductor.figures(),
+            time.monotonic() - daemon.looked,
+            self._version,
+        )
+
+    def _node(self) -> Node | None:
+        try:
+            return load_node(self._daemon.registry.state_dir, self._daemon.driver_dir)
+        except CgpuError:
+            return None
+
+    def _grown(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
+        """Refused requests; a container may write less than before, a counter only grows.
+
+        Another container in a directory of the same name has another inode, and begins anew.
+        """
+        with self._lock:
+            before, self._refused = self._refused, {}
+            for use in uses:
+                directory = use.record.directory
+                with contextlib.suppress(OSError):  # it ends just now
+                    inode = os.stat(directory).st_ino
+                    for place, gpu in enumerate(use.gpus):
+                        then, count = before.get((directory, place), (inode, 0))
+                        count = max(count if then == inode else 0, gpu.refused)
+                        self._refused[directory, place] = inode, count
+            return {key: count for key, (_, count) in self._refused.items()}
+
+
+class Exporter:
+    """Serves the metrics of ``daemon`` where it is told to, or on ``given``, a socket."""
+
+    def __init__(self, daemon: Daemon, given: socket.socket | None = None) -> None:
+        self._daemon = daemon
+        self._fixed = given is not None
+        self._address: str | None = None
+        self._server: HTTPServer | None = None
+        if given is not None:
+            self._serve(given)
+
+    def follow(self, address: str | None) -> None:
+        """Serve at ``address`` from now on, such as ``127.0.0.1:9477``; None: nowhere.
+
+        To be told again and again: whoever has the port may leave it.
+        """
+        if self._fixed or (address == self._address and self._server is not None):
+            return
+        self.close()
+        failed, self._address = self._address, address
+        if address is not None:
+            try:
+                self._serve(_listener(address))
+            except (
+                OSError,
+                ValueError,
+                OverflowError,
+            ) as error:  # tried again the next time, and told once
+                if failed != address:
+                    log.error("metrics not served address=%s error=%s", address, error)
+
+    def close(self) -> None:
+        """Serve no more."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+    def _serve(self, listener: socket.socket) -> None:
+        from prometheus_client import CollectorRegistry
+
+        from cgpu_server.http import Server
+
+        registry = CollectorRegistry()
+        registry.register(Collector(self._daemon))
+        self._server = Server(listener, registry)
+        serve = partial(self._server.serve_forever, poll_interval=0.1)
+        threading.Thread(target=serve, name="cgpu-metrics", daemon=True).start()
+        log.info("metrics served address=%s", _shown(listener))
+
+
+def _listener(address: str) -> socket.socket:
+    """A socket that listens at a literal address and port, such as ``[::1]:9477``.
+
+    Raises:
+        ValueError, OverflowError: it is not one.
+        OSError: it cannot listen there.
+    """
+    host, _, port = address.rpartition(":")
+    ip = ipaddress.ip_address(host.strip("[]"))
+    family = socket.AF_INET6 if ip.version == 6 else socket.AF_INET  # noqa: PLR2004 (IPv6)
+    return socket.create_server((str(ip), int(port)), family=family)
+
+
+def _shown(listener: socket.socket) -> str:
+    name = listener.getsockname()
+    return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # 15 ms
+
+    try:
+        return version("cgpu")
+    except PackageNotFoundError:  # run from a folder, not installed
+        return "unknown"

@@ -1,0 +1,64 @@
+"""An HTTP server for metrics: a few clients at a time, and none for long."""
+
+from __future__ import annotations
+
+import threading
+from http.server import ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import MetricsHandler
+
+from cgpu_server.journal import log
+
+if TYPE_CHECKING:
+    import socket
+
+    from prometheus_client.registry import Collector
+
+_MOST_CLIENTS = 8
+_PATIENCE = 10.0  # seconds for a client that says or reads nothing
+
+
+class _Handler(MetricsHandler):
+    timeout = _PATIENCE
+    server_version, sys_version = "cgpud", ""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves what ``registry`` collects to those who come to ``listener``."""
+
+    block_on_close = False
+
+    def __init__(self, listener: socket.socket, registry: Collector) -> None:
+        # Not bound by the base class, which would ask the name service for its own name.
+        super().__init__(("", 0), _Handler.factory(registry), bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        self.server_name, self.server_port = "cgpud", 0
+        self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve the client in a thread of its own; one too many is sent away."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except RuntimeError:  # no thread to be had
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """In that thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002
+        """A client that goes away early is nobody's fault; anything else is logged."""
+        import sys
+
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            log.error("metrics fail error=%r", error)

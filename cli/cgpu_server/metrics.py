@@ -1,0 +1,303 @@
+"""What cgpud measures for Prometheus: the table of metrics, and their values from one look.
+
+Names follow Prometheus' conventions: base units, ratios from 0 to 1, ``_total`` for counters.
+``docs/metrics.md`` has the same table for people; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from cgpu_hook.node import Node, NodeGpu
+    from cgpu_hook.rules import Rules
+    from cgpu_hook.usage import Compute, GpuUse, Use
+    from cgpu_native.arbitration import Figures
+
+    Sample = tuple[tuple[str, ...], float]
+
+_NS = 1_000_000_000
+_PERCENT = 100
+_LONGEST_LABEL = 200
+
+_GPU = ("gpu", "uuid")
+_CONTAINER = ("container",)
+_SHARE = ("container", "gpu", "uuid")
+
+
+class View(NamedTuple):
+    """One look at a node.
+
+    Attributes:
+        node: None where the driver does not answer.
+        uses: the containers, and what they hold.
+        refused: requests for memory that did not fit, by container and place in its GPUs.
+        rules: those in force on a GPU, by UUID.
+        figures: of each arbitration, by UUID.
+        look_age: seconds since the server last saw who lives.
+        version: of cgpu.
+    """
+
+    node: Node | None
+    uses: tuple[Use, ...]
+    refused: Mapping[tuple[str, int], int]
+    rules: Callable[[str], Rules]
+    figures: Mapping[str, Figures]
+    look_age: float
+    version: str
+
+    def gpus(self) -> tuple[NodeGpu, ...]:
+        """The node's."""
+        return self.node.gpus if self.node else ()
+
+    def on(self, uuid: str) -> list[GpuUse]:
+        """What containers hold of one GPU."""
+        return [gpu for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
+
+    def used(self, use: GpuUse) -> int:
+        """Bytes; a container can write anything into its ledger, but no more than its GPU has."""
+        most = [gpu.memory_bytes for gpu in self.gpus() if gpu.uuid == use.uuid]
+        return min([use.used_bytes, *most])
+
+
+class Metric(NamedTuple):
+    """A row of the table; ``samples`` are the values of its labels, and the value."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    help: str
+    samples: Callable[[View], Iterable[Sample]]
+
+
+def label(text: str) -> str:
+    """``text`` as a label's value: no longer than is sensible, and to be encoded."""
+    return text[:_LONGEST_LABEL].encode("utf-8", "backslashreplace").decode()
+
+
+def _node(name: str, kind: str, text: str, read: Callable[[View], float]) -> Metric:
+    return Metric(f"cgpu_{name}", kind, (), text, lambda view: [((), read(view))])
+
+
+def _gpu(name: str, kind: str, text: str, read: Callable[[View, NodeGpu], float | None]) -> Metric:
+    def samples(view: View) -> Iterable[Sample]:
+        for gpu in view.gpus():
+            value = read(view, gpu)
+            if value is not None:
+                yield (str(gpu.index), gpu.uuid), value
+
+    return Metric(f"cgpu_gpu_{name}", kind, _GPU, text, samples)
+
+
+def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -> Metric:
+    def value(view: View, gpu: NodeGpu) -> float | None:
+        found = view.figures.get(gpu.uuid)
+        return read(found) if found else None
+
+    return _gpu(f"arbiter_{name}", kind, text, value)
+
+
+def _container(name: str, text: str, read: Callable[[Use], float]) -> Metric:
+    def samples(view: View) -> Iterable[Sample]:
+        return (((label(use.record.id),), read(use)) for use in view.uses)
+
+    return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, samples)
+
+
+def _share(
+    name: str, kind: str, text: str, read: Callable[[View, Use, int], float | None]
+) -> Metric:
+    def samples(view: View) -> Iterable[Sample]:
+        for use in view.uses:
+            for place, gpu in enumerate(use.gpus):
+                value = read(view, use, place)
+                if value is not None:
+                    yield (label(use.record.id), str(gpu.index), gpu.uuid), value
+
+    return Metric(f"cgpu_container_{name}", kind, _SHARE, text, samples)
+
+
+def _compute(name: str, kind: str, text: str, read: Callable[[Compute], float | None]) -> Metric:
+    def value(_: View, use: Use, place: int) -> float | None:
+        found = use.gpus[place].compute
+        return read(found) if found else None
+
+    return _share(name, kind, text, value)
+
+
+def _ratio(percent: float | None) -> float | None:
+    return None if percent is None else percent / _PERCENT
+
+
+def _seconds(ns: int | None) -> float | None:
+    return None if ns is None else ns / _NS
+
+
+def _gpu_info(view: View) -> Iterable[Sample]:
+    for gpu in view.gpus():
+        version = view.node.driver_version if view.node else ""
+        yield (str(gpu.index), gpu.uuid, label(gpu.name), label(version)), 1
+
+
+def _container_info(view: View) -> Iterable[Sample]:
+    return (((label(use.record.id), use.record.kind), 1) for use in view.uses)
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        *("cgpu_build_info", "gauge", ("version",), "Always 1; which cgpu serves."),
+        lambda view: [((view.version,), 1)],
+    ),
+    _node(
+        "look_age_seconds",
+        "gauge",
+        "Since cgpud last saw which containers live; it looks once a second.",
+        lambda view: view.look_age,
+    ),
+    _node(
+        "driver_readable",
+        "gauge",
+        "1 if the facts about driver and GPUs are known; else there are no metrics of GPUs.",
+        lambda view: view.node is not None,
+    ),
+    Metric(
+        *("cgpu_gpu_info", "gauge", (*_GPU, "name", "driver_version"), "Always 1; what it is."),
+        _gpu_info,
+    ),
+    _gpu("memory_bytes", "gauge", "The GPU's memory.", lambda _, gpu: gpu.memory_bytes),
+    _gpu(
+        "memory_promised_bytes",
+        "gauge",
+        "Caps of the containers on the GPU, added up.",
+        lambda view, gpu: sum(use.memory_bytes for use in view.on(gpu.uuid)),
+    ),
+    _gpu(
+        "memory_used_bytes",
+        "gauge",
+        "What containers hold of the GPU's memory.",
+        lambda view, gpu: sum(view.used(use) for use in view.on(gpu.uuid)),
+    ),
+    _gpu("containers", "gauge", "Containers on the GPU.", lambda view, gpu: len(view.on(gpu.uuid))),
+    _gpu(
+        "containers_max",
+        "gauge",
+        "The rule `max_inst`: containers, and the sum of their weights, at most.",
+        lambda view, gpu: view.rules(gpu.uuid).max_inst,
+    ),
+    _gpu(
+        "policy",
+        "gauge",
+        "The rule `policy`: number of the compute policy.",
+        lambda view, gpu: view.rules(gpu.uuid).policy,
+    ),
+    _gpu(
+        "priority_ratio",
+        "gauge",
+        "The rule `prio_ratio`: part of the time that high-priority containers may have.",
+        lambda view, gpu: view.rules(gpu.uuid).prio_ratio / _PERCENT,
+    ),
+    _figure(
+        "steps_total", "counter", "Times that the GPU's arbiter looked.", lambda its: its.steps
+    ),
+    _figure(
+        "turns_total", "counter", "Gates that the GPU's arbiter opened.", lambda its: its.turns
+    ),
+    _figure(
+        "expired_turns_total",
+        "counter",
+        "Turns taken from containers that gave no sign.",
+        lambda its: its.expired,
+    ),
+    _figure(
+        "cpu_seconds_total",
+        "counter",
+        "CPU time of the arbiter's thread.",
+        lambda its: its.cpu_ns / _NS,
+    ),
+    Metric(
+        *("cgpu_container_info", "gauge", (*_CONTAINER, "kind"), "Always 1; what it is."),
+        _container_info,
+    ),
+    _container("weight", "Weight among those that compute.", lambda use: use.record.weight),
+    _container("high_priority", "1 if its kernels go first.", lambda use: use.record.high_priority),
+    _share(
+        "memory_limit_bytes",
+        "gauge",
+        "What it may hold: its cap.",
+        lambda _, use, place: use.gpus[place].memory_bytes,
+    ),
+    _share(
+        "memory_used_bytes",
+        "gauge",
+        "What its processes hold.",
+        lambda view, use, place: view.used(use.gpus[place]),
+    ),
+    _share(
+        "memory_refused_total",
+        "counter",
+        "Requests for memory that did not fit.",
+        lambda view, use, place: view.refused.get((use.record.directory, place)),
+    ),
+    _share(
+        "processes",
+        "gauge",
+        "Its processes that hold memory.",
+        lambda _, use, place: len(use.gpus[place].processes),
+    ),
+    _share(
+        "ledger_readable",
+        "gauge",
+        "0 if it ruined its own ledger: what it holds is not known.",
+        lambda _, use, place: use.gpus[place].readable,
+    ),
+    _compute(
+        "compute_limit_ratio",
+        "gauge",
+        "Part of the GPU's time that it may have while others compete.",
+        lambda its: _ratio(its.limit_percent),
+    ),
+    _compute(
+        "compute_used_ratio",
+        "gauge",
+        "Part that it had in the last second; absent while nobody measures.",
+        lambda its: _ratio(its.measured_percent),
+    ),
+    _compute(
+        "compute_share_ratio",
+        "gauge",
+        "Its own part of the time while no arbiter lives.",
+        lambda its: _ratio(its.share_percent),
+    ),
+    _compute(
+        "compute_seconds_total",
+        "counter",
+        "GPU time charged to it; not counted while it has the GPU to itself.",
+        lambda its: its.charged_ns / _NS,
+    ),
+    _compute(
+        "compute_waits_total",
+        "counter",
+        "Times that it began to wait for its turn.",
+        lambda its: its.waits,
+    ),
+    _compute(
+        "compute_throttled_seconds_total",
+        "counter",
+        "Time for which it waited for its turn, with one thread or many.",
+        lambda its: its.throttled_ns / _NS,
+    ),
+    _compute(
+        "compute_fallback",
+        "gauge",
+        "1 while no arbiter gives it signs, and it keeps to its own part of the time.",
+        lambda its: not its.arbitrated,
+    ),
+    _compute(
+        "arbiter_heartbeat_age_seconds",
+        "gauge",
+        "Since the arbiter's last sign to it; absent if there was none.",
+        lambda its: _seconds(its.heartbeat_age_ns),
+    ),
+)

@@ -1,0 +1,25 @@
+"""What a service manager tells a service and is told by it (sd_notify(3), sd_listen_fds(3))."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+_FIRST_FD = 3
+
+
+def inherited(name: str) -> socket.socket | None:
+    """The listening socket of that name, which systemd made for us; None where it made none."""
+    if os.environ.get("LISTEN_PID") != str(os.getpid()):
+        return None
+    names = os.environ.get("LISTEN_FDNAMES", "").split(":")
+    return socket.socket(fileno=_FIRST_FD + names.index(name)) if name in names else None
+
+
+def say_ready() -> None:
+    """Tell systemd, if it started us."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address.startswith(("/", "@")):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):
+            end.sendto(b"READY=1", address.replace("@", "\0", 1))

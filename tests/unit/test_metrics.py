@@ -1,0 +1,191 @@
+"""What cgpud measures, against its documentation and Prometheus' own conventions (SPEC CLI-3)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from cgpu_env import GpuShare
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.record import Owner, Record
+from cgpu_hook.rules import Rules
+from cgpu_hook.usage import Compute, GpuUse, Use
+from cgpu_native.arbitration import Figures
+from cgpu_server import exporter
+from cgpu_server.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from prometheus_client.samples import Sample
+
+    from cgpu_server.daemon import Daemon
+
+pytestmark = pytest.mark.unit
+
+DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+TOTAL = 15109 << 20
+UNITS = ("_bytes", "_seconds", "_ratio")
+HOSTILE = 'a"} 1\ncgpu_gpu_memory_bytes 7\\\udcff' + "x" * 1000
+
+
+def test_the_documentation_has_the_very_table_of_the_code() -> None:
+    rows = re.findall(
+        r"^\| `(cgpu_\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE
+    )
+    said = [
+        (name, kind, tuple(re.findall(r"\w+", labels)), text) for name, kind, labels, text in rows
+    ]
+    assert said == [(each.name, each.kind, each.labels, each.help) for each in METRICS]
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_follow_the_conventions(metric: Any) -> None:
+    assert re.fullmatch(r"cgpu(_[a-z]+)+", metric.name)
+    assert metric.name.endswith("_total") == (metric.kind == "counter")
+    base = metric.name.removesuffix("_total")
+    assert not re.search(r"_(ms|us|ns|mib|kb|mb|percent|ppm|milliseconds)(_|$)", base)
+    for unit in UNITS:
+        assert unit not in base or base.endswith(unit), "the unit comes last"
+
+
+def _key(sample: Sample) -> tuple[str, ...]:
+    """The values of the labels, in the order of the labels' names."""
+    return tuple(value for _, value in sorted(sample.labels.items()))
+
+
+class World:
+    """A container with a directory, on a node with one GPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.refused, self.used = 0, 100
+        self.id = "a"
+
+    def use(self, record: Record) -> Use:
+        compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003
+        gpu = GpuUse(0, UUID, 1000, self.used, ((1, 60), (2, 40)), compute, self.refused)
+        return Use(record, (gpu,))
+
+    def daemon(self) -> Daemon:
+        gpus = (GpuShare(0, UUID, 1000),)
+        owner = Owner(1, 1, None)
+        record = Record(self.id, "container", owner, gpus, 3, True, 6, ("x",), str(self.folder))  # noqa: FBT003
+        figures = {UUID: Figures(10, 5, 2_000_000_000, 1, 0)}
+        return cast(
+            "Daemon",
+            SimpleNamespace(
+                records=(record,),
+                registry=SimpleNamespace(state_dir=str(self.folder)),
+                driver_dir=None,
+                rules_of=lambda _: Rules(),
+                conductor=SimpleNamespace(figures=lambda: figures),
+                looked=0.0,
+            ),
+        )
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World(tmp_path / "a")
+    world.folder.mkdir()
+    gpu = NodeGpu(0, UUID, "Tesla T4", TOTAL, 0, ())
+    node = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, 0, overcommit=False)
+    monkeypatch.setattr(exporter, "load_node", lambda *_: node)
+    monkeypatch.setattr(exporter, "use_of", world.use)
+    return world
+
+
+@pytest.fixture
+def scrape(world: World) -> Callable[[], dict[str, dict[tuple[str, ...], float]]]:
+    """What a Prometheus reads: for each name the values by the values of the labels."""
+    collector: list[exporter.Collector] = []
+
+    def read() -> dict[str, dict[tuple[str, ...], float]]:
+        if not collector:
+            collector.append(exporter.Collector(world.daemon()))
+        registry = CollectorRegistry()
+        registry.register(collector[0])
+        found: dict[str, dict[tuple[str, ...], float]] = {}
+        for family in text_string_to_metric_families(generate_latest(registry).decode()):
+            for sample in family.samples:
+                found.setdefault(sample.name, {})[_key(sample)] = sample.value
+        return found
+
+    return read
+
+
+def test_every_metric_has_a_value_in_base_units(
+    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+) -> None:
+    world.refused = 4
+    found = scrape()
+    assert found.keys() == {metric.name for metric in METRICS}
+    key = ("a", "0", UUID)
+    assert found["cgpu_container_memory_refused_total"] == {key: 4}
+    assert found["cgpu_container_compute_seconds_total"] == {key: 3.5}
+    assert found["cgpu_container_compute_throttled_seconds_total"] == {key: 1.5}
+    assert found["cgpu_container_compute_waits_total"] == {key: 7}
+    assert found["cgpu_container_compute_limit_ratio"] == {key: 0.5}
+    assert found["cgpu_container_compute_used_ratio"] == {key: 0.255}
+    assert found["cgpu_container_compute_share_ratio"] == {key: 0.1}
+    assert found["cgpu_container_compute_fallback"] == {key: 0}
+    assert found["cgpu_container_arbiter_heartbeat_age_seconds"] == {key: 0.02}
+    assert found["cgpu_container_processes"] == {key: 2}
+    assert found["cgpu_gpu_arbiter_cpu_seconds_total"] == {("0", UUID): 2}
+    assert found["cgpu_gpu_priority_ratio"] == {("0", UUID): 0.8}
+    assert found["cgpu_gpu_info"] == {("535.0", "0", "Tesla T4", UUID): 1}
+
+
+def test_hostile_ids_and_figures_break_nothing(
+    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+) -> None:
+    """REL-5."""
+    world.id, world.used, world.refused = HOSTILE, 2**64 - 1, 2**64 - 1
+    found = scrape()
+    ((container, gpu, uuid),) = found["cgpu_container_memory_used_bytes"]
+    assert (gpu, uuid) == ("0", UUID)
+    assert container.startswith('a"} 1\ncgpu_gpu_memory_bytes 7\\')
+    assert len(container) < 300
+    assert found["cgpu_container_memory_used_bytes"][container, gpu, uuid] == TOTAL
+    assert found["cgpu_gpu_memory_used_bytes"] == {("0", UUID): TOTAL}
+    assert found["cgpu_gpu_memory_bytes"] == {("0", UUID): TOTAL}
+
+
+def test_a_counter_never_goes_back_but_for_another_container(
+    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+) -> None:
+    """REL-5: whatever it writes into its ledger."""
+
+    def refused() -> float:
+        return scrape()["cgpu_container_memory_refused_total"]["a", "0", UUID]
+
+    world.refused = 9
+    assert refused() == 9
+    world.refused = 2
+    assert refused() == 9
+    world.folder.rename(world.folder.with_name("old"))
+    world.folder.mkdir()
+    assert refused() == 2
+
+
+def test_without_a_driver_there_are_the_containers_figures(
+    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]],
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> Node:
+        raise exporter.CgpuError("no driver")
+
+    monkeypatch.setattr(exporter, "load_node", fail)
+    found = scrape()
+    assert found["cgpu_driver_readable"] == {(): 0}
+    assert found["cgpu_container_memory_used_bytes"] == {("a", "0", UUID): world.used}
+    assert "cgpu_gpu_memory_bytes" not in found

@@ -31,6 +31,7 @@ struct launch {
     CUstream handle;
     CUcontext context; /* current */
     uint64_t key, guess_ns;
+    uint64_t begun;      /* when it came */
     uint64_t now, until; /* until: CROWDED, when to look again */
     uint32_t word;       /* of the gate */
 };
@@ -223,13 +224,11 @@ admit_metered(struct launch *launch)
     if ((full || ns == 0) && drop_captured(launch)) {
         return PASS;
     }
-    if (full && !cgpu_marker_cut(launch->stream, launch->now)) {
-        launch->until = launch->now + CGPU_PACE_FLIGHT_NS;
-        return CROWDED;
-    }
+    bool cut = !full || cgpu_marker_cut(launch->stream, launch->now);
     cgpu_marker_harvest(gpu, launch->now);
-    launch->until = cgpu_pace_room(&gpu->pace, launch->now);
-    if (launch->until != 0) {
+    launch->until =
+        cut ? cgpu_pace_room(&gpu->pace, launch->now) : launch->now + CGPU_PACE_FLIGHT_NS;
+    if (launch->until != 0 && !cgpu_await_too_long(gpu, launch->begun, launch->now)) {
         return drop_captured(launch) ? PASS : CROWDED;
     }
     count(launch, ns);
@@ -356,6 +355,7 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns)
         cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", "too many threads launch");
     } else {
         launch.lane = cgpu_lane_for(first, stream);
+        launch.begun = cgpu_flow_now();
         cgpu_real.cuCtxGetCurrent(&launch.context);
         status = enter(&launch);
     }

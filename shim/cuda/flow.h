@@ -11,6 +11,7 @@
  *   enter.c    the slow path of a launch: gate, batch, room
  *   drain.c    seeing all work of a GPU to its end, telling idleness
  *   monitor.c  the helper thread that does it, and drives the fallback
+ *   await.c    what may wait for the program
  *   settle.c   what the program's own synchronisation and destruction tell
  */
 #ifndef CGPU_CUDA_FLOW_H
@@ -113,6 +114,8 @@ struct cgpu_flow_gpu {
     uint32_t flights;
     uint32_t crowded; /* threads that sleep until there is room */
     uint64_t harvested_ns;
+    uint64_t stuck_ns;   /* since when no marker has passed, when some launch was last let go */
+    uint64_t beyond;     /* launches that were let go since then, though there was no room */
     uint64_t drained_ns; /* since when the monitor waits for the end of all work */
     uint64_t activity, active_ns;
     struct cgpu_flight flight[CGPU_PACE_BATCHES];
@@ -125,10 +128,11 @@ struct cgpu_flow {
     uint32_t monitor;    /* enum cgpu_monitor_state */
     uint32_t barrier;    /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
-    uint32_t counted; /* some launch was metered: synchronisation is worth a look */
-    uint32_t more;    /* there were more contexts or streams than the tables hold */
-    uint32_t busy;    /* the monitor is at work */
-    uint32_t closing; /* the process exits: no more driver calls */
+    uint32_t counted;     /* some launch was metered: synchronisation is worth a look */
+    uint32_t awaits_host; /* there may be work that waits for what the program does: await.c */
+    uint32_t more;        /* there were more contexts or streams than the tables hold */
+    uint32_t busy;        /* the monitor is at work */
+    uint32_t closing;     /* the process exits: no more driver calls */
     uint64_t swept_ns;
     uint16_t buckets[CGPU_STREAM_BUCKETS]; /* place + 1 */
     struct cgpu_flow_context contexts[CGPU_MAX_CONTEXTS];
@@ -309,6 +313,14 @@ void cgpu_marker_leave(const struct cgpu_visit *visit);
 /* The slow path of a launch, see launch.h. */
 CUresult cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns);
 void cgpu_enter_leave(struct cgpu_lane *lane);
+
+/* ---- await.c ---- */
+
+/*
+ * Under the lock: may a launch that came at BEGUN go though there is no room, because what is in
+ * flight may wait for the program? Up to 1,024 may until a marker passes.
+ */
+bool cgpu_await_too_long(struct cgpu_flow_gpu *gpu, uint64_t begun, uint64_t now);
 
 /* ---- monitor.c ---- */
 

@@ -279,3 +279,34 @@ def test_work_in_flight_is_bounded_in_time(proxied: Proxied) -> None:
     """
     lines = "\n".join(line.removeprefix("    ") for line in program.splitlines())
     assert proxied.check(START + lines).out == ["True"]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("how", ["function", "callback", "graph"])
+@pytest.mark.usefixtures("gate")
+def test_a_thread_that_the_gpu_waits_for_may_launch_on(
+    proxied: Proxied, how: str, *, known: bool
+) -> None:
+    """What is in flight ends only after the launches: the driver would take them all."""
+    program = """
+    stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+    for _ in range(5 if sys.argv[2] == "True" else 0):
+        check(kernels.launch(20, stream)); check(cuda.cuCtxSynchronize())
+    go = threading.Event()
+    function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: go.wait())
+    callback = ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)(lambda *_: go.wait())
+    if sys.argv[1] == "function":
+        check(cuda.cuLaunchHostFunc(stream, function, None))
+    elif sys.argv[1] == "callback":
+        check(cuda.cuStreamAddCallback(stream, callback, None, 0))
+    else:
+        graph = captured(lambda into: check(cuda.cuLaunchHostFunc(into, function, None)))
+        exec = made(cuda.cuGraphInstantiateWithFlags, graph, c_uint64(0))
+        check(cuda.cuGraphLaunch(exec, stream))
+    for _ in range(400 if sys.argv[2] == "True" else 4):
+        check(kernels.launch(20, stream))
+    go.set()
+    show(cuda.cuCtxSynchronize())
+    """
+    lines = "\n".join(line.removeprefix("    ") for line in program.splitlines())
+    assert proxied.check(START + lines, how, str(known)).out == ["0"]

@@ -71,6 +71,9 @@ for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant
     if (tenant->absent_until > now) {
         at = tenant->absent_until;
     }
+    if (tenant->stage == CGPU_STAGE_EXPIRED && now < tenant->closed_ns + CGPU_LONGEST_NS) {
+        at = earlier(at, tenant->closed_ns + CGPU_LONGEST_NS, now + 1);
+    }
     if (cgpu_tenant_is_capped(tenant) && tenant->bucket.dry) {
         at = earlier(at, now + cgpu_bucket_rest(&tenant->bucket, tenant->claim.ceiling_ppm),
                      now + 1);

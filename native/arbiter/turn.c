@@ -12,7 +12,7 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[place];
 
-    tenant->shown = tenant->stage == CGPU_STAGE_CLOSING && tenant->demand.active;
+    tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
     tenant->stage = CGPU_STAGE_HOLDS;
     tenant->early = false;
     tenant->turn_ns = 0;
@@ -42,7 +42,11 @@ bool
 cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
                   uint64_t now)
 {
-    if (!tenant->present || tenant->stage == CGPU_STAGE_EXPIRED || tenant->absent_until > now) {
+    if (!tenant->present || tenant->absent_until > now) {
+        return false;
+    }
+    /* not for ever: what is in flight may wait for what waits at the gate */
+    if (tenant->stage == CGPU_STAGE_EXPIRED && now < tenant->closed_ns + CGPU_LONGEST_NS) {
         return false;
     }
     if (tenant->high) {

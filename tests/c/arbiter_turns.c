@@ -373,3 +373,26 @@ TEST(a_closing_container_is_looked_at_often_whatever_end_it_tells_rel2)
     step(20 * MS);
     CHECK(gates[waiter] == CGPU_GATE_PRESSED);
 }
+
+/* What it has in flight may wait for what waits at the gate. */
+TEST(who_was_given_up_and_waits_is_let_in_again)
+{
+    int stuck, other;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&stuck, &other);
+    works(stuck, now);
+    demands[stuck].certain = false;
+    demands[stuck].waiting = true;
+    while (cgpu_arbiter_expired(arbiter) == 0) {
+        step(MS);
+    }
+    works(other, now + MS);
+    step(MS);
+    is_quiet(other);
+    step(MS);
+    CHECK(gates[stuck] == CGPU_GATE_CLOSED);
+    step(3000 * MS);
+    step(MS);
+    CHECK(gates[stuck] != CGPU_GATE_CLOSED);
+}

@@ -7,11 +7,13 @@ import json
 import shutil
 import signal
 import sys
-from pathlib import Path
+import time
 from typing import TYPE_CHECKING, NoReturn
 
+from cgpu_cli.query import lines
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
+from cgpu_hook.names import name_of
 from cgpu_hook.usage import measured, read_usage
 from cgpu_native import policies
 
@@ -25,8 +27,10 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _ID_WIDTH = 12
 _NARROWEST = 80
-_EXIT_CODES = """\
-exit status: 0 shown; 2 the state directory or the driver cannot be read, or a wrong option.
+_SHORTEST, _LONGEST = 0.1, 86400  # seconds
+_EPILOG = """\
+exit status: 0 shown, also where --loop was interrupted; 2 the state directory or the driver cannot
+be read, or a wrong option.
 
 Compute is measured share / limit in percent of the GPU's time, over the last second. A share is not
 measured (-) while a container has the GPU to itself, under policy 5, and where no cgpud runs.
@@ -40,31 +44,60 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="cgpu-smi",
         description="Show the containers and sessions on each GPU: what they use and may use.",
-        epilog=_EXIT_CODES,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--json", action="store_true", help="for programs; sizes in bytes")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="for programs; sizes in bytes")
+    form.add_argument("-q", "--query", action="store_true", help="everything, a line each")
+    parser.add_argument(
+        "-l",
+        "--loop",
+        metavar="SECONDS",
+        type=_seconds,
+        help="show it again and again until interrupted; --json: one line each time",
+    )
     parser.add_argument("--state-dir", metavar="DIR", help="where state is kept")
     parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
     return parser
 
 
 def main() -> NoReturn:
-    """Show the table, or the JSON, and exit."""
+    """Show the table, or what else is asked for, and exit."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends us quietly, as any command
     given = arguments().parse_args()
     try:
-        usage = read_usage(given.state_dir, given.driver_dir)
+        _look(given)
+        while given.loop is not None:
+            time.sleep(given.loop)
+            _look(given)
+    except KeyboardInterrupt:
+        sys.exit(0)
     except CgpuError as error:
         print(f"cgpu-smi: {error}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
         sys.exit(error.exit_code)
-    if given.json:
-        print(json.dumps(usage.as_json(), indent=2))
-    else:
-        show(usage)
     sys.exit(0)
+
+
+def _seconds(word: str) -> float:
+    seconds = float(word)
+    if not _SHORTEST <= seconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"expected {_SHORTEST} to {_LONGEST}")
+    return seconds
+
+
+def _look(given: argparse.Namespace) -> None:
+    usage = read_usage(given.state_dir, given.driver_dir)
+    if given.json:
+        print(json.dumps(usage.as_json(), indent=2 if given.loop is None else None), flush=True)
+    elif given.query:
+        print("\n".join(lines(usage)), flush=True)
+    else:
+        if given.loop is not None:
+            print(time.strftime("%a %b %d %H:%M:%S %Y"))
+        show(usage)
 
 
 def show(usage: Usage) -> None:
@@ -99,7 +132,7 @@ def _table(usage: Usage, gpu: NodeGpu) -> Table:
     table.add_column("Compute", justify="right", no_wrap=True)
     table.add_column("Memory-Usage", justify="right", no_wrap=True)
     table.add_column("Procs", justify="right", no_wrap=True)
-    table.add_column("Command", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("Name", ratio=1, no_wrap=True, overflow="ellipsis")
     for record, use in uses:
         table.add_row(*_row(record, use))
     return table
@@ -127,6 +160,13 @@ def _percent(compute: Compute | None) -> str:
     return f"{'-' if share is None else f'{share:.1f}%'} / {compute.limit_percent:.1f}%"
 
 
+def name(record: Record) -> str:
+    """What people call it; a session goes by its command line."""
+    if record.kind == "container":
+        return name_of(record) or "-"
+    return " ".join([name_of(record), *record.command[1:]])
+
+
 def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
     return (
         record.id[:_ID_WIDTH],
@@ -134,7 +174,7 @@ def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
         _percent(use.compute),
         f"{use.used_bytes // _MIB}MiB / {use.memory_bytes // _MIB}MiB",
         str(len(use.processes)),
-        shown(" ".join([Path(record.command[0]).name, *record.command[1:]])),
+        shown(name(record)),
     )
 
 

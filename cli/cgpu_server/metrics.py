@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from cgpu_hook.names import name_of
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
@@ -142,7 +144,9 @@ def _gpu_info(view: View) -> Iterable[Sample]:
 
 
 def _container_info(view: View) -> Iterable[Sample]:
-    return (((label(use.record.id), use.record.kind), 1) for use in view.uses)
+    for use in view.uses:
+        its = use.record
+        yield (label(its.id), its.kind, label(name_of(its))), 1
 
 
 METRICS: tuple[Metric, ...] = (
@@ -217,7 +221,7 @@ METRICS: tuple[Metric, ...] = (
         lambda its: its.cpu_ns / _NS,
     ),
     Metric(
-        *("cgpu_container_info", "gauge", (*_CONTAINER, "kind"), "Always 1; what it is."),
+        *("cgpu_container_info", "gauge", (*_CONTAINER, "kind", "name"), "Always 1; what it is."),
         _container_info,
     ),
     _container("weight", "Weight among those that compute.", lambda use: use.record.weight),

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import cgpu_native
 from cgpu_hook import rules
 from cgpu_hook.admission import free_weight
+from cgpu_hook.names import name_of
 from cgpu_hook.node import Node, NodeGpu, load_node
 from cgpu_hook.paths import open_state
 from cgpu_hook.record import Record
@@ -186,6 +187,7 @@ def _container(use: Use) -> dict[str, Any]:
     record = use.record
     return {
         "id": record.id,
+        "name": name_of(record),
         "kind": record.kind,
         "command": list(record.command),
         "weight": record.weight,

@@ -14,8 +14,10 @@ import pytest
 
 import cgpu_native
 from cgpu_cli import smi
+from cgpu_cli.query import lines
 from cgpu_env import GpuShare, Request
 from cgpu_hook.liveness import start_time
+from cgpu_hook.names import name_of
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import Owner, Registry
 from cgpu_hook.usage import Usage, read_usage
@@ -45,8 +47,12 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
     node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, 0, overcommit=False)
     monkeypatch.setattr("cgpu_hook.usage.load_node", lambda *_: node)
+    name_of.cache_clear()
     registry = Registry(str(tmp_path))
-    owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "config.json").write_text(json.dumps({"hostname": "\x1b]0;t\x07"}))
+    (tmp_path / "status").write_text(json.dumps({"bundle": f"{tmp_path}/bundle"}))
+    owner = Owner(os.getpid(), start_time(os.getpid()) or 0, str(tmp_path))
     both = tuple(GpuShare(i, UUIDS[i], CAPS[i]) for i in (1, 0))
     request = Request(both, 3, high_priority=True)
     command = ["\x1b]0;t\x07", "train.py"]
@@ -85,6 +91,7 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
     first, second = json.loads(json.dumps(usage.as_json()))["containers"]
     assert first == {
         "id": "0123456789abcdef",
+        "name": "\x1b]0;t\x07",
         "kind": "container",
         "command": ["\x1b]0;t\x07", "train.py"],
         "weight": 3,
@@ -163,7 +170,9 @@ def test_what_a_container_calls_itself_cannot_drive_the_terminal(
 ) -> None:
     """REL-5."""
     smi.show(usage)
-    assert "\x1b" not in capsys.readouterr().out
+    said = capsys.readouterr().out + "\n".join(lines(usage))
+    assert "\x1b" not in said
+    assert said.count("\\x1b]0;t\\x07") == 6, "table, name and command, on each of two GPUs"
 
 
 def test_a_ledger_that_its_container_ruined_is_shown_as_empty(tmp_path: Path, usage: Usage) -> None:
@@ -176,7 +185,66 @@ def test_a_ledger_that_its_container_ruined_is_shown_as_empty(tmp_path: Path, us
     assert len(again.uses) == len(usage.uses)
 
 
-@pytest.mark.parametrize("arguments", [["--state-dir", "/proc/nowhere"], ["--wrong"]])
+def test_a_query_tells_everything_a_line_each(usage: Usage) -> None:
+    """CLI-3."""
+    said = [re.sub(r" {2,}: ", ": ", line) for line in lines(usage)]
+    first, second = said.index("GPU 0"), said.index("GPU 1")
+    assert said[2:4] == ["Driver Version: 535.0", "Attached GPUs: 2"]
+    assert "    Policy: 6 (weighted fair)" in said[first:second]
+    assert "    Session run-1" in said[first:second]
+    container = said[second:]
+    assert "    Container 0123456789abcdef" in container
+    for line in ("Weight: 3", "High Priority: Yes", "Processes: 1"):
+        assert f"        {line}" in container
+    for line in ("Cap: 9065 MiB", "Used: 100 MiB", "Refused Requests: 0", "Limit: 100.0 %"):
+        assert f"            {line}" in container
+    assert f"            Process ID {os.getpid()}: 100 MiB" in container
+
+
+class _InterruptError(KeyboardInterrupt):
+    pass
+
+
+@pytest.mark.parametrize("form", ["--json", "-q", None])
+def test_a_loop_shows_it_again_until_it_is_interrupted(
+    tmp_path: Path,
+    usage: Usage,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    form: str | None,
+) -> None:
+    """CLI-3: exit status 0; JSON is one line each time."""
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise _InterruptError
+
+    monkeypatch.setattr("time.sleep", sleep)
+    words = ["cgpu-smi", "--state-dir", str(tmp_path), "--loop", "0.5", *([form] if form else [])]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit) as end:
+        smi.main()
+    assert end.value.code == 0
+    assert slept == [0.5] * 3
+    said = capsys.readouterr().out
+    if form == "--json":
+        looks = [json.loads(line) for line in said.splitlines()]
+        assert looks == [json.loads(json.dumps(usage.as_json()))] * 3
+    else:
+        assert said.count("Session run-1" if form else "| run-1 ") == 3
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--state-dir", "/proc/nowhere"],
+        ["--wrong"],
+        ["--json", "-q"],
+        *(["--loop", seconds] for seconds in ("0", "x", "nan", "1e9")),
+    ],
+)
 def test_a_refusal_is_exit_status_two(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

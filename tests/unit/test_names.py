@@ -1,0 +1,86 @@
+"""What cgpu-smi and the metrics call a container (SPEC CLI-3)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cgpu_hook.names import name_of
+from cgpu_hook.record import Owner, Record
+
+if TYPE_CHECKING:
+    from cgpu_hook.record import Kind
+
+pytestmark = pytest.mark.unit
+
+
+def record(runtime: Path | None, kind: Kind = "container", command: str = "/bin/train") -> Record:
+    owner = Owner(1, 1, str(runtime) if runtime else None)
+    return Record("abc", kind, owner, (), 1, False, 6, (command, "-x"), "/nowhere")  # noqa: FBT003
+
+
+def created(folder: Path, config: dict[str, Any], *, crun: bool = False) -> Record:
+    """A container as runc or crun leaves it, with this configuration."""
+    bundle, runtime = folder / "bundle", folder / "runtime"
+    bundle.mkdir()
+    runtime.mkdir()
+    (bundle / "config.json").write_text(json.dumps(config))
+    if crun:
+        (runtime / "status").write_text(json.dumps({"bundle": str(bundle)}))
+    else:
+        labels = ["other=1", f"bundle={bundle}"]
+        (runtime / "state.json").write_text(json.dumps({"config": {"labels": labels}}))
+    return record(runtime)
+
+
+CRI = {
+    "io.kubernetes.cri.sandbox-namespace": "prod",
+    "io.kubernetes.cri.sandbox-name": "web-0",
+    "io.kubernetes.cri.container-name": "model",
+}
+
+
+@pytest.mark.parametrize("crun", [False, True])
+@pytest.mark.parametrize(
+    ("config", "name"),
+    [
+        ({"annotations": CRI, "hostname": "h"}, "prod/web-0/model"),
+        ({"annotations": {"io.kubernetes.container.name": "model"}}, "model"),
+        ({"annotations": {"nerdctl/name": "busy_bee"}, "hostname": "h"}, "busy_bee"),
+        ({"annotations": {"other": "x"}, "hostname": "h"}, "h"),
+        ({"annotations": None, "mounts": None}, ""),
+        ({"annotations": [1], "mounts": [1, {"destination": "/etc/hostname"}]}, ""),
+    ],
+)
+def test_the_engines_annotations_name_it(
+    tmp_path: Path, config: dict[str, Any], name: str, *, crun: bool
+) -> None:
+    assert name_of(created(tmp_path, config, crun=crun)) == name
+
+
+def test_docker_keeps_the_name_beside_the_files_that_it_mounts(tmp_path: Path) -> None:
+    (tmp_path / "config.v2.json").write_text(json.dumps({"Name": "/brave_bell"}))
+    mount = {"destination": "/etc/hostname", "source": str(tmp_path / "hostname")}
+    assert name_of(created(tmp_path, {"mounts": [mount], "hostname": "h"})) == "brave_bell"
+
+
+def test_what_is_mounted_need_not_be_a_file(tmp_path: Path) -> None:
+    """REL-5: whoever starts containers says what is mounted as /etc/hostname."""
+    os.mkfifo(tmp_path / "config.v2.json")
+    mount = {"destination": "/etc/hostname", "source": str(tmp_path / "hostname")}
+    assert name_of(created(tmp_path, {"mounts": [mount], "hostname": "h"})) == "h"
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "[" * 100000])
+def test_files_that_make_no_sense_give_no_name(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    assert name_of(record(tmp_path)) == ""
+    assert name_of(record(None)) == ""
+
+
+def test_a_session_goes_by_its_program() -> None:
+    assert name_of(record(None, "session")) == "train"

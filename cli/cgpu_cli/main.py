@@ -9,6 +9,7 @@ from typing import NoReturn, Protocol
 
 from cgpu_cli.demo import Demo
 from cgpu_cli.get import Get
+from cgpu_cli.install import Install, Uninstall
 from cgpu_cli.plan import Plan
 from cgpu_cli.probe import Probe
 from cgpu_cli.set import Set
@@ -27,7 +28,7 @@ class Command(Protocol):
         """Do it, and return the exit status; a CgpuError is shown as one sentence."""
 
 
-COMMANDS: tuple[Command, ...] = (Plan(), Probe(), Get(), Set(), Demo())
+COMMANDS: tuple[Command, ...] = (Plan(), Probe(), Get(), Set(), Install(), Uninstall(), Demo())
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -18,6 +18,7 @@ PACKAGES = {
     "cgpu_shim": "shim/cgpu_shim",
     "cgpu_hook": "hook/cgpu_hook",
     "cgpu_cli": "cli/cgpu_cli",
+    "cgpu_install": "cli/cgpu_install",
     "cgpu_server": "cli/cgpu_server",
     "cgpu_sim": "tests/sim/cgpu_sim",
 }
@@ -51,7 +52,9 @@ def test_a_wheel_has_every_module_and_nothing_else_of_the_tree(wheel: zipfile.Zi
     }
     binding = "cgpu_native/_native.abi3.so"
     packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert packed == modules | PROGRAMS | LIBRARIES | {binding}
+    folder = ROOT / "cli" / "cgpu_install" / "files"
+    files = {f"cgpu_install/files/{file.name}" for file in folder.iterdir()}
+    assert packed == modules | PROGRAMS | LIBRARIES | {binding} | files
 
 
 def test_programs_in_a_wheel_can_be_executed(wheel: zipfile.ZipFile) -> None:

@@ -19,8 +19,9 @@ PACKAGES = {
     "cgpu_hook": (ROOT / "hook" / "cgpu_hook", {"cgpu_native", "cgpu_shim", "cgpu_env"}),
     "cgpu_cli": (
         ROOT / "cli" / "cgpu_cli",
-        {"cgpu_hook", "cgpu_native", "cgpu_shim", "cgpu_env", "cgpu_sim"},
+        {"cgpu_hook", "cgpu_native", "cgpu_shim", "cgpu_env", "cgpu_sim", "cgpu_install"},
     ),
+    "cgpu_install": (ROOT / "cli" / "cgpu_install", {"cgpu_hook", "cgpu_env"}),
     "cgpu_server": (
         ROOT / "cli" / "cgpu_server",
         {"cgpu_hook", "cgpu_native", "cgpu_env"},

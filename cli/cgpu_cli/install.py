@@ -1,0 +1,163 @@
+"""``cgpu install`` and ``cgpu uninstall``: tell container engines of cgpu, and undo it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env import CgpuError
+from cgpu_hook.paths import state_path
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from cgpu_install.engines import Engine
+    from cgpu_install.journal import Journal
+    from cgpu_install.machine import Machine
+    from cgpu_install.plan import Plan
+
+_NAMES = "docker, containerd, crio, podman, nvidia, systemd, podman-hooks, crio-hooks"
+
+
+class Install:
+    """Tell the container engines of this machine of cgpu; run again, it mends what is missing."""
+
+    name = "install"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Which engines, and how."""
+        _common_arguments(parser, "those that are found")
+        parser.add_argument(
+            "--bin-dir", metavar="DIR", help="where engines find the programs: /usr/bin"
+        )
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Change what has to be changed, all or nothing."""
+        from cgpu_install.engines import named
+        from cgpu_install.plan import found, installing
+
+        job = _job(given, given.bin_dir)
+        engines = named(given.engines) if given.engines else found(job.machine)
+        if not engines:
+            raise CgpuError("no container engine found", hint=f"name one: {_NAMES}")
+        plan = installing(job.machine, engines, job.journal, forgiving=not given.engines)
+        if given.dry_run:
+            return _show(plan)
+        _check_rights(job.machine)
+        job.journal.install(plan.changes)
+        return _report(plan, engines, given)
+
+
+class Uninstall:
+    """Undo ``cgpu install``: give back every file as it was before."""
+
+    name = "uninstall"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """From which engines, and how."""
+        _common_arguments(parser, "all of them")
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Change back what was changed, all or nothing."""
+        from cgpu_install.engines import ENGINES, named
+        from cgpu_install.plan import PROGRAMS, is_last, uninstalling
+
+        job = _job(given, None)
+        engines = named(given.engines) if given.engines else list(ENGINES)
+        plan = uninstalling(job.machine, engines, job.journal)
+        if given.dry_run:
+            return _show(plan)
+        _check_rights(job.machine)
+        if not given.root:
+            _check_idle(state_path(given.state_dir))
+        gone = [engine.name for engine in engines]
+        gone += [PROGRAMS] if is_last(engines, job.journal) else []
+        job.journal.uninstall(plan.changes, gone)
+        return _report(plan, [e._replace(then=e.undone or e.then) for e in engines], given)
+
+
+class _Job(NamedTuple):
+    machine: Machine
+    journal: Journal
+
+
+def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
+    parser.add_argument(
+        "engines", metavar="ENGINE", nargs="*", help=f"of {_NAMES}; without any: {default}"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show a diff and change nothing")
+    parser.add_argument(
+        "--now", action="store_true", help="also run the commands that make engines read it"
+    )
+    parser.add_argument(
+        "--root", metavar="DIR", default="", help="change the tree of files below DIR instead"
+    )
+
+
+def _job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
+    from cgpu_install.journal import Journal
+    from cgpu_install.machine import Machine
+
+    root = os.path.abspath(given.root).rstrip("/") if given.root else ""
+    if root and not os.path.isdir(root):
+        raise CgpuError(f"--root {given.root}: no such directory")
+    if root and given.now:
+        raise CgpuError("--now: the engines of another root do not run here")
+    if bin_dir is not None and not bin_dir.startswith("/"):
+        raise CgpuError(f"--bin-dir {bin_dir}: expected an absolute path")
+    journal = Journal(Machine(root))
+    return _Job(Machine(root, bin_dir.rstrip("/") if bin_dir else journal.bin_dir), journal)
+
+
+def _check_rights(machine: Machine) -> None:
+    if os.geteuid() != 0 and not machine.root:
+        raise CgpuError("you are not root: --dry-run shows what root would change")
+
+
+def _check_idle(state_dir: str) -> None:
+    """Their engines end containers through our programs, and start their hooks."""
+    from cgpu_hook.registry import Registry
+
+    living = [entry.id for entry in Registry(state_dir).records() if entry.kind == "container"]
+    if living:
+        raise CgpuError(f"{len(living)} containers run with cgpu: stop them first: {living[0]} ...")
+
+
+def _show(plan: Plan) -> int:
+    from cgpu_install.plan import diff
+
+    sys.stdout.writelines(diff(plan.changes))
+    for note in plan.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return 0
+
+
+def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) -> int:
+    for change in plan.changes:
+        how = "removed" if change.after is None else "changed" if change.before else "made"
+        print(f"{change.path}: {how}")
+    for note in plan.notes:
+        print(f"note: {note}")
+    changed = {change.engine for change in plan.changes}
+    commands = [c for engine in engines if engine.name in changed for c in engine.then]
+    if not plan.changes:
+        print("nothing to change")
+    if commands and not given.root and not given.now:
+        print("\n  ".join(["to be run now:", *commands]))
+    return _run(commands) if given.now else 0
+
+
+def _run(commands: Sequence[str]) -> int:
+    for command in commands:
+        print(f"$ {command}", flush=True)
+        try:
+            done = subprocess.run(shlex.split(command), check=False)
+        except OSError as error:
+            raise CgpuError(f"{command}: {error.strerror}") from None
+        if done.returncode != 0:
+            raise CgpuError(f"{command}: exit status {done.returncode}")
+    return 0

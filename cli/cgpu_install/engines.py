@@ -1,0 +1,207 @@
+"""The engines that cgpu can be installed into: one row each."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from importlib import resources
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env import CgpuError
+from cgpu_env.errors import shown
+from cgpu_install import containerd, entry, json_text, toml_text
+from cgpu_install.entry import Entry
+from cgpu_install.machine import BIN_DIR
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cgpu_install.machine import Machine
+
+RUNTIME, HOOK, SERVER = "cgpu-runtime", "cgpu-hook", "cgpud"
+DOCKER = "/etc/docker/daemon.json"
+NVIDIA = "/etc/nvidia-container-runtime/config.toml"
+CRIO = "/etc/crio/crio.conf.d/99-cgpu.conf"
+PODMAN = "/etc/containers/containers.conf.d/cgpu.conf"
+HOOKS = "/usr/share/containers/oci/hooks.d"
+UNITS = "/etc/systemd/system"
+WANTED = f"{UNITS}/multi-user.target.wants"
+SERVICE, MOUNT = "cgpud.service", "run-cgpu.mount"
+
+
+class File(NamedTuple):
+    """A file of a machine, and how it comes to name cgpu and to name it no more.
+
+    ``add`` and ``take`` get its text, empty where there is none, and the path of ``program``; what
+    ``take`` returns may be None: then nothing is left of the file.
+    """
+
+    path: str
+    program: str
+    add: Callable[[str, str], str]
+    take: Callable[[str, str], str | None]
+
+
+class Engine(NamedTuple):
+    """Something that makes containers, or starts cgpud.
+
+    Attributes:
+        name: as on the command line.
+        files: what names cgpu, on a machine.
+        found: whether a machine has the engine.
+        then: commands that make it read what was changed.
+        automatic: whether it is installed where it is found, or only by name.
+        links: programs of cgpu that it starts.
+        units: those that systemd is to start with the machine.
+        undone: commands after cgpu was taken out; none: the same as ``then``.
+    """
+
+    name: str
+    files: Callable[[Machine], list[File]]
+    found: Callable[[Machine], bool]
+    then: Sequence[str]
+    automatic: bool = True
+    links: Sequence[str] = (RUNTIME, HOOK)
+    units: Sequence[str] = ()
+    undone: Sequence[str] = ()
+
+
+def shipped(name: str) -> str:
+    """The text of a file that comes with cgpu."""
+    return (resources.files("cgpu_install") / "files" / name).read_text("utf-8")
+
+
+def _own(name: str, program: str) -> str:
+    """A file that is cgpu's alone, with the folder that its programs are in."""
+    return shipped(name).replace(f"{BIN_DIR}/cgpu", f"{os.path.dirname(program)}/cgpu")
+
+
+def _entry_of(kind: Entry, path: str, program: str) -> File:
+    return File(path, program, partial(entry.add, kind), partial(entry.take, kind))
+
+
+def _own_entry(  # noqa: PLR0913, PLR0917 (a row of the table)
+    form: entry.Format,
+    place: tuple[str, ...],
+    key: tuple[str, ...],
+    name: str,
+    path: str,
+    program: str,
+) -> File:
+    def make(_: dict[str, Any], program: str) -> object:
+        return _at(form.parse(_own(name, program)), place)
+
+    return _entry_of(Entry(form, place, key, make, whole=partial(_own, name)), path, program)
+
+
+def _at(data: Any, place: Sequence[str]) -> object:  # noqa: ANN401
+    for key in place:
+        data = data[key]
+    return data
+
+
+_DOCKER = Entry(json_text, ("runtimes", "cgpu"), ("path",), lambda _, program: {"path": program})
+_NVIDIA = Entry(
+    toml_text,
+    ("nvidia-container-runtime", "runtimes"),
+    (),
+    lambda _, program: [program],
+    replaces=True,  # a list of what to try: with others behind ours, no file of ours is no cap
+)
+_CRIO = partial(_own_entry, toml_text, ("crio", "runtime", "runtimes", "cgpu"), ("runtime_path",))
+_PODMAN = partial(_own_entry, toml_text, ("engine", "runtimes", "cgpu"), ())
+_OCI_HOOK = partial(_own_entry, json_text, ("hook",), ("path",))
+
+
+def _containerd(machine: Machine) -> list[File]:
+    program = machine.program(RUNTIME)
+    return [File(p, program, containerd.add, containerd.take) for p in containerd.files(machine)]
+
+
+def _hooks(machine: Machine, *stages: str) -> list[File]:
+    names = [f"cgpu-{stage}.json" for stage in stages]
+    return [_OCI_HOOK(name, f"{HOOKS}/{name}", machine.program(HOOK)) for name in names]
+
+
+def _unit(name: str, mark: str, machine: Machine) -> File:
+    def add(text: str, program: str) -> str:
+        if text and mark not in text:
+            raise CgpuError(f"expected no such unit, or cgpu's with {mark.strip()} in it")
+        return _own(name, program)
+
+    def take(text: str, _: str) -> str | None:
+        return None if mark in text else text
+
+    return File(f"{UNITS}/{name}", machine.program(SERVER), add, take)
+
+
+ENGINES: tuple[Engine, ...] = (
+    Engine(
+        "docker",
+        lambda m: [_entry_of(_DOCKER, DOCKER, m.program(RUNTIME))],
+        lambda m: m.has(DOCKER) or m.has_program("dockerd"),
+        ("systemctl reload docker",),
+    ),
+    Engine(
+        "containerd",
+        _containerd,
+        lambda m: m.has(containerd.MAIN),
+        ("systemctl restart containerd",),
+    ),
+    Engine(
+        "crio",
+        lambda m: [_CRIO("crio-99-cgpu.conf", CRIO, m.program(RUNTIME))],
+        lambda m: m.has("/etc/crio") or m.has_program("crio"),
+        ("systemctl restart crio",),
+    ),
+    Engine(
+        "podman",
+        lambda m: [_PODMAN("podman-containers.conf", PODMAN, m.program(RUNTIME))],
+        lambda m: m.has_program("podman"),
+        (),
+    ),
+    Engine(
+        "nvidia",
+        lambda m: [_entry_of(_NVIDIA, NVIDIA, m.program(RUNTIME))],
+        lambda m: m.has(NVIDIA),
+        (),
+    ),
+    Engine(
+        "systemd",
+        lambda m: [
+            _unit(SERVICE, "/cgpud ", m),
+            _unit(MOUNT, "Where=/run/cgpu", m),
+        ],
+        lambda m: m.has("/run/systemd/system", "/lib/systemd/systemd", "/usr/lib/systemd/systemd"),
+        ("systemctl daemon-reload", f"systemctl start {SERVICE}"),  # the mount is made at boot
+        links=(SERVER,),
+        units=(SERVICE, MOUNT),
+        undone=(f"systemctl stop {SERVICE}", "systemctl daemon-reload"),
+    ),
+    Engine("podman-hooks", lambda m: _hooks(m, "precreate"), lambda _: False, (), automatic=False),
+    Engine(
+        "crio-hooks",
+        lambda m: _hooks(m, "prestart", "poststop"),
+        lambda _: False,
+        ("systemctl restart crio",),
+        automatic=False,
+    ),
+)
+
+
+_ONE_OF = ("podman-hooks", "crio-hooks")  # podman would start both
+
+
+def named(names: Sequence[str]) -> list[Engine]:
+    """The engines of these names.
+
+    Raises:
+        CgpuError: there is none of a name, or two would do the same thing.
+    """
+    table = {engine.name: engine for engine in ENGINES}
+    for name in names:
+        if name not in table:
+            raise CgpuError(f"{shown(name)}: expected one of {', '.join(table)}")
+    if set(_ONE_OF) <= set(names):
+        raise CgpuError(f"{' and '.join(_ONE_OF)}: expected one, for they share a directory")
+    return [table[name] for name in dict.fromkeys(names)]

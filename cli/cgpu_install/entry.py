@@ -1,0 +1,94 @@
+"""The place in an engine's configuration that names a program of cgpu: made, mended, taken out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from cgpu_env import CgpuError
+from cgpu_env.errors import shown
+from cgpu_install.tree import alone, look
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+class Format(Protocol):
+    """``json_text`` or ``toml_text``."""
+
+    def parse(self, text: str, /) -> dict[str, Any]:
+        """What the text says."""
+
+    def put(self, text: str, path: Sequence[str], value: object, /) -> str:
+        """The text with a value set."""
+
+    def take(self, text: str, path: Sequence[str], /) -> str:
+        """The text with a value gone."""
+
+
+class Entry(NamedTuple):
+    """Where a configuration names our program, and how.
+
+    Attributes:
+        format: how the file is written.
+        place: of the entry.
+        program: of the program's path in the entry; empty: the entry is a list with that path.
+        make: a new entry, from the configuration and the program's path.
+        replaces: whether an entry that names others' programs is replaced, not refused.
+        whole: makes the text of a file that is nothing but cgpu's; None: the file is others'.
+    """
+
+    format: Format
+    place: tuple[str, ...]
+    program: tuple[str, ...]
+    make: Callable[[dict[str, Any], str], object]
+    replaces: bool = False
+    whole: Callable[[str], str] | None = None
+
+
+def add(entry: Entry, text: str, program: str) -> str:
+    """``text`` with the entry in it; the same text where all is as it should be.
+
+    Raises:
+        CgpuError: one sentence about what is there instead.
+    """
+    data = entry.format.parse(text)
+    if not data and entry.whole is not None:
+        return entry.whole(program)
+    there = look(data, entry.place)
+    if there is None:
+        return entry.format.put(text, entry.place, entry.make(data, program))
+    value: object = look(there, entry.program)
+    is_list = not entry.program
+    named = value[0] if is_list and isinstance(value, list) and len(value) == 1 else value
+    if not entry.replaces and not _is_ours(named, program):
+        where = ".".join((*entry.place, *entry.program))
+        what = "is not there" if value is None else f"= {shown(str(value))}"
+        raise CgpuError(f"{where} {what}: expected no such entry, or one of cgpu's")
+    if named == program:
+        return text
+    return entry.format.put(text, (*entry.place, *entry.program), [program] if is_list else program)
+
+
+def take(entry: Entry, text: str, program: str) -> str | None:
+    """``text`` without the entry; None where nothing else was in the file.
+
+    Raises:
+        CgpuError: it is not understood.
+    """
+    data = entry.format.parse(text)
+    there = look(data, entry.place)
+    named = None if there is None else look(there, entry.program)
+    others = [] if not isinstance(named, list) else [n for n in named if not _is_ours(n, program)]
+    ours = named[0] if isinstance(named, list) and len(named) > len(others) else named
+    if not _is_ours(ours, program):
+        return text
+    if others:
+        return entry.format.put(text, (*entry.place, *entry.program), others)
+    if entry.whole is not None:
+        return None
+    return entry.format.take(text, alone(data, entry.place))
+
+
+def _is_ours(named: object, program: str) -> bool:
+    return isinstance(named, str) and os.path.basename(named) == os.path.basename(program)

@@ -1,0 +1,227 @@
+"""What was installed, and what was there before: ``/var/lib/cgpu/install.json`` and backups.
+
+It is written before each change, so that a change cut short can be undone: what is at a path is
+then what was there before, or what the journal says was put there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from fcntl import LOCK_EX, flock
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env import CgpuError
+from cgpu_hook.paths import write_atomically
+from cgpu_install.machine import BIN_DIR
+from cgpu_install.plan import Link, content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cgpu_install.machine import Machine
+    from cgpu_install.plan import Change, Content
+
+FOLDER = "/var/lib/cgpu"
+_FILE, _BACKUP = f"{FOLDER}/install.json", f"{FOLDER}/backup"
+_VERSION = 1
+_NEW_FILE = 0o644
+
+
+class Saved(NamedTuple):
+    """One path that we changed.
+
+    Attributes:
+        engine: for which.
+        backup: whether a file was there before; its bytes are in the backup.
+        link: where a link led that was there before.
+        left: what we left there, by ``fingerprint``.
+        folders: those that were made for it, outermost first.
+    """
+
+    engine: str
+    backup: bool
+    link: str | None
+    left: str
+    folders: list[str]
+
+
+def fingerprint(what: Content) -> str:
+    """A word that is different for different contents."""
+    if what is None:
+        return "absent"
+    if isinstance(what, Link):
+        return f"link:{what.target}"
+    return f"sha256:{hashlib.sha256(what).hexdigest()}"
+
+
+class Journal:
+    """The journal of a machine; ``saved`` by the machine's paths."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.bin_dir = BIN_DIR
+        self.saved: dict[str, Saved] = {}
+        self.is_there = False
+        text = machine.text(_FILE)
+        if not text:
+            return
+        self.is_there = True
+        try:
+            data: dict[str, Any] = json.loads(text)
+            if data["version"] != _VERSION:
+                raise CgpuError(f"{_FILE}: version {data['version']}: expected {_VERSION}")
+            self.bin_dir = data["bin_dir"]
+            self.saved = {path: Saved(**saved) for path, saved in data["saved"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise CgpuError(f"{_FILE}: damaged: expected what cgpu install wrote") from None
+
+    def paths(self, engine: str) -> list[str]:
+        """What was changed for an engine."""
+        return [path for path, saved in self.saved.items() if saved.engine == engine]
+
+    def engines(self) -> set[str]:
+        """For which something was changed."""
+        return {saved.engine for saved in self.saved.values()}
+
+    def is_untouched(self, path: str, now: Content) -> bool:
+        """Whether at ``path`` is what we left there."""
+        return path in self.saved and self.saved[path].left == fingerprint(now)
+
+    def before(self, path: str) -> Content:
+        """What was there before us.
+
+        Raises:
+            CgpuError: the backup is gone.
+        """
+        saved = self.saved[path]
+        if saved.link is not None:
+            return Link(saved.link)
+        if not saved.backup:
+            return None
+        backup = self._machine.read(f"{_BACKUP}{path}")
+        if backup is None:
+            raise CgpuError(f"{path}: its backup {_BACKUP}{path} is gone")
+        return backup
+
+    @contextlib.contextmanager
+    def _locked(self, changes: Sequence[Change]) -> Iterator[None]:
+        """One at a time, on what was planned; errors of the file system become sentences."""
+        try:
+            os.makedirs(self._machine.at(FOLDER), 0o755, exist_ok=True)
+            folder = os.open(self._machine.at(FOLDER), os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                flock(folder, LOCK_EX)
+                for change in changes:
+                    if content(self._machine, change.path) != change.before:
+                        raise CgpuError(f"{change.path}: changed meanwhile: run this again")
+                yield
+            finally:
+                os.close(folder)
+                with contextlib.suppress(OSError):
+                    os.rmdir(self._machine.at(FOLDER))
+        except OSError as error:
+            raise CgpuError(f"{error.filename or FOLDER}: {error.strerror}") from None
+
+    def install(self, changes: Sequence[Change]) -> None:
+        """Make the changes, each written down first.
+
+        Raises:
+            CgpuError: a file cannot be written, or is another one meanwhile.
+        """
+        if changes:
+            with self._locked(changes):
+                self._install(changes)
+
+    def _install(self, changes: Sequence[Change]) -> None:
+        self.bin_dir = self._machine.bin_dir
+        for change in changes:
+            folders = self._make_folders(change.path)
+            known = self.saved.get(change.path)
+            backup = isinstance(change.undo, bytes)
+            if isinstance(change.undo, bytes):
+                self._put(f"{_BACKUP}{change.path}", change.undo)
+            self.saved[change.path] = Saved(
+                change.engine,
+                backup,
+                change.undo.target if isinstance(change.undo, Link) else None,
+                fingerprint(change.after),
+                known.folders if known else folders,
+            )
+            self._save()
+            self._put(change.path, change.after)
+
+    def uninstall(self, changes: Sequence[Change], engines: Sequence[str]) -> None:
+        """Make the changes, and forget what was done for ``engines``.
+
+        Raises:
+            CgpuError: a file cannot be written, or is another one meanwhile.
+        """
+        if changes or self.saved:
+            with self._locked(changes):
+                self._uninstall(changes, engines)
+
+    def _uninstall(self, changes: Sequence[Change], engines: Sequence[str]) -> None:
+        for change in changes:
+            self._put(change.path, change.after)
+        for path, saved in reversed(list(self.saved.items())):  # inner folders before outer ones
+            if saved.engine in engines:
+                self._forget(path, saved)
+        self._save()
+
+    def _forget(self, path: str, saved: Saved) -> None:
+        del self.saved[path]
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._machine.at(f"{_BACKUP}{path}"))
+        self._remove_empty(os.path.dirname(f"{_BACKUP}{path}"), FOLDER)
+        for folder in reversed(saved.folders):
+            with contextlib.suppress(OSError):
+                os.rmdir(self._machine.at(folder))
+
+    def _remove_empty(self, folder: str, top: str) -> None:
+        with contextlib.suppress(OSError):
+            while folder != top:
+                os.rmdir(self._machine.at(folder))
+                folder = os.path.dirname(folder)
+
+    def _save(self) -> None:
+        if not self.saved:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._machine.at(_FILE))
+            return
+        saved = {path: saved._asdict() for path, saved in self.saved.items()}
+        data = {"version": _VERSION, "bin_dir": self.bin_dir, "saved": saved}
+        text = f"{json.dumps(data, indent=1)}\n".encode()
+        write_atomically(self._machine.at(_FILE), text, _NEW_FILE)
+
+    def _make_folders(self, path: str) -> list[str]:
+        missing = []
+        folder = os.path.dirname(path)
+        while not os.path.isdir(self._machine.at(folder)):
+            missing.append(folder)
+            folder = os.path.dirname(folder)
+        for folder in reversed(missing):
+            os.mkdir(self._machine.at(folder), 0o755)
+        return missing[::-1]
+
+    def _put(self, path: str, what: Content) -> None:
+        """Make ``what`` the content of ``path`` in one step."""
+        place = self._machine.at(path)
+        if what is None:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(place)
+        elif isinstance(what, Link):
+            temporary = f"{place}.new"
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(temporary)
+            os.symlink(what.target, temporary)
+            os.rename(temporary, place)
+        else:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            facts = os.lstat(place) if os.path.isfile(place) else None
+            mode = _NEW_FILE if facts is None else facts.st_mode & 0o7777
+            write_atomically(place, what, mode)
+            if facts is not None:
+                os.chown(place, facts.st_uid, facts.st_gid)

@@ -1,0 +1,67 @@
+"""The machine that is changed: this one, or a tree of files that will become one."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from typing import NamedTuple
+
+from cgpu_env import CgpuError
+
+BIN_DIR = "/usr/bin"
+_BINARIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
+
+
+class Machine(NamedTuple):
+    """Every file is looked for and made below ``root``; programs are linked into ``bin_dir``."""
+
+    root: str = ""
+    bin_dir: str = BIN_DIR
+
+    def at(self, path: str) -> str:
+        """Where the machine's ``path`` is for us."""
+        return f"{self.root}{path}"
+
+    def program(self, name: str) -> str:
+        """The path by which engines know a program of cgpu."""
+        return f"{self.bin_dir}/{name}"
+
+    def has(self, *paths: str) -> bool:
+        """Whether one of them is there."""
+        return any(os.path.lexists(self.at(path)) for path in paths)
+
+    def has_program(self, name: str) -> bool:
+        """Whether it is in one of the usual places."""
+        return self.has(*(f"{folder}/{name}" for folder in _BINARIES))
+
+    def matching(self, pattern: str) -> list[str]:
+        """The machine's paths that a pattern names, in order."""
+        return sorted(path[len(self.root) :] for path in glob.glob(self.at(pattern)))
+
+    def read(self, path: str) -> bytes | None:
+        """The content of a file; None where there is none.
+
+        Raises:
+            CgpuError: it is no plain file, or cannot be read.
+        """
+        try:
+            if not stat.S_ISREG(os.lstat(self.at(path)).st_mode):
+                raise CgpuError(f"{path}: expected a plain file, for a link has another owner")
+            with open(self.at(path), "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise CgpuError(f"{path}: {error.strerror}") from None
+
+    def text(self, path: str) -> str:
+        """The same as text; empty where there is no file.
+
+        Raises:
+            CgpuError: likewise, or it is no UTF-8.
+        """
+        try:
+            return (self.read(path) or b"").decode()
+        except UnicodeDecodeError:
+            raise CgpuError(f"{path}: expected UTF-8") from None

@@ -1,0 +1,235 @@
+"""What installing and uninstalling would change, found out without changing anything."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sysconfig
+from typing import TYPE_CHECKING, NamedTuple
+
+import cgpu_hook
+from cgpu_env import CgpuError
+from cgpu_hook.trust import check_source
+from cgpu_install.containerd import UnusedError
+from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cgpu_install.engines import Engine, File
+    from cgpu_install.journal import Journal
+    from cgpu_install.machine import Machine
+
+PROGRAMS = "programs"  # the links that all engines share, as an engine of their own
+
+
+class Link(NamedTuple):
+    """A symbolic link."""
+
+    target: str
+
+
+Content = bytes | Link | None  # None: nothing is there
+
+
+class Change(NamedTuple):
+    """A file or link that becomes another; ``undo`` is what a later undoing leaves there."""
+
+    engine: str
+    path: str
+    before: Content
+    after: Content
+    undo: Content
+
+
+class Plan(NamedTuple):
+    """Changes in the order in which they are made, and why an engine that was found has none."""
+
+    changes: list[Change]
+    notes: list[str]
+
+
+def content(machine: Machine, path: str) -> Content:
+    """What is at ``path`` now.
+
+    Raises:
+        CgpuError: a directory, a device; or it cannot be read.
+    """
+    place = machine.at(path)
+    return Link(os.readlink(place)) if os.path.islink(place) else machine.read(path)
+
+
+def installing(
+    machine: Machine, engines: Sequence[Engine], journal: Journal, *, forgiving: bool
+) -> Plan:
+    """What ``cgpu install`` does.
+
+    Args:
+        machine: where.
+        engines: for which.
+        journal: what was done before.
+        forgiving: whether an engine that could not use cgpu is left out.
+
+    Raises:
+        CgpuError: a file is not understood; then nothing is to be changed.
+    """
+    changes, notes, used = [], [], []
+    for engine in engines:
+        try:
+            made = [_added(machine, engine, file, journal) for file in _files(engine, machine)]
+        except UnusedError as error:
+            if not forgiving:
+                raise
+            notes.append(f"{engine.name}: left alone: {error}")
+            continue
+        enabled = [_enabled(machine, engine, unit, journal) for unit in engine.units]
+        changes += [*made, *enabled]
+        used.append(engine)
+    names = dict.fromkeys(name for engine in used for name in engine.links)
+    links = [_linked(machine, name, journal) for name in names]
+    return Plan([c for c in (*links, *changes) if c.before != c.after], notes)
+
+
+def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) -> Plan:
+    """What ``cgpu uninstall`` does: the bytes from before; without cgpu where others wrote since.
+
+    Raises:
+        CgpuError: a file is not understood; then nothing is to be changed.
+    """
+    changes = []
+    for engine in engines:
+        files = {file.path: file for file in _files(engine, machine)}
+        paths = dict.fromkeys((*files, *journal.paths(engine.name)))
+        changes += [_taken(machine, engine.name, p, files.get(p), journal) for p in paths]
+    if is_last(engines, journal):
+        links = dict.fromkeys((*journal.paths(PROGRAMS), *_made_by_hand(machine)))
+        changes += [_unlinked(machine, path, journal) for path in links]
+    return Plan([c for c in changes if c.before != c.after], [])
+
+
+def is_last(engines: Sequence[Engine], journal: Journal) -> bool:
+    """Whether cgpu is in no other engine than these."""
+    return journal.engines() <= {PROGRAMS, *(engine.name for engine in engines)}
+
+
+def found(machine: Machine) -> list[Engine]:
+    """The engines that a machine has."""
+    return [engine for engine in ENGINES if engine.automatic and engine.found(machine)]
+
+
+def diff(changes: Sequence[Change]) -> Iterator[str]:
+    """The changes as a unified diff; of a link its target is compared."""
+    for change in changes:
+        before, after = _lines(change.before), _lines(change.after)
+        old = change.path if change.before is not None else "/dev/null"
+        new = change.path if change.after is not None else "/dev/null"
+        for line in difflib.unified_diff(before, after, old, new):
+            yield line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
+
+
+def _lines(what: Content) -> list[str]:
+    if isinstance(what, Link):
+        return [f"link to {what.target}\n"]
+    return (what or b"").decode(errors="replace").splitlines(keepends=True)
+
+
+def _files(engine: Engine, machine: Machine) -> list[File]:
+    try:
+        return engine.files(machine)
+    except CgpuError as error:
+        raise _of(engine.name, error) from None
+
+
+def _of(what: str, error: CgpuError) -> CgpuError:
+    """``error`` with the name of the engine or file that it is about, once."""
+    sentence = str(error) if str(error).startswith("/") else f"{what}: {error}"
+    return type(error)(sentence, hint=error.hint)
+
+
+def _added(machine: Machine, engine: Engine, file: File, journal: Journal) -> Change:
+    before, text = machine.read(file.path), machine.text(file.path)
+    try:
+        after = file.add(text, file.program)
+        saved = journal.saved.get(file.path)
+        if saved is None:
+            undo: Content = before
+        elif journal.is_untouched(file.path, before):
+            undo = journal.before(file.path)
+        else:
+            undo = _bytes(file.take(text, file.program))
+    except CgpuError as error:
+        raise _of(file.path, error) from None
+    return Change(engine.name, file.path, before, after.encode(), undo)
+
+
+def _taken(machine: Machine, engine: str, path: str, file: File | None, journal: Journal) -> Change:
+    before = content(machine, path)
+    if journal.is_untouched(path, before):
+        after = journal.before(path)
+    elif file is None or not isinstance(before, bytes):
+        after = before  # not as we left it, so it is somebody else's
+    else:
+        try:
+            after = _bytes(file.take(machine.text(path), file.program))
+        except CgpuError as error:
+            raise _of(path, error) from None
+    return Change(engine, path, before, after, after)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _linked(machine: Machine, name: str, journal: Journal) -> Change:
+    """The link by which engines, or systemd, know a program of ours."""
+    path, target = machine.program(name), _target(name)
+    before = content(machine, path)
+    if not machine.root and os.path.realpath(path) == target:
+        return Change(PROGRAMS, path, before, before, before)
+    return _link(machine, PROGRAMS, path, target, journal)
+
+
+def _enabled(machine: Machine, engine: Engine, unit: str, journal: Journal) -> Change:
+    return _link(machine, engine.name, f"{WANTED}/{unit}", f"{UNITS}/{unit}", journal)
+
+
+def _link(machine: Machine, engine: str, path: str, target: str, journal: Journal) -> Change:
+    before = content(machine, path)
+    name = os.path.basename(target)
+    if before is not None and not _leads_to(before, name):
+        raise CgpuError(f"{path}: expected nothing there, or a link to cgpu's own {name}")
+    kept = journal.is_untouched(path, before)
+    return Change(engine, path, before, Link(target), journal.before(path) if kept else before)
+
+
+def _leads_to(what: Content, name: str) -> bool:
+    return isinstance(what, Link) and os.path.basename(what.target) == name
+
+
+def _made_by_hand(machine: Machine) -> list[str]:
+    """Links that no journal knows of."""
+    paths = {name: machine.program(name) for name in (RUNTIME, HOOK)}
+    return [path for name, path in paths.items() if _leads_to(content(machine, path), name)]
+
+
+def _unlinked(machine: Machine, path: str, journal: Journal) -> Change:
+    before = content(machine, path)
+    if path not in journal.saved:
+        return Change(PROGRAMS, path, before, None, None)
+    return _taken(machine, PROGRAMS, path, None, journal)
+
+
+def _target(name: str) -> str:
+    """Where a program of this very cgpu is.
+
+    Raises:
+        CgpuError: it is not there, or others could change it.
+    """
+    folder = sysconfig.get_path("scripts") if name == SERVER else f"{cgpu_hook.__path__[0]}/_bin"
+    path = os.path.realpath(f"{folder}/{name}")
+    try:
+        check_source(path)
+    except CgpuError as error:
+        hint = "install cgpu as root where only root can write: pipx install --global cgpu"
+        raise CgpuError(str(error), hint=hint) from None
+    return path

@@ -1,0 +1,93 @@
+"""Change one value of a TOML text and keep its comments, its order and its layout.
+
+A table that is new is written at the end, which moves nothing; what is there already is changed
+through tomlkit. Every result is read again and compared with what was wanted.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import tomlkit
+from tomlkit.exceptions import TOMLKitError
+
+from cgpu_env import CgpuError
+from cgpu_install.tree import look, proved, removed, replaced
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def parse(text: str) -> dict[str, Any]:
+    """The tables of ``text``.
+
+    Raises:
+        CgpuError: it is no TOML.
+    """
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+    except ValueError as error:
+        raise CgpuError(f"not TOML: {error}") from None
+    return data
+
+
+def put(text: str, path: Sequence[str], value: object) -> str:
+    """``text`` with ``value`` at ``path``; tables on the way there are made."""
+    data = parse(text)
+    wanted = replaced(data, path, value)
+    if len(path) > 1 and look(data, path[: None if isinstance(value, dict) else -1]) is None:
+        try:
+            return proved(_appended(text, path, value), parse, wanted)
+        except CgpuError:
+            pass  # an inline table, which cannot be added to at the end
+    return proved(_through_tomlkit(text, path, _setter(path[-1], value)), parse, wanted)
+
+
+def take(text: str, path: Sequence[str]) -> str:
+    """``text`` without what is at ``path``."""
+
+    def delete(table: Any) -> None:  # noqa: ANN401
+        del table[path[-1]]
+
+    return proved(_through_tomlkit(text, path, delete), parse, removed(parse(text), path))
+
+
+def _appended(text: str, path: Sequence[str], value: object) -> str:
+    document = tomlkit.document()
+    node: Any = document
+    *tables, last = path
+    for i, key in enumerate(tables):
+        is_super = isinstance(value, dict) or i + 1 < len(tables)
+        node[key] = tomlkit.table(is_super_table=is_super)
+        node = node[key]
+    node[last] = value
+    newline = "\r\n" if "\r\n" in text else "\n"
+    gap = newline * ((not text.endswith("\n")) + 1) if text else ""
+    return text + gap + tomlkit.dumps(document).replace("\n", newline)
+
+
+def _setter(key: str, value: object) -> Callable[[Any], None]:
+    def change(table: Any) -> None:  # noqa: ANN401
+        table[key] = value
+
+    return change
+
+
+def _through_tomlkit(text: str, path: Sequence[str], change: Callable[[Any], None]) -> str:
+    try:
+        document = tomlkit.parse(text)
+        node: Any = document
+        for key in path[:-1]:
+            if key not in node:
+                node[key] = tomlkit.inline_table()
+            node = node[key]
+        change(node)
+        return tomlkit.dumps(document)
+    except (TOMLKitError, KeyError, TypeError) as error:
+        raise CgpuError(f"written in a way that cgpu cannot change: {error}") from None

@@ -1,0 +1,61 @@
+"""Values in nested tables, and the proof that an edited text says what it should."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from cgpu_env import CgpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+
+def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)
+    """What is at ``path``; None where there is nothing.
+
+    Raises:
+        CgpuError: something on the way is no table.
+    """
+    for i, key in enumerate(path):
+        if not isinstance(data, dict):
+            raise CgpuError(f"{'.'.join(path[:i])}: expected a table")
+        if key not in data:
+            return None
+        data = data[key]
+    return data
+
+
+def replaced(data: dict[str, Any], path: Sequence[str], value: object) -> dict[str, Any]:
+    """A copy with ``value`` at ``path``; tables on the way there are made."""
+    made = copy.deepcopy(data)
+    node = made
+    for key in path[:-1]:
+        node = node.setdefault(key, {})
+    node[path[-1]] = value
+    return made
+
+
+def removed(data: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """A copy without what is at ``path``."""
+    made = copy.deepcopy(data)
+    del look(made, path[:-1])[path[-1]]
+    return made
+
+
+def alone(data: dict[str, Any], path: Sequence[str]) -> Sequence[str]:
+    """The longest way up from ``path`` on which nothing else is."""
+    while len(path) > 1 and len(look(data, path[:-1])) == 1:
+        path = path[:-1]
+    return path
+
+
+def proved(text: str, parse: Callable[[str], dict[str, Any]], wanted: dict[str, Any]) -> str:
+    """``text`` if it reads as ``wanted``.
+
+    Raises:
+        CgpuError: it does not.
+    """
+    if parse(text) != wanted:
+        raise CgpuError("written in a way that cgpu cannot change safely: change it by hand")
+    return text

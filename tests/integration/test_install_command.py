@@ -1,0 +1,266 @@
+"""``cgpu install`` and ``uninstall`` on trees of files: changed and given back to the byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from node import BIN, ROOT
+
+from cgpu_install.engines import ENGINES, named
+from cgpu_install.journal import Journal
+from cgpu_install.machine import Machine
+from cgpu_install.plan import installing, uninstalling
+
+pytestmark = pytest.mark.integration
+
+GOLDEN = ROOT / "tests" / "unit" / "golden"
+DOCKER, CONTAINERD = "etc/docker/daemon.json", "etc/containerd/config.toml"
+NVIDIA = "etc/nvidia-container-runtime/config.toml"
+
+
+def cgpu(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "cgpu_cli.main", *map(str, words)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=check)
+
+
+def tree(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything below ``root``: kind, mode, owner and content."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        facts = path.lstat()
+        what = path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes()
+        found[path.relative_to(root).as_posix()] = (facts.st_mode, facts.st_uid, what)
+    return found
+
+
+def put(root: Path, path: str, case: str) -> Path:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(GOLDEN / case, file)
+    return file
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """docker, containerd, podman, the NVIDIA toolkit and systemd, each with a configuration."""
+    put(tmp_path, DOCKER, "docker/nvidia-ctk.json").chmod(0o600)
+    os.chown(put(tmp_path, CONTAINERD, "containerd/kubeadm-v2.toml"), 1234, 4321)
+    put(tmp_path, NVIDIA, "nvidia/toolkit-1.17.toml")
+    for program in ("usr/bin/podman", "usr/lib/systemd/systemd"):
+        (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / program).touch()
+    return tmp_path
+
+
+def test_every_engine_found_is_installed_once_and_given_back_to_the_byte(machine: Path) -> None:
+    before = tree(machine)
+    said = cgpu("install", "--root", machine).stdout
+    assert {line.partition(":")[0] for line in said.splitlines()} == {
+        "/usr/bin/cgpu-runtime",
+        "/usr/bin/cgpu-hook",
+        "/usr/bin/cgpud",
+        "/etc/docker/daemon.json",
+        "/etc/containerd/config.toml",
+        "/etc/containers/containers.conf.d/cgpu.conf",
+        "/etc/nvidia-container-runtime/config.toml",
+        "/etc/systemd/system/cgpud.service",
+        "/etc/systemd/system/run-cgpu.mount",
+        "/etc/systemd/system/multi-user.target.wants/cgpud.service",
+        "/etc/systemd/system/multi-user.target.wants/run-cgpu.mount",
+    }
+    installed = tree(machine)
+    assert (machine / "usr/bin/cgpu-runtime").readlink() == BIN / "cgpu-runtime"
+    golden = (GOLDEN / "docker/nvidia-ctk.json.after").read_bytes()
+    assert installed[DOCKER] == (*before[DOCKER][:2], golden)
+    assert installed[CONTAINERD][:2] == before[CONTAINERD][:2]
+    backup = machine / "var/lib/cgpu/backup" / DOCKER
+    assert backup.read_bytes() == before[DOCKER][2]
+    assert cgpu("install", "--root", machine).stdout == "nothing to change\n"
+    assert tree(machine) == installed
+    cgpu("uninstall", "--root", machine)
+    left = tree(machine)
+    assert left.pop("var")
+    assert left.pop("var/lib")
+    assert left == before
+    assert cgpu("uninstall", "--root", machine).stdout == "nothing to change\n"
+
+
+def test_a_dry_run_shows_what_would_change_and_changes_nothing(machine: Path) -> None:
+    before = tree(machine)
+    shown = cgpu("install", "--root", machine, "--dry-run").stdout
+    assert tree(machine) == before
+    work = machine / "patched.json"
+    shutil.copyfile(machine / DOCKER, work)
+    start = shown.index("--- /etc/docker/daemon.json")
+    part = shown[start : shown.index("\n---", start) + 1]
+    subprocess.run(["patch", work], input=part, text=True, check=True, stdout=subprocess.DEVNULL)
+    assert work.read_bytes() == (GOLDEN / "docker/nvidia-ctk.json.after").read_bytes()
+    work.unlink()
+    cgpu("install", "--root", machine)
+    assert "+++ /dev/null" in cgpu("uninstall", "--root", machine, "--dry-run").stdout
+    assert cgpu("install", "--root", machine, "--dry-run").stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "case", "sentence"),
+    [
+        (DOCKER, "docker/comment.json", "/etc/docker/daemon.json: not JSON"),
+        (CONTAINERD, "containerd/version-1.toml", "/etc/containerd/config.toml: version = 1: "),
+        (NVIDIA, "nvidia/broken.toml", "/etc/nvidia-container-runtime/config.toml: not TOML"),
+    ],
+)
+def test_one_file_that_is_not_understood_keeps_all_as_they_are(
+    machine: Path, path: str, case: str, sentence: str
+) -> None:
+    put(machine, path, case)
+    before = tree(machine)
+    done = cgpu("install", "--root", machine, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"cgpu: {sentence}")
+    assert len(done.stderr.splitlines()) == 1
+    assert tree(machine) == before
+
+
+def test_containerd_without_cri_is_left_alone_unless_it_is_named(machine: Path) -> None:
+    put(machine, CONTAINERD, "containerd/docker-ce.toml")
+    said = cgpu("install", "--root", machine).stdout
+    assert "note: containerd: left alone: " in said
+    done = cgpu("install", "--root", machine, "containerd", check=False)
+    assert (done.returncode, "switches CRI off" in done.stderr) == (2, True)
+
+
+def test_what_others_write_afterwards_outlives_an_uninstall(machine: Path) -> None:
+    cgpu("install", "--root", machine)
+    text = (machine / DOCKER).read_text()
+    (machine / DOCKER).write_text(text.replace('"nvidia",', '"runc",'))
+    with (machine / CONTAINERD).open("a") as file:
+        file.write("[debug]\n  level = 'info' # mine\n")
+    cgpu("uninstall", "--root", machine)
+    golden = (GOLDEN / "docker/nvidia-ctk.json").read_text()
+    assert (machine / DOCKER).read_text() == golden.replace('"nvidia",', '"runc",')
+    left = (machine / CONTAINERD).read_text()
+    assert "cgpu" not in left
+    assert left.startswith((GOLDEN / "containerd/kubeadm-v2.toml").read_text())
+    assert left.endswith("level = 'info' # mine\n")
+
+
+def test_a_second_install_after_a_foreign_change_keeps_that_change_when_undone(
+    machine: Path,
+) -> None:
+    cgpu("install", "--root", machine)
+    changed = (machine / DOCKER).read_text().replace('"nvidia",', '"runc",')
+    (machine / DOCKER).write_text(changed)
+    cgpu("install", "--root", machine, "--bin-dir", "/opt/bin")
+    assert "/opt/bin/cgpu-runtime" in (machine / DOCKER).read_text()
+    cgpu("uninstall", "--root", machine)
+    golden = (GOLDEN / "docker/nvidia-ctk.json").read_text()
+    assert (machine / DOCKER).read_text() == golden.replace('"nvidia",', '"runc",')
+
+
+def test_an_older_install_made_by_hand_comes_back_to_the_byte(tmp_path: Path) -> None:
+    put(tmp_path, DOCKER, "docker/older-path.json")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    (tmp_path / "usr/bin/cgpu-runtime").symlink_to("/opt/cgpu-0.1/bin/cgpu-runtime")
+    before = tree(tmp_path)
+    cgpu("install", "--root", tmp_path, "docker")
+    assert (tmp_path / "usr/bin/cgpu-runtime").readlink() == BIN / "cgpu-runtime"
+    cgpu("uninstall", "--root", tmp_path)
+    assert {name: tree(tmp_path)[name] for name in before} == before
+
+
+def test_an_install_made_by_hand_is_taken_out_too(tmp_path: Path) -> None:
+    put(tmp_path, DOCKER, "docker/installed.json")
+    cgpu("uninstall", "--root", tmp_path)
+    assert json.loads((tmp_path / DOCKER).read_text()) == {}
+
+
+def test_programs_stay_until_the_last_engine_goes(machine: Path) -> None:
+    cgpu("install", "--root", machine, "docker", "podman")
+    cgpu("uninstall", "--root", machine, "docker")
+    assert (machine / "usr/bin/cgpu-runtime").is_symlink()
+    cgpu("uninstall", "--root", machine, "podman")
+    assert not (machine / "usr/bin/cgpu-runtime").is_symlink()
+    assert not (machine / "var/lib/cgpu").exists()
+
+
+def test_another_program_of_that_name_is_not_replaced(machine: Path) -> None:
+    (machine / "usr/bin/cgpu-runtime").write_text("#!/bin/sh\n")
+    before = tree(machine)
+    done = cgpu("install", "--root", machine, check=False)
+    assert (done.returncode, "/usr/bin/cgpu-runtime: expected " in done.stderr) == (2, True)
+    assert tree(machine) == before
+
+
+def test_a_configuration_that_is_a_link_is_left_to_its_owner(machine: Path) -> None:
+    (machine / DOCKER).unlink()
+    (machine / DOCKER).symlink_to("/nix/store/daemon.json")
+    done = cgpu("install", "--root", machine, check=False)
+    assert (done.returncode, "a link has another owner" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["dokcer"], "dokcer: expected one of docker, "),
+        (["podman-hooks", "crio-hooks"], "expected one, for they share a directory"),
+        (["--bin-dir", "bin"], "--bin-dir bin: expected an absolute path"),
+        (["--now"], "--now: the engines of another root do not run here"),
+        ([], "no container engine found"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path: Path, words: list[str], sentence: str) -> None:
+    done = cgpu("install", "--root", tmp_path, *words, check=False)
+    assert (done.returncode, sentence in done.stderr) == (2, True), done.stderr
+
+
+def test_containerd_is_told_in_the_import_that_decides(machine: Path) -> None:
+    """Before 2.1 the last file with a section of the plugin replaces all others'."""
+    main = machine / CONTAINERD
+    main.write_text('version = 3\nimports = ["conf.d/*.toml", "/etc/other.toml"]\n')
+    folder = main.parent / "conf.d"
+    folder.mkdir()
+    (folder / "10-log.toml").write_text('version = 3\n[debug]\nlevel = "info"\n')
+    plugin = '[plugins."io.containerd.cri.v1.runtime".containerd]\ndefault_runtime_name = "runc"\n'
+    (folder / "99-nvidia.toml").write_text(f"version = 3\n{plugin}")
+    said = cgpu("install", "--root", machine, "containerd").stdout
+    assert "/etc/containerd/conf.d/99-nvidia.toml: changed" in said
+    assert "config.toml" not in said
+
+
+@pytest.mark.parametrize("step", range(1, 7))
+def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
+    machine: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any write of a file: what was written down before it is what was there."""
+    before = tree(machine)
+    place = Machine(str(machine))
+    writes = 0
+    whole = Journal._put  # noqa: SLF001 (where a machine would stop)
+
+    def put_some(journal: Journal, path: str, what: object) -> None:
+        nonlocal writes
+        writes += 1
+        if writes == step:
+            raise KeyboardInterrupt
+        whole(journal, path, what)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Journal, "_put", put_some)
+    journal = Journal(place)
+    with pytest.raises(KeyboardInterrupt):
+        journal.install(installing(place, named(["docker", "nvidia"]), journal, forgiving=False)[0])
+    monkeypatch.undo()
+    if step % 2:  # either way
+        cgpu("install", "--root", machine, "docker", "nvidia")
+    journal = Journal(place)
+    names = [*(engine.name for engine in ENGINES), "programs"]
+    journal.uninstall(uninstalling(place, ENGINES, journal).changes, names)
+    left = tree(machine)
+    assert {name: left[name] for name in before} == before
+    assert {name for name in left if name not in before} <= {"var", "var/lib"}

@@ -1,0 +1,78 @@
+"""Changing one value of a configuration's text changes nothing else."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_env import CgpuError
+from cgpu_install import json_text, toml_text
+
+pytestmark = pytest.mark.unit
+
+KEYS = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), max_size=4)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=6),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(KEYS, VALUES, max_size=4)
+LAYOUTS = st.sampled_from([None, 0, 2, "\t"])
+PATH = ("runtimes", "cgpu")
+
+
+def texts(data: dict[str, Any], indent: int | str | None) -> str:
+    return json.dumps(data, indent=indent, ensure_ascii=False)
+
+
+@given(OBJECTS, st.none() | OBJECTS, LAYOUTS)
+def test_a_value_put_into_json_is_there_beside_all_that_was(
+    data: dict[str, Any], runtimes: dict[str, Any] | None, indent: int | str | None
+) -> None:
+    data.pop("runtimes", None)
+    if runtimes is not None:
+        runtimes.pop("cgpu", None)
+        data["runtimes"] = runtimes
+    text = texts(data, indent)
+    put = json_text.put(text, PATH, {"path": "/x"})
+    assert json.loads(put) == {**data, "runtimes": {**(runtimes or {}), "cgpu": {"path": "/x"}}}
+    again = json_text.put(put, (*PATH, "path"), "/y")
+    assert again == put.replace('"path": "/x"', '"path": "/y"') or "/x" in text
+    assert json.loads(json_text.take(put, PATH)) == {**data, "runtimes": runtimes or {}}
+
+
+@given(OBJECTS.filter(bool), LAYOUTS)
+def test_what_was_put_into_json_last_is_taken_out_to_the_byte(
+    data: dict[str, Any], indent: int | str | None
+) -> None:
+    data.pop("cgpu", None)
+    text = texts(data, indent)
+    if data:
+        assert json_text.take(json_text.put(text, ("cgpu",), {"a": []}), ("cgpu",)) == text
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_member_is_taken_out_of_json_wherever_it_is(place: int) -> None:
+    names = ["a", "b"]
+    names.insert(place, "cgpu")
+    text = texts({name: {"x": [1, "}"]} for name in names}, 2)
+    assert list(json.loads(json_text.take(text, ("cgpu",)))) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "text", ["{'a': 1}", "{} {}", "nul", '{"a": NaN}', '{"a": {"b": 1, "b": 2}}', "[" * 100000]
+)
+def test_what_is_not_json_is_refused(text: str) -> None:
+    with pytest.raises(CgpuError):
+        json_text.put(text, PATH, 1)
+
+
+def test_a_toml_text_that_tomlkit_would_spoil_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a library does: what is written was read again first."""
+    monkeypatch.setattr(toml_text.tomlkit, "dumps", lambda _: "a = 2\n")
+    with pytest.raises(CgpuError, match="cannot change safely"):
+        toml_text.put("a = 1\nb = 1\n", ("a",), 2)

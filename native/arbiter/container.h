@@ -32,7 +32,8 @@ struct cgpu_container {
     uint32_t place;
     uint32_t bell; /* as read before everything else; a ring since then ends a sleep at once */
     uint32_t asks; /* for living processes, in this look */
-    bool broken;   /* the ledger is no more what it was */
+    uint64_t dear_until; /* asking took long (it may hold many locks on the file): not before */
+    bool broken;         /* the ledger is no more what it was */
     uint64_t busy_ns;
     struct cgpu_container_work works[CGPU_LEDGER_WORKS];
 };

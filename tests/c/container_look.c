@@ -4,6 +4,7 @@
 #include "arbiter/container.h"
 
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "attachment.h"
@@ -14,7 +15,8 @@
 
 #define MS UINT64_C(1000000)
 
-static unsigned asked; /* for the life of a slot's process; the linker sends native's calls here */
+static unsigned asked;  /* for the life of a slot's process; the linker sends native's calls here */
+static clock_t ask_for; /* processor time that each such question takes, in us */
 
 bool __real_cgpu_slot_dead(int fd, uint32_t slot);
 bool __wrap_cgpu_slot_dead(int fd, uint32_t slot);
@@ -22,7 +24,12 @@ bool __wrap_cgpu_slot_dead(int fd, uint32_t slot);
 bool
 __wrap_cgpu_slot_dead(int fd, uint32_t slot)
 {
+    clock_t begun = clock();
+
+    _Static_assert(CLOCKS_PER_SEC == 1000000, "us");
     asked += 1;
+    while (clock() - begun < ask_for) {
+    }
     return __real_cgpu_slot_dead(fd, slot);
 }
 
@@ -139,6 +146,24 @@ TEST(a_dead_process_says_nothing_and_a_quiet_one_is_not_asked_for)
     CHECK(kill(child, SIGKILL) == 0 && check_wait(child) == 128 + SIGKILL);
     CHECK(!look(container, 5 * MS).waiting && asked == 3);
     CHECK(!look(container, 9 * MS).waiting && asked == 3); /* it does not come back */
+    cgpu_container_close(container);
+}
+
+TEST(a_container_that_makes_asking_dear_is_asked_the_less)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+
+    claim(ledger, 0)->active = 9;
+    asked = 0;
+    ask_for = 300;
+    CHECK(look(container, MS).active && asked == 1);
+    CHECK(look(container, 15 * MS).active && asked == 1);
+    ask_for = 0;
+    CHECK(look(container, 1000 * MS).active && asked == 2);
+    CHECK(look(container, 1010 * MS).active && asked == 3);
+    cgpu_ledger_detach(ledger);
     cgpu_container_close(container);
 }
 

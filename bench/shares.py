@@ -57,6 +57,7 @@ GROUPS = {
     "share-50-50": ("50:50 over 10 s, likewise", "points"),
     "share-five": ("40/30/15/10/5, kernels of 5 us to 50 ms", "points"),
     "share-late": ("75:25, wake-ups of 60 us, polls up to 220 us late", "points"),
+    "share-flight": ("50:50, kernels of 450 to 550 us beside 50 us and 5 ms, likewise", "points"),
     "fixed-alone": ("fixed 30 %, alone", "points"),
     "fixed-three": ("fixed 30 %, three together, mixed lengths", "points"),
     "fair-share-alone": ("policy 0, one container of max_inst 4: 25 %", "points"),

@@ -7,12 +7,13 @@
 #define LOOK_SOONEST_NS UINT64_C(20000)
 #define LOOK_LATEST_NS  UINT64_C(1000000)
 #define SAME_LOOK_NS    UINT64_C(2000)      /* markers seen passed so close together: in one look */
+#define LEAN_NS         UINT64_C(25000)     /* see end_of */
 #define LONGEST_NS      (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
 
 #define CHAIN_NS UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
 
 enum { SCALE_ONE = 16, SCALE_LEAST = 4, SCALE_MOST = 256 };
-enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LATE_PART = 4 };
+enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LATE_PART = 4, LEAN_PART = 16 };
 
 static uint64_t
 lesser(uint64_t a, uint64_t b)
@@ -231,11 +232,16 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
     return lesser(since(now, begin), LONGEST_NS);
 }
 
-/* When BATCH ended: between the last look and this one, at about the time expected. */
+/*
+ * When BATCH ended: between the last look and this one, at about the time expected. Rather too
+ * early: the next look then comes before the end, not after it, and only who looks before the end
+ * sees when it comes. The other way round an estimate that is too long would confirm itself.
+ */
 static uint64_t
 end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
-    uint64_t expected_end = later(pace->since_ns, batch->expected_ns);
+    uint64_t lean = lesser(LEAN_NS, batch->expected_ns / LEAN_PART);
+    uint64_t expected_end = later(pace->since_ns, batch->expected_ns - lean);
 
     return expected_end < pace->looked_ns ? lesser(pace->looked_ns, now)
                                           : lesser(expected_end, now);
@@ -270,7 +276,7 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .certain = batch->certain != 0,
         .exact = batch->queued != 0 && batch->start_ns <= pace->passed_ns,
         .known = known,
-        .cut = batch->start_ns <= pace->passed_ns && pace->sharp == 0,
+        .cut = batch->start_ns < pace->passed_ns && pace->sharp == 0,
     };
 
     /* seen late, it may have ended long ago */
@@ -302,21 +308,32 @@ cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now)
     pace->end_ns = pace->passed_ns;
 }
 
+/* How long to leave the markers alone, ELAPSED after the last was passed. */
+static uint64_t
+wait_ns(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left)
+{
+    if (pace->uncertain > 0) {
+        return elapsed / LATE_PART; /* nobody knows how long: look rarer as it takes longer */
+    }
+    if (elapsed >= pace->longest_ns) { /* overdue: soon, to see the end when it comes */
+        return lesser(elapsed - pace->longest_ns, elapsed / LATE_PART);
+    }
+    if (left <= CGPU_PACE_FLIGHT_NS) {
+        return pace->longest_ns - elapsed;
+    }
+    /* not beyond the end of the batch that runs, whatever the others take */
+    return lesser(pace->longest_ns - elapsed, left - CGPU_PACE_FLIGHT_NS);
+}
+
 uint64_t
 cgpu_pace_room(const struct cgpu_pace *pace, uint64_t now)
 {
     uint64_t elapsed = since(now, pace->since_ns);
     uint64_t left = since(pace->left_ns, lesser(elapsed, pace->longest_ns));
     bool full = pace->in_flight >= CGPU_PACE_BATCHES;
-    uint64_t wait;
 
     if (pace->in_flight == 0 || (left <= CGPU_PACE_FLIGHT_NS && pace->uncertain == 0 && !full)) {
         return 0;
     }
-    if (pace->uncertain == 0 && !full && elapsed < pace->longest_ns) {
-        wait = left - CGPU_PACE_FLIGHT_NS;
-    } else {
-        wait = elapsed / LATE_PART; /* nobody knows how long: look rarer as it takes longer */
-    }
-    return later(now, clip(wait, LOOK_SOONEST_NS, LOOK_LATEST_NS));
+    return later(now, clip(wait_ns(pace, elapsed, left), LOOK_SOONEST_NS, LOOK_LATEST_NS));
 }

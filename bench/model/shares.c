@@ -69,6 +69,34 @@ late(const char *group)
     return pairs(group, 3, 1, 30 * SECOND, 220 * US, 0.7, 97);
 }
 
+/* Kernels that take about what may be in flight, beside short and long ones; all looks are late. */
+static int
+flight(const char *group)
+{
+    static const uint64_t others[] = {50 * US, 5 * MS};
+    int missed = 0;
+
+    for (uint64_t ns = 450 * US; ns <= 550 * US; ns += 25 * US) {
+        for (int i = 0; i < 2; i++) {
+            struct scenario s;
+            struct world *world;
+            char name[64];
+
+            scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
+            s.timer_most = 220 * US;
+            s.wake_least = s.wake_most;
+            scenario_tenant(&s, 1, ns);
+            scenario_tenant(&s, 1, others[i]);
+            world = world_run(&s);
+            snprintf(name, sizeof name, "%dus-%s", (int)(ns / US), cases_length_name(others[i]));
+            missed +=
+                cases_note_busy(group, name, fabs(print_share(world, 0) - 50), 0.5, 98.9, world);
+            world_free(world);
+        }
+    }
+    return missed;
+}
+
 static int
 five(const char *group)
 {
@@ -174,6 +202,7 @@ const struct cases_group cases_shares[] = {
     {"share-50-50", one_to_one},
     {"share-five", five},
     {"share-late", late},
+    {"share-flight", flight},
     {"fixed-alone", fixed_alone},
     {"fixed-three", fixed_three},
     {"fair-share-alone", fair_share_alone},

@@ -138,7 +138,7 @@ TEST(what_was_seen_late_teaches_nothing_upward)
     cgpu_pace_mark(pace, &batch, 1100 * MS);
     cgpu_pace_pass(pace, &batch, 1900 * MS, false);
     cgpu_pace_drain(pace, 1900 * MS);
-    CHECK(cgpu_pace_estimate(pace, 7) == MS);
+    CHECK(cgpu_pace_estimate(pace, 7) > 990 * US && cgpu_pace_estimate(pace, 7) <= MS);
 }
 
 /* Of a batch whose predecessor was seen passed late, too short a time is seen. */
@@ -157,7 +157,7 @@ TEST(a_late_look_does_not_shorten_what_comes_after)
         cgpu_pace_pass(pace, &pair[0], now + 190 * US, false);
         cgpu_pace_pass(pace, &pair[1], now + 200 * US, true);
     }
-    CHECK(cgpu_pace_estimate(pace, 7) == 100 * US);
+    CHECK(cgpu_pace_estimate(pace, 7) > 99 * US && cgpu_pace_estimate(pace, 7) <= 100 * US);
 }
 
 /* The first would be taken for twice as long as it was, and the second for nothing, again and

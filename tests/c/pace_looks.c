@@ -66,7 +66,7 @@ TEST(a_span_that_began_with_a_late_look_lowers_nothing)
     CHECK(cgpu_pace_estimate(&pace, KEY) == 530 * US);
 }
 
-TEST(a_marker_passed_unseen_was_passed_when_it_was_expected_to_be)
+TEST(a_marker_passed_unseen_was_passed_shortly_before_it_was_expected_to_be)
 {
     struct cgpu_pace_batch batch;
 
@@ -74,7 +74,7 @@ TEST(a_marker_passed_unseen_was_passed_when_it_was_expected_to_be)
     batch = mark(2000 * US, 2000 * US);
     cgpu_pace_look(&pace, 2100 * US);
     cgpu_pace_pass(&pace, &batch, 2900 * US, false);
-    CHECK(pace.passed_ns == 2530 * US);
+    CHECK(pace.passed_ns < 2530 * US && pace.passed_ns >= 2500 * US);
     batch = mark(4000 * US, 4000 * US);
     cgpu_pace_look(&pace, 4800 * US); /* not passed yet then */
     cgpu_pace_pass(&pace, &batch, 4900 * US, false);

@@ -24,6 +24,7 @@ GROUPS = {
     "share-50-50": 36,
     "share-five": 105,
     "share-late": 36,
+    "share-flight": 10,
     "fixed-alone": 6,
     "fixed-three": 56,
     "fair-share-alone": 6,

@@ -60,6 +60,15 @@ def test_nine_to_one_with_kernels_of_50_us_against_50_ms(
     assert is_near(shares.parts(), {"most": 90, "least": 10})
 
 
+@pytest.mark.parametrize("other", [50, 5000])
+def test_one_to_one_where_kernels_take_what_may_be_in_flight(players: Players, other: int) -> None:
+    """SCH-8: pace looks about as often as such a kernel ends."""
+    players.spin("middle", "--weight 1", "us=500")
+    players.spin("other", "--weight 1", f"us={other}")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"middle": 50, "other": 50})
+
+
 def test_three_with_30_percent_each(players: Players) -> None:
     """SCH-3: of the GPU's time, whatever the others do; 10 percent stay idle."""
     for tag, how in (("short", "us=50"), ("middle", "us=500"), ("long", "us=5000")):

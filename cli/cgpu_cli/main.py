@@ -13,6 +13,7 @@ from cgpu_cli.install import Install, Uninstall
 from cgpu_cli.plan import Plan
 from cgpu_cli.probe import Probe
 from cgpu_cli.set import Set
+from cgpu_cli.top import Top
 from cgpu_env import CgpuError
 
 
@@ -28,7 +29,16 @@ class Command(Protocol):
         """Do it, and return the exit status; a CgpuError is shown as one sentence."""
 
 
-COMMANDS: tuple[Command, ...] = (Plan(), Probe(), Get(), Set(), Install(), Uninstall(), Demo())
+COMMANDS: tuple[Command, ...] = (
+    Plan(),
+    Probe(),
+    Get(),
+    Set(),
+    Top(),
+    Install(),
+    Uninstall(),
+    Demo(),
+)
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -54,7 +54,7 @@ def arguments() -> argparse.ArgumentParser:
         "-l",
         "--loop",
         metavar="SECONDS",
-        type=_seconds,
+        type=seconds,
         help="show it again and again until interrupted; --json: one line each time",
     )
     parser.add_argument("--state-dir", metavar="DIR", help="where state is kept")
@@ -81,11 +81,16 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _seconds(word: str) -> float:
-    seconds = float(word)
-    if not _SHORTEST <= seconds <= _LONGEST:
+def seconds(word: str) -> float:
+    """How long to wait between two looks, from a command line.
+
+    Raises:
+        ValueError, ArgumentTypeError: it is no such time.
+    """
+    value = float(word)
+    if not _SHORTEST <= value <= _LONGEST:
         raise argparse.ArgumentTypeError(f"expected {_SHORTEST} to {_LONGEST}")
-    return seconds
+    return value
 
 
 def _look(given: argparse.Namespace) -> None:
@@ -161,10 +166,10 @@ def _percent(compute: Compute | None) -> str:
 
 
 def name(record: Record) -> str:
-    """What people call it; a session goes by its command line."""
+    """What people call it; a session goes by its command line, without folders."""
     if record.kind == "container":
         return name_of(record) or "-"
-    return " ".join([name_of(record), *record.command[1:]])
+    return " ".join(word.rstrip("/").rpartition("/")[2] for word in record.command)
 
 
 def _row(record: Record, use: GpuUse) -> tuple[str, ...]:

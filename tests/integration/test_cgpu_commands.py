@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import os
 import signal
@@ -109,6 +110,21 @@ def test_a_sessions_memory_is_seen_from_outside(world: World) -> None:
     process.communicate("\n")
     world.wait_until_empty()
     assert world.smi()["containers"] == []
+
+
+def test_top_draws_what_sessions_hold(world: World) -> None:
+    """CLI-3: as the picture in the README."""
+    process = world.start("--mem", "6/15", "--gpus", "1", "--", sys.executable, "-I", HOLD)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    picture = world.folder / "top.svg"
+    done = cgpu(world, "top", "-d", "0.1", "--looks", "2", "--svg", picture)
+    assert (done.returncode, done.stderr) == (0, "")
+    text = " ".join(html.unescape(picture.read_text()).replace("\xa0", " ").split())
+    (session,) = world.smi()["containers"]
+    assert session["id"] in text
+    assert "205 / 6043 MiB" in text
+    process.communicate("\n")
 
 
 def test_the_demonstration_shows_both_shares_and_succeeds() -> None:

@@ -1,0 +1,215 @@
+"""The screen of ``cgpu top``: a panel for each GPU, and a table of the containers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.markup import escape
+from rich.text import Text
+from textual import work
+from textual.app import App
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.widgets import DataTable, Footer, Static
+
+from cgpu_cli.trend import ORDERS, Trend, bar, sparks
+from cgpu_env import CgpuError
+from cgpu_env.errors import shown
+from cgpu_hook.usage import measured
+from cgpu_native import policies
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from textual.app import ComposeResult
+
+    from cgpu_cli.trend import Row
+    from cgpu_hook.node import NodeGpu
+    from cgpu_hook.usage import Usage
+
+_MIB = 1 << 20
+_ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30
+_BUSY, _FULL = 90, 100  # percent
+# column: the order that a click on its head asks for
+_COLUMNS = {
+    "Container": "name",
+    "Name": "name",
+    "GPU": "gpu",
+    "Weight": "weight",
+    "Compute": "compute",
+    "Limit": "compute",
+    "History": "compute",
+    "Waits": "throttled",
+    "Memory": "memory",
+    "Used / cap": "memory",
+    "Refused": "memory",
+    "Procs": "memory",
+}
+
+
+class Board(App[None]):
+    """Shows what ``look`` sees every ``seconds``."""
+
+    TITLE = "cgpu top"
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    #gpus { height: auto; max-height: 50%; }
+    .gpu { height: auto; padding: 0 1; border: round $primary; }
+    #state { height: 1; padding: 0 1; color: $text-muted; }
+    #containers { height: 1fr; }
+    """
+    BINDINGS: ClassVar = [
+        *(
+            Binding(key, f"order('{order}')", order)
+            for key, order in zip("cmtwng", ORDERS, strict=True)
+        ),
+        Binding("r", "reverse", "reverse"),
+        Binding("space", "pause", "pause"),
+        Binding("q", "quit", "quit"),
+    ]
+
+    def __init__(self, look: Callable[[], Usage], seconds: float) -> None:
+        super().__init__()
+        self._look, self._seconds = look, seconds
+        self._trend = Trend()
+        self._rows: list[Row] = []
+        self._order, self._reversed, self._paused = "compute", False, False
+        self._shown_keys: list[str] = []
+        self.looks = 0
+
+    def compose(self) -> ComposeResult:
+        """The widgets."""
+        yield VerticalScroll(id="gpus")
+        yield Static(id="state", markup=False)
+        yield DataTable(id="containers", cursor_type="row", zebra_stripes=True)
+        yield Footer()
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        table = self._table()
+        for column in _COLUMNS:
+            table.add_column(column, key=column)
+        table.focus()
+        self.again()
+        self.set_interval(self._seconds, self.again)
+
+    def again(self) -> None:
+        """Look once more, unless somebody paused it or the last look is not over."""
+        if not self._paused and not any(self.workers):
+            self.look()
+
+    @work(thread=True)
+    def look(self) -> None:
+        """See who uses what; a node that does not answer must not stop the keys."""
+        try:
+            usage = self._look()
+        except CgpuError as error:
+            self.call_from_thread(self._say, shown(str(error)))
+        else:
+            self.call_from_thread(self._show, usage)
+
+    def action_order(self, order: str) -> None:
+        """Sort by another column."""
+        self._order, self._reversed = order, False
+        self._fill()
+
+    def action_reverse(self) -> None:
+        """Sort the other way round."""
+        self._reversed = not self._reversed
+        self._fill()
+
+    def action_pause(self) -> None:
+        """Look no more, or again."""
+        self._paused = not self._paused
+        self._say("")
+
+    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
+        """A click on the head of a column; on the same one again the other way round."""
+        order = _COLUMNS[str(event.column_key.value)]
+        if order == self._order:
+            self.action_reverse()
+        else:
+            self.action_order(order)
+
+    def _table(self) -> DataTable[Text]:
+        return self.query_one("#containers", DataTable)
+
+    def _say(self, trouble: str) -> None:
+        order = f"by {self._order}{', reversed' if self._reversed else ''}"
+        parts = (order, "paused" if self._paused else "", trouble)
+        self.query_one("#state", Static).update("  |  ".join(filter(None, parts)))
+
+    def _show(self, usage: Usage) -> None:
+        self.looks += 1
+        self._rows = self._trend.rows(usage)
+        self._show_gpus(usage)
+        self._fill()
+
+    def _show_gpus(self, usage: Usage) -> None:
+        place = self.query_one("#gpus")
+        panels = list(place.query(Static))
+        for gpu in usage.node.gpus[len(panels) :]:
+            panel = Static(classes="gpu", markup=False)
+            panel.border_title = escape(f"GPU {gpu.index}  {gpu.name}")
+            panels.append(panel)
+            place.mount(panel)
+        for panel, gpu in zip(panels, usage.node.gpus, strict=False):
+            panel.update(_gpu(usage, gpu))
+
+    def _fill(self) -> None:
+        table = self._table()
+        cursor = table.cursor_row
+        key = self._shown_keys[cursor] if 0 <= cursor < len(self._shown_keys) else None
+        table.clear()
+        rows = sorted(self._rows, key=ORDERS[self._order], reverse=self._reversed)
+        for row in rows:
+            table.add_row(*_cells(row), key=row.key)
+        self._shown_keys = [row.key for row in rows]
+        if key in self._shown_keys:
+            table.move_cursor(row=self._shown_keys.index(key))
+        self._say("")
+
+
+def _gpu(usage: Usage, gpu: NodeGpu) -> Text:
+    uses, rules = usage.on(gpu.uuid), usage.rules(gpu.uuid)
+    held = sum(use.used_bytes for _, use in uses)
+    promised = sum(use.memory_bytes for _, use in uses)
+    share = measured([use for _, use in uses])
+    text = Text(f"Policy  {rules.policy} {policies.POLICIES[rules.policy]}")
+    text.append(f", prio_ratio {rules.prio_ratio}   {len(uses)} of {rules.max_inst} containers\n")
+    text.append("Compute ").append(_bar(share or 0, _WIDE))
+    text.append(" not measured\n" if share is None else f" {share:5.1f}%\n")
+    text.append("Memory  ").append(_bar(_percent(held, gpu.memory_bytes), _WIDE))
+    text.append(f" {held // _MIB}MiB held, {promised // _MIB}MiB promised")
+    return text.append(f" of {gpu.memory_bytes // _MIB}MiB")
+
+
+def _cells(row: Row) -> tuple[Text, ...]:
+    compute, memory = row.compute, _percent(row.used, row.cap)
+    return (
+        Text(row.id[:_ID_WIDTH]),
+        Text(shown(row.name)[:_WIDE]),
+        Text(str(row.gpu), justify="right"),
+        Text(f"{row.weight}{'!' if row.high_priority else ''}", justify="right"),
+        _bar(compute or 0, _BAR).append(_figure(compute)),
+        Text(_figure(row.limit), justify="right"),
+        Text(sparks(row.history, _HISTORY), "cyan"),
+        Text(_figure(row.throttled), justify="right"),
+        _bar(memory, _BAR).append(_figure(memory)),
+        Text(f"{row.used // _MIB} / {row.cap // _MIB} MiB", justify="right"),
+        Text(str(row.refused), "red" if row.refused else "", justify="right"),
+        Text(str(row.processes), justify="right"),
+    )
+
+
+def _bar(percent: float, width: int) -> Text:
+    style = "red" if percent >= _FULL else "yellow" if percent >= _BUSY else "green"
+    return Text.assemble((bar(percent, width), f"{style} on grey23"))
+
+
+def _figure(percent: float | None) -> str:
+    return "     -" if percent is None else f"{percent:5.1f}%"
+
+
+def _percent(part: int, whole: int) -> float:
+    return 100 * part / whole if whole else 0.0

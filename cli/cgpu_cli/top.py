@@ -1,0 +1,59 @@
+"""``cgpu top``: who uses the GPUs, live."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from cgpu_cli.smi import seconds
+from cgpu_env import CgpuError
+from cgpu_hook.usage import read_usage
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cgpu_cli.board import Board
+
+_SIZE = (164, 24)
+
+
+class Top:
+    """Show who uses the GPUs, live, sorted, with what was before."""
+
+    name = "top"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """How often it looks."""
+        parser.add_argument(
+            "-d", "--delay", metavar="SECONDS", type=seconds, default=1.0, help="between two looks"
+        )
+        parser.add_argument(
+            "--svg", metavar="FILE", help="after --looks looks draw the screen to FILE, and end"
+        )
+        parser.add_argument("--looks", metavar="N", type=int, default=1, help="1 if not said")
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Show it until somebody quits."""
+        if given.svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
+            raise CgpuError("top: this is no terminal", hint="cgpu-smi shows the same once")
+        read_usage(given.state_dir, given.driver_dir)  # whoever cannot look is told so at once
+        from cgpu_cli.board import Board  # 0.3 s
+
+        board = Board(lambda: read_usage(given.state_dir, given.driver_dir), given.delay)
+        if given.svg is None:
+            board.run()
+        else:
+            import asyncio
+
+            asyncio.run(_draw(board, os.path.abspath(given.svg), given.looks))
+        return 0
+
+
+async def _draw(board: Board, path: str, looks: int) -> None:
+    async with board.run_test(size=_SIZE) as pilot:
+        while board.looks < looks:
+            await pilot.pause(0.05)
+        await pilot.pause()
+        with open(path, "w", encoding="utf-8") as file:  # noqa: ASYNC230 (nothing else waits)
+            file.write(board.export_screenshot())

@@ -1,0 +1,143 @@
+"""What ``cgpu top`` shows: the containers of each look, how they changed, in which order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_cli.smi import name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_hook.record import Record
+    from cgpu_hook.usage import Compute, GpuUse, Usage
+
+REMEMBERED = 120
+_NS = 1_000_000_000
+_PERCENT = 100
+_BLOCKS = "▁▂▃▄▅▆▇█"
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+class Row(NamedTuple):
+    """A container on one GPU.
+
+    Attributes:
+        key: what tells it apart from all other rows.
+        id: of the container.
+        name: what people call it.
+        gpu: index on the node.
+        weight: among those that compute.
+        high_priority: whether its kernels go first.
+        compute: percent of the GPU's time in the last second; None where nobody measures.
+        limit: percent that it may have; None for one that has just ended.
+        throttled: percent of the time since the last look for which it waited for its turn.
+        used: bytes that it holds.
+        cap: bytes that it may hold.
+        refused: requests for memory that did not fit.
+        processes: that hold memory.
+        history: earlier values of ``compute``, the latest last.
+    """
+
+    key: str
+    id: str
+    name: str
+    gpu: int
+    weight: int
+    high_priority: bool
+    compute: float | None
+    limit: float | None
+    throttled: float | None
+    used: int
+    cap: int
+    refused: int
+    processes: int
+    history: tuple[float | None, ...]
+
+
+# By which column rows are sorted: the largest first, except names and numbers of things.
+ORDERS: dict[str, Callable[[Row], tuple[float | str, ...]]] = {
+    "compute": lambda row: (-(row.compute or 0), row.name, row.key),
+    "memory": lambda row: (-row.used, row.name, row.key),
+    "throttled": lambda row: (-(row.throttled or 0), row.name, row.key),
+    "weight": lambda row: (-row.weight, row.name, row.key),
+    "name": lambda row: (row.name, row.key),
+    "gpu": lambda row: (row.gpu, -(row.compute or 0), row.key),
+}
+
+
+class _Past(NamedTuple):
+    seen: float
+    throttled_ns: int
+
+
+class Trend:
+    """Follows the containers from look to look."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._past: dict[str, _Past] = {}
+        self._histories: dict[str, deque[float | None]] = {}
+
+    def rows(self, usage: Usage) -> list[Row]:
+        """The rows of this look; who is not in it is forgotten."""
+        now = self._clock()
+        found = [self._row(use.record, gpu, now) for use in usage.uses for gpu in use.gpus]
+        keys = {row.key for row in found}
+        for table in (self._past, self._histories):
+            for key in table.keys() - keys:
+                del table[key]
+        return found
+
+    def _row(self, record: Record, gpu: GpuUse, now: float) -> Row:
+        key, its = f"{record.id} {gpu.uuid}", gpu.compute
+        history = self._histories.setdefault(key, deque(maxlen=REMEMBERED))
+        history.append(its.measured_percent if its else None)
+        return Row(
+            key,
+            record.id,
+            name(record),
+            gpu.index,
+            record.weight,
+            record.high_priority,
+            history[-1],
+            its.limit_percent if its else None,
+            self._throttled(key, its, now),
+            gpu.used_bytes,
+            gpu.memory_bytes,
+            gpu.refused,
+            len(gpu.processes),
+            tuple(history),
+        )
+
+    def _throttled(self, key: str, its: Compute | None, now: float) -> float | None:
+        if its is None:
+            return None
+        before = self._past.get(key)
+        self._past[key] = _Past(now, its.throttled_ns)
+        if before is None or now <= before.seen or its.throttled_ns < before.throttled_ns:
+            return None
+        part = (its.throttled_ns - before.throttled_ns) / _NS / (now - before.seen)
+        return min(part, 1) * _PERCENT
+
+
+def bar(percent: float, width: int) -> str:
+    """A bar of ``width`` cells, to an eighth of a cell."""
+    eighths = round(max(0, min(percent, _PERCENT)) / _PERCENT * width * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(width)
+
+
+def sparks(history: tuple[float | None, ...], width: int) -> str:
+    """The latest values as bars of one cell each; a gap where nothing was measured."""
+    latest = history[-width:]
+    return "".join(map(_spark, latest)).rjust(width)
+
+
+def _spark(percent: float | None) -> str:
+    if percent is None:
+        return " "
+    step = round(max(0, min(percent, _PERCENT)) / _PERCENT * (len(_BLOCKS) - 1))
+    return _BLOCKS[step]

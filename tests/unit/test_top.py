@@ -1,0 +1,270 @@
+"""cgpu top: what it shows of each look, and how it obeys (SPEC CLI-3)."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from textual.widgets import DataTable, Static
+
+from cgpu_cli import main
+from cgpu_cli.board import Board
+from cgpu_cli.trend import REMEMBERED, Trend, bar, sparks
+from cgpu_env import CgpuError, GpuShare
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.record import Owner, Record
+from cgpu_hook.usage import Compute, GpuUse, Usage, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+    from pathlib import Path
+
+    from textual.pilot import Pilot
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
+NODE = Node(
+    "1",
+    "/nowhere",
+    {},
+    {},
+    tuple(NodeGpu(i, uuid, "Tesla T4 [x]", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS)),
+    (),
+    20,
+    0,
+    overcommit=False,
+)
+
+
+def use(
+    name: str,
+    *,
+    gpu: int = 0,
+    weight: int = 1,
+    compute: float | None = 10.0,
+    throttled_ns: int = 0,
+    used: int = 0,
+    refused: int = 0,
+) -> Use:
+    """A session of a program of this name."""
+    share = GpuShare(gpu, UUIDS[gpu], 1000 * MIB)
+    owner = Owner(1, 1, None)
+    record = Record(name, "session", owner, (share,), weight, False, 6, (name,), f"/{name}")  # noqa: FBT003
+    its = Compute(50.0, compute, 0, compute is not None, 10.0, 0, throttled_ns, None)
+    return Use(record, (GpuUse(*share, used * MIB, (), its, refused),))
+
+
+class Looks:
+    """What there is to see; raises what it is given to raise."""
+
+    def __init__(self, *uses: Use) -> None:
+        self.uses = uses
+        self.error: CgpuError | None = None
+        self.count = 0
+
+    def __call__(self) -> Usage:
+        self.count += 1
+        if self.error is not None:
+            raise self.error
+        return Usage(NODE, self.uses, {})
+
+
+def play(looks: Looks, act: Callable[[Board, Pilot[None]], Awaitable[None]]) -> Board:
+    """Let ``act`` use a board that looks every 250 ms."""
+    board = Board(looks, 0.25)
+
+    async def run() -> None:
+        async with board.run_test(size=(180, 40)) as pilot:
+            await until(pilot, lambda: board.looks > 0)
+            await act(board, pilot)
+
+    asyncio.run(run())
+    return board
+
+
+async def until(pilot: Pilot[None], condition: Callable[[], object]) -> None:
+    for _ in range(500):
+        await pilot.pause(0.01)
+        if condition():
+            return
+    pytest.fail("it does not come true")
+
+
+def ids(board: Board) -> list[str]:
+    """The containers from top to bottom."""
+    table = board.query_one(DataTable)
+    return [str(table.get_row_at(row)[0]) for row in range(table.row_count)]
+
+
+def state(board: Board) -> str:
+    return str(board.query_one("#state", Static).content)
+
+
+THREE = (
+    use("a", compute=10, used=300, weight=2, gpu=1),
+    use("b", compute=30, used=100, weight=1),
+    use("c", compute=20, used=200, weight=3, gpu=1),
+)
+
+
+@pytest.mark.parametrize(
+    ("keys", "order"),
+    [
+        ("", "bca"),
+        ("m", "acb"),
+        ("n", "abc"),
+        ("w", "cab"),
+        ("g", "bca"),
+        ("nr", "cba"),
+        ("nrr", "abc"),
+        ("nrc", "bca"),
+    ],
+)
+def test_keys_sort_the_table(keys: str, order: str) -> None:
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.press(*keys)
+        await pilot.pause()
+        assert ids(board) == list(order)
+
+    play(Looks(*THREE), act)
+
+
+def test_a_click_on_a_head_sorts_and_one_more_reverses() -> None:
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.click(DataTable, offset=(2, 0))
+        await until(pilot, lambda: ids(board) == list("abc"))
+        await pilot.click(DataTable, offset=(2, 0))
+        await until(pilot, lambda: ids(board) == list("cba"))
+        assert state(board) == "by name, reversed"
+
+    play(Looks(*THREE), act)
+
+
+def test_containers_come_and_go_under_the_cursor() -> None:
+    looks = Looks(*THREE)
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.press("n", "down", "down")
+        assert board.query_one(DataTable).cursor_row == 2
+        looks.uses = THREE[1:]
+        await until(pilot, lambda: ids(board) == list("bc"))
+        assert board.query_one(DataTable).cursor_row == 1, "still on c"
+        looks.uses = ()
+        await until(pilot, lambda: ids(board) == [])
+
+    play(looks, act)
+
+
+def test_a_pause_stops_the_looks_and_no_key() -> None:
+    looks = Looks(*THREE)
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.press("space")
+        await until(pilot, lambda: not any(board.workers))
+        count = looks.count
+        await pilot.pause(0.6)
+        assert looks.count == count
+        assert state(board) == "by compute  |  paused"
+        await pilot.press("n")
+        assert ids(board) == list("abc")
+        await pilot.press("space")
+        await until(pilot, lambda: looks.count > count)
+
+    play(looks, act)
+
+
+def test_a_node_that_fails_is_told_and_what_was_seen_stays() -> None:
+    looks = Looks(*THREE)
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        looks.error = CgpuError("no \x1bdriver")
+        await until(pilot, lambda: state(board) == r"by compute  |  no \x1bdriver")
+        assert ids(board) == list("bca")
+        looks.error = None
+        await until(pilot, lambda: state(board) == "by compute")
+
+    play(looks, act)
+
+
+def test_every_gpu_has_a_panel_with_what_its_containers_hold() -> None:
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        first, second = board.query(".gpu").results(Static)
+        assert "1 of 20 containers" in str(first.content)
+        assert " 30.0%" in str(first.content)
+        assert "500MiB held, 2000MiB promised of 15109MiB" in str(second.content)
+        assert str(second.border_title) == r"GPU 1  Tesla T4 \[x]"
+
+    play(Looks(*THREE), act)
+
+
+def test_what_a_container_calls_itself_is_no_markup() -> None:
+    """REL-5."""
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        name = board.query_one(DataTable).get_row_at(0)[1]
+        assert str(name) == r"[red]x\x1b[0m"
+
+    play(Looks(use("[red]x\x1b[0m")), act)
+
+
+def test_q_quits_with_status_zero() -> None:
+    async def act(_: Board, pilot: Pilot[None]) -> None:
+        await pilot.press("q")
+
+    assert play(Looks(*THREE), act).return_code == 0
+
+
+def test_rows_remember_and_forget() -> None:
+    now = 0.0
+    trend = Trend(lambda: now)
+    for step in range(REMEMBERED + 5):
+        now = float(step)
+        looked = use("a", compute=float(step % 100), throttled_ns=step * 250_000_000)
+        (row,) = trend.rows(Usage(NODE, (looked,), {}))
+        assert row.throttled == (None if step == 0 else 25.0)
+    assert len(row.history) == REMEMBERED
+    assert row.history[-1] == row.compute == (REMEMBERED + 4) % 100
+    assert trend.rows(Usage(NODE, (), {})) == []
+    (row,) = trend.rows(Usage(NODE, (use("a"),), {}))
+    assert row.history == (10.0,)
+    assert row.throttled is None
+
+
+def test_figures_that_went_back_are_no_part_of_the_time() -> None:
+    """A server that is started again counts anew."""
+    now = 0.0
+    trend = Trend(lambda: now)
+    for seconds, throttled in enumerate((5_000_000_000, 0, 9_000_000_000)):
+        now = float(seconds)
+        (row,) = trend.rows(Usage(NODE, (use("a", throttled_ns=throttled),), {}))
+        assert row.throttled == (None, None, 100.0)[seconds]
+
+
+@pytest.mark.parametrize(
+    ("percent", "drawn"),
+    [(0, "    "), (50, "██  "), (100, "████"), (250, "████"), (-1, "    "), (3.2, "▏   ")],
+)
+def test_a_bar_is_as_long_as_its_part(percent: float, drawn: str) -> None:
+    assert bar(percent, 4) == drawn
+
+
+def test_a_history_has_gaps_where_nothing_was_measured() -> None:
+    assert sparks((0, None, 50, 100), 6) == "  ▁ ▅█"
+    assert sparks((0, None, 50, 100), 2) == "▅█"
+
+
+def test_without_a_terminal_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cgpu", "top", "--state-dir", str(tmp_path)])
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False)
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == 2
+    assert "top: this is no terminal" in capsys.readouterr().err

@@ -16,14 +16,19 @@ from typing import TYPE_CHECKING
 from cgpu_env import CgpuError
 from cgpu_hook import rules
 from cgpu_hook.config import CONFIG_PATH, Config, load_config
+from cgpu_hook.node import load_node
 from cgpu_server.conductor import Conductor, Demand
 from cgpu_server.control import Control
+from cgpu_server.filesystem import ControlTree
 from cgpu_server.journal import log
 from cgpu_server.requests import Requests
+from cgpu_server.tree import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from cgpu_env import GpuShare
+    from cgpu_hook.node import NodeGpu
     from cgpu_hook.record import Record
     from cgpu_hook.registry import Registry
     from cgpu_hook.rules import Rules
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 
 LOOK_SECONDS = 0.25
 LIFE_SECONDS = 1.0
+_WRITE_SECONDS = 10.0  # somebody may hold the registry's lock
 _REST_SECONDS = 0.01  # whoever connects without end does not keep it looking without end
 # Two changes within one tick of the kernel's clock leave the same time of change.
 _COARSE_NS = 50_000_000
@@ -44,13 +50,14 @@ class Daemon:
         conductor: the arbitrations.
         driver_dir: of the driver, where it was named.
         records: the containers and sessions that live, as last seen.
-        defaults: the rules of a GPU that nobody has changed.
         config: what the administrator decided.
+        defaults: the rules of a GPU that nobody has changed, as ``config`` has them.
         looked: time.monotonic() when it last saw who lives.
         refreshed: called after every such look.
+        restarts: whether another server is to follow at once, of what is installed then.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (what the command line says)
         self,
         registry: Registry,
         seat: Seat,
@@ -58,16 +65,19 @@ class Daemon:
         *,
         driver_dir: str | None = None,
         idle_exit: float | None = None,
+        tree: str | None = None,
     ) -> None:
         self.registry, self.conductor, self.driver_dir = registry, conductor, driver_dir
         self.records: tuple[Record, ...] = ()
-        self.defaults = rules.Rules()
-        self.config = Config()
+        self.config, self.defaults = Config(), rules.Rules()
         self.looked = time.monotonic()
         self.refreshed: Callable[[], None] = lambda: None
+        self.restarts = False
         self._seat, self._idle_exit = seat, idle_exit
         self._table: dict[str, Rules] = {}
         self._server: asyncio.Server | None = None
+        self._tree = tree and ControlTree(Tree(self), tree, self._write)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._stopping = False
         self._folder_time: int | None = None
@@ -84,6 +94,9 @@ class Daemon:
         control = Control(Requests(self).handle, self._woken.set)
         self._server = await control.listen(self._seat.listener)
         ready()
+        self._loop = asyncio.get_running_loop()
+        if self._tree:
+            self._tree.start()
         life = time.monotonic()
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -98,6 +111,11 @@ class Daemon:
                 await asyncio.sleep(_REST_SECONDS)
         self.conductor.close()
 
+    def restart(self) -> None:
+        """End soon, for a server of what is installed now; containers do without meanwhile."""
+        self.restarts = True
+        self.stop()
+
     def stop(self) -> None:
         """End soon: another server may take the seat from now on."""
         if not self._stopping:
@@ -111,6 +129,8 @@ class Daemon:
         self._stopping = True
         if self._server is not None:
             self._server.close()
+        if self._tree:
+            self._tree.close()  # before the next server mounts its own there
         self._seat.leave()
         self._woken.set()
 
@@ -134,9 +154,33 @@ class Daemon:
         self.looked = time.monotonic()
         self.refreshed()
 
+    def _write(self, path: str, text: str) -> None:
+        """Set a value of the tree, for another thread; whoever changes anything does it in ours."""
+        assert self._loop is not None  # noqa: S101 (the tree is served while it runs)
+
+        async def write() -> None:
+            Tree(self).write(path, text)
+
+        future = asyncio.run_coroutine_threadsafe(write(), self._loop)
+        try:
+            future.result(_WRITE_SECONDS)
+        finally:
+            future.cancel()
+
     def rules_of(self, uuid: str) -> Rules:
         """The rules in force on a GPU."""
         return self._table.get(uuid, self.defaults)
+
+    def gpus(self) -> list[GpuShare | NodeGpu]:
+        """The node's GPUs; where the driver does not answer, those that containers have."""
+        found: dict[str, GpuShare | NodeGpu] = {}
+        with contextlib.suppress(CgpuError):
+            node = load_node(self.registry.state_dir, self.driver_dir)
+            found = {gpu.uuid: gpu for gpu in node.gpus}
+        for record in self.records:
+            for share in record.gpus:
+                found.setdefault(share.uuid, share)
+        return sorted(found.values(), key=lambda gpu: gpu.index)
 
     def _look(self) -> None:
         if not self._seat.is_ours():

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
+from cgpu_env.version import VERSION
 from cgpu_hook.node import load_node
 from cgpu_hook.usage import use_of
 from cgpu_server.journal import log
@@ -38,7 +39,7 @@ class Collector:
         self._daemon = daemon
         self._lock = threading.Lock()
         self._refused: dict[tuple[str, int], tuple[int, int]] = {}
-        self._version = _version()
+        self._version = VERSION
 
     def collect(self) -> Iterator[Family]:
         """The table's families with their samples."""
@@ -156,12 +157,3 @@ def _listener(address: str) -> socket.socket:
 def _shown(listener: socket.socket) -> str:
     name = listener.getsockname()
     return f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # 15 ms
-
-    try:
-        return version("cgpu")
-    except PackageNotFoundError:  # run from a folder, not installed
-        return "unknown"

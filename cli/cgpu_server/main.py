@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import CgpuError
-from cgpu_hook.paths import open_state
+from cgpu_hook.paths import default_state_dir, open_state
 from cgpu_hook.registry import Registry
 from cgpu_native.arbitration import Arbitration
 from cgpu_server.conductor import Conductor
@@ -39,6 +39,11 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
     parser.add_argument(
         "--idle-exit", metavar="SECONDS", type=float, help="end when no container lives for so long"
+    )
+    parser.add_argument(
+        "--tree",
+        metavar="DIR",
+        help="show the control tree at DIR; beside the default state directory without this",
     )
     parser.add_argument("--log", metavar="FILE", help="log to FILE instead of stderr")
     parser.add_argument(
@@ -83,6 +88,8 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
     state = open_state(given.state_dir)
     driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
     log_path = given.log and os.path.abspath(given.log)
+    tree = _tree_path(given.tree, state)
+    folder = os.getcwd()
     os.chdir("/")
     seat = Seat.take(state, replace=given.replace)
     if seat is None:
@@ -98,15 +105,27 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
         Conductor(Arbitration.start),
         driver_dir=driver_dir,
         idle_exit=given.idle_exit,
+        tree=tree,
     )
     exporter = Exporter(daemon, metrics)
     daemon.refreshed = lambda: exporter.follow(given.metrics or daemon.config.metrics)
     asyncio.run(_run(daemon))
+    if daemon.restarts and "NOTIFY_SOCKET" not in os.environ:  # else systemd starts the next one
+        os.chdir(folder)
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def _tree_path(given: str | None, state: str) -> str | None:
+    """Where the control tree goes: nowhere, for a state directory of somebody's own."""
+    if given is not None:
+        return os.path.abspath(given) if given else None
+    return f"{state}_km" if state == os.path.realpath(default_state_dir()) else None
 
 
 async def _run(daemon: Daemon) -> None:
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    # SIGHUP too: the FUSE library would take it for itself.
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, daemon.stop)
     log.info("serving state=%s pid=%d", daemon.registry.state_dir, os.getpid())
     await daemon.run(say_ready)

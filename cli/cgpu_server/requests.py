@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any
 import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook import rules
 from cgpu_hook.admission import free_weight, on_gpu
-from cgpu_hook.change import change_container, change_gpu
-from cgpu_hook.node import load_node
+from cgpu_server import changes
 from cgpu_server.guests import Guests
 
 if TYPE_CHECKING:
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
     from cgpu_server.daemon import Daemon
 
 _COMPUTE = ("limit_ppm", "measured_ppm", "charged_ns", "share_ppm", "metered", "heartbeat_ns")
-# What a container has, and what a record calls it.
-_CONTAINER_KEYS = {"weight": "weight", "highprio": "high_priority"}
+_WHOLE_NODE = "node"
 
 
 class Requests:
@@ -62,7 +59,7 @@ class Requests:
         daemon.refresh()
         figures = daemon.conductor.figures()
         gpus = []
-        for gpu in self._gpus():
+        for gpu in self._daemon.gpus():
             beside = on_gpu(daemon.records, gpu.uuid)
             its = daemon.rules_of(gpu.uuid)
             own = figures.get(gpu.uuid)
@@ -84,38 +81,27 @@ class Requests:
         target, values = request.get("target"), request.get("values")
         if not isinstance(target, str) or not isinstance(values, dict) or not values:
             raise CgpuError("set: expected a target and values")
-        if values.keys() <= rules.RANGES.keys():
-            change_gpu(daemon.registry, self._gpu(target), values, daemon.defaults)
-        elif values.keys() <= _CONTAINER_KEYS.keys():
-            wanted = {_CONTAINER_KEYS[key]: value for key, value in values.items()}
-            change_container(daemon.registry, target, wanted, daemon.defaults)
+        if values.keys() <= set(changes.GPU_KEYS):
+            changes.set_gpu(daemon, self._gpu(target), values)
+        elif values.keys() <= set(changes.CONTAINER_KEYS):
+            gpu, slash, name = target.rpartition("/")
+            changes.set_container(daemon, name, values, self._gpu(gpu).uuid if slash else None)
+        elif values.keys() <= set(changes.NODE_KEYS) and target == _WHOLE_NODE:
+            changes.set_node(daemon, values)
         else:
             raise CgpuError(
-                f"set {', '.join(map(shown, values))}: a GPU has {', '.join(rules.RANGES)};"
-                f" a container has {', '.join(_CONTAINER_KEYS)}"
+                f"set {', '.join(map(shown, values))}: a GPU has {', '.join(changes.GPU_KEYS)};"
+                f" a container has {', '.join(changes.CONTAINER_KEYS)};"
+                f" the {_WHOLE_NODE} has {', '.join(changes.NODE_KEYS)}"
             )
-        daemon.refresh()
         return {}
 
     def _stop(self, _: dict[str, Any]) -> dict[str, Any]:
         self._daemon.stop()
         return {}
 
-    def _gpus(self) -> list[GpuShare | NodeGpu]:
-        """The node's GPUs; where the driver does not answer, those that containers have."""
-        found: dict[str, GpuShare | NodeGpu] = {}
-        try:
-            node = load_node(self._daemon.registry.state_dir, self._daemon.driver_dir)
-            found = {gpu.uuid: gpu for gpu in node.gpus}
-        except CgpuError:
-            pass
-        for record in self._daemon.records:
-            for share in record.gpus:
-                found.setdefault(share.uuid, share)
-        return sorted(found.values(), key=lambda gpu: gpu.index)
-
     def _gpu(self, target: str) -> GpuShare | NodeGpu:
-        for gpu in self._gpus():
+        for gpu in self._daemon.gpus():
             if target in (str(gpu.index), gpu.uuid):
                 return gpu
         raise CgpuError(f"{shown(target)!r}: no such GPU")

@@ -74,7 +74,7 @@ cgpu_stage_poststop(int argc, char **argv)
     const struct cgpu_report report = {NULL, false};
     char buffer[128];
     bool named = argc >= 4 && strcmp(argv[2], "--state-dir") == 0;
-    const char *state_dir = named ? argv[3] : "/run/cgpu";
+    const char *state_dir = named ? argv[3] : CGPU_STATE_DIR;
     const char *given = argv[named ? 4 : 2]; /* argv ends with NULL */
     const char *id = read_id(given, buffer, sizeof buffer);
     if (id == NULL) {

@@ -54,9 +54,21 @@ become_python(const char *command, int argc, char **argv, const struct cgpu_docu
     return 1;
 }
 
+/* The state directory that the hook's file names, as one of its pairs of --name value, or NULL. */
+static const char *
+state_dir_of(int argc, char **argv)
+{
+    for (int i = 2; i + 1 < argc; i += 2) {
+        if (strcmp(argv[i], "--state-dir") == 0) {
+            return argv[i + 1];
+        }
+    }
+    return NULL;
+}
+
 /* Whether the container's configuration can name our variables; true where that cannot be told. */
 static bool
-concerns_us(const struct cgpu_document *state)
+concerns_us(const struct cgpu_document *state, const char *state_dir)
 {
     char path[PATH_MAX];
     struct cgpu_document config;
@@ -65,7 +77,7 @@ concerns_us(const struct cgpu_document *state)
     }
     strcat(path, "/config.json");
     return path[0] != '/' || cgpu_document_read(path, &config) != NULL ||
-           cgpu_document_concerns_us(&config) || cgpu_document_node_has_default();
+           cgpu_document_concerns_us(&config) || cgpu_document_node_has_default(state_dir);
 }
 
 int
@@ -76,7 +88,10 @@ cgpu_stage_prestart(int argc, char **argv)
         cgpu_report_error(&report, "cannot read the container's state");
         return 1;
     }
-    return concerns_us(&state) ? become_python("prestart", argc, argv, &state) : 0;
+    if (!concerns_us(&state, state_dir_of(argc, argv))) {
+        return 0;
+    }
+    return become_python("prestart", argc, argv, &state);
 }
 
 int
@@ -87,7 +102,8 @@ cgpu_stage_precreate(int argc, char **argv)
         cgpu_report_error(&report, "cannot read the container's configuration");
         return 1;
     }
-    if (cgpu_document_concerns_us(&config) || cgpu_document_node_has_default()) {
+    if (cgpu_document_concerns_us(&config) ||
+        cgpu_document_node_has_default(state_dir_of(argc, argv))) {
         return become_python("precreate", argc, argv, &config);
     }
     return fwrite(config.bytes, 1, config.size, stdout) == config.size && fflush(stdout) == 0 ? 0

@@ -132,7 +132,8 @@ prepare(const struct cgpu_arguments *arguments, const struct cgpu_report *report
         cgpu_report_error(report, "%s: %s", config, why);
         return -1;
     }
-    bool concerned = cgpu_document_concerns_us(&document) || cgpu_document_node_has_default();
+    bool concerned = cgpu_document_concerns_us(&document) ||
+                     cgpu_document_node_has_default(arguments->state_dir);
     free(document.bytes);
     return concerned ? edit(arguments, report, runtime, bundle, config) : 0;
 }

@@ -77,6 +77,11 @@ def on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
     return [record for record in records if _share(record, uuid) is not None]
 
 
+def promised(records: Iterable[Record], uuid: str) -> int:
+    """The bytes of a GPU that these may hold together."""
+    return sum(share.memory_bytes for r in records if (share := _share(r, uuid)))
+
+
 def free_weight(beside: Iterable[Record], max_inst: int) -> int:
     """What is left for others on a GPU; 0 where max_inst was made smaller than what is taken."""
     return max(0, max_inst - sum(record.weight for record in beside))
@@ -121,7 +126,7 @@ def _check_memory(
     share: GpuShare, beside: list[Record], node: Node, given: Mapping[str, str]
 ) -> None:
     total = next(gpu.memory_bytes for gpu in node.gpus if gpu.uuid == share.uuid)
-    taken = sum(other.memory_bytes for r in beside if (other := _share(r, share.uuid)))
+    taken = promised(beside, share.uuid)
     if share.memory_bytes > total - taken:
         free = max(0, total - taken) // _MIB
         raise AdmissionError(

@@ -1,7 +1,7 @@
-"""Changes while containers run: the rules of a GPU, weight and priority of a container (SCH-9).
+"""Changes while containers run: rules of a GPU, weight, priority and cap of a container.
 
 Each is checked and made under the registry's lock: in what admission and a server that starts again
-read (``rules.json``, ``record.json``), then in the limits pages.
+read (``rules.json``, ``record.json``), then in the limits pages (SPEC SCH-9, MEM-8).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
 from cgpu_hook import compute, record, rules
-from cgpu_hook.admission import free_weight, on_gpu
+from cgpu_hook.admission import free_weight, on_gpu, promised
 from cgpu_hook.paths import write_atomically
 
 TYPE_CHECKING = False
@@ -23,6 +23,17 @@ if TYPE_CHECKING:
     from cgpu_hook.rules import Rules
 
 PRIORITIES = (0, 1)
+
+
+def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
+    """Change ``default_memsize``, the cap in bytes of a container that names none; 0: no cap.
+
+    Raises:
+        CgpuError: a value is out of range; nothing was changed.
+    """
+    values = {name: rules.checked(name, v, *rules.NODE_RANGES[name]) for name, v in wanted.items()}
+    with registry.locked(make=True):
+        rules.write_node(registry.state_dir, values)
 
 
 def change_gpu(
@@ -73,6 +84,45 @@ def change_container(
         _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
 
 
+def change_memory(
+    registry: Registry,
+    name: str,
+    wanted: object,
+    *,
+    uuid: str | None = None,
+    overcommit: bool = False,
+) -> None:
+    """Change the cap of a container, on the GPU ``uuid`` or on all that it has (SPEC MEM-8).
+
+    Below what it holds, nothing is taken from it and new requests are refused.
+
+    Args:
+        registry: of the state directory.
+        name: the container's id, or the beginning of one.
+        wanted: the cap in bytes.
+        uuid: of the GPU; None: each of its GPUs.
+        overcommit: whether caps on a GPU may add up to more than its memory.
+
+    Raises:
+        CgpuError: there is no such container, or not so much memory; nothing was changed.
+    """
+    with registry.locked():
+        living = registry.reap()
+        entry = find(living, name)
+        others = [other for other in living if other.id != entry.id]
+        path = f"{entry.directory}/limits"
+        caps = [share.memory_bytes for share in entry.gpus]
+        for place, page in enumerate(cgpu_native.read_limits(path).gpus):
+            if uuid in (None, page.uuid):
+                caps[place] = _checked_memory(page, wanted, others, overcommit=overcommit)
+        # What is promised is never less than what may be taken, whenever we are killed.
+        _set_caps(entry, [min(*pair) for pair in zip(caps, _caps(entry), strict=True)])
+        shares = zip(entry.gpus, caps, strict=True)
+        new = entry._replace(gpus=tuple(s._replace(memory_bytes=cap) for s, cap in shares))
+        _rewrite(registry, new)
+        _set_caps(new, caps)
+
+
 def find(living: list[Record], name: str) -> Record:
     """The container that ``name`` is the id of, or the beginning of the id of no other one.
 
@@ -99,6 +149,28 @@ def _checked_weight(
         if weight > free:
             raise CgpuError(f"weight={weight}: GPU {share.index} has {free} of {most} free")
     return weight
+
+
+def _checked_memory(
+    page: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
+) -> int:
+    cap = rules.checked("memsize", wanted, 1, page.total_bytes)
+    free = page.total_bytes - promised(others, page.uuid)
+    if cap > max(free, page.cap_bytes) and not overcommit:
+        raise CgpuError(
+            f"memsize={cap}: GPU {page.index} has {max(free, 0)} of {page.total_bytes} bytes free"
+            " beside the other containers"
+        )
+    return cap
+
+
+def _caps(entry: Record) -> list[int]:
+    return [share.memory_bytes for share in entry.gpus]
+
+
+def _set_caps(entry: Record, caps: list[int]) -> None:
+    for place, cap in enumerate(caps):
+        cgpu_native.set_cap(f"{entry.directory}/limits", place, cap)
 
 
 def _rewrite(registry: Registry, entry: Record) -> None:

@@ -24,7 +24,7 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST
-from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, RANGES, expected
+from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, NODE_RANGES, RANGES, expected
 from cgpu_hook.trust import check_source
 
 TYPE_CHECKING = False
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 CONFIG_PATH = "/etc/cgpu/config.toml"
-_LARGEST_BYTES = 1 << 60
 
 
 class Config(NamedTuple):
@@ -55,7 +54,10 @@ def _whole(least: int, most: int) -> Callable[[object], bool]:
 # name: (table, what is allowed in words, the check)
 _KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
     **{name: ("node", expected(*ends), _whole(*ends)) for name, ends in RANGES.items()},
-    "default_memsize": ("node", "a whole number of bytes, 0 or more", _whole(0, _LARGEST_BYTES)),
+    **{
+        name: ("node", "a whole number of bytes, 0 or more", _whole(*ends))
+        for name, ends in NODE_RANGES.items()
+    },
     "overcommit": ("node", "true or false", lambda v: isinstance(v, bool)),
     "library_dir": (
         "driver",

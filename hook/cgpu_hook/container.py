@@ -8,7 +8,9 @@ from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import is_asked
 from cgpu_hook.config import load_config
+from cgpu_hook.paths import open_state, state_path
 from cgpu_hook.plan import Plan, container_environment, plan
+from cgpu_hook.rules import default_memsize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,19 +55,18 @@ def draft(
     Raises:
         CgpuError: the container must not start; one sentence says why.
     """
-    node_config = load_config()
+    node_config, state = load_config(), state_path(setting.state_dir)
     if not is_asked(
         container_environment(config),
         max_inst=node_config.max_inst,
-        default_memsize=node_config.default_memsize,
+        default_memsize=default_memsize(state, node_config),
     ):
         return None
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_hook.layout import places
     from cgpu_hook.node import load_node
-    from cgpu_hook.paths import open_state, state_path
 
-    state_dir = (state_path if setting.dry else open_state)(setting.state_dir)
+    state_dir = state if setting.dry else open_state(setting.state_dir)
     node = load_node(state_dir, setting.driver_dir, keep=not setting.dry)
     here = places(name, state_dir, node)
     config = without_earlier_edit(config, node, here)

@@ -12,7 +12,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_hook import driver, jsontext
 from cgpu_hook.config import CONFIG_PATH, load_config
-from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO
+from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, default_memsize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -108,7 +108,8 @@ def load_node(
             if keep
             else ask(folder, identity)
         )
-    return _node(facts, config)
+    size = default_memsize(state_dir, config)
+    return _node(facts, config._replace(default_memsize=size))
 
 
 def _identity(folder: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 What the configuration says holds until somebody changes it for one GPU. The changes are kept in
 ``<state>/rules.json``, written under the registry's lock, so that admission and a server that is
 started again know them. A policy that came with a program (``cgpu-run --policy``) holds as long as
-somebody is on the GPU.
+somebody is on the GPU. The cap of containers that name none is kept there too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cgpu_hook.paths import write_atomically
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Any
 
     from cgpu_hook.config import Config
     from cgpu_hook.node import Node
@@ -29,6 +30,10 @@ VERSION = 1
 RANGES = {"max_inst": (1, 25), "policy": (0, 6), "prio_ratio": (20, 99)}
 DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _LENT = "lent_policy"
+_LARGEST_BYTES = 1 << 60
+# Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
+DEFAULT_MEMSIZE = "default_memsize"
+NODE_RANGES = {DEFAULT_MEMSIZE: (0, _LARGEST_BYTES)}
 
 
 class Rules(NamedTuple):
@@ -69,13 +74,9 @@ def configured(source: Config | Node) -> Rules:
 def read(state_dir: str) -> Changes:
     """What was changed, by UUID; nothing where there is no such file, or a damaged one."""
     try:
-        with open(f"{state_dir}/{FILE}", "rb") as file:
-            content = jsontext.loads(file.read().decode())
-        if content["version"] != VERSION:
-            return {}
-        gpus = content["gpus"].items()
+        gpus = _content(state_dir)["gpus"].items()
         return {uuid: {k: v for k, v in gpu.items() if _fits(k, v)} for uuid, gpu in gpus}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (TypeError, KeyError, AttributeError):
         return {}
 
 
@@ -85,9 +86,46 @@ def write(state_dir: str, changes: Changes) -> None:
     Raises:
         OSError: they cannot be written; the old ones hold.
     """
+    _write(state_dir, changes, read_node(state_dir))
+
+
+def read_node(state_dir: str) -> dict[str, int]:
+    """What was changed of the whole node, by the names of ``NODE_RANGES``."""
+    try:
+        node = _content(state_dir)["node"].items()
+        return {name: value for name, value in node if _fits(name, value)}
+    except (TypeError, KeyError, AttributeError):
+        return {}
+
+
+def write_node(state_dir: str, wanted: Mapping[str, int]) -> None:
+    """Enter checked values of the whole node; the caller holds the registry's lock.
+
+    Raises:
+        OSError: they cannot be written; the old ones hold.
+    """
+    _write(state_dir, read(state_dir), {**read_node(state_dir), **wanted})
+
+
+def default_memsize(state_dir: str, source: Config | Node) -> int:
+    """Cap in bytes of a container that names none: as changed, else as configured; 0: none."""
+    return read_node(state_dir).get(DEFAULT_MEMSIZE, source.default_memsize)
+
+
+def _content(state_dir: str) -> dict[str, Any]:
+    """The file's object; empty where it is not there, damaged, or of another version."""
+    try:
+        with open(f"{state_dir}/{FILE}", "rb") as file:
+            content: dict[str, Any] = jsontext.loads(file.read().decode())
+        return content if content["version"] == VERSION else {}
+    except (OSError, ValueError, TypeError, KeyError):
+        return {}
+
+
+def _write(state_dir: str, changes: Changes, node: dict[str, int]) -> None:
     gpus = {uuid: gpu for uuid, gpu in changes.items() if gpu}
-    data = jsontext.dumps({"version": VERSION, "gpus": gpus}).encode()
-    write_atomically(f"{state_dir}/{FILE}", data)
+    content = {"version": VERSION, "gpus": gpus, **({"node": node} if node else {})}
+    write_atomically(f"{state_dir}/{FILE}", jsontext.dumps(content).encode())
 
 
 def of(uuid: str, changes: Changes, defaults: Rules, *, inhabited: bool) -> Rules:
@@ -120,5 +158,5 @@ def change(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
 
 
 def _fits(name: str, value: object) -> bool:
-    least, most = RANGES["policy" if name == _LENT else name]
+    least, most = {**RANGES, **NODE_RANGES}["policy" if name == _LENT else name]
     return isinstance(value, int) and least <= value <= most

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -104,15 +106,29 @@ cgpu_document_concerns_us(const struct cgpu_document *document)
     return false;
 }
 
-bool
-cgpu_document_node_has_default(void)
+/* Whether the file at PATH names a default size; true where Python has to say what is wrong. */
+static bool
+names_default(const char *path)
 {
-    struct cgpu_document config;
-    const char *why = cgpu_document_read(NODE_CONFIG, &config);
+    struct cgpu_document file;
+    const char *why = cgpu_document_read(path, &file);
     if (why != NULL) {
-        return errno != ENOENT; /* let Python say what is wrong with the file */
+        return errno != ENOENT;
     }
-    bool found = memmem(config.bytes, config.size, "default_memsize", 15) != NULL;
-    free(config.bytes);
+    bool found = memmem(file.bytes, file.size, "default_memsize", 15) != NULL;
+    free(file.bytes);
     return found;
+}
+
+bool
+cgpu_document_node_has_default(const char *state_dir)
+{
+    char changed[PATH_MAX];
+    const char *folder = state_dir != NULL ? state_dir : CGPU_STATE_DIR;
+    bool fits = snprintf(changed, sizeof changed, "%s/rules.json", folder) < (int)sizeof changed;
+    if (names_default(NODE_CONFIG) || !fits) {
+        return true;
+    }
+    /* Root's changes are not for users, whose containers have an account of their own. */
+    return (access(changed, R_OK) == 0 || errno != EACCES) && names_default(changed);
 }

@@ -24,7 +24,12 @@ const char *cgpu_document_read(const char *path, struct cgpu_document *out);
  */
 bool cgpu_document_concerns_us(const struct cgpu_document *document);
 
-/* Whether the node caps containers that name no size: then every configuration concerns us. */
-bool cgpu_document_node_has_default(void);
+#define CGPU_STATE_DIR "/run/cgpu" /* root's; paths.py */
+
+/*
+ * Whether the node caps containers that name no size, as configured or as changed since (rules.json
+ * in STATE_DIR; NULL: root's): then every configuration concerns us.
+ */
+bool cgpu_document_node_has_default(const char *state_dir);
 
 #endif

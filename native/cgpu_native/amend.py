@@ -13,6 +13,31 @@ if TYPE_CHECKING:
 _PAGE, _GPU = "struct cgpu_limits", "struct cgpu_limits_gpu"
 
 
+def set_cap(path: Path | str, place: int, cap_bytes: int) -> None:
+    """Change what the container may hold on the GPU at ``place`` of the page at ``path``.
+
+    Args:
+        path: of the page.
+        place: of the GPU in the page.
+        cap_bytes: the new cap.
+
+    Raises:
+        OSError: it cannot be written.
+        OverflowError: the value does not fit.
+    """
+    import mmap  # noqa: PLC0415 (not on the start path)
+
+    start = ffi.offsetof(_PAGE, "gpus", place) + ffi.offsetof(_GPU, "cap_bytes")
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        page = mmap.mmap(fd, ffi.sizeof(_PAGE))
+    finally:
+        os.close(fd)
+    # One store of 8 bytes; write(2) promises none to those who have the page mapped.
+    with page, ffi.from_buffer(page, require_writable=True) as bytes_:
+        ffi.cast("uint64_t *", bytes_ + start)[0] = cap_bytes
+
+
 def amend_limits(
     path: Path | str,
     own: dict[str, int] | None = None,

@@ -1,0 +1,64 @@
+"""What the server is asked to change, by the socket or by the control tree.
+
+Whoever asks, a change is checked, written down and in force when these return.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cgpu_hook import rules
+from cgpu_hook.change import change_container, change_gpu, change_memory, change_node
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_env import GpuShare
+    from cgpu_hook.node import NodeGpu
+    from cgpu_server.daemon import Daemon
+
+# What a container has, and what a record calls it; its cap is changed apart from these.
+_TERMS = {"weight": "weight", "highprio": "high_priority"}
+_MEMSIZE = "memsize"
+
+NODE_KEYS, GPU_KEYS = tuple(rules.NODE_RANGES), tuple(rules.RANGES)
+CONTAINER_KEYS = (*_TERMS, _MEMSIZE)
+
+
+def set_node(daemon: Daemon, values: Mapping[str, Any]) -> None:
+    """Change some of ``NODE_KEYS``.
+
+    Raises:
+        CgpuError: it cannot be done; one sentence says why.
+    """
+    change_node(daemon.registry, values)
+    daemon.refresh()
+
+
+def set_gpu(daemon: Daemon, gpu: GpuShare | NodeGpu, values: Mapping[str, Any]) -> None:
+    """Change some of a GPU's ``GPU_KEYS``.
+
+    Raises:
+        CgpuError: it cannot be done; one sentence says why.
+    """
+    change_gpu(daemon.registry, gpu, values, daemon.defaults)
+    daemon.refresh()
+
+
+def set_container(
+    daemon: Daemon, name: str, values: Mapping[str, Any], uuid: str | None = None
+) -> None:
+    """Change some of a container's ``CONTAINER_KEYS``; its cap on the GPU ``uuid``, or on all.
+
+    The cap comes last: where it is refused, the others have changed.
+
+    Raises:
+        CgpuError: it cannot be done; one sentence says why.
+    """
+    terms = {_TERMS[key]: value for key, value in values.items() if key in _TERMS}
+    if terms:
+        change_container(daemon.registry, name, terms, daemon.defaults)
+    if _MEMSIZE in values:
+        overcommit = daemon.config.overcommit
+        change_memory(daemon.registry, name, values[_MEMSIZE], uuid=uuid, overcommit=overcommit)
+    daemon.refresh()

@@ -1,0 +1,192 @@
+"""The control tree as a file system, in a thread of its own (SPEC TREE-1..4).
+
+A file is read as a whole when it is opened, and what is written to it at once is one value, as in
+procfs. What goes wrong here ends nothing but the tree.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import stat
+import threading
+import time
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cgpu_env import CgpuError
+from cgpu_server import mounts
+from cgpu_server.journal import log
+from cgpu_server.tree import Folder, MissingError, ReadOnlyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_server.tree import Tree
+
+_FOLDER, _READ_WRITE, _READ_ONLY = 0o755, 0o644, 0o444
+
+
+class Files:
+    """What the library asks for, by its names; errors are ``OSError``."""
+
+    use_ns = True
+
+    def __init__(self, tree: Tree, write: Callable[[str, str], None]) -> None:
+        self._tree, self._write = tree, write
+        self._numbers = itertools.count(1)
+        self._open: dict[int, bytes] = {}  # what those who have a file open are reading
+        self._made = time.time_ns()
+
+    def init_with_config(self, _: Any, config: Any) -> None:  # noqa: ANN401
+        """Let the kernel keep nothing: each look shows what is there then."""
+        config.entry_timeout = config.attr_timeout = config.negative_timeout = 0
+        config.direct_io = 1  # nobody knows a file's length before it is read
+
+    def getattr(self, path: str, _: object = None) -> dict[str, int]:
+        """What stat(2) says."""
+        entry = self._find(path)
+        if isinstance(entry, Folder):
+            mode, links = stat.S_IFDIR | _FOLDER, 2
+        else:
+            mode, links = stat.S_IFREG | (_READ_WRITE if entry.write else _READ_ONLY), 1
+        times = dict.fromkeys(("st_atime", "st_mtime", "st_ctime"), self._made)
+        owner = {"st_uid": os.geteuid(), "st_gid": os.getegid()}
+        return {"st_mode": mode, "st_nlink": links, "st_size": 0, **owner, **times}
+
+    def readdir(self, path: str, _: int) -> list[str]:
+        """The names in a folder."""
+        try:
+            return [".", "..", *self._tree.names(path)]
+        except MissingError:
+            raise OSError(errno.ENOENT, "no such folder") from None
+
+    def open(self, path: str, flags: int) -> int:
+        """Read the file, or refuse to write to it."""
+        entry = self._find(path)
+        if isinstance(entry, Folder):
+            raise OSError(errno.EISDIR, "a folder")
+        mode = flags & os.O_ACCMODE
+        if mode != os.O_RDONLY and entry.write is None:
+            raise OSError(errno.EACCES, "can only be read")
+        handle = next(self._numbers)
+        self._open[handle] = b"" if mode == os.O_WRONLY else self._read(path)
+        return handle
+
+    def read(self, _: str, size: int, offset: int, handle: int) -> bytes:
+        """A part of what the file said when it was opened."""
+        return self._open.get(handle, b"")[offset : offset + size]
+
+    def write(self, path: str, data: bytes, offset: int, _: object) -> int:
+        """Set a value."""
+        if offset:
+            raise OSError(errno.EINVAL, "a value is written at once, from the beginning")
+        try:
+            self._write(path, data.decode("utf-8", "replace"))
+        except MissingError:
+            raise OSError(errno.ENOENT, "no such file") from None
+        except ReadOnlyError:
+            raise OSError(errno.EACCES, "can only be read") from None
+        except CgpuError as error:
+            log.warning("refused path=%s error=%s", path, error)
+            raise OSError(errno.EINVAL, str(error)) from None
+        except FutureTimeout:
+            log.warning("the server was too busy to write path=%s", path)
+            raise OSError(errno.ETIMEDOUT, "the server is busy") from None
+        return len(data)
+
+    def truncate(self, path: str, _: int, __: object = None) -> int:
+        """Nothing: a shell empties a file before it writes to it."""
+        entry = self._find(path)
+        if isinstance(entry, Folder) or entry.write is None:
+            raise OSError(errno.EACCES, "can only be read")
+        return 0
+
+    def release(self, _: str, handle: int) -> int:
+        """Forget who has closed it."""
+        self._open.pop(handle, None)
+        return 0
+
+    def utimens(self, _: str, __: object = None) -> int:
+        """Nothing, for touch(1)."""
+        return 0
+
+    def statfs(self, _: str) -> dict[str, int]:
+        """An empty file system, for df(1)."""
+        return {"f_bsize": 4096, "f_namemax": 255}
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise OSError(errno.EPERM, "the tree has the nodes that it has")
+
+    create = mkdir = mknod = unlink = rmdir = rename = symlink = link = chmod = chown = _refuse
+
+    def _find(self, path: str) -> Any:  # noqa: ANN401
+        try:
+            return self._tree.find(path)
+        except MissingError:
+            raise OSError(errno.ENOENT, "no such node") from None
+
+    def _read(self, path: str) -> bytes:
+        try:
+            return self._tree.read(path).encode()
+        except MissingError:
+            raise OSError(errno.ENOENT, "no such file") from None
+
+
+class ControlTree:
+    """The tree of one server at ``path``: mounted and served by a thread, as long as it can be.
+
+    Args:
+        tree: what to show.
+        path: a folder, or where one can be made.
+        write: sets a value; it is called in the thread.
+    """
+
+    def __init__(self, tree: Tree, path: str, write: Callable[[str, str], None]) -> None:
+        self._files, self._path = Files(tree, write), path
+        self._lock = threading.Lock()
+        self._mounted = self._closed = False
+
+    def start(self, device: int | None = None) -> None:
+        """Serve from now on; ``device``: what somebody else has mounted at the path."""
+        threading.Thread(target=self._run, args=(device,), name="cgpu-tree", daemon=True).start()
+
+    def close(self) -> None:
+        """Take the tree away."""
+        with self._lock:
+            self._closed = True
+            if self._mounted:
+                mounts.unmount(self._path)
+
+    def _run(self, device: int | None) -> None:
+        try:
+            library = _library()
+            with self._lock:
+                if self._closed:
+                    return
+                if device is None:
+                    device = mounts.mount(self._path)
+                    self._mounted = True
+            log.info("control tree path=%s", self._path)
+            library.FUSE(self._files, f"/dev/fd/{device}", foreground=True, nothreads=True)
+        except CgpuError as error:
+            hint = f" hint={error.hint}" if error.hint else ""
+            log.warning("no control tree path=%s error=%s%s", self._path, error, hint)
+        except Exception as error:  # noqa: BLE001 (the server goes on without a tree)
+            log.error("the control tree ended path=%s error=%r", self._path, error)
+
+
+def _library() -> Any:  # noqa: ANN401
+    """The FUSE library, which is looked for when it is imported.
+
+    Raises:
+        CgpuError: it is not there.
+    """
+    os.environ["FUSE_LIBRARY_NAME"] = "fuse3"  # libfuse 2 cannot serve what is mounted already
+    try:
+        import mfusepy
+    except (ImportError, OSError) as error:
+        hint = "install your distribution's fuse3"
+        raise CgpuError(f"the FUSE library cannot be loaded: {error}", hint=hint) from None
+    return mfusepy

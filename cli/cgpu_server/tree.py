@@ -1,0 +1,267 @@
+"""The control tree: what the server shows as files, whoever shows it (SPEC TREE-1..4).
+
+The names and formats are those of cGPU's ``/proc/cgpu_km``. The tree is a table of nodes for each
+kind of folder; a node knows how it reads, and how it is written if it can be.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import cgpu_native
+from cgpu_env import CgpuError, version
+from cgpu_env.errors import shown
+from cgpu_hook import rules
+from cgpu_hook.admission import free_weight, on_gpu
+from cgpu_server import changes, processes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_env import GpuShare
+    from cgpu_hook.node import NodeGpu
+    from cgpu_hook.record import Record
+    from cgpu_server.daemon import Daemon
+
+_ID_WIDTH = 12
+_REAP, _RESTART = "reap", "1"
+
+
+class MissingError(CgpuError):
+    """There is no such node."""
+
+
+class ReadOnlyError(CgpuError):
+    """The node can only be read."""
+
+
+class Folder(NamedTuple):
+    """A folder of the tree: of the node, of a GPU, or of a container on a GPU."""
+
+    gpu: GpuShare | NodeGpu | None = None
+    record: Record | None = None
+
+
+class Node(NamedTuple):
+    """A file of the tree; ``write`` is None where it can only be read."""
+
+    read: Callable[[Daemon, Folder], str]
+    write: Callable[[Daemon, Folder, str], None] | None = None
+
+
+class Tree:
+    """The tree of one server. Reading asks nothing of the server's thread; writing is its own."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def find(self, path: str) -> Folder | Node:
+        """The folder or file at ``path``, such as ``0/policy``.
+
+        Raises:
+            MissingError: there is none.
+        """
+        return self._find(_words(path))[1]
+
+    def names(self, path: str) -> list[str]:
+        """What is in the folder at ``path``; folders first.
+
+        Raises:
+            MissingError: there is no such folder.
+        """
+        folder = self.find(path)
+        if isinstance(folder, Node):
+            raise MissingError(f"{shown(path)!r}: not a folder")
+        return [*(name for name, _ in self._below(folder)), *_table(folder)]
+
+    def read(self, path: str) -> str:
+        """What the file at ``path`` says, with a newline at its end.
+
+        Raises:
+            MissingError: there is no such file.
+        """
+        folder, node = self._find(_words(path))
+        if isinstance(node, Folder):
+            raise MissingError(f"{shown(path)!r}: a folder")
+        return f"{node.read(self._daemon, folder)}\n"
+
+    def write(self, path: str, text: str) -> None:
+        """Let the file at ``path`` say ``text``: it is in force when this returns.
+
+        Raises:
+            MissingError: there is no such file.
+            ReadOnlyError: it can only be read.
+            CgpuError: one sentence that says what is allowed.
+        """
+        folder, node = self._find(_words(path))
+        if isinstance(node, Folder):
+            raise MissingError(f"{shown(path)!r}: a folder")
+        if node.write is None:
+            raise ReadOnlyError(f"{shown(path)}: can only be read")
+        node.write(self._daemon, folder, text.strip())
+
+    def _find(self, words: list[str]) -> tuple[Folder, Folder | Node]:
+        folder = Folder()
+        for place, word in enumerate(words):
+            below = dict(self._below(folder))
+            if word in below:
+                folder = below[word]
+            elif word in _table(folder) and place == len(words) - 1:
+                return folder, _table(folder)[word]
+            else:
+                raise MissingError(f"{shown('/'.join(words))!r}: no such node")
+        return folder, folder
+
+    def _below(self, folder: Folder) -> list[tuple[str, Folder]]:
+        """The folders in one."""
+        daemon, gpu = self._daemon, folder.gpu
+        if folder.record is not None:
+            return []
+        if gpu is None:
+            return [(str(each.index), Folder(each)) for each in daemon.gpus()]
+        records = on_gpu(daemon.records, gpu.uuid)
+        return [(name_of(record, records), Folder(gpu, record)) for record in records]
+
+
+def name_of(record: Record, beside: list[Record]) -> str:
+    """The folder of a container: its id's first 12 characters, or all if others begin alike."""
+    short = record.id[:_ID_WIDTH]
+    same = [other for other in beside if other.id.startswith(short)]
+    return short if len(same) == 1 else record.id
+
+
+def installed() -> str:
+    """The release that a server started now would be."""
+    text = Path(version.__file__).read_text(encoding="ascii")
+    found = re.search(r'^VERSION = "(.+)"$', text, re.MULTILINE)
+    return found.group(1) if found else "unknown"
+
+
+def major(gpu: GpuShare | NodeGpu) -> int:
+    """The major number of the GPU's device file; 0 where there is none."""
+    for node in getattr(gpu, "device_nodes", ()):
+        with contextlib.suppress(OSError):
+            return os.major(os.stat(node.host).st_rdev)
+    return 0
+
+
+def cap(folder: Folder) -> int:
+    """What the container may hold on the GPU, as its processes read it."""
+    record, uuid = _record(folder), _gpu(folder).uuid
+    with contextlib.suppress(OSError, cgpu_native.NativeError):
+        pages = cgpu_native.read_limits(f"{record.directory}/limits").gpus
+        return next(page.cap_bytes for page in pages if page.uuid == uuid)
+    return 0  # it ends just now
+
+
+def held(folder: Folder) -> list[processes.Holding]:
+    """Who holds memory of the container on the GPU."""
+    record, uuid = _record(folder), _gpu(folder).uuid
+    place = next(place for place, share in enumerate(record.gpus) if share.uuid == uuid)
+    return processes.holdings(record, place)
+
+
+def _words(path: str) -> list[str]:
+    return [word for word in path.split("/") if word]
+
+
+def _gpu(folder: Folder) -> GpuShare | NodeGpu:
+    assert folder.gpu is not None  # noqa: S101 (its table is of such folders)
+    return folder.gpu
+
+
+def _record(folder: Folder) -> Record:
+    assert folder.record is not None  # noqa: S101
+    return folder.record
+
+
+def _value(text: str) -> int | str:
+    """The number that was written; else the text, of which the check says what is wrong."""
+    return int(text) if text.isascii() and text.isdecimal() else shown(text)
+
+
+def _instances(daemon: Daemon, _: Folder) -> str:
+    lines = []
+    for record in daemon.records:
+        indices = " ".join(str(share.index) for share in record.gpus)
+        lines.append(f"{name_of(record, list(daemon.records))} {indices}")
+    return "\n".join(lines)
+
+
+def _reap(daemon: Daemon, _: Folder, text: str) -> None:
+    if text != _REAP:
+        raise CgpuError(f"inst_ctl={shown(text)}: expected {_REAP}, to let go of what has ended")
+    daemon.refresh()
+
+
+def _upgrade(daemon: Daemon, _: Folder, text: str) -> None:
+    if text != _RESTART:
+        raise CgpuError(
+            f"upgrade={shown(text)}: expected {_RESTART}, to run the server that is installed now"
+        )
+    daemon.restart()
+
+
+def _meminfo(_: Daemon, folder: Folder) -> str:
+    holders = held(folder)
+    free = cap(folder) - sum(holder.used_bytes for holder in holders)
+    lines = [f"PID: {holder.pid} Mem: {holder.used_bytes}" for holder in holders]
+    return "\n".join([f"Free: {max(free, 0)}", *lines])
+
+
+def _node_setting(name: str) -> Node:
+    return Node(
+        lambda daemon, _: str(rules.default_memsize(daemon.registry.state_dir, daemon.config)),
+        lambda daemon, _, text: changes.set_node(daemon, {name: _value(text)}),
+    )
+
+
+def _rule(name: str) -> Node:
+    return Node(
+        lambda daemon, folder: str(getattr(daemon.rules_of(_gpu(folder).uuid), name)),
+        lambda daemon, folder, text: changes.set_gpu(daemon, _gpu(folder), {name: _value(text)}),
+    )
+
+
+def _term(name: str, read: Callable[[Folder], int]) -> Node:
+    return Node(
+        lambda _, folder: str(read(folder)),
+        lambda daemon, folder, text: changes.set_container(
+            daemon, _record(folder).id, {name: _value(text)}, _gpu(folder).uuid
+        ),
+    )
+
+
+def _free_weight(daemon: Daemon, folder: Folder) -> str:
+    uuid = _gpu(folder).uuid
+    return str(free_weight(on_gpu(daemon.records, uuid), daemon.rules_of(uuid).max_inst))
+
+
+_NODE = {
+    "default_memsize": _node_setting("default_memsize"),
+    "inst_ctl": Node(_instances, _reap),
+    "upgrade": Node(lambda *_: f"Running: {version.VERSION}\nInstalled: {installed()}", _upgrade),
+    "version": Node(lambda *_: version.VERSION),
+}
+_GPU = {
+    "free_weight": Node(_free_weight),
+    "major": Node(lambda _, folder: str(major(_gpu(folder)))),
+    **{name: _rule(name) for name in rules.RANGES},
+}
+_CONTAINER = {
+    "highprio": _term("highprio", lambda folder: int(_record(folder).high_priority)),
+    "id": Node(lambda _, folder: _record(folder).id),
+    "memsize": _term("memsize", cap),
+    "meminfo": Node(_meminfo),
+    "weight": _term("weight", lambda folder: _record(folder).weight),
+}
+
+
+def _table(folder: Folder) -> dict[str, Node]:
+    if folder.record is not None:
+        return _CONTAINER
+    return _NODE if folder.gpu is None else _GPU

@@ -1,0 +1,324 @@
+"""The control tree of a server, as shells see it (SPEC TREE-1..4, MEM-8, SCH-9)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cgpu_run_world
+import pytest
+import server_world
+from packages import ensure_packages
+from server_world import MIB, page, wait_until
+from servers import end_servers
+
+from cgpu_env.version import VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+ID = "0123456789abcdef" * 4
+FOLLOW = Path(__file__).parent / "programs" / "follow_cap.py"
+OUT_OF_MEMORY = 2
+
+
+class World(server_world.World):
+    """One whose servers show a tree."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / "state")
+        self.state.mkdir(mode=0o700, exist_ok=True)
+        self.tree = folder / "km"
+
+    def serve(self, *flags: str) -> subprocess.Popen[str]:
+        """A server whose tree is there."""
+        server = self.start("--tree", str(self.tree), *flags)
+        wait_until(self.is_there, "the tree is mounted")
+        return server
+
+    def is_there(self) -> bool:
+        return os.path.ismount(self.tree) and bool(self.read("version"))
+
+    def is_served_by(self, pid: int) -> bool:
+        try:
+            return self.pid() == pid and self.is_there()
+        except OSError:
+            return False
+
+    def read(self, path: str) -> str:
+        return (self.tree / path).read_text()
+
+    def write(self, path: str, text: str) -> str:
+        """As ``echo`` does; what it complains of (dash calls each error one of I/O)."""
+        words = ["bash", "-c", 'echo "$1" >"$2"', "sh", text, str(self.tree / path)]
+        return subprocess.run(words, capture_output=True, text=True, check=False).stderr
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    ensure_packages()
+    yield World(tmp_path)
+    end_servers(tmp_path)
+    assert not os.path.ismount(tmp_path / "km"), "a server that ends takes its tree away"
+
+
+def said(server: subprocess.Popen[str]) -> str:
+    """What the server wrote, once it is told to end."""
+    server.terminate()
+    return server.communicate(timeout=20)[1]
+
+
+def test_its_nodes_have_the_names_and_modes_of_cgpu(world: World) -> None:
+    """TREE: as listed in SPEC, section 4."""
+    world.admit(ID)
+    world.serve()
+    found = {
+        str(path.relative_to(world.tree)): stat.filemode(path.stat().st_mode)
+        for path in world.tree.rglob("*")
+    }
+    short = ID[:12]
+    writable = ["default_memsize", "inst_ctl", "upgrade"]
+    writable += [f"0/{name}" for name in ("max_inst", "policy", "prio_ratio")]
+    writable += [f"0/{short}/{name}" for name in ("highprio", "memsize", "weight")]
+    readable = ["version", "0/free_weight", "0/major", f"0/{short}/id", f"0/{short}/meminfo"]
+    assert found == {
+        **dict.fromkeys(["0", f"0/{short}"], "drwxr-xr-x"),
+        **dict.fromkeys(writable, "-rw-r--r--"),
+        **dict.fromkeys(readable, "-r--r--r--"),
+    }
+
+
+def test_what_it_says_before_anything_was_changed(world: World) -> None:
+    """TREE-1: meminfo of a container without processes."""
+    world.admit(ID, weight=3)
+    world.serve()
+    said = {str(path.relative_to(world.tree)): path for path in world.tree.rglob("*")}
+    short = f"0/{ID[:12]}"
+    assert {name: path.read_text() for name, path in said.items() if path.is_file()} == {
+        "default_memsize": "0\n",
+        "inst_ctl": f"{ID[:12]} 0\n",
+        "upgrade": f"Running: {VERSION}\nInstalled: {VERSION}\n",
+        "version": f"{VERSION}\n",
+        "0/free_weight": "17\n",
+        "0/major": "0\n",
+        "0/max_inst": "20\n",
+        "0/policy": "6\n",
+        "0/prio_ratio": "80\n",
+        f"{short}/highprio": "0\n",
+        f"{short}/id": f"{ID}\n",
+        f"{short}/memsize": f"{MIB}\n",
+        f"{short}/meminfo": f"Free: {MIB}\n",
+        f"{short}/weight": "3\n",
+    }
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("default_memsize", "1048576"),
+        ("0/policy", "2"),
+        ("0/max_inst", "10"),
+        ("0/prio_ratio", "60"),
+        (f"0/{ID[:12]}/weight", "4"),
+        (f"0/{ID[:12]}/highprio", "1"),
+        (f"0/{ID[:12]}/memsize", "4096"),
+    ],
+)
+def test_what_is_written_is_what_is_read(world: World, path: str, text: str) -> None:
+    """TREE, SCH-9, MEM-8: also after the server was killed."""
+    world.admit(ID)
+    server = world.serve()
+    assert world.write(path, text) == ""
+    assert world.read(path) == f"{text}\n"
+    server.kill()
+    server.wait()
+    world.serve()
+    assert world.read(path) == f"{text}\n"
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "allowed"),
+    [
+        ("0/policy", "9", "policy=9: expected a whole number from 0 to 6"),
+        ("0/policy", "two", "policy=two: expected a whole number from 0 to 6"),
+        ("0/policy", "", "policy=: expected a whole number from 0 to 6"),
+        ("0/policy", "1 1", "policy=1 1: expected a whole number from 0 to 6"),
+        ("0/max_inst", "26", "max_inst=26: expected a whole number from 1 to 25"),
+        ("0/prio_ratio", "19", "prio_ratio=19: expected a whole number from 20 to 99"),
+        (f"0/{ID[:12]}/weight", "21", "weight=21: expected a whole number from 1 to 20"),
+        (f"0/{ID[:12]}/highprio", "2", "highprio=2: expected a whole number from 0 to 1"),
+        (f"0/{ID[:12]}/memsize", "0", "memsize=0: expected a whole number from 1 to"),
+        ("default_memsize", "-1", "default_memsize=-1: expected a whole number from 0 to"),
+        ("inst_ctl", "1", "inst_ctl=1: expected reap"),
+        ("upgrade", "0", "upgrade=0: expected 1"),
+    ],
+)
+def test_a_bad_value_is_refused_and_the_log_says_what_is_allowed(
+    world: World, path: str, text: str, allowed: str
+) -> None:
+    """TREE-2."""
+    world.admit(ID)
+    server = world.serve()
+    before = world.read(path)
+    assert "Invalid argument" in world.write(path, text)
+    assert world.read(path) == before
+    assert f"WARNING refused path=/{path} error={allowed}" in said(server)
+
+
+@pytest.mark.parametrize(
+    "path", ["version", "0/free_weight", "0/major", f"0/{ID[:12]}/id", f"0/{ID[:12]}/meminfo"]
+)
+def test_what_can_only_be_read_refuses_root_too(world: World, path: str) -> None:
+    """TREE-2."""
+    world.admit(ID)
+    world.serve()
+    assert "Permission denied" in world.write(path, "1")
+    with pytest.raises(OSError, match="denied") as refusal:
+        os.truncate(world.tree / path, 0)
+    assert refusal.value.errno == errno.EACCES
+
+
+def test_nothing_can_be_made_or_removed(world: World) -> None:
+    world.admit(ID)
+    world.serve()
+    for attempt in (
+        (world.tree / "new").mkdir,
+        lambda: (world.tree / "new").write_text("1"),
+        (world.tree / "version").unlink,
+        (world.tree / "0" / ID[:12]).rmdir,
+        lambda: (world.tree / "version").chmod(0o777),
+    ):
+        with pytest.raises(PermissionError):
+            attempt()
+
+
+def test_who_comes_and_goes_is_there_and_gone(world: World) -> None:
+    """A container's folder is there as soon as the server knows of it; two with one beginning."""
+    world.admit(ID)
+    world.serve()
+    other = ID[:12] + "f" * 52
+    world.admit(other)
+    wait_until((world.tree / "0" / other).is_dir, "the folder has the whole id")
+    assert world.read("inst_ctl") == f"{ID} 0\n{other} 0\n"
+    world.registry.remove(other)
+    assert world.write("inst_ctl", "reap") == ""
+    assert world.read("inst_ctl") == f"{ID[:12]} 0\n"
+    assert world.read(f"0/{ID[:12]}/id") == f"{ID}\n"
+
+
+def test_it_is_there_again_after_its_server_was_killed(world: World) -> None:
+    """TREE-3: an open file fails, and nothing hangs."""
+    directory = world.admit(ID)
+    server = world.serve()
+    with (world.tree / "version").open() as file:
+        server.kill()
+        server.wait()
+        with pytest.raises(OSError, match="not connected"):
+            file.read()
+        with pytest.raises(OSError, match="not connected"):
+            world.read("version")
+        assert page(directory).cap_bytes == MIB, "the container has what it had"
+        world.serve()
+        with pytest.raises(OSError, match="not connected"):
+            file.read()
+    assert world.read("version") == f"{VERSION}\n"
+    mounts = Path("/proc/self/mountinfo").read_text()
+    assert mounts.count(str(world.tree)) == 1, "the dead one was taken away"
+
+
+def test_a_server_replaced_by_another_leaves_it_the_tree(world: World) -> None:
+    """TREE-3."""
+    old = world.serve()
+    new = world.serve("--replace")
+    old.communicate(timeout=20)
+    assert world.pid() == new.pid
+    assert world.read("version") == f"{VERSION}\n"
+
+
+def test_the_server_is_renewed_by_its_upgrade_node(world: World) -> None:
+    """TREE: the same process runs what is installed now, and knows all that it knew."""
+    world.admit(ID)
+    server = world.serve()
+    assert world.read("upgrade") == f"Running: {VERSION}\nInstalled: {VERSION}\n"
+    assert world.write(f"0/{ID[:12]}/weight", "4") == ""
+    assert world.write("upgrade", "1") == ""
+    wait_until(lambda: world.is_served_by(server.pid), "it serves again")
+    assert world.read(f"0/{ID[:12]}/weight") == "4\n"
+    assert said(server).count("serving state=") == 2
+
+
+def test_many_readers_at_once_each_get_the_whole(world: World) -> None:
+    world.admit(ID)
+    world.serve()
+    wrong: list[str] = []
+
+    def look() -> None:
+        for _ in range(20):
+            text = world.read(f"0/{ID[:12]}/meminfo")
+            if text != f"Free: {MIB}\n":
+                wrong.append(text)
+
+    readers = [threading.Thread(target=look) for _ in range(8)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
+
+
+@pytest.mark.parametrize("place", ["/proc/no/such", "/dev/null"])
+def test_without_a_place_for_it_the_server_says_so_once_and_serves(
+    world: World, place: str
+) -> None:
+    server = world.start("--tree", place)
+    assert world.ask({"request": "status"})["pid"] == server.pid
+    tasks = Path(f"/proc/{server.pid}/task")
+    wait_until(lambda: len(list(tasks.iterdir())) == 1, "the thread has ended")
+    assert said(server).count(f"WARNING no control tree path={place} error={place}: ") == 1
+
+
+def test_a_state_directory_of_ones_own_has_no_tree(world: World) -> None:
+    server = world.start()
+    assert "tree" not in said(server)
+    assert not world.tree.exists()
+
+
+def test_a_changed_cap_holds_for_a_program_that_runs(world: World) -> None:
+    """MEM-8, TREE-1: what it holds stays its own, what it asks for is judged by the new cap."""
+    machine = cgpu_run_world.World()
+    world.state = machine.state
+    machine.state.mkdir(mode=0o700)
+    server = world.serve("--driver-dir", str(machine.driver))
+    program = machine.start("--mem", "6/15", "--", sys.executable, "-I", FOLLOW, machine.driver)
+
+    def ask(line: str) -> list[int]:
+        assert program.stdin is not None
+        assert program.stdout is not None
+        program.stdin.write(f"{line}\n")
+        program.stdin.flush()
+        return [int(word) for word in program.stdout.readline().split()]
+
+    free, total = ask("info")
+    assert total == int(world.read(f"0/{machine.sessions()[0]}/memsize"))
+    assert ask(f"take {100 * MIB}") == [0]
+    name = f"0/{machine.sessions()[0]}"
+    held = total - free + 100 * MIB
+    meminfo = world.read(f"{name}/meminfo").splitlines()
+    assert meminfo == [f"Free: {total - held}", f"PID: {program.pid} Mem: {held}"]
+    for cap, status in ((held + MIB, OUT_OF_MEMORY), (held - MIB, OUT_OF_MEMORY), (total, 0)):
+        assert world.write(f"{name}/memsize", str(cap)) == ""
+        assert ask("info") == [max(0, cap - held), cap]
+        assert ask(f"take {2 * MIB}") == [status]
+    assert ask("free") == [0]
+    os.kill(program.pid, signal.SIGKILL)
+    program.communicate()
+    server.terminate()
+    server.wait(20)

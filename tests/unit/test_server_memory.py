@@ -1,0 +1,124 @@
+"""Caps and the default size, and their change while containers run (SPEC MEM-8, ENV-4)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+import cgpu_native
+from cgpu_env import CgpuError, GpuShare, Request
+from cgpu_hook import rules
+from cgpu_hook.change import change_container, change_gpu, change_memory, change_node
+from cgpu_hook.config import Config
+from cgpu_hook.liveness import start_time
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.registry import AdmissionError, Owner, Registry
+from cgpu_hook.rules import Rules
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+TOTAL = 1000 * MIB
+UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
+GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Registry:
+    return Registry(str(tmp_path))
+
+
+def admit(registry: Registry, name: str, *caps: int) -> Path:
+    """A container with these caps, in MiB, on the first GPUs."""
+    node = Node("1", "/", {}, {}, GPUS, (), 20, 0, overcommit=False)
+    shares = tuple(GpuShare(i, UUIDS[i], cap * MIB) for i, cap in enumerate(caps))
+    owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+    request = Request(shares, 1, high_priority=False)
+    return Path(registry.admit(name, "container", request, node, owner, ["true"]))
+
+
+def caps(directory: Path) -> list[int]:
+    """In MiB, as the container's processes read them."""
+    return [gpu.cap_bytes // MIB for gpu in cgpu_native.read_limits(directory / "limits").gpus]
+
+
+def promised(registry: Registry, name: str) -> list[int]:
+    """In MiB, as admission reads them."""
+    (entry,) = (entry for entry in registry.records() if entry.id == name)
+    return [share.memory_bytes // MIB for share in entry.gpus]
+
+
+def test_a_cap_changes_in_page_and_record(registry: Registry) -> None:
+    """MEM-8."""
+    directory = admit(registry, "a", 300)
+    for wanted in (100, 1000, 999):
+        change_memory(registry, "a", wanted * MIB)
+        assert caps(directory) == promised(registry, "a") == [wanted]
+
+
+def test_one_gpu_of_several_can_be_named(registry: Registry) -> None:
+    """MEM-8."""
+    directory = admit(registry, "a", 300, 300)
+    change_memory(registry, "a", 100 * MIB, uuid=UUIDS[1])
+    assert caps(directory) == promised(registry, "a") == [300, 100]
+    change_memory(registry, "a", 200 * MIB)
+    assert caps(directory) == promised(registry, "a") == [200, 200]
+
+
+def test_what_was_given_up_is_free_for_others(registry: Registry) -> None:
+    """MEM-8, ENV-9."""
+    admit(registry, "a", 900)
+    with pytest.raises(AdmissionError):
+        admit(registry, "b", 200)
+    change_memory(registry, "a", 800 * MIB)
+    admit(registry, "b", 200)
+
+
+def test_a_cap_is_not_raised_beyond_what_is_free(registry: Registry) -> None:
+    """MEM-8: as for a new container."""
+    directory = admit(registry, "a", 300)
+    admit(registry, "b", 500)
+    with pytest.raises(CgpuError) as refusal:
+        change_memory(registry, "a", 501 * MIB)
+    assert str(refusal.value) == (
+        f"memsize={501 * MIB}: GPU 0 has {500 * MIB} of {TOTAL} bytes free"
+        " beside the other containers"
+    )
+    assert caps(directory) == promised(registry, "a") == [300]
+    change_memory(registry, "a", 500 * MIB)
+    change_memory(registry, "a", 501 * MIB, overcommit=True)
+    change_memory(registry, "a", 500 * MIB + 1)
+    assert caps(directory) == [500]
+
+
+@pytest.mark.parametrize("value", [0, -1, TOTAL + 1, True, "6", 1.5])
+def test_only_whole_bytes_of_the_gpu_are_a_cap(registry: Registry, value: object) -> None:
+    directory = admit(registry, "a", 300)
+    with pytest.raises(CgpuError, match=f"expected a whole number from 1 to {TOTAL}"):
+        change_memory(registry, "a", value, overcommit=True)
+    assert caps(directory) == [300]
+
+
+def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
+    """ENV-4, SCH-9: they are kept in one file."""
+    admit(registry, "a", 300)
+    change_node(registry, {"default_memsize": 5})
+    change_gpu(registry, GPUS[0], {"policy": 2}, Rules())
+    change_container(registry, "a", {"weight": 3}, Rules())
+    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 5
+    assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
+    change_node(registry, {"default_memsize": 0})
+    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 0
+    assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
+
+
+def test_a_wrong_default_size_is_refused_and_a_damaged_one_not_followed(registry: Registry) -> None:
+    with pytest.raises(CgpuError, match="default_memsize=-1: expected a whole number from 0 to"):
+        change_node(registry, {"default_memsize": -1})
+    path = Path(registry.state_dir, rules.FILE)
+    for node in ({"default_memsize": -1}, {"default_memsize": "1"}, 3):
+        path.write_text(json.dumps({"version": 1, "gpus": {}, "node": node}))
+        assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 7

@@ -29,9 +29,9 @@ PREFIX = "cgpu-system-tests-"
 class Enclosure:
     """The namespaces, a short-named directory for sockets and state, and a cgroup of their own."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
         remove_stale()
-        self.cgroup = f"{PREFIX}{os.getpid()}"
+        self.cgroup = f"{PREFIX}{os.getpid()}{name and f'-{name}'}"
         self.base = Path(tempfile.gettempdir(), self.cgroup)
         self.base.mkdir(mode=0o711)  # root of a user namespace passes through
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
@@ -114,7 +114,7 @@ def remove_stale() -> None:
     temporary = Path(tempfile.gettempdir())
     places = [CGROUPS, *CGROUPS.glob("*/"), temporary]
     for name in {path.name for place in places for path in place.glob(f"{PREFIX}*")}:
-        if not Path("/proc", name.removeprefix(PREFIX)).exists():
+        if not Path("/proc", name.removeprefix(PREFIX).partition("-")[0]).exists():
             remove_cgroups(name)
             shutil.rmtree(temporary / name, ignore_errors=True)
 

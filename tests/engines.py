@@ -38,7 +38,13 @@ class Volume(NamedTuple):
 class Docker:
     """A dockerd with its own containerd, data, socket and pid file."""
 
-    def __init__(self, enclosure: Enclosure, runtimes: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        enclosure: Enclosure,
+        runtimes: Mapping[str, Any],
+        prepare: Callable[[Path], None] = lambda _: None,
+    ) -> None:
+        """``prepare`` may change the configuration before dockerd reads it."""
         self.enclosure = enclosure
         base = enclosure.base / "docker"
         base.mkdir()
@@ -57,7 +63,8 @@ class Docker:
             "log-level": "warn",
             "runtimes": runtimes,
         }
-        self.configuration.write_text(json.dumps(settings))
+        self.configuration.write_text(json.dumps(settings, indent=4))
+        prepare(self.configuration)
         self.log = base / "log"
         with self.log.open("w") as log:
             self._daemon = enclosure.start(

@@ -1,0 +1,150 @@
+"""``cgpu install`` on a machine with real engines, which then make capped containers (CLI-1, 4)."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import TYPE_CHECKING
+
+import contained
+import pytest
+from enclosure import Enclosure, wait_until
+from engines import Docker, Podman
+from node import T4, Node, share
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from engines import Result, Volume
+
+pytestmark = pytest.mark.system
+
+CHANGED = ("/etc", "/usr/bin", "/usr/share", "/var/lib")
+DOCKER, CONTAINERD = "/etc/docker/daemon.json", "/etc/containerd/config.toml"
+
+
+class Installed:
+    """A machine like this one, whose files can be changed and which nobody else sees."""
+
+    def __init__(self) -> None:
+        self.enclosure = Enclosure("install")
+        self.base = self.enclosure.base
+        for folder in CHANGED:
+            upper, work = (self.base / f"{kind}{folder}" for kind in ("upper", "work"))
+            upper.mkdir(parents=True)
+            work.mkdir(parents=True)
+            layers = f"lowerdir={folder},upperdir={upper},workdir={work}"
+            self.enclosure.run("mount", "-t", "overlay", "overlay", "-o", layers, folder)
+        node = Node(self.base / "node", T4)
+        self.write("/etc/cgpu/config.toml", f'[driver]\nlibrary_dir = "{node.driver}"\n')
+
+    def write(self, path: str, text: str) -> None:
+        folder = path.rpartition("/")[0]
+        self.enclosure.run("mkdir", "--parents", folder)
+        self.enclosure.run("tee", path, input=text)
+
+    def read(self, path: str) -> str:
+        return self.enclosure.run("cat", path).stdout
+
+    def cgpu(self, *words: str, check: bool = True) -> Result:
+        python = ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}", sys.executable]
+        return self.enclosure.run(*python, "-m", "cgpu_cli.main", *words, check=check)
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Installed]:
+    machine = Installed()
+    yield machine
+    machine.enclosure.stop()
+
+
+@pytest.fixture(scope="module")
+def docker(installed: Installed, debian_root: Path) -> Iterator[Docker]:
+    """dockerd with what ``cgpu install docker`` makes of its configuration."""
+
+    def install(configuration: Path) -> None:
+        installed.write(DOCKER, configuration.read_text())
+        installed.cgpu("install", "docker")
+        configuration.write_text(installed.read(DOCKER))
+
+    engine = Docker(installed.enclosure, {"other": {"path": "/usr/bin/crun"}}, install)
+    engine.load("debian", debian_root)
+    yield engine
+    engine.stop()
+
+
+def test_docker_runs_a_capped_container(docker: Docker, guests: list[Volume]) -> None:
+    options = ["--runtime=cgpu"]
+    shown = docker.run("debian", "nvidia-smi", options=options, env=share(6), volumes=guests)
+    assert contained.memory_shown(shown) == [(0, 6043)]
+
+
+def test_docker_shows_why_a_container_is_refused(docker: Docker) -> None:
+    done = docker.run("debian", "true", options=["--runtime=cgpu"], env=share("six"), check=False)
+    assert "ALIYUN_COM_GPU_MEM_CONTAINER=six" in done.stderr
+
+
+def test_docker_keeps_its_other_runtimes(docker: Docker) -> None:
+    assert docker.run("debian", "echo", "ran", options=["--runtime=other"]).stdout == "ran\n"
+
+
+def test_nothing_is_uninstalled_under_a_running_container(
+    docker: Docker, installed: Installed
+) -> None:
+    """Its engine ends it through cgpu's programs."""
+    name = docker.start("debian", "sleep", "1000", options=["--runtime=cgpu"], env=share(1))
+    try:
+        done = installed.cgpu("uninstall", check=False)
+        assert done.returncode == 2
+        assert f"stop them first: {name}" in done.stderr
+    finally:
+        docker.docker("rm", "--force", name)
+
+
+@pytest.fixture(scope="module")
+def podman(installed: Installed, debian_root: Path) -> Podman:
+    """podman with no hooks but those of its default directory."""
+    installed.enclosure.run("mkdir", "--parents", "/usr/share/containers/oci/hooks.d")
+    engine = Podman(installed.enclosure, installed.base / "../../usr/share/containers/oci/hooks.d")
+    engine.load("debian", debian_root)
+    return engine
+
+
+def test_podman_runs_a_capped_container_with_our_runtime(
+    installed: Installed, podman: Podman, guests: list[Volume]
+) -> None:
+    installed.cgpu("install", "podman")
+    options = ["--runtime", "cgpu"]
+    shown = podman.run("debian", "nvidia-smi", options=options, env=share(6), volumes=guests)
+    assert contained.memory_shown(shown) == [(0, 6043)]
+    installed.cgpu("uninstall", "podman")
+    assert podman.run("debian", "true", options=options, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("engine", ["podman-hooks", "crio-hooks"])
+def test_podman_runs_a_capped_container_with_our_hooks(
+    installed: Installed, podman: Podman, guests: list[Volume], engine: str
+) -> None:
+    installed.cgpu("install", engine)
+    shown = podman.run("debian", "nvidia-smi", env=share(6), volumes=guests)
+    assert contained.memory_shown(shown) == [(0, 6043)]
+    installed.cgpu("uninstall", engine)
+    assert podman.run("debian", "nvidia-smi", volumes=guests, check=False).returncode != 0
+
+
+@pytest.mark.parametrize(
+    "case", ["debian-1.6", "kubeadm-v2", "nvidia-v2", "out-of-order-v2", "inline-v2"]
+)
+def test_containerd_reads_what_was_installed(
+    installed: Installed, case: str, request: pytest.FixtureRequest
+) -> None:
+    golden = request.config.rootpath / "tests/unit/golden/containerd" / f"{case}.toml"
+    installed.write(CONTAINERD, golden.read_text())
+    installed.cgpu("install", "containerd")
+    dump = installed.enclosure.run("containerd", "--config", CONTAINERD, "config", "dump").stdout
+    table = "containerd.runtimes.cgpu.options]"
+    assert 'BinaryName = "/usr/bin/cgpu-runtime"' in dump.partition(table)[2].partition("[")[0]
+    installed.cgpu("uninstall", "containerd")
+    assert installed.read(CONTAINERD) == golden.read_text()

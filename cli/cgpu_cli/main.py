@@ -8,6 +8,7 @@ import sys
 from typing import NoReturn, Protocol
 
 from cgpu_cli.demo import Demo
+from cgpu_cli.doctor import Doctor
 from cgpu_cli.get import Get
 from cgpu_cli.install import Install, Uninstall
 from cgpu_cli.plan import Plan
@@ -37,6 +38,7 @@ COMMANDS: tuple[Command, ...] = (
     Top(),
     Install(),
     Uninstall(),
+    Doctor(),
     Demo(),
 )
 

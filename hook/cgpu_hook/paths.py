@@ -36,6 +36,19 @@ def open_state(given: str | None = None) -> str:
     path = state_path(given)
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise CgpuError(f"state directory {path}: {error.strerror}") from None
+    check_state(path)
+    return os.path.realpath(path)
+
+
+def check_state(path: str) -> None:
+    """Refuse a state directory that others could change.
+
+    Raises:
+        CgpuError: it is not there, is no directory, or somebody else owns it or can write to it.
+    """
+    try:
         facts = os.lstat(path)
     except OSError as error:
         raise CgpuError(f"state directory {path}: {error.strerror}") from None
@@ -45,7 +58,6 @@ def open_state(given: str | None = None) -> str:
         raise CgpuError(f"state directory {path}: owned by user {facts.st_uid}, not by you")
     if facts.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise CgpuError(f"state directory {path}: other users can write to it")
-    return os.path.realpath(path)
 
 
 def write_atomically(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import TYPE_CHECKING
 
 import contained
 import pytest
-from enclosure import Enclosure, wait_until
+from enclosure import Enclosure
 from engines import Docker, Podman
 from node import T4, Node, share
 

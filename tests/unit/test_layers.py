@@ -19,9 +19,21 @@ PACKAGES = {
     "cgpu_hook": (ROOT / "hook" / "cgpu_hook", {"cgpu_native", "cgpu_shim", "cgpu_env"}),
     "cgpu_cli": (
         ROOT / "cli" / "cgpu_cli",
-        {"cgpu_hook", "cgpu_native", "cgpu_shim", "cgpu_env", "cgpu_sim", "cgpu_install"},
+        {
+            "cgpu_hook",
+            "cgpu_native",
+            "cgpu_shim",
+            "cgpu_env",
+            "cgpu_sim",
+            "cgpu_install",
+            "cgpu_doctor",
+        },
     ),
     "cgpu_install": (ROOT / "cli" / "cgpu_install", {"cgpu_hook", "cgpu_env"}),
+    "cgpu_doctor": (
+        ROOT / "cli" / "cgpu_doctor",
+        {"cgpu_install", "cgpu_hook", "cgpu_shim", "cgpu_env"},
+    ),
     "cgpu_server": (
         ROOT / "cli" / "cgpu_server",
         {"cgpu_hook", "cgpu_native", "cgpu_env"},

@@ -1,0 +1,55 @@
+"""``cgpu doctor``: what keeps this node from dividing its GPUs, and what mends it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from cgpu_hook.paths import state_path
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cgpu_doctor.finding import Finding
+
+_STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
+
+
+class Doctor:
+    """Look for what is wrong on this node, and say what mends it; exit status 1: an error."""
+
+    name = "doctor"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """How to show it."""
+        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument("-q", "--quiet", action="store_true", help="not what is in order")
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Make all checks; nothing is changed."""
+        from cgpu_doctor.checks import examine
+        from cgpu_doctor.finding import LEVELS, Ground
+        from cgpu_install.journal import Journal
+        from cgpu_install.machine import Machine
+
+        machine = Machine(bin_dir=Journal(Machine()).bin_dir)
+        findings = examine(Ground(machine, state_path(given.state_dir), given.driver_dir))
+        worst = max((f.level for f in findings), key=LEVELS.index)
+        if given.json:
+            shown = [found._asdict() for found in findings]
+            print(json.dumps({"version": 1, "worst": worst, "findings": shown}, indent=2))
+        else:
+            _show([f for f in findings if f.level != "ok" or not given.quiet])
+        return 1 if worst == "error" else 0
+
+
+def _show(findings: list[Finding]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(soft_wrap=True, highlight=False)
+    for found in findings:
+        console.print(Text(f"{found.level:>7}", _STYLES[found.level]), end="  ")
+        console.print(Text(f"{found.check}: {found.what}"))
+        if found.mend:
+            console.print(Text(f"{'':7}  -> {found.mend}", "bold"))

@@ -1,0 +1,42 @@
+"""The checks of ``cgpu doctor``, in the order in which they are made and shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_doctor import driver, kernel, state, wiring
+from cgpu_doctor.finding import Finding
+from cgpu_env import CgpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from cgpu_doctor.finding import Ground
+
+CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
+    "configuration": wiring.configuration,
+    "driver": driver.driver,
+    "entry points": driver.entry_points,
+    "glibc": driver.glibc,
+    "user namespaces": kernel.user_namespaces,
+    "control groups": kernel.cgroups,
+    "runtime": wiring.runtime,
+    "engines": wiring.engines,
+    "state directory": state.directory,
+    "leftovers": state.leftovers,
+    "server": state.server,
+}
+
+
+def examine(ground: Ground) -> list[Finding]:
+    """What all checks find; one that cannot be made is a finding too."""
+    findings: list[Finding] = []
+    for name, check in CHECKS.items():
+        try:
+            made = list(check(ground))
+        except (CgpuError, OSError) as error:
+            hint = error.hint if isinstance(error, CgpuError) else ""
+            made = [Finding("error", str(error), mend=hint)]
+        told = {finding.what for finding in findings}
+        findings += [found._replace(check=name) for found in made if found.what not in told]
+    return findings

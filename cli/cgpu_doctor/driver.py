@@ -1,0 +1,122 @@
+"""The driver: is it there, does it answer, are its parts of one version, does this cgpu know it."""
+
+from __future__ import annotations
+
+import os
+import re
+from functools import cache
+from typing import TYPE_CHECKING
+
+import cgpu_shim
+from cgpu_doctor.elf import exported, glibc_needed
+from cgpu_doctor.finding import Finding
+from cgpu_env import CgpuError
+from cgpu_hook.driver import CUDA, PROXIED
+from cgpu_hook.node import load_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cgpu_doctor.finding import Ground
+    from cgpu_hook.node import Node
+
+MODULE = "/proc/driver/nvidia/version"
+# What begins so may take memory or time; as in shim/cuda/lookup.c, which a test compares.
+FAMILIES = (
+    "cuArray", "cuCheckpoint", "cuCtxCreate", "cuDevicePrimaryCtx", "cuDeviceSetGraphMem",
+    "cuEGLStream", "cuExternal", "cuFabric", "cuFuncLoad", "cuGLCtx", "cuGraph", "cuGreenCtx",
+    "cuImport", "cuIpc", "cuLaunch", "cuLibraryLoad", "cuLogicalEndpoint", "cuMem", "cuMipmapped",
+    "cuModuleLoad", "cuMulticast", "cuStreamBatch", "cuVDPAUCtx",
+)  # fmt: skip
+_SHOWN = 5
+
+
+@cache
+def _asked(ground: Ground) -> Node | CgpuError:
+    """The driver's answer, or why there is none: it may take minutes not to answer."""
+    try:
+        return load_node(ground.state_dir, ground.driver_dir, keep=False)
+    except CgpuError as error:
+        return error
+
+
+def _node(ground: Ground) -> Node:
+    found = _asked(ground)
+    if isinstance(found, CgpuError):
+        raise found
+    return found
+
+
+def driver(ground: Ground) -> Iterator[Finding]:
+    """The driver answers, and its libraries and kernel module are of one version."""
+    node = _node(ground)
+    where = f"driver {node.driver_version} in {node.driver_dir}"
+    if not node.gpus:
+        yield Finding("error", f"{where}: it has no GPU", "0", "nvidia-smi")
+    else:
+        names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in node.gpus)
+        yield Finding("ok", f"{where}: {names}", node.driver_version)
+    yield from (Finding("warning", note, mend="cgpu probe") for note in node.notes)
+    yield from _versions(ground, node)
+    nodes = [*node.device_nodes, *(n for gpu in node.gpus for n in gpu.device_nodes)]
+    missing = [n.host for n in nodes if not os.path.exists(n.host)]
+    if missing:
+        what = f"device nodes are missing: {', '.join(missing)}"
+        yield Finding("error", what, missing[0], "nvidia-modprobe -c 0 -u")
+
+
+def _versions(ground: Ground, node: Node) -> Iterator[Finding]:
+    found = {name: _suffix(node.libraries[name], name) for name in PROXIED}
+    if len({version for version in found.values() if version}) > 1:
+        said = ", ".join(f"{name} is {version}" for name, version in found.items())
+        mend = "reinstall the driver: its files are of two releases"
+        yield Finding("error", f"the driver's libraries differ: {said}", said, mend)
+    module = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", ground.word(MODULE) or "")
+    simulated = os.path.exists(f"{node.driver_dir}/driver.json")
+    if module and not simulated and module[1] != node.driver_version:
+        what = f"the kernel module is {module[1]}, the libraries are {node.driver_version}"
+        yield Finding("error", what, module[1], "systemctl reboot")
+
+
+def _suffix(path: str, soname: str) -> str:
+    """The version in a real library's name: 535.129.03 of libcuda.so.535.129.03."""
+    name = os.path.basename(path).removeprefix(soname.removesuffix("1"))
+    return name if "." in name else ""
+
+
+def entry_points(ground: Ground) -> Iterator[Finding]:
+    """This release knows all entry points of the driver that allocate or launch."""
+    node = _node(ground)
+    with open(cgpu_shim.library(CUDA), "rb") as file:
+        proxy = file.read()
+    names = [name for name in exported(node.libraries[CUDA]) if name.startswith("cu")]
+    unknown = sorted(name for name in names if f"{name}\0".encode() not in proxy)
+    refused = [name for name in unknown if name.startswith(FAMILIES)]
+    if refused:
+        what = f"{len(refused)} of the driver's entry points are newer than this cgpu"
+        first = ", ".join(refused[:_SHOWN])
+        what += f", which hands them out to no container: {first}"
+        mend = "pipx upgrade --global cgpu && cgpu install"
+        yield Finding("warning", what, first, mend)
+    elif unknown:
+        what = f"{len(unknown)} new entry points, none of which allocates or launches"
+        yield Finding("note", what, ", ".join(unknown[:_SHOWN]))
+    else:
+        yield Finding("ok", f"all {len(names)} of the driver are known", str(len(names)))
+
+
+def glibc(ground: Ground) -> Iterator[Finding]:
+    """Which C library images need at least, for the driver and for cgpu."""
+    node = _node(ground)
+    proxies = max(glibc_needed(cgpu_shim.library(name)) for name in PROXIED)
+    own = max(glibc_needed(path) for path in node.libraries.values())
+    needed, both = (".".join(map(str, pair)) for pair in (proxies, max(proxies, own)))
+    here = re.search(r"(\d+)\.(\d+)", os.confstr("CS_GNU_LIBC_VERSION") or "")
+    if here and (int(here[1]), int(here[2])) < proxies:
+        what = f"this machine has glibc {here[0]}, cgpu needs {needed}"
+        yield Finding("error", what, here[0], "upgrade the system")
+    elif proxies > own > (0, 0):
+        what = f"images with a glibc older than {needed} can use the driver, and not cgpu"
+        yield Finding("note", what, needed)
+    else:
+        yield Finding("ok", f"images need glibc {both} or newer", both)

@@ -1,0 +1,109 @@
+"""What is left of containers that are gone, and whether a server looks after those that live."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from typing import TYPE_CHECKING
+
+from cgpu_doctor.finding import Finding
+from cgpu_env import CgpuError
+from cgpu_hook import server as wakeup
+from cgpu_hook.paths import check_state
+from cgpu_hook.registry import Registry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cgpu_doctor.finding import Ground
+
+_SETTLED_SECONDS = 5  # longer than an admission takes, or a server that looks once a second
+_LEAST_BYTES = 1 << 20
+_LOOK = "cgpu get"  # starts a server where none runs, which clears up
+_SHOWN = 5
+
+
+def directory(ground: Ground) -> Iterator[Finding]:
+    """The state directory can be used, and has room."""
+    path = ground.state_dir
+    if not os.path.lexists(path):
+        yield Finding("ok", f"{path} is not there: nothing has run yet", path)
+        return
+    try:
+        check_state(path)
+    except CgpuError as error:
+        yield Finding("error", str(error), path, f"chown root: {path} && chmod go-w {path}")
+        return
+    facts = os.statvfs(path)
+    free = facts.f_bavail * facts.f_frsize
+    if free < _LEAST_BYTES:
+        what = f"{path}: {free} bytes are free: new containers are refused"
+        yield Finding("error", what, str(free), f"du -a {path} | sort -n | tail")
+    else:
+        yield Finding("ok", f"{path} has room", path)
+
+
+def leftovers(ground: Ground) -> Iterator[Finding]:
+    """Nothing is left of containers that are gone."""
+    living = {record.id for record in Registry(ground.state_dir).records()}
+    folder = f"{ground.state_dir}/containers"
+    dead = [name for name in _names(folder) if name not in living and _is_settled(folder, name)]
+    if dead:
+        what = f"{len(dead)} containers are gone and still have their share: "
+        yield Finding("warning", what + ", ".join(dead[:_SHOWN]), dead[0], _LOOK)
+    mounts = [point for point, name in _mounted(ground, folder) if name not in living]
+    for point in mounts:
+        what = f"{point} is mounted for a container that is gone"
+        yield Finding("warning", what, point, f"umount {point}")
+    if not dead and not mounts:
+        yield Finding("ok", f"{len(living)} containers and sessions, nothing left of others")
+
+
+def server(ground: Ground) -> Iterator[Finding]:
+    """A server runs where there is somebody to divide time between."""
+    path = f"{ground.state_dir}/{wakeup.SOCKET}"
+    count = len(Registry(ground.state_dir).records())
+    if os.path.isdir(ground.state_dir) and wakeup.is_listening(ground.state_dir):
+        yield Finding("ok", f"cgpud runs, with {count} containers and sessions", path)
+        return
+    if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
+        yield Finding("warning", f"{path}: nobody listens: cgpud was killed", path, _LOOK)
+    if count:
+        what = f"no cgpud runs for {count} containers: each keeps to a fixed part of the time"
+        yield Finding("warning", what, str(count), _LOOK)
+    elif not os.path.exists(path):
+        yield Finding("ok", "no cgpud runs, and none is needed: the first container starts one")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
+def _is_settled(folder: str, name: str) -> bool:
+    try:
+        return time.time() - os.lstat(f"{folder}/{name}").st_mtime > _SETTLED_SECONDS
+    except OSError:
+        return False
+
+
+def _mounted(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
+    """Mount points in our namespace that show a container's files, and the container's name."""
+    try:
+        facts = os.stat(ground.state_dir)
+        with open(ground.machine.at("/proc/self/mountinfo")) as file:
+            lines = [line.split() for line in file]
+    except OSError:
+        return
+    device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
+    for fields in lines:
+        source, point = fields[3], fields[4]
+        # What is mounted is said by its path in its own file system.
+        head, found, name = source.partition("/containers/")
+        if found and fields[2] == device and ground.state_dir.endswith(head):
+            yield point, name.partition("/")[0]
+        elif point.startswith(f"{folder}/"):
+            yield point, point.removeprefix(f"{folder}/").partition("/")[0]

@@ -1,0 +1,111 @@
+"""Whether engines know cgpu, and whether its programs can be started by them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING
+
+from cgpu_doctor.finding import Finding
+from cgpu_env import CgpuError
+from cgpu_hook.config import CONFIG_PATH, load_config
+from cgpu_install.containerd import UnusedError
+from cgpu_install.engines import RUNTIME, SERVICE
+from cgpu_install.journal import Journal
+from cgpu_install.plan import PROGRAMS, found, installing
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cgpu_doctor.finding import Ground
+    from cgpu_install.engines import Engine
+
+_SECONDS = 10
+_DOCKER_SOCKET = "/var/run/docker.sock"
+
+
+def configuration(ground: Ground) -> Iterator[Finding]:
+    """``/etc/cgpu/config.toml`` is understood."""
+    path = ground.machine.at(CONFIG_PATH)
+    try:
+        load_config(path)
+    except CgpuError as error:
+        yield Finding("error", str(error), path, f"mend {path}, then: cgpu doctor")
+        return
+    there = "is understood" if os.path.exists(path) else "is not there: the defaults hold"
+    yield Finding("ok", f"{CONFIG_PATH} {there}")
+
+
+def engines(ground: Ground) -> Iterator[Finding]:
+    """Each engine that is found knows cgpu."""
+    there = found(ground.machine)
+    if not there:
+        yield Finding("note", "no container engine found: only cgpu-run can be used")
+    for engine in there:
+        yield from _engine(ground, engine)
+
+
+def _engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
+    install = f"cgpu install {engine.name}"
+    try:
+        plan = installing(ground.machine, [engine], Journal(ground.machine), forgiving=False)
+    except UnusedError as error:
+        yield Finding("note", str(error), engine.name)
+        return
+    except CgpuError as error:
+        yield Finding("error", str(error), engine.name, error.hint or f"mend it, then: {install}")
+        return
+    own = [change.path for change in plan.changes if change.engine != PROGRAMS]
+    links = [change.path for change in plan.changes if change.engine == PROGRAMS]
+    if own:
+        what = f"{engine.name} is not told of this cgpu: {', '.join(own)}"
+        # Without the units the first container starts a server.
+        yield Finding("note" if engine.name == "systemd" else "warning", what, own[0], install)
+    elif links:
+        what = f"{engine.name} starts {links[0]}, which is not there or not of this cgpu"
+        yield Finding("error", what, links[0], install)
+    else:
+        yield Finding("ok", f"{engine.name} knows cgpu", engine.name)
+        yield from _running(ground, engine)
+
+
+def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:
+    """What an engine that runs says itself; it may not have read its configuration since."""
+    if engine.name == "docker" and ground.machine.has(_DOCKER_SOCKET):
+        said = _output("docker", "info", "--format", "{{json .Runtimes}}")
+        with contextlib.suppress(ValueError):
+            if said and "cgpu" not in (json.loads(said) or ()):
+                what = "dockerd has not read its configuration since"
+                yield Finding("error", what, "docker", engine.then[0])
+    if engine.name == "systemd" and ground.machine.has("/run/systemd/system"):
+        state = _output("systemctl", "is-active", SERVICE)
+        if state == "failed":
+            yield Finding("error", f"{SERVICE} has failed", state, f"journalctl -u {SERVICE}")
+
+
+def runtime(ground: Ground) -> Iterator[Finding]:
+    """``cgpu-runtime`` finds a low-level runtime."""
+    path = ground.machine.program(RUNTIME)
+    if ground.machine.root or not os.path.exists(path):
+        yield Finding("note", f"{path} is not there: no engine was told of cgpu", path)
+        return
+    done = _run(path, "--version")
+    if done is None or done.returncode != 0:
+        said = "it does not start" if done is None else " ".join(done.stderr.split())
+        yield Finding("error", f"{path}: {said}", path, "apt-get install runc")
+        return
+    yield Finding("ok", f"{path} hands containers to {done.stdout.splitlines()[0]}", path)
+
+
+def _run(*words: str) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _output(*words: str) -> str:
+    done = _run(*words)
+    return "" if done is None else done.stdout.strip()

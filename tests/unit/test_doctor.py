@@ -1,0 +1,286 @@
+"""What ``cgpu doctor`` says of machines that are wrong in one way each."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_doctor import driver, kernel, state, wiring
+from cgpu_doctor.finding import Finding, Ground
+from cgpu_hook.node import DeviceNode, Node, NodeGpu
+from cgpu_install.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU = NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, (DeviceNode("/dev/null", "/dev/null"),))
+
+
+OF_TWO_RELEASES = {
+    "libcuda.so.1": "/x/libcuda.so.535.1",
+    "libnvidia-ml.so.1": "/x/libnvidia-ml.so.550.1",
+}
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """A machine of files; its state directory is there."""
+    folder = tmp_path / "run/cgpu"
+    folder.mkdir(parents=True, mode=0o700)
+    return Ground(Machine(str(tmp_path)), str(folder), None)
+
+
+def wrong(found: Iterator[Finding]) -> list[tuple[str, str, str]]:
+    """Level, value and mending of what is not in order."""
+    return [(f.level, f.value, f.mend) for f in found if f.level in ("warning", "error")]
+
+
+def test_the_families_are_those_of_the_proxy() -> None:
+    text = (ROOT / "shim/cuda/lookup.c").read_text()
+    table = re.search(r"families\[\] = \{(.*?)\};", text, re.DOTALL)
+    assert table is not None
+    assert tuple(re.findall(r'"(\w+)"', table[1])) == driver.FAMILIES
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "good"),
+    [
+        ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),
+        ("kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
+        (
+            "kernel/apparmor_restrict_unprivileged_userns",
+            "1",
+            "kernel.apparmor_restrict_unprivileged_userns=0",
+        ),
+    ],
+)
+def test_a_switch_that_keeps_users_from_namespaces_is_named(
+    ground: Ground, setting: str, value: str, good: str
+) -> None:
+    assert wrong(kernel.user_namespaces(ground)) == []
+    write(Path(ground.machine.at(f"/proc/sys/{setting}")), f"{value}\n")
+    assert wrong(kernel.user_namespaces(ground)) == [("warning", value, f"sysctl -w {good}")]
+
+
+@pytest.mark.parametrize(
+    ("files", "level", "value"),
+    [
+        (["cgroup.controllers"], "ok", "2"),
+        (["memory/tasks"], "ok", "1"),
+        (["unified/cgroup.controllers", "memory/tasks"], "warning", "hybrid"),
+        ([], "error", "none"),
+    ],
+)
+def test_the_arrangement_of_control_groups_is_told(
+    ground: Ground, files: list[str], level: str, value: str
+) -> None:
+    for name in files:
+        write(Path(ground.machine.at(f"/sys/fs/cgroup/{name}")), "cpu memory\n")
+    [found] = kernel.cgroups(ground)
+    assert (found.level, found.value, bool(found.mend)) == (level, value, level != "ok")
+
+
+def test_hybrid_control_groups_are_no_fault_where_runc_is_used(ground: Ground) -> None:
+    write(Path(ground.machine.at("/sys/fs/cgroup/unified/cgroup.controllers")), "cpu\n")
+    write(Path(ground.machine.at("/usr/sbin/runc")), "")
+    assert [found.level for found in kernel.cgroups(ground)] == ["note"]
+
+
+@pytest.fixture
+def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Let the driver answer with what is given, apart from a good node."""
+    proxy = tmp_path / "proxy"
+    proxy.write_bytes(b"\0cuInit\0cuMemAlloc\0")
+    monkeypatch.setattr(driver.cgpu_shim, "library", lambda _: str(proxy))
+    monkeypatch.setattr(driver, "exported", lambda _: {"cuInit", "cuMemAlloc"})
+    monkeypatch.setattr(driver, "glibc_needed", lambda _: (2, 17))
+    libraries = {name: f"/x/{name[:-1]}550.1" for name in driver.PROXIED}
+
+    def answer(**different: object) -> None:
+        good = Node("550.1", "/x", libraries, {}, (GPU,), (), 20, 0, overcommit=False)
+        monkeypatch.setattr(driver, "_asked", lambda _: good._replace(**different))
+
+    answer()
+    return answer
+
+
+def test_a_good_driver_is_in_order(ground: Ground, node: Callable[..., None]) -> None:
+    node()
+    checks = (driver.driver, driver.entry_points, driver.glibc)
+    assert [f.level for check in checks for f in check(ground)] == ["ok"] * 3
+
+
+@pytest.mark.parametrize(
+    ("different", "value", "mend"),
+    [
+        ({"gpus": ()}, "0", "nvidia-smi"),
+        ({"device_nodes": (DeviceNode("/dev/none", ""),)}, "/dev/none", "nvidia-modprobe -c 0 -u"),
+        (
+            {"libraries": OF_TWO_RELEASES},
+            "libcuda.so.1 is 535.1, libnvidia-ml.so.1 is 550.1",
+            "reinstall the driver: its files are of two releases",
+        ),
+    ],
+)  # fmt: skip
+def test_a_driver_that_is_not_whole_is_an_error(
+    ground: Ground,
+    node: Callable[..., None],
+    different: dict[str, object],
+    value: str,
+    mend: str,
+) -> None:
+    node(**different)
+    assert wrong(driver.driver(ground)) == [("error", value, mend)]
+
+
+def test_another_kernel_module_than_library_is_an_error(
+    ground: Ground, node: Callable[..., None]
+) -> None:
+    node()
+    line = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Fri Jan  1 00:00:00 UTC 2026\n"
+    write(Path(ground.machine.at(driver.MODULE)), line.format("550.1"))
+    assert wrong(driver.driver(ground)) == []
+    write(Path(ground.machine.at(driver.MODULE)), line.format("535.129.03"))
+    assert wrong(driver.driver(ground)) == [("error", "535.129.03", "systemctl reboot")]
+
+
+@pytest.mark.parametrize(
+    ("name", "level"), [("cuMemAllocSoon", "warning"), ("cuDeviceNewFact", "note")]
+)
+def test_an_entry_point_that_is_not_known_matters_if_it_allocates_or_launches(
+    ground: Ground,
+    node: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    level: str,
+) -> None:
+    node()
+    monkeypatch.setattr(driver, "exported", lambda _: {"cuInit", name})
+    [found] = driver.entry_points(ground)
+    assert (found.level, found.value) == (level, name)
+
+
+@pytest.mark.parametrize(
+    ("own", "proxies", "level", "value"),
+    [
+        ((2, 4), (2, 17), "note", "2.17"),
+        ((2, 28), (2, 17), "ok", "2.28"),
+        ((2, 4), (9, 9), "error", ""),
+    ],
+)
+def test_the_floor_of_glibc_is_compared_by_number(
+    ground: Ground,
+    node: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    own: tuple[int, int],
+    proxies: tuple[int, int],
+    level: str,
+    value: str,
+) -> None:
+    node()
+    monkeypatch.setattr(
+        driver, "glibc_needed", lambda path: own if path.startswith("/x/") else proxies
+    )
+    [found] = driver.glibc(ground)
+    assert (found.level, found.value if value else "") == (level, value)
+
+
+def test_a_container_that_is_gone_is_named_once_it_has_settled(ground: Ground) -> None:
+    folder = Path(ground.state_dir, "containers/dead1")
+    folder.mkdir(parents=True)
+    assert wrong(state.leftovers(ground)) == []
+    os.utime(folder, (1, 1))
+    assert wrong(state.leftovers(ground)) == [("warning", "dead1", "cgpu get")]
+
+
+def test_a_mount_for_a_container_that_is_gone_is_named(ground: Ground) -> None:
+    device = Path(ground.state_dir).stat().st_dev
+    line = "{} 28 {}:{} {} {} rw - ext4 /dev/vda rw\n"
+    own = (os.major(device), os.minor(device))
+    inside = f"{ground.state_dir}/containers/gone/real"
+    lines = [
+        line.format(40, *own, "/cgpu/containers/gone/limits", "/mnt/a"),
+        line.format(41, *own, "/other/containers/gone/limits", "/mnt/b"),
+        line.format(42, 0, 99, "/cgpu/containers/gone/limits", "/mnt/c"),
+        line.format(43, 0, 99, "/", inside),
+    ]
+    write(Path(ground.machine.at("/proc/self/mountinfo")), "".join(lines))
+    assert [mend for _, _, mend in wrong(state.leftovers(ground))] == [
+        "umount /mnt/a",
+        f"umount {inside}",
+    ]
+
+
+def test_a_state_directory_that_others_can_write_is_an_error(ground: Ground) -> None:
+    Path(ground.state_dir).chmod(0o777)
+    [(level, _, mend)] = wrong(state.directory(ground))
+    assert (level, "chmod go-w" in mend) == ("error", True)
+
+
+def test_a_state_directory_without_room_is_an_error(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        f_bavail, f_frsize = 3, 4096
+
+    monkeypatch.setattr(state.os, "statvfs", lambda _: Full)
+    assert [(level, value) for level, value, _ in wrong(state.directory(ground))] == [
+        ("error", "12288")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "level", "mend"),
+    [
+        ("{}", "warning", "cgpu install docker"),
+        ("{,}", "error", "mend it, then: cgpu install docker"),
+    ],
+)
+def test_an_engine_that_does_not_know_cgpu_is_named(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, text: str, level: str, mend: str
+) -> None:
+    from cgpu_install import plan  # noqa: PLC0415 (only here)
+
+    monkeypatch.setattr(plan, "_target", lambda name: f"/opt/{name}")
+    path = Path(ground.machine.at("/etc/docker/daemon.json"))
+    write(path, text)
+    assert wrong(wiring.engines(ground)) == [
+        (level, "docker" if level == "error" else "/etc/docker/daemon.json", mend)
+    ]
+
+
+def test_an_engine_without_its_program_is_an_error(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cgpu_install import plan  # noqa: PLC0415 (only here)
+
+    monkeypatch.setattr(plan, "_target", lambda name: f"/opt/{name}")
+    settings = {"runtimes": {"cgpu": {"path": "/usr/bin/cgpu-runtime"}}}
+    write(Path(ground.machine.at("/etc/docker/daemon.json")), json.dumps(settings))
+    programs = Path(ground.machine.at("/usr/bin"))
+    assert wrong(wiring.engines(ground)) == [
+        ("error", "/usr/bin/cgpu-runtime", "cgpu install docker")
+    ]
+    programs.mkdir(parents=True)
+    for name in ("cgpu-runtime", "cgpu-hook"):
+        (programs / name).symlink_to(f"/opt/{name}")
+    assert wrong(wiring.engines(ground)) == []
+
+
+def test_a_configuration_that_is_not_understood_is_an_error(ground: Ground) -> None:
+    assert wrong(wiring.configuration(ground)) == []
+    write(Path(ground.machine.at("/etc/cgpu/config.toml")), "[node]\nmax_inst = 99\n")
+    assert [level for level, _, _ in wrong(wiring.configuration(ground))] == ["error"]

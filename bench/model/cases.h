@@ -1,4 +1,5 @@
-/* The scenarios with bars: shares.c, times.c, crowd.c. Each prints a line for every scenario. */
+/* The scenarios with bars: shares.c, windows.c, times.c, rules.c, crowd.c. Each prints a line for
+ * every scenario. */
 #ifndef CASES_H
 #define CASES_H
 
@@ -16,7 +17,8 @@ struct cases_group {
     int (*run)(const char *group);
 };
 
-extern const struct cases_group cases_shares[], cases_times[], cases_crowd[]; /* end with NULL */
+extern const struct cases_group cases_shares[], cases_windows[], cases_times[], cases_rules[],
+    cases_crowd[]; /* end with NULL */
 
 enum { CASES_LENGTHS = 6 };
 extern const uint64_t cases_lengths[CASES_LENGTHS];

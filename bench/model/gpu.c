@@ -67,6 +67,7 @@ use(struct world *world, struct process *process, uint64_t from, uint64_t ns)
         world->busy_ns += ns;
     }
     world->tenants[process->tenant].series_used += ns;
+    world->tenants[process->tenant].span_used += ns;
 }
 
 static void

@@ -10,6 +10,7 @@
  *   monitor.c  the process's helper thread: drains, tells idleness
  *   server.c   the thread that runs the arbiter
  *   world.c    events in their order, changes while it runs, figures
+ *   window.c   the worst of any window of time
  *   cases.c    the scenarios with bars; print.c: JSON; main.c: the command line
  */
 #ifndef MODEL_H
@@ -19,6 +20,7 @@
 #include <stdint.h>
 
 #include "arbiter/arbiter.h"
+#include "arbiter/budget.h"
 #include "gate.h"
 #include "pace.h"
 
@@ -30,6 +32,7 @@
 #define LAUNCH_NS    (2 * US)  /* of the processor's time */
 #define CHUNK_NS     (50 * US) /* short kernels are launched together, so many at a time */
 #define UNMETERED_NS (5 * MS)  /* work in the driver's queue when nobody limits it */
+#define SPAN_NS      (50 * MS) /* windows begin and end with one */
 
 enum {
     MAX_TENANTS = CGPU_MAX_TENANTS,
@@ -153,6 +156,8 @@ struct tenant {
     uint32_t word;
     uint64_t used_ns; /* in the time that counts */
     uint64_t series_used;
+    uint64_t span_used;
+    struct samples spans;   /* used in each SPAN_NS */
     uint64_t longest_wait;  /* at the gate */
     struct samples latency; /* beyond the request's own work */
 };
@@ -163,6 +168,8 @@ struct world {
     uint64_t chance;
     struct cgpu_arbiter *arbiter;
     uint64_t at_server;
+    struct cgpu_budget budget;
+    uint64_t allowed_ns; /* the server does not look before */
     uint32_t next_change;
     struct tenant tenants[MAX_TENANTS];
     struct process processes[MAX_PROCESSES];
@@ -171,7 +178,7 @@ struct world {
     int on_gpu, last_on_gpu; /* process; -1: none */
     uint64_t slice_end, switch_end;
     uint64_t busy_ns, wanted_ns, steps;
-    uint64_t next_series;
+    uint64_t next_series, next_span;
 };
 
 /* world.c */
@@ -203,6 +210,13 @@ void monitor_run(struct world *world, struct process *process);
 /* server.c */
 void server_run(struct world *world);
 void server_ring(struct world *world);
+
+/*
+ * window.c: by how many points TENANT is off PERCENT in the worst window of LENGTH_NS after the
+ * first; of what was delivered in it, or OF_TIME.
+ */
+double window_worst(const struct world *world, uint32_t tenant, uint64_t length_ns, double percent,
+                    bool of_time);
 
 /* scenario.c */
 void scenario_defaults(struct scenario *scenario, uint32_t policy, uint64_t length_ns);

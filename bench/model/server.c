@@ -76,14 +76,18 @@ server_run(struct world *world)
         at = cgpu_arbiter_step(world->arbiter, world->now, demands, gates);
         store_gates(world, gates);
         world->steps += 1;
+        world->allowed_ns = cgpu_budget_spend(&world->budget, world->now);
     }
-    world->at_server = at == NEVER ? NEVER : world_timer(world, at);
+    world->at_server =
+        at == NEVER ? NEVER : world_timer(world, at > world->allowed_ns ? at : world->allowed_ns);
 }
 
+/* A bell that rings before the next look is allowed is seen then. */
 void
 server_ring(struct world *world)
 {
-    uint64_t at = world_wake(world);
+    uint64_t at =
+        world->allowed_ns > world->now ? world_timer(world, world->allowed_ns) : world_wake(world);
 
     world->at_server = at < world->at_server ? at : world->at_server;
 }

@@ -90,7 +90,7 @@ flight(const char *group)
             world = world_run(&s);
             snprintf(name, sizeof name, "%dus-%s", (int)(ns / US), cases_length_name(others[i]));
             missed +=
-                cases_note_busy(group, name, fabs(print_share(world, 0) - 50), 0.5, 98.9, world);
+                cases_note_busy(group, name, fabs(print_share(world, 0) - 50), 0.5, 98.0, world);
             world_free(world);
         }
     }

@@ -130,6 +130,13 @@ live_change(const char *group)
     two(&s, CGPU_POLICY_WEIGHTED_FAIR);
     add_change(&s, 2 * SECOND, CHANGE_WEIGHT, 0, 3);
     missed += changed(group, "weight-1-to-3", &s, 75, false);
+    two(&s, CGPU_POLICY_FIXED);
+    add_change(&s, 2 * SECOND, CHANGE_RULES, 0, 0)->rules.max_inst = 4;
+    missed += changed(group, "max-inst-20-to-4", &s, 25, true);
+    two(&s, CGPU_POLICY_WEIGHTED_FAIR);
+    s.tenants[0].high = true;
+    add_change(&s, 2 * SECOND, CHANGE_RULES, 0, 0)->rules.prio_ratio = 50;
+    missed += changed(group, "prio-ratio-80-to-50", &s, 50, false);
     two(&s, CGPU_POLICY_WEIGHTED_FAIR);
     add_change(&s, 2 * SECOND, CHANGE_HIGH, 0, 1);
     return missed + changed(group, "high-priority", &s, 80, false);
@@ -186,7 +193,7 @@ fault(const char *group)
         for (uint64_t i = 0; i < 100; i++) {
             uint64_t at = SECOND + i * 5170 * US;
             /* every other one has hardly begun: nobody knows yet how long its kernels are */
-            uint64_t start = i % 2 == 0 ? 0 : at - (1 + i % 7) * MS;
+            uint64_t start = i % 2 == 0 ? 0 : at - i * 70 * US;
             uint64_t wait = longest_wait(faults[f / 2].kind, at, start, kernel, false);
 
             most = wait > most ? wait : most;

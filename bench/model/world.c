@@ -201,6 +201,7 @@ next_outside(const struct world *world)
 
     at = least(at, gpu_next(world));
     at = least(at, world->next_series);
+    at = least(at, world->next_span);
     if (world->next_change < s->change_count) {
         at = least(at, s->changes[world->next_change].at_ns);
     }
@@ -245,9 +246,22 @@ pass_time(struct world *world, uint64_t to)
 }
 
 static void
+end_span(struct world *world)
+{
+    for (uint32_t t = 0; t < world->scenario->tenant_count; t++) {
+        world_sample(&world->tenants[t].spans, world->tenants[t].span_used);
+        world->tenants[t].span_used = 0;
+    }
+    world->next_span += SPAN_NS;
+}
+
+static void
 run_due(struct world *world)
 {
     apply_due(world);
+    if (world->now >= world->next_span) {
+        end_span(world);
+    }
     if (world->now >= world->next_series) {
         print_series(world);
         world->next_series += world->scenario->series_ns;
@@ -282,6 +296,7 @@ world_run(const struct scenario *scenario)
     world->chance = scenario->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
     world->on_gpu = world->last_on_gpu = -1;
     world->at_server = NEVER;
+    world->next_span = SPAN_NS;
     world->next_series = scenario->series_ns > 0 ? scenario->series_ns : NEVER;
     cgpu_arbiter_init(world->arbiter, &scenario->rules, 0);
     make_processes(world);
@@ -303,6 +318,7 @@ world_free(struct world *world)
 {
     for (uint32_t t = 0; t < MAX_TENANTS; t++) {
         free(world->tenants[t].latency.values);
+        free(world->tenants[t].spans.values);
     }
     free(world->arbiter);
     free(world);

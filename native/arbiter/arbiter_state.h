@@ -11,12 +11,15 @@
 #define CGPU_MS UINT64_C(1000000)
 
 /* Turns of all that compete, together: of two, and what each more adds; and the shortest of one. */
-#define CGPU_TURNS_NS (20 * CGPU_MS)
-#define CGPU_MORE_NS  (8 * CGPU_MS)
+#define CGPU_TURNS_NS (16 * CGPU_MS)
+#define CGPU_MORE_NS  (4 * CGPU_MS)
 #define CGPU_MOST_NS  (100 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
 /* Of each turn nobody has the first part: a thread wakes up, the GPU switches. */
 #define CGPU_START_NS UINT64_C(60000)
+
+/* What is in flight when a gate closes goes on for about so long: it is closed so much earlier. */
+#define CGPU_FLIGHT_NS UINT64_C(450000)
 
 /* A container with a ceiling below the whole runs and rests within about so long. */
 #define CGPU_CYCLE_NS (32 * CGPU_MS)
@@ -85,7 +88,7 @@ struct cgpu_tenant {
     struct cgpu_claim claim;
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
-    uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight: the least is next */
+    uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
     uint64_t owed_ns;    /* how far it lagged behind the others when it last stopped wanting */
     uint64_t turn_ns;    /* of this turn */
     uint64_t start_ns;   /* of its beginning, not charged yet and not to be */
@@ -110,6 +113,7 @@ struct cgpu_arbiter {
     struct cgpu_bucket high; /* of all high-priority containers */
     bool contended;          /* somebody of low priority has or wants work */
     uint64_t floor_ns[2];    /* virtual time of those that compete, by priority */
+    uint64_t level_ns[2];    /* virtual time up to which turns go, by priority */
     uint64_t part;           /* of recent_ns, counted since the epoch */
     uint64_t turns;
     uint64_t expired;

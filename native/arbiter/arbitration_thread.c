@@ -16,15 +16,12 @@
 #include "watch.h"
 
 #define NS_PER_SECOND UINT64_C(1000000000)
-/* A container that rings without end has us look no more than so often in so long a time. */
-#define WINDOW_NS UINT64_C(4000000)
-#define PAUSE_NS  UINT64_C(500000)
 /* A process that should be done may be dead, which rings no bell. */
 #define DRAIN_NS UINT64_C(5000000)
 /* Without bells, with two containers and with one. */
 #define POLL_NS UINT64_C(1000000)
 
-enum { WINDOW_LOOKS = 32, ROUNDS = 6, NICE = -10 };
+enum { ROUNDS = 6, NICE = -10 };
 
 uint64_t
 cgpu_arbitration_now(void)
@@ -74,7 +71,7 @@ store(struct cgpu_arbitration *arbitration, const enum cgpu_gate *gates, bool op
     return changed;
 }
 
-/* Until nothing changes any more; when to look again. */
+/* Until no gate closes any more; when to look again. */
 static uint64_t
 decide(struct cgpu_arbitration *arbitration)
 {
@@ -88,8 +85,11 @@ decide(struct cgpu_arbitration *arbitration)
         memset(gates, 0, sizeof gates);
         next = cgpu_arbiter_step(arbitration->arbiter, now, arbitration->demands, gates);
         arbitration->figures.steps += 1;
+        arbitration->allowed_ns = cgpu_budget_spend(&arbitration->budget, now);
         /* a gate is stored with a full fence, before the ledgers are read again */
-        if (store(arbitration, gates, false) == 0 && store(arbitration, gates, true) == 0) {
+        if (store(arbitration, gates, false) == 0) {
+            /* whoever comes in now rings after the bells were read */
+            (void)store(arbitration, gates, true);
             return next;
         }
     }
@@ -147,18 +147,6 @@ wake_time(const struct cgpu_arbitration *arbitration, uint64_t next, uint64_t no
     return next;
 }
 
-/* Whether there was too much to look at lately. */
-static bool
-is_flooded(struct cgpu_arbitration *arbitration, uint64_t now)
-{
-    if (now - arbitration->window_ns >= WINDOW_NS) {
-        arbitration->window_ns = now;
-        arbitration->window_looks = 0;
-    }
-    arbitration->window_looks += 1;
-    return arbitration->window_looks > WINDOW_LOOKS;
-}
-
 static void
 add_bells(const struct cgpu_arbitration *arbitration, struct cgpu_watch *watch)
 {
@@ -183,8 +171,8 @@ rest(struct cgpu_arbitration *arbitration, uint64_t next)
     bool could = true;
 
     cgpu_watch_add(&watch, &arbitration->control, control, true);
-    if (is_flooded(arbitration, now)) {
-        until = until > now + PAUSE_NS ? until : now + PAUSE_NS;
+    if (arbitration->allowed_ns > now) {
+        until = until > arbitration->allowed_ns ? until : arbitration->allowed_ns;
     } else {
         add_bells(arbitration, &watch);
     }

@@ -8,6 +8,7 @@
 
 #include "arbiter.h"
 #include "arbitration.h"
+#include "budget.h"
 #include "container.h"
 
 /* How fresh the sign of life is: see CGPU_FALLBACK_AFTER_NS. */
@@ -27,8 +28,8 @@ struct cgpu_arbitration {
     uint32_t next_key;
     uint64_t settled_ns;   /* 0: no container has come yet */
     uint64_t published_ns; /* 0: say all anew */
-    uint64_t window_ns;    /* since when looks are counted */
-    uint32_t window_looks;
+    struct cgpu_budget budget;
+    uint64_t allowed_ns; /* not to look before, whoever rings */
     struct cgpu_arbitration_figures figures;
     struct cgpu_arbiter *arbiter;
     struct cgpu_container *containers[CGPU_MAX_TENANTS]; /* by the arbiter's place; NULL: none */

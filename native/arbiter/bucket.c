@@ -15,7 +15,7 @@ cgpu_bucket_enough(uint32_t rate_ppm)
 {
     uint64_t rest = CGPU_CYCLE_NS / CGPU_WHOLE_PPM * (CGPU_WHOLE_PPM - rate_ppm);
 
-    return (int64_t)cgpu_larger((uint64_t)part(rest, rate_ppm), CGPU_MS / 2);
+    return (int64_t)cgpu_larger((uint64_t)part(rest, rate_ppm), CGPU_MS);
 }
 
 void
@@ -55,10 +55,17 @@ cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns)
     bucket->credit_ns = credit > least ? credit : least;
 }
 
+/* What is used up by work in flight once the gate closes. */
+static int64_t
+promised(uint32_t rate_ppm)
+{
+    return part(CGPU_FLIGHT_NS, CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM));
+}
+
 void
 cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
-    if (bucket->credit_ns <= 0) {
+    if (bucket->credit_ns <= promised(rate_ppm)) {
         bucket->dry = true;
     } else if (bucket->credit_ns >= cgpu_bucket_enough(rate_ppm)) {
         bucket->dry = false;
@@ -80,6 +87,7 @@ uint64_t
 cgpu_bucket_lasts(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
     uint64_t emptied_ppm = cgpu_larger(CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM), 1);
+    int64_t left = bucket->credit_ns - promised(rate_ppm);
 
-    return bucket->credit_ns <= 0 ? 0 : (uint64_t)bucket->credit_ns * CGPU_WHOLE_PPM / emptied_ppm;
+    return left <= 0 ? 0 : (uint64_t)left * CGPU_WHOLE_PPM / emptied_ppm;
 }

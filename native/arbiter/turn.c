@@ -7,11 +7,51 @@ holder_of(struct cgpu_arbiter *arbiter)
     return arbiter->holder >= 0 ? &arbiter->tenants[arbiter->holder] : NULL;
 }
 
+/* What a turn adds to the virtual time of one of this priority. */
+static uint64_t
+quantum_of(const struct cgpu_arbiter *arbiter, bool high)
+{
+    uint64_t sum = 0, count = 0, turns;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->high == high && tenant->wanted) {
+            sum += tenant->claim.competes;
+            count += 1;
+        }
+    }
+    turns = cgpu_lesser(CGPU_TURNS_NS + CGPU_MORE_NS * cgpu_since(count, 2), CGPU_MOST_NS);
+    return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
+}
+
+/* Lacking less than this to the level, one has had its turn. */
+static uint64_t
+rest_of_turn(uint64_t quantum)
+{
+    return quantum / 8;
+}
+
+/*
+ * The level as it is, or the next one if all those that wait have had their turns; LEAST is the
+ * least of them, and never more than two turns below: containers come, and weights change.
+ */
+static uint64_t
+level_for(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
+{
+    uint64_t quantum = quantum_of(arbiter, high);
+    uint64_t rest = rest_of_turn(quantum);
+    uint64_t level = cgpu_lesser(arbiter->level_ns[high], least + 2 * quantum);
+
+    return least + rest <= level ? level : cgpu_larger(level, least) + quantum;
+}
+
 void
 cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[place];
 
+    arbiter->level_ns[tenant->high] = level_for(arbiter, tenant->high, tenant->virtual_ns);
     tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
     tenant->stage = CGPU_STAGE_HOLDS;
     tenant->early = false;
@@ -55,63 +95,87 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
     return !(cgpu_tenant_is_capped(tenant) && tenant->bucket.dry);
 }
 
-/* High priority first, then the least charged, then who has waited longest. */
 static bool
-goes_before(const struct cgpu_tenant *a, const struct cgpu_tenant *b)
+may_be_next(const struct cgpu_arbiter *arbiter, int place, uint64_t now)
 {
-    if (a->high != b->high) {
-        return a->high;
-    }
-    if (a->virtual_ns != b->virtual_ns) {
-        return a->virtual_ns < b->virtual_ns;
-    }
-    return a->closed_ns < b->closed_ns;
+    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+
+    return tenant->demand.waiting && cgpu_turn_allowed(arbiter, tenant, now);
 }
 
-int
-cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
+/* The priority of the next one and the least that one of it has been charged; false: nobody. */
+static bool
+find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *high,
+           uint64_t *least)
 {
-    int best = -1;
+    bool found = false;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (i != except && tenant->demand.waiting && cgpu_turn_allowed(arbiter, tenant, now) &&
-            (best < 0 || goes_before(tenant, &arbiter->tenants[best]))) {
+        if (i == except || !may_be_next(arbiter, i, now)) {
+            continue;
+        }
+        if (!found || tenant->high > *high) {
+            *high = tenant->high;
+            *least = tenant->virtual_ns;
+        } else if (tenant->high == *high) {
+            *least = cgpu_lesser(*least, tenant->virtual_ns);
+        }
+        found = true;
+    }
+    return found;
+}
+
+/*
+ * High priority first. Then in turns: of those that are below the level, who has waited longest. By
+ * the least charge alone, chance would give one of three two turns on end.
+ */
+int
+cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
+{
+    bool high = false;
+    uint64_t least = 0, below;
+    int best = -1;
+
+    if (!find_least(arbiter, now, except, &high, &least)) {
+        return -1;
+    }
+    below = level_for(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != except && may_be_next(arbiter, i, now) && tenant->high == high &&
+            tenant->virtual_ns <= below &&
+            (best < 0 || tenant->closed_ns < arbiter->tenants[best].closed_ns)) {
             best = i;
         }
     }
     return best;
 }
 
-/* A turn: its part, by weight, of the time that the turns of all take. */
 static uint64_t
-turn_of(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
 {
-    uint64_t sum = 0, count = 0, turns;
-
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *other = &arbiter->tenants[i];
-
-        if (other->present && other->high == tenant->high && other->wanted) {
-            sum += other->claim.competes;
-            count += 1;
-        }
-    }
-    sum = cgpu_larger(sum, tenant->claim.competes);
-    turns = cgpu_lesser(CGPU_TURNS_NS + CGPU_MORE_NS * cgpu_since(count, 2), CGPU_MOST_NS);
-    return cgpu_larger(turns * tenant->claim.competes / sum, CGPU_TURN_NS);
+    return (virtual_ns * tenant->claim.competes + CGPU_VIRTUAL_UNIT - 1) / CGPU_VIRTUAL_UNIT;
 }
 
+/*
+ * Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. One that
+ * was alone is not charged: after two turns the level does not count.
+ */
 uint64_t
 cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
                const struct cgpu_tenant *other)
 {
-    uint64_t turn = cgpu_since(turn_of(arbiter, holder), holder->turn_ns);
-    uint64_t behind = cgpu_since(other->virtual_ns, holder->virtual_ns);
-    uint64_t unit = CGPU_VIRTUAL_UNIT;
+    uint64_t level = arbiter->level_ns[holder->high];
+    uint64_t most = 2 * real_ns(holder, quantum_of(arbiter, holder->high));
+    uint64_t left = cgpu_lesser(real_ns(holder, cgpu_since(level, holder->virtual_ns)),
+                                cgpu_since(most, holder->turn_ns));
 
-    return cgpu_larger(turn, (behind * holder->claim.competes + unit - 1) / unit);
+    left = cgpu_larger(left, real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns)));
+    left = cgpu_larger(left, cgpu_since(CGPU_TURN_NS, holder->turn_ns));
+    return cgpu_since(left, CGPU_FLIGHT_NS);
 }
 
 /* Nothing was seen of HOLDER since its gate opened. */

@@ -28,10 +28,13 @@ GROUPS = {
     "fixed-alone": 6,
     "fixed-three": 56,
     "fair-share-alone": 6,
+    "window-1s": 427,
+    "window-20s": 42,
     "high-latency": 5,
     "high-ratio": 36,
-    "live-change": 6,
+    "live-change": 8,
     "fault": 6,
+    "rules": 17,
     "crowd": 480,
 }
 
@@ -97,11 +100,6 @@ def test_sch5_under_native_the_gpu_alone_decides_and_the_arbiter_sleeps() -> Non
     figures = run("policy=5", "length=5s", "tenant=weight:9,kernel:50us", "tenant=kernel:5ms")
     assert [round(each["share"]) for each in figures["tenants"]] == [50, 50]
     assert figures["steps_per_s"] < 5
-
-
-def test_sch4_soft_shares_hold_on_average_where_one_has_three_processes() -> None:
-    figures = run("policy=4", "length=10s", "tenant=kernel:50us,processes:3", "tenant=kernel:5ms")
-    assert all(abs(each["share"] - 50) < 6 for each in figures["tenants"])  # native: 25
 
 
 def test_a_lone_container_is_not_looked_at() -> None:

@@ -1,0 +1,218 @@
+"""A real Prometheus scrapes a node with programs at work; alerts and dashboard fit (SPEC CLI-3)."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.error import URLError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+from servers import end_servers
+
+from cgpu_cli import tenant
+from cgpu_server.metrics import METRICS
+from cgpu_sim import make_driver_dir
+from cgpu_sim.machine import TESLA_T4
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.system
+
+HERE = Path(__file__).parent
+DEPLOY = HERE.parent.parent / "deploy" / "prometheus"
+ALERTS = DEPLOY / "cgpu-alerts.yml"
+DASHBOARD = json.loads((DEPLOY / "grafana-cgpu.json").read_text())
+NAMES = {metric.name for metric in METRICS}
+QUERIES = [
+    (panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]
+]
+VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$gpu": ".*", "$container": ".*"}
+MIB = 1 << 20
+
+
+def promtool(*words: str | Path) -> str:
+    done = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_prometheus_accepts_configuration_and_alerts() -> None:
+    promtool("check", "rules", ALERTS)
+    promtool("check", "config", "--lint-fatal", DEPLOY / "prometheus.yml")
+
+
+def test_every_alert_fires_when_it_is_to_and_not_on_a_healthy_node() -> None:
+    promtool("test", "rules", HERE / "alerts.yml")
+    cases = (HERE / "alerts.yml").read_text()
+    for name in re.findall(r"- alert: (\w+)", ALERTS.read_text()):
+        assert cases.count(f"alertname: {name}}}") == 1, "on a healthy node"
+        assert cases.count(f'alertname="{name}"') == 1, "on a sick one"
+
+
+@pytest.mark.parametrize("text", [ALERTS.read_text(), *(query for _, query in QUERIES)])
+def test_alerts_and_dashboard_ask_for_metrics_that_there_are(text: str) -> None:
+    asked = set(re.findall(r"\bcgpu_\w+", text))
+    assert asked <= NAMES
+    assert asked or "up{" in text
+
+
+def test_the_dashboards_panels_have_room_and_a_place_each() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in DASHBOARD["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
+        }
+        assert not cells & taken
+        assert place["x"] + place["w"] <= 24
+        taken |= cells
+        assert panel["datasource"]["uid"] == "${datasource}"
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(set(ids)) == len(ids)
+
+
+class Prometheus:
+    """One that scrapes ``target`` every second."""
+
+    def __init__(self, folder: Path, target: str) -> None:
+        self.address = free_address()
+        shutil.copy(ALERTS, folder)
+        text = (DEPLOY / "prometheus.yml").read_text()
+        text = text.replace("127.0.0.1:9477", target).replace("15s", "1s")
+        (folder / "prometheus.yml").write_text(text)
+        self.process = subprocess.Popen(
+            [
+                "prometheus",
+                f"--config.file={folder}/prometheus.yml",
+                f"--storage.tsdb.path={folder}/data",
+                f"--web.listen-address={self.address}",
+                "--log.level=warn",
+            ]
+        )
+
+    def ask(self, path: str, **parameters: str) -> Any:
+        """What its API answers."""
+        url = f"http://{self.address}/api/v1/{path}?{urlencode(parameters)}"
+        with urlopen(url, timeout=20) as answer:
+            said = json.load(answer)
+        assert said["status"] == "success", said
+        return said["data"]
+
+    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
+        """Labels and value of what an expression gives now."""
+        for name, value in VARIABLES.items():
+            expression = expression.replace(name, value)
+        found = self.ask("query", query=expression)["result"]
+        return [(each["metric"], float(each["value"][1])) for each in found]
+
+    def answers(self, expression: str) -> bool:
+        """Whether there is anything to see yet."""
+        try:
+            return bool(self.query(expression))
+        except (URLError, ConnectionError):  # it starts
+            return False
+
+
+def free_address() -> str:
+    with closing(socket.create_server(("127.0.0.1", 0))) as end:
+        return f"127.0.0.1:{end.getsockname()[1]}"
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"
+        time.sleep(0.1)
+
+
+class Demonstration:
+    """Programs on a simulated GPU, and their server with metrics."""
+
+    def __init__(self, folder: Path) -> None:
+        self.driver = make_driver_dir(folder / "driver", [TESLA_T4])
+        self.state = folder / "state"
+        self.state.mkdir(mode=0o700)
+        self.flags = ["--driver-dir", str(self.driver), "--state-dir", str(self.state)]
+        self.metrics = free_address()
+        module = [sys.executable, "-m", "cgpu_server.main", "--metrics", self.metrics]
+        self.server = subprocess.Popen([*module, *self.flags])
+        self.programs: list[subprocess.Popen[str]] = []
+
+    def start(self, *orders: str) -> None:
+        """A program with 3 of 15 GiB that does as it is told."""
+        words = [sys.executable, "-m", "cgpu_cli.run", *self.flags, "--mem", "3/15", "--"]
+        program = subprocess.Popen(
+            [*words, sys.executable, "-I", tenant.__file__, ""],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.programs.append(program)
+        assert program.stdin
+        assert program.stdout
+        for order in orders:
+            program.stdin.write(f"{order}\n")
+            program.stdin.flush()
+            while program.stdout.readline().strip():
+                pass
+
+
+@contextmanager
+def demonstration(folder: Path) -> Iterator[Demonstration]:
+    made = Demonstration(folder)
+    try:
+        yield made
+    finally:
+        for process in (*made.programs, made.server):
+            process.kill()
+            process.wait()
+        end_servers(folder)
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
+    folder.mkdir()
+    made = Prometheus(folder, target)
+    try:
+        yield made
+    finally:
+        made.process.kill()
+        made.process.wait()
+
+
+def test_prometheus_sees_what_programs_hold_and_wait_for(tmp_path: Path) -> None:
+    """CLI-3: every query of the dashboard has an answer while they run, and `up` when they end."""
+    with (
+        demonstration(tmp_path) as node,
+        prometheus(tmp_path / "prometheus", node.metrics) as server,
+    ):
+        node.start("alloc 1000", "alloc 5000", "compute 500")
+        node.start("alloc 500", "compute 500")
+        throttled = "rate(cgpu_container_compute_throttled_seconds_total[10s]) > 0"
+        wait_until(lambda: server.answers("up == 1"), "it scrapes")
+        wait_until(lambda: len(server.query(throttled)) == len(node.programs), "both wait")
+        for title, query in QUERIES:
+            wait_until(partial(server.answers, query), f"{title}: {query}")
+        scraped = set(server.ask("label/__name__/values"))
+        assert {name for name in scraped if name.startswith("cgpu_")} == NAMES
+        refused = server.query("cgpu_container_memory_refused_total > 0")
+        assert [value for _, value in refused] == [1]
+        held = server.query("cgpu_container_memory_used_bytes")
+        assert {labels["gpu"] for labels, _ in held} == {"0"}
+        assert sum(value for _, value in held) >= 1500 * MIB
+        groups = server.ask("rules")["groups"]
+        assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
+        node.server.kill()
+        wait_until(lambda: server.query("up == 0"), "it is seen to be down")

@@ -1,44 +1,63 @@
-"""``cgpu get``: rules, weights and shares as the server has them."""
+"""``cgpu get``: rules, weights, caps and shares as the server has them."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING, Any
 
+from cgpu_cli.completion import TARGETS
+from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook.client import ask_started
-from cgpu_hook.paths import open_state
 
 if TYPE_CHECKING:
     import argparse
 
 _RULES = ("policy", "max_inst", "prio_ratio", "free_weight", "containers")
+_NODE = ("default_memsize", "inst_ctl", "upgrade", "version")
 _PPM_OF_A_PERCENT = 10_000
 
 
 class Get:
-    """Show the rules of the GPUs, and weight, limit and measured share of the containers."""
+    """Show the rules of the GPUs, and weight, cap, limit and measured share of the containers."""
 
     name = "get"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which of them, and how."""
-        parser.add_argument(
-            "target", metavar="TARGET", nargs="?", help="a GPU's index or UUID, or a container's id"
+        target = parser.add_argument(
+            "target",
+            metavar="TARGET",
+            nargs="?",
+            help="a GPU's index or UUID, a container's id, or a node of the control tree"
+            " such as 0/policy (see cgpu ls)",
         )
+        target.complete = TARGETS  # type: ignore[attr-defined]
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
         """Print what the server says."""
-        answer = ask_started(open_state(given.state_dir), given.driver_dir, {"request": "status"})
-        if given.target is not None:
-            answer = _only(answer, given.target)
+        target = given.target
+        if target is not None and ("/" in target or target in _NODE):
+            answer = ask_server(given, {"request": "get", "path": target})
+            print(json.dumps(answer, indent=2) if given.json else _values(answer))
+            return 0
+        answer = ask_server(given, {"request": "status"})
+        if target is not None:
+            answer = _only(answer, target)
         if given.json:
             print(json.dumps(answer, indent=2))
         else:
             print("\n".join(_lines(answer)))
         return 0
+
+
+def _values(answer: dict[str, Any]) -> str:
+    """As the tree has it; of a folder, each of its files."""
+    if "value" in answer:
+        return str(answer["value"])
+    lines = ((name, line) for name, text in answer["values"].items() for line in text.split("\n"))
+    return "\n".join(f"{name}: {line}" for name, line in lines)
 
 
 def _only(answer: dict[str, Any], target: str) -> dict[str, Any]:
@@ -67,4 +86,5 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 
 def _shares(gpu: dict[str, Any]) -> str:
     measured = f"{gpu['measured_ppm'] / _PPM_OF_A_PERCENT:.1f}%" if gpu["metered"] else "-"
-    return f"limit={gpu['limit_ppm'] / _PPM_OF_A_PERCENT:.1f}% measured={measured}"
+    memory = f"memsize={gpu['memsize']} free={gpu['free_bytes']}"
+    return f"limit={gpu['limit_ppm'] / _PPM_OF_A_PERCENT:.1f}% measured={measured} {memory}"

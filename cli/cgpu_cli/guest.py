@@ -12,6 +12,9 @@ from cgpu_hook.paths import ROOT_STATE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
     from cgpu_cli.options import Options
     from cgpu_hook.node import Node
 
@@ -21,12 +24,31 @@ def is_possible(given: Options) -> bool:
 
     Without namespaces the proxies and their files have to be in a directory of the user's.
     """
-    if os.geteuid() == 0 or given.state_dir or not given.namespaces:
+    return given.namespaces and is_served(given.state_dir)
+
+
+def is_served(state_dir: str | None) -> bool:
+    """Whether a user who names this state directory, or none, is served by root's server."""
+    if os.geteuid() == 0 or state_dir:
         return False
     try:
         return server.is_listening(ROOT_STATE)
     except OSError:
         return False
+
+
+def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
+    """What the server answers in whose account the user's sessions are, started if need be.
+
+    Raises:
+        CgpuError: it refuses, does not start or does not answer.
+    """
+    from cgpu_hook.client import ask, ask_started
+    from cgpu_hook.paths import open_state
+
+    if is_served(given.state_dir):
+        return ask(ROOT_STATE, request)
+    return ask_started(open_state(given.state_dir), given.driver_dir, request)
 
 
 def admit(given: Options, node: Node) -> tuple[str, Request]:

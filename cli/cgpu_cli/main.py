@@ -7,10 +7,12 @@ import signal
 import sys
 from typing import NoReturn, Protocol
 
+from cgpu_cli.completion import Completion
 from cgpu_cli.demo import Demo
 from cgpu_cli.doctor import Doctor
 from cgpu_cli.get import Get
 from cgpu_cli.install import Install, Uninstall
+from cgpu_cli.ls import Ls
 from cgpu_cli.plan import Plan
 from cgpu_cli.probe import Probe
 from cgpu_cli.set import Set
@@ -35,10 +37,12 @@ COMMANDS: tuple[Command, ...] = (
     Probe(),
     Get(),
     Set(),
+    Ls(),
     Top(),
     Install(),
     Uninstall(),
     Doctor(),
+    Completion(),
     Demo(),
 )
 

@@ -1,37 +1,47 @@
-"""``cgpu set``: other rules for a GPU, another weight or priority for a container, at once."""
+"""``cgpu set``: other rules for a GPU, another weight, priority or cap for a container, at once."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cgpu_cli.completion import TARGETS
+from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook.client import ask_started
-from cgpu_hook.paths import open_state
 
 if TYPE_CHECKING:
     import argparse
 
 
 class Set:
-    """Change policy, max_inst, prio_ratio of a GPU; or weight, highprio of a container."""
+    """Change policy, max_inst, prio_ratio of a GPU; weight, highprio, memsize of a container."""
 
     name = "set"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """What to change, and how."""
-        parser.add_argument(
-            "target", metavar="TARGET", help="a GPU's index or UUID, or a container's id"
+        target = parser.add_argument(
+            "target",
+            metavar="TARGET",
+            help="a GPU's index or UUID; a container's id, or GPU/ID for its memsize on one;"
+            " node, for default_memsize, inst_ctl and upgrade",
         )
+        target.complete = TARGETS  # type: ignore[attr-defined]
         parser.add_argument(
-            "values", metavar="NAME=VALUE", nargs="+", help="such as policy=2, weight=4, highprio=1"
+            "values",
+            metavar="NAME=VALUE",
+            nargs="+",
+            help="such as policy=2, weight=4, memsize=BYTES",
         )
+        parser.add_argument("--json", action="store_true", help="for programs: {} when it is done")
 
     def run(self, given: argparse.Namespace) -> int:
         """Ask the server to do it; it is in force when this returns."""
         values = dict(map(_pair, given.values))
         request = {"request": "set", "target": given.target, "values": values}
-        ask_started(open_state(given.state_dir), given.driver_dir, request)
+        ask_server(given, request)
+        if given.json:
+            print("{}")
         return 0
 
 

@@ -1,4 +1,4 @@
-"""What the server can be asked: ``status``, ``set`` and ``stop``; by any user: ``admit``."""
+"""What the server can be asked: the rows of ``Requests``; by any user, of sessions of their own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import cgpu_native
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, version
 from cgpu_env.errors import shown
+from cgpu_hook import rules
 from cgpu_hook.admission import free_weight, on_gpu
-from cgpu_server import changes
+from cgpu_hook.change import find
+from cgpu_server import changes, processes
 from cgpu_server.guests import Guests
+from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, installed, major
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 _COMPUTE = ("limit_ppm", "measured_ppm", "charged_ns", "share_ppm", "metered", "heartbeat_ns")
 _WHOLE_NODE = "node"
+_STRANGER = "you are neither root nor the owner of the state directory"
 
 
 class Requests:
@@ -30,9 +34,11 @@ class Requests:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._table: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+        self._table: dict[str, Callable[[dict[str, Any], Tree], dict[str, Any]]] = {
             "status": self._status,
             "set": self._set,
+            "ls": self._ls,
+            "get": self._get,
             "stop": self._stop,
         }
         self._guests = Guests(daemon)
@@ -46,15 +52,32 @@ class Requests:
         name = request.get("request")
         if name == "admit":
             return self._guests.admit(request, peer)
-        if not peer.is_trusted:
-            raise CgpuError("you are neither root nor the owner of the state directory")
+        if name == "stop" and not peer.is_trusted:
+            raise CgpuError(_STRANGER)
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
             known = ", ".join((*self._table, "admit"))
             raise CgpuError(f"request {shown(str(name))!r}: expected one of {known}")
-        return answer(request)
+        return answer(request, Tree(self._daemon, None if peer.is_trusted else peer.uid))
 
-    def _status(self, _: dict[str, Any]) -> dict[str, Any]:
+    def _ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
+        self._daemon.refresh()
+        path = str(request.get("path", ""))
+        names = {name: f"{path}/{name}" for name in tree.names(path)}
+        folders = [name for name, below in names.items() if isinstance(tree.find(below), Folder)]
+        return {"names": [*names], "folders": folders}
+
+    def _get(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
+        self._daemon.refresh()
+        path = str(request.get("path", ""))
+        if not isinstance(tree.find(path), Folder):
+            return {"path": path, "value": tree.read(path).rstrip("\n")}
+        below = {name: f"{path}/{name}" for name in tree.names(path)}
+        files = {n: each for n, each in below.items() if not isinstance(tree.find(each), Folder)}
+        values = {name: tree.read(each).rstrip("\n") for name, each in files.items()}
+        return {"path": path, "values": values}
+
+    def _status(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
         daemon = self._daemon
         daemon.refresh()
         figures = daemon.conductor.figures()
@@ -70,33 +93,45 @@ class Requests:
                     **its._asdict(),
                     "free_weight": free_weight(beside, its.max_inst),
                     "containers": len(beside),
+                    "major": major(gpu),
                     "figures": own and own._asdict(),
                 }
             )
-        containers = [_container(record) for record in daemon.records]
-        return {"pid": os.getpid(), "gpus": gpus, "containers": containers}
+        size = rules.default_memsize(daemon.registry.state_dir, daemon.config)
+        releases = {"version": version.VERSION, "installed": installed()}
+        return {
+            "pid": os.getpid(),
+            "node": {"default_memsize": size, **releases},
+            "gpus": gpus,
+            "containers": [_container(record) for record in tree.records],
+        }
 
-    def _set(self, request: dict[str, Any]) -> dict[str, Any]:
-        daemon = self._daemon
+    def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         target, values = request.get("target"), request.get("values")
         if not isinstance(target, str) or not isinstance(values, dict) or not values:
             raise CgpuError("set: expected a target and values")
-        if values.keys() <= set(changes.GPU_KEYS):
-            changes.set_gpu(daemon, self._gpu(target), values)
-        elif values.keys() <= set(changes.CONTAINER_KEYS):
+        daemon = self._daemon
+        if values.keys() <= set(changes.CONTAINER_KEYS):
+            daemon.refresh()
             gpu, slash, name = target.rpartition("/")
-            changes.set_container(daemon, name, values, self._gpu(gpu).uuid if slash else None)
-        elif values.keys() <= set(changes.NODE_KEYS) and target == _WHOLE_NODE:
-            changes.set_node(daemon, values)
+            uuid = self._gpu(gpu).uuid if slash else None
+            changes.set_container(daemon, find(tree.records, name).id, values, uuid)
+        elif not tree.is_for_all:
+            raise CgpuError(_STRANGER)
+        elif values.keys() <= set(changes.GPU_KEYS):
+            changes.set_gpu(daemon, self._gpu(target), values)
+        elif values.keys() <= set(NODE_SETTINGS) and target == _WHOLE_NODE:
+            for name, value in values.items():
+                tree.write(name, str(value))
         else:
             raise CgpuError(
                 f"set {', '.join(map(shown, values))}: a GPU has {', '.join(changes.GPU_KEYS)};"
                 f" a container has {', '.join(changes.CONTAINER_KEYS)};"
-                f" the {_WHOLE_NODE} has {', '.join(changes.NODE_KEYS)}"
+                f" the {_WHOLE_NODE} has {', '.join(NODE_SETTINGS)}"
             )
         return {}
 
-    def _stop(self, _: dict[str, Any]) -> dict[str, Any]:
+    def _stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         self._daemon.stop()
         return {}
 
@@ -118,7 +153,23 @@ def _container(record: Record) -> dict[str, Any]:
         "weight": record.weight,
         "high_priority": record.high_priority,
         "gpus": [
-            {"index": page.index, "uuid": page.uuid, **{n: getattr(page, n) for n in _COMPUTE}}
-            for page in pages
+            {
+                "index": page.index,
+                "uuid": page.uuid,
+                **_memory(record, place, page.cap_bytes),
+                **{n: getattr(page, n) for n in _COMPUTE},
+            }
+            for place, page in enumerate(pages)
         ],
+    }
+
+
+def _memory(record: Record, place: int, cap: int) -> dict[str, Any]:
+    """The container's cap, what is free of it, and who of the host's processes holds the rest."""
+    held = processes.holdings(record, place)
+    free = max(0, cap - sum(process.used_bytes for process in held))
+    return {
+        "memsize": cap,
+        "free_bytes": free,
+        "processes": [process._asdict() for process in held],
     }

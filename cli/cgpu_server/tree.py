@@ -49,15 +49,34 @@ class Folder(NamedTuple):
 class Node(NamedTuple):
     """A file of the tree; ``write`` is None where it can only be read."""
 
-    read: Callable[[Daemon, Folder], str]
-    write: Callable[[Daemon, Folder, str], None] | None = None
+    read: Callable[[Tree, Folder], str]
+    write: Callable[[Tree, Folder, str], None] | None = None
 
 
 class Tree:
-    """The tree of one server. Reading asks nothing of the server's thread; writing is its own."""
+    """The tree of one server. Reading asks nothing of the server's thread; writing is its own.
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    Args:
+        daemon: the server.
+        uid: the user whom it is for, who has sessions of their own only; None: who may do all.
+
+    Attributes:
+        daemon: the server.
+    """
+
+    def __init__(self, daemon: Daemon, uid: int | None = None) -> None:
+        self.daemon, self._uid = daemon, uid
+
+    @property
+    def is_for_all(self) -> bool:
+        """Whether whoever looks may change what concerns others."""
+        return self._uid is None
+
+    @property
+    def records(self) -> list[Record]:
+        """The containers and sessions that are shown."""
+        everyone = self.daemon.records
+        return [each for each in everyone if self.is_for_all or owner(each) == self._uid]
 
     def find(self, path: str) -> Folder | Node:
         """The folder or file at ``path``, such as ``0/policy``.
@@ -87,7 +106,7 @@ class Tree:
         folder, node = self._find(_words(path))
         if isinstance(node, Folder):
             raise MissingError(f"{shown(path)!r}: a folder")
-        return f"{node.read(self._daemon, folder)}\n"
+        return f"{node.read(self, folder)}\n"
 
     def write(self, path: str, text: str) -> None:
         """Let the file at ``path`` say ``text``: it is in force when this returns.
@@ -102,7 +121,9 @@ class Tree:
             raise MissingError(f"{shown(path)!r}: a folder")
         if node.write is None:
             raise ReadOnlyError(f"{shown(path)}: can only be read")
-        node.write(self._daemon, folder, text.strip())
+        if not self.is_for_all and folder.record is None:
+            raise ReadOnlyError(f"{shown(path)}: you are neither root nor the owner")
+        node.write(self, folder, text.strip())
 
     def _find(self, words: list[str]) -> tuple[Folder, Folder | Node]:
         folder = Folder()
@@ -118,12 +139,12 @@ class Tree:
 
     def _below(self, folder: Folder) -> list[tuple[str, Folder]]:
         """The folders in one."""
-        daemon, gpu = self._daemon, folder.gpu
+        gpu = folder.gpu
         if folder.record is not None:
             return []
         if gpu is None:
-            return [(str(each.index), Folder(each)) for each in daemon.gpus()]
-        records = on_gpu(daemon.records, gpu.uuid)
+            return [(str(each.index), Folder(each)) for each in self.daemon.gpus()]
+        records = on_gpu(self.records, gpu.uuid)
         return [(name_of(record, records), Folder(gpu, record)) for record in records]
 
 
@@ -132,6 +153,14 @@ def name_of(record: Record, beside: list[Record]) -> str:
     short = record.id[:_ID_WIDTH]
     same = [other for other in beside if other.id.startswith(short)]
     return short if len(same) == 1 else record.id
+
+
+def owner(record: Record) -> int | None:
+    """The user whose session it is; of containers root, or whose server this is."""
+    try:
+        return os.stat(f"{record.directory}/ledger").st_uid
+    except OSError:  # it ends just now
+        return None
 
 
 def installed() -> str:
@@ -184,29 +213,29 @@ def _value(text: str) -> int | str:
     return int(text) if text.isascii() and text.isdecimal() else shown(text)
 
 
-def _instances(daemon: Daemon, _: Folder) -> str:
+def _instances(tree: Tree, _: Folder) -> str:
     lines = []
-    for record in daemon.records:
+    for record in tree.records:
         indices = " ".join(str(share.index) for share in record.gpus)
-        lines.append(f"{name_of(record, list(daemon.records))} {indices}")
+        lines.append(f"{name_of(record, tree.records)} {indices}")
     return "\n".join(lines)
 
 
-def _reap(daemon: Daemon, _: Folder, text: str) -> None:
+def _reap(tree: Tree, _: Folder, text: str) -> None:
     if text != _REAP:
         raise CgpuError(f"inst_ctl={shown(text)}: expected {_REAP}, to let go of what has ended")
-    daemon.refresh()
+    tree.daemon.refresh()
 
 
-def _upgrade(daemon: Daemon, _: Folder, text: str) -> None:
+def _upgrade(tree: Tree, _: Folder, text: str) -> None:
     if text != _RESTART:
         raise CgpuError(
             f"upgrade={shown(text)}: expected {_RESTART}, to run the server that is installed now"
         )
-    daemon.restart()
+    tree.daemon.restart()
 
 
-def _meminfo(_: Daemon, folder: Folder) -> str:
+def _meminfo(_: Tree, folder: Folder) -> str:
     holders = held(folder)
     free = cap(folder) - sum(holder.used_bytes for holder in holders)
     lines = [f"PID: {holder.pid} Mem: {holder.used_bytes}" for holder in holders]
@@ -215,30 +244,32 @@ def _meminfo(_: Daemon, folder: Folder) -> str:
 
 def _node_setting(name: str) -> Node:
     return Node(
-        lambda daemon, _: str(rules.default_memsize(daemon.registry.state_dir, daemon.config)),
-        lambda daemon, _, text: changes.set_node(daemon, {name: _value(text)}),
+        lambda tree, _: str(
+            rules.default_memsize(tree.daemon.registry.state_dir, tree.daemon.config)
+        ),
+        lambda tree, _, text: changes.set_node(tree.daemon, {name: _value(text)}),
     )
 
 
 def _rule(name: str) -> Node:
     return Node(
-        lambda daemon, folder: str(getattr(daemon.rules_of(_gpu(folder).uuid), name)),
-        lambda daemon, folder, text: changes.set_gpu(daemon, _gpu(folder), {name: _value(text)}),
+        lambda tree, folder: str(getattr(tree.daemon.rules_of(_gpu(folder).uuid), name)),
+        lambda tree, folder, text: changes.set_gpu(tree.daemon, _gpu(folder), {name: _value(text)}),
     )
 
 
 def _term(name: str, read: Callable[[Folder], int]) -> Node:
     return Node(
         lambda _, folder: str(read(folder)),
-        lambda daemon, folder, text: changes.set_container(
-            daemon, _record(folder).id, {name: _value(text)}, _gpu(folder).uuid
+        lambda tree, folder, text: changes.set_container(
+            tree.daemon, _record(folder).id, {name: _value(text)}, _gpu(folder).uuid
         ),
     )
 
 
-def _free_weight(daemon: Daemon, folder: Folder) -> str:
+def _free_weight(tree: Tree, folder: Folder) -> str:
     uuid = _gpu(folder).uuid
-    return str(free_weight(on_gpu(daemon.records, uuid), daemon.rules_of(uuid).max_inst))
+    return str(free_weight(on_gpu(tree.daemon.records, uuid), tree.daemon.rules_of(uuid).max_inst))
 
 
 _NODE = {
@@ -247,6 +278,7 @@ _NODE = {
     "upgrade": Node(lambda *_: f"Running: {version.VERSION}\nInstalled: {installed()}", _upgrade),
     "version": Node(lambda *_: version.VERSION),
 }
+NODE_SETTINGS = tuple(name for name, node in _NODE.items() if node.write)
 _GPU = {
     "free_weight": Node(_free_weight),
     "major": Node(lambda _, folder: str(major(_gpu(folder)))),

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cgpu_run_world import World
+from packages import ensure_packages
 from server_world import wait_until
 
 import cgpu_native
@@ -122,3 +124,81 @@ def test_a_change_that_cannot_be_made_is_one_sentence(
 def test_get_of_something_that_is_not_there_is_one_sentence(world: World) -> None:
     done = cgpu(world, "get", "none")
     assert (done.returncode, done.stderr) == (2, "cgpu: 'none': no such GPU or container\n")
+
+
+def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, session: str) -> None:
+    """TREE-4, MEM-8: the same words, and as JSON."""
+    assert cgpu(world, "ls").stdout.split() == [
+        *("0/", "default_memsize", "inst_ctl", "upgrade", "version"),
+    ]
+    assert cgpu(world, "ls", "0").stdout.split()[0] == f"{session}/"
+    listed = json.loads(cgpu(world, "ls", "--json", f"0/{session}").stdout)
+    assert listed == {"names": ["highprio", "id", "memsize", "meminfo", "weight"], "folders": []}
+    assert cgpu(world, "set", session, "memsize=4096").returncode == 0
+    assert cgpu(world, "set", f"0/{session}", "memsize=8192", "weight=2").returncode == 0
+    assert cgpu(world, "set", "node", "default_memsize=7", "inst_ctl=reap").returncode == 0
+    assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8192\n"
+    assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8192\n"
+    assert cgpu(world, "get", "default_memsize").stdout == "7\n"
+    assert (
+        f"id: {session}\nmemsize: 8192\nmeminfo: Free: 8192\n"
+        in cgpu(world, "get", f"0/{session}").stdout
+    )
+    assert get(world, "0/policy") == {"path": "0/policy", "value": "2"}
+    assert get(world, "0/")["values"]["free_weight"] == "18"
+    for path, name in (("0/none", "'0/none': no such node"), ("1/", "'1': no such node")):
+        assert cgpu(world, "get", path).stderr == f"cgpu: {name}\n"
+
+
+def test_everything_the_tree_shows_is_in_the_json(world: World, session: str) -> None:
+    """TREE-4."""
+    said = get(world)
+    (gpu,), (container,) = said["gpus"], said["containers"]
+    (place,) = container["gpus"]
+    shown = {
+        **{name: gpu[name] for name in ("free_weight", "major", "max_inst", "policy")},
+        "prio_ratio": gpu["prio_ratio"],
+        "id": container["id"],
+        "weight": container["weight"],
+        "highprio": int(container["high_priority"]),
+        "memsize": place["memsize"],
+        "meminfo": f"Free: {place['free_bytes']}",
+        "default_memsize": said["node"]["default_memsize"],
+        "version": said["node"]["version"],
+        "inst_ctl": f"{session} {place['index']}",
+        "upgrade": f"Running: {said['node']['version']}\nInstalled: {said['node']['installed']}",
+    }
+    tree = {}
+    for folder in ("/", "0/", f"0/{session}"):
+        tree.update(get(world, folder)["values"])
+    assert tree == {name: str(value) for name, value in shown.items()}
+
+
+def _complete(shell: str, script: str) -> list[str]:
+    """What the shell offers behind ``cgpu``."""
+    offer = {
+        "bash": "COMP_WORDS=(cgpu ''); COMP_CWORD=1; _shtab_cgpu; echo \"${COMPREPLY[@]}\"",
+        "fish": "complete -C 'cgpu ' | cut -f1",
+    }
+    command = [shell, "-c", f"{script}\n{offer[shell]}"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_can_complete_the_words(world: World, tmp_path: Path, shell: str) -> None:
+    ensure_packages()
+    script = cgpu(world, "completion", shell)
+    assert (script.returncode, script.stderr) == (0, "")
+    path = tmp_path / "script"
+    path.write_text(script.stdout)
+    checked = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    if shell != "zsh":  # whose completion needs a terminal
+        assert {"get", "set", "ls"} <= set(_complete(shell, script.stdout))
+
+
+def test_what_can_be_named_is_told_without_starting_a_server(world: World, session: str) -> None:
+    assert cgpu(world, "completion", "targets").stdout.split() == ["node", "0", session]
+    empty = World()
+    assert cgpu(empty, "completion", "targets").returncode == 2
+    assert not (empty.state / "cgpud.sock").exists()

@@ -5,9 +5,11 @@ By a server as ``cgpud`` is started, and by one that systemd confines.
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 SLEEP = ("--", "sleep", "60")
+TESLA_T4_BYTES = 15109 << 20
 
 
 class Node:
@@ -70,6 +73,39 @@ def test_a_users_program_is_capped_by_what_the_server_wrote(node: Node) -> None:
     """CLI-2, MEM-1."""
     answer = node.user.fill()
     assert answer["total"] == CAP_SIX
+
+
+def _cgpu(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of the user's."""
+    words = [sys.executable, "-m", "cgpu_cli.main", *arguments]
+    return node.user.run_command(node.user.as_user(words))
+
+
+def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
+    """TREE-4, MEM-8: as root does, beside what others hold."""
+    others = node.root.start("--mem", "8/15", *SLEEP)
+    wait_until(node.root.sessions, "root's is admitted")
+    (theirs,) = node.root.sessions()
+    running = node.user.start("--mem", "6/15", *SLEEP)
+    wait_until(lambda: len(node.root.sessions()) == 2, "the user's is admitted")
+    (own,) = set(node.root.sessions()) - {theirs}
+    shown = json.loads(_cgpu(node, "get", "--json").stdout)
+    assert [container["id"] for container in shown["containers"]] == [own]
+    assert f"{own}/" in _cgpu(node, "ls", "0").stdout.split()
+    assert theirs not in _cgpu(node, "ls", "0").stdout + _cgpu(node, "get", "inst_ctl").stdout
+    assert _cgpu(node, "set", own, "weight=3", "memsize=4096").stderr == ""
+    assert _cgpu(node, "get", f"0/{own}/memsize").stdout == "4096\n"
+    free = 7 * TESLA_T4_BYTES // 15
+    refusal = _cgpu(node, "set", own, f"memsize={free + (1 << 20)}").stderr
+    assert "bytes free beside the other containers" in refusal
+    stranger = "cgpu: you are neither root nor the owner of the state directory\n"
+    assert _cgpu(node, "set", "0", "policy=5").stderr == stranger
+    assert _cgpu(node, "set", "node", "default_memsize=5").stderr == stranger
+    missing = f"cgpu: {theirs!r}: no such container or session\n"
+    assert _cgpu(node, "set", theirs, "weight=1").stderr == missing
+    for program in (running, others):
+        program.kill()
+        program.communicate()
 
 
 def test_a_users_request_is_judged_by_the_same_rules(node: Node) -> None:

@@ -1,0 +1,60 @@
+"""``cgpu completion``: what lets a shell complete the words of ``cgpu``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import argparse
+
+SHELLS = ("bash", "zsh", "fish")
+
+# What a shell asks where a GPU, a container or a folder of the control tree is wanted.
+_COMMAND = "cgpu completion targets 2>/dev/null"
+TARGETS = {
+    "bash": "_cgpu_targets",
+    "zsh": f'(${{(f)"$({_COMMAND})"}})',
+    "fish": f"({_COMMAND})",
+}
+_BASH = f'_cgpu_targets() {{ compgen -W "$({_COMMAND})" -- "$1"; }}'
+_LISTED = "targets"
+
+
+class Completion:
+    """Print the completion of a shell: eval "$(cgpu completion bash)"."""
+
+    name = "completion"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Which shell."""
+        parser.add_argument(
+            "shell", choices=(*SHELLS, _LISTED), help="the shell; targets: what can be named now"
+        )
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Print a script, or the names."""
+        if given.shell == _LISTED:
+            print("\n".join(_targets(given)))
+            return 0
+        import shtab
+
+        from cgpu_cli.main import arguments
+
+        print(
+            shtab.complete(
+                arguments(), given.shell, preamble=_BASH if given.shell == "bash" else ""
+            )
+        )
+        return 0
+
+
+def _targets(given: argparse.Namespace) -> list[str]:
+    """The node, its GPUs and containers, of a server that is there: none is started for this."""
+    from cgpu_cli.guest import is_served
+    from cgpu_hook import client
+    from cgpu_hook.paths import ROOT_STATE, state_path
+
+    state = ROOT_STATE if is_served(given.state_dir) else state_path(given.state_dir)
+    answer = client.ask(state, {"request": "status"})
+    gpus = [str(gpu["index"]) for gpu in answer["gpus"]]
+    return ["node", *gpus, *(container["id"] for container in answer["containers"])]

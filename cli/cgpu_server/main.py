@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import CgpuError
-from cgpu_hook.paths import default_state_dir, open_state
+from cgpu_hook.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_hook.registry import Registry
 from cgpu_native.arbitration import Arbitration
 from cgpu_server.conductor import Conductor
@@ -108,11 +108,21 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
         tree=tree,
     )
     exporter = Exporter(daemon, metrics)
-    daemon.refreshed = lambda: exporter.follow(given.metrics or daemon.config.metrics)
+    daemon.refreshed = lambda: exporter.follow(
+        metrics_address(given.metrics, daemon.config.metrics, state)
+    )
     asyncio.run(_run(daemon))
     if daemon.restarts and "NOTIFY_SOCKET" not in os.environ:  # else systemd starts the next one
         os.chdir(folder)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
+def metrics_address(given: str | None, configured: str | None, state: str) -> str | None:
+    """Where to serve metrics: the configuration speaks of the node's own server.
+
+    A user's, or one for another state directory, is not to take the port from it.
+    """
+    return given or (configured if state == os.path.realpath(ROOT_STATE) else None)
 
 
 def _tree_path(given: str | None, state: str) -> str | None:

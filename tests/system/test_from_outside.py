@@ -56,3 +56,14 @@ def test_cgpu_smi_shows_a_table_without_the_containers_that_have_ended(
     assert name[:12] in _cgpu_smi(docker, node)
     docker.docker("rm", "--force", name)
     assert name[:12] not in _cgpu_smi(docker, node)
+
+
+@pytest.mark.parametrize("runtime", ["cgpu", "cgpu-crun"])
+def test_cgpu_smi_calls_a_container_as_docker_does(
+    docker: Docker, node: Node, started: Callable[..., str], runtime: str
+) -> None:
+    """CLI-3."""
+    options = [f"--runtime={runtime}", f"--name=by_{runtime}"]
+    name = started("small", "sleep", "1000", options=options, env=share(6))
+    (shown,) = json.loads(_cgpu_smi(docker, node, "--json"))["containers"]
+    assert (shown["id"], shown["name"]) == (name, f"by_{runtime}")

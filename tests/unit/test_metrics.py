@@ -18,6 +18,7 @@ from cgpu_hook.rules import Rules
 from cgpu_hook.usage import Compute, GpuUse, Use
 from cgpu_native.arbitration import Figures
 from cgpu_server import exporter
+from cgpu_server.main import metrics_address
 from cgpu_server.metrics import METRICS
 
 if TYPE_CHECKING:
@@ -59,6 +60,22 @@ def test_names_follow_the_conventions(metric: Any) -> None:
 def _key(sample: Sample) -> tuple[str, ...]:
     """The values of the labels, in the order of the labels' names."""
     return tuple(value for _, value in sorted(sample.labels.items()))
+
+
+@pytest.mark.parametrize(
+    ("given", "configured", "state", "address"),
+    [
+        (None, None, "/run/cgpu", None),
+        (None, "a:1", "/run/cgpu", "a:1"),
+        ("b:2", "a:1", "/run/cgpu", "b:2"),
+        (None, "a:1", "/run/user/7/cgpu", None),
+        ("b:2", "a:1", "/run/user/7/cgpu", "b:2"),
+    ],
+)
+def test_the_configured_port_is_for_the_nodes_own_server(
+    given: str | None, configured: str | None, state: str, address: str | None
+) -> None:
+    assert metrics_address(given, configured, state) == address
 
 
 class World:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     Handle = Callable[[dict[str, Any], "Peer"], dict[str, Any]]
 
+DESCRIPTOR = "descriptor"  # in an answer: what is sent beside it
 _LONGEST_LINE = 1 << 16
 _PATIENCE = 60.0  # seconds for a client that says nothing
 _CREDENTIALS = struct.Struct("3i")  # struct ucred
@@ -50,7 +51,7 @@ class Control:
         peer = _peer(writer)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
             while line := await asyncio.wait_for(reader.readline(), _PATIENCE):
-                writer.write(json.dumps(self._answer(line, peer)).encode() + b"\n")
+                _send(writer, self._answer(line, peer))
                 await asyncio.wait_for(writer.drain(), _PATIENCE)
         writer.close()
 
@@ -67,6 +68,18 @@ class Control:
         except Exception as error:  # noqa: BLE001 (one bad request must not end the server)
             log.exception("request fails line=%.200r", line)
             return _error(f"internal error: {type(error).__name__}: {error}")
+
+
+def _send(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+    """Send an answer, with the descriptor that goes with it, if any."""
+    device = answer.pop(DESCRIPTOR, None)
+    line = json.dumps(answer).encode() + b"\n"
+    if device is None:
+        writer.write(line)
+        return
+    end: socket.socket = writer.get_extra_info("socket")
+    with socket.socket(fileno=os.dup(end.fileno())) as same:
+        socket.send_fds(same, [line], [device])
 
 
 def _error(sentence: str, hint: str = "") -> dict[str, Any]:

@@ -22,6 +22,7 @@ from cgpu_server.control import Control
 from cgpu_server.filesystem import ControlTree
 from cgpu_server.journal import log
 from cgpu_server.requests import Requests
+from cgpu_server.service import is_service
 from cgpu_server.tree import Tree
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Daemon:
         conductor: the arbitrations.
         driver_dir: of the driver, where it was named.
         records: the containers and sessions that live, as last seen.
+        tree: the control tree, where there is to be one.
         config: what the administrator decided.
         defaults: the rules of a GPU that nobody has changed, as ``config`` has them.
         looked: time.monotonic() when it last saw who lives.
@@ -76,7 +78,7 @@ class Daemon:
         self._seat, self._idle_exit = seat, idle_exit
         self._table: dict[str, Rules] = {}
         self._server: asyncio.Server | None = None
-        self._tree = tree and ControlTree(Tree(self), tree, self._write)
+        self.tree = ControlTree(Tree(self), tree, self._write) if tree else None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = asyncio.Event()
         self._stopping = False
@@ -95,8 +97,8 @@ class Daemon:
         self._server = await control.listen(self._seat.listener)
         ready()
         self._loop = asyncio.get_running_loop()
-        if self._tree:
-            self._tree.start()
+        if self.tree and not is_service():  # which has it mounted by its root outside: mounter.py
+            self.tree.start()
         life = time.monotonic()
         while True:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -129,8 +131,8 @@ class Daemon:
         self._stopping = True
         if self._server is not None:
             self._server.close()
-        if self._tree:
-            self._tree.close()  # before the next server mounts its own there
+        if self.tree:
+            self.tree.close()  # before the next server mounts its own there
         self._seat.leave()
         self._woken.set()
 

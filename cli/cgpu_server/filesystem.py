@@ -147,9 +147,35 @@ class ControlTree:
         self._files, self._path = Files(tree, write), path
         self._lock = threading.Lock()
         self._mounted = self._closed = False
+        self._lent: int | None = None
+
+    def lend(self) -> int:
+        """The device of a file system that somebody else is about to mount at the path.
+
+        Raises:
+            CgpuError: it cannot be opened.
+        """
+        if self._lent is not None:
+            os.close(self._lent)
+        try:
+            self._lent = mounts.open_device()
+        except OSError as error:
+            raise CgpuError(f"{error.filename}: {error.strerror}") from None
+        return self._lent
+
+    def start_lent(self) -> None:
+        """Serve what was lent and is mounted now.
+
+        Raises:
+            CgpuError: nothing was lent.
+        """
+        if self._lent is None:
+            raise CgpuError("no device was asked for")
+        device, self._lent = self._lent, None
+        self.start(device)
 
     def start(self, device: int | None = None) -> None:
-        """Serve from now on; ``device``: what somebody else has mounted at the path."""
+        """Serve from now on; ``device``: of what is mounted at the path already."""
         threading.Thread(target=self._run, args=(device,), name="cgpu-tree", daemon=True).start()
 
     def close(self) -> None:

@@ -19,8 +19,10 @@ from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon
 from cgpu_server.exporter import Exporter
 from cgpu_server.journal import log, open_log
+from cgpu_server.mounter import mount_for_server
+from cgpu_server.mounts import unmount
 from cgpu_server.seat import Seat
-from cgpu_server.service import inherited, say_ready
+from cgpu_server.service import inherited, is_service, say_ready
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,6 +46,14 @@ def arguments() -> argparse.ArgumentParser:
         "--tree",
         metavar="DIR",
         help="show the control tree at DIR; beside the default state directory without this",
+    )
+    parser.add_argument(
+        "--mount-tree",
+        action="store_true",
+        help="mount the tree of a server that runs as a service, and end",
+    )
+    parser.add_argument(
+        "--unmount-tree", action="store_true", help="take away what a server has left, and end"
     )
     parser.add_argument("--log", metavar="FILE", help="log to FILE instead of stderr")
     parser.add_argument(
@@ -89,6 +99,9 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
     driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
     log_path = given.log and os.path.abspath(given.log)
     tree = _tree_path(given.tree, state)
+    if given.mount_tree or given.unmount_tree:
+        _mount(state, tree, mounted=given.mount_tree)
+        return
     folder = os.getcwd()
     os.chdir("/")
     seat = Seat.take(state, replace=given.replace)
@@ -112,7 +125,7 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
         metrics_address(given.metrics, daemon.config.metrics, state)
     )
     asyncio.run(_run(daemon))
-    if daemon.restarts and "NOTIFY_SOCKET" not in os.environ:  # else systemd starts the next one
+    if daemon.restarts and not is_service():  # else systemd starts the next one
         os.chdir(folder)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
@@ -123,6 +136,15 @@ def metrics_address(given: str | None, configured: str | None, state: str) -> st
     A user's, or one for another state directory, is not to take the port from it.
     """
     return given or (configured if state == os.path.realpath(ROOT_STATE) else None)
+
+
+def _mount(state: str, tree: str | None, *, mounted: bool) -> None:
+    if tree is None:
+        raise CgpuError(f"{state} has no control tree: expected --tree DIR")
+    if mounted:
+        mount_for_server(state, tree)
+    else:
+        unmount(tree)
 
 
 def _tree_path(given: str | None, state: str) -> str | None:

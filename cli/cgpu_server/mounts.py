@@ -38,8 +38,12 @@ def open_device() -> int:
     return os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
 
 
-def mount(path: str) -> int:
+def mount(path: str, device: int | None = None) -> int:
     """Mount a new file system at ``path``, which takes the place of what a server left there.
+
+    Args:
+        path: a folder, or where one can be made.
+        device: what the file system is to be served through; None: one of our own.
 
     Returns:
         The descriptor that it is served through.
@@ -51,15 +55,16 @@ def mount(path: str) -> int:
         _prepare(path)
         if os.geteuid() != 0:
             return _mount_as_user(path)
-        device = open_device()
+        opened = open_device() if device is None else device
         try:
-            attach(device, path)
+            attach(opened, path)
         except BaseException:
-            os.close(device)
+            if device is None:
+                os.close(opened)
             raise
     except OSError as error:
         raise CgpuError(f"{error.filename or path}: {error.strerror}") from None
-    return device
+    return opened
 
 
 def attach(device: int, path: str) -> None:

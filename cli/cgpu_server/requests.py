@@ -12,6 +12,7 @@ from cgpu_hook import rules
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import find
 from cgpu_server import changes, processes
+from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
 from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, installed, major
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _COMPUTE = ("limit_ppm", "measured_ppm", "charged_ns", "share_ppm", "metered", "heartbeat_ns")
 _WHOLE_NODE = "node"
+_MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
 _STRANGER = "you are neither root nor the owner of the state directory"
 
 
@@ -39,6 +41,8 @@ class Requests:
             "set": self._set,
             "ls": self._ls,
             "get": self._get,
+            "tree": self._lend_tree,
+            "mounted": self._serve_tree,
             "stop": self._stop,
         }
         self._guests = Guests(daemon)
@@ -52,7 +56,7 @@ class Requests:
         name = request.get("request")
         if name == "admit":
             return self._guests.admit(request, peer)
-        if name == "stop" and not peer.is_trusted:
+        if name in _MASTERS and not peer.is_trusted:
             raise CgpuError(_STRANGER)
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
@@ -129,6 +133,16 @@ class Requests:
                 f" a container has {', '.join(changes.CONTAINER_KEYS)};"
                 f" the {_WHOLE_NODE} has {', '.join(NODE_SETTINGS)}"
             )
+        return {}
+
+    def _lend_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
+        if self._daemon.tree is None:
+            raise CgpuError("this server shows no control tree")
+        return {DESCRIPTOR: self._daemon.tree.lend()}
+
+    def _serve_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
+        if self._daemon.tree is not None:
+            self._daemon.tree.start_lent()
         return {}
 
     def _stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:

@@ -17,6 +17,11 @@ def inherited(name: str) -> socket.socket | None:
     return socket.socket(fileno=_FIRST_FD + names.index(name)) if name in names else None
 
 
+def is_service() -> bool:
+    """Whether systemd started us, and starts another one when we end."""
+    return "NOTIFY_SOCKET" in os.environ
+
+
 def say_ready() -> None:
     """Tell systemd, if it started us."""
     address = os.environ.get("NOTIFY_SOCKET", "")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import cgpu_run_world
 import pytest
 import server_world
+from as_service import as_service
 from packages import ensure_packages
 from server_world import MIB, page, wait_until
 from servers import end_servers
@@ -272,6 +273,38 @@ def test_many_readers_at_once_each_get_the_whole(world: World) -> None:
     for reader in readers:
         reader.join()
     assert wrong == []
+
+
+def test_a_confined_server_has_it_mounted_from_outside(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TREE-3: as deploy/cgpud.service does; the server has mounts of its own, and no right to."""
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere")
+    where = ("--tree", str(world.tree))
+    own = ["unshare", "--mount", "--propagation", "slave", "--"]
+    world.admit(ID)
+    for _ in range(2):
+        server = subprocess.Popen(
+            own + as_service(world.command(*where)), env=server_world.environment()
+        )
+        wait_until(lambda pid=server.pid: world.pid() == pid, "it serves")  # type: ignore[misc]
+        done = _run(world.command(*where, "--mount-tree"))
+        assert (done.returncode, done.stderr) == (0, "")
+        wait_until(world.is_there, "the tree is mounted")
+        assert world.write(f"0/{ID[:12]}/weight", "4") == ""
+        assert world.read(f"0/{ID[:12]}/weight") == "4\n"
+        server.kill()
+        server.wait()
+    done = _run(world.command(*where, "--unmount-tree"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert os.listdir(world.tree) == []  # noqa: PTH208
+    done = _run(world.command(*where, "--mount-tree"))
+    assert (done.returncode, "Connection refused" in done.stderr) == (2, True)
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    environment = server_world.environment()
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize("place", ["/proc/no/such", "/dev/null"])

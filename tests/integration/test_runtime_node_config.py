@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 from hook_world import RUNTIME, SIX, World
 
+from cgpu_hook.change import change_node
+from cgpu_hook.registry import Registry
+
 pytestmark = pytest.mark.integration
 
 
@@ -36,6 +39,17 @@ def test_env_4_the_default_size_caps_a_container_that_names_none(world: World) -
     world.write_config([])
     done = create(world, *world.options(world.stub()))
     assert done.returncode == 0, done
+    assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
+
+
+def test_env_4_a_default_size_that_was_changed_caps_the_next_container(world: World) -> None:
+    """TREE: the launcher looks for it without Python, where the server keeps it."""
+    world.write_config([])
+    before = world.config.read_bytes()
+    assert create(world, *world.options(world.stub())).returncode == 0
+    assert world.config.read_bytes() == before
+    change_node(Registry(str(world.state)), {"default_memsize": 1 << 20})
+    assert create(world, *world.options(world.stub())).returncode == 0
     assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
 
 

@@ -1,0 +1,49 @@
+"""Mounts the control tree for a server that may not, as its service's own root outside of it.
+
+A confined server has a mount namespace of its own and no right to mount. It opens the device; we
+mount what the device is of, where everybody sees it, and keep nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+
+from cgpu_env import CgpuError
+from cgpu_hook import server
+from cgpu_server import mounts
+
+_PATIENCE = 10.0
+_LONGEST_ANSWER = 1 << 16
+
+
+def mount_for_server(state_dir: str, path: str) -> None:
+    """Mount the tree of the server of ``state_dir`` at ``path``.
+
+    Raises:
+        CgpuError: there is no server, or it cannot be mounted.
+    """
+    folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
+            end.settimeout(_PATIENCE)
+            end.connect(server.address(folder))
+            (device,) = _ask(end, "tree", fds=1)
+            mounts.mount(path, device)
+            os.close(device)
+            _ask(end, "mounted")
+    except OSError as error:
+        raise CgpuError(f"control tree {path}: {error.strerror or error}") from None
+    finally:
+        os.close(folder)
+
+
+def _ask(end: socket.socket, request: str, fds: int = 0) -> list[int]:
+    """Send a request, and return the descriptors that come with the answer."""
+    end.sendall(json.dumps({"request": request}).encode() + b"\n")
+    line, found, _, _ = socket.recv_fds(end, _LONGEST_ANSWER, fds)
+    answer = json.loads(line)
+    if "error" in answer or len(found) != fds:
+        raise CgpuError(answer.get("error", "the server sent no device"))
+    return found

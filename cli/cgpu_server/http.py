@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from http.server import ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
@@ -57,8 +58,6 @@ class Server(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002
         """A client that goes away early is nobody's fault; anything else is logged."""
-        import sys
-
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.error("metrics fail error=%r", error)

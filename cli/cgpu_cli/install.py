@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from cgpu_install.machine import Machine
     from cgpu_install.plan import Plan
 
-_NAMES = "docker, containerd, crio, podman, nvidia, systemd, podman-hooks, crio-hooks"
+_NAMES = "docker, containerd, crio, podman, nvidia, systemd, metrics, podman-hooks, crio-hooks"
 
 
 class Install:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 import time
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ _SETTLED_SECONDS = 5  # longer than an admission takes, or a server that looks o
 _LEAST_BYTES = 1 << 20
 _LOOK = "cgpu get"  # starts a server where none runs, which clears up
 _SHOWN = 5
+_TREE, _TREE_SECONDS = "fuse.cgpu_km", 5
 
 
 def directory(ground: Ground) -> Iterator[Finding]:
@@ -56,7 +58,11 @@ def leftovers(ground: Ground) -> Iterator[Finding]:
     for point in mounts:
         what = f"{point} is mounted for a container that is gone"
         yield Finding("warning", what, point, f"umount {point}")
-    if not dead and not mounts:
+    trees = [point for point in _trees(ground) if not _answers(point)]
+    for point in trees:
+        what = f"{point}: the control tree of a cgpud that is gone, or hangs"
+        yield Finding("warning", what, point, f"umount -l {point}")
+    if not dead and not mounts and not trees:
         yield Finding("ok", f"{len(living)} containers and sessions, nothing left of others")
 
 
@@ -74,6 +80,32 @@ def server(ground: Ground) -> Iterator[Finding]:
         yield Finding("warning", what, str(count), _LOOK)
     elif not os.path.exists(path):
         yield Finding("ok", "no cgpud runs, and none is needed: the first container starts one")
+
+
+def _trees(ground: Ground) -> list[str]:
+    """Where a control tree is mounted; one may hide another."""
+    try:
+        with open(ground.machine.at("/proc/self/mountinfo")) as file:
+            halves = [line.split(" - ") for line in file]
+    except OSError:
+        return []
+    points = [own.split()[4] for own, kind in halves if kind.split()[0] == _TREE]
+    return list(dict.fromkeys(points))
+
+
+def _answers(point: str) -> bool:
+    """Whether somebody serves what is mounted there; asked from outside, for it may hang."""
+    try:
+        done = subprocess.run(
+            ["stat", "--", point],  # noqa: S607 (a program of every system)
+            env={**os.environ, "LC_ALL": "C"},
+            capture_output=True,
+            timeout=_TREE_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"not connected" not in done.stderr  # it may be another user's, and closed to us
 
 
 def _names(folder: str) -> list[str]:

@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 from cgpu_hook.config import CONFIG_PATH, load_config
 from cgpu_install.containerd import UnusedError
-from cgpu_install.engines import RUNTIME, SERVICE
+from cgpu_install.engines import HOOK, RUNTIME, SERVICE
 from cgpu_install.journal import Journal
 from cgpu_install.plan import PROGRAMS, found, installing
 
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 _SECONDS = 10
 _DOCKER_SOCKET = "/var/run/docker.sock"
+# A container that names cgpu and does not want it; its configuration comes back as it is.
+_UNTOUCHED = json.dumps(
+    {
+        "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=0"], "args": ["true"]},
+        "root": {"path": "/"},
+        "mounts": [{"destination": "/run/.containerenv", "source": "/none/doctor/userdata/env"}],
+    }
+)
 
 
 def configuration(ground: Ground) -> Iterator[Finding]:
@@ -97,11 +106,19 @@ def runtime(ground: Ground) -> Iterator[Finding]:
         yield Finding("error", f"{path}: {said}", path, "apt-get install runc")
         return
     yield Finding("ok", f"{path} hands containers to {done.stdout.splitlines()[0]}", path)
+    hook = ground.machine.program(HOOK)
+    done = _run(hook, "precreate", "--state-dir", ground.state_dir, given=_UNTOUCHED)
+    if done is None or done.stdout != _UNTOUCHED:
+        said = "it does not start" if done is None else " ".join(done.stderr.split())
+        mend = f"echo {sys.executable} > {os.path.dirname(os.path.realpath(hook))}/interpreter"
+        yield Finding("error", f"the Python side of {hook} fails: {said}", hook, mend)
 
 
-def _run(*words: str) -> subprocess.CompletedProcess[str] | None:
+def _run(*words: str, given: str = "") -> subprocess.CompletedProcess[str] | None:
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=False)
+        return subprocess.run(
+            words, input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
 

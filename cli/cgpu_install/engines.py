@@ -25,8 +25,13 @@ CRIO = "/etc/crio/crio.conf.d/99-cgpu.conf"
 PODMAN = "/etc/containers/containers.conf.d/cgpu.conf"
 HOOKS = "/usr/share/containers/oci/hooks.d"
 UNITS = "/etc/systemd/system"
-WANTED = f"{UNITS}/multi-user.target.wants"
-SERVICE, MOUNT = "cgpud.service", "run-cgpu.mount"
+SERVICE, MOUNT, SOCKET = "cgpud.service", "run-cgpu.mount", "cgpud-metrics.socket"
+# Unit: what systemd starts it for.
+WANTED_BY = {
+    SERVICE: "multi-user.target",
+    MOUNT: "multi-user.target",
+    SOCKET: "sockets.target",
+}
 
 
 class File(NamedTuple):
@@ -177,6 +182,24 @@ ENGINES: tuple[Engine, ...] = (
         links=(SERVER,),
         units=(SERVICE, MOUNT),
         undone=(f"systemctl stop {SERVICE}", "systemctl daemon-reload"),
+    ),
+    Engine(
+        "metrics",
+        lambda m: [_unit(SOCKET, f"Service={SERVICE}", m)],
+        lambda _: False,
+        (
+            "systemctl daemon-reload",
+            f"systemctl stop {SERVICE}",  # a socket is handed over at the start
+            f"systemctl start {SOCKET} {SERVICE}",
+        ),
+        automatic=False,
+        links=(SERVER,),
+        units=(SOCKET,),
+        undone=(
+            f"systemctl stop {SOCKET}",
+            "systemctl daemon-reload",
+            f"systemctl try-restart {SERVICE}",
+        ),
     ),
     Engine("podman-hooks", lambda m: _hooks(m, "precreate"), lambda _: False, (), automatic=False),
     Engine(

@@ -11,7 +11,7 @@ import cgpu_hook
 from cgpu_env import CgpuError
 from cgpu_hook.trust import check_source
 from cgpu_install.containerd import UnusedError
-from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED
+from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -190,7 +190,8 @@ def _linked(machine: Machine, name: str, journal: Journal) -> Change:
 
 
 def _enabled(machine: Machine, engine: Engine, unit: str, journal: Journal) -> Change:
-    return _link(machine, engine.name, f"{WANTED}/{unit}", f"{UNITS}/{unit}", journal)
+    path = f"{UNITS}/{WANTED_BY[unit]}.wants/{unit}"
+    return _link(machine, engine.name, path, f"{UNITS}/{unit}", journal)
 
 
 def _link(machine: Machine, engine: str, path: str, target: str, journal: Journal) -> Change:

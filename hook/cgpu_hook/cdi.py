@@ -1,7 +1,8 @@
 """Find the driver through a CDI specification, where it is in no usual directory.
 
-Only JSON is read (``nvidia-ctk cdi generate --format=json --output=/etc/cdi/nvidia.json``), and
-only what a container would be given: the vendor's hooks, which run ldconfig, are left alone.
+Only what a container would be given is read: the vendor's hooks, which run ldconfig, are left
+alone. Of YAML, which ``nvidia-ctk`` writes unless told otherwise, the lines that it writes are
+known and no more; what they name counts only if the driver is really there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-SPECIFICATIONS = ("/etc/cdi/nvidia.json", "/var/run/cdi/nvidia.json")
+SPECIFICATIONS = (
+    "/etc/cdi/nvidia.json",
+    "/var/run/cdi/nvidia.json",
+    "/etc/cdi/nvidia.yaml",
+    "/var/run/cdi/nvidia.yaml",
+)
 _KIND = "nvidia.com/gpu"
 
 
@@ -36,13 +42,25 @@ def _mounted(path: str) -> Iterator[str]:
     """The files of the host that a specification mounts; none where it is not one of NVIDIA's."""
     try:
         with open(path, "rb") as file:
-            spec = jsontext.loads(file.read().decode())
+            text = file.read().decode()
+        if path.endswith(".yaml"):
+            yield from _in_yaml(text)
+            return
+        spec = jsontext.loads(text)
         if spec["kind"] == _KIND:
             devices = spec.get("devices") or []
             edits = [spec.get("containerEdits"), *(d.get("containerEdits") for d in devices)]
             yield from [source for edit in edits for source in _sources(edit or {})]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return
+
+
+def _in_yaml(text: str) -> list[str]:
+    pairs = [line.partition(":")[::2] for line in text.splitlines()]
+    plain = [(key.rstrip(), value.strip().strip("'\"")) for key, value in pairs]
+    if ("kind", _KIND) not in plain:
+        return []
+    return [value for key, value in plain if key.lstrip(" -") == "hostPath" and value[:1] == "/"]
 
 
 def _sources(edit: dict[str, Any]) -> list[str]:

@@ -264,3 +264,32 @@ def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
     left = tree(machine)
     assert {name: left[name] for name in before} == before
     assert {name for name in left if name not in before} <= {"var", "var/lib"}
+
+
+def test_a_unit_is_wanted_by_what_it_says_itself(tmp_path: Path) -> None:
+    """The links are those that `systemctl enable` would make."""
+    cgpu("install", "--root", tmp_path, "systemd", "metrics")
+    units = tmp_path / "etc/systemd/system"
+    found = {path.name: path.parent.name for path in units.glob("*.wants/*")}
+    wanted = {
+        path.name: f"{path.read_text().partition('WantedBy=')[2].strip()}.wants"
+        for path in units.glob("*.*")
+        if path.is_file()
+    }
+    assert found == wanted
+    assert len(found) == 3
+
+
+def test_the_files_in_deploy_say_what_is_written(tmp_path: Path) -> None:
+    """They are for reference, so they must not tell anything else."""
+    (tmp_path / "etc/containerd").mkdir(parents=True)
+    for engine, path in (("docker", DOCKER), ("nvidia", NVIDIA), ("containerd", CONTAINERD)):
+        cgpu("install", "--root", tmp_path, engine)
+        written = (tmp_path / path).read_text()
+        name = {"docker": "docker-daemon.json", "nvidia": "nvidia-container-runtime.toml"}
+        snippet = (ROOT / "deploy" / name.get(engine, "containerd-v2.toml")).read_text()
+        if engine == "containerd":  # a snippet cannot know the entry of runc
+            snippet = "".join(
+                line.strip() + "\n" for line in snippet.splitlines() if "SystemdCgroup" not in line
+            )
+        assert written == snippet

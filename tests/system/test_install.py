@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ import pytest
 from cri import Cri
 from enclosure import Enclosure, wait_until
 from engines import PATH, Docker, Podman
-from node import T4, Node, share
+from node import BIN, T4, Node, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +90,59 @@ def test_docker_shows_why_a_container_is_refused(docker: Docker) -> None:
 
 def test_docker_keeps_its_other_runtimes(docker: Docker) -> None:
     assert docker.run("debian", "echo", "ran", options=["--runtime=other"]).stdout == "ran\n"
+
+
+def test_the_doctor_finds_programs_and_engine_in_order(
+    docker: Docker, installed: Installed
+) -> None:
+    """With the very programs that engines start."""
+    assert docker.configuration.exists()
+    installed.cgpu("install", "docker")
+    answer = json.loads(installed.cgpu("doctor", "--json", check=False).stdout)
+    levels = {f["check"]: f["level"] for f in answer["findings"] if "docker" in f["value"]}
+    assert levels == {"engines": "ok"}
+    assert [f["level"] for f in answer["findings"] if f["check"] == "runtime"] == ["ok"]
+
+
+def test_the_doctor_starts_the_python_side_as_an_engine_does(
+    docker: Docker, installed: Installed
+) -> None:
+    """Where it fails, the interpreter beside the programs may not be one that cgpu is in."""
+    assert docker.configuration.exists()
+    inside = installed.enclosure
+    inside.run("mount", "--bind", "/bin/false", BIN.parent / "precreate.py")
+    try:
+        done = installed.cgpu("doctor", "--json", check=False)
+        [found] = [
+            f
+            for f in json.loads(done.stdout)["findings"]
+            if (f["check"], f["level"]) == ("runtime", "error")
+        ]
+        assert "the Python side of /usr/bin/cgpu-hook fails" in found["what"]
+        assert found["mend"].endswith("/_bin/interpreter")
+    finally:
+        inside.run("umount", BIN.parent / "precreate.py")
+
+
+def test_the_doctor_tells_a_control_tree_without_its_server(installed: Installed) -> None:
+    """Killed with 9, and then replaced by the next server's or taken away by hand."""
+    inside = installed.enclosure
+    installed.cgpu("get")
+    look = ["cat", "/run/cgpu_km/version"]
+    wait_until(lambda: inside.run(*look, check=False).returncode == 0, "the tree is mounted")
+    pid = inside.run("cat", "/run/cgpu/cgpud.lock").stdout.strip()
+    levels = _leftovers(installed)
+    inside.run("kill", "-9", pid)
+    wait_until(lambda: _leftovers(installed) != levels, "the server is gone")
+    [found] = _leftovers(installed)
+    assert (levels[0]["level"], found["mend"]) == ("ok", "umount -l /run/cgpu_km")
+    inside.run("sh", "-c", found["mend"])
+    assert _leftovers(installed) == levels
+
+
+def _leftovers(installed: Installed) -> list[dict[str, str]]:
+    done = installed.cgpu("doctor", "--json", check=False)
+    return [f for f in json.loads(done.stdout)["findings"] if f["check"] == "leftovers"]
 
 
 def test_nothing_is_uninstalled_under_a_running_container(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_install.engines import named
+from cgpu_install.engines import SERVICE, named, shipped
 from cgpu_install.machine import Machine
 
 pytestmark = pytest.mark.unit
@@ -65,6 +65,24 @@ def test_what_was_installed_is_left_alone_and_taken_out_without_a_trace(
     taken = file.take(after, file.program)
     assert taken is None or "cgpu" not in taken
     assert file.take(taken or "", file.program) == (taken or "")
+
+
+OLDER = "[Service]\nType=notify\nExecStart=/opt/old/cgpud --replace\n"
+
+
+@pytest.mark.parametrize("before", ["", OLDER, shipped(SERVICE)])
+def test_a_unit_becomes_the_one_of_this_release(before: str) -> None:
+    """Own settings belong into drop-ins (`systemctl edit`), so a unit is replaced as a whole."""
+    file = named(["systemd"])[0].files(Machine(bin_dir="/opt/bin"))[0]
+    after = file.add(before, file.program)
+    assert after == shipped(SERVICE).replace("/usr/bin/cgpud", "/opt/bin/cgpud")
+    assert file.take(after, file.program) is None
+
+
+def test_another_unit_of_that_name_is_refused() -> None:
+    file = named(["systemd"])[0].files(Machine())[0]
+    with pytest.raises(CgpuError, match="expected no such unit, or cgpu's"):
+        file.add("[Service]\nExecStart=/usr/bin/sleep 1000\n", file.program)
 
 
 def _make_anew() -> None:

@@ -78,8 +78,25 @@ def on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
 
 
 def promised(records: Iterable[Record], uuid: str) -> int:
-    """The bytes of a GPU that these may hold together."""
+    """The bytes of a GPU that these may hold together, or held when their caps were lowered."""
     return sum(share.memory_bytes for r in records if (share := _share(r, uuid)))
+
+
+def owed(records: Iterable[Record], uuid: str) -> int:
+    """The bytes that these may hold or hold now; exact, but each lowered cap costs a look."""
+    return sum(_owed(r, share) for r in records if (share := _share(r, uuid)))
+
+
+def _owed(record: Record, share: GpuShare) -> int:
+    place = record.gpus.index(share)
+    try:
+        cap = cgpu_native.read_limits(f"{record.directory}/limits").gpus[place].cap_bytes
+        if cap >= share.memory_bytes:
+            return share.memory_bytes
+        with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
+            return min(share.memory_bytes, max(cap, ledger.used(place)))
+    except (OSError, cgpu_native.NativeError, IndexError):  # it ends just now, or is ruined
+        return share.memory_bytes
 
 
 def free_weight(beside: Iterable[Record], max_inst: int) -> int:
@@ -127,6 +144,8 @@ def _check_memory(
 ) -> None:
     total = next(gpu.memory_bytes for gpu in node.gpus if gpu.uuid == share.uuid)
     taken = promised(beside, share.uuid)
+    if share.memory_bytes > total - taken:
+        taken = owed(beside, share.uuid)
     if share.memory_bytes > total - taken:
         free = max(0, total - taken) // _MIB
         raise AdmissionError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
 from cgpu_hook import compute, record, rules
-from cgpu_hook.admission import free_weight, on_gpu, promised
+from cgpu_hook.admission import free_weight, on_gpu, owed
 from cgpu_hook.paths import write_atomically
 
 TYPE_CHECKING = False
@@ -111,16 +111,18 @@ def change_memory(
         entry = find(living, name)
         others = [other for other in living if other.id != entry.id]
         path = f"{entry.directory}/limits"
-        caps = [share.memory_bytes for share in entry.gpus]
-        for place, page in enumerate(cgpu_native.read_limits(path).gpus):
+        pages = cgpu_native.read_limits(path).gpus
+        before = [page.cap_bytes for page in pages]
+        caps = list(before)
+        for place, page in enumerate(pages):
             if uuid in (None, page.uuid):
                 caps[place] = _checked_memory(page, wanted, others, overcommit=overcommit)
         # What is promised is never less than what may be taken, whenever we are killed.
-        _set_caps(entry, [min(*pair) for pair in zip(caps, _caps(entry), strict=True)])
-        shares = zip(entry.gpus, caps, strict=True)
-        new = entry._replace(gpus=tuple(s._replace(memory_bytes=cap) for s, cap in shares))
-        _rewrite(registry, new)
-        _set_caps(new, caps)
+        _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
+        shares = zip(entry.gpus, caps, _held(entry), strict=True)
+        promises = tuple(s._replace(memory_bytes=max(cap, held)) for s, cap, held in shares)
+        _rewrite(registry, entry._replace(gpus=promises))
+        _set_caps(entry, caps)
 
 
 def find(living: list[Record], name: str) -> Record:
@@ -155,7 +157,7 @@ def _checked_memory(
     page: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
     cap = rules.checked("memsize", wanted, 1, page.total_bytes)
-    free = page.total_bytes - promised(others, page.uuid)
+    free = page.total_bytes - owed(others, page.uuid)
     if cap > max(free, page.cap_bytes) and not overcommit:
         raise CgpuError(
             f"memsize={cap}: GPU {page.index} has {max(free, 0)} of {page.total_bytes} bytes free"
@@ -164,8 +166,13 @@ def _checked_memory(
     return cap
 
 
-def _caps(entry: Record) -> list[int]:
-    return [share.memory_bytes for share in entry.gpus]
+def _held(entry: Record) -> list[int]:
+    """What the container holds on each of its GPUs; nothing where it has ruined its ledger."""
+    try:
+        with cgpu_native.Ledger.observe(f"{entry.directory}/ledger") as ledger:
+            return [ledger.used(place) for place in range(len(entry.gpus))]
+    except (OSError, cgpu_native.NativeError):
+        return [0] * len(entry.gpus)
 
 
 def _set_caps(entry: Record, caps: list[int]) -> None:

@@ -138,29 +138,33 @@ def measured(uses: list[GpuUse]) -> float | None:
 
 def use_of(record: Record) -> Use:
     """What one container holds, as its own files say."""
-    compute = _computes(record)
+    pages, now = _pages(record), time.monotonic_ns()
+    compute = [None if page is None else _compute(page, now) for page in pages]
+    # The record has more than the cap where that was lowered while the container held more.
+    shares = [
+        share if page is None else share._replace(memory_bytes=page.cap_bytes)
+        for share, page in zip(record.gpus, pages, strict=True)
+    ]
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
             gpus = [
                 GpuUse(*share, *_held(ledger, place), compute[place], ledger.refused(place))
-                for place, share in enumerate(record.gpus)
+                for place, share in enumerate(shares)
             ]
     except (OSError, cgpu_native.NativeError):  # it ended meanwhile, or ruined its own ledger
         gpus = [
             GpuUse(*share, 0, (), its, readable=False)
-            for share, its in zip(record.gpus, compute, strict=True)
+            for share, its in zip(shares, compute, strict=True)
         ]
     return Use(record, tuple(gpus))
 
 
-def _computes(record: Record) -> list[Compute | None]:
+def _pages(record: Record) -> list[cgpu_native.LimitsGpu | None]:
     """What the limits page says of each of the container's GPUs."""
     try:
-        page = cgpu_native.read_limits(f"{record.directory}/limits")
+        return [*cgpu_native.read_limits(f"{record.directory}/limits").gpus]
     except (OSError, cgpu_native.NativeError):  # it ended meanwhile
         return [None] * len(record.gpus)
-    now = time.monotonic_ns()
-    return [_compute(gpu, now) for gpu in page.gpus]
 
 
 def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:

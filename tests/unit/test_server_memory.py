@@ -17,6 +17,7 @@ from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import AdmissionError, Owner, Registry
 from cgpu_hook.rules import Rules
+from cgpu_hook.usage import use_of
 
 pytestmark = pytest.mark.unit
 
@@ -75,6 +76,26 @@ def test_what_was_given_up_is_free_for_others(registry: Registry) -> None:
         admit(registry, "b", 200)
     change_memory(registry, "a", 800 * MIB)
     admit(registry, "b", 200)
+
+
+def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Registry) -> None:
+    """MEM-8: only what is given back is free, without anybody's help."""
+    directory = admit(registry, "a", 900)
+    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+        process.charge(0, 900 * MIB, 700 * MIB)
+        change_memory(registry, "a", 100 * MIB)
+        assert caps(directory) == [100]
+        assert [gpu.memory_bytes // MIB for gpu in use_of(registry.records()[0]).gpus] == [100]
+        with pytest.raises(AdmissionError, match="300 of 1000 MiB are free"):
+            admit(registry, "b", 301)
+        process.release(0, 200 * MIB)
+        admit(registry, "b", 301)
+        with pytest.raises(CgpuError, match=f"{500 * MIB} of {TOTAL} bytes free"):
+            change_memory(registry, "b", 501 * MIB)
+        process.release(0, 500 * MIB)
+        change_memory(registry, "b", 900 * MIB)
+        change_memory(registry, "a", 100 * MIB)
+    assert promised(registry, "a") == [100]
 
 
 def test_a_cap_is_not_raised_beyond_what_is_free(registry: Registry) -> None:

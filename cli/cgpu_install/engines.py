@@ -145,19 +145,19 @@ ENGINES: tuple[Engine, ...] = (
         "docker",
         lambda m: [_entry_of(_DOCKER, DOCKER, m.program(RUNTIME))],
         lambda m: m.has(DOCKER) or m.has_program("dockerd"),
-        ("systemctl reload docker",),
+        ("systemctl try-reload-or-restart docker",),
     ),
     Engine(
         "containerd",
         _containerd,
         lambda m: m.has(containerd.MAIN),
-        ("systemctl restart containerd",),
+        ("systemctl try-restart containerd",),
     ),
     Engine(
         "crio",
         lambda m: [_CRIO("crio-99-cgpu.conf", CRIO, m.program(RUNTIME))],
         lambda m: m.has("/etc/crio") or m.has_program("crio"),
-        ("systemctl restart crio",),
+        ("systemctl try-restart crio",),
     ),
     Engine(
         "podman",
@@ -206,7 +206,7 @@ ENGINES: tuple[Engine, ...] = (
         "crio-hooks",
         lambda m: _hooks(m, "prestart", "poststop"),
         lambda _: False,
-        ("systemctl restart crio",),
+        ("systemctl try-restart crio",),
         automatic=False,
     ),
 )

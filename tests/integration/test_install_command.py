@@ -164,6 +164,17 @@ def test_a_second_install_after_a_foreign_change_keeps_that_change_when_undone(
     assert (machine / DOCKER).read_text() == golden.replace('"nvidia",', '"runc",')
 
 
+def test_a_second_install_elsewhere_still_comes_back_to_the_first_bytes(machine: Path) -> None:
+    before = tree(machine)
+    cgpu("install", "--root", machine)
+    cgpu("install", "--root", machine, "--bin-dir", "/usr/lib")
+    assert "/usr/lib/cgpu-runtime" in (machine / CONTAINERD).read_text()
+    cgpu("uninstall", "--root", machine)
+    left = tree(machine)
+    assert {name: left[name] for name in before} == before
+    assert {name for name in left if name not in before} == {"var", "var/lib"}
+
+
 def test_an_older_install_made_by_hand_comes_back_to_the_byte(tmp_path: Path) -> None:
     put(tmp_path, DOCKER, "docker/older-path.json")
     (tmp_path / "usr/bin").mkdir(parents=True)

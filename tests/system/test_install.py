@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-CHANGED = ("/etc", "/usr/bin", "/usr/share", "/var/lib")
+CHANGED = ("/etc", "/usr/bin", "/usr/local/bin", "/usr/share", "/var/lib")
 DOCKER, CONTAINERD = "/etc/docker/daemon.json", "/etc/containerd/config.toml"
 
 
@@ -143,6 +143,23 @@ def test_the_doctor_tells_a_control_tree_without_its_server(installed: Installed
 def _leftovers(installed: Installed) -> list[dict[str, str]]:
     done = installed.cgpu("doctor", "--json", check=False)
     return [f for f in json.loads(done.stdout)["findings"] if f["check"] == "leftovers"]
+
+
+def test_now_runs_what_makes_engines_read_it_where_something_changed(
+    installed: Installed,
+) -> None:
+    """An engine that does not run is no fault, but a command that fails is."""
+    installed.write("/etc/docker/daemon.json", "{}")
+    installed.write("/usr/local/bin/systemctl", '#!/bin/sh\necho "asked: $*"\n')
+    installed.enclosure.run("chmod", "755", "/usr/local/bin/systemctl")
+    said = installed.cgpu("install", "docker", "--now").stdout
+    assert "asked: try-reload-or-restart docker\n" in said
+    assert "asked" not in installed.cgpu("install", "docker", "--now").stdout
+    installed.write("/usr/local/bin/systemctl", "#!/bin/sh\nexit 5\n")
+    done = installed.cgpu("uninstall", "docker", "--now", check=False)
+    assert (done.returncode, "exit status 5" in done.stderr) == (2, True)
+    assert installed.read("/etc/docker/daemon.json") == "{}"
+    installed.cgpu("install", "docker")
 
 
 def test_nothing_is_uninstalled_under_a_running_container(

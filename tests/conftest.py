@@ -1,9 +1,16 @@
-"""Paths of the source tree for every test."""
+"""Paths of the source tree for every test, and what no test leaves to the next."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = (".", "native", "shim", "hook", "cli", "tests", "tests/sim")
@@ -12,3 +19,11 @@ for folder in reversed(FOLDERS):
     path = str((ROOT / folder).resolve())
     if path not in sys.path:
         sys.path.insert(0, path)
+
+
+@pytest.fixture(autouse=True)
+def _broken_pipes() -> Iterator[None]:
+    """A command that a test runs in this process lets a broken pipe end it: not the next tests."""
+    before = signal.getsignal(signal.SIGPIPE)
+    yield
+    signal.signal(signal.SIGPIPE, before)

@@ -1,4 +1,4 @@
-"""Which GPUs a container sees: indices, UUIDs, unique prefixes of UUIDs, or all (SPEC ENV-5)."""
+"""Which GPUs a container sees: indices, UUIDs, unique prefixes of UUIDs, or all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container asks of cgpu, read from its own environment (SPEC ENV-1..10).
+"""What a container asks of cgpu, read from its own environment.
 
 Bad input is refused, wherever it stands: also where ``ALIYUN_COM_GPU_MEM_CONTAINER`` switches cgpu
 off, the other ``ALIYUN_COM_GPU_*`` values have to be well formed. Only ``CGPU_DISABLE=true`` makes
@@ -144,7 +144,7 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _caps(env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked) -> list[int]:
-    """The caps in bytes, ``floor(total * CONTAINER / DEV)`` for each GPU (SPEC ENV-8)."""
+    """The caps in bytes, ``floor(total * CONTAINER / DEV)`` for each GPU."""
     if asked.dev is None:
         given = f"{MEM_CONTAINER}={env[MEM_CONTAINER]}"
         raise refused(MEM_DEV, None, f"{given} needs it, the whole GiB of each GPU such as 15")
@@ -158,7 +158,7 @@ def _caps(env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked) -> list
 
 
 def _per_gpu(variable: str, env: Mapping[str, str], given: list[int], count: int) -> list[int]:
-    """One value for each of ``count`` GPUs; the last one given repeats (SPEC ENV-3)."""
+    """One value for each of ``count`` GPUs; the last one given repeats."""
     if len(given) > count:
         visible = "1 GPU is" if count == 1 else f"{count} GPUs are"
         raise refused(variable, env[variable], f"{len(given)} values, but {visible} visible")

@@ -1,4 +1,4 @@
-"""Numbers and lists as they are written in a container's environment (SPEC ENV-9, ENV-10).
+"""Numbers and lists as they are written in a container's environment.
 
 Only ASCII digits make a number: no sign, no leading zero, no unit. White space around a value or a
 list item is ignored. Everything else is an error, never a guess.

@@ -48,7 +48,7 @@ class Get:
         if given.json:
             print(json.dumps(answer, indent=2))
         else:
-            print("\n".join(_lines(answer)))
+            print("\n".join(_lines(answer)) or "no GPU is known here: cgpu doctor says why")
         return 0
 
 

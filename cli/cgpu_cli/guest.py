@@ -1,4 +1,4 @@
-"""A user's session in the account of the whole node, where root's server runs (SPEC CLI-2)."""
+"""A user's session in the account of the whole node, where root's server runs."""
 
 from __future__ import annotations
 

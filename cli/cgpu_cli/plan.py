@@ -1,4 +1,4 @@
-"""``cgpu plan``: what cgpu would do to a container (SPEC CLI-7)."""
+"""``cgpu plan``: what cgpu would do to a container."""
 
 from __future__ import annotations
 

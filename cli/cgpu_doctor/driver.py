@@ -96,7 +96,7 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
         what = f"{len(refused)} of the driver's entry points are newer than this cgpu"
         first = ", ".join(refused[:_SHOWN])
         what += f", which hands them out to no container: {first}"
-        mend = "pipx upgrade --global cgpu && cgpu install"
+        mend = "install a newer cgpu, then: cgpu install"
         yield Finding("warning", what, first, mend)
     elif unknown:
         what = f"{len(unknown)} new entry points, none of which allocates or launches"

@@ -231,6 +231,6 @@ def _target(name: str) -> str:
     try:
         check_source(path)
     except CgpuError as error:
-        hint = "install cgpu as root where only root can write: pipx install --global cgpu"
+        hint = "install cgpu as root into a virtual environment where only root can write"
         raise CgpuError(str(error), hint=hint) from None
     return path

@@ -1,4 +1,4 @@
-"""The control tree as a file system, in a thread of its own (SPEC TREE-1..4).
+"""The control tree as a file system, in a thread of its own.
 
 A file is read as a whole when it is opened, and what is written to it at once is one value, as in
 procfs. What goes wrong here ends nothing but the tree.

@@ -1,4 +1,4 @@
-"""Sessions of other users, in the account of the whole node (SPEC CLI-2).
+"""Sessions of other users, in the account of the whole node.
 
 A user's ``cgpu-run`` asks for its share here, so that its memory and its time are added up with
 those of the containers. What it asks for is judged by the same rules as a container's variables.

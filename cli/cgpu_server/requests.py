@@ -153,7 +153,9 @@ class Requests:
         for gpu in self._daemon.gpus():
             if target in (str(gpu.index), gpu.uuid):
                 return gpu
-        raise CgpuError(f"{shown(target)!r}: no such GPU")
+        there = ", ".join(str(gpu.index) for gpu in self._daemon.gpus())
+        allowed = f"expected the index or UUID of a GPU, of {there}" if there else "see cgpu doctor"
+        raise CgpuError(f"{shown(target)!r}: no such GPU: {allowed}")
 
 
 def _container(record: Record) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The control tree: what the server shows as files, whoever shows it (SPEC TREE-1..4).
+"""The control tree: what the server shows as files, whoever shows it.
 
 The names and formats are those of cGPU's ``/proc/cgpu_km``. The tree is a table of nodes for each
 kind of folder; a node knows how it reads, and how it is written if it can be.

@@ -1,4 +1,4 @@
-"""Whether a request fits beside the containers that a node has already (SPEC ENV-9, SCH-10)."""
+"""Whether a request fits beside the containers that a node has already."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def check(
 def check_policy(
     request: Request, records: Iterable[Record], rules: Mapping[str, Rules], wanted: int
 ) -> None:
-    """Refuse the compute policy WANTED where somebody has a GPU under another one (SPEC CLI-2).
+    """Refuse the compute policy WANTED where somebody has a GPU under another one.
 
     Raises:
         AdmissionError: one sentence that names the GPU, its policy and who runs there.

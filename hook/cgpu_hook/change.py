@@ -1,7 +1,7 @@
 """Changes while containers run: rules of a GPU, weight, priority and cap of a container.
 
 Each is checked and made under the registry's lock: in what admission and a server that starts again
-read (``rules.json``, ``record.json``), then in the limits pages (SPEC SCH-9, MEM-8).
+read (``rules.json``, ``record.json``), then in the limits pages.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cgpu_hook.rules import Rules
 
 PRIORITIES = (0, 1)
+_LEAST_MEMORY = 1 << 20  # a cap in bytes; whoever writes 6 means GiB
 
 
 def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
@@ -92,7 +93,7 @@ def change_memory(
     uuid: str | None = None,
     overcommit: bool = False,
 ) -> None:
-    """Change the cap of a container, on the GPU ``uuid`` or on all that it has (SPEC MEM-8).
+    """Change the cap of a container, on the GPU ``uuid`` or on all that it has.
 
     Below what it holds, nothing is taken from it and new requests are refused.
 
@@ -135,7 +136,7 @@ def find(living: list[Record], name: str) -> Record:
     if len(found) == 1 and name:
         return found[0]
     if not found or not name:
-        raise CgpuError(f"{shown(name)!r}: no such container or session")
+        raise CgpuError(f"{shown(name)!r}: no such container or session: cgpu ls lists them")
     ids = ", ".join(entry.id[:12] for entry in found[:3])
     raise CgpuError(f"{shown(name)!r} is the beginning of {len(found)} ids: {ids}")
 
@@ -156,7 +157,10 @@ def _checked_weight(
 def _checked_memory(
     page: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
-    cap = rules.checked("memsize", wanted, 1, page.total_bytes)
+    try:
+        cap = rules.checked("memsize", wanted, _LEAST_MEMORY, page.total_bytes)
+    except CgpuError as error:
+        raise CgpuError(f"{error} bytes") from None
     free = page.total_bytes - owed(others, page.uuid)
     if cap > max(free, page.cap_bytes) and not overcommit:
         raise CgpuError(

@@ -91,7 +91,7 @@ class Plan(NamedTuple):
         return Request(self.gpus, self.weight, self.high_priority)
 
     def as_json(self) -> dict[str, Any]:
-        """The plan as ``cgpu plan --json`` prints it (SPEC CLI-7).
+        """The plan as ``cgpu plan --json`` prints it.
 
         Device nodes and masks stand among the mounts, with the options ``device`` and ``mask``.
         """

@@ -1,4 +1,4 @@
-"""The rules of each GPU: compute policy, max_inst and prio_ratio (SPEC SCH-9).
+"""The rules of each GPU: compute policy, max_inst and prio_ratio.
 
 What the configuration says holds until somebody changes it for one GPU. The changes are kept in
 ``<state>/rules.json``, written under the registry's lock, so that admission and a server that is

@@ -3,7 +3,7 @@
  *
  * A policy is pure: from the containers that run and which of them are active it works out, for
  * each, a weight among those that compete and a ceiling. The arbiter does the rest, the same for
- * all: turns by weight, ceilings by a bucket, high priority first (SPEC SCH-0..7).
+ * all: turns by weight, ceilings by a bucket, high priority first.
  */
 #ifndef CGPU_POLICY_H
 #define CGPU_POLICY_H

@@ -1,6 +1,6 @@
 /*
  * Copies and fills inside the GPU's memory, which take its time like kernels: large ones pass the
- * gate (SPEC SCH-8). What moves between host and device is bounded by the bus and is let through.
+ * gate. What moves between host and device is bounded by the bus and is let through.
  */
 #ifndef CGPU_CUDA_TRANSFER_H
 #define CGPU_CUDA_TRANSFER_H

@@ -130,7 +130,7 @@ def test_what_it_says_before_anything_was_changed(world: World) -> None:
         ("0/prio_ratio", "60"),
         (f"0/{ID[:12]}/weight", "4"),
         (f"0/{ID[:12]}/highprio", "1"),
-        (f"0/{ID[:12]}/memsize", "4096"),
+        (f"0/{ID[:12]}/memsize", "4194304"),
     ],
 )
 def test_what_is_written_is_what_is_read(world: World, path: str, text: str) -> None:
@@ -156,7 +156,7 @@ def test_what_is_written_is_what_is_read(world: World, path: str, text: str) -> 
         ("0/prio_ratio", "19", "prio_ratio=19: expected a whole number from 20 to 99"),
         (f"0/{ID[:12]}/weight", "21", "weight=21: expected a whole number from 1 to 20"),
         (f"0/{ID[:12]}/highprio", "2", "highprio=2: expected a whole number from 0 to 1"),
-        (f"0/{ID[:12]}/memsize", "0", "memsize=0: expected a whole number from 1 to"),
+        (f"0/{ID[:12]}/memsize", "0", "memsize=0: expected a whole number from 1048576 to"),
         ("default_memsize", "-1", "default_memsize=-1: expected a whole number from 0 to"),
         ("inst_ctl", "1", "inst_ctl=1: expected reap"),
         ("upgrade", "0", "upgrade=0: expected 1"),

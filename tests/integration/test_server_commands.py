@@ -108,8 +108,8 @@ def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
         (["0", "policy=9"], "cgpu: policy=9: expected a whole number from 0 to 6"),
         (["0", "policy"], "cgpu: policy: expected NAME=VALUE, such as weight=4"),
         (["0", "policy=-1"], "cgpu: policy=-1: expected a whole number from 0 to 6"),
-        (["7", "policy=1"], "cgpu: '7': no such GPU"),
-        (["none", "weight=1"], "cgpu: 'none': no such container or session"),
+        (["7", "policy=1"], "cgpu: '7': no such GPU: expected the index or UUID of a GPU, of 0"),
+        (["none", "weight=1"], "cgpu: 'none': no such container or session: cgpu ls lists them"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_one_sentence(
@@ -134,14 +134,14 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     assert cgpu(world, "ls", "0").stdout.split()[0] == f"{session}/"
     listed = json.loads(cgpu(world, "ls", "--json", f"0/{session}").stdout)
     assert listed == {"names": ["highprio", "id", "memsize", "meminfo", "weight"], "folders": []}
-    assert cgpu(world, "set", session, "memsize=4096").returncode == 0
-    assert cgpu(world, "set", f"0/{session}", "memsize=8192", "weight=2").returncode == 0
+    assert cgpu(world, "set", session, "memsize=4194304").returncode == 0
+    assert cgpu(world, "set", f"0/{session}", "memsize=8388608", "weight=2").returncode == 0
     assert cgpu(world, "set", "node", "default_memsize=7", "inst_ctl=reap").returncode == 0
-    assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8192\n"
-    assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8192\n"
+    assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8388608\n"
+    assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8388608\n"
     assert cgpu(world, "get", "default_memsize").stdout == "7\n"
     assert (
-        f"id: {session}\nmemsize: 8192\nmeminfo: Free: 8192\n"
+        f"id: {session}\nmemsize: 8388608\nmeminfo: Free: 8388608\n"
         in cgpu(world, "get", f"0/{session}").stdout
     )
     assert get(world, "0/policy") == {"path": "0/policy", "value": "2"}

@@ -93,15 +93,15 @@ def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
     assert [container["id"] for container in shown["containers"]] == [own]
     assert f"{own}/" in _cgpu(node, "ls", "0").stdout.split()
     assert theirs not in _cgpu(node, "ls", "0").stdout + _cgpu(node, "get", "inst_ctl").stdout
-    assert _cgpu(node, "set", own, "weight=3", "memsize=4096").stderr == ""
-    assert _cgpu(node, "get", f"0/{own}/memsize").stdout == "4096\n"
+    assert _cgpu(node, "set", own, "weight=3", "memsize=4194304").stderr == ""
+    assert _cgpu(node, "get", f"0/{own}/memsize").stdout == "4194304\n"
     free = 7 * TESLA_T4_BYTES // 15
     refusal = _cgpu(node, "set", own, f"memsize={free + (1 << 20)}").stderr
     assert "bytes free beside the other containers" in refusal
     stranger = "cgpu: you are neither root nor the owner of the state directory\n"
     assert _cgpu(node, "set", "0", "policy=5").stderr == stranger
     assert _cgpu(node, "set", "node", "default_memsize=5").stderr == stranger
-    missing = f"cgpu: {theirs!r}: no such container or session\n"
+    missing = f"cgpu: {theirs!r}: no such container or session: cgpu ls lists them\n"
     assert _cgpu(node, "set", theirs, "weight=1").stderr == missing
     for program in (running, others):
         program.kill()
@@ -140,7 +140,11 @@ def test_what_a_user_left_running_keeps_the_session(node: Node) -> None:
 def test_a_user_reaches_their_own_pages_and_nobody_elses(node: Node) -> None:
     """REL-5."""
     running = [node.user.start("--mem", "1/15", *SLEEP), node.root.start("--mem", "1/15", *SLEEP)]
-    wait_until(lambda: len(node.root.sessions()) == 2, "they are admitted")
+    pages = node.root.state / "containers"
+    wait_until(
+        lambda: {page.stat().st_uid for page in pages.glob("*/ledger")} == {0, NOBODY},
+        "each has a ledger of their own",
+    )
     modes = {}
     for name in node.root.sessions():
         for path in (node.root.state / "containers" / name, *_files(node, name)):
@@ -150,7 +154,7 @@ def test_a_user_reaches_their_own_pages_and_nobody_elses(node: Node) -> None:
     assert modes[0, "record.json"] == 0o600
     assert modes[0, "limits"] == 0o644
     assert {m for (uid, name), m in modes.items() if name == "run"} <= {0o711, 0o700}
-    others = [node.root.state / "containers", node.root.state]
+    others = [pages, node.root.state]
     for path in others:
         listing = ["setpriv", "--reuid", str(NOBODY), "--clear-groups", "ls", str(path)]
         assert subprocess.run(listing, capture_output=True, check=False).returncode != 0

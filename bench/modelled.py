@@ -93,9 +93,9 @@ def cases() -> list[dict[str, Any]]:
 
 def summary(group: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """One line for a group; the worst is the one nearest to its bar or farthest beyond."""
-    worst = max(found, key=lambda case: float(case["value"]) / case["bar"])
+    worst = max(found, key=lambda case: float(case["value"]) / (case["bar"] or 1))
     measured = [case for case in found if case["least_busy"] > 0]
-    idlest = min(measured, key=lambda case: float(case["busy"]), default=None)
+    idlest = min(measured, key=lambda case: case["busy"] / case["least_busy"], default=None)
     return {
         "group": group,
         "count": len(found),

@@ -137,6 +137,12 @@ def tell(process: subprocess.Popen[str], line: str) -> None:
     process.stdin.flush()
 
 
+def ask(process: subprocess.Popen[str], line: str) -> str:
+    """What a running program prints for a line."""
+    tell(process, line)
+    return read(process)
+
+
 __all__ = [
     "CONTEXT",
     "MIB",

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cuda_base import PROGRAMS, STUB_CAP, STUB_CONTEXT, Base, compile_c, lay_out, stub_gpus
 from cuda_proxied import Proxied, make_proxied
+from gate_world import OPEN, Gate
 from servers import end_servers
 
 if TYPE_CHECKING:
@@ -18,6 +19,13 @@ if TYPE_CHECKING:
 def proxied(tmp_path: Path) -> Proxied:
     """6 of 15 GiB on each of two simulated T4."""
     return make_proxied(tmp_path)
+
+
+@pytest.fixture
+def gate(proxied: Proxied) -> Iterator[Gate]:
+    """The gate of its first GPU, open, instead of an arbiter."""
+    with Gate(proxied.base.path, state=OPEN) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -9,20 +9,11 @@ from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 from sim_cuda import read, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
 START = "from gate_calls import *\nimport threading\ncurrent = context(); kernels = Kernels()\n"
-
-
-@pytest.fixture
-def gate(proxied: Proxied) -> Iterator[Gate]:
-    """Of the first GPU, open."""
-    with Gate(proxied.base.path, state=OPEN) as made:
-        yield made
 
 
 def launched_then_quiet(proxied: Proxied, gate: Gate, program: str) -> list[str]:

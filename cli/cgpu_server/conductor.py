@@ -68,12 +68,18 @@ class Conductor:
     def _apply(self, wanted: dict[str, dict[_Tenant, _Terms]], rules: Mapping[str, Rules]) -> None:
         for uuid in self._gpus.keys() - wanted.keys():
             self._gpus.pop(uuid).arbitration.close()
-            log.info("arbitration ends gpu=%s", uuid)
+            log.info("arbitration_ends", gpu=uuid)
         for uuid, tenants in wanted.items():
             try:
                 self._apply_to_gpu(uuid, rules[uuid], tenants)
             except (OSError, cgpu_native.NativeError) as error:  # noqa: PERF203 (each for itself)
-                log.error("arbitration fails gpu=%s error=%s", uuid, error)
+                log.error(
+                    "arbitration_fails",
+                    gpu=uuid,
+                    error=error,
+                    do="nothing now: containers keep to their own parts of the time, and it is"
+                    " tried again each second; if it stays, restart cgpud",
+                )
 
     def figures(self) -> dict[str, Figures]:
         """What each arbitration did so far, by UUID."""
@@ -91,14 +97,14 @@ class Conductor:
         gpu = self._gpus.get(uuid)
         if gpu is None:
             gpu = self._gpus[uuid] = _Gpu(self._start(*rules), rules)
-            log.info("arbitration begins gpu=%s %s", uuid, _shown(rules))
+            log.info("arbitration_begins", gpu=uuid, **rules._asdict())
         elif gpu.rules != rules:
             gpu.arbitration.set_rules(*rules)
             gpu.rules = rules
-            log.info("rules change gpu=%s %s", uuid, _shown(rules))
+            log.info("rules_change", gpu=uuid, **rules._asdict())
         for tenant in gpu.tenants.keys() - tenants.keys():
             gpu.arbitration.remove(gpu.tenants.pop(tenant)[0])
-            log.info("container leaves container=%s gpu=%s", tenant.name, uuid)
+            log.info("container_leaves", container=tenant.name, gpu=uuid)
         for tenant, terms in tenants.items():
             if tenant not in gpu.tenants:
                 _take_on(gpu, uuid, tenant, terms)
@@ -106,9 +112,7 @@ class Conductor:
                 key = gpu.tenants[tenant][0]
                 gpu.arbitration.set_tenant(key, **terms._asdict())
                 gpu.tenants[tenant] = key, terms
-                log.info(
-                    "container changes container=%s gpu=%s %s", tenant.name, uuid, _shown(terms)
-                )
+                log.info("container_changes", container=tenant.name, gpu=uuid, **terms._asdict())
 
 
 def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
@@ -116,10 +120,16 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
     try:
         key = gpu.arbitration.add(limits, ledger, place=tenant.place, **terms._asdict())
     except (OSError, cgpu_native.NativeError) as error:
-        log.warning("container not taken on container=%s error=%s", tenant.name, error)
+        log.warning(
+            "container_not_taken_on",
+            container=tenant.name,
+            gpu=uuid,
+            error=error,
+            do="nothing if it is ending; else it has ruined its own ledger: remove it",
+        )
         return
     gpu.tenants[tenant] = key, terms
-    log.info("container comes container=%s gpu=%s %s", tenant.name, uuid, _shown(terms))
+    log.info("container_comes", container=tenant.name, gpu=uuid, **terms._asdict())
 
 
 def _by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:
@@ -134,7 +144,3 @@ def _by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:
             tenant = _Tenant(record.id, inode, place, record.directory)
             wanted.setdefault(share.uuid, {})[tenant] = terms
     return wanted
-
-
-def _shown(fields: Rules | _Terms) -> str:
-    return " ".join(f"{name}={value:d}" for name, value in fields._asdict().items())

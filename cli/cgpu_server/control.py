@@ -11,6 +11,7 @@ import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
+from cgpu_env.logline import place
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -66,7 +67,12 @@ class Control:
         except ValueError:
             return _error("expected a JSON object on a line")
         except Exception as error:  # noqa: BLE001 (one bad request must not end the server)
-            log.exception("request fails line=%.200r", line)
+            log.error(
+                "request_fails",
+                error=f"{error!r} at {place(error)}",
+                request=line.decode("utf-8", "replace"),
+                do="report it with this line; nothing else is disturbed",
+            )
             return _error(f"internal error: {type(error).__name__}: {error}")
 
 

@@ -185,8 +185,13 @@ class Daemon:
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
     def _look(self) -> None:
+        log.settle()
         if not self._seat.is_ours():
-            log.warning("the state directory is gone path=%s", self.registry.state_dir)
+            log.warning(
+                "state_gone",
+                path=self.registry.state_dir,
+                do="nothing: this server ends, and the next container starts one",
+            )
             self._leave()
             return
         try:
@@ -196,14 +201,18 @@ class Daemon:
             elif self._idle_exit is not None:
                 self._leave_if_idle(self._idle_exit)
         except CgpuError as error:
-            log.error("cannot look error=%s", error)
+            log.error(
+                "look_fails",
+                error=error,
+                do="mend what the error names; it is tried again each second",
+            )
 
     def _leave_if_idle(self, seconds: float) -> None:
         if time.monotonic() - self._inhabited < seconds:
             return
         with self.registry.locked(make=True):  # nobody is admitted between the look and the end
             if not self.registry.records():
-                log.info("no container for %g seconds", seconds)
+                log.info("idle", seconds=seconds)
                 self._leave()
 
     def _has_changed(self) -> bool:
@@ -230,4 +239,8 @@ class Daemon:
                 self.config = load_config(CONFIG_PATH)
                 self.defaults = rules.configured(self.config)
             except CgpuError as error:
-                log.error("configuration not followed error=%s", error)
+                log.error(
+                    "configuration_refused",
+                    error=error,
+                    do="mend it; what was read before holds until then",
+                )

@@ -119,7 +119,12 @@ class Exporter:
                 OverflowError,
             ) as error:  # tried again the next time, and told once
                 if failed != address:
-                    log.error("metrics not served address=%s error=%s", address, error)
+                    log.error(
+                        "metrics_not_served",
+                        address=address,
+                        error=error,
+                        do="free the port or name another one; it is tried again each second",
+                    )
 
     def close(self) -> None:
         """Serve no more."""
@@ -138,7 +143,7 @@ class Exporter:
         self._server = Server(listener, registry)
         serve = partial(self._server.serve_forever, poll_interval=0.1)
         threading.Thread(target=serve, name="cgpu-metrics", daemon=True).start()
-        log.info("metrics served address=%s", _shown(listener))
+        log.info("metrics_served", address=_shown(listener))
 
 
 def _listener(address: str) -> socket.socket:

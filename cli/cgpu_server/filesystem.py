@@ -16,6 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cgpu_env import CgpuError
+from cgpu_env.logline import place
 from cgpu_server import mounts
 from cgpu_server.journal import log
 from cgpu_server.tree import Folder, MissingError, ReadOnlyError
@@ -89,10 +90,12 @@ class Files:
         except ReadOnlyError:
             raise OSError(errno.EACCES, "can only be read") from None
         except CgpuError as error:
-            log.warning("refused path=%s error=%s", path, error)
+            log.warning("write_refused", path=path, error=error, do="write what is allowed")
             raise OSError(errno.EINVAL, str(error)) from None
         except FutureTimeout:
-            log.warning("the server was too busy to write path=%s", path)
+            log.warning(
+                "write_late", path=path, do="look whether it is in force, and write it again"
+            )
             raise OSError(errno.ETIMEDOUT, "the server is busy") from None
         return len(data)
 
@@ -194,13 +197,22 @@ class ControlTree:
                 if device is None:
                     device = mounts.mount(self._path)
                     self._mounted = True
-            log.info("control tree path=%s", self._path)
+            log.info("tree_served", path=self._path)
             library.FUSE(self._files, f"/dev/fd/{device}", foreground=True, nothreads=True)
         except CgpuError as error:
-            hint = f" hint={error.hint}" if error.hint else ""
-            log.warning("no control tree path=%s error=%s%s", self._path, error, hint)
+            log.warning(
+                "tree_missing",
+                path=self._path,
+                error=error,
+                do=error.hint or "mend what the error names, and restart cgpud; cgpu get works",
+            )
         except Exception as error:  # noqa: BLE001 (the server goes on without a tree)
-            log.error("the control tree ended path=%s error=%r", self._path, error)
+            log.error(
+                "tree_ended",
+                path=self._path,
+                error=f"{error!r} at {place(error)}",
+                do="restart cgpud; cgpu get and cgpu set work without the tree",
+            )
 
 
 def _library() -> Any:  # noqa: ANN401

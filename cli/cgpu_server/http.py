@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import MetricsHandler
 
+from cgpu_env.logline import place
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -60,4 +61,8 @@ class Server(ThreadingHTTPServer):
         """A client that goes away early is nobody's fault; anything else is logged."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
-            log.error("metrics fail error=%r", error)
+            log.error(
+                "metrics_fail",
+                error=f"{error!r} at {place(error)}" if error else "unknown",
+                do="report it with this line; the next scrape is answered anew",
+            )

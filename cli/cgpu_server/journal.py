@@ -1,49 +1,116 @@
 """The server's log: ``event key=value ...`` lines, of each kind only so many a minute.
 
 To stderr, which a service manager keeps; to a file of bounded size where a container's creation
-started the server.
+started the server. ``docs/logs.md`` lists all events; a test holds it against the calls.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
+import threading
 import time
 from logging.handlers import RotatingFileHandler
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.logline import line, place
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-log = logging.getLogger("cgpud")
-
 _LARGEST_FILE = 1 << 18  # and one older file of the same size
 _MOST, _SECONDS = 20, 60.0
+_PRIORITIES = {logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}  # sd-daemon(3)
 
 
-class Limiter(logging.Filter):
-    """Lets at most ``most`` messages of a kind through in a time, and says how many it dropped."""
+class _Kind(NamedTuple):
+    level: int
+    since: float
+    times: int
+
+
+class Journal:
+    """Writes events: at most ``most`` of a kind in ``seconds``, then how many there were more.
+
+    What was held back is told when the time is over, by the next event of that kind or by
+    ``settle``, whichever comes first. Any thread may write.
+    """
 
     def __init__(
         self,
+        logger: logging.Logger,
         most: int = _MOST,
         seconds: float = _SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__()
+        self._logger = logger
         self._most, self._seconds, self._clock = most, seconds, clock
-        self._seen: dict[str, tuple[float, int]] = {}  # kind: since when, how many
+        self._kinds: dict[str, _Kind] = {}
+        self._lock = threading.Lock()
 
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to log; messages are of one kind if their text before formatting is the same."""
-        now, kind = self._clock(), str(record.msg)
-        begun, count = self._seen.get(kind, (now, 0))
-        if now - begun >= self._seconds:
-            if count > self._most:
-                record.msg = f"{kind} (and {count - self._most} more)"
-            begun, count = now, 0
-        self._seen[kind] = begun, count + 1
-        return count < self._most
+    def info(self, event: str, **fields: object) -> None:
+        """What happens, for whoever wants to know how it came about."""
+        self._say(logging.INFO, event, fields)
+
+    def warning(self, event: str, *, do: str, **fields: object) -> None:
+        """Something is not as it should be, and all goes on; ``do``: what helps."""
+        self._say(logging.WARNING, event, {**fields, "do": do})
+
+    def error(self, event: str, *, do: str, **fields: object) -> None:
+        """A part of the server does not do its work; ``do``: what helps."""
+        self._say(logging.ERROR, event, {**fields, "do": do})
+
+    def settle(self, *, everything: bool = False) -> None:
+        """Tell how many were held back of the kinds whose time is over, or of ``everything``."""
+        now = self._clock()
+        with self._lock:
+            over = {
+                event: kind
+                for event, kind in self._kinds.items()
+                if everything or now - kind.since >= self._seconds
+            }
+            for event in over:
+                del self._kinds[event]
+        for event, kind in over.items():
+            if kind.times > self._most:
+                more = {"event": event, "count": kind.times - self._most}
+                self._logger.log(kind.level, "%s", line("more", more))
+
+    def _say(self, level: int, event: str, fields: dict[str, object]) -> None:
+        self.settle()
+        with self._lock:
+            kind = self._kinds.get(event, _Kind(level, self._clock(), 0))
+            self._kinds[event] = kind._replace(times=kind.times + 1)
+        if kind.times < self._most:
+            self._logger.log(level, "%s", line(event, fields))
+
+
+log = Journal(logging.getLogger("cgpud"))
+
+
+class _Form(logging.Formatter):
+    """One line for each record, those of libraries too."""
+
+    def __init__(self, form: str, *, prioritised: bool = False) -> None:
+        super().__init__(form)
+        self._prioritised = prioritised
+
+    def format(self, record: logging.LogRecord) -> str:
+        if record.name != "cgpud":
+            record = _foreign(record)
+        text = super().format(record)
+        return f"<{_PRIORITIES.get(record.levelno, 3)}>{text}" if self._prioritised else text
+
+
+def _foreign(record: logging.LogRecord) -> logging.LogRecord:
+    """What a library says, as an event of ours."""
+    fields: dict[str, object] = {"library": record.name, "error": record.getMessage()}
+    error = record.exc_info[1] if record.exc_info else None
+    if error is not None:
+        fields["error"] = f"{record.getMessage()}: {error!r} at {place(error)}"
+    values = record.__dict__ | {"msg": line("library_says", fields), "args": (), "exc_info": None}
+    return logging.makeLogRecord(values)
 
 
 def open_log(path: str | None) -> None:
@@ -53,12 +120,27 @@ def open_log(path: str | None) -> None:
         OSError: the file cannot be opened.
     """
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    form = "cgpud: %(levelname)s %(message)s"
+    form = _Form("cgpud: %(levelname)s %(message)s", prioritised=_is_journal(sys.stderr.fileno()))
     if path is not None:
         handler = RotatingFileHandler(path, maxBytes=_LARGEST_FILE, backupCount=1)
-        form = "%(asctime)s %(process)d %(levelname)s %(message)s"
-    handler.setFormatter(logging.Formatter(form))
-    handler.addFilter(Limiter())
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
+        form = _Form("%(asctime)s %(process)d %(levelname)s %(message)s")
+    handler.setFormatter(form)
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("cgpud").setLevel(logging.INFO)
+    logging.raiseExceptions = False  # a full file system is no reason for a second complaint
+
+
+def is_open() -> bool:
+    """Whether there is a log already."""
+    return bool(logging.getLogger().handlers)
+
+
+def _is_journal(fd: int) -> bool:
+    """Whether systemd's journal reads it, which takes a level from the beginning of a line."""
+    try:
+        facts = os.fstat(fd)
+    except OSError:
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{facts.st_dev}:{facts.st_ino}"

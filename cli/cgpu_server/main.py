@@ -18,7 +18,7 @@ from cgpu_native.arbitration import Arbitration
 from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon
 from cgpu_server.exporter import Exporter
-from cgpu_server.journal import log, open_log
+from cgpu_server.journal import is_open, log, open_log
 from cgpu_server.mounter import mount_for_server
 from cgpu_server.mounts import unmount
 from cgpu_server.seat import Seat
@@ -73,8 +73,8 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     try:
         _serve(given, metrics)
     except CgpuError as error:
-        if log.handlers:  # where nobody looks at stderr
-            log.error("%s", error)
+        if is_open():  # where nobody looks at stderr
+            log.error("server_fails", error=error, do=error.hint or "mend it and start cgpud")
         print(f"cgpud: {error}", file=sys.stderr)
         if error.hint:
             print(f"  {error.hint}", file=sys.stderr)
@@ -159,9 +159,10 @@ async def _run(daemon: Daemon) -> None:
     # SIGHUP too: the FUSE library would take it for itself.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, daemon.stop)
-    log.info("serving state=%s pid=%d", daemon.registry.state_dir, os.getpid())
+    log.info("serving", path=daemon.registry.state_dir, pid=os.getpid())
     await daemon.run(say_ready)
-    log.info("ended pid=%d", os.getpid())
+    log.info("ended", pid=os.getpid())
+    log.settle(everything=True)
 
 
 if __name__ == "__main__":

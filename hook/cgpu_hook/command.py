@@ -25,11 +25,13 @@ def main(arguments: list[str]) -> int:
         command, options = _parse(arguments)
         _COMMANDS[command](options)
     except CgpuError as error:
-        hint = f" ({error.hint})" if error.hint else ""
-        _complain(f"{error}{hint}")
+        _complain(arguments, str(error), error.hint)
         return _FAILED
     except Exception as error:  # noqa: BLE001 (the container is refused, whatever went wrong)
-        _complain(f"internal error: {type(error).__name__}: {error} at {_place(error)}")
+        from cgpu_env.logline import place
+
+        where = shown(place(error))
+        _complain(arguments, f"internal error: {type(error).__name__}: {error} at {where}")
         return _FAILED
     return 0
 
@@ -86,18 +88,17 @@ _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
 }
 
 
-def _complain(message: str) -> None:
+def _complain(arguments: list[str], message: str, hint: str = "") -> None:
+    """One sentence for whoever starts the container, and a line for the system's log."""
     import syslog
 
-    line = f"cgpu: {' '.join(message.split())}"
-    os.write(2, f"{line}\n".encode("utf-8", "backslashreplace"))
-    syslog.syslog(syslog.LOG_ERR, line.encode("ascii", "backslashreplace").decode())
+    from cgpu_env.logline import line
 
-
-def _place(error: BaseException) -> str:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    if trace is None:
-        return "an unknown place"
-    return f"{shown(os.path.basename(trace.tb_frame.f_code.co_filename))}:{trace.tb_lineno}"
+    sentence = " ".join(f"{message} ({hint})".split() if hint else message.split())
+    os.write(2, f"cgpu: {sentence}\n".encode("utf-8", "backslashreplace"))
+    told = {"stage": arguments[0] if arguments else "none"}
+    if "--id" in arguments[1:-1]:
+        told["container"] = arguments[arguments.index("--id") + 1]
+    told |= {"error": message, "do": hint or "mend what the error names, and start it again"}
+    syslog.openlog("cgpu")
+    syslog.syslog(syslog.LOG_ERR, line("container_refused", told))

@@ -52,6 +52,16 @@ append_to_log(const struct cgpu_report *report, const char *message)
     fclose(file);
 }
 
+/* One line, whatever is in an id or a path. */
+static void
+keep_on_one_line(char *text)
+{
+    for (; *text != '\0'; text++) {
+        unsigned char c = (unsigned char)*text;
+        *text = c < 0x20 || c == 0x7f ? ' ' : *text;
+    }
+}
+
 void
 cgpu_report_error(const struct cgpu_report *report, const char *format, ...)
 {
@@ -61,6 +71,7 @@ cgpu_report_error(const struct cgpu_report *report, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(message + start, sizeof message - start, format, arguments);
     va_end(arguments);
+    keep_on_one_line(message);
     dprintf(STDERR_FILENO, "%s\n", message);
     if (report->log != NULL) {
         append_to_log(report, message);

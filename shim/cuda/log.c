@@ -122,10 +122,21 @@ put(const struct line *line)
     sigprocmask(SIG_SETMASK, &before, NULL);
 }
 
+/* One line, whatever is in the name of a variable or an entry point. */
+static void
+keep_on_one_line(struct line *line)
+{
+    for (size_t i = 0; i < line->length; i++) {
+        unsigned char c = (unsigned char)line->text[i];
+        line->text[i] = c < 0x20 || c == 0x7f ? ' ' : line->text[i];
+    }
+}
+
 static void
 end(struct line *line)
 {
     int saved = errno;
+    keep_on_one_line(line);
     line->text[line->length++] = '\n';
     if (has_room()) {
         put(line);

@@ -171,7 +171,7 @@ def test_a_bad_value_is_refused_and_the_log_says_what_is_allowed(
     before = world.read(path)
     assert "Invalid argument" in world.write(path, text)
     assert world.read(path) == before
-    assert f"WARNING refused path=/{path} error={allowed}" in said(server)
+    assert f'WARNING write_refused path=/{path} error="{allowed}' in said(server)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_the_server_is_renewed_by_its_upgrade_node(world: World) -> None:
     assert world.write("upgrade", "1") == ""
     wait_until(lambda: world.is_served_by(server.pid), "it serves again")
     assert world.read(f"0/{ID[:12]}/weight") == "4\n"
-    assert said(server).count("serving state=") == 2
+    assert said(server).count("serving path=") == 2
 
 
 def test_many_readers_at_once_each_get_the_whole(world: World) -> None:
@@ -315,7 +315,7 @@ def test_without_a_place_for_it_the_server_says_so_once_and_serves(
     assert world.ask({"request": "status"})["pid"] == server.pid
     tasks = Path(f"/proc/{server.pid}/task")
     wait_until(lambda: len(list(tasks.iterdir())) == 1, "the thread has ended")
-    assert said(server).count(f"WARNING no control tree path={place} error={place}: ") == 1
+    assert said(server).count(f'WARNING tree_missing path={place} error="{place}: ') == 1
 
 
 def test_a_state_directory_of_ones_own_has_no_tree(world: World) -> None:

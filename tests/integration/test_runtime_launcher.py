@@ -216,6 +216,14 @@ def test_rel_1_an_option_that_nobody_knows_cannot_hide_a_creation(world: World) 
     assert said == "an option before red is not known: write it as OPTION=VALUE"
 
 
+def test_a_path_cannot_break_the_line_of_a_refusal(world: World) -> None:
+    bundle = world.folder / "a\nlevel=info msg=\x1b[2Jb"
+    bundle.mkdir()
+    (bundle / "config.json").mkdir()
+    sentence = refused(world, "create", "--bundle", str(bundle), "c1")
+    assert "a level=info msg= [2Jb/config.json: " in sentence
+
+
 def test_a_missing_bundle_is_the_low_level_runtimes_business(world: World) -> None:
     for arguments in (["create", "c1"], ["create", "-b", "/nowhere", "c1"]):
         assert world.runtime(*arguments, lowlevel=world.stub()).returncode == 0

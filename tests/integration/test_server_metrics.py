@@ -52,7 +52,7 @@ def serve(world: World, address: str = ANY, *, service: bool = False) -> str:
     """Start a server with metrics; where they are."""
     log = world.state.parent / "log"
     world.start("--metrics", address, "--log", str(log), service=service)
-    return logged(log, r"metrics served address=(\S+)")
+    return logged(log, r"metrics_served address=(\S+)")
 
 
 def logged(log: Path, pattern: str) -> str:
@@ -120,11 +120,11 @@ def test_a_port_that_is_taken_is_one_line_and_used_when_it_is_free(world: World)
     with closing(socket.create_server(("127.0.0.1", 0))) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         world.start("--metrics", address, "--log", str(log))
-        logged(log, "metrics not served")
+        logged(log, "metrics_not_served")
         world.ask({"request": "status"})
         world.ask({"request": "status"})
-        assert log.read_text().count("metrics not served") == 1
-    logged(log, "metrics served")
+        assert log.read_text().count("metrics_not_served") == 1
+    logged(log, "metrics_served")
     assert scrape(address)
 
 
@@ -132,7 +132,7 @@ def test_a_port_that_is_taken_is_one_line_and_used_when_it_is_free(world: World)
 def test_an_address_that_makes_no_sense_is_one_line(world: World, address: str) -> None:
     log = world.state.parent / "log"
     world.start("--metrics", address, "--log", str(log))
-    logged(log, "metrics not served")
+    logged(log, "metrics_not_served")
     assert world.pid()
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,10 +13,6 @@ from cgpu_env import GpuShare
 from cgpu_hook.record import Owner, Record
 from cgpu_hook.rules import Rules
 from cgpu_server.conductor import Conductor, Demand
-from cgpu_server.journal import Limiter
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.unit
 
@@ -156,21 +150,3 @@ def test_an_arbitration_that_cannot_start_is_tried_again(
     assert world.apply(a) == []
     monkeypatch.setattr(world.conductor, "_start", world._start)  # noqa: SLF001
     assert world.apply(a)[0] == ("start", 6, 20, 80)
-
-
-@pytest.fixture
-def entry() -> Callable[[str], logging.LogRecord]:
-    return lambda text: logging.LogRecord("cgpud", logging.INFO, "", 0, text, (), None)
-
-
-def test_messages_of_a_kind_are_so_many_a_minute(
-    entry: Callable[[str], logging.LogRecord],
-) -> None:
-    now = [0.0]
-    limiter = Limiter(2, 60, lambda: now[0])
-    assert [limiter.filter(entry("x")) for _ in range(4)] == [True, True, False, False]
-    assert limiter.filter(entry("y"))
-    now[0] = 60
-    late = entry("x")
-    assert limiter.filter(late)
-    assert late.getMessage() == "x (and 2 more)"

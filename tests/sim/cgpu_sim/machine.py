@@ -78,10 +78,14 @@ def create(
 
 
 class GpuTime(NamedTuple):
-    """The GPU time that one living process has had, in ns, up to the moment of the question."""
+    """The GPU time that one living process has had, in ns, up to the moment of the question.
+
+    It holds ``used_bytes`` of the GPU's memory at that moment.
+    """
 
     pid: int  # as the caller sees it; 0: in a pid namespace that the caller cannot see
     busy_ns: int
+    used_bytes: int
     tag: str  # CGPU_SIM_TAG of the process
     command: str  # path of its executable
 
@@ -97,7 +101,7 @@ def gpu_times(path: Path, gpu: int = 0) -> list[GpuTime]:
     if status != 0:
         raise ValueError(f"cannot read GPU {gpu} of the machine {path} (status {status})")
     lines = [line.split("\t") for line in out.value.decode().splitlines()]
-    return [GpuTime(int(pid), int(ns), tag, command) for pid, ns, tag, command in lines]
+    return [GpuTime(int(pid), int(ns), int(held), *rest) for pid, ns, held, *rest in lines]
 
 
 def _file(path: Path) -> Path:

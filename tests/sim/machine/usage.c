@@ -98,14 +98,16 @@ print_usage(struct cgpu_machine *reader, uint32_t gpu, char *out, size_t size)
                                                        CGPU_MACHINE_MAX_PROCESSES, &count);
     for (size_t i = 0; status == CGPU_MACHINE_OK && i < count && length < size; i++) {
         length +=
-            (size_t)snprintf(out + length, size - length, "%u\t%llu\t%s\t%s\n", list[i].visible_pid,
-                             (unsigned long long)list[i].busy_ns, list[i].tag, list[i].command);
+            (size_t)snprintf(out + length, size - length, "%u\t%llu\t%llu\t%s\t%s\n",
+                             list[i].visible_pid, (unsigned long long)list[i].busy_ns,
+                             (unsigned long long)list[i].used_bytes, list[i].tag, list[i].command);
     }
     free(list);
     return length < size ? status : CGPU_MACHINE_EFULL;
 }
 
-/* A line for each process on the GPU: pid as seen here, GPU time in ns, tag, path; by tabs. */
+/* A line for each process on the GPU: pid as seen here, GPU time in ns, bytes held, tag, path; by
+ * tabs. */
 int
 cgpu_sim_usage(const char *path, uint32_t gpu, char *out, size_t size)
 {

@@ -1,0 +1,40 @@
+"""A line of a log: ``event key=value ...``, one line whatever the values hold."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LONGEST_VALUE = 400  # characters; a path or a sentence fits
+_BARE = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.:/@%+,-[]")
+
+
+def line(event: str, fields: Mapping[str, object]) -> str:
+    """The line without its end: printable ASCII, so that no value can forge a second one.
+
+    A value of other characters than letters, digits and ``_.:/@%+,-[]`` is a JSON string.
+    """
+    return " ".join([event, *(f"{key}={quoted(value)}" for key, value in fields.items())])
+
+
+def quoted(value: object) -> str:
+    """``value`` as it stands behind ``key=``; cut when it is long."""
+    text = str(int(value)) if isinstance(value, bool) else str(value)
+    if len(text) > LONGEST_VALUE:
+        text = text[:LONGEST_VALUE] + "..."
+    if text and _BARE.issuperset(text):
+        return text
+    import json  # noqa: PLC0415 (only errors need it, and the start path cannot wait for it)
+
+    return json.dumps(text).replace("\x7f", "\\u007f")
+
+
+def place(error: BaseException) -> str:
+    """Where an internal error was raised: ``file.py:line``."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None:
+        return "an unknown place"
+    return f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"

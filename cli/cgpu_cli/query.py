@@ -67,8 +67,9 @@ def _container(record: Record, use: GpuUse) -> Iterator[str]:
     if use.compute is not None:
         yield from _compute(use.compute)
     yield _line(2, "Processes", len(use.processes))
-    for pid, used in use.processes:
-        yield _line(3, f"Process ID {pid}", _mib(used))
+    for process in use.processes:
+        yield _line(3, f"Process ID {process.pid or 'N/A'}", _mib(process.used_bytes))
+        yield _line(4, "Process ID In Container", process.container_pid)
 
 
 def _compute(its: Compute) -> Iterator[str]:

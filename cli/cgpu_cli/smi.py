@@ -18,6 +18,7 @@ from cgpu_hook.usage import measured, read_usage
 from cgpu_native import policies
 
 if TYPE_CHECKING:
+    from rich.console import OverflowMethod
     from rich.table import Table
 
     from cgpu_hook.node import NodeGpu
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _ID_WIDTH = 12
-_NARROWEST = 80
+_NARROWEST, _ROOMY = 80, 100
+_LONGEST_FOLDED = 40
 _SHORTEST, _LONGEST = 0.1, 86400  # seconds
 _EPILOG = """\
 exit status: 0 shown, also where --loop was interrupted; 2 the state directory or the driver cannot
@@ -34,6 +36,9 @@ be read, or a wrong option.
 
 Compute is measured share / limit in percent of the GPU's time, over the last second. A share is not
 measured (-) while a container has the GPU to itself, under policy 5, and where no cgpud runs.
+
+-q and --json show the processes' ids: as whoever looks sees the host, 0 or N/A where they are not
+found there, and in their containers.
 
 A user sees the sessions of their own state directory; root sees the containers and root's sessions.
 """
@@ -112,12 +117,12 @@ def show(usage: Usage) -> None:
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Console(width=width, highlight=False, markup=False)
     for gpu in usage.node.gpus:
-        console.print(_table(usage, gpu), "")
+        console.print(_table(usage, gpu, is_roomy=width >= _ROOMY), "")
     for note in usage.node.notes:
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _table(usage: Usage, gpu: NodeGpu) -> Table:
+def _table(usage: Usage, gpu: NodeGpu, *, is_roomy: bool) -> Table:
     from rich import box
     from rich.table import Table
 
@@ -131,15 +136,19 @@ def _table(usage: Usage, gpu: NodeGpu) -> Table:
         caption_style="",
         box=box.ASCII2,
         expand=True,
+        padding=(0, 1) if is_roomy else (0, 1, 0, 0),
     )
     table.add_column("Container", no_wrap=True)
     table.add_column("Weight", justify="right", no_wrap=True)
     table.add_column("Compute", justify="right", no_wrap=True)
     table.add_column("Memory-Usage", justify="right", no_wrap=True)
     table.add_column("Procs", justify="right", no_wrap=True)
-    table.add_column("Name", ratio=1, no_wrap=True, overflow="ellipsis")
+    overflow: OverflowMethod = "ellipsis" if is_roomy else "fold"
+    table.add_column("Name", ratio=1, no_wrap=is_roomy, overflow=overflow)
     for record, use in uses:
-        table.add_row(*_row(record, use))
+        called = shown(name(record))
+        folded = called if len(called) <= _LONGEST_FOLDED else f"{called[: _LONGEST_FOLDED - 1]}…"
+        table.add_row(*_row(record, use), called if is_roomy else folded)
     return table
 
 
@@ -179,7 +188,6 @@ def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
         _percent(use.compute),
         f"{use.used_bytes // _MIB}MiB / {use.memory_bytes // _MIB}MiB",
         str(len(use.processes)),
-        shown(name(record)),
     )
 
 

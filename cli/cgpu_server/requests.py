@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import cgpu_native
 from cgpu_env import CgpuError, version
 from cgpu_env.errors import shown
-from cgpu_hook import rules
+from cgpu_hook import processes, rules
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import find
-from cgpu_server import changes, processes
+from cgpu_server import changes
 from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
 from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, installed, major

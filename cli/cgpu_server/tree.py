@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import cgpu_native
 from cgpu_env import CgpuError, version
 from cgpu_env.errors import shown
-from cgpu_hook import rules
+from cgpu_hook import processes, rules
 from cgpu_hook.admission import free_weight, on_gpu
-from cgpu_server import changes, processes
+from cgpu_server import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable

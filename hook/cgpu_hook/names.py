@@ -9,7 +9,8 @@ import functools
 import json
 import os
 import stat
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,21 +18,40 @@ if TYPE_CHECKING:
     from cgpu_hook.record import Record
 
 _LARGEST_FILE = 1 << 22
+_REMEMBERED_SECONDS = 5
 _CRI = ("sandbox-namespace", "sandbox-name", "container-name")
 
 
-@functools.lru_cache(maxsize=1024)
 def name_of(record: Record) -> str:
-    """The container's name, a session's program; nothing where the engine gave none."""
+    """The container's name, a session's program; nothing where the engine gave none.
+
+    A container that is renamed goes by its new name a few seconds later.
+    """
     if record.kind == "session":
         return os.path.basename(record.command[0]) if record.command else ""
-    config = _read(f"{_bundle(record.owner.runtime_dir)}/config.json")
-    annotations = _table(config.get("annotations"))
-    return next(filter(None, (ask(config, annotations) for ask in _ENGINES)), "")
+    return _name(record.id, record.owner.runtime_dir, int(time.monotonic() / _REMEMBERED_SECONDS))
 
 
-def _cri(_: dict[str, Any], annotations: dict[str, Any]) -> str:
+@functools.lru_cache(maxsize=1024)
+def _name(id_: str, runtime_dir: str | None, _: int) -> str:
+    bundle = _bundle(runtime_dir)
+    config = _table(_read(f"{bundle}/config.json"))
+    found = _Found(id_, bundle, config, _table(config.get("annotations")))
+    return next(filter(None, (ask(found) for ask in _ENGINES)), "")
+
+
+class _Found(NamedTuple):
+    """What the low-level runtime was told of a container."""
+
+    id: str
+    bundle: str
+    config: dict[str, Any]
+    annotations: dict[str, Any]
+
+
+def _cri(container: _Found) -> str:
     """Kubernetes, by containerd or CRI-O: namespace/pod/container."""
+    annotations = container.annotations
     for prefix in ("io.kubernetes.cri.", "io.kubernetes."):
         parts = [annotations.get(prefix + each) for each in _CRI]
         if parts[-1]:
@@ -39,27 +59,41 @@ def _cri(_: dict[str, Any], annotations: dict[str, Any]) -> str:
     return str(annotations.get("io.kubernetes.container.name", ""))
 
 
-def _nerdctl(_: dict[str, Any], annotations: dict[str, Any]) -> str:
-    return str(annotations.get("nerdctl/name", ""))
+def _nerdctl(container: _Found) -> str:
+    return str(container.annotations.get("nerdctl/name", ""))
 
 
-def _docker(config: dict[str, Any], _: dict[str, Any]) -> str:
+def _docker(container: _Found) -> str:
     """Beside the file that docker mounts as /etc/hostname is what it knows of the container."""
-    for mount in config.get("mounts") or []:
+    for mount in container.config.get("mounts") or []:
         if _table(mount).get("destination") == "/etc/hostname":
             folder = os.path.dirname(str(mount.get("source", "")))
-            return str(_read(f"{folder}/config.v2.json").get("Name", "")).lstrip("/")
+            known = _table(_read(f"{folder}/config.v2.json"))
+            return str(known.get("Name", "")).lstrip("/")
     return ""
 
 
-def _hostname(config: dict[str, Any], _: dict[str, Any]) -> str:
-    return str(config.get("hostname", ""))
+def _podman(container: _Found) -> str:
+    """Podman's bundle is in its storage, STORAGE/ID/userdata; a list of all is in STORAGE."""
+    storage = os.path.dirname(os.path.dirname(container.bundle))
+    for file in ("containers.json", "volatile-containers.json"):
+        listed = _read(f"{storage}/{file}")
+        for entry in map(_table, listed if isinstance(listed, list) else []):
+            names = entry.get("names")
+            if entry.get("id") == container.id and isinstance(names, list) and names:
+                return str(names[0])
+    return ""
 
 
-_ENGINES: tuple[Callable[[dict[str, Any], dict[str, Any]], str], ...] = (
+def _hostname(container: _Found) -> str:
+    return str(container.config.get("hostname", ""))
+
+
+_ENGINES: tuple[Callable[[_Found], str], ...] = (
     _cri,
     _nerdctl,
     _docker,
+    _podman,
     _hostname,
 )
 
@@ -68,16 +102,17 @@ def _bundle(runtime_dir: str | None) -> str:
     """Where the low-level runtime, runc or crun, has the container's configuration from."""
     if runtime_dir is None:
         return ""
-    labels = _table(_read(f"{runtime_dir}/state.json").get("config")).get("labels") or []
+    state = _table(_read(f"{runtime_dir}/state.json"))
+    labels = _table(state.get("config")).get("labels") or []
     for each in labels:
         key, _, value = str(each).partition("=")
         if key == "bundle":
             return value
-    return str(_read(f"{runtime_dir}/status").get("bundle", ""))
+    return str(_table(_read(f"{runtime_dir}/status")).get("bundle", ""))
 
 
-def _read(path: str) -> dict[str, Any]:
-    """A file of the host's with a JSON object; nothing where there is none, or one too large.
+def _read(path: str) -> object:
+    """What a JSON file of the host's says; nothing where there is none, or one too large.
 
     Whoever may start containers says which file is mounted: it need not be a file.
     """
@@ -85,10 +120,10 @@ def _read(path: str) -> dict[str, Any]:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return {}
-            return _table(json.loads(file.read(_LARGEST_FILE)))
+                return None
+            return json.loads(file.read(_LARGEST_FILE))
     except (OSError, ValueError, RecursionError):
-        return {}
+        return None
 
 
 def _table(value: object) -> dict[str, Any]:

@@ -6,11 +6,12 @@ import time
 from typing import Any, NamedTuple
 
 import cgpu_native
-from cgpu_hook import rules
+from cgpu_hook import processes, rules
 from cgpu_hook.admission import free_weight
 from cgpu_hook.names import name_of
 from cgpu_hook.node import Node, NodeGpu, load_node
 from cgpu_hook.paths import open_state
+from cgpu_hook.processes import Holding
 from cgpu_hook.record import Record
 from cgpu_hook.registry import Registry
 from cgpu_hook.rules import Rules
@@ -52,7 +53,7 @@ class GpuUse(NamedTuple):
         uuid: of the GPU.
         memory_bytes: the container's cap.
         used_bytes: what its processes hold.
-        processes: of those that hold memory there, the pid as the process sees it, and bytes.
+        processes: those that hold memory there.
         compute: None where the limits page cannot be read, for the container has just ended.
         refused: requests for memory that did not fit.
         readable: whether the ledger could be read.
@@ -62,7 +63,7 @@ class GpuUse(NamedTuple):
     uuid: str
     memory_bytes: int
     used_bytes: int
-    processes: tuple[tuple[int, int], ...]
+    processes: tuple[Holding, ...]
     compute: Compute | None = None
     refused: int = 0
     readable: bool = True
@@ -126,7 +127,7 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     state = open_state(state_dir)
     records = Registry(state).records()
     node = load_node(state, driver_dir)
-    return Usage(node, tuple(map(use_of, records)), rules.read(state))
+    return Usage(node, _located([*map(use_of, records)]), rules.read(state))
 
 
 def measured(uses: list[GpuUse]) -> float | None:
@@ -136,8 +137,18 @@ def measured(uses: list[GpuUse]) -> float | None:
     return round(sum(known), 2) if uses and len(known) == len(found) else None
 
 
+def _located(uses: list[Use]) -> tuple[Use, ...]:
+    """With the processes' ids on the host, by one look at all that there are."""
+    held = [(use.record, gpu.processes) for use in uses for gpu in use.gpus]
+    found = iter(processes.locate(held))
+    return tuple(
+        use._replace(gpus=tuple(gpu._replace(processes=next(found)) for gpu in use.gpus))
+        for use in uses
+    )
+
+
 def use_of(record: Record) -> Use:
-    """What one container holds, as its own files say."""
+    """What one container holds, as its own files say: its processes' ids on the host are not."""
     pages, now = _pages(record), time.monotonic_ns()
     compute = [None if page is None else _compute(page, now) for page in pages]
     # The record has more than the cap where that was lowered while the container held more.
@@ -182,9 +193,9 @@ def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
     )
 
 
-def _held(ledger: cgpu_native.Ledger, place: int) -> tuple[int, tuple[tuple[int, int], ...]]:
-    processes = tuple((entry.pid, entry.used_bytes) for entry in ledger.processes(place))
-    return sum(used for _, used in processes), processes
+def _held(ledger: cgpu_native.Ledger, place: int) -> tuple[int, tuple[Holding, ...]]:
+    found = processes.said(ledger, place)
+    return sum(each.used_bytes for each in found), found
 
 
 def _container(use: Use) -> dict[str, Any]:
@@ -204,7 +215,7 @@ def _container(use: Use) -> dict[str, Any]:
                 "memory_bytes": gpu.memory_bytes,
                 "used_bytes": gpu.used_bytes,
                 "refused": gpu.refused,
-                "processes": [{"pid": pid, "used_bytes": used} for pid, used in gpu.processes],
+                "processes": [each._asdict() for each in gpu.processes],
                 **(gpu.compute._asdict() if gpu.compute else dict.fromkeys(Compute._fields)),
             }
             for gpu in use.gpus

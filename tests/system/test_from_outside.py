@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 import contained
 import pytest
 from enclosure import wait_until
-from node import share
+from node import RUNC, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from engines import Docker, Volume
+    from engines import Docker, Podman, Volume
     from node import Node
 
 pytestmark = pytest.mark.system
@@ -23,11 +24,11 @@ CGPU = ["--runtime=cgpu"]
 MIB = 1 << 20
 
 
-def _cgpu_smi(docker: Docker, node: Node, *flags: str) -> str:
+def _cgpu_smi(engine: Docker | Podman, node: Node, *flags: str) -> str:
     path = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
     where = ["--state-dir", str(node.state), "--driver-dir", str(node.driver)]
     smi = [sys.executable, "-m", "cgpu_cli.smi", *where, *flags]
-    return docker.enclosure.run("env", path, *smi).stdout
+    return engine.enclosure.run("env", path, *smi).stdout
 
 
 def test_cgpu_smi_shows_the_containers_and_their_use(
@@ -46,6 +47,11 @@ def test_cgpu_smi_shows_the_containers_and_their_use(
     assert caps == {six: 15109 * MIB * 6 // 15, nine: 15109 * MIB * 9 // 15}
     assert containers[nine]["used_bytes"] == 0
     assert containers[six]["used_bytes"] == caps[six] - report["free_after"]
+    (process,) = containers[six]["processes"]
+    top = docker.docker("top", six, "-o", "pid,args").stdout.splitlines()
+    (pid,) = (line.split()[0] for line in top if "driver_api" in line)
+    assert process["pid"] == int(pid), "on the host, as docker says"
+    assert process["container_pid"] == 1
 
 
 def test_cgpu_smi_shows_a_table_without_the_containers_that_have_ended(
@@ -67,3 +73,24 @@ def test_cgpu_smi_calls_a_container_as_docker_does(
     name = started("small", "sleep", "1000", options=options, env=share(6))
     (shown,) = json.loads(_cgpu_smi(docker, node, "--json"))["containers"]
     assert (shown["id"], shown["name"]) == (name, f"by_{runtime}")
+    docker.docker("rename", name, "renamed")
+    (shown,) = json.loads(_cgpu_smi(docker, node, "--json"))["containers"]
+    assert shown["name"] == "renamed"
+
+
+def test_cgpu_smi_calls_a_container_as_podman_does(
+    podman: Podman, node: Node, tmp_path: Path
+) -> None:
+    """CLI-3."""
+    wrapper = tmp_path / "cgpu"
+    wrapper.write_text(f'#!/bin/sh\nexec {" ".join(node.command(RUNC))} "$@"\n')
+    wrapper.chmod(0o755)
+    options = ["--runtime", str(wrapper)]
+    name = podman.run("small", "sleep", "1000", options=options, env=share(6), detach=True)
+    id_ = name.stdout.strip()
+    for called in ("by_podman", "renamed"):
+        podman.podman("rename", id_, called, options=options)
+        (shown,) = json.loads(_cgpu_smi(podman, node, "--json"))["containers"]
+        assert (shown["id"], shown["name"]) == (id_, called)
+    podman.podman("rm", "--force", "--time=0", id_, options=options)
+    wait_until(lambda: node.containers() == [], "the share is given back")

@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cgpu_env import GpuShare
 from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.processes import Holding
 from cgpu_hook.record import Owner, Record
 from cgpu_hook.rules import Rules
 from cgpu_hook.usage import Compute, GpuUse, Use
@@ -88,7 +89,8 @@ class World:
 
     def use(self, record: Record) -> Use:
         compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003
-        gpu = GpuUse(0, UUID, 1000, self.used, ((1, 60), (2, 40)), compute, self.refused)
+        holders = (Holding(0, 60, 1), Holding(0, 40, 2))
+        gpu = GpuUse(0, UUID, 1000, self.used, holders, compute, self.refused)
         return Use(record, (gpu,))
 
     def daemon(self) -> Daemon:

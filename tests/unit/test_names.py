@@ -26,7 +26,7 @@ def record(runtime: Path | None, kind: Kind = "container", command: str = "/bin/
 def created(folder: Path, config: dict[str, Any], *, crun: bool = False) -> Record:
     """A container as runc or crun leaves it, with this configuration."""
     bundle, runtime = folder / "bundle", folder / "runtime"
-    bundle.mkdir()
+    bundle.mkdir(parents=True)
     runtime.mkdir()
     (bundle / "config.json").write_text(json.dumps(config))
     if crun:
@@ -66,6 +66,34 @@ def test_docker_keeps_the_name_beside_the_files_that_it_mounts(tmp_path: Path) -
     (tmp_path / "config.v2.json").write_text(json.dumps({"Name": "/brave_bell"}))
     mount = {"destination": "/etc/hostname", "source": str(tmp_path / "hostname")}
     assert name_of(created(tmp_path, {"mounts": [mount], "hostname": "h"})) == "brave_bell"
+
+
+@pytest.mark.parametrize("file", ["containers.json", "volatile-containers.json"])
+def test_podman_keeps_the_names_of_all_in_its_storage(tmp_path: Path, file: str) -> None:
+    made = created(tmp_path / "abc", {"hostname": "h"})
+    listed = [1, {"id": "other", "names": ["wrong"]}, {"id": "abc", "names": ["busy_bee", "x"]}]
+    (tmp_path / file).write_text(json.dumps(listed))
+    assert name_of(made) == "busy_bee"
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '[{"id": "abc"}]', '[{"id": "abc", "names": []}]'])
+def test_without_a_name_in_podmans_storage_the_host_name_is_left(tmp_path: Path, text: str) -> None:
+    made = created(tmp_path / "abc", {"hostname": "h"})
+    (tmp_path / "containers.json").write_text(text)
+    assert name_of(made) == "h"
+
+
+def test_a_container_goes_by_a_new_name_soon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = created(tmp_path / "abc", {"hostname": "h"})
+    now = 100.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    for name in ("old", "new"):
+        entry = {"id": "abc", "names": [name]}
+        (tmp_path / "containers.json").write_text(json.dumps([entry]))
+        assert name_of(made) == name
+        now += 5
 
 
 def test_what_is_mounted_need_not_be_a_file(tmp_path: Path) -> None:

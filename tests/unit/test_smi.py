@@ -16,8 +16,8 @@ import cgpu_native
 from cgpu_cli import smi
 from cgpu_cli.query import lines
 from cgpu_env import GpuShare, Request
+from cgpu_hook import names
 from cgpu_hook.liveness import start_time
-from cgpu_hook.names import name_of
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import Owner, Registry
 from cgpu_hook.usage import Usage, read_usage
@@ -47,7 +47,7 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
     node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, 0, overcommit=False)
     monkeypatch.setattr("cgpu_hook.usage.load_node", lambda *_: node)
-    name_of.cache_clear()
+    names._name.cache_clear()  # noqa: SLF001
     registry = Registry(str(tmp_path))
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "config.json").write_text(json.dumps({"hostname": "\x1b]0;t\x07"}))
@@ -104,7 +104,9 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "memory_bytes": CAPS[1],
                 "used_bytes": 100 * MIB,
                 "refused": 0,
-                "processes": [{"pid": os.getpid(), "used_bytes": 100 * MIB}],
+                "processes": [
+                    {"pid": os.getpid(), "used_bytes": 100 * MIB, "container_pid": os.getpid()}
+                ],
                 **UNMEASURED,
                 "limit_percent": 100.0,
                 "share_percent": 100.0,
@@ -130,11 +132,30 @@ def test_the_table_shows_what_is_used_of_what_is_allowed(
 ) -> None:
     smi.show(usage)
     said = capsys.readouterr().out
-    assert re.search(r"\| 0123456789ab +\| +3! \| +- / 75.0% \| +0MiB / 6043MiB +\| +0 \|", said)
-    assert re.search(r"\| run-1 +\| +1 \| +- / 25.0% \| +0MiB / 1MiB +\| +0 \| sleep 9", said)
+    assert re.search(r"\|0123456789ab +\| +3! \| *- / 75.0% \| *0MiB / 6043MiB +\| +0 \|", said)
+    assert re.search(r"\|run-1 +\| +1 \| *- / 25.0% \| *0MiB / 1MiB +\| +0 \|sleep 9", said)
     assert "2 of 20 containers, weight 4 of 20, 6044MiB of 15109MiB promised" in said
     assert "policy 6 (weighted fair), prio_ratio 80" in said
     assert max(map(len, said.splitlines())) <= 80
+
+
+def test_in_a_narrow_terminal_a_name_takes_several_lines(
+    usage: Usage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = "prod/training-of-the-largest-model/worker"
+    monkeypatch.setattr(smi, "name_of", lambda _: long)
+    first, _ = usage.uses
+    full = tuple(g._replace(used_bytes=TOTAL, memory_bytes=TOTAL) for g in first.gpus)
+    usage = usage._replace(uses=(first._replace(gpus=full),))
+    for columns, is_folded in ((80, True), (99, True), (150, False)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        smi.show(usage)
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) <= columns
+        cells = [line.split("|")[6].strip() for line in lines if line.startswith("|")]
+        after = cells[cells.index("Name") + 1 :]
+        said = "".join(after[: after.index("Name")])
+        assert said == (f"{long[:39]}…" if is_folded else long)
 
 
 def test_a_measured_share_is_shown_while_an_arbiter_lives(
@@ -199,6 +220,7 @@ def test_a_query_tells_everything_a_line_each(usage: Usage) -> None:
     for line in ("Cap: 9065 MiB", "Used: 100 MiB", "Refused Requests: 0", "Limit: 100.0 %"):
         assert f"            {line}" in container
     assert f"            Process ID {os.getpid()}: 100 MiB" in container
+    assert f"                Process ID In Container: {os.getpid()}" in container
 
 
 class _InterruptError(KeyboardInterrupt):
@@ -233,7 +255,7 @@ def test_a_loop_shows_it_again_until_it_is_interrupted(
         looks = [json.loads(line) for line in said.splitlines()]
         assert looks == [json.loads(json.dumps(usage.as_json()))] * 3
     else:
-        assert said.count("Session run-1" if form else "| run-1 ") == 3
+        assert said.count("Session run-1" if form else "|run-1 ") == 3
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,107 @@
+"""Which processes hold a container's memory, and which of the host's processes they are.
+
+A ledger knows them by the ids that they have in namespaces of their own, as they say themselves. A
+process of the host is one of them if it goes by that id and has the container's ledger mapped.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+import cgpu_native
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cgpu_hook.record import Record
+
+UNKNOWN = 0  # of a process that has just ended, or hides
+_MAPPED = "/ledger"
+
+
+class Holding(NamedTuple):
+    """A process and the bytes that it holds on one GPU.
+
+    Attributes:
+        pid: on the host, as whoever looks sees the host; 0 where it was not found there.
+        used_bytes: what it holds.
+        container_pid: as the process and others in its container know it.
+    """
+
+    pid: int
+    used_bytes: int
+    container_pid: int
+
+
+def said(ledger: cgpu_native.Ledger, place: int) -> tuple[Holding, ...]:
+    """Who holds memory on the container's GPU at ``place``, as the ledger has it."""
+    return tuple(Holding(UNKNOWN, each.used_bytes, each.pid) for each in ledger.processes(place))
+
+
+def holdings(record: Record, place: int) -> list[Holding]:
+    """The same with ids of the host; nobody where the ledger is ruined."""
+    try:
+        with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
+            found = said(ledger, place)
+    except (OSError, cgpu_native.NativeError):  # it ends just now
+        return []
+    return list(*locate([(record, found)]))
+
+
+def locate(held: Sequence[tuple[Record, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
+    """The same holdings, each of one container on one GPU, with their ids on the host."""
+    inodes = [_inode(record) if own else UNKNOWN for record, own in held]
+    pids = {each.container_pid for _, own in held for each in own}
+    hosts = _hosts(pids, {*inodes} - {UNKNOWN}) if pids else {}
+    return [
+        tuple(_located(own, {pid: [*them] for (of, pid), them in hosts.items() if of == inode}))
+        for inode, (_, own) in zip(inodes, held, strict=True)
+    ]
+
+
+def _located(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Iterator[Holding]:
+    for each in own:
+        same = hosts.get(each.container_pid)  # those in further namespaces may share an id
+        yield each._replace(pid=same.pop(0)) if same else each
+
+
+def _inode(record: Record) -> int:
+    try:
+        return os.stat(f"{record.directory}/ledger").st_ino
+    except OSError:  # it ends just now
+        return UNKNOWN
+
+
+def _hosts(pids: set[int], inodes: set[int]) -> dict[tuple[int, int], list[int]]:
+    """The processes of the host by ledger and by the id that they know themselves by."""
+    found: dict[tuple[int, int], list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        own = _own_pid(name)
+        ledger = _mapped(name, inodes) if own in pids else UNKNOWN
+        if ledger:
+            found.setdefault((ledger, own), []).append(int(name))
+    return found
+
+
+def _own_pid(name: str) -> int:
+    try:
+        with open(f"/proc/{name}/status", "rb") as file:
+            line = next((line for line in file if line.startswith(b"NSpid:")), b"")
+        return int(line.split()[-1])
+    except (OSError, ValueError, IndexError):  # it ended meanwhile
+        return UNKNOWN
+
+
+def _mapped(name: str, inodes: set[int]) -> int:
+    """Which of these ledgers the process has mapped."""
+    try:
+        with open(f"/proc/{name}/maps") as file:
+            for line in file:
+                fields = line.split(maxsplit=5)  # proc_pid_maps(5)
+                path = "".join(fields[5:]).rstrip().removesuffix(" (deleted)")
+                if path.endswith(_MAPPED) and int(fields[4]) in inodes:
+                    return int(fields[4])
+    except OSError:
+        pass
+    return UNKNOWN

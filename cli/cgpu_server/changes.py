@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cgpu_hook import rules
-from cgpu_hook.change import change_container, change_gpu, change_memory, change_node
+from cgpu_hook.change import CONTAINER_KEYS, change_container, change_gpu, change_node
+
+__all__ = ["CONTAINER_KEYS", "GPU_KEYS", "NODE_KEYS", "set_container", "set_gpu", "set_node"]
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -17,12 +19,7 @@ if TYPE_CHECKING:
     from cgpu_hook.node import NodeGpu
     from cgpu_server.daemon import Daemon
 
-# What a container has, and what a record calls it; its cap is changed apart from these.
-_TERMS = {"weight": "weight", "highprio": "high_priority"}
-_MEMSIZE = "memsize"
-
 NODE_KEYS, GPU_KEYS = tuple(rules.NODE_RANGES), tuple(rules.RANGES)
-CONTAINER_KEYS = (*_TERMS, _MEMSIZE)
 
 
 def set_node(daemon: Daemon, values: Mapping[str, Any]) -> None:
@@ -50,15 +47,11 @@ def set_container(
 ) -> None:
     """Change some of a container's ``CONTAINER_KEYS``; its cap on the GPU ``uuid``, or on all.
 
-    The cap comes last: where it is refused, the others have changed.
-
     Raises:
-        CgpuError: it cannot be done; one sentence says why.
+        CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
-    terms = {_TERMS[key]: value for key, value in values.items() if key in _TERMS}
-    if terms:
-        change_container(daemon.registry, name, terms, daemon.defaults)
-    if _MEMSIZE in values:
-        overcommit = daemon.config.overcommit
-        change_memory(daemon.registry, name, values[_MEMSIZE], uuid=uuid, overcommit=overcommit)
+    overcommit = daemon.config.overcommit
+    change_container(
+        daemon.registry, name, values, daemon.defaults, uuid=uuid, overcommit=overcommit
+    )
     daemon.refresh()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from cgpu_hook.registry import Registry
     from cgpu_hook.rules import Rules
 
+CONTAINER_KEYS = ("weight", "highprio", "memsize")
 PRIORITIES = (0, 1)
 _LEAST_MEMORY = 1 << 20  # a cap in bytes; whoever writes 6 means GiB
 
@@ -60,70 +61,51 @@ def change_gpu(
         _publish(registry, living, {gpu.uuid}, defaults)
 
 
-def change_container(
-    registry: Registry, name: str, wanted: Mapping[str, object], defaults: Rules
-) -> None:
-    """Change ``weight`` or ``high_priority`` of the container with this id, or beginning of one.
-
-    Raises:
-        CgpuError: there is none, or there is no room for the weight; nothing was changed.
-    """
-    with registry.locked():
-        living = registry.reap()
-        entry = find(living, name)
-        changes = rules.read(registry.state_dir)
-        others = [other for other in living if other.id != entry.id]
-        new = entry
-        for key, value in wanted.items():
-            if key == "weight":
-                weight = _checked_weight(entry, value, others, changes, defaults)
-                new = new._replace(weight=weight)
-            else:
-                high = rules.checked("highprio", value, *PRIORITIES)
-                new = new._replace(high_priority=bool(high))
-        _rewrite(registry, new)
-        _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
-
-
-def change_memory(
+def change_container(  # noqa: PLR0913 (what a server knows)
     registry: Registry,
     name: str,
-    wanted: object,
+    wanted: Mapping[str, object],
+    defaults: Rules,
     *,
     uuid: str | None = None,
     overcommit: bool = False,
 ) -> None:
-    """Change the cap of a container, on the GPU ``uuid`` or on all that it has.
+    """Change some of ``CONTAINER_KEYS``: all that is wanted, or nothing.
 
-    Below what it holds, nothing is taken from it and new requests are refused.
+    Where a cap is less than what the container holds, nothing is taken from it and new requests
+    are refused.
 
     Args:
         registry: of the state directory.
         name: the container's id, or the beginning of one.
-        wanted: the cap in bytes.
-        uuid: of the GPU; None: each of its GPUs.
+        wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap in bytes).
+        defaults: the rules of a GPU that nobody has changed.
+        uuid: of the GPU that the cap is of; None: each of its GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
 
     Raises:
-        CgpuError: there is no such container, or not so much memory; nothing was changed.
+        CgpuError: there is no such container, or not so much free; nothing was changed.
     """
     with registry.locked():
         living = registry.reap()
         entry = find(living, name)
         others = [other for other in living if other.id != entry.id]
-        path = f"{entry.directory}/limits"
-        pages = cgpu_native.read_limits(path).gpus
-        before = [page.cap_bytes for page in pages]
-        caps = list(before)
-        for place, page in enumerate(pages):
-            if uuid in (None, page.uuid):
-                caps[place] = _checked_memory(page, wanted, others, overcommit=overcommit)
+        new = _with_terms(registry, entry, wanted, others, defaults)
+        pages = cgpu_native.read_limits(f"{entry.directory}/limits").gpus
+        before = caps = [page.cap_bytes for page in pages]
+        if "memsize" in wanted:
+            caps = [
+                _checked_memory(page, wanted["memsize"], others, overcommit=overcommit)
+                if uuid in (None, page.uuid)
+                else page.cap_bytes
+                for page in pages
+            ]
+            new = new._replace(gpus=_promises(entry, caps))
         # What is promised is never less than what may be taken, whenever we are killed.
         _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
-        shares = zip(entry.gpus, caps, _held(entry), strict=True)
-        promises = tuple(s._replace(memory_bytes=max(cap, held)) for s, cap, held in shares)
-        _rewrite(registry, entry._replace(gpus=promises))
+        _rewrite(registry, new)
         _set_caps(entry, caps)
+        _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
 
 
 def find(living: list[Record], name: str) -> Record:
@@ -141,6 +123,23 @@ def find(living: list[Record], name: str) -> Record:
     raise CgpuError(f"{shown(name)!r} is the beginning of {len(found)} ids: {ids}")
 
 
+def _with_terms(
+    registry: Registry,
+    entry: Record,
+    wanted: Mapping[str, object],
+    others: list[Record],
+    defaults: Rules,
+) -> Record:
+    """The container with the weight and priority that are wanted."""
+    weight, high = entry.weight, int(entry.high_priority)
+    if "weight" in wanted:
+        changes = rules.read(registry.state_dir)
+        weight = _checked_weight(entry, wanted["weight"], others, changes, defaults)
+    if "highprio" in wanted:
+        high = rules.checked("highprio", wanted["highprio"], *PRIORITIES)
+    return entry._replace(weight=weight, high_priority=bool(high))
+
+
 def _checked_weight(
     entry: Record, value: object, others: list[Record], changes: rules.Changes, defaults: Rules
 ) -> int:
@@ -152,6 +151,12 @@ def _checked_weight(
         if weight > free:
             raise CgpuError(f"weight={weight}: GPU {share.index} has {free} of {most} free")
     return weight
+
+
+def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
+    """What the container may hold or holds; nothing is lent to others of that."""
+    shares = zip(entry.gpus, caps, _held(entry), strict=True)
+    return tuple(share._replace(memory_bytes=max(cap, held)) for share, cap, held in shares)
 
 
 def _checked_memory(

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_hook import rules
-from cgpu_hook.change import change_container, change_gpu, change_memory, change_node
+from cgpu_hook.change import change_container, change_gpu, change_node
 from cgpu_hook.config import Config
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
@@ -41,6 +42,11 @@ def admit(registry: Registry, name: str, *caps: int) -> Path:
     return Path(registry.admit(name, "container", request, node, owner, ["true"]))
 
 
+def change_memory(registry: Registry, name: str, wanted: object, **more: Any) -> None:
+    """Another cap, in bytes."""
+    change_container(registry, name, {"memsize": wanted}, Rules(), **more)
+
+
 def caps(directory: Path) -> list[int]:
     """In MiB, as the container's processes read them."""
     return [gpu.cap_bytes // MIB for gpu in cgpu_native.read_limits(directory / "limits").gpus]
@@ -58,6 +64,34 @@ def test_a_cap_changes_in_page_and_record(registry: Registry) -> None:
     for wanted in (100, 1000, 999):
         change_memory(registry, "a", wanted * MIB)
         assert caps(directory) == promised(registry, "a") == [wanted]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"weight": 21},
+        {"highprio": 2},
+        {"memsize": TOTAL},
+        {"memsize": 0},
+        {"weight": 4, "highprio": 1, "memsize": TOTAL},
+    ],
+)
+def test_what_is_changed_together_is_changed_or_not_together(
+    registry: Registry, wrong: dict[str, int]
+) -> None:
+    """MEM-8, SCH-9: whichever of them cannot be."""
+    directory = admit(registry, "a", 300, 300)
+    other = admit(registry, "b", 1, 500)
+    good = {"weight": 4, "highprio": 1, "memsize": 200 * MIB}
+    before = [each.read_bytes() for each in (*directory.iterdir(), *other.iterdir())]
+    with pytest.raises(CgpuError):
+        change_container(registry, "a", {**good, **wrong}, Rules())
+    after = [each.read_bytes() for each in (*directory.iterdir(), *other.iterdir())]
+    assert after == before
+    change_container(registry, "a", good, Rules())
+    (entry, _) = registry.records()
+    assert (entry.weight, entry.high_priority) == (4, True)
+    assert caps(directory) == promised(registry, "a") == [200, 200]
 
 
 def test_one_gpu_of_several_can_be_named(registry: Registry) -> None:

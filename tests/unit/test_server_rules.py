@@ -152,7 +152,7 @@ def test_max_inst_of_a_gpu_bounds_what_is_admitted_there(registry: Registry) -> 
 def test_weight_and_priority_change_in_record_and_page(registry: Registry) -> None:
     """SCH-9."""
     directory = admit(registry, "abc", gpus=(0, 1))
-    change_container(registry, "ab", {"weight": 20, "high_priority": 1}, DEFAULTS)
+    change_container(registry, "ab", {"weight": 20, "highprio": 1}, DEFAULTS)
     (entry,) = registry.records()
     assert (entry.weight, entry.high_priority) == (20, True)
     assert (page(directory).weight, page(directory).high_priority) == (20, True)
@@ -166,7 +166,7 @@ def test_weight_and_priority_change_in_record_and_page(registry: Registry) -> No
         ({"weight": 21}, "weight=21: expected a whole number from 1 to 20"),
         ({"weight": 0}, "weight=0: expected a whole number from 1 to 20"),
         ({"weight": "4"}, "weight=4: expected a whole number from 1 to 20"),
-        ({"high_priority": 2}, "highprio=2: expected a whole number from 0 to 1"),
+        ({"highprio": 2}, "highprio=2: expected a whole number from 0 to 1"),
     ],
 )
 def test_a_weight_for_which_there_is_no_room_is_refused(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
+from cgpu_hook import client
 from cgpu_hook import server as wakeup
 from cgpu_hook.paths import check_state
 from cgpu_hook.registry import Registry
@@ -71,7 +72,14 @@ def server(ground: Ground) -> Iterator[Finding]:
     path = f"{ground.state_dir}/{wakeup.SOCKET}"
     count = len(Registry(ground.state_dir).records())
     if os.path.isdir(ground.state_dir) and wakeup.is_listening(ground.state_dir):
-        yield Finding("ok", f"cgpud runs, with {count} containers and sessions", path)
+        try:
+            client.ask(ground.state_dir, {"request": "status"})
+        except client.SilentError as error:
+            yield Finding("error", str(error), path, error.hint)
+        except CgpuError as error:
+            yield Finding("warning", str(error), path, _LOOK)
+        else:
+            yield Finding("ok", f"cgpud runs, with {count} containers and sessions", path)
         return
     if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
         yield Finding("warning", f"{path}: nobody listens: cgpud was killed", path, _LOOK)

@@ -22,7 +22,7 @@ from cgpu_server.control import Control
 from cgpu_server.filesystem import ControlTree
 from cgpu_server.journal import log
 from cgpu_server.requests import Requests
-from cgpu_server.service import is_service
+from cgpu_server.service import is_service, say_alive
 from cgpu_server.tree import Tree
 
 if TYPE_CHECKING:
@@ -185,6 +185,7 @@ class Daemon:
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
     def _look(self) -> None:
+        say_alive()
         log.settle()
         if not self._seat.is_ours():
             log.warning(

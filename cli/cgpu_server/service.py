@@ -24,7 +24,16 @@ def is_service() -> bool:
 
 def say_ready() -> None:
     """Tell systemd, if it started us."""
+    _say(b"READY=1")
+
+
+def say_alive() -> None:
+    """Tell systemd, if it started us, that we do not hang."""
+    _say(b"WATCHDOG=1")
+
+
+def _say(what: bytes) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):
-            end.sendto(b"READY=1", address.replace("@", "\0", 1))
+            end.sendto(what, address.replace("@", "\0", 1))

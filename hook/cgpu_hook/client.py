@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import time
-from socket import AF_UNIX, SOCK_STREAM, socket
+from socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
+from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from cgpu_env.errors import CgpuError
@@ -17,10 +18,16 @@ from cgpu_hook import jsontext, server
 if TYPE_CHECKING:
     from typing import Any
 
+_SOON = 5.0
 _TIMEOUT = 30.0  # the server may have to ask the driver, which takes seconds on a cold machine
 _START_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _LARGEST = 1 << 24
+_CREDENTIALS = Struct("3i")  # struct ucred
+
+
+class SilentError(CgpuError):
+    """The server lives and does not answer; the hint is the command that mends it."""
 
 
 def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -60,10 +67,47 @@ def _exchange(state_dir: str, line: bytes) -> bytes:
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket(AF_UNIX, SOCK_STREAM) as end:
-            end.settimeout(_TIMEOUT)
+            end.settimeout(_SOON)
             end.connect(server.address(folder))
             end.sendall(line)
-            with end.makefile("rb") as file:
-                return file.readline(_LARGEST)
+            return _read_line(end)
     finally:
         os.close(folder)
+
+
+def _read_line(end: socket) -> bytes:
+    """The answer; a busy server is waited for, one that is stopped is not.
+
+    Raises:
+        SilentError: it is stopped, or silent for too long.
+    """
+    deadline, found = time.monotonic() + _TIMEOUT, bytearray()
+    while not found.endswith(b"\n") and len(found) < _LARGEST:
+        try:
+            part = end.recv(1 << 16)
+        except TimeoutError:
+            pid = _server_pid(end)
+            if _is_stopped(pid):
+                said = f"cgpud (pid {pid}) is stopped and does not answer"
+                raise SilentError(said, hint=f"kill -CONT {pid}") from None
+            if time.monotonic() > deadline:
+                said = f"cgpud (pid {pid}) does not answer within {_TIMEOUT:g} s"
+                raise SilentError(said, hint=f"kill -KILL {pid}") from None
+            continue
+        if not part:
+            break
+        found += part
+    return bytes(found)
+
+
+def _server_pid(end: socket) -> int:
+    data = end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(data)[0])
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] in ("T", "t")
+    except (OSError, IndexError):  # it ends just now, or lives where we do not see it
+        return False

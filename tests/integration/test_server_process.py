@@ -19,8 +19,11 @@ import pytest
 from server_world import World, environment, is_arbitrated, page, wait_until
 from servers import end_servers, serving
 
+from cgpu_doctor import state
+from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
 from cgpu_hook import client, server
+from cgpu_install.machine import Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,6 +254,39 @@ def test_another_user_is_refused() -> None:
 def test_asking_where_nobody_serves_is_a_sentence(world: World) -> None:
     with pytest.raises(CgpuError, match="no cgpud serves"):
         client.ask(str(world.state), {"request": "status"})
+
+
+def test_a_stopped_server_is_named_with_the_command_that_lets_it_go_on(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_SOON", 0.2)
+    running = world.start()
+    running.send_signal(signal.SIGSTOP)
+    try:
+        with pytest.raises(client.SilentError) as refusal:
+            client.ask(str(world.state), {"request": "status"})
+        (found,) = state.server(Ground(Machine("/"), str(world.state), None))
+    finally:
+        running.send_signal(signal.SIGCONT)
+    said = f"cgpud (pid {running.pid}) is stopped and does not answer"
+    assert (str(refusal.value), refusal.value.hint) == (said, f"kill -CONT {running.pid}")
+    assert (found.level, found.what, found.mend) == ("error", said, f"kill -CONT {running.pid}")
+    assert world.pid() == running.pid
+
+
+def test_a_server_that_hangs_is_named_after_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as soon as one that is stopped: it may wait for the driver."""
+    monkeypatch.setattr(client, "_SOON", 0.1)
+    monkeypatch.setattr(client, "_TIMEOUT", 0.3)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(world.state / server.SOCKET))
+        listener.listen()
+        with pytest.raises(client.SilentError) as refusal:
+            client.ask(str(world.state), {"request": "status"})
+    assert str(refusal.value) == f"cgpud (pid {os.getpid()}) does not answer within 0.3 s"
+    assert refusal.value.hint == f"kill -KILL {os.getpid()}"
 
 
 def test_a_server_that_holds_the_lock_and_does_not_answer_is_named(world: World) -> None:

@@ -62,7 +62,9 @@ def test_it_answers_as_soon_as_it_has_said_that_it_is_ready(
         end.settimeout(20)
         server = subprocess.Popen(world.command(), env={**environment(), "NOTIFY_SOCKET": name})
         assert end.recv(64) == b"READY=1"
-    assert world.ask({"request": "status"})["pid"] == server.pid
+        assert world.ask({"request": "status"})["pid"] == server.pid
+        assert "WatchdogSec" in settings()
+        assert [end.recv(64) for _ in range(2)] == [b"WATCHDOG=1"] * 2
     server.terminate()
     assert server.wait(20) == 0
 

@@ -26,18 +26,33 @@ class UnusedError(CgpuError):
 
 
 def files(machine: Machine) -> list[str]:
-    """The one file that decides: the last import with a section of the plugin, else the main one.
+    """The one file that decides: the last one read with a section of the plugin, else the main one.
 
-    containerd before 2.1 takes the whole section from the last file that has one.
+    Only what the main file imports is read, and what that imports in turn: /etc/containerd/conf.d
+    too, which the default configuration of containerd 2.2 and later names. Before 2.1 the whole
+    section comes from the last file that has one.
     """
-    data = toml_text.parse(machine.text(MAIN))
-    imports = data.get("imports", [])
-    if not isinstance(imports, list) or not all(isinstance(name, str) for name in imports):
-        raise CgpuError(f"{MAIN}: imports: expected a list of paths")
-    folder = os.path.dirname(MAIN)
-    names = [p for name in imports for p in machine.matching(os.path.join(folder, name))]
-    having = [name for name in names if _has_plugin(toml_text.parse(machine.text(name)))]
+    pending = [MAIN]
+    seen: list[str] = []
+    having: list[str] = []
+    while pending:
+        name = pending.pop(0)
+        if name in seen:
+            continue
+        seen.append(name)
+        data = toml_text.parse(machine.text(name))
+        if _has_plugin(data) and name != MAIN:
+            having.append(name)
+        pending += _imports(machine, name, data)
     return having[-1:] or [MAIN]
+
+
+def _imports(machine: Machine, name: str, data: dict[str, Any]) -> list[str]:
+    imports = data.get("imports", [])
+    if not isinstance(imports, list) or not all(isinstance(each, str) for each in imports):
+        raise CgpuError(f"{name}: imports: expected a list of paths")
+    folder = os.path.dirname(name)
+    return [path for each in imports for path in machine.matching(os.path.join(folder, each))]
 
 
 def add(text: str, program: str) -> str:

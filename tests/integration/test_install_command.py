@@ -245,6 +245,28 @@ def test_containerd_is_told_in_the_import_that_decides(machine: Path) -> None:
     assert "config.toml" not in said
 
 
+def test_containerd_is_told_in_what_an_import_imports(machine: Path) -> None:
+    """Each imports the next, and the last one the first."""
+    main = machine / CONTAINERD
+    section = '[plugins."io.containerd.cri.v1.runtime"]\n'
+    for name, imported in (("config", "a"), ("a", "b"), ("b", "config")):
+        text = f'version = 3\nimports = ["{imported}.toml"]\n{section}'
+        main.with_name(f"{name}.toml").write_text(text)
+    said = cgpu("install", "--root", machine, "containerd").stdout
+    assert "/etc/containerd/b.toml: changed" in said
+
+
+def test_a_folder_that_containerd_does_not_import_is_not_written_to(machine: Path) -> None:
+    """Before 2.2, and later where the file was there before: the imports it has are all."""
+    folder = (machine / CONTAINERD).parent / "conf.d"
+    folder.mkdir()
+    drop_in = folder / "99-nvidia.toml"
+    drop_in.write_text('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n')
+    said = cgpu("install", "--root", machine, "containerd").stdout
+    assert "/etc/containerd/config.toml: changed" in said
+    assert "conf.d" not in said
+
+
 @pytest.mark.parametrize("step", range(1, 7))
 def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
     machine: Path, step: int, monkeypatch: pytest.MonkeyPatch

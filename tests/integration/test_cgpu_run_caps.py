@@ -1,4 +1,4 @@
-"""The cap of a session holds, whichever way a program takes to the driver (SPEC REL-6, MEM-2)."""
+"""The cap of a session holds, whichever way a program takes to the driver (REL-6, MEM-2)."""
 
 from __future__ import annotations
 

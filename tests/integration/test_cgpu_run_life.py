@@ -1,4 +1,4 @@
-"""Sessions end by themselves, whoever is killed, and their share is free again (SPEC REL-3)."""
+"""Sessions end by themselves, whoever is killed, and their share is free again (REL-3)."""
 
 from __future__ import annotations
 

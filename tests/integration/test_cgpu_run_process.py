@@ -1,4 +1,4 @@
-"""``cgpu-run`` becomes its program: nothing of ours is left in it (SPEC CLI-2)."""
+"""``cgpu-run`` becomes its program: nothing of ours is left in it (CLI-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is changed while real processes compute is in force within 100 ms (SPEC SCH-9).
+"""What is changed while real processes compute is in force within 100 ms (SCH-9).
 
 By the simulated GPU's own account, from 100 ms to 2 s after ``cgpu set`` has returned, within the
 3 points that shares which nobody changes have to keep.

@@ -1,6 +1,6 @@
 """Real processes share a simulated GPU in real time: shares by the GPU's own account.
 
-Within 3 points over 10 s, on a machine where anything may be late (SPEC SCH-2, SCH-3, SCH-6,
+Within 3 points over 10 s, on a machine where anything may be late (SCH-2, SCH-3, SCH-6,
 SCH-11; in virtual time the bars are tenths of a point, see the model).
 """
 

@@ -1,4 +1,4 @@
-"""The control tree of a server, as shells see it (SPEC TREE-1..4, MEM-8, SCH-9)."""
+"""The control tree of a server, as shells see it (TREE-1..4, MEM-8, SCH-9)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def said(server: subprocess.Popen[str]) -> str:
 
 
 def test_its_nodes_have_the_names_and_modes_of_cgpu(world: World) -> None:
-    """TREE: as listed in SPEC, section 4."""
+    """As deploy/README.md lists them."""
     world.admit(ID)
     world.serve()
     found = {

@@ -1,4 +1,4 @@
-"""``cgpu install`` and ``uninstall`` on trees of files: changed and given back to the byte."""
+"""``cgpu install`` and ``uninstall`` on trees of files, given back to the byte (CLI-4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cgpu-run, cgpu get and cgpu set with the server behind them (SPEC CLI-2, SCH-9)."""
+"""cgpu-run, cgpu get and cgpu set with the server behind them (CLI-2, SCH-9)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of users in the account of the whole node (SPEC CLI-2).
+"""Sessions of users in the account of the whole node (CLI-2).
 
 By a server as ``cgpud`` is started, and by one that systemd confines.
 """

@@ -1,4 +1,4 @@
-"""cgpud's metrics over HTTP (SPEC CLI-3, REL-5)."""
+"""cgpud's metrics over HTTP (CLI-3, REL-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cgpud as a process: one for a state directory, there when it is needed (SPEC REL-2, SCH-9)."""
+"""cgpud as a process: one for a state directory, there when it is needed (REL-2, SCH-9)."""
 
 from __future__ import annotations
 

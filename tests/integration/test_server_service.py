@@ -1,4 +1,4 @@
-"""cgpud as deploy/cgpud.service has systemd start it (SPEC REL-2)."""
+"""cgpud as deploy/cgpud.service has systemd start it (REL-2)."""
 
 from __future__ import annotations
 

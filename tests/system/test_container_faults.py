@@ -1,4 +1,4 @@
-"""A container that is deleted while it holds the GPU keeps nobody waiting (SPEC REL-2, REL-3)."""
+"""A container that is deleted while it holds the GPU keeps nobody waiting (REL-2, REL-3)."""
 
 from __future__ import annotations
 

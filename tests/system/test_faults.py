@@ -1,4 +1,4 @@
-"""What killed containers and killed creations leave behind: nothing (SPEC REL-3, REL-5)."""
+"""What killed containers and killed creations leave behind: nothing (REL-3, REL-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the administrator of a machine sees of its docker containers (SPEC CLI-3, CLI-7)."""
+"""What the administrator of a machine sees of its docker containers (CLI-3, CLI-7)."""
 
 from __future__ import annotations
 

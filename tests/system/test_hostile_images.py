@@ -1,4 +1,4 @@
-"""A hostile image neither reaches the host nor runs its code there (SPEC REL-4)."""
+"""A hostile image neither reaches the host nor runs its code there (REL-4)."""
 
 from __future__ import annotations
 

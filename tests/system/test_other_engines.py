@@ -1,4 +1,4 @@
-"""The main case with runc, crun, ctr and podman themselves (SPEC CLI-1, ENV-9, REL-3)."""
+"""The main case with runc, crun, ctr and podman themselves (CLI-1, ENV-9, REL-3)."""
 
 from __future__ import annotations
 

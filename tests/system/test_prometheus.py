@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes a node with programs at work; alerts and dashboard fit (SPEC CLI-3)."""
+"""A real Prometheus scrapes a node at work; alerts and dashboard fit (CLI-3, CLI-5)."""
 
 from __future__ import annotations
 

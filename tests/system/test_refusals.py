@@ -1,4 +1,4 @@
-"""Bad input never starts a container, and the terminal shows why (SPEC ENV-9, REL-1)."""
+"""Bad input never starts a container, and the terminal shows why (ENV-9, REL-1)."""
 
 from __future__ import annotations
 

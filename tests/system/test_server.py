@@ -1,4 +1,4 @@
-"""Containers of docker and the server that their creation starts (SPEC ENV-6, ENV-7, SCH-9, 10)."""
+"""Containers of docker and the server that their creation starts (ENV-6, ENV-7, SCH-9, 10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``cgpu doctor`` says of machines that are wrong in one way each."""
+"""What ``cgpu doctor`` says of machines that are wrong in one way each (CLI-4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Properties of the environment's reading that hold for every input (SPEC ENV-3, ENV-8..10)."""
+"""Properties of the environment's reading that hold for every input (ENV-3, ENV-8..10)."""
 
 from __future__ import annotations
 

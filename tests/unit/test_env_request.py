@@ -1,4 +1,4 @@
-"""What a container's environment asks for: the tables of SPEC ENV-1..10."""
+"""What a container's environment asks for: ENV-1..10 of docs/contract.md."""
 
 # ruff: noqa: RUF001  (look-alike digits and letters are what is tested)
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What cgpud measures, against its documentation and Prometheus' own conventions (SPEC CLI-3)."""
+"""What cgpud measures, against its documentation and Prometheus' own conventions (CLI-3, CLI-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What cgpu-smi and the metrics call a container (SPEC CLI-3)."""
+"""What cgpu-smi and the metrics call a container (CLI-3)."""
 
 from __future__ import annotations
 

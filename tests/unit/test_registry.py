@@ -1,4 +1,4 @@
-"""Admission to a node's GPUs, and that the dead give back what they had (SPEC ENV-9, SCH-10)."""
+"""Admission to a node's GPUs, and that the dead give back what they had (ENV-9, SCH-10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of cgpu-run, and its refusals in its own words (SPEC CLI-2)."""
+"""The command line of cgpu-run, and its refusals in its own words (CLI-2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's arbitrations follow the containers and the rules (SPEC SCH-9, REL-2)."""
+"""The server's arbitrations follow the containers and the rules (SCH-9, REL-2)."""
 
 from __future__ import annotations
 

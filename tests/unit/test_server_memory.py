@@ -1,4 +1,4 @@
-"""Caps and the default size, and their change while containers run (SPEC MEM-8, ENV-4)."""
+"""Caps and the default size, and their change while containers run (MEM-8, ENV-4)."""
 
 from __future__ import annotations
 

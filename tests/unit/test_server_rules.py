@@ -1,4 +1,4 @@
-"""Rules of GPUs and terms of containers, and their change while containers run (SPEC SCH-9, 10)."""
+"""Rules of GPUs and terms of containers, and their change while containers run (SCH-9, 10)."""
 
 from __future__ import annotations
 

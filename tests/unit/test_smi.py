@@ -1,4 +1,4 @@
-"""What cgpu-smi says about containers and sessions (SPEC CLI-3)."""
+"""What cgpu-smi says about containers and sessions (CLI-3)."""
 
 from __future__ import annotations
 

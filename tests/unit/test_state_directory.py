@@ -1,4 +1,4 @@
-"""Where state is kept, and when that place is not trusted (SPEC REL-5)."""
+"""Where state is kept, and when that place is not trusted (REL-5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cgpu top: what it shows of each look, and how it obeys (SPEC CLI-3)."""
+"""cgpu top: what it shows of each look, and how it obeys (CLI-3, CLI-5)."""
 
 from __future__ import annotations
 

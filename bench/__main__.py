@@ -31,7 +31,7 @@ def _machine() -> dict[str, str]:
     cores = len(os.sched_getaffinity(0))
     return {
         "processor": f"{model}, {cores} cores",
-        "kernel": platform.release(),
+        "kernel": ".".join(platform.release().split(".")[:2]),  # the rest is the distributor's
         "commit": commit,
         "load": f"{os.getloadavg()[0]:.1f}",
     }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _RULES = ("policy", "max_inst", "prio_ratio", "free_weight", "containers")
 _NODE = ("default_memsize", "inst_ctl", "upgrade", "version")
 _PPM_OF_A_PERCENT = 10_000
+_LIST = "cgpu get shows all, cgpu ls what they have"
 
 
 class Get:
@@ -67,7 +68,11 @@ def _only(answer: dict[str, Any], target: str) -> dict[str, Any]:
     ids = [entry["id"] for entry in answer["containers"] if entry["id"].startswith(target)]
     chosen = [target] if target in ids else ids
     if len(chosen) != 1 or not target:
-        what = f"the beginning of {len(chosen)} ids" if chosen else "no such GPU or container"
+        what = (
+            f"the beginning of {len(chosen)} ids"
+            if chosen
+            else f"no such GPU or container: {_LIST}"
+        )
         raise CgpuError(f"{shown(target)!r}: {what}")
     containers = [entry for entry in answer["containers"] if entry["id"] == chosen[0]]
     return {**answer, "gpus": [], "containers": containers}

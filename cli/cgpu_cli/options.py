@@ -58,12 +58,16 @@ def parse(arguments: list[str]) -> Options:
         if word == "--":
             break
         name, equals, value = word.removeprefix("--").partition("=")
-        if name in _FLAGS and not equals:
+        if name in _FLAGS and word.startswith("--"):
+            if equals:
+                raise CgpuError(f"{shown(word)}: expected --{name} alone, without a value")
             values[name] = ""
         elif name in _VALUES and word.startswith("--"):
             if not equals and not rest:
                 raise CgpuError(f"--{name}: a value is missing")
             values[name] = value if equals else rest.pop(0)
+            if not values[name]:
+                raise CgpuError(f"--{name}: the value is empty", hint="see cgpu-run --help")
         else:
             raise CgpuError(f"unknown option {shown(word)}", hint="see cgpu-run --help")
     return _options(values, rest)

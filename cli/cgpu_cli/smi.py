@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import shutil
 import signal
@@ -90,12 +91,14 @@ def seconds(word: str) -> float:
     """How long to wait between two looks, from a command line.
 
     Raises:
-        ValueError, ArgumentTypeError: it is no such time.
+        ArgumentTypeError: it is no such time.
     """
-    value = float(word)
-    if not _SHORTEST <= value <= _LONGEST:
-        raise argparse.ArgumentTypeError(f"expected {_SHORTEST} to {_LONGEST}")
-    return value
+    with contextlib.suppress(ValueError):
+        value = float(word)
+        if _SHORTEST <= value <= _LONGEST:
+            return value
+    allowed = f"expected a number of seconds from {_SHORTEST} to {_LONGEST}"
+    raise argparse.ArgumentTypeError(f"{shown(word)!r}: {allowed}")
 
 
 def _look(given: argparse.Namespace) -> None:

@@ -134,7 +134,10 @@ class Tree:
             elif word in _table(folder) and place == len(words) - 1:
                 return folder, _table(folder)[word]
             else:
-                raise MissingError(f"{shown('/'.join(words))!r}: no such node")
+                there = " ".join(["cgpu ls", *filter(None, ["/".join(words[:place])])])
+                raise MissingError(
+                    f"{shown('/'.join(words))!r}: no such node: {shown(there)} lists what is there"
+                )
         return folder, folder
 
     def _below(self, folder: Folder) -> list[tuple[str, Folder]]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 MEM = ("--mem", "6/15")
 SLEEP = ("--", "sleep", "60")
+_NONE = "cgpu: 'none': no such GPU or container: cgpu get shows all, cgpu ls what they have\n"
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def test_a_change_that_cannot_be_made_is_one_sentence(
 
 def test_get_of_something_that_is_not_there_is_one_sentence(world: World) -> None:
     done = cgpu(world, "get", "none")
-    assert (done.returncode, done.stderr) == (2, "cgpu: 'none': no such GPU or container\n")
+    assert (done.returncode, done.stderr) == (2, _NONE)
 
 
 def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, session: str) -> None:
@@ -146,8 +147,13 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     )
     assert get(world, "0/policy") == {"path": "0/policy", "value": "2"}
     assert get(world, "0/")["values"]["free_weight"] == "18"
-    for path, name in (("0/none", "'0/none': no such node"), ("1/", "'1': no such node")):
-        assert cgpu(world, "get", path).stderr == f"cgpu: {name}\n"
+    for path, name, folder in (
+        ("0/none", "0/none", " 0"),
+        ("1/", "1", ""),
+        ("0/x/y", "0/x/y", " 0"),
+    ):
+        said = f"cgpu: {name!r}: no such node: cgpu ls{folder} lists what is there\n"
+        assert cgpu(world, "get", path).stderr == said
 
 
 def test_everything_the_tree_shows_is_in_the_json(world: World, session: str) -> None:

@@ -274,4 +274,8 @@ def test_a_refusal_is_exit_status_two(
     with pytest.raises(SystemExit) as end:
         smi.main()
     assert end.value.code == 2
-    assert capsys.readouterr().out == ""
+    said = capsys.readouterr()
+    assert said.out == ""
+    if "--loop" in arguments:
+        allowed = "expected a number of seconds from 0.1 to 86400"
+        assert f"{arguments[1]!r}: {allowed}" in said.err

@@ -120,15 +120,30 @@ names_default(const char *path)
     return found;
 }
 
+/* Where whoever runs us keeps state, as paths.py has it; whether it fits. */
+static bool
+default_folder(char out[PATH_MAX])
+{
+    const char *own = secure_getenv("XDG_RUNTIME_DIR");
+    if (geteuid() == 0) {
+        return snprintf(out, PATH_MAX, "%s", CGPU_STATE_DIR) < PATH_MAX;
+    }
+    if (own != NULL && own[0] == '/') {
+        return snprintf(out, PATH_MAX, "%s/cgpu", own) < PATH_MAX;
+    }
+    return snprintf(out, PATH_MAX, "/tmp/cgpu-%u", geteuid()) < PATH_MAX;
+}
+
 bool
 cgpu_document_node_has_default(const char *state_dir)
 {
-    char changed[PATH_MAX];
-    const char *folder = state_dir != NULL ? state_dir : CGPU_STATE_DIR;
-    bool fits = snprintf(changed, sizeof changed, "%s/rules.json", folder) < (int)sizeof changed;
+    char folder[PATH_MAX], changed[PATH_MAX + 16];
+    bool fits = state_dir != NULL ? snprintf(folder, sizeof folder, "%s", state_dir) < PATH_MAX
+                                  : default_folder(folder);
     if (names_default(NODE_CONFIG) || !fits) {
         return true;
     }
+    snprintf(changed, sizeof changed, "%s/rules.json", folder);
     /* Root's changes are not for users, whose containers have an account of their own. */
     return (access(changed, R_OK) == 0 || errno != EACCES) && names_default(changed);
 }

@@ -28,7 +28,7 @@ bool cgpu_document_concerns_us(const struct cgpu_document *document);
 
 /*
  * Whether the node caps containers that name no size, as configured or as changed since (rules.json
- * in STATE_DIR; NULL: root's): then every configuration concerns us.
+ * in STATE_DIR; NULL: the default): then every configuration concerns us.
  */
 bool cgpu_document_node_has_default(const char *state_dir);
 

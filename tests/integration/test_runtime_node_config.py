@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from pathlib import Path
 
+import cgpu_run_world
 import pytest
-from hook_world import RUNTIME, SIX, World
+from hook_world import LIBDIR, RUNTIME, SIX, World
 
 from cgpu_hook.change import change_node
 from cgpu_hook.registry import Registry
@@ -92,3 +95,26 @@ def test_the_low_level_runtime_is_the_one_that_etc_names(world: World) -> None:
     link.unlink()
     link.symlink_to(RUNTIME)
     assert "does not lead to a runtime" in create(world, *options).stderr
+
+
+@pytest.mark.parametrize("default", [0, 1 << 20])
+def test_env_4_a_users_own_default_size_caps_the_users_containers(default: int) -> None:
+    """TREE: without root and without an option, as `cgpu set node` of the same user keeps it."""
+    user = cgpu_run_world.World(root=False)
+    bundle = user.folder / "bundle"
+    (bundle / "rootfs" / LIBDIR[1:]).mkdir(parents=True)
+    (bundle / "rootfs" / LIBDIR[1:] / "libc.so.6").write_text("")
+    dev = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": []}
+    config = {"process": {"env": []}, "root": {"path": "rootfs"}, "mounts": [dev]}
+    (bundle / "config.json").write_text(json.dumps(config))
+    user.state.mkdir(mode=0o700)
+    if default:
+        change_node(Registry(str(user.state)), {"default_memsize": default})
+    for path in (bundle, bundle / "config.json", user.state, *user.state.iterdir()):
+        os.chown(path, cgpu_run_world.NOBODY, cgpu_run_world.NOBODY)
+    words = [RUNTIME, "--cgpu-runtime", "/bin/true", "--cgpu-driver-dir", user.driver]
+    create = [*words, "create", "--bundle", bundle, "c1"]
+    done = user.run_command(user.as_user([str(word) for word in create]))
+    assert done.returncode == 0, done
+    mounts = json.loads((bundle / "config.json").read_text())["mounts"]
+    assert ("/dev/cgpu/limits" in [each["destination"] for each in mounts]) == bool(default)

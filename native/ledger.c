@@ -155,6 +155,15 @@ cgpu_ledger_own(struct cgpu_ledger *ledger, uint32_t gpu)
 }
 
 uint64_t
+cgpu_ledger_total(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    if (!attached(ledger, gpu)) {
+        return cgpu_observer_total(ledger, gpu);
+    }
+    return get(&ledger->file->gpus[gpu].used);
+}
+
+uint64_t
 cgpu_ledger_refused(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     if (!attached(ledger, gpu)) {

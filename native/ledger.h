@@ -66,6 +66,12 @@ uint64_t cgpu_ledger_used(struct cgpu_ledger *ledger, uint32_t gpu);
 /* Bytes held by this process on GPU. */
 uint64_t cgpu_ledger_own(struct cgpu_ledger *ledger, uint32_t gpu);
 
+/*
+ * The sum on GPU that charges are compared with. It is what all living processes hold unless one
+ * has died since somebody last looked, or the file was tampered with.
+ */
+uint64_t cgpu_ledger_total(struct cgpu_ledger *ledger, uint32_t gpu);
+
 /* Requests refused on GPU since the ledger was made. */
 uint64_t cgpu_ledger_refused(struct cgpu_ledger *ledger, uint32_t gpu);
 

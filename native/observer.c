@@ -108,25 +108,41 @@ cgpu_observer_used(const struct cgpu_ledger *ledger, uint32_t gpu)
     return tally.bytes;
 }
 
-uint64_t
-cgpu_observer_refused(const struct cgpu_ledger *ledger, uint32_t gpu)
+/* The 8 bytes at OFFSET of the file; 0 where they cannot be read. */
+static uint64_t
+read_word(const struct cgpu_ledger *ledger, size_t offset)
 {
-    off_t offset = (off_t)offsetof(struct cgpu_ledger_file, gpus[gpu].refused);
-    uint64_t refused = 0;
+    uint64_t word = 0;
     int fd;
 
-    if (ledger == NULL || !ledger->observing || gpu >= CGPU_MAX_GPUS) {
+    if (ledger == NULL || !ledger->observing) {
         return 0;
     }
     fd = cgpu_ledger_reopen(ledger);
     if (fd < 0) {
         return 0;
     }
-    if (pread(fd, &refused, sizeof refused, offset) != sizeof refused) {
-        refused = 0;
+    if (pread(fd, &word, sizeof word, (off_t)offset) != sizeof word) {
+        word = 0;
     }
     close(fd);
-    return refused;
+    return word;
+}
+
+uint64_t
+cgpu_observer_total(const struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    return gpu < CGPU_MAX_GPUS
+               ? read_word(ledger, offsetof(struct cgpu_ledger_file, gpus[gpu].used))
+               : 0;
+}
+
+uint64_t
+cgpu_observer_refused(const struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    return gpu < CGPU_MAX_GPUS
+               ? read_word(ledger, offsetof(struct cgpu_ledger_file, gpus[gpu].refused))
+               : 0;
 }
 
 int

@@ -21,4 +21,21 @@ cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t place)
     return __atomic_load_n(&limits->gpus[place].cap_bytes, __ATOMIC_RELAXED);
 }
 
+/* What the driver gave to the container around its ledger, as the host's audit last found. */
+static inline uint64_t
+cgpu_mapped_limits_outside(const struct cgpu_limits *limits, uint32_t place)
+{
+    /* Relaxed: as the cap. */
+    return __atomic_load_n(&limits->gpus[place].outside_bytes, __ATOMIC_RELAXED);
+}
+
+/* The most that the ledger may add up to: the cap without what is held around it. */
+static inline uint64_t
+cgpu_mapped_limits_room(const struct cgpu_limits *limits, uint32_t place)
+{
+    uint64_t cap = cgpu_mapped_limits_cap(limits, place);
+    uint64_t outside = cgpu_mapped_limits_outside(limits, place);
+    return outside < cap ? cap - outside : 0;
+}
+
 #endif

@@ -18,6 +18,7 @@ from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
 from cgpu_hook.node import load_node
 from cgpu_hook.usage import use_of
+from cgpu_server.audit import Look
 from cgpu_server.journal import log
 from cgpu_server.metrics import METRICS, View
 
@@ -29,14 +30,15 @@ if TYPE_CHECKING:
 
     from cgpu_hook.node import Node
     from cgpu_hook.usage import Use
+    from cgpu_server.audit import Audit
     from cgpu_server.daemon import Daemon
 
 
 class Collector:
     """Looks at the node of ``daemon`` whenever somebody scrapes."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, daemon: Daemon, audit: Audit | None = None) -> None:
+        self._daemon, self._audit = daemon, audit
         self._lock = threading.Lock()
         self._refused: dict[tuple[str, int], tuple[int, int]] = {}
         self._version = VERSION
@@ -64,6 +66,7 @@ class Collector:
             daemon.conductor.figures(),
             time.monotonic() - daemon.looked,
             self._version,
+            self._audit.last if self._audit else Look({}, {}, {}),
         )
 
     def _node(self) -> Node | None:
@@ -93,8 +96,13 @@ class Collector:
 class Exporter:
     """Serves the metrics of ``daemon`` where it is told to, or on ``given``, a socket."""
 
-    def __init__(self, daemon: Daemon, given: socket.socket | None = None) -> None:
-        self._daemon = daemon
+    def __init__(
+        self,
+        daemon: Daemon,
+        given: socket.socket | None = None,
+        audit: Audit | None = None,
+    ) -> None:
+        self._daemon, self._audit = daemon, audit
         self._fixed = given is not None
         self._address: str | None = None
         self._server: HTTPServer | None = None
@@ -139,7 +147,7 @@ class Exporter:
         from cgpu_server.http import Server
 
         registry = CollectorRegistry()
-        registry.register(Collector(self._daemon))
+        registry.register(Collector(self._daemon, self._audit))
         self._server = Server(listener, registry)
         serve = partial(self._server.serve_forever, poll_interval=0.1)
         threading.Thread(target=serve, name="cgpu-metrics", daemon=True).start()

@@ -15,6 +15,7 @@ from cgpu_env import CgpuError
 from cgpu_hook.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_hook.registry import Registry
 from cgpu_native.arbitration import Arbitration
+from cgpu_server.audit import Audit
 from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon
 from cgpu_server.exporter import Exporter
@@ -120,11 +121,14 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
         idle_exit=given.idle_exit,
         tree=tree,
     )
-    exporter = Exporter(daemon, metrics)
+    audit = Audit(daemon)
+    exporter = Exporter(daemon, metrics, audit)
     daemon.refreshed = lambda: exporter.follow(
         metrics_address(given.metrics, daemon.config.metrics, state)
     )
+    audit.start()
     asyncio.run(_run(daemon))
+    audit.close()
     if daemon.restarts and not is_service():  # else systemd starts the next one
         os.chdir(folder)
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cgpu_hook.rules import Rules
     from cgpu_hook.usage import Compute, GpuUse, Use
     from cgpu_native.arbitration import Figures
+    from cgpu_server.audit import Look
 
     Sample = tuple[tuple[str, ...], float]
 
@@ -40,6 +41,7 @@ class View(NamedTuple):
         figures: of each arbitration, by UUID.
         look_age: seconds since the server last saw who lives.
         version: of cgpu.
+        audit: what the audit last saw.
     """
 
     node: Node | None
@@ -49,6 +51,7 @@ class View(NamedTuple):
     figures: Mapping[str, Figures]
     look_age: float
     version: str
+    audit: Look
 
     def gpus(self) -> tuple[NodeGpu, ...]:
         """The node's."""
@@ -183,6 +186,18 @@ METRICS: tuple[Metric, ...] = (
         "What containers hold of the GPU's memory.",
         lambda view, gpu: sum(view.used(use) for use in view.on(gpu.uuid)),
     ),
+    _gpu(
+        "memory_foreign_bytes",
+        "gauge",
+        "What processes of no container hold of it; absent where the driver does not tell.",
+        lambda view, gpu: view.audit.foreign_bytes.get(gpu.uuid),
+    ),
+    _gpu(
+        "audit_readable",
+        "gauge",
+        "1 while the driver says how much each process holds; absent while nobody asks.",
+        lambda view, gpu: view.audit.told.get(gpu.uuid),
+    ),
     _gpu("containers", "gauge", "Containers on the GPU.", lambda view, gpu: len(view.on(gpu.uuid))),
     _gpu(
         "containers_max",
@@ -237,6 +252,18 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "What its processes hold.",
         lambda view, use, place: view.used(use.gpus[place]),
+    ),
+    _share(
+        "memory_outside_bytes",
+        "gauge",
+        "How much of that its ledger does not know of, as the audit found.",
+        lambda _, use, place: use.gpus[place].outside_bytes,
+    ),
+    _share(
+        "memory_bypasses_total",
+        "counter",
+        "Times that the audit found memory taken around cgpu.",
+        lambda view, use, place: view.audit.bypasses.get((use.record.directory, place)),
     ),
     _share(
         "memory_refused_total",

@@ -172,7 +172,7 @@ def _container(record: Record) -> dict[str, Any]:
             {
                 "index": page.index,
                 "uuid": page.uuid,
-                **_memory(record, place, page.cap_bytes),
+                **_memory(record, place, page),
                 **{n: getattr(page, n) for n in _COMPUTE},
             }
             for place, page in enumerate(pages)
@@ -180,12 +180,13 @@ def _container(record: Record) -> dict[str, Any]:
     }
 
 
-def _memory(record: Record, place: int, cap: int) -> dict[str, Any]:
+def _memory(record: Record, place: int, page: cgpu_native.LimitsGpu) -> dict[str, Any]:
     """The container's cap, what is free of it, and who of the host's processes holds the rest."""
     held = processes.holdings(record, place)
-    free = max(0, cap - sum(process.used_bytes for process in held))
+    used = sum(process.used_bytes for process in held) + page.outside_bytes
     return {
-        "memsize": cap,
-        "free_bytes": free,
+        "memsize": page.cap_bytes,
+        "free_bytes": max(0, page.cap_bytes - used),
+        "outside_bytes": page.outside_bytes,
         "processes": [process._asdict() for process in held],
     }

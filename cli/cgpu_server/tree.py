@@ -183,11 +183,22 @@ def major(gpu: GpuShare | NodeGpu) -> int:
 
 def cap(folder: Folder) -> int:
     """What the container may hold on the GPU, as its processes read it."""
+    page = _page(folder)
+    return page.cap_bytes if page else 0
+
+
+def outside(folder: Folder) -> int:
+    """What it holds around its ledger, as the audit found."""
+    page = _page(folder)
+    return page.outside_bytes if page else 0
+
+
+def _page(folder: Folder) -> cgpu_native.LimitsGpu | None:
     record, uuid = _record(folder), _gpu(folder).uuid
     with contextlib.suppress(OSError, cgpu_native.NativeError):
         pages = cgpu_native.read_limits(f"{record.directory}/limits").gpus
-        return next(page.cap_bytes for page in pages if page.uuid == uuid)
-    return 0  # it ends just now
+        return next(page for page in pages if page.uuid == uuid)
+    return None  # it ends just now
 
 
 def held(folder: Folder) -> list[processes.Holding]:
@@ -240,7 +251,7 @@ def _upgrade(tree: Tree, _: Folder, text: str) -> None:
 
 def _meminfo(_: Tree, folder: Folder) -> str:
     holders = held(folder)
-    free = cap(folder) - sum(holder.used_bytes for holder in holders)
+    free = cap(folder) - outside(folder) - sum(holder.used_bytes for holder in holders)
     lines = [f"PID: {holder.pid} Mem: {holder.used_bytes}" for holder in holders]
     return "\n".join([f"Free: {max(free, 0)}", *lines])
 

@@ -14,6 +14,10 @@
 
     [server]
     metrics = "127.0.0.1:9477"   # where cgpud serves Prometheus; nowhere by default
+
+    [audit]
+    interval_seconds = 2   # how often the driver is asked who holds memory: 0.1..3600
+    action = "log"         # on memory taken around cgpu: "log", "kill", or "off" for no audit
 """
 
 from __future__ import annotations
@@ -45,11 +49,16 @@ class Config(NamedTuple):
     prio_ratio: int = DEFAULT_PRIO_RATIO
     library_dir: str | None = None
     metrics: str | None = None
+    interval_seconds: float = 2.0  # between two looks of the audit
+    action: str = "log"  # of the audit
 
 
 def _whole(least: int, most: int) -> Callable[[object], bool]:
     return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most
 
+
+_SHORTEST, _LONGEST = 0.1, 3600
+_ACTIONS = ("log", "kill", "off")
 
 # name: (table, what is allowed in words, the check)
 _KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
@@ -69,8 +78,20 @@ _KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
         "an address and a port, such as 127.0.0.1:9477",
         lambda v: isinstance(v, str) and v.rpartition(":")[2].isdecimal(),
     ),
+    "interval_seconds": (
+        "audit",
+        f"a number of seconds from {_SHORTEST} to {_LONGEST}",
+        lambda v: (
+            isinstance(v, int | float) and not isinstance(v, bool) and _SHORTEST <= v <= _LONGEST
+        ),
+    ),
+    "action": (
+        "audit",
+        f"one of {', '.join(_ACTIONS)}",
+        lambda v: isinstance(v, str) and v in _ACTIONS,
+    ),
 }
-_TABLES = ("node", "driver", "server")
+_TABLES = ("node", "driver", "server", "audit")
 
 
 def load_config(path: str = CONFIG_PATH) -> Config:

@@ -78,20 +78,25 @@ def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
-    """What the probe printed, or None and why it did not."""
+def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
+    """The probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it."""
     command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
     # Pinned: neither a container's environment nor a user's may point the driver elsewhere.
     # PCI_BUS_ID makes CUDA count the GPUs as NVML does.
     environment = {"LD_LIBRARY_PATH": folder, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "LC_ALL": "C"}
-    process = subprocess.Popen(
+    return subprocess.Popen(
         command,
         env=environment,
         cwd="/",
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+
+
+def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:
+    """What the probe printed, or None and why it did not."""
+    process = start_probe(what, folder, subprocess.DEVNULL)
     try:
         out, err = process.communicate(timeout=TIME_LIMIT_SECONDS)
     except subprocess.TimeoutExpired:

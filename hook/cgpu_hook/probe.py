@@ -2,6 +2,7 @@
 
 ``python -I -S probe.py facts|contexts DRIVER_DIR`` prints one JSON object. ``facts`` asks NVML and
 is quick. ``contexts`` makes a CUDA context on each GPU to see what it costs, the only way to know.
+``holdings`` prints who holds how much of each GPU, once for each line that it reads.
 Standard library only; nothing of cgpu is imported, so that it runs isolated.
 """
 
@@ -20,11 +21,28 @@ if TYPE_CHECKING:
 _MAX_PROCESSES = 1024
 _NOT_AVAILABLE = (1 << 64) - 1
 _SETTLE_SECONDS = 0.2
+_COMPUTE_LIST = "nvmlDeviceGetComputeRunningProcesses_v3"
+# A process may be in several; drivers for some products have no such lists.
+_OTHER_LISTS = (
+    "nvmlDeviceGetGraphicsRunningProcesses_v3",
+    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+)
+_NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13
 
 
 class _Memory(ctypes.Structure):
     _fields_ = (
         ("total", ctypes.c_uint64),
+        ("free", ctypes.c_uint64),
+        ("used", ctypes.c_uint64),
+    )
+
+
+class _MemoryV2(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        ("total", ctypes.c_uint64),
+        ("reserved", ctypes.c_uint64),
         ("free", ctypes.c_uint64),
         ("used", ctypes.c_uint64),
     )
@@ -49,6 +67,14 @@ class _Library:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             sys.exit(f"{name} gave error {status}")
+
+    def try_call(self, name: str, *arguments: object) -> bool:
+        """Call it where the driver has it; whether it does."""
+        function = getattr(self._library, name, None)
+        status = function(*arguments) if function else _FUNCTION_NOT_FOUND
+        if status not in {0, _NOT_SUPPORTED, _FUNCTION_NOT_FOUND}:
+            sys.exit(f"{name} gave error {status}")
+        return status == 0
 
     def text(self, name: str, *arguments: object) -> str:
         buffer = ctypes.create_string_buffer(96)
@@ -90,12 +116,37 @@ def _facts(nvml: _Library) -> dict[str, object]:
 
 def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
     """What NVML says this process holds; 0 where it does not say."""
-    processes = (_Process * _MAX_PROCESSES)()
-    count = ctypes.c_uint(_MAX_PROCESSES)
-    name = "nvmlDeviceGetComputeRunningProcesses_v3"
-    nvml.call(name, handle, ctypes.byref(count), processes)
-    own = [p.used for p in processes[: count.value] if p.pid == os.getpid()]
-    return sum(used for used in own if used != _NOT_AVAILABLE)
+    return _holders(nvml, handle).get(os.getpid()) or 0
+
+
+def _holders(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int | None]:
+    """Process of the host -> bytes that it holds; None where NVML does not say how much."""
+    found: dict[int, int | None] = {}
+    for name in (_COMPUTE_LIST, *_OTHER_LISTS):
+        processes = (_Process * _MAX_PROCESSES)()
+        count = ctypes.c_uint(_MAX_PROCESSES)
+        arguments = (name, handle, ctypes.byref(count), processes)
+        if name == _COMPUTE_LIST:
+            nvml.call(*arguments)
+        elif not nvml.try_call(*arguments):
+            continue
+        for each in processes[: count.value]:
+            known = found.get(each.pid, 0)
+            told = each.used != _NOT_AVAILABLE and known is not None
+            found[each.pid] = max(known or 0, each.used) if told else None
+    return found
+
+
+def _holdings(nvml: _Library) -> list[dict[str, object]]:
+    """Of each GPU what is in use, without what the driver keeps for itself, and by whom."""
+    gpus: list[dict[str, object]] = []
+    for _, handle in _handles(nvml):
+        memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
+        nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+        holders = _holders(nvml, handle)
+        uuid = nvml.text("nvmlDeviceGetUUID", handle)
+        gpus.append({"uuid": uuid, "used_bytes": memory.used, "holders": [*holders.items()]})
+    return gpus
 
 
 def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
@@ -133,9 +184,13 @@ def _contexts(nvml: _Library, cuda: _Library) -> dict[str, int]:
 
 
 def main(what: str, driver_dir: str) -> None:
-    """Print the facts or the context costs of the driver in ``driver_dir`` as JSON."""
+    """Print the facts, context costs or holdings of the driver in ``driver_dir`` as JSON."""
     nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
     nvml.call("nvmlInit_v2")
+    if what == "holdings":
+        for _ in sys.stdin:
+            print(json.dumps(_holdings(nvml)), flush=True)  # noqa: T201
+        return
     answer: dict[str, object]
     if what == "facts":
         answer = _facts(nvml)

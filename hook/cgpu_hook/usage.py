@@ -52,11 +52,12 @@ class GpuUse(NamedTuple):
         index: of the GPU on this node.
         uuid: of the GPU.
         memory_bytes: the container's cap.
-        used_bytes: what its processes hold.
+        used_bytes: what its processes hold, whether its ledger knows of it or not.
         processes: those that hold memory there.
         compute: None where the limits page cannot be read, for the container has just ended.
         refused: requests for memory that did not fit.
         readable: whether the ledger could be read.
+        outside_bytes: how much of ``used_bytes`` the ledger does not know of.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -67,6 +68,7 @@ class GpuUse(NamedTuple):
     compute: Compute | None = None
     refused: int = 0
     readable: bool = True
+    outside_bytes: int = 0
 
 
 class Use(NamedTuple):
@@ -167,7 +169,12 @@ def use_of(record: Record) -> Use:
             GpuUse(*share, 0, (), its, readable=False)
             for share, its in zip(shares, compute, strict=True)
         ]
-    return Use(record, tuple(gpus))
+    outside = [0 if page is None else page.outside_bytes for page in pages]
+    return Use(record, tuple(map(_with_outside, gpus, outside)))
+
+
+def _with_outside(use: GpuUse, outside: int) -> GpuUse:
+    return use._replace(used_bytes=use.used_bytes + outside, outside_bytes=outside)
 
 
 def _pages(record: Record) -> list[cgpu_native.LimitsGpu | None]:
@@ -214,6 +221,7 @@ def _container(use: Use) -> dict[str, Any]:
                 "uuid": gpu.uuid,
                 "memory_bytes": gpu.memory_bytes,
                 "used_bytes": gpu.used_bytes,
+                "outside_bytes": gpu.outside_bytes,
                 "refused": gpu.refused,
                 "processes": [each._asdict() for each in gpu.processes],
                 **(gpu.compute._asdict() if gpu.compute else dict.fromkeys(Compute._fields)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgpu_native.amend import amend_limits, set_cap
+from cgpu_native.amend import amend_limits, set_bytes, set_cap
 from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
 from cgpu_native.ledger import ANY_GPU, Ledger, Process, create_ledger
 from cgpu_native.limits import (
@@ -30,6 +30,7 @@ __all__ = [
     "create_ledger",
     "pack_limits",
     "read_limits",
+    "set_bytes",
     "set_cap",
     "unpack_limits",
     "uuid_bytes",

@@ -14,12 +14,18 @@ _PAGE, _GPU = "struct cgpu_limits", "struct cgpu_limits_gpu"
 
 
 def set_cap(path: Path | str, place: int, cap_bytes: int) -> None:
-    """Change what the container may hold on the GPU at ``place`` of the page at ``path``.
+    """Change what the container may hold on the GPU at ``place``, as ``set_bytes`` does."""
+    set_bytes(path, place, "cap_bytes", cap_bytes)
+
+
+def set_bytes(path: Path | str, place: int, name: str, value: int) -> None:
+    """Change an 8-byte field of the GPU at ``place`` of the page at ``path``.
 
     Args:
         path: of the page.
         place: of the GPU in the page.
-        cap_bytes: the new cap.
+        name: of the field: ``cap_bytes`` or ``outside_bytes``.
+        value: the new one, in bytes.
 
     Raises:
         OSError: it cannot be written.
@@ -27,7 +33,7 @@ def set_cap(path: Path | str, place: int, cap_bytes: int) -> None:
     """
     import mmap  # noqa: PLC0415 (not on the start path)
 
-    start = ffi.offsetof(_PAGE, "gpus", place) + ffi.offsetof(_GPU, "cap_bytes")
+    start = ffi.offsetof(_PAGE, "gpus", place) + ffi.offsetof(_GPU, name)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         page = mmap.mmap(fd, ffi.sizeof(_PAGE))
@@ -35,7 +41,7 @@ def set_cap(path: Path | str, place: int, cap_bytes: int) -> None:
         os.close(fd)
     # One store of 8 bytes; write(2) promises none to those who have the page mapped.
     with page, ffi.from_buffer(page, require_writable=True) as bytes_:
-        ffi.cast("uint64_t *", bytes_ + start)[0] = cap_bytes
+        ffi.cast("uint64_t *", bytes_ + start)[0] = value
 
 
 def amend_limits(

@@ -98,6 +98,10 @@ class Ledger:
         """Return the bytes held by all living processes."""
         return int(lib.cgpu_ledger_used(self._handle, gpu))
 
+    def total(self, gpu: int) -> int:
+        """Return the sum that charges are compared with; ``used`` where nobody tampered with it."""
+        return int(lib.cgpu_ledger_total(self._handle, gpu))
+
     def own(self, gpu: int) -> int:
         """Return the bytes held by this process."""
         return int(lib.cgpu_ledger_own(self._handle, gpu))

@@ -33,6 +33,8 @@ class LimitsGpu(NamedTuple):
     """The GPU's memory as NVML reports it."""
     context_bytes: int = 0
     """What one CUDA context costs; 0: unknown."""
+    outside_bytes: int = 0
+    """What is held around the ledger, as the host's audit found; counts as used."""
     gate: int = 0
     """The gate word (``gate.h``)."""
     share_ppm: int = 0
@@ -97,6 +99,7 @@ def pack_limits(  # noqa: PLR0913 - the fields of the page
         entry.uuid = list(uuid_bytes(gpu.uuid))
         entry.index, entry.cap_bytes = gpu.index, gpu.cap_bytes
         entry.total_bytes, entry.context_bytes = gpu.total_bytes, gpu.context_bytes
+        entry.outside_bytes = gpu.outside_bytes
         for field in _COMPUTE:
             setattr(entry, field, int(getattr(gpu, field)))
     return bytes(ffi.buffer(page))
@@ -109,6 +112,7 @@ def _gpu(entry: Any) -> LimitsGpu:  # noqa: ANN401 - cffi's structures have no t
         cap_bytes=entry.cap_bytes,
         total_bytes=entry.total_bytes,
         context_bytes=entry.context_bytes,
+        outside_bytes=entry.outside_bytes,
         **{field: getattr(entry, field) for field in _COMPUTE[:-1]},
         metered=bool(entry.metered),
     )

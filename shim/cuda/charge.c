@@ -10,7 +10,7 @@ cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged
     if (!cgpu_state_is_attached()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_target_cap(gpu),
+    if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_target_room(gpu),
                                        bytes, padding, charged) == CGPU_OK) {
         return CUDA_SUCCESS;
     }

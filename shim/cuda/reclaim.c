@@ -56,8 +56,8 @@ cgpu_reclaim_context_gone(void)
 bool
 cgpu_reclaim(int32_t gpu, uint64_t bytes)
 {
-    uint64_t cap = cgpu_target_cap(gpu);
-    if (gpu < 0 || bytes > cap || !cgpu_state_is_attached()) {
+    uint64_t room = cgpu_target_room(gpu);
+    if (gpu < 0 || bytes > room || !cgpu_state_is_attached()) {
         return false;
     }
     int mode = cgpu_reclaim_relax();
@@ -67,5 +67,5 @@ cgpu_reclaim(int32_t gpu, uint64_t bytes)
     cgpu_graph_memory_trim(gpu);
     cgpu_reclaim_restore(mode);
     uint64_t used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
-    return used <= cap && bytes <= cap - used;
+    return used <= room && bytes <= room - used;
 }

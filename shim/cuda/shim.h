@@ -120,6 +120,10 @@ uint64_t cgpu_target_cap(int32_t gpu);
 /* What threads remember about contexts is void from now on. */
 void cgpu_target_forget(void);
 
+/* What of the cap is the ledger's: without what is held around it, which is the other. */
+uint64_t cgpu_target_room(int32_t gpu);
+uint64_t cgpu_target_outside(int32_t gpu);
+
 /* ---- charge.c: accounts ---- */
 
 struct cgpu_pending {

@@ -14,6 +14,18 @@ cgpu_target_cap(int32_t gpu)
     return gpu < 0 ? 0 : cgpu_mapped_limits_cap(cgpu_limits, (uint32_t)gpu);
 }
 
+uint64_t
+cgpu_target_room(int32_t gpu)
+{
+    return gpu < 0 ? 0 : cgpu_mapped_limits_room(cgpu_limits, (uint32_t)gpu);
+}
+
+uint64_t
+cgpu_target_outside(int32_t gpu)
+{
+    return gpu < 0 ? 0 : cgpu_mapped_limits_outside(cgpu_limits, (uint32_t)gpu);
+}
+
 void
 cgpu_target_forget(void)
 {

@@ -1,14 +1,16 @@
 /* What the container is shown: its cap as the GPU's memory, its own use, no managed memory. */
 #include "shim.h"
 
-/* Cap and what is left of it. Lowered below what is in use, the cap leaves nothing. */
+/* Cap and what is left of it. Lowered below what is in use, or taken around the ledger, it
+ * leaves nothing. */
 static void
 view(int32_t gpu, uint64_t *available, uint64_t *total)
 {
     cgpu_reclaim_settle();
     *total = cgpu_target_cap(gpu);
     uint64_t used = gpu < 0 ? 0 : cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
-    *available = used < *total ? *total - used : 0;
+    uint64_t room = cgpu_target_room(gpu);
+    *available = used < room ? room - used : 0;
 }
 
 /* What fits into the 32 bits of the v1 entry points. */

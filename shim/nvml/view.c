@@ -140,9 +140,9 @@ place_of(const struct cgpu_limits *page, struct nvml_device *device, int32_t *pl
     return status;
 }
 
-/* Where DEVICE is in the limits, and its cap now. */
+/* Where DEVICE is in the limits; its cap now, and what is held of it around the ledger. */
 static enum nvml_return
-find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes)
+find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *outside_bytes)
 {
     int32_t place;
     const struct cgpu_limits *page = open_limits();
@@ -158,6 +158,7 @@ find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes)
     }
     *gpu = (uint32_t)place - 1;
     *cap_bytes = cgpu_mapped_limits_cap(page, *gpu);
+    *outside_bytes = cgpu_mapped_limits_outside(page, *gpu);
     return NVML_SUCCESS;
 }
 
@@ -165,8 +166,9 @@ enum nvml_return
 cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view)
 {
     uint32_t gpu;
+    uint64_t outside_bytes;
     size_t count;
-    enum nvml_return status = find(device, &gpu, &view->cap_bytes);
+    enum nvml_return status = find(device, &gpu, &view->cap_bytes, &outside_bytes);
     if (status != NVML_SUCCESS) {
         return status;
     }
@@ -175,7 +177,7 @@ cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view)
     if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, NULL, 0, &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;
     }
-    view->used_bytes = count > 0 ? cgpu_ledger_used(ledger, gpu) : 0;
+    view->used_bytes = (count > 0 ? cgpu_ledger_used(ledger, gpu) : 0) + outside_bytes;
     return NVML_SUCCESS;
 }
 
@@ -200,11 +202,12 @@ cgpu_nvml_own_processes(struct nvml_device *device, struct cgpu_nvml_scratch *sc
 {
     uint32_t gpu;
     uint64_t cap_bytes;
+    uint64_t outside_bytes;
     size_t count;
     if (scratch == NULL) {
         return NVML_ERROR_UNKNOWN;
     }
-    enum nvml_return status = find(device, &gpu, &cap_bytes);
+    enum nvml_return status = find(device, &gpu, &cap_bytes, &outside_bytes);
     if (status != NVML_SUCCESS) {
         return status;
     }

@@ -111,6 +111,7 @@ TEST(an_observer_sees_everything_and_cannot_charge)
     CHECK(cgpu_ledger_charge(ledger, 3, 100, 60, 0, &charged) == CGPU_EOVERCAP);
     CHECK(cgpu_ledger_observe(path, &observer) == CGPU_OK);
     CHECK(cgpu_ledger_used(observer, 3) == 60 && cgpu_ledger_refused(observer, 3) == 1);
+    CHECK(cgpu_ledger_total(observer, 3) == 60 && cgpu_ledger_total(observer, 2) == 0);
     CHECK(cgpu_ledger_own(observer, 3) == 0);
     CHECK(cgpu_ledger_charge(observer, 3, 100, 1, 0, &charged) == CGPU_EINVAL);
     CHECK(cgpu_ledger_release(observer, 3, 1) == CGPU_EINVAL);

@@ -314,7 +314,7 @@ def test_without_a_place_for_it_the_server_says_so_once_and_serves(
     server = world.start("--tree", place)
     assert world.ask({"request": "status"})["pid"] == server.pid
     tasks = Path(f"/proc/{server.pid}/task")
-    wait_until(lambda: len(list(tasks.iterdir())) == 1, "the thread has ended")
+    wait_until(lambda: len(list(tasks.iterdir())) == 2, "the tree's thread has ended")
     assert said(server).count(f'WARNING tree_missing path={place} error="{place}: ') == 1
 
 

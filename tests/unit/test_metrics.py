@@ -19,6 +19,7 @@ from cgpu_hook.rules import Rules
 from cgpu_hook.usage import Compute, GpuUse, Use
 from cgpu_native.arbitration import Figures
 from cgpu_server import exporter
+from cgpu_server.audit import Look
 from cgpu_server.main import metrics_address
 from cgpu_server.metrics import METRICS
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.samples import Sample
 
+    from cgpu_server.audit import Audit
     from cgpu_server.daemon import Daemon
 
 pytestmark = pytest.mark.unit
@@ -91,6 +93,7 @@ class World:
         compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003
         holders = (Holding(0, 60, 1), Holding(0, 40, 2))
         gpu = GpuUse(0, UUID, 1000, self.used, holders, compute, self.refused)
+        gpu = gpu._replace(outside_bytes=30)
         return Use(record, (gpu,))
 
     def daemon(self) -> Daemon:
@@ -109,6 +112,10 @@ class World:
                 looked=0.0,
             ),
         )
+
+    def audit(self) -> Audit:
+        place = str(self.folder), 0
+        return cast("Audit", SimpleNamespace(last=Look({UUID: True}, {UUID: 5}, {place: 2})))
 
 
 @pytest.fixture
@@ -129,7 +136,7 @@ def scrape(world: World) -> Callable[[], dict[str, dict[tuple[str, ...], float]]
 
     def read() -> dict[str, dict[tuple[str, ...], float]]:
         if not collector:
-            collector.append(exporter.Collector(world.daemon()))
+            collector.append(exporter.Collector(world.daemon(), world.audit()))
         registry = CollectorRegistry()
         registry.register(collector[0])
         found: dict[str, dict[tuple[str, ...], float]] = {}
@@ -157,6 +164,10 @@ def test_every_metric_has_a_value_in_base_units(
     assert found["cgpu_container_compute_share_ratio"] == {key: 0.1}
     assert found["cgpu_container_compute_fallback"] == {key: 0}
     assert found["cgpu_container_arbiter_heartbeat_age_seconds"] == {key: 0.02}
+    assert found["cgpu_container_memory_outside_bytes"] == {key: 30}
+    assert found["cgpu_container_memory_bypasses_total"] == {key: 2}
+    assert found["cgpu_gpu_memory_foreign_bytes"] == {("0", UUID): 5}
+    assert found["cgpu_gpu_audit_readable"] == {("0", UUID): 1}
     assert found["cgpu_container_processes"] == {key: 2}
     assert found["cgpu_gpu_arbiter_cpu_seconds_total"] == {("0", UUID): 2}
     assert found["cgpu_gpu_priority_ratio"] == {("0", UUID): 0.8}

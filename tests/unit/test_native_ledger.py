@@ -175,6 +175,7 @@ def _ledger_calls(path: Path) -> None:
         lib.cgpu_ledger_used(out[0], 0)
         lib.cgpu_ledger_own(out[0], 0)
         lib.cgpu_ledger_refused(out[0], 0)
+        lib.cgpu_ledger_total(out[0], 0)
         lib.cgpu_ledger_processes(out[0], lib.CGPU_MAX_GPUS, found, 4, count)
         lib.cgpu_ledger_detach(out[0])
 

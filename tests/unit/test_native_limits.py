@@ -27,6 +27,7 @@ GPUS = st.builds(
     cap_bytes=U64,
     total_bytes=U64,
     context_bytes=U64,
+    outside_bytes=U64,
     **dict.fromkeys(("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm"), U32),
     **dict.fromkeys(("charged_ns", "throttled_ns", "waits", "heartbeat_ns"), U64),
 )
@@ -56,7 +57,8 @@ def test_the_layout_is_the_one_that_running_containers_read() -> None:
         "context_bytes": 32,
         "index": 40,
         "reserved0": 44,
-        "reserved": 48,
+        "outside_bytes": 48,
+        "reserved": 56,
         "gate": 64,
         "share_ppm": 68,
         "offset_ppm": 72,

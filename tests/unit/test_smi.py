@@ -103,6 +103,7 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "uuid": UUIDS[1],
                 "memory_bytes": CAPS[1],
                 "used_bytes": 100 * MIB,
+                "outside_bytes": 0,
                 "refused": 0,
                 "processes": [
                     {"pid": os.getpid(), "used_bytes": 100 * MIB, "container_pid": os.getpid()}
@@ -116,6 +117,7 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "uuid": UUIDS[0],
                 "memory_bytes": CAPS[0],
                 "used_bytes": 0,
+                "outside_bytes": 0,
                 "refused": 0,
                 "processes": [],
                 **UNMEASURED,

@@ -1,0 +1,171 @@
+"""Which container a process of the host belongs to.
+
+By its control group, whose path has the container's id in it, in whatever form engines write it. A
+session of ``cgpu-run`` has no group of its own: its processes have its limits page mounted or,
+where it has no namespaces, its ledger mapped, or they descend from its keeper.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_hook.liveness import start_time
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cgpu_hook.record import Record
+
+# What engines put before the id in the name of a systemd scope.
+_PREFIXES = ("docker", "cri-containerd", "crio", "libpod", "nerdctl", "runc", "crun")
+_LONG_ID = re.compile(r"[0-9a-f]{64}")  # unmistakable, whatever stands before it
+_SUFFIX = ".scope"
+_DEPTH = 64  # of a family of processes, at most
+_NOBODY = 0
+
+
+class Process(NamedTuple):
+    """A process of the host.
+
+    Attributes:
+        pid: on the host.
+        start_time: as ``liveness.start_time`` gives it; ids are used again.
+        own_pid: in its own pid namespace.
+        parent: on the host.
+        uid: the user it runs as.
+        ends: whether it has let go of its memory and is about to be gone.
+    """
+
+    pid: int
+    start_time: int
+    own_pid: int
+    parent: int
+    uid: int
+    ends: bool
+
+
+def read_process(pid: int) -> Process | None:
+    """What the kernel says of a process; None where it is gone."""
+    started = start_time(pid)
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            lines = (line.partition(b":") for line in file)
+            facts = {key: value.split() for key, _, value in lines}
+        return None if started is None else _process(pid, started, facts)
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> Process:
+    own_pid, parent, uid = (int(facts[key][-1]) for key in (b"NSpid", b"PPid", b"Uid"))
+    return Process(pid, started, own_pid, parent, uid, b"VmSize" not in facts)
+
+
+def container_in(groups: Iterable[str], ids: Mapping[str, str] | Iterable[str]) -> str | None:
+    """The container that a process with these control groups belongs to.
+
+    Args:
+        groups: lines of ``/proc/PID/cgroup``, of either version.
+        ids: of the containers there are.
+    """
+    known = frozenset(ids)
+    for line in groups:
+        # from the root down: what is below a container's own group is named by the container
+        for component in line.rstrip("\n").split(":", 2)[-1].split("/"):
+            found = _named(component, known)
+            if found is not None:
+                return found
+    return None
+
+
+def _named(component: str, ids: frozenset[str]) -> str | None:
+    name = component.removesuffix(_SUFFIX)
+    if name in ids:
+        return name
+    for prefix in _PREFIXES:
+        rest = name.removeprefix(f"{prefix}-")
+        if rest in ids and component.endswith(_SUFFIX):
+            return rest
+    last = name.rpartition("-")[2]
+    return last if last in ids and _LONG_ID.fullmatch(last) else None
+
+
+class Belonging:
+    """Says of processes whose they are, among the containers and sessions ``records``."""
+
+    def __init__(self, records: Iterable[Record]) -> None:
+        self._records = {record.id: record for record in records}
+        self._sessions = [r for r in self._records.values() if r.kind == "session"]
+
+    def of(self, process: Process) -> Record | None:
+        """The container of a process; None for the host's own."""
+        found = container_in(_lines(process.pid, "cgroup"), self._records)
+        if found is not None and self._records[found].kind == "container":
+            return self._records[found]
+        return self._mounted(process) or self._session(process)
+
+    def _mounted(self, process: Process) -> Record | None:
+        """Whose limits page is mounted where the process lives."""
+        # ID parent major:minor root ..., see proc_pid_mountinfo(5)
+        mounts = [line.split(" ", 4) for line in _lines(process.pid, "mountinfo")]
+        places = {(m[2], m[3]) for m in mounts if m[3].endswith("/limits")}
+        for record in self._records.values() if places else ():
+            facts = _stat(f"{record.directory}/limits")
+            if facts is None:
+                continue
+            device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
+            tail = f"/containers/{record.id}/limits"
+            here = any(dev == device and root.endswith(tail) for dev, root in places)
+            if here and self._may_be(record, process):
+                return record
+        return None
+
+    def _session(self, process: Process) -> Record | None:
+        """The session whose ledger it has mapped, or whose keeper it descends from."""
+        for record in self._sessions:
+            facts = _stat(f"{record.directory}/ledger")
+            ledger = f"{record.directory}/ledger"
+            if facts and self._may_be(record, process) and _maps(process.pid, facts.st_ino, ledger):
+                return record
+        keepers = {record.owner.pid: record for record in self._sessions}
+        pid = process.pid
+        for _ in range(_DEPTH):
+            keeper = keepers.get(pid)
+            if keeper and start_time(pid) == keeper.owner.start_time:
+                return keeper
+            above = read_process(pid)
+            if above is None or above.parent == _NOBODY:
+                break
+            pid = above.parent
+        return None
+
+    @staticmethod
+    def _may_be(record: Record, process: Process) -> bool:
+        """Not so: another user's process, which could have mounted anything of theirs so."""
+        facts = _stat(f"{record.directory}/ledger")
+        return facts is not None and facts.st_uid in {0, process.uid}
+
+
+def _maps(pid: int, inode: int, path: str) -> bool:
+    number = str(inode)
+    return any(
+        (fields := line.split(maxsplit=5))[4] == number and fields[-1].rstrip() == path
+        for line in _lines(pid, "maps")
+    )
+
+
+def _lines(pid: int, name: str) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/{name}", errors="replace") as file:
+            return file.readlines()
+    except OSError:  # it ended meanwhile, or belongs to somebody else
+        return []
+
+
+def _stat(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None

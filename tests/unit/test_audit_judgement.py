@@ -1,0 +1,174 @@
+"""The audit's judgement, by tables (SPEC MEM-9)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_server.judgement import (
+    CALM,
+    DRIFT_BYTES,
+    MIB,
+    Account,
+    Finding,
+    Held,
+    Verdict,
+    allowance,
+    explained,
+    judge,
+    larger,
+    steady,
+)
+
+pytestmark = pytest.mark.unit
+
+CONTEXT = 104 * MIB
+FREE = allowance(CONTEXT)
+ALL = 1 << 40
+
+
+def held(*used: int, own: int = 1, ends: bool = False) -> list[Held]:
+    """Processes 100, 101, ... of the host that go by the ids 1, 2, ..."""
+    return [Held(100 + i, own + i, bytes_, ends) for i, bytes_ in enumerate(used)]
+
+
+def account(*used: int, total: int | None = None) -> Account:
+    slots = {1 + i: bytes_ for i, bytes_ in enumerate(used)}
+    return Account(sum(used) if total is None else total, slots)
+
+
+CASES = {
+    "nobody": ([], account(), CALM),
+    "an empty container that charged": ([], account(500), CALM),
+    "exactly what was charged": (held(500 * MIB), account(500 * MIB), CALM),
+    "less than was charged": (held(100 * MIB), account(500 * MIB), CALM),
+    "all of the allowance": (held(500 * MIB + FREE), account(500 * MIB), CALM),
+    "a byte more": (
+        held(500 * MIB + FREE + 1),
+        account(500 * MIB),
+        Verdict(1, (Finding("drift", (100,), 1),)),
+    ),
+    "more than any drift": (
+        held(500 * MIB + FREE + DRIFT_BYTES + 1),
+        account(500 * MIB),
+        Verdict(DRIFT_BYTES + 1, (Finding("bypass", (100,), DRIFT_BYTES + 1),)),
+    ),
+    "a process without a slot, from the first byte": (
+        held(500 * MIB, CONTEXT),
+        account(500 * MIB),
+        Verdict(CONTEXT, (Finding("bypass", (101,), CONTEXT),)),
+    ),
+    "what one has too much is no credit for another": (
+        held(CONTEXT, CONTEXT),
+        account(900 * MIB),
+        Verdict(CONTEXT, (Finding("bypass", (101,), CONTEXT),)),
+    ),
+    "a process that ends has lost its slot before its memory": (
+        held(500 * MIB, ends=True),
+        account(),
+        Verdict(500 * MIB, (Finding("drift", (100,), 500 * MIB),)),
+    ),
+    "a ruined ledger": (
+        held(500 * MIB, CONTEXT),
+        Account(0, {}),
+        Verdict(
+            500 * MIB + CONTEXT,
+            (Finding("bypass", (100,), 500 * MIB), Finding("bypass", (101,), CONTEXT)),
+        ),
+    ),
+    "a sum made smaller than its parts": (
+        held(900 * MIB),
+        account(900 * MIB, total=0),
+        Verdict(900 * MIB - FREE, (Finding("bypass", (), 900 * MIB - FREE),)),
+    ),
+    "a slot of another's id explains nothing, for its sum is not charged": (
+        held(900 * MIB),
+        Account(0, {1: 900 * MIB, 7: 900 * MIB}),
+        Verdict(900 * MIB - FREE, (Finding("bypass", (), 900 * MIB - FREE),)),
+    ),
+    "two that go by one id in nested namespaces": (
+        [Held(100, 1, 700 * MIB), Held(101, 1, CONTEXT)],
+        account(700 * MIB + CONTEXT),
+        CALM,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_what_the_driver_and_the_ledger_say(
+    case: tuple[list[Held], Account, Verdict],
+) -> None:
+    theirs, ledger, verdict = case
+    assert judge(theirs, ledger, CONTEXT, ALL) == verdict
+
+
+def test_where_contexts_cost_nobody_knows_what_a_bare_one_is_free() -> None:
+    bare = held(616 * MIB)
+    assert judge(bare, Account(0, {}), 0, ALL) == CALM
+    assert judge(held(allowance(0) + 1), Account(0, {}), 0, ALL).outside_bytes == 1
+
+
+def test_no_more_is_charged_than_the_gpu_holds() -> None:
+    """The figures of processes may count memory twice that they share."""
+    imports = held(CONTEXT, 4000 * MIB)
+    ledger = account(CONTEXT, CONTEXT)
+    assert judge(imports, ledger, CONTEXT, 0) == CALM
+    assert judge(imports, ledger, CONTEXT, 7).outside_bytes == 7
+
+
+def test_what_the_ledger_explains_is_no_more_than_there_is() -> None:
+    assert explained(held(100, 300, 7), account(200, 200)) == 100 + 200
+
+
+def test_of_two_looks_at_a_ledger_the_larger_figures_count() -> None:
+    assert larger(Account(5, {1: 4, 2: 1}), Account(3, {1: 2, 3: 1})) == Account(
+        5, {1: 4, 2: 1, 3: 1}
+    )
+
+
+STEADY = [
+    (CALM, Verdict(9, (Finding("bypass", (1,), 9),)), CALM),
+    (Verdict(9, (Finding("bypass", (1,), 9),)), CALM, CALM),
+    (
+        Verdict(9, (Finding("bypass", (1,), 9),)),
+        Verdict(5, (Finding("bypass", (1,), 5),)),
+        Verdict(5, (Finding("bypass", (1,), 5),)),
+    ),
+    (
+        Verdict(9, (Finding("bypass", (1,), 9),)),
+        Verdict(5, (Finding("drift", (1,), 5),)),
+        Verdict(5, (Finding("drift", (1,), 5),)),
+    ),
+    (
+        Verdict(9, (Finding("bypass", (1,), 9),)),
+        Verdict(5, (Finding("bypass", (2,), 5),)),
+        Verdict(5, ()),
+    ),
+]
+
+
+@pytest.mark.parametrize(("first", "second", "both"), STEADY)
+def test_only_what_both_say_holds(first: Verdict, second: Verdict, both: Verdict) -> None:
+    assert steady(first, second) == both
+
+
+AMOUNTS = st.integers(0, 1 << 36)
+
+
+@given(st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=5), st.integers(0, 1 << 32))
+def test_an_honest_ledger_is_never_accused(pairs: list[tuple[int, int]], context: int) -> None:
+    """Whatever was charged before it was used."""
+    theirs = held(*(used for used, _ in pairs))
+    ledger = account(*(used + more for used, more in pairs))
+    assert judge(theirs, ledger, context, ALL) == CALM
+
+
+@given(st.lists(AMOUNTS, min_size=1, max_size=5), st.lists(AMOUNTS, max_size=5), AMOUNTS)
+def test_with_the_charge_the_container_is_where_the_driver_says(
+    used: list[int], slots: list[int], total: int
+) -> None:
+    """But for the allowances: whatever is in the ledger, hostile or not."""
+    theirs = held(*used)
+    charge = judge(theirs, account(*slots, total=total), CONTEXT, ALL).outside_bytes
+    assert total + charge >= sum(used) - len(used) * FREE

@@ -13,6 +13,7 @@ enum {
     CGPU_ID_SIZE = 80,
     CGPU_LIMITS_MAGIC = 0x4d494c43, /* the bytes "CLIM" */
     CGPU_LIMITS_VERSION = 2,
+    CGPU_RELEASE_SIZE = 16,
     CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points unknown to this release */
 };
 
@@ -40,6 +41,7 @@ struct cgpu_limits_gpu {
     uint64_t compute_reserved;
 };
 
+/* magic, version, size, id and release stay where they are in every version. */
 struct cgpu_limits {
     uint32_t magic;
     uint32_t version;
@@ -49,8 +51,8 @@ struct cgpu_limits {
     uint32_t high_priority;
     uint32_t policy;
     uint32_t flags;
-    char id[CGPU_ID_SIZE]; /* container or session id, NUL-terminated */
-    uint64_t reserved[2];
+    char id[CGPU_ID_SIZE];           /* container or session id, NUL-terminated */
+    char release[CGPU_RELEASE_SIZE]; /* that made the container, NUL-terminated; empty: 0.1.0 */
     struct cgpu_limits_gpu gpus[CGPU_MAX_GPUS]; /* in the order of the visible list */
 };
 /* cffi: end */

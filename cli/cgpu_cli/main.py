@@ -17,6 +17,7 @@ from cgpu_cli.plan import Plan
 from cgpu_cli.probe import Probe
 from cgpu_cli.set import Set
 from cgpu_cli.top import Top
+from cgpu_cli.upgrade import Upgrade
 from cgpu_env import CgpuError
 
 
@@ -41,6 +42,7 @@ COMMANDS: tuple[Command, ...] = (
     Top(),
     Install(),
     Uninstall(),
+    Upgrade(),
     Doctor(),
     Completion(),
     Demo(),

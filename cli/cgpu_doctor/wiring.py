@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _SECONDS = 10
 _DOCKER_SOCKET = "/var/run/docker.sock"
 # A container that names cgpu and does not want it; its configuration comes back as it is.
-_UNTOUCHED = json.dumps(
+UNTOUCHED = json.dumps(
     {
         "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=0"], "args": ["true"]},
         "root": {"path": "/"},
@@ -107,8 +107,8 @@ def runtime(ground: Ground) -> Iterator[Finding]:
         return
     yield Finding("ok", f"{path} hands containers to {done.stdout.splitlines()[0]}", path)
     hook = ground.machine.program(HOOK)
-    done = _run(hook, "precreate", "--state-dir", ground.state_dir, given=_UNTOUCHED)
-    if done is None or done.stdout != _UNTOUCHED:
+    done = _run(hook, "precreate", "--state-dir", ground.state_dir, given=UNTOUCHED)
+    if done is None or done.stdout != UNTOUCHED:
         said = "it does not start" if done is None else " ".join(done.stderr.split())
         mend = f"echo {sys.executable} > {os.path.dirname(os.path.realpath(hook))}/interpreter"
         yield Finding("error", f"the Python side of {hook} fails: {said}", hook, mend)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 FOLDER = "/var/lib/cgpu"
 _FILE, _BACKUP = f"{FOLDER}/install.json", f"{FOLDER}/backup"
-_VERSION = 1
+VERSION = 1
 _NEW_FILE = 0o644
 
 
@@ -71,8 +71,8 @@ class Journal:
         self.is_there = True
         try:
             data: dict[str, Any] = json.loads(text)
-            if data["version"] != _VERSION:
-                raise CgpuError(f"{_FILE}: version {data['version']}: expected {_VERSION}")
+            if data["version"] != VERSION:
+                raise CgpuError(f"{_FILE}: version {data['version']}: expected {VERSION}")
             self.bin_dir = data["bin_dir"]
             self.saved = {path: Saved(**saved) for path, saved in data["saved"].items()}
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -192,7 +192,7 @@ class Journal:
                 os.unlink(self._machine.at(_FILE))
             return
         saved = {path: saved._asdict() for path, saved in self.saved.items()}
-        data = {"version": _VERSION, "bin_dir": self.bin_dir, "saved": saved}
+        data = {"version": VERSION, "bin_dir": self.bin_dir, "saved": saved}
         text = f"{json.dumps(data, indent=1)}\n".encode()
         write_atomically(self._machine.at(_FILE), text, _NEW_FILE)
 

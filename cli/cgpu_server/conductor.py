@@ -49,6 +49,7 @@ class _Gpu:
         self.arbitration = arbitration
         self.rules = rules
         self.tenants: dict[_Tenant, tuple[int, _Terms]] = {}
+        self.foreign: set[_Tenant] = set()
 
 
 class Conductor:
@@ -102,6 +103,7 @@ class Conductor:
             gpu.arbitration.set_rules(*rules)
             gpu.rules = rules
             log.info("rules_change", gpu=uuid, **rules._asdict())
+        gpu.foreign &= tenants.keys()
         for tenant in gpu.tenants.keys() - tenants.keys():
             gpu.arbitration.remove(gpu.tenants.pop(tenant)[0])
             log.info("container_leaves", container=tenant.name, gpu=uuid)
@@ -119,6 +121,9 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
     limits, ledger = f"{tenant.directory}/limits", f"{tenant.directory}/ledger"
     try:
         key = gpu.arbitration.add(limits, ledger, place=tenant.place, **terms._asdict())
+    except cgpu_native.FormatError:
+        _leave_alone(gpu, tenant)
+        return
     except (OSError, cgpu_native.NativeError) as error:
         log.warning(
             "container_not_taken_on",
@@ -130,6 +135,21 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
         return
     gpu.tenants[tenant] = key, terms
     log.info("container_comes", container=tenant.name, gpu=uuid, **terms._asdict())
+
+
+def _leave_alone(gpu: _Gpu, tenant: _Tenant) -> None:
+    """Say once that a container's files are not to be read: another release's, or ruined."""
+    if tenant in gpu.foreign:
+        return
+    gpu.foreign.add(tenant)
+    page = cgpu_native.read_head(f"{tenant.directory}/limits")
+    log.warning(
+        "container_foreign",
+        container=tenant.name,
+        release=page.release if page else "unknown",
+        do="nothing: its cap holds and it keeps a fixed part of the time; to have it arbitrated,"
+        " start it anew",
+    )
 
 
 def _by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:

@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import CgpuError
+from cgpu_hook import installation
 from cgpu_hook.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_hook.registry import Registry
 from cgpu_native.arbitration import Arbitration
@@ -72,7 +73,7 @@ def main(words: Sequence[str] | None = None) -> NoReturn:
     metrics = inherited("metrics")
     _let_go(metrics, detached=given.idle_exit is not None)
     try:
-        _serve(given, metrics)
+        _serve(given, metrics, sys.argv[1:] if words is None else words)
     except CgpuError as error:
         if is_open():  # where nobody looks at stderr
             log.error("server_fails", error=error, do=error.hint or "mend it and start cgpud")
@@ -95,7 +96,7 @@ def _let_go(kept: socket.socket | None, *, detached: bool) -> None:
             os.setsid()
 
 
-def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
+def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequence[str]) -> None:
     state = open_state(given.state_dir)
     driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
     log_path = given.log and os.path.abspath(given.log)
@@ -131,7 +132,17 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None) -> None:
     audit.close()
     if daemon.restarts and not is_service():  # else systemd starts the next one
         os.chdir(folder)
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        following = _following(words)
+        os.execv(following[0], following)
+
+
+def _following(words: Sequence[str]) -> list[str]:
+    """The command of a server of what is installed now, which may lie elsewhere than this one."""
+    own = installation.own_environment()
+    current = own and installation.containing(own).current
+    if current == own:
+        return [sys.executable, *sys.orig_argv[1:]]
+    return [f"{current}/bin/python", "-I", "-m", "cgpu_server.main", *words]
 
 
 def metrics_address(given: str | None, configured: str | None, state: str) -> str | None:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import cgpu_native
-from cgpu_env import CgpuError, version
+from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_hook import processes, rules
 from cgpu_hook.admission import free_weight, on_gpu
@@ -14,7 +14,7 @@ from cgpu_hook.change import find
 from cgpu_server import changes
 from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
-from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, installed, major
+from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, major, releases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,10 +102,9 @@ class Requests:
                 }
             )
         size = rules.default_memsize(daemon.registry.state_dir, daemon.config)
-        releases = {"version": version.VERSION, "installed": installed()}
         return {
             "pid": os.getpid(),
-            "node": {"default_memsize": size, **releases},
+            "node": {"default_memsize": size, **releases(tree.records)},
             "gpus": gpus,
             "containers": [_container(record) for record in tree.records],
         }

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cgpu_native
 from cgpu_env import CgpuError, version
 from cgpu_env.errors import shown
-from cgpu_hook import processes, rules
+from cgpu_hook import installation, processes, rules
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_server import changes
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from cgpu_server.daemon import Daemon
 
 _ID_WIDTH = 12
-_REAP, _RESTART = "reap", "1"
+_REAP, _RESTART, _BACK = "reap", "1", "back"
 
 
 class MissingError(CgpuError):
@@ -166,13 +164,6 @@ def owner(record: Record) -> int | None:
         return None
 
 
-def installed() -> str:
-    """The release that a server started now would be."""
-    text = Path(version.__file__).read_text(encoding="ascii")
-    found = re.search(r'^VERSION = "(.+)"$', text, re.MULTILINE)
-    return found.group(1) if found else "unknown"
-
-
 def major(gpu: GpuShare | NodeGpu) -> int:
     """The major number of the GPU's device file; 0 where there is none."""
     for node in getattr(gpu, "device_nodes", ()):
@@ -242,11 +233,41 @@ def _reap(tree: Tree, _: Folder, text: str) -> None:
 
 
 def _upgrade(tree: Tree, _: Folder, text: str) -> None:
+    if text == _BACK:
+        raise CgpuError("upgrade=back: the server cannot do that: run cgpu upgrade --back as root")
     if text != _RESTART:
         raise CgpuError(
             f"upgrade={shown(text)}: expected {_RESTART}, to run the server that is installed now"
         )
     tree.daemon.restart()
+
+
+def releases(records: list[Record]) -> dict[str, Any]:
+    """The releases that run, are installed and are kept to go back to, and of containers.
+
+    ``older`` is how many containers were made by another release than the one that runs.
+    """
+    own = installation.own_environment()
+    back = installation.containing(own).back if own else None
+    pages = [cgpu_native.read_head(f"{record.directory}/limits") for record in records]
+    return {
+        "version": version.VERSION,
+        "installed": installation.installed_release(),
+        "back": back and installation.release_of(back),
+        "older": sum(page is not None and page.release != version.VERSION for page in pages),
+    }
+
+
+def _releases(tree: Tree, _: Folder) -> str:
+    found = releases(tree.records)
+    return "\n".join(
+        [
+            f"Running: {found['version']}",
+            f"Installed: {found['installed']}",
+            f"Back: {found['back'] or 'none'}",
+            f"Older: {found['older']}",
+        ]
+    )
 
 
 def _meminfo(_: Tree, folder: Folder) -> str:
@@ -289,7 +310,7 @@ def _free_weight(tree: Tree, folder: Folder) -> str:
 _NODE = {
     "default_memsize": _node_setting("default_memsize"),
     "inst_ctl": Node(_instances, _reap),
-    "upgrade": Node(lambda *_: f"Running: {version.VERSION}\nInstalled: {installed()}", _upgrade),
+    "upgrade": Node(_releases, _upgrade),
     "version": Node(lambda *_: version.VERSION),
 }
 NODE_SETTINGS = tuple(name for name, node in _NODE.items() if node.write)

@@ -90,6 +90,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         living = registry.reap()
         entry = find(living, name)
         others = [other for other in living if other.id != entry.id]
+        _check_ours(entry)
         new = _with_terms(registry, entry, wanted, others, defaults)
         pages = cgpu_native.read_limits(f"{entry.directory}/limits").gpus
         before = caps = [page.cap_bytes for page in pages]
@@ -189,11 +190,25 @@ def _set_caps(entry: Record, caps: list[int]) -> None:
         cgpu_native.set_cap(f"{entry.directory}/limits", place, cap)
 
 
+def _check_ours(entry: Record) -> None:
+    """Refuse a container of a release whose files are laid out otherwise."""
+    page = cgpu_native.read_head(f"{entry.directory}/limits")
+    if entry.version != record.VERSION or (page and page.version != cgpu_native.LIMITS_VERSION):
+        release = page.release if page else "unknown"
+        raise CgpuError(
+            f"{entry.id}: made by release {release}, whose files this one does not change",
+            hint="end it, or run that release's cgpud: cgpu upgrade --back",
+        )
+
+
 def _rewrite(registry: Registry, entry: Record) -> None:
+    if entry.version != record.VERSION:
+        return  # another release's
     # Not written beside it: what a killed writer leaves in a container's directory would keep it.
     temporary = f"{registry.state_dir}/{record.FILE}.new"
     path = f"{entry.directory}/{record.FILE}"
-    write_atomically(path, record.pack(entry), temporary=temporary)
+    before = record.content(entry.directory)
+    write_atomically(path, record.pack(entry, before), temporary=temporary)
 
 
 def _publish(registry: Registry, living: list[Record], uuids: set[str], defaults: Rules) -> None:
@@ -207,5 +222,5 @@ def _publish(registry: Registry, living: list[Record], uuids: set[str], defaults
             _rewrite(registry, entry._replace(policy=policy))
         if any(share.uuid in uuids for share in entry.gpus):
             own = {"weight": entry.weight, "high_priority": int(entry.high_priority)}
-            cgpu_native.amend_limits(f"{entry.directory}/limits", {**own, "policy": policy})
+            compute.amend(entry, {**own, "policy": policy})
     compute.spread(living, {u: compute.parts(u, living, its) for u, its in table.items()})

@@ -66,4 +66,22 @@ def spread(records: Iterable[Record], table: Mapping[str, dict[str, Part]]) -> N
             if share.uuid in table
         }
         if gpus:
-            cgpu_native.amend_limits(f"{record.directory}/limits", gpus=gpus)
+            amend(record, gpus=gpus)
+
+
+def amend(
+    record: Record,
+    own: dict[str, int] | None = None,
+    gpus: dict[int, dict[str, int]] | None = None,
+) -> None:
+    """Change a container's limits page, as ``cgpu_native.amend_limits`` does, if it is ours.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    try:
+        cgpu_native.amend_limits(f"{record.directory}/limits", own, gpus)
+    except FileNotFoundError:
+        return  # it ends just now: its poststop hook waits for no lock
+    except cgpu_native.FormatError:
+        return  # another release's: it keeps to the part that it has, and the server says so

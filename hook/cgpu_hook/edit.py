@@ -69,14 +69,14 @@ def edited(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
 def without_earlier_edit(config: dict[str, Any], node: Node, places: Places) -> dict[str, Any]:
     """``config`` without the mounts and the hook of an earlier run of the same bundle.
 
-    Only a configuration with our hook in it is touched, and a hook cannot come from an image or
-    from a user of the engine.
+    That may have been another release, which lay elsewhere. Only a configuration with our hook in
+    it is touched, and a hook cannot come from an image or from a user of the engine.
     """
     hooks = dict(config.get("hooks") or {})
     found = False
     for stage in ("prestart", "poststop"):
         given = hooks.get(stage) or []
-        others = [h for h in given if not (isinstance(h, dict) and h.get("path") == places.hook)]
+        others = [h for h in given if not _is_ours(h, places.hook)]
         if len(others) < len(given):
             found, hooks[stage] = True, others
     if not found:
@@ -90,13 +90,21 @@ def without_earlier_edit(config: dict[str, Any], node: Node, places: Places) -> 
         *(n.host for n in nodes),
     }
     pages = f"{places.state_dir}/containers/"
+    proxies = tuple(f"/cgpu_shim/_lib/{name}" for name in places.proxies)
 
     def is_ours(mount: dict[str, Any]) -> bool:
         source = mount.get("source")
-        return isinstance(source, str) and (source in sources or source.startswith(pages))
+        if not isinstance(source, str):
+            return False
+        return source in sources or source.startswith(pages) or source.endswith(proxies)
 
     mounts = [mount for mount in config["mounts"] if not is_ours(mount)]
     return {**config, "mounts": mounts, "hooks": hooks}
+
+
+def _is_ours(hook: object, own: str) -> bool:
+    path = hook.get("path") if isinstance(hook, dict) else None
+    return isinstance(path, str) and (path == own or path.endswith("/cgpu_hook/_bin/cgpu-hook"))
 
 
 def _oci(mount: Mount) -> dict[str, Any]:

@@ -31,7 +31,7 @@ def is_alive(record: Record) -> bool:
     if owner.runtime_dir is not None and os.path.isdir(owner.runtime_dir):
         return True
     directory = record.directory
-    return record.kind == "session" and (_is_used(directory) or _is_inhabited(directory))
+    return record.kind == "session" and (_is_used(directory) or is_inhabited(directory))
 
 
 def _is_used(directory: str) -> bool:
@@ -43,8 +43,8 @@ def _is_used(directory: str) -> bool:
         return False
 
 
-def _is_inhabited(directory: str) -> bool:
-    """Whether the limits of this session are mounted in a namespace that a process lives in.
+def is_inhabited(directory: str) -> bool:
+    """Whether the limits in ``directory`` are mounted in a namespace that a process lives in.
 
     Namespaces have no lasting name, their numbers are used again: so the mounts are compared. They
     are read and not looked up, for what a path leads to in there is the session's to decide.

@@ -34,7 +34,7 @@ def name_of(record: Record) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def _name(id_: str, runtime_dir: str | None, _: int) -> str:
-    bundle = _bundle(runtime_dir)
+    bundle = bundle_of(runtime_dir)
     config = _table(_read(f"{bundle}/config.json"))
     found = _Found(id_, bundle, config, _table(config.get("annotations")))
     return next(filter(None, (ask(found) for ask in _ENGINES)), "")
@@ -98,7 +98,7 @@ _ENGINES: tuple[Callable[[_Found], str], ...] = (
 )
 
 
-def _bundle(runtime_dir: str | None) -> str:
+def bundle_of(runtime_dir: str | None) -> str:
     """Where the low-level runtime, runc or crun, has the container's configuration from."""
     if runtime_dir is None:
         return ""

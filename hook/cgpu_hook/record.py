@@ -8,7 +8,7 @@ from cgpu_hook import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Literal
+    from typing import Any, Literal
 
     Kind = Literal["container", "session"]
 
@@ -31,7 +31,20 @@ class Owner(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One container or session; ``gpus`` in the order of its visible list."""
+    """One container or session; ``gpus`` in the order of its visible list.
+
+    Attributes:
+        id: the container's.
+        kind: which of the two it is.
+        owner: who keeps it alive.
+        gpus: what it was promised.
+        weight: compute weight.
+        high_priority: whether it goes first.
+        policy: of its first GPU, for people.
+        command: its program and arguments, for people.
+        directory: where the record lies.
+        version: of the file; another one is another release's, and is not to be written.
+    """
 
     id: str
     kind: Kind
@@ -42,25 +55,47 @@ class Record(NamedTuple):
     policy: int
     command: tuple[str, ...]
     directory: str
+    version: int = VERSION
 
 
-def pack(record: Record) -> bytes:
-    """The content of ``record.json``."""
-    fields = record._asdict()
+def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
+    """The content of ``record.json``; what others wrote there ``before`` is kept."""
+    fields = {**(before or {}), **record._asdict()}
     del fields["directory"]
-    return jsontext.dumps({"version": VERSION, **fields}).encode()
+    return jsontext.dumps(fields).encode()
 
 
-def read(directory: str) -> Record | None:
-    """The record in ``directory``; None where there is none that can be read."""
+def content(directory: str) -> dict[str, Any] | None:
+    """What the file in ``directory`` says; None where there is none, or a damaged one."""
     try:
         with open(f"{directory}/{FILE}", "rb") as file:
             fields = jsontext.loads(file.read().decode())
-        if fields.pop("version") != VERSION:
-            return None
-        owner, gpus = Owner(*fields.pop("owner")), fields.pop("gpus")
-        shares = tuple(GpuShare(*gpu) for gpu in gpus)
-        command = tuple(fields.pop("command"))
-        return Record(owner=owner, gpus=shares, command=command, directory=directory, **fields)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return fields if isinstance(fields, dict) else None
+    except (OSError, ValueError):
+        return None
+
+
+def read(directory: str) -> Record | None:
+    """The record in ``directory``, of whatever version; None where there is none to be read.
+
+    In every version these stay as they are, so that any release knows who lives and what was
+    promised: version, id, kind, owner, gpus (the first three of each) and weight. The rest is for
+    people, or has a default, and fields that are not known are passed over.
+    """
+    fields = content(directory) or {}
+    try:
+        pid, started, runtime_dir = fields["owner"][:3]
+        return Record(
+            str(fields["id"]),
+            fields["kind"],
+            Owner(int(pid), int(started), runtime_dir),
+            tuple(GpuShare(int(gpu[0]), str(gpu[1]), int(gpu[2])) for gpu in fields["gpus"]),
+            int(fields["weight"]),
+            bool(fields.get("high_priority", False)),
+            int(fields.get("policy", 0)),
+            tuple(fields.get("command", ())),
+            directory,
+            int(fields["version"]),
+        )
+    except (ValueError, TypeError, KeyError, IndexError):
         return None

@@ -13,7 +13,7 @@ import cgpu_native
 from cgpu_env.errors import CgpuError, shown
 from cgpu_hook import admission, compute, record, rules
 from cgpu_hook.admission import AdmissionError
-from cgpu_hook.liveness import is_alive
+from cgpu_hook.liveness import is_alive, is_inhabited
 from cgpu_hook.record import Owner, Record
 
 TYPE_CHECKING = False
@@ -150,12 +150,16 @@ class Registry:
             yield directory, None if name.startswith(".") else record.read(directory)
 
     def reap(self) -> list[Record]:
-        """Remove what is dead or half-made, and return what lives; the caller holds the lock."""
+        """Remove what is dead or half-made, and return what lives; the caller holds the lock.
+
+        Where there is a record that no release can have written, nobody can say who its owner is:
+        it stays as long as a process sees its limits.
+        """
         living = []
         for directory, entry in self._entries():
             if entry is not None and is_alive(entry):
                 living.append(entry)
-            else:
+            elif entry is not None or not _is_kept(directory):
                 _remove_tree(directory)
         return living
 
@@ -194,6 +198,13 @@ class Lock:
 
     def _sentence(self, error: OSError) -> CgpuError:
         return CgpuError(f"state directory {self._state_dir}: {error.strerror}")
+
+
+def _is_kept(directory: str) -> bool:
+    """Whether a damaged record's directory is in use; one without any is half-made or half-gone."""
+    name = os.path.basename(directory)
+    there = not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
+    return there and is_inhabited(directory)
 
 
 def _place(

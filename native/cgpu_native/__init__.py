@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from cgpu_native.amend import amend_limits, set_bytes, set_cap
 from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
-from cgpu_native.ledger import ANY_GPU, Ledger, Process, create_ledger
+from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, Process, create_ledger
 from cgpu_native.limits import (
+    LIMITS_VERSION,
     MAX_GPUS,
+    Head,
     Limits,
     LimitsGpu,
     pack_limits,
+    read_head,
     read_limits,
     unpack_limits,
 )
@@ -17,9 +20,12 @@ from cgpu_native.uuids import uuid_bytes, uuid_text
 
 __all__ = [
     "ANY_GPU",
+    "LEDGER_VERSION",
+    "LIMITS_VERSION",
     "MAX_GPUS",
     "FormatError",
     "FullError",
+    "Head",
     "Ledger",
     "Limits",
     "LimitsGpu",
@@ -29,6 +35,7 @@ __all__ = [
     "amend_limits",
     "create_ledger",
     "pack_limits",
+    "read_head",
     "read_limits",
     "set_bytes",
     "set_cap",

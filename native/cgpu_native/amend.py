@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cgpu_native._native import ffi
+from cgpu_native.limits import HEAD_SIZE, check_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def set_bytes(path: Path | str, place: int, name: str, value: int) -> None:
 
     Raises:
         OSError: it cannot be written.
+        FormatError: it is another release's; nothing was changed.
         OverflowError: the value does not fit.
     """
     import mmap  # noqa: PLC0415 (not on the start path)
@@ -36,6 +38,7 @@ def set_bytes(path: Path | str, place: int, name: str, value: int) -> None:
     start = ffi.offsetof(_PAGE, "gpus", place) + ffi.offsetof(_GPU, name)
     fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
+        check_version(os.pread(fd, HEAD_SIZE, 0))
         page = mmap.mmap(fd, ffi.sizeof(_PAGE))
     finally:
         os.close(fd)
@@ -58,14 +61,16 @@ def amend_limits(
 
     Raises:
         OSError: it cannot be written.
+        FormatError: it is another release's; nothing was changed.
         OverflowError: a value does not fit.
     """
     fields = [(ffi.offsetof(_PAGE, name), value) for name, value in (own or {}).items()]
     for place, changes in (gpus or {}).items():
         start = ffi.offsetof(_PAGE, "gpus", place)
         fields += [(start + ffi.offsetof(_GPU, name), v) for name, v in changes.items()]
-    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
+        check_version(os.pread(fd, HEAD_SIZE, 0))
         for offset, value in fields:
             os.pwrite(fd, bytes(ffi.buffer(ffi.new("uint32_t *", value))), offset)
     finally:

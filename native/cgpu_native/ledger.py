@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 ANY_GPU: int = lib.CGPU_MAX_GPUS
 SLOTS: int = lib.CGPU_LEDGER_SLOTS
+LEDGER_VERSION: int = lib.CGPU_LEDGER_VERSION
 
 
 class Process(NamedTuple):

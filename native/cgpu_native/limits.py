@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cgpu_env.record import NamedTuple
+from cgpu_env.version import VERSION
 from cgpu_native._native import ffi, lib
 from cgpu_native.errors import FormatError
 from cgpu_native.uuids import uuid_bytes, uuid_text
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 MAX_GPUS: int = lib.CGPU_MAX_GPUS
 ID_SIZE: int = lib.CGPU_ID_SIZE
+LIMITS_VERSION: int = lib.CGPU_LIMITS_VERSION
+HEAD_SIZE = 8
+_FIRST = "0.1.0"  # did not write which release it is
 
 _COMPUTE = (
     *("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm", "charged_ns"),
@@ -95,6 +99,7 @@ def pack_limits(  # noqa: PLR0913 - the fields of the page
     page.weight, page.high_priority = weight, int(high_priority)
     page.policy, page.flags = policy, flags
     page.id = name
+    page.release = VERSION.encode()[: lib.CGPU_RELEASE_SIZE - 1]
     for entry, gpu in zip(page.gpus, gpus, strict=False):
         entry.uuid = list(uuid_bytes(gpu.uuid))
         entry.index, entry.cap_bytes = gpu.index, gpu.cap_bytes
@@ -151,3 +156,43 @@ def read_limits(path: Path | str) -> Limits:
     """
     with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not imported on the start path
         return unpack_limits(file.read(ffi.sizeof("struct cgpu_limits") + 1))
+
+
+class Head(NamedTuple):
+    """What a page or ledger of any release says of itself."""
+
+    magic: int
+    version: int
+    release: str
+    """The release that made the container."""
+
+
+def read_head(path: Path | str) -> Head | None:
+    """The head of the limits page or the ledger at ``path``, of whatever version.
+
+    Returns:
+        None where there is none that can be read; ``release`` is of use in limits pages only.
+    """
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123 - as above
+            data = file.read(ffi.offsetof("struct cgpu_limits", "gpus"))
+    except OSError:
+        return None
+    page = ffi.new("struct cgpu_limits *")
+    if len(data) < ffi.offsetof("struct cgpu_limits", "gpus"):
+        return None
+    ffi.memmove(page, data, len(data))
+    release = ffi.string(page.release, lib.CGPU_RELEASE_SIZE).decode(errors="replace")
+    return Head(page.magic, page.version, release or _FIRST)
+
+
+def check_version(data: bytes) -> None:
+    """Refuse the page that begins with ``data`` if it is not of this release's version.
+
+    Raises:
+        FormatError: it is not.
+    """
+    expected = (lib.CGPU_LIMITS_MAGIC, lib.CGPU_LIMITS_VERSION)
+    words = ffi.from_buffer("uint32_t[]", data[:HEAD_SIZE].ljust(HEAD_SIZE, b"\0"))
+    if (words[0], words[1]) != expected:
+        raise FormatError(lib.CGPU_EFORMAT, "not a limits page of this release")

@@ -172,7 +172,8 @@ def test_everything_the_tree_shows_is_in_the_json(world: World, session: str) ->
         "default_memsize": said["node"]["default_memsize"],
         "version": said["node"]["version"],
         "inst_ctl": f"{session} {place['index']}",
-        "upgrade": f"Running: {said['node']['version']}\nInstalled: {said['node']['installed']}",
+        "upgrade": f"Running: {said['node']['version']}\nInstalled: {said['node']['installed']}"
+        f"\nBack: {said['node']['back'] or 'none'}\nOlder: {said['node']['older']}",
     }
     tree = {}
     for folder in ("/", "0/", f"0/{session}"):

@@ -19,6 +19,7 @@ PACKAGES = {
     "cgpu_hook": "hook/cgpu_hook",
     "cgpu_cli": "cli/cgpu_cli",
     "cgpu_install": "cli/cgpu_install",
+    "cgpu_upgrade": "cli/cgpu_upgrade",
     "cgpu_doctor": "cli/cgpu_doctor",
     "cgpu_server": "cli/cgpu_server",
     "cgpu_sim": "tests/sim/cgpu_sim",

@@ -26,8 +26,13 @@ PACKAGES = {
             "cgpu_env",
             "cgpu_sim",
             "cgpu_install",
+            "cgpu_upgrade",
             "cgpu_doctor",
         },
+    ),
+    "cgpu_upgrade": (
+        ROOT / "cli" / "cgpu_upgrade",
+        {"cgpu_doctor", "cgpu_install", "cgpu_hook", "cgpu_native", "cgpu_env"},
     ),
     "cgpu_install": (ROOT / "cli" / "cgpu_install", {"cgpu_hook", "cgpu_env"}),
     "cgpu_doctor": (

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cgpu_native
+from cgpu_env.version import VERSION
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +45,7 @@ def test_the_layout_is_the_one_that_running_containers_read() -> None:
         "policy": 24,
         "flags": 28,
         "id": 32,
-        "reserved": 112,
+        "release": 112,
         "gpus": 128,
     }
     found = {name: field.offset for name, field in ffi.typeof("struct cgpu_limits").fields}
@@ -78,7 +79,8 @@ def test_the_layout_is_the_one_that_running_containers_read() -> None:
 def test_a_page_holds_the_bytes_it_is_specified_to_hold() -> None:
     gpu = cgpu_native.LimitsGpu(UUID, 3, 6043 << 20, 15109 << 20, 100)
     page = cgpu_native.pack_limits("abc", [gpu], weight=5, high_priority=True, policy=6)
-    head = struct.pack("<4sIIIIIII80s16x", b"CLIM", 2, 128 + 32 * 128, 1, 5, 1, 6, 0, b"abc")
+    words = b"CLIM", 2, 128 + 32 * 128, 1, 5, 1, 6, 0, b"abc", VERSION.encode()
+    head = struct.pack("<4sIIIIIII80s16s", *words)
     entry = struct.pack("<16sQQQI84x", bytes.fromhex("0123456789abcdef" * 2), *gpu[2:5], 3)
     assert page == (head + entry).ljust(128 + 32 * 128, b"\0")
 

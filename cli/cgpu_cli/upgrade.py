@@ -1,0 +1,148 @@
+"""``cgpu upgrade``: another release of the node side, under running containers, and back."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from cgpu_env import CgpuError
+from cgpu_hook import installation
+from cgpu_hook.paths import state_path
+
+if TYPE_CHECKING:
+    import argparse
+
+    from cgpu_upgrade.upgrade import Outcome
+
+
+class Upgrade:
+    """Put another release of cgpu in use while containers run; --back undoes it."""
+
+    name = "upgrade"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """What to put in use, and where."""
+        parser.add_argument(
+            "source",
+            metavar="SOURCE",
+            nargs="?",
+            help="a wheel, a source directory or what else pip understands; without it links,"
+            " engines and server follow what a package manager has installed",
+        )
+        parser.add_argument(
+            "--back", action="store_true", help="put the release in use that was before"
+        )
+        parser.add_argument(
+            "--dry-run", action="store_true", help="make and examine it, and put nothing in use"
+        )
+        parser.add_argument("--json", action="store_true", help="for programs")
+        parser.add_argument(
+            "--pip", metavar="OPTIONS", default="", help='for pip, such as --pip="--no-index"'
+        )
+        parser.add_argument(
+            "--prefix", metavar="DIR", help="the installation: the one that this command is of"
+        )
+        parser.add_argument(
+            "--layouts", action="store_true", help="which files of other releases this one reads"
+        )
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Do it, or leave everything as it was."""
+        if given.layouts:
+            from cgpu_upgrade import layouts
+
+            print(json.dumps(layouts.own().as_json()))
+            return 0
+        if given.back and given.source:
+            raise CgpuError("--back: expected no SOURCE beside it")
+        if os.geteuid() != 0:
+            raise CgpuError("you are not root, who runs the node side")
+        signal.signal(signal.SIGTERM, _interrupted)
+        outcome = _outcome(given)
+        if given.json:
+            print(json.dumps({"version": 1, "dry_run": given.dry_run, **outcome._asdict()}))
+        else:
+            _show(outcome, given)
+        return 0
+
+
+def _outcome(given: argparse.Namespace) -> Outcome:
+    from cgpu_upgrade import upgrade
+
+    state = state_path(given.state_dir)
+    if given.back:
+        return upgrade.back(_installation(given.prefix), state, dry=given.dry_run)
+    if given.source:
+        place, options = _installation(given.prefix), shlex.split(given.pip)
+        return upgrade.upgrade(place, state, given.source, options, dry=given.dry_run)
+    return upgrade.follow(state, dry=given.dry_run)
+
+
+def _interrupted(_signal: int, _frame: object) -> NoReturn:
+    """End as by an exception, so that everything is put back."""
+    sys.exit(128 + signal.SIGTERM)
+
+
+def _installation(prefix: str | None) -> installation.Installation:
+    """The installation to be changed.
+
+    Raises:
+        CgpuError: it is not pip's in a virtual environment; one sentence says what to use.
+    """
+    own = os.path.abspath(prefix) if prefix else installation.own_environment()
+    if own is None:
+        manager = _owner(installation.__file__)
+        raise CgpuError(
+            f"this cgpu is in no virtual environment of its own: {manager}, then: cgpu upgrade"
+        )
+    if not os.path.isfile(f"{own}/pyvenv.cfg"):
+        raise CgpuError(f"--prefix {own}: expected a virtual environment with cgpu in it")
+    if os.path.exists(f"{own}/pipx_metadata.json"):
+        raise CgpuError("this cgpu is pipx's: pipx upgrade --global cgpu, then: cgpu upgrade")
+    if _package_of(own):
+        raise CgpuError(f"this cgpu is of a package: {_owner(own)}, then: cgpu upgrade")
+    return installation.containing(own)
+
+
+def _owner(path: str) -> str:
+    package = _package_of(path)
+    if package:
+        return f"apt-get install --only-upgrade {package}"
+    return "update it the way it was installed (pip, or git pull and make build)"
+
+
+def _package_of(path: str) -> str:
+    """The Debian package that a path belongs to; empty: none."""
+    try:
+        done = subprocess.run(
+            ["dpkg-query", "--search", path],  # noqa: S607 (of every system with it)
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return done.stdout.partition(":")[0] if done.returncode == 0 else ""
+
+
+def _show(outcome: Outcome, given: argparse.Namespace) -> None:
+    for line in outcome.said:
+        print(line)
+    count = sum(outcome.containers.values())
+    parts = ", ".join(f"{number} of {name}" for name, number in outcome.containers.items())
+    if count:
+        print(f"hot: {count} containers go on with the cgpu that made them: {parts}")
+    elif given.source or given.back:
+        print("cold: no container runs")
+    if given.dry_run:
+        print(f"would change from {outcome.before} to {outcome.after}; nothing was changed")
+        return
+    if outcome.back:
+        print(f"cgpu {outcome.after} is in use; back to {outcome.back}: cgpu upgrade --back")
+    if outcome.server:
+        print(f"cgpud {outcome.after} serves, process {outcome.server}")

@@ -1,0 +1,214 @@
+"""A virtual environment with one release of cgpu: made, examined, asked."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_doctor.wiring import UNTOUCHED
+from cgpu_env import CgpuError
+from cgpu_hook.installation import UNKNOWN, release_of
+from cgpu_hook.trust import check_source
+from cgpu_upgrade import layouts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from cgpu_upgrade.layouts import Layouts
+
+_MARK = ".cgpu-environment"  # in those that an upgrade has made or moved, and may remove
+_SECONDS = 60
+_PROGRAMS = ("cgpu", "cgpu-run", "cgpu-smi", "cgpud")
+_STATIC = ("cgpu-runtime", "cgpu-hook")
+_LAST_LINES = 12
+_SHARED = ["include-system-site-packages", "=", "true"]
+
+
+class Environment(NamedTuple):
+    """A virtual environment at ``path``."""
+
+    path: str
+
+    @property
+    def python(self) -> str:
+        """Its interpreter."""
+        return f"{self.path}/bin/python"
+
+    @property
+    def release(self) -> str:
+        """The release of cgpu in it."""
+        return release_of(self.path)
+
+    @property
+    def packages(self) -> str:
+        """Where its cgpu is.
+
+        Raises:
+            CgpuError: there is none.
+        """
+        pattern = f"{glob.escape(self.path)}/lib/python3*/site-packages/cgpu_hook/_bin"
+        found = [path for path in glob.glob(pattern) if os.path.realpath(path) == path]
+        if not found:
+            raise CgpuError(f"{self.path}: expected a virtual environment with cgpu in it")
+        return os.path.dirname(os.path.dirname(found[0]))
+
+    def run(self, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+        """Its interpreter with ``words``, apart from our environment and directory."""
+        return _run([self.python, "-I", *words], given)
+
+    def cgpu(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Its ``cgpu`` with ``words``."""
+        return self.run("-m", "cgpu_cli.main", *words)
+
+    def layouts(self) -> Layouts:
+        """What it reads and writes.
+
+        Raises:
+            CgpuError: it does not say.
+        """
+        if not os.path.isdir(f"{self.packages}/cgpu_upgrade"):
+            return layouts.FIRST
+        done = self.cgpu("upgrade", "--layouts")
+        if done.returncode != 0:
+            raise CgpuError(f"cgpu {self.release}: {_end(done)}")
+        return layouts.parsed(done.stdout)
+
+    def check(self) -> None:
+        """Refuse an environment whose programs do not start, or that others could change.
+
+        Raises:
+            CgpuError: one sentence about the first that is wrong.
+        """
+        for name in _STATIC:
+            check_source(os.path.realpath(f"{self.packages}/cgpu_hook/_bin/{name}"))
+        for name in _PROGRAMS:
+            done = _run([f"{self.path}/bin/{name}", "--help"])
+            if done.returncode != 0:
+                raise CgpuError(f"{self.path}/bin/{name} does not start: {_end(done)}")
+        hook = f"{self.packages}/cgpu_hook/_bin/cgpu-hook"
+        with tempfile.TemporaryDirectory() as state:
+            done = _run([hook, "precreate", "--state-dir", state], UNTOUCHED)
+        if done.stdout != UNTOUCHED:
+            raise CgpuError(f"{hook} does not start: {_end(done)}")
+
+    def is_ours(self) -> bool:
+        """Whether an upgrade has made or moved it."""
+        return os.path.exists(f"{self.path}/{_MARK}")
+
+    def mark(self) -> None:
+        """From now on an upgrade may remove it."""
+        with open(f"{self.path}/{_MARK}", "w", encoding="ascii") as file:
+            file.write("made by cgpu upgrade, and removed by a later one\n")
+
+    def remove(self) -> None:
+        """Remove it; what containers have mapped lives on."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def make(beside: Environment, prefix: str, source: str, options: Sequence[str]) -> Environment:
+    """A new environment PREFIX-RELEASE with what pip makes of ``source``.
+
+    Args:
+        beside: the one in use, whose interpreter and pip are used.
+        prefix: of the installation.
+        source: a wheel, a directory, or what else pip understands.
+        options: for pip.
+
+    Raises:
+        CgpuError: pip fails, or it is no cgpu; nothing of it is left.
+    """
+    with tempfile.TemporaryDirectory(prefix="cgpu-upgrade-") as work:
+        wheel = _wheel(beside, source, options, work)
+        release = os.path.basename(wheel).split("-")[1]
+        made = Environment(next(_free(f"{prefix}-{release}")))
+        try:
+            os.mkdir(made.path, 0o755)
+            made.mark()
+            shared = ["--system-site-packages"] if _shares(beside) else []
+            _must([_base(beside), "-I", "-m", "venv", *shared, made.path])
+            _must([made.python, "-I", "-m", "pip", "install", *_PIP, *options, wheel])
+            _keep_old_paths(beside, made)
+        except BaseException:
+            made.remove()
+            raise
+    return made
+
+
+_PIP = ("--quiet", "--disable-pip-version-check")
+
+
+def _wheel(beside: Environment, source: str, options: Sequence[str], folder: str) -> str:
+    if os.path.isfile(source) and source.endswith(".whl"):
+        wheel = os.path.abspath(source)
+    else:
+        pip = [beside.python, "-I", "-m", "pip", "wheel", *_PIP, "--no-deps", "--wheel-dir", folder]
+        _must([*pip, *options, source])
+        wheel = next(iter(glob.glob(f"{folder}/cgpu-*.whl")), source)
+    if not os.path.basename(wheel).startswith("cgpu-"):
+        raise CgpuError(f"{source}: expected a wheel of cgpu, or what pip makes one of")
+    return wheel
+
+
+def _base(beside: Environment) -> str:
+    """The interpreter that the environment was made with, or the one of its name today."""
+    done = beside.run("-c", "import sys; print(sys._base_executable)")
+    path = done.stdout.strip()
+    return path if done.returncode == 0 and os.access(path, os.X_OK) else "/usr/bin/python3"
+
+
+def _shares(beside: Environment) -> bool:
+    try:
+        with open(f"{beside.path}/pyvenv.cfg", encoding="utf-8") as file:
+            return any(line.split() == _SHARED for line in file)
+    except OSError:
+        return False
+
+
+def _keep_old_paths(beside: Environment, made: Environment) -> None:
+    """Where Python's version changed, let paths by the old one's name lead to the new.
+
+    Containers that run, links and configurations by hand may name programs by such a path.
+    """
+    [new] = glob.glob(f"{glob.escape(made.path)}/lib/python3*")
+    for old in glob.glob(f"{glob.escape(beside.path)}/lib/python3*"):
+        if not os.path.lexists(link := f"{made.path}/lib/{os.path.basename(old)}"):
+            os.symlink(os.path.basename(new), link)
+
+
+def _free(path: str) -> Iterator[str]:
+    """``path`` and names like it that nothing has yet."""
+    names = (path if number == 1 else f"{path}-{number}" for number in range(1, sys.maxsize))
+    return (name for name in names if not os.path.lexists(name))
+
+
+def free_name(prefix: str, environment: str) -> str:
+    """A name beside the prefix for the environment that lies at it."""
+    release = release_of(environment)
+    return next(_free(f"{prefix}-{release if release != UNKNOWN else 'old'}"))
+
+
+def _must(words: Sequence[str]) -> None:
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        what = " ".join(words[2:5])
+        raise CgpuError(f"{what} fails; nothing was changed", hint=_end(done))
+
+
+def _run(words: Sequence[str], given: str = "") -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            words, input=given, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(words, 1, "", str(error))
+
+
+def _end(done: subprocess.CompletedProcess[str]) -> str:
+    """The last lines of what it said."""
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return "\n  ".join(lines[-_LAST_LINES:]) or f"exit status {done.returncode}"

@@ -1,0 +1,66 @@
+"""Which versions of the files that outlive a release it reads, and which it writes."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import cgpu_native
+from cgpu_env import CgpuError
+from cgpu_env.version import VERSION
+from cgpu_hook import record, rules
+from cgpu_install import journal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Those of a container come first.
+CONTAINER = ("limits", "ledger", "record")
+_WRITES = {
+    "limits": cgpu_native.LIMITS_VERSION,
+    "ledger": cgpu_native.LEDGER_VERSION,
+    "record": record.VERSION,
+    "rules": rules.VERSION,
+    "install": journal.VERSION,
+}
+
+
+class Layouts(NamedTuple):
+    """What one release makes of the files: their names in ``CONTAINER``, ``rules`` and ``install``.
+
+    Attributes:
+        release: which one.
+        reads: the versions of each that it understands.
+        writes: the version of each that it makes.
+    """
+
+    release: str
+    reads: Mapping[str, list[int]]
+    writes: Mapping[str, int]
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``cgpu upgrade --layouts`` prints."""
+        return {"version": 1, **self._asdict()}
+
+
+def own() -> Layouts:
+    """Those of this release."""
+    return Layouts(VERSION, {name: [number] for name, number in _WRITES.items()}, _WRITES)
+
+
+# It cannot be asked.
+_FIRST_WRITES = {"limits": 2, "ledger": 2, "record": 1, "rules": 1, "install": 1}
+FIRST = Layouts("0.1.0", {name: [n] for name, n in _FIRST_WRITES.items()}, _FIRST_WRITES)
+
+
+def parsed(text: str) -> Layouts:
+    """What another release has printed.
+
+    Raises:
+        CgpuError: it is not understood.
+    """
+    try:
+        data = json.loads(text)
+        return Layouts(str(data["release"]), dict(data["reads"]), dict(data["writes"]))
+    except (ValueError, KeyError, TypeError):
+        raise CgpuError("its cgpu upgrade --layouts: expected an object with reads") from None

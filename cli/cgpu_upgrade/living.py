@@ -1,0 +1,112 @@
+"""The containers that live on through an upgrade, and whether a release understands their files."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+import cgpu_native
+from cgpu_env import CgpuError
+from cgpu_hook import rules
+from cgpu_hook.names import bundle_of
+from cgpu_hook.registry import Registry
+from cgpu_upgrade.layouts import CONTAINER
+
+if TYPE_CHECKING:
+    from cgpu_hook.record import Record
+    from cgpu_upgrade.layouts import Layouts
+
+_SHOWN = 5
+
+
+class Guest(NamedTuple):
+    """A container or session that lives.
+
+    Attributes:
+        id: its id.
+        release: that made it.
+        versions: of its files, by the names of ``layouts.CONTAINER``; None: none is there.
+        bundle: where its engine has its configuration; empty: none.
+    """
+
+    id: str
+    release: str
+    versions: dict[str, int | None]
+    bundle: str
+
+
+def guests(state_dir: str) -> list[Guest]:
+    """Those that live now."""
+    return [_guest(record) for record in Registry(state_dir).records()]
+
+
+def count(living: list[Guest]) -> dict[str, int]:
+    """How many are of each release."""
+    return dict(sorted(Counter(guest.release for guest in living).items()))
+
+
+def check(living: list[Guest], layouts: Layouts) -> None:
+    """Refuse a release that does not understand the files of containers that live.
+
+    Raises:
+        CgpuError: one sentence with their names.
+    """
+    lost = [guest for guest in living if not _is_read(guest, layouts)]
+    if not lost:
+        return
+    names = ", ".join(f"{guest.id[:12]} ({guest.release})" for guest in lost[:_SHOWN])
+    more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
+    raise CgpuError(
+        f"cgpu {layouts.release} cannot read the files of {len(lost)} running containers:"
+        f" {names}{more}; nothing was changed",
+        hint="end them first, or take a release in between that reads both",
+    )
+
+
+def check_rules(state_dir: str, layouts: Layouts) -> None:
+    """Refuse a release that would forget what was set by ``cgpu set``, default_memsize above all.
+
+    Raises:
+        CgpuError: one sentence with the version.
+    """
+    path = f"{state_dir}/{rules.FILE}"
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)["version"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if found not in layouts.reads.get("rules", [found]):
+        raise CgpuError(
+            f"cgpu {layouts.release} cannot read {path}, which is of version {found};"
+            " nothing was changed",
+            hint=f"note what cgpu get shows, remove {path}, and set it again afterwards",
+        )
+
+
+def leads_into(living: list[Guest], environment: str) -> bool:
+    """Whether a container that lives will start a hook from an environment when it ends."""
+    return any(_mentions(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
+
+
+def _guest(record: Record) -> Guest:
+    pages = {name: cgpu_native.read_head(f"{record.directory}/{name}") for name in CONTAINER[:2]}
+    versions = {name: page and page.version for name, page in pages.items()}
+    limits = pages["limits"]
+    release = limits.release if limits else "unknown"
+    bundle = bundle_of(record.owner.runtime_dir)
+    return Guest(record.id, release, {**versions, "record": record.version}, bundle)
+
+
+def _is_read(guest: Guest, layouts: Layouts) -> bool:
+    """A file that is not there is that of a container which ends just now."""
+    there = {name: version for name, version in guest.versions.items() if version is not None}
+    return all(version in layouts.reads[name] for name, version in there.items())
+
+
+def _mentions(bundle: str, path: str) -> bool:
+    try:
+        with open(f"{bundle}/config.json", encoding="utf-8", errors="replace") as file:
+            return path in file.read()
+    except OSError:
+        return True  # not to be seen: keep what it may need

@@ -1,0 +1,151 @@
+"""Which environment is in use: a link beside them, changed in one step.
+
+What was started before goes on in the environment that it was started from.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import glob
+import os
+import time
+from typing import TYPE_CHECKING
+
+from cgpu_env import CgpuError
+from cgpu_upgrade.environment import Environment, free_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cgpu_hook.installation import Installation
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+_START_SECONDS = 10.0  # no container's creation takes longer on the Python side
+_POLL_SECONDS = 0.02
+_STAGES = (b"edit", b"prestart", b"precreate")
+
+
+@contextlib.contextmanager
+def locked(installation: Installation) -> Iterator[None]:
+    """One upgrade at a time.
+
+    Raises:
+        CgpuError: another one is at work, or the folder is not there.
+    """
+    folder = os.path.dirname(installation.prefix)
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise CgpuError(f"{folder}: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise CgpuError(f"{installation.prefix}: another cgpu upgrade is at work") from None
+    finally:
+        os.close(fd)
+
+
+def settle(installation: Installation) -> None:
+    """Give an environment that lies at the prefix itself a name of its own, and leave a link.
+
+    At every moment the prefix leads to it. Those who have begun to load modules by the prefix's
+    name are waited for: from then on it may lead elsewhere.
+
+    Raises:
+        CgpuError: the file system cannot exchange two names.
+    """
+    prefix = installation.prefix
+    if os.path.islink(prefix):
+        return
+    name = free_name(prefix, prefix)
+    os.symlink(os.path.basename(name), name)  # leads to itself until it has changed places
+    try:
+        _exchange(name, prefix)
+    except OSError as error:
+        os.unlink(name)
+        hint = f"move it by hand, while no container is made: mv {prefix} {name}"
+        raise CgpuError(f"{prefix}: {error.strerror}", hint=hint) from None
+    moved = Environment(name)
+    moved.mark()
+    _name_interpreter(moved, prefix)
+    _wait_for_starts(prefix)
+
+
+def use(installation: Installation, environment: Environment) -> None:
+    """Let the prefix lead to ``environment``, and the way back to the one that it led to."""
+    before = installation.current
+    _link(before, installation.back_link)
+    _link(environment.path, installation.prefix)
+
+
+def restore_back(installation: Installation, back: str | None) -> None:
+    """Let the way back be what it was."""
+    if back is not None:
+        _link(back, installation.back_link)
+    else:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(installation.back_link)
+
+
+def older(installation: Installation) -> list[Environment]:
+    """Environments that upgrades have made and that neither are in use nor the way back."""
+    kept = (installation.current, installation.back)
+    found = map(Environment, sorted(glob.glob(f"{glob.escape(installation.prefix)}-*")))
+    return [each for each in found if each.is_ours() and each.path not in kept]
+
+
+def _exchange(one: str, other: str) -> None:
+    """Let two paths change places, in one step."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    paths = os.fsencode(one), os.fsencode(other)
+    done = libc.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE)
+    if done != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _link(target: str, path: str) -> None:
+    temporary = f"{path}.new"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    os.symlink(os.path.basename(target), temporary)
+    os.rename(temporary, path)
+
+
+def _name_interpreter(environment: Environment, prefix: str) -> None:
+    """Let its scripts start its own interpreter, whatever the prefix leads to."""
+    old, new = f"#!{prefix}/bin/".encode(), f"#!{environment.path}/bin/".encode()
+    for entry in os.scandir(f"{environment.path}/bin"):
+        if not entry.is_file(follow_symlinks=False):
+            continue
+        with open(entry.path, "rb") as file:
+            text = file.read()
+        if text.startswith(old):
+            temporary = f"{entry.path}.new"
+            with open(temporary, "wb") as file:
+                os.fchmod(file.fileno(), entry.stat().st_mode & 0o7777)
+                file.write(new + text.removeprefix(old))
+            os.rename(temporary, entry.path)
+
+
+def _wait_for_starts(prefix: str) -> None:
+    """Wait until no container is being made by a process that was there when this was called."""
+    deadline = time.monotonic() + _START_SECONDS
+    waiting = set(_starting(prefix))
+    while waiting and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+        waiting &= set(_starting(prefix))
+
+
+def _starting(prefix: str) -> Iterator[str]:
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+            if any(word.startswith(os.fsencode(f"{prefix}/")) for word in words) and any(
+                stage in words for stage in _STAGES
+            ):
+                yield name

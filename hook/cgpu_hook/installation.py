@@ -1,0 +1,85 @@
+"""Where cgpu is installed: environments beside each other, and the link that names one of them.
+
+``/opt/cgpu`` leads to ``/opt/cgpu-0.2.0``, and ``/opt/cgpu.back`` to what was in use before. What
+was started from an environment stays in it, for its path never means another one. An environment
+that no upgrade has touched lies at ``/opt/cgpu`` itself.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+
+from cgpu_env import version
+from cgpu_env.record import NamedTuple
+
+_BACK = ".back"
+UNKNOWN = "unknown"
+
+
+class Installation(NamedTuple):
+    """One place where cgpu is installed; ``prefix`` is what people call it by."""
+
+    prefix: str
+
+    @property
+    def current(self) -> str:
+        """The environment in use."""
+        return os.path.realpath(self.prefix)
+
+    @property
+    def back_link(self) -> str:
+        """What names the way back."""
+        return f"{self.prefix}{_BACK}"
+
+    @property
+    def back(self) -> str | None:
+        """The environment that was in use before; None where there is none."""
+        path = os.path.realpath(self.back_link)
+        return path if os.path.islink(self.back_link) and os.path.isdir(path) else None
+
+
+def containing(environment: str) -> Installation:
+    """The installation that an environment, or the prefix itself, belongs to."""
+    path = os.path.abspath(environment)
+    if os.path.islink(path):
+        return Installation(path.removesuffix(_BACK))
+    folder, name = os.path.split(path)
+    for link in sorted(glob.glob(f"{glob.escape(folder)}/*")):
+        if os.path.islink(link) and os.readlink(link) == name:
+            return Installation(link.removesuffix(_BACK))
+    return Installation(path)
+
+
+def own_environment() -> str | None:
+    """The virtual environment that this very code is in; None where it is in none."""
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
+    path = os.path.normpath(f"{packages}/../../..")
+    return path if os.path.isfile(f"{path}/pyvenv.cfg") else None
+
+
+def release_of(environment: str) -> str:
+    """The release in an environment, found out without running anything of it."""
+    pattern = f"{glob.escape(environment)}/lib/python3*/site-packages/cgpu_env/version.py"
+    # A newer Python's folder may have a link beside it, by the name of the older one.
+    found = [path for path in glob.glob(pattern) if os.path.realpath(path) == os.path.abspath(path)]
+    return read_release(found[0]) if found else UNKNOWN
+
+
+def installed_release() -> str:
+    """The release that would be started now."""
+    own = own_environment()
+    if own is None:
+        return read_release(version.__file__)
+    return release_of(containing(own).current)
+
+
+def read_release(path: str) -> str:
+    """The release that a ``version.py`` names."""
+    try:
+        with open(path, encoding="ascii") as file:
+            found = re.search(r'^VERSION = "(.+)"$', file.read(), re.MULTILINE)
+    except OSError:
+        return UNKNOWN
+    return found.group(1) if found else UNKNOWN

@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
+from cgpu_env.version import VERSION
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -121,10 +122,11 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
     limits, ledger = f"{tenant.directory}/limits", f"{tenant.directory}/ledger"
     try:
         key = gpu.arbitration.add(limits, ledger, place=tenant.place, **terms._asdict())
-    except cgpu_native.FormatError:
-        _leave_alone(gpu, tenant)
-        return
     except (OSError, cgpu_native.NativeError) as error:
+        release = _foreign(tenant.directory)
+        if release is not None:
+            _leave_alone(gpu, tenant, release)
+            return
         log.warning(
             "container_not_taken_on",
             container=tenant.name,
@@ -137,18 +139,28 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
     log.info("container_comes", container=tenant.name, gpu=uuid, **terms._asdict())
 
 
-def _leave_alone(gpu: _Gpu, tenant: _Tenant) -> None:
-    """Say once that a container's files are not to be read: another release's, or ruined."""
+def _foreign(directory: str) -> str | None:
+    """The release whose files we cannot read; None where they are ours, and ruined or gone."""
+    limits = cgpu_native.read_head(f"{directory}/limits")
+    ledger = cgpu_native.read_head(f"{directory}/ledger")
+    if limits is None or ledger is None:
+        return None
+    versions = cgpu_native.LIMITS_VERSION, cgpu_native.LEDGER_VERSION
+    ours = limits.release == VERSION or (limits.version, ledger.version) == versions
+    return None if ours else limits.release
+
+
+def _leave_alone(gpu: _Gpu, tenant: _Tenant, release: str) -> None:
+    """Say, once, that a container is another release's."""
     if tenant in gpu.foreign:
         return
     gpu.foreign.add(tenant)
-    page = cgpu_native.read_head(f"{tenant.directory}/limits")
     log.warning(
         "container_foreign",
         container=tenant.name,
-        release=page.release if page else "unknown",
-        do="nothing: its cap holds and it keeps a fixed part of the time; to have it arbitrated,"
-        " start it anew",
+        release=release,
+        do="nothing: its caps hold and it keeps its fixed part of the time; start it anew to have"
+        " it arbitrated",
     )
 
 

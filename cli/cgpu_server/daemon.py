@@ -93,6 +93,8 @@ class Daemon:
             CgpuError: the state directory cannot be used.
         """
         self.refresh()
+        if rules.is_foreign(self.registry.state_dir):
+            log.warning("rules_foreign", path=rules.FILE, do="set again what cgpu set had changed")
         control = Control(Requests(self).handle, self._woken.set)
         self._server = await control.listen(self._seat.listener)
         ready()

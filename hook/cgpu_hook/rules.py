@@ -112,6 +112,15 @@ def default_memsize(state_dir: str, source: Config | Node) -> int:
     return read_node(state_dir).get(DEFAULT_MEMSIZE, source.default_memsize)
 
 
+def is_foreign(state_dir: str) -> bool:
+    """Whether the file is there, in order, and of another version."""
+    try:
+        with open(f"{state_dir}/{FILE}", "rb") as file:
+            return bool(jsontext.loads(file.read().decode())["version"] != VERSION)
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
+
+
 def _content(state_dir: str) -> dict[str, Any]:
     """The file's object; empty where it is not there, damaged, or of another version."""
     try:

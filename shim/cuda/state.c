@@ -76,8 +76,8 @@ CUresult
 cgpu_state_attach(void)
 {
     if (cgpu_limits == NULL || cgpu_state == NULL) {
-        cgpu_log_text(CGPU_LOG_STATE,
-                      "no CUDA in this process: ", "the limits are missing, broken or of another release");
+        cgpu_log_text(CGPU_LOG_STATE, "no CUDA in this process: ",
+                      "the limits are missing, broken or of another release");
         return CUDA_ERROR_NOT_PERMITTED;
     }
     pthread_mutex_lock(&cgpu_state->lock);

@@ -106,7 +106,7 @@ def test_what_it_says_before_anything_was_changed(world: World) -> None:
     assert {name: path.read_text() for name, path in said.items() if path.is_file()} == {
         "default_memsize": "0\n",
         "inst_ctl": f"{ID[:12]} 0\n",
-        "upgrade": f"Running: {VERSION}\nInstalled: {VERSION}\n",
+        "upgrade": f"Running: {VERSION}\nInstalled: {VERSION}\nBack: none\nOlder: 0\n",
         "version": f"{VERSION}\n",
         "0/free_weight": "17\n",
         "0/major": "0\n",
@@ -248,12 +248,21 @@ def test_the_server_is_renewed_by_its_upgrade_node(world: World) -> None:
     """TREE: the same process runs what is installed now, and knows all that it knew."""
     world.admit(ID)
     server = world.serve()
-    assert world.read("upgrade") == f"Running: {VERSION}\nInstalled: {VERSION}\n"
+    assert (
+        world.read("upgrade") == f"Running: {VERSION}\nInstalled: {VERSION}\nBack: none\nOlder: 0\n"
+    )
     assert world.write(f"0/{ID[:12]}/weight", "4") == ""
     assert world.write("upgrade", "1") == ""
     wait_until(lambda: world.is_served_by(server.pid), "it serves again")
     assert world.read(f"0/{ID[:12]}/weight") == "4\n"
     assert said(server).count("serving path=") == 2
+
+
+def test_the_server_does_not_go_back_by_itself(world: World) -> None:
+    """It may be confined, so the command is named that can."""
+    server = world.serve()
+    assert "Invalid argument" in world.write("upgrade", "back")
+    assert "cgpu upgrade --back" in said(server)
 
 
 def test_many_readers_at_once_each_get_the_whole(world: World) -> None:

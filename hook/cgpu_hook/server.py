@@ -70,6 +70,9 @@ def _start(state_dir: str, driver_dir: str | None) -> None:
     if driver_dir:
         words += ["--driver-dir", os.path.abspath(driver_dir)]
     null = [(os.POSIX_SPAWN_OPEN, fd, "/dev/null", os.O_RDWR, 0) for fd in range(_STANDARD_FDS)]
+    environment = dict(_ENVIRONMENT)
+    if os.geteuid() != 0 and "XDG_RUNTIME_DIR" in os.environ:  # where a user's control tree goes
+        environment["XDG_RUNTIME_DIR"] = os.environ["XDG_RUNTIME_DIR"]
     os.posix_spawn(
-        sys.executable, words, _ENVIRONMENT, file_actions=null, setsigmask=(), setsigdef=_SIGNALS
+        sys.executable, words, environment, file_actions=null, setsigmask=(), setsigdef=_SIGNALS
     )

@@ -364,3 +364,57 @@ def test_a_changed_cap_holds_for_a_program_that_runs(world: World) -> None:
     program.communicate()
     server.terminate()
     server.wait(20)
+
+
+# As udev leaves it; a container may have it closed.
+OPEN_TO_ALL = """
+mount -t tmpfs tmpfs /srv && mknod -m 666 /srv/fuse c 10 229 && mount --bind /srv/fuse /dev/fuse
+"""
+USERS_TREE = """
+import os, pathlib, signal, subprocess, sys, time
+
+tree, cgpu = pathlib.Path(sys.argv[1]), sys.argv[2:]
+
+def wait_until(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise SystemExit("in vain")
+
+def serve():
+    assert subprocess.run([*cgpu, "ls"]).returncode == 0
+    wait_until(lambda: os.path.ismount(tree))
+    return int((tree.parent / "cgpu" / "cgpud.lock").read_text())
+
+os.kill(serve(), signal.SIGKILL)
+time.sleep(0.1)
+pid = serve()
+(tree / "default_memsize").write_text("1048576")
+print(tree.stat().st_uid, (tree / "default_memsize").read_text().strip())
+print(sorted(path.name for path in tree.iterdir()), flush=True)
+try:
+    (tree / "default_memsize").write_text("x")
+except OSError as error:
+    print(error.strerror)
+os.kill(pid, signal.SIGTERM)
+wait_until(lambda: not os.path.ismount(tree))
+print(sorted(tree.iterdir()))
+"""
+
+
+def test_a_user_has_a_tree_of_ones_own() -> None:
+    """TREE-2, TREE-3: mounted by fusermount3, where the user's runtime directory is."""
+    ensure_packages()
+    user = cgpu_run_world.World(root=False)
+    cgpu = [sys.executable, "-m", "cgpu_cli.main"]
+    tree = f"{user.state}_km"
+    words = [sys.executable, "-c", USERS_TREE, tree, *cgpu]
+    script = f"{OPEN_TO_ALL}\n{cgpu_run_world.become_nobody(words)}"
+    done = user.run_command(["unshare", "-m", "sh", "-c", script])
+    assert done.stdout.splitlines()[-4:] == [
+        f"{cgpu_run_world.NOBODY} 1048576",
+        "['default_memsize', 'inst_ctl', 'upgrade', 'version']",
+        "Invalid argument",
+        "[]",
+    ], done

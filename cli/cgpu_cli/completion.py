@@ -11,12 +11,11 @@ SHELLS = ("bash", "zsh", "fish")
 
 # What a shell asks where a GPU, a container or a folder of the control tree is wanted.
 _COMMAND = "cgpu completion targets 2>/dev/null"
-TARGETS = {
-    "bash": "_cgpu_targets",
-    "zsh": f'(${{(f)"$({_COMMAND})"}})',
-    "fish": f"({_COMMAND})",
+TARGETS = {"bash": "_cgpu_targets", "zsh": "_cgpu_targets", "fish": f"({_COMMAND})"}
+_PREAMBLES = {
+    "bash": f'_cgpu_targets() {{ compgen -W "$({_COMMAND})" -- "$1"; }}',
+    "zsh": f'_cgpu_targets() {{ compadd "$@" -- ${{(f)"$({_COMMAND})"}} }}',
 }
-_BASH = f'_cgpu_targets() {{ compgen -W "$({_COMMAND})" -- "$1"; }}'
 _LISTED = "targets"
 
 
@@ -40,11 +39,8 @@ class Completion:
 
         from cgpu_cli.main import arguments
 
-        print(
-            shtab.complete(
-                arguments(), given.shell, preamble=_BASH if given.shell == "bash" else ""
-            )
-        )
+        preamble = _PREAMBLES.get(given.shell, "")
+        print(shtab.complete(arguments(), given.shell, preamble=preamble))
         return 0
 
 

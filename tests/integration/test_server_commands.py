@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import select
+import shlex
 import subprocess
 import sys
+import tempfile
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +21,7 @@ from server_world import wait_until
 import cgpu_native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.integration
 MEM = ("--mem", "6/15")
@@ -181,27 +185,79 @@ def test_everything_the_tree_shows_is_in_the_json(world: World, session: str) ->
     assert tree == {name: str(value) for name, value in shown.items()}
 
 
-def _complete(shell: str, script: str) -> list[str]:
-    """What the shell offers behind ``cgpu``."""
-    offer = {
-        "bash": "COMP_WORDS=(cgpu ''); COMP_CWORD=1; _shtab_cgpu; echo \"${COMPREPLY[@]}\"",
-        "fish": "complete -C 'cgpu ' | cut -f1",
-    }
-    command = [shell, "-c", f"{script}\n{offer[shell]}"]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+# What is there to be named; whatever else is asked of it, it says what it was called with.
+STAND_IN = """
+cgpu() {
+    if [ "$*" = "completion targets" ]; then printf 'node\\n0\\nabcdef\\n'; else echo "ran:$*:"; fi
+}
+"""
+STAND_IN_OF = {
+    "bash": STAND_IN,
+    "zsh": STAND_IN,
+    "fish": """
+function cgpu
+    test "$argv" = "completion targets"; and printf 'node\\n0\\nabcdef\\n'
+end
+""",
+}
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_can_complete_the_words(world: World, tmp_path: Path, shell: str) -> None:
+def _bash(script: str, typed: str) -> list[str]:
+    words = " ".join(map(repr, typed.split(" ")))
+    last = len(typed.split(" ")) - 1
+    ask = f'COMP_WORDS=({words}); COMP_CWORD={last}; _shtab_cgpu; echo "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, check=True)
+    return done.stdout.decode().split()
+
+
+def _fish(script: str, typed: str) -> list[str]:
+    ask = f"complete -C {typed!r} | cut -f1"
+    done = subprocess.run(["fish", "-c", f"{script}\n{ask}"], capture_output=True, check=True)
+    return done.stdout.decode().split()
+
+
+def _zsh(script: str, typed: str) -> list[str]:
+    """Its completion needs a terminal: what the words typed became is what the command got."""
+    ours, theirs = pty.openpty()
+    with tempfile.NamedTemporaryFile("w", suffix=".zsh") as file:
+        file.write(f"PS1=; autoload -Uz compinit; compinit -u -D\n{script}\nprint -r re''ady\n")
+        file.flush()
+        flags = {"stdin": theirs, "stdout": theirs, "stderr": theirs, "start_new_session": True}
+        shell = subprocess.Popen(["zsh", "-f", "-i"], env={**os.environ, "TERM": "dumb"}, **flags)
+        os.close(theirs)
+        os.write(ours, f"source {file.name}\n".encode())
+        _read_until(ours, b"ready")
+        os.write(ours, f"{typed}\t\n".encode())
+        said = _read_until(ours, b":\r\n").decode()
+    os.write(ours, b"exit\n")
+    shell.wait(20)
+    os.close(ours)
+    return [said.rpartition("ran:")[2].partition(":")[0].split(" ")[-1]]
+
+
+def _read_until(end: int, what: bytes) -> bytes:
+    found = b""
+    while what not in found:
+        assert select.select([end], [], [], 20)[0], found
+        found += os.read(end, 4096)
+    return found
+
+
+@pytest.mark.parametrize("complete", [_bash, _zsh, _fish])
+def test_a_shell_completes_commands_and_what_they_can_name(
+    world: World, complete: Callable[[str, str], list[str]]
+) -> None:
+    """TREE-4."""
     ensure_packages()
+    shell = complete.__name__.removeprefix("_")
     script = cgpu(world, "completion", shell)
     assert (script.returncode, script.stderr) == (0, "")
-    path = tmp_path / "script"
-    path.write_text(script.stdout)
-    checked = subprocess.run([shell, "-n", path], capture_output=True, text=True, check=False)
-    assert (checked.returncode, checked.stderr) == (0, "")
-    if shell != "zsh":  # whose completion needs a terminal
-        assert {"get", "set", "ls"} <= set(_complete(shell, script.stdout))
+    evaluated = f"eval {shlex.quote(script.stdout)}" if shell == "zsh" else script.stdout
+    ours = f"{STAND_IN_OF[shell]}\n{evaluated}"
+    assert complete(ours, "cgpu uni") == ["uninstall"]
+    assert complete(ours, "cgpu get no") == ["node"]
+    assert complete(ours, "cgpu set ab") == ["abcdef"]
+    assert complete(ours, "cgpu ls --js") == ["--json"]
 
 
 def test_what_can_be_named_is_told_without_starting_a_server(world: World, session: str) -> None:

@@ -83,6 +83,13 @@ def test_the_dashboards_panels_have_room_and_a_place_each() -> None:
     assert len(set(ids)) == len(ids)
 
 
+def test_the_dashboard_names_only_variables_that_it_has() -> None:
+    """Grafana shows an empty panel for any other one."""
+    own = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD)))
+    assert used - {"__all", "__rate_interval"} == own
+
+
 class Prometheus:
     """One that scrapes ``target`` every second."""
 
@@ -192,6 +199,20 @@ def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
         made.process.wait()
 
 
+def _check_dashboard(server: Prometheus) -> None:
+    """Legends name labels of what they stand beside, variables have the values of the node."""
+    for panel in DASHBOARD["panels"]:
+        for target in panel["targets"]:
+            named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            assert all(named <= labels.keys() for labels, _ in server.query(target["expr"])), panel
+    values = {}
+    for variable in DASHBOARD["templating"]["list"][1:]:
+        found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
+        assert found
+        values[variable["name"]] = {labels[found[2]] for labels, _ in server.query(found[1])}
+    assert (len(values["instance"]), values["gpu"], len(values["container"])) == (1, {"0"}, 2)
+
+
 def test_prometheus_sees_what_programs_hold_and_wait_for(tmp_path: Path) -> None:
     """CLI-3: every query of the dashboard has an answer while they run, and `up` when they end."""
     with (
@@ -205,6 +226,7 @@ def test_prometheus_sees_what_programs_hold_and_wait_for(tmp_path: Path) -> None
         wait_until(lambda: len(server.query(throttled)) == len(node.programs), "both wait")
         for title, query in QUERIES:
             wait_until(partial(server.answers, query), f"{title}: {query}")
+        _check_dashboard(server)
         scraped = set(server.ask("label/__name__/values"))
         assert {name for name in scraped if name.startswith("cgpu_")} == NAMES
         refused = server.query("cgpu_container_memory_refused_total > 0")

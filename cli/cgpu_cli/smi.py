@@ -36,7 +36,8 @@ exit status: 0 shown, also where --loop was interrupted; 2 the state directory o
 be read, or a wrong option.
 
 Compute is measured share / limit in percent of the GPU's time, over the last second. A share is not
-measured (-) while a container has the GPU to itself, under policy 5, and where no cgpud runs.
+measured (-) while a container has the GPU to itself, under policy 5, and where no cgpud runs. A
+limit by weight is a part of what high-priority containers (!) leave, which have prio_ratio.
 
 -q and --json show the processes' ids: as whoever looks sees the host, 0 or N/A where they are not
 found there, and in their containers.

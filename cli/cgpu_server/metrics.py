@@ -286,7 +286,8 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_limit_ratio",
         "gauge",
-        "Part of the GPU's time that it may have while others compete.",
+        "Part of the GPU's time that it may have while others compete; by weight it is a part of"
+        " what high-priority containers leave.",
         lambda its: _ratio(its.limit_percent),
     ),
     _compute(

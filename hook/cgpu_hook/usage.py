@@ -25,7 +25,8 @@ class Compute(NamedTuple):
     """What one container may have and has of one GPU's time.
 
     Attributes:
-        limit_percent: at most, while others compete.
+        limit_percent: at most, while others compete; prio_ratio for high priority, the policy's
+            ceiling, or its part by weight of what high-priority containers leave.
         measured_percent: in the last second; None where nobody measures.
         charged_ns: GPU time since the arbiter took the container on.
         arbitrated: whether an arbiter lives.

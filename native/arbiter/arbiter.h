@@ -67,7 +67,7 @@ struct cgpu_tenant_report {
     uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
     uint64_t waits;        /* how often that began */
     uint32_t measured_ppm; /* charged in the last second */
-    uint32_t limit_ppm;    /* ceiling, or its part by weight of those that are active */
+    uint32_t limit_ppm;    /* prio_ratio, ceiling, or part by weight of what priority leaves */
     uint32_t fallback_ppm;
     uint32_t offset_ppm; /* where its part of the fallback period begins */
     bool metered;

@@ -359,6 +359,25 @@ TEST(fallback_parts_lie_side_by_side)
     CHECK(one.limit_ppm == 1000000 && two.limit_ppm == 1000000); /* as long as nobody wants */
 }
 
+/* As docs/metrics.md and cgpu-smi say it. */
+TEST(limits_of_those_beside_a_high_priority_one_are_parts_of_what_it_leaves)
+{
+    struct cgpu_tenant_report report;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int one = add(1, false), three = add(3, false), high = add(5, true);
+    for (int place = 0; place < 3; place++) {
+        demands[place].waiting = true;
+    }
+    step(MS);
+    cgpu_arbiter_report(arbiter, high, &report);
+    CHECK(report.limit_ppm == 800000); /* prio_ratio */
+    cgpu_arbiter_report(arbiter, one, &report);
+    CHECK(report.limit_ppm == 250000);
+    cgpu_arbiter_report(arbiter, three, &report);
+    CHECK(report.limit_ppm == 750000);
+}
+
 /* Who dies does not ring, and what a container says of its end may be anything. */
 TEST(a_closing_container_is_looked_at_often_whatever_end_it_tells_rel2)
 {

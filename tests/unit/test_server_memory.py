@@ -94,6 +94,26 @@ def test_what_is_changed_together_is_changed_or_not_together(
     assert caps(directory) == promised(registry, "a") == [200, 200]
 
 
+@pytest.mark.parametrize(("wanted", "taken"), [(100, 100), (500, 300)])
+def test_a_change_cut_short_promises_no_less_than_may_be_taken(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, wanted: int, taken: int
+) -> None:
+    """MEM-8, REL-2: whoever makes it may be killed before the record is there."""
+    directory = admit(registry, "a", 300)
+    before = sorted(path.name for path in directory.iterdir())
+
+    def be_killed(_: str, data: bytes, *, temporary: str) -> None:
+        Path(temporary).write_bytes(data)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cgpu_hook.change.write_atomically", be_killed)
+    with pytest.raises(KeyboardInterrupt):
+        change_memory(registry, "a", wanted * MIB)
+    assert caps(directory) == [taken]
+    assert promised(registry, "a") == [300]
+    assert sorted(path.name for path in directory.iterdir()) == before
+
+
 def test_one_gpu_of_several_can_be_named(registry: Registry) -> None:
     """MEM-8."""
     directory = admit(registry, "a", 300, 300)

@@ -182,6 +182,15 @@ def test_a_weight_for_which_there_is_no_room_is_refused(
     change_container(registry, "b", {"weight": 15}, DEFAULTS)
 
 
+def test_there_has_to_be_room_for_a_weight_on_each_of_its_gpus(registry: Registry) -> None:
+    """SCH-10."""
+    admit(registry, "both", gpus=(0, 1))
+    admit(registry, "other", gpus=(1,), weight=15)
+    with pytest.raises(CgpuError, match="weight=6: GPU 1 has 5 of 20 free"):
+        change_container(registry, "both", {"weight": 6}, DEFAULTS)
+    change_container(registry, "both", {"weight": 5}, DEFAULTS)
+
+
 def test_a_container_is_found_by_the_beginning_of_its_id(registry: Registry) -> None:
     for name in ("abc", "abd", "ab"):
         admit(registry, name)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test lint types check-fast bench gpu-check clean
+.PHONY: help build demo test faults lint types check-fast bench gpu-check clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,10 @@ check-fast: lint types ## lint, types, unit and C tests
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
 	sh deploy/setup.sh test
 	$(BIN)/python -m pytest -m "not gpu" tests
+
+faults: build ## kill, stop and starve everything at random for ten minutes (needs root; docs/faults.md)
+	sh deploy/setup.sh test
+	CGPU_FAULT_SECONDS=$${CGPU_FAULT_SECONDS:-600} $(BIN)/python -m pytest -q -s tests/system/test_random_faults.py
 
 $(VENV)/.bench: $(VENV)/.ready
 	$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[bench]'

@@ -20,22 +20,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 PROGRAMS = Path(__file__).parent / "programs"
-SOURCE = PROGRAMS / "spin.c"
 FLAGS = ("-target", "x86_64-linux-gnu.2.17", "-std=gnu11", "-O2", "-lpthread", "-ldl")
 TAG = "CGPU_SIM_TAG"
 
 
 def spin_program() -> Path:
-    """``programs/spin.c``, built once for whatever C library a container has."""
-    recipe = SOURCE.read_bytes() + repr(FLAGS).encode()
+    """``programs/spin.c``."""
+    return built("spin")
+
+
+def built(name: str) -> Path:
+    """``programs/NAME.c``, built once for whatever C library a container has."""
+    source = PROGRAMS / f"{name}.c"
+    recipe = source.read_bytes() + repr(FLAGS).encode()
     cache = cache_directory()
-    target = cache / f"spin-{hashlib.sha256(recipe).hexdigest()[:12]}"
-    with (cache / ".spin.lock").open("w") as lock:
+    target = cache / f"{name}-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    with (cache / f".{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             made = target.with_suffix(".new")
             compiler = [sys.executable, "-m", "ziglang", "cc"]
-            subprocess.run([*compiler, *FLAGS, "-o", made, SOURCE], check=True)
+            subprocess.run([*compiler, *FLAGS, "-o", made, source], check=True)
             made.rename(target)
     return target
 

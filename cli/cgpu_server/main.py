@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FIRST_FD = 3
+_PATIENCE = 2.0  # seconds for a lock: meanwhile nobody is answered
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -115,7 +116,7 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
     except OSError as error:
         raise CgpuError(f"{log_path}: {error.strerror}") from None
     daemon = Daemon(
-        Registry(state),
+        Registry(state, patience=_PATIENCE),
         seat,
         Conductor(Arbitration.start),
         driver_dir=driver_dir,

@@ -7,7 +7,8 @@ whoever admits next removes what is dead, and what a killed builder left half-ma
 from __future__ import annotations
 
 import os
-from fcntl import LOCK_EX, flock
+from fcntl import LOCK_EX, LOCK_NB, flock
+from time import monotonic, sleep
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
@@ -32,6 +33,7 @@ _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 _ID_LENGTH = 64
 # Folder modes. In the state directory of a server for all users, each reaches what is theirs.
 _PASSABLE, _PRIVATE = 0o711, 0o700
+_POLL_SECONDS = 0.002
 
 
 def checked_id(name: str) -> str:
@@ -48,10 +50,14 @@ def checked_id(name: str) -> str:
 
 
 class Registry:
-    """The containers and sessions of the state directory ``state_dir`` (``paths.open_state``)."""
+    """The containers and sessions of the state directory ``state_dir`` (``paths.open_state``).
 
-    def __init__(self, state_dir: str) -> None:
+    Whoever holds its lock may have been stopped or hang: it is waited for ``patience`` seconds.
+    """
+
+    def __init__(self, state_dir: str, *, patience: float = 10.0) -> None:
         self.state_dir = state_dir
+        self._patience = patience
         self._folder = f"{state_dir}/containers"
 
     def admit(  # noqa: PLR0913, PLR0917 (what a record holds)
@@ -169,7 +175,7 @@ class Registry:
         Args:
             make: whether the lock file may be made.
         """
-        return Lock(self.state_dir, make=make)
+        return Lock(self.state_dir, make=make, patience=self._patience)
 
 
 class Lock:
@@ -178,8 +184,8 @@ class Lock:
     A class, because ``contextlib`` takes 2 ms to import.
     """
 
-    def __init__(self, state_dir: str, *, make: bool) -> None:
-        self._state_dir = state_dir
+    def __init__(self, state_dir: str, *, make: bool, patience: float) -> None:
+        self._state_dir, self._patience = state_dir, patience
         self._flags = os.O_CREAT if make else 0  # a share is given back where one was admitted
         self._fd = -1
 
@@ -187,9 +193,41 @@ class Lock:
         flags = self._flags | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._fd = os.open(f"{self._state_dir}/lock", flags, 0o600)
-            flock(self._fd, LOCK_EX)
+            try:
+                self._take()
+            except BaseException:
+                os.close(self._fd)
+                raise
         except OSError as error:
             raise self._sentence(error) from None
+
+    def _take(self) -> None:
+        deadline = monotonic() + self._patience
+        while not self._is_taken():
+            if monotonic() > deadline:
+                raise self._late()
+            sleep(_POLL_SECONDS)
+
+    def _is_taken(self) -> bool:
+        try:
+            flock(self._fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def _late(self) -> CgpuError:
+        """Others wait in vain: who holds it, and what to do."""
+        inode, holder = os.fstat(self._fd).st_ino, "another process"
+        with open("/proc/locks") as file:
+            for line in file:
+                fields = line.split()
+                if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
+                    holder = f"process {fields[4]}"
+        return CgpuError(
+            f"state directory {self._state_dir}: {holder} has held its lock"
+            f" for {self._patience:g} seconds",
+            hint="let it go on if it was stopped; if it hangs, kill -9 it: nothing is lost",
+        )
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         os.close(self._fd)

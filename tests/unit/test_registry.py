@@ -319,3 +319,15 @@ def test_many_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
         process.communicate("")
     assert sum(admitted) == 25
     assert len(leftovers(Registry(str(tmp_path)))) == 25
+
+
+def test_a_lock_that_a_stopped_process_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
+    """REL-1: who waits is told whom for."""
+    registry = Registry(str(tmp_path), patience=0.1)
+    with registry.locked(make=True), pytest.raises(CgpuError) as refusal, registry.locked():
+        raise AssertionError("two have it")
+    assert f"process {os.getpid()} has held its lock for 0.1 seconds" in str(refusal.value)
+    assert "kill -9" in refusal.value.hint
+    with registry.locked():
+        pass
+    assert registry.records() == []

@@ -1,0 +1,132 @@
+"""The processes inside an enclosure, as this process sees them from outside."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from compute import TAG
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_NS_GET_PARENT = 0xB702  # ioctl_ns(2)
+
+
+class Process(NamedTuple):
+    """One of them.
+
+    Attributes:
+        pid: as we see it.
+        inner: as it sees itself.
+        state: a letter of proc(5), ``Z`` for a zombie.
+        words: its command line; empty of a zombie.
+        mounts: its mount namespace; 0 where that cannot be read.
+        tag: what the simulated GPU knows it by.
+    """
+
+    pid: int
+    inner: int
+    parent: int
+    state: str
+    words: tuple[str, ...]
+    mounts: int
+    tag: str
+
+    @property
+    def is_zombie(self) -> bool:
+        """Whether it has ended and nobody has waited for it."""
+        return self.state == "Z"
+
+
+class Inside:
+    """Looks for the processes in the pid namespace of process ``first``, or below it."""
+
+    def __init__(self, first: int) -> None:
+        self._first = first
+        self._top = os.stat(f"/proc/{first}/ns/pid").st_ino
+
+    def processes(self) -> list[Process]:
+        """All but the first; zombies too."""
+        found: dict[int, Process] = {}
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                process = _read(int(name))
+                if process is not None and self._is_inside(process, found):
+                    found[process.pid] = process
+        found.pop(self._first, None)
+        return list(found.values())
+
+    def _is_inside(self, process: Process, found: dict[int, Process]) -> bool:
+        if process.is_zombie:
+            return process.parent in found
+        return _is_below(process.pid, self._top)
+
+
+def _read(pid: int) -> Process | None:
+    fields = dict(
+        line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+    )
+    known = fields["NSpid"].split()
+    if len(known) < 2:
+        return None
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
+    mounts = 0
+    with contextlib.suppress(OSError):
+        mounts = os.stat(f"/proc/{pid}/ns/mnt").st_ino
+    return Process(
+        pid,
+        int(known[-1]),
+        int(fields["PPid"]),
+        fields["State"][0],
+        tuple(map(os.fsdecode, words)),
+        mounts,
+        _tag(pid),
+    )
+
+
+def _tag(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            name, _, value = entry.partition(b"=")
+            if name == TAG.encode():
+                return os.fsdecode(value)
+    return ""
+
+
+def _is_below(pid: int, top: int) -> bool:
+    fd = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
+    try:
+        while os.fstat(fd).st_ino != top:
+            parent = fcntl.ioctl(fd, _NS_GET_PARENT)
+            os.close(fd)
+            fd = parent
+    except OSError:  # the parent is above ours
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """A signal to processes, of which some may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether it stands still by SIGSTOP."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except OSError:
+        return False
+
+
+def kill(pids: Iterable[int]) -> None:
+    """SIGKILL."""
+    send(pids, signal.SIGKILL)

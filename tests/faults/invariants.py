@@ -134,16 +134,16 @@ def _processes(world: World) -> Iterator[str]:
     everyone = world.inside.processes()
     programs = world.by_member()
     own = {p.pid for m in world.members for p in programs.get(m.name, [])}
-    spaces = {p.mounts for p in everyone if p.pid in own}
     servers = set(world.servers())
+    gauges = [p.pid for p in everyone if p.parent in servers and "holdings" in p.words]
+    own.update(gauges[:1])
     keepers = [p for p in everyone if "cgpu_cli.run" in p.words]
     sessions = sum(m.is_session for m in world.members)
     for process in everyone:
         if process.is_zombie:
             yield f"zombie {process.pid} of {process.parent}"
         elif not (process.pid in own or process.pid in servers or process in keepers):
-            strange = "" if process.mounts in spaces else ", in a namespace of its own"
-            yield f"process {process.pid}: {' '.join(process.words)[:200]}{strange}"
+            yield f"process {process.pid} of {process.parent}: {' '.join(process.words)[:200]}"
     if len(keepers) > sessions:
         yield f"{len(keepers)} keepers of {sessions} sessions"
 

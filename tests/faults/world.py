@@ -364,7 +364,8 @@ class World:
         words += ["--idle-exit", "60", "--log", f"{STATE}/cgpud.log", *flags]
         words += ["--driver-dir", str(self.node.driver)]
         path = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
-        self.enclosure.run("setsid", "--fork", "env", path, *words, stdin=subprocess.DEVNULL)
+        quiet = '"$@" </dev/null >/dev/null 2>&1 &'
+        self.enclosure.run("sh", "-c", quiet, "sh", "env", path, *words)
 
     def hold(self, *, still: bool) -> None:
         """Let the wild programs rest, or go on."""
@@ -373,8 +374,14 @@ class World:
         os.close(fd)
 
     def mounts(self) -> list[str]:
-        """Mount points inside, without the control tree, which comes and goes with its server."""
-        return sorted(path for path in self.enclosure.mounts() if path != TREE)
+        """Mount points inside, without the control tree, which comes and goes with its server.
+
+        Those that another test run has left in its own temporary folder are not ours.
+        """
+        others = f"{self.base.parent}/"
+        ours = (p for p in self.enclosure.mounts() if p.startswith(f"{self.base}/"))
+        rest = (p for p in self.enclosure.mounts() if not p.startswith(others) and p != TREE)
+        return sorted([*ours, *rest])
 
     def note_mounts(self) -> None:
         """Remember those that are there before any container."""

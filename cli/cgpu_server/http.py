@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from http.server import ThreadingHTTPServer
+from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import MetricsHandler
@@ -32,9 +33,9 @@ class Server(ThreadingHTTPServer):
     block_on_close = False
 
     def __init__(self, listener: socket.socket, registry: Collector) -> None:
-        # Not bound by the base class, which would ask the name service for its own name.
-        super().__init__(("", 0), _Handler.factory(registry), bind_and_activate=False)
-        self.socket.close()
+        # Not by TCPServer, which would make a socket, for the service may make none of a network's;
+        # nor by HTTPServer, which would ask the name service for its own name.
+        BaseServer.__init__(self, ("", 0), _Handler.factory(registry))
         self.socket = listener
         self.server_name, self.server_port = "cgpud", 0
         self._room = threading.BoundedSemaphore(_MOST_CLIENTS)

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test faults lint types check-fast bench gpu-check clean
+.PHONY: help build demo test faults lint types check-fast bench gpu-check dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -53,5 +53,12 @@ bench: build $(VENV)/.bench ## measure cost and shares; results in bench/results
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results
 	$(BIN)/python -m bench.gpu
 
+dist: build ## source distribution and wheels (x86_64, aarch64) in dist/
+	PYTHON=$(abspath $(BIN))/python sh deploy/dist.sh dist
+
+deb: build ## also Debian packages (amd64, arm64) for the release that this machine runs, in dist/
+	sh deploy/setup.sh test
+	PYTHON=$(abspath $(BIN))/python sh deploy/deb.sh dist
+
 clean: ## remove what the build made
-	rm -rf build shim/cgpu_shim/_lib hook/cgpu_hook/_bin tests/sim/cgpu_sim/_lib tests/c/_build bench/_build
+	rm -rf build dist shim/cgpu_shim/_lib hook/cgpu_hook/_bin tests/sim/cgpu_sim/_lib tests/c/_build bench/_build

@@ -2,9 +2,11 @@
 
 One table, ``BINARIES``, names each product, its sources and how it is linked. All of it runs inside
 containers with unknown (old) C libraries, so it is compiled by ``zig cc`` against glibc 2.17 or
-statically against musl; the cffi binding is an ordinary extension module.
+statically against musl. The cffi binding is compiled likewise, so that one wheel serves every
+distribution (manylinux2014) and CPython.
 
-``python setup.py build_binaries`` rebuilds what is out of date, in place.
+``python setup.py build_binaries`` rebuilds what is out of date, in place. ``CGPU_BUILD_MACHINE``
+names another processor than this machine's: aarch64, or x86_64.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import os
 import platform
 import subprocess
 import sys
+import sysconfig
 from glob import glob
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -150,14 +153,32 @@ class BuildBinaries(Command):
             build_binary(binary, ROOT / binary.path)
 
 
+def _multiarch_headers() -> Path:
+    """Where the ``pyconfig.h`` of Debian and Ubuntu finds the one that it stands for.
+
+    That one is outside zig's include path. It is this machine's own also where the build is for
+    another: all that the stable ABI takes from it are sizes, and those of all 64-bit Linux agree.
+    """
+    folder = ROOT / "build" / f"python-{MACHINE}"
+    version = sysconfig.get_config_var("LDVERSION")
+    place = folder / f"{MACHINE}-linux-gnu" / f"python{version}" / "pyconfig.h"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_bytes(Path(sysconfig.get_config_h_filename()).read_bytes())
+    return folder
+
+
 class BuildExt(build_ext):
-    """Extension modules without the interpreter's RUNPATH, which setuptools leaks into them."""
+    """The cffi binding, by everything else's compiler, with nothing of the interpreter's."""
 
     def build_extensions(self) -> None:
-        rpath = ("-Wl,-rpath", "-Wl,--rpath")
-        linker = self.compiler.linker_so
-        self.compiler.linker_so = [flag for flag in linker if not flag.startswith(rpath)]
-        self.compiler.runtime_library_dirs = []
+        zig = [sys.executable, "-m", "ziglang", "cc", "-target", GLIBC]
+        compile_flags = ["-O2", "-g", "-fPIC", "-DNDEBUG", "-fno-sanitize=all"]
+        self.compiler.set_executables(
+            compiler_so=[*zig, *compile_flags], linker_so=[*zig, "-shared", "-lpthread"]
+        )
+        self.compiler.add_include_dir(str(_multiarch_headers()))
+        self.compiler.set_library_dirs([])
+        self.compiler.set_runtime_library_dirs([])  # no RUNPATH to the builder's interpreter
         super().build_extensions()
 
 
@@ -208,5 +229,7 @@ setup(
     },
     cffi_modules=["native/cgpu_native/build.py:ffibuilder"],
     cmdclass={"build_binaries": BuildBinaries, "build_ext": BuildExt, "build_py": BuildPy},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    options={
+        "bdist_wheel": {"py_limited_api": "cp310", "plat_name": f"manylinux2014_{MACHINE}"},
+    },
 )

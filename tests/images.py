@@ -27,6 +27,7 @@ GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bin
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
+BOOTING = ["python3", "systemd-sysv", "dbus", "fuse3", "runc", "man-db", "bash-completion"]
 USERS = "root:x:0:0:root:/root:/bin/sh\nuser:*:1000:1000:user:/tmp:/bin/sh\n"
 # What a program never reads: a third of the size.
 UNUSED = ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/info", "var/cache/apt",
@@ -72,6 +73,14 @@ def _debian(root: Path) -> None:
         users.write(USERS.splitlines()[1] + "\n")
 
 
+def _booting(root: Path) -> None:
+    """Debian 12 as a machine has it: with systemd."""
+    included = ",".join(BOOTING)
+    mirror = _debian_mirror()
+    _run("debootstrap", "--variant=minbase", f"--include={included}", SUITE, root, *mirror)
+    shutil.rmtree(root / "var/cache/apt", ignore_errors=True)
+
+
 def _guest_packages(root: Path) -> None:
     """Python programs and libraries from PyPI that the guest runs, for the guest's Python."""
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
@@ -111,6 +120,11 @@ def small() -> Path:
 def debian() -> Path:
     """A root filesystem of Debian 12 with Python 3.11."""
     return _cached("debian", _debian, [SUITE, USERS, UNUSED])
+
+
+def booting() -> Path:
+    """A root filesystem of Debian 12 whose systemd can be started."""
+    return _cached("booting", _booting, [SUITE, BOOTING])
 
 
 def guest_packages() -> Path:

@@ -19,6 +19,7 @@ from cgpu_cli.set import Set
 from cgpu_cli.top import Top
 from cgpu_cli.upgrade import Upgrade
 from cgpu_env import CgpuError
+from cgpu_env.version import VERSION
 
 
 class Command(Protocol):
@@ -52,6 +53,7 @@ COMMANDS: tuple[Command, ...] = (
 def arguments() -> argparse.ArgumentParser:
     """The command line, one subcommand for each of ``COMMANDS``."""
     parser = argparse.ArgumentParser(prog="cgpu", description="Share GPUs between containers.")
+    parser.add_argument("--version", action="version", version=f"cgpu {VERSION}")
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         text = (command.__doc__ or "").splitlines()[0]

@@ -25,6 +25,8 @@ CRIO = "/etc/crio/crio.conf.d/99-cgpu.conf"
 PODMAN = "/etc/containers/containers.conf.d/cgpu.conf"
 HOOKS = "/usr/share/containers/oci/hooks.d"
 UNITS = "/etc/systemd/system"
+# Where distributions' packages have theirs; a unit of the same name in UNITS goes before it.
+PACKAGED_UNITS = ("/lib/systemd/system", "/usr/lib/systemd/system")
 SERVICE, MOUNT, SOCKET = "cgpud.service", "run-cgpu.mount", "cgpud-metrics.socket"
 # Unit: what systemd starts it for.
 WANTED_BY = {
@@ -128,16 +130,28 @@ def _hooks(machine: Machine, *stages: str) -> list[File]:
     return [_OCI_HOOK(name, f"{HOOKS}/{name}", machine.program(HOOK)) for name in names]
 
 
+def unit_path(name: str, machine: Machine) -> str:
+    """Where systemd finds a unit of ours: a package's, if it is just what we would write."""
+    wanted = _own(name, machine.program(SERVER))
+    packaged = (f"{folder}/{name}" for folder in PACKAGED_UNITS)
+    own = f"{UNITS}/{name}"
+    if machine.has(own):
+        return own
+    return next((path for path in packaged if machine.text(path) == wanted), own)
+
+
 def _unit(name: str, mark: str, machine: Machine) -> File:
+    path = unit_path(name, machine)
+
     def add(text: str, program: str) -> str:
         if text and mark not in text:
             raise CgpuError(f"expected no such unit, or cgpu's with {mark.strip()} in it")
         return _own(name, program)
 
     def take(text: str, _: str) -> str | None:
-        return None if mark in text else text
+        return None if mark in text and path.startswith(UNITS) else text
 
-    return File(f"{UNITS}/{name}", machine.program(SERVER), add, take)
+    return File(path, machine.program(SERVER), add, take)
 
 
 ENGINES: tuple[Engine, ...] = (

@@ -11,7 +11,7 @@ import cgpu_hook
 from cgpu_env import CgpuError
 from cgpu_hook.trust import check_source
 from cgpu_install.containerd import UnusedError
-from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY
+from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from cgpu_install.machine import Machine
 
 PROGRAMS = "programs"  # the links that all engines share, as an engine of their own
+# Where a distribution's package has cgpu: links that lead there are the package's.
+PACKAGED = "/usr/lib/cgpu"
 
 
 class Link(NamedTuple):
@@ -191,7 +193,7 @@ def _linked(machine: Machine, name: str, journal: Journal) -> Change:
 
 def _enabled(machine: Machine, engine: Engine, unit: str, journal: Journal) -> Change:
     path = f"{UNITS}/{WANTED_BY[unit]}.wants/{unit}"
-    return _link(machine, engine.name, path, f"{UNITS}/{unit}", journal)
+    return _link(machine, engine.name, path, unit_path(unit, machine), journal)
 
 
 def _link(machine: Machine, engine: str, path: str, target: str, journal: Journal) -> Change:
@@ -208,9 +210,19 @@ def _leads_to(what: Content, name: str) -> bool:
 
 
 def _made_by_hand(machine: Machine) -> list[str]:
-    """Links that no journal knows of."""
-    paths = {name: machine.program(name) for name in (RUNTIME, HOOK)}
-    return [path for name, path in paths.items() if _leads_to(content(machine, path), name)]
+    """Links that no journal knows of, and no package."""
+    found = []
+    for name in (RUNTIME, HOOK):
+        path = machine.program(name)
+        what = content(machine, path)
+        if isinstance(what, Link) and _leads_to(what, name) and not _is_packaged(path, what):
+            found.append(path)
+    return found
+
+
+def _is_packaged(path: str, link: Link) -> bool:
+    target = os.path.normpath(os.path.join(os.path.dirname(path), link.target))
+    return target.startswith(f"{PACKAGED}/")
 
 
 def _unlinked(machine: Machine, path: str, journal: Journal) -> Change:

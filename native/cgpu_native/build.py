@@ -47,6 +47,7 @@ ffibuilder.set_source(
     sources=_sources(),
     # Not include_dirs: native/limits.h must not hide the C library's <limits.h>.
     extra_compile_args=["-std=gnu11", "-iquote", str(NATIVE), "-fvisibility=hidden", "-pthread"],
-    depends=sorted(str(path) for path in NATIVE.rglob("*.h")),
+    # setup.py says how and for which machine.
+    depends=[*sorted(str(path) for path in NATIVE.rglob("*.h")), str(NATIVE.parent / "setup.py")],
     py_limited_api=True,
 )

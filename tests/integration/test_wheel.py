@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import io
+import platform
 import subprocess
-import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
+import distribution
 import pytest
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerNeedSection
 
 pytestmark = pytest.mark.integration
 
@@ -32,17 +38,89 @@ LIBRARIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    folder = tmp_path_factory.mktemp("wheel")
-    build = ["build", "--build-base", f"{folder}/build"]
-    pack = ["bdist_wheel", "--dist-dir", f"{folder}/dist", "--bdist-dir", f"{folder}/bdist"]
-    metadata = ["egg_info", "--egg-base", str(folder)]
-    subprocess.run(
-        [sys.executable, "setup.py", "-q", *metadata, *build, *pack], cwd=ROOT, check=True
-    )
-    [path] = (folder / "dist").iterdir()
-    return zipfile.ZipFile(path)
+# PEP 599, as far as anything of ours needs it.
+MANYLINUX2014 = {"libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0"}
+LOADERS = {"ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+GLIBC = (2, 17)
+ELF_MACHINES = {"x86_64": "EM_X86_64", "aarch64": "EM_AARCH64"}
+
+
+@pytest.fixture(params=distribution.MACHINES)
+def machine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def wheel(machine: str) -> zipfile.ZipFile:
+    return zipfile.ZipFile(distribution.wheel(machine))
+
+
+def test_a_wheel_serves_every_python_and_distribution(machine: str) -> None:
+    name = distribution.wheel(machine).name
+    assert name.endswith(f"-cp310-abi3-manylinux2014_{machine}.whl")
+
+
+def test_binaries_need_nothing_that_their_tag_does_not_promise(
+    wheel: zipfile.ZipFile, machine: str
+) -> None:
+    binaries = {
+        name: ELFFile(io.BytesIO(wheel.read(name)))
+        for name in wheel.namelist()
+        if wheel.read(name)[:4] == b"\x7fELF"
+    }
+    assert binaries.keys() > PROGRAMS | LIBRARIES
+    for name, elf in binaries.items():
+        assert elf["e_machine"] == ELF_MACHINES[machine], name
+        assert _newest_glibc(elf) <= GLIBC, name
+        tags = {} if name in PROGRAMS else _dynamic_tags(elf)
+        needed = {path for path in tags.get("DT_NEEDED", ()) if not path.startswith("/dev/cgpu/")}
+        assert needed <= MANYLINUX2014 | LOADERS, name
+        assert not tags.keys() & {"DT_RPATH", "DT_RUNPATH"}, name
+
+
+def _newest_glibc(elf: ELFFile) -> tuple[int, ...]:
+    names = [
+        version.name
+        for section in elf.iter_sections()
+        if isinstance(section, GNUVerNeedSection)
+        for _, versions in section.iter_versions()
+        for version in versions
+    ]
+    numbers = [name.removeprefix("GLIBC_") for name in names]
+    return max((tuple(map(int, number.split("."))) for number in numbers), default=(0,))
+
+
+def _dynamic_tags(elf: ELFFile) -> dict[str, list[str]]:
+    [section] = [each for each in elf.iter_sections() if isinstance(each, DynamicSection)]
+    found: dict[str, list[str]] = {}
+    for tag in section.iter_tags():
+        value = getattr(tag, "needed", str(tag.entry.d_val))
+        found.setdefault(tag.entry.d_tag, []).append(value)
+    return found
+
+
+def test_the_start_of_a_container_runs_on_the_other_processor(tmp_path: Path) -> None:
+    """Static programs, under an emulator where the processor is not this one."""
+    wheel = zipfile.ZipFile(distribution.wheel("aarch64"))
+    emulator = [] if platform.machine() == "aarch64" else ["qemu-aarch64-static"]
+    wheel.extractall(tmp_path)
+    said = []
+    for name in sorted(PROGRAMS):
+        program = tmp_path / name
+        program.chmod(0o755)
+        done = subprocess.run([*emulator, program], capture_output=True, text=True, check=False)
+        said.append(done.stdout + done.stderr)
+    assert said[0] == "cgpu: expected cgpu-hook poststop, prestart or precreate\n"
+    assert "NAME:\n   runc" in said[1]  # handed to it, as everything that is not our container's
+
+
+def test_the_source_distribution_is_the_repository(tmp_path: Path) -> None:
+    """And the same bytes when it is made again. The wheels are built from it."""
+    first, second = (distribution.source(tmp_path / each) for each in "ab")
+    assert first.read_bytes() == second.read_bytes()
+    with tarfile.open(first) as archive:
+        names = [member.name.partition("/")[2] for member in archive if not member.isdir()]
+    assert sorted(names) == sorted([*distribution.files(), "PKG-INFO", "setup.cfg"])
 
 
 def test_a_wheel_has_every_module_and_nothing_else_of_the_tree(wheel: zipfile.ZipFile) -> None:

@@ -1,0 +1,167 @@
+"""The Debian package on machines of its own: installed, used, removed, purged (REL-6)."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import distribution
+import images
+import pytest
+from booted import Machine
+from enclosure import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.system
+
+ROOT = Path(__file__).resolve().parents[2]
+DRIVER = "/opt/driver"
+CONFIG = f'[driver]\nlibrary_dir = "{DRIVER}"\n'
+CAPABILITIES = (0, 1, 5, 19)  # CHOWN, DAC_OVERRIDE, KILL, SYS_PTRACE, as the unit has them
+# What dpkg itself writes, and what tools of the system keep for all packages.
+KEPT = ("var/lib/dpkg", "var/log", "var/cache", "etc/ld.so.cache", "var/lib/systemd", "run", "tmp")
+
+
+def _machine(name: str, driver: Path) -> Machine:
+    machine = Machine(name, images.booting())
+    machine.share(driver, DRIVER)
+    machine.share(distribution.made(), "/packages")
+    return machine
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("machine") / "driver"
+    simulate = [sys.executable, "-m", "cgpu_sim", str(folder), "--gpu", "Tesla T4:15109"]
+    subprocess.run(simulate, cwd=ROOT / "tests" / "sim", check=True)
+    return folder
+
+
+def _package() -> str:
+    return f"/packages/{distribution.deb(platform.machine()).name}"
+
+
+def _write(machine: Machine, path: str, text: str) -> None:
+    machine.enclosure.run("mkdir", "--parents", f"{machine.root}{Path(path).parent}")
+    machine.enclosure.run("tee", f"{machine.root}{path}", input=text)
+
+
+def test_lintian_finds_nothing_that_is_not_explained() -> None:
+    words = ["lintian", "--allow-root", "--fail-on=error,warning", "--profile=debian"]
+    packages = [str(distribution.deb(machine)) for machine in distribution.MACHINES]
+    done = subprocess.run([*words, *packages], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_nothing_is_left_of_a_package_that_is_purged(driver: Path) -> None:
+    """In a tree that no systemd runs in, as images are made."""
+    machine = _machine("deb", driver)
+    try:
+        daemon = "/etc/docker/daemon.json"
+        _write(machine, daemon, '{"debug": true}\n')
+        before = _left(machine)
+        machine.run("dpkg", "--install", _package())
+        assert machine.run("cgpu", "--version").stdout.startswith("cgpu ")
+        _write(machine, "/etc/cgpu/config.toml", CONFIG)
+        shown = machine.run("cgpu-run", "--mem=6/15", "--", "cat", "/proc/self/mounts").stdout
+        assert "libcuda.so.1" in shown
+        machine.run("cgpu", "install", "docker")
+        assert "/usr/bin/cgpu-runtime" in machine.run("cat", daemon).stdout
+        findings = json.loads(machine.run("cgpu", "doctor", "--json", check=False).stdout)
+        levels = {f["check"]: f["level"] for f in findings["findings"]}
+        assert (levels["driver"], levels["runtime"], levels["engines"]) == ("ok", "ok", "ok")
+        machine.run("dpkg", "--remove", "cgpu")
+        assert machine.run("cat", daemon).stdout == '{"debug": true}\n'
+        assert machine.run("cat", "/etc/cgpu/config.toml").stdout == CONFIG
+        machine.run("dpkg", "--purge", "cgpu")
+        assert _left(machine) == before
+    finally:
+        machine.stop()
+
+
+def _left(machine: Machine) -> set[str]:
+    return {line for line in machine.files() if not line.startswith(KEPT)}
+
+
+@pytest.fixture(scope="module")
+def booted(driver: Path) -> Iterator[Machine]:
+    """With a systemd that runs, and the package installed."""
+    machine = _machine("boot", driver)
+    machine.boot()
+    machine.run("dpkg", "--install", _package())
+    machine.run("sh", "-c", f"printf '%s' '{CONFIG}' > /etc/cgpu/config.toml")
+    wait_until(lambda: "Tesla" in machine.run("cgpu-smi", check=False).stdout, "the GPU is seen")
+    yield machine
+    machine.stop()
+
+
+def _main_pid(machine: Machine) -> str:
+    return machine.run("systemctl", "show", "-p", "MainPID", "--value", "cgpud").stdout.strip()
+
+
+def _serves(machine: Machine) -> bool:
+    asked = machine.run("cat", "/run/cgpu_km/0/policy", check=False)
+    return asked.returncode == 0 and _main_pid(machine) != "0"
+
+
+def test_the_service_runs_confined_with_its_control_tree(booted: Machine) -> None:
+    wait_until(lambda: _serves(booted), "the tree is mounted")
+    assert booted.run("systemctl", "is-active", "cgpud").stdout == "active\n"
+    booted.run("sh", "-c", "echo 3 > /run/cgpu_km/0/policy")
+    assert booted.run("cgpu", "get", "0/policy").stdout == "3\n"
+    booted.run("cgpu", "set", "0", "policy=6")
+    assert booted.run("cat", "/run/cgpu_km/0/policy").stdout == "6\n"
+    status = booted.run("cat", f"/proc/{_main_pid(booted)}/status").stdout
+    fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
+    assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
+    assert int(fields["CapEff"], 16) == sum(1 << number for number in CAPABILITIES)
+
+
+def test_the_service_comes_back_when_it_is_killed(booted: Machine) -> None:
+    wait_until(lambda: _serves(booted), "the server serves")
+    sleeps = "echo $$ > /tmp/session; exec sleep 1000"
+    session = booted.start("cgpu-run", "--mem=6/15", "--", "sh", "-c", sleeps)
+    look = "cat /run/cgpu_km/0/run-*/memsize"
+    wait_until(lambda: booted.run("sh", "-c", look, check=False).stdout, "the session is seen")
+    cap, pid = booted.run("sh", "-c", look).stdout, _main_pid(booted)
+    booted.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "cgpud")
+    wait_until(lambda: _main_pid(booted) not in {"0", pid}, "another server")
+    wait_until(lambda: booted.run("sh", "-c", look, check=False).stdout == cap, "the same cap")
+    assert session.poll() is None
+    booted.run("sh", "-c", "kill $(cat /tmp/session)")
+    session.wait(30)
+
+
+def test_metrics_are_served_by_the_packaged_socket(booted: Machine) -> None:
+    """The packaged units are used as they are; the service itself has no network."""
+    booted.run("cgpu", "install", "metrics", "--now")
+    ask = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9477/metrics').read())"
+    said = []
+
+    def answers() -> bool:
+        said[:] = [booted.run("python3", "-c", ask, check=False).stdout]
+        return "cgpu_" in said[0]
+
+    wait_until(answers, "metrics are served")
+    assert "cgpud-metrics.socket" not in booted.run("ls", "/etc/systemd/system").stdout
+
+
+def test_the_packaged_units_are_what_install_would_write(booted: Machine) -> None:
+    assert "nothing" in booted.run("cgpu", "install", "systemd").stdout
+    booted.run("cgpu", "uninstall", "systemd")
+    assert booted.run("systemctl", "is-enabled", "cgpud").stdout == "enabled\n"
+    booted.run("test", "-x", "/usr/bin/cgpu-runtime")
+
+
+def test_nothing_runs_when_the_package_is_removed(booted: Machine) -> None:
+    pid = _main_pid(booted)
+    booted.run("dpkg", "--purge", "cgpu")
+    assert booted.run("test", "-e", f"/proc/{pid}/exe", check=False).returncode != 0
+    assert "/run/cgpu" not in booted.run("cat", "/proc/mounts").stdout
+    assert "cgpu" not in booted.run("systemctl", "list-unit-files", "--no-legend").stdout

@@ -90,8 +90,11 @@ class Audit:
         self._thread.start()
 
     def close(self) -> None:
-        """Audit no more; a driver that hangs is left to its fate."""
+        """Audit no more, whatever the driver is about to answer."""
         self._ended.set()
+        gauge = self._gauge
+        if gauge is not None:
+            gauge.interrupt()
         self._thread.join(_NAP_SECONDS)
 
     def _run(self) -> None:
@@ -126,6 +129,8 @@ class Audit:
                 log.info("audit_resumes")
             self._failure = None
         except CgpuError as error:
+            if self._ended.is_set():
+                return
             self._not_before = time.monotonic() + self._back_off
             if str(error) != self._failure:
                 log.error("audit_fails", error=error, do=error.hint or "cgpu doctor")

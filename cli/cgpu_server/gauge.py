@@ -51,6 +51,12 @@ class Gauge:
             self.close()
             raise CgpuError(f"the driver does not say who holds memory: {error}") from None
 
+    def interrupt(self) -> None:
+        """Let ``read`` fail now, for another thread."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
     def close(self) -> None:
         """Let go of the driver."""
         child, self._child = self._child, None

@@ -91,10 +91,11 @@ def larger(before: Account, after: Account) -> Account:
 
 def explained(held: Sequence[Held], account: Account) -> int:
     """How much of what processes hold their ledger knows of."""
-    return sum(
+    by_process = sum(
         min(sum(each.used_bytes for each in group), account.slots.get(own_pid, 0))
         for own_pid, group in _groups(held)
     )
+    return min(by_process, account.total_bytes)  # slots that are in no sum explain nothing
 
 
 def judge(

@@ -119,6 +119,7 @@ def test_no_more_is_charged_than_the_gpu_holds() -> None:
 
 def test_what_the_ledger_explains_is_no_more_than_there_is() -> None:
     assert explained(held(100, 300, 7), account(200, 200)) == 100 + 200
+    assert explained(held(100, 300, 7), account(200, 200, total=9)) == 9
 
 
 def test_of_two_looks_at_a_ledger_the_larger_figures_count() -> None:

@@ -1,0 +1,272 @@
+"""Memory taken around cgpu is found, charged, told and acted on (SPEC MEM-9, REL-5, REL-6)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import urlopen
+
+import pytest
+from audited import BYPASS, Bypass, configure, server_command, until
+from cgpu_run_world import MIB, World
+from prometheus_client.parser import text_string_to_metric_families
+
+import cgpu_native
+from cgpu_hook import client
+from cgpu_sim import Fault, inject
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+FAST = "interval_seconds = 0.1"
+KILL = f'{FAST}\naction = "kill"'
+CAP, CONTEXT = 6043, 105  # MiB
+OUT_OF_MEMORY = 2
+
+
+class Audited(World):
+    """A machine with a server that audits, and programs on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state.mkdir(mode=0o700)
+        self.log = self.folder / "log"
+        self._ends: list[Bypass] = []
+        self._servers: list[subprocess.Popen[bytes]] = []
+
+    def serve(self, audit: str = FAST, *flags: str) -> subprocess.Popen[bytes]:
+        """Start the server."""
+        where = ("--state-dir", self.state, "--driver-dir", self.driver, "--log", self.log)
+        command = server_command(self.folder, audit, *where, *flags)
+        server = subprocess.Popen(command, env=self.environment())
+        self._servers.append(server)
+        until(lambda: "serving" in self.said(), "it serves")
+        return server
+
+    def program(self, *options: str) -> Bypass:
+        """A session of 6 of 15 GiB."""
+        real = self.state / "real" if "--no-namespaces" not in options else self.driver
+        libraries = (self.driver / "libcuda.so.1", real / "libcuda.so.1")
+        words = (sys.executable, "-I", BYPASS, *libraries, self.state / "ledger")
+        made = Bypass(self.start("--mem", "6/15", *options, "--", *words))
+        self._ends.append(made)
+        return made
+
+    def close(self) -> None:
+        """End all of it."""
+        for program in self._ends:
+            program.close()
+        for server in self._servers:
+            server.terminate()
+            server.wait(20)
+
+    def said(self, event: str = "") -> str:
+        """The lines of the server's log with ``event``."""
+        text = self.log.read_text() if self.log.exists() else ""
+        return "\n".join(line for line in text.splitlines() if event in line)
+
+    def pages(self) -> list[cgpu_native.LimitsGpu]:
+        """Of the sessions there are."""
+        found = []
+        for name in self.sessions():
+            found += cgpu_native.read_limits(self.state / "containers" / name / "limits").gpus
+        return found
+
+    def outside(self) -> int:
+        """What the only session holds around its ledger, in MiB."""
+        (page,) = self.pages()
+        return page.outside_bytes // MIB
+
+    def status(self) -> dict[str, Any]:
+        """What the server says of the only session's memory."""
+        (container,) = client.ask(str(self.state), {"request": "status"})["containers"]
+        found: dict[str, Any] = container["gpus"][0]
+        return found
+
+
+@pytest.fixture
+def world() -> Iterator[Audited]:
+    made = Audited()
+    yield made
+    made.close()
+
+
+def test_what_is_taken_around_cgpu_counts_as_used_until_it_is_given_back(world: Audited) -> None:
+    world.serve(FAST, "--metrics", "127.0.0.1:0")
+    program = world.program()
+    assert program.ask("take 1000") == 0
+    before = program.ask("free")
+    pid = program.ask("around 4000")
+    until(lambda: world.outside() == 4000 + CONTEXT, "all of it is charged, the context too")
+    assert program.ask("free") == before - 4000 - CONTEXT
+    assert program.ask("take 1000") == OUT_OF_MEMORY
+    assert program.ask("take 500") == 0, "what is left of the cap is there"
+    gpu = world.status()
+    assert gpu["outside_bytes"] == (4000 + CONTEXT) * MIB
+    assert gpu["free_bytes"] // MIB == program.ask("free")
+    (container,) = world.smi()["containers"]
+    assert container["gpus"][0]["used_bytes"] // MIB == 1500 + 4000 + 2 * CONTEXT
+    figures = scrape(world)
+    assert figures["cgpu_container_memory_outside_bytes"] == (4000 + CONTEXT) * MIB
+    assert figures["cgpu_container_memory_bypasses_total"] == 1
+    assert figures["cgpu_gpu_audit_readable"] == 1
+    (line,) = world.said("memory_bypass").splitlines()
+    assert f"pid={pid} " in line
+    assert f"bytes={(4000 + CONTEXT) * MIB}" in line
+    assert str(Path(f"/proc/{pid}/exe").readlink()) in line
+    program.ask("end")
+    until(lambda: world.outside() == 0, "it is no longer charged")
+    assert program.ask("take 1000") == 0
+    assert "bypass_ended" not in world.said()
+
+
+def scrape(world: Audited) -> dict[str, float]:
+    """By metric, where there is one container and one GPU."""
+    address = re.findall(r"metrics_served address=(\S+)", world.said())[0]
+    with urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+@pytest.mark.parametrize("how", ["around", "lone"])
+def test_kill_ends_who_holds_it_and_nobody_else(world: Audited, how: str) -> None:
+    world.serve(KILL)
+    program, other = world.program(), world.program()
+    assert program.ask("take 500") == other.ask("take 500") == 0
+    pid = program.ask(f"{how} 1000")
+    until(lambda: f"pid={pid}" in world.said("bypass_ended"), "it is ended")
+    until(lambda: all(page.outside_bytes == 0 for page in world.pages()), "nothing is charged")
+    assert program.ask("take 500") == other.ask("take 500") == 0
+    assert len(world.said("bypass_ended").splitlines()) == 1
+
+
+def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
+    world.serve(KILL)
+    program = world.program()
+    real = world.driver / "libcuda.so.1"
+    words = [sys.executable, "-I", str(BYPASS), str(real), str(real), "/dev/null"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    foreign = subprocess.Popen(words, text=True, env=world.environment(), **pipes)  # type: ignore[call-overload]
+    stranger = Bypass(foreign)
+    assert stranger.ask("take 1000") == program.ask("take 100") == 0
+    until(lambda: f"pid={foreign.pid}" in world.said("memory_foreign"), "it is told")
+    pid = program.ask("around 500")
+    until(lambda: f"pid={pid}" in world.said("bypass_ended"), "the audit goes on")
+    assert stranger.ask("take 1000") == 0
+    assert len(world.said("memory_foreign").splitlines()) == 1
+    stranger.close()
+
+
+def test_a_ruined_ledger_is_caught(world: Audited) -> None:
+    world.serve()
+    program = world.program()
+    assert program.ask("take 3000") == 0
+    assert program.ask("ruin") == 0
+    until(lambda: world.outside() == 3000 + CONTEXT, "what the driver says is charged")
+    assert program.ask("take 3000") == OUT_OF_MEMORY
+    assert world.said("memory_bypass")
+
+
+def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
+    world.serve()
+    program = world.program()
+    assert program.ask("take 3000") == 0
+    assert program.ask("forge") == 0
+    until(lambda: world.outside() > 2900, "what the driver says is charged, but for an allowance")
+    assert program.ask("take 3200") == OUT_OF_MEMORY
+    assert "tampered" in world.said("memory_bypass")
+
+
+def test_honest_programs_that_allocate_and_free_are_never_accused(world: Audited) -> None:
+    """Two of them, each up to what is left of its cap, for ten seconds of looks each 0.1 s."""
+    world.serve(KILL)
+    programs = [world.program(), world.program()]
+    assert [program.ask("take 1000") for program in programs] == [0, 0]
+    for program in programs:
+        program.send(f"churn 10 {CAP - CONTEXT - 1000 - 16}")
+    highest, deadline = 0, time.monotonic() + 9
+    while time.monotonic() < deadline:
+        highest = max(highest, *(page.outside_bytes for page in world.pages()))
+        time.sleep(0.02)
+    results = [program.answer() for program in programs]
+    assert all(done > 100 and refused == 0 for done, refused in results), results
+    assert highest == 0
+    assert [event for event in ("memory_", "bypass", "audit_") if event in world.said()] == []
+
+
+def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -> None:
+    world.serve()
+    program = world.program()
+    assert program.ask("take 100") == 0
+    program.ask("around 1000")
+    until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
+    inject(world.driver, Fault("nvmlDeviceGetComputeRunningProcesses_v3", result=15, repeat=True))
+    until(lambda: "gave error 15" in world.said("audit_fails"), "it is told")
+    assert program.ask("take 500") == 0
+    program.ask("end")
+    time.sleep(0.5)
+    assert world.outside() == 1000 + CONTEXT
+    assert len(world.said("audit_fails").splitlines()) == 1
+
+
+def test_a_driver_that_hangs_holds_nobody_up(world: Audited) -> None:
+    server = world.serve()
+    hang = Fault("nvmlDeviceGetMemoryInfo_v2", delay_us=60_000_000, repeat=True)
+    inject(world.driver, hang)
+    program = world.program()
+    begun = time.monotonic()
+    assert program.ask("take 500") == 0
+    until(lambda: children(server.pid), "the driver is asked")
+    assert world.status()["memsize"] == 6337173913
+    server.terminate()
+    server.wait(20)
+    assert time.monotonic() - begun < 30, "nothing waited for the driver"
+    assert not world.said("audit_fails"), "it ended as it was told to"
+
+
+def test_off_lets_go_of_the_driver_and_charges_nobody(world: Audited) -> None:
+    server = world.serve()
+    program = world.program()
+    assert program.ask("take 100") == 0
+    program.ask("around 1000")
+    until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
+    assert children(server.pid)
+    configure(world.folder, 'action = "off"')
+    until(lambda: world.outside() == 0, "it is charged no longer")
+    until(lambda: not children(server.pid), "the driver is let go")
+    configure(world.folder, FAST)
+    until(lambda: world.outside() == 1000 + CONTEXT, "and charged again")
+    program.close()
+    until(lambda: not children(server.pid), "without containers nobody asks the driver")
+
+
+def children(pid: int) -> list[str]:
+    """Those of the process's first thread and of its others."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [word for task in tasks for word in (task / "children").read_text().split()]
+
+
+def test_the_next_server_keeps_what_was_charged(world: Audited) -> None:
+    world.serve()
+    program = world.program()
+    assert program.ask("take 100") == 0
+    program.ask("around 1000")
+    until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
+    world.serve(FAST, "--replace")
+    deadline = time.monotonic() + 1
+    while time.monotonic() < deadline:
+        assert world.outside() == 1000 + CONTEXT
+    assert program.ask("free") == CAP - 100 - CONTEXT - 1000 - CONTEXT
+
+
+def test_a_session_without_namespaces_is_audited_too(world: Audited) -> None:
+    world.serve()
+    program = world.program("--no-namespaces")
+    program.ask("around 1000")
+    until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")

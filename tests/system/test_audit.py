@@ -1,0 +1,114 @@
+"""Memory that containers take around cgpu is found by their control groups (SPEC MEM-9, REL-6)."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from audited import Bypass, server_command, until
+from contained import PROGRAMS, volumes
+from node import T4, Node, share
+from servers import serving
+
+import cgpu_native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from enclosure import Enclosure
+    from engines import Bundle, Docker
+
+pytestmark = pytest.mark.system
+CGPU = ["--runtime=cgpu"]
+MIB, CONTEXT, OUT_OF_MEMORY = 1 << 20, 105, 2
+REAL, COPY = "/dev/cgpu/real/libcuda.so.1", "/tmp/copy.so"
+
+
+def program(real: str = REAL) -> list[str]:
+    """The program in a container."""
+    return ["python3", f"{PROGRAMS}/bypass.py", "libcuda.so.1", real, "/dev/cgpu/ledger"]
+
+
+@pytest.fixture
+def speak(enclosure: Enclosure) -> Iterator[Callable[..., Bypass]]:
+    """Start the program by a command of the enclosure's."""
+    made: list[Bypass] = []
+
+    def start(*command: str) -> Bypass:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        process = subprocess.Popen(enclosure.command(*command), text=True, **pipes)  # type: ignore[call-overload]
+        made.append(Bypass(process))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def outside(node: Node, name: str) -> int:
+    """MiB."""
+    (page,) = cgpu_native.read_limits(node.state / "containers" / name / "limits").gpus
+    return page.outside_bytes // MIB
+
+
+def test_a_copy_of_the_driver_in_a_container_of_docker_is_charged_to_it(
+    docker: Docker,
+    debian: str,
+    node: Node,
+    started: Callable[..., str],
+    speak: Callable[..., Bypass],
+) -> None:
+    """Run by `docker exec`, under the defaults of a node, beside a container that is honest."""
+    names = [
+        started(debian, "sleep", "1000", options=CGPU, env=share(6), volumes=volumes())
+        for _ in range(2)
+    ]
+    docker.docker("exec", names[0], "cp", REAL, COPY)
+    hostile, honest = [
+        speak(*docker.client(), "exec", "--interactive", name, *program(COPY)) for name in names
+    ]
+    assert hostile.ask("take 1000") == honest.ask("take 1000") == 0
+    hostile.ask("around 5000")
+    until(lambda: outside(node, names[0]) == 5000 + CONTEXT, "it is charged")
+    assert hostile.ask("take 100") == OUT_OF_MEMORY
+    assert honest.ask("take 4000") == 0
+    assert outside(node, names[1]) == 0
+    (line,) = [
+        line
+        for line in (node.state / "cgpud.log").read_text().splitlines()
+        if "memory_bypass" in line and names[0] in line
+    ]
+    assert "/python3" in line
+    hostile.ask("end")
+    until(lambda: outside(node, names[0]) == 0, "it is charged no longer")
+
+
+def test_kill_ends_the_process_and_not_its_container(
+    bundle: Callable[[Path], Bundle],
+    debian_root: Path,
+    enclosure: Enclosure,
+    speak: Callable[..., Bypass],
+) -> None:
+    """As another user than root, and in two containers at once."""
+    node = Node(enclosure.base / "audited", T4)
+    node.state.mkdir(mode=0o700, exist_ok=True)
+    where = ("--state-dir", node.state, "--driver-dir", node.driver, "--log", node.state / "log")
+    audit = 'interval_seconds = 0.1\naction = "kill"'
+    server = enclosure.start(*server_command(enclosure.base / "audit", audit, *where))
+    until(lambda: serving(node.state), "it serves")
+    made = [bundle(debian_root) for _ in range(2)]
+    for each in made:
+        each.prepare(program(), share(6), volumes())
+        each.configure(lambda config: config["process"]["user"].update(uid=1000, gid=1000))
+    programs = [speak(*each.start_command(node.command())) for each in made]
+    assert [each.ask("take 1000") for each in programs] == [0, 0]
+    assert programs[0].ask("around 1000") > 0
+    until(lambda: "bypass_ended" in (node.state / "log").read_text(), "it is ended")
+    until(lambda: outside(node, made[0].id) == 0, "it is charged no longer")
+    assert [each.ask("take 1000") for each in programs] == [0, 0]
+    ended = [s for s in (node.state / "log").read_text().splitlines() if "bypass_ended" in s]
+    assert len(ended) == 1
+    assert made[0].id in ended[0]
+    server.terminate()

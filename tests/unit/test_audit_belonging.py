@@ -1,4 +1,4 @@
-"""Whose a process is, by its control groups (SPEC MEM-9)."""
+"""Whose a process is, by its control groups (MEM-9)."""
 
 from __future__ import annotations
 

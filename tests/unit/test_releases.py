@@ -1,4 +1,4 @@
-"""What one release makes of the files of another: nobody's share or life is lost (SPEC REL-2)."""
+"""What one release makes of the files of another: nobody's share or life is lost (REL-2)."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from faults.processes import described
 from faults.world import CAP_GIB, GPUS, MEMORY_GIB, PATIENCE, RUNC, TREE
 
 import cgpu_native
@@ -43,7 +44,7 @@ class Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.1):
             allowed = {m.name: m.allowance for m in [*self._world.members]}
             for name, held in self._world.held().items():
                 most = allowed.get(name)
@@ -65,7 +66,10 @@ def _accounts(world: World) -> Iterator[str]:
         for book in world.books(gpu):
             process = inner.get(book.pid)
             if process is None or book.tag not in there:
-                yield f"process {book.pid} of {book.tag} holds {book.used_bytes} bytes"
+                yield (
+                    f"process {book.pid} of {book.tag} ({described(book.pid)})"
+                    f" holds {book.used_bytes} bytes"
+                )
                 continue
             slack = 0 if process.words[1:2] == ("wild",) else LARGEST_ESTIMATE
             there[book.tag][process.inner] = book.used_bytes, slack
@@ -182,11 +186,12 @@ CHECKS: tuple[Callable[[World], Iterator[str]], ...] = (
 def complaints(world: World) -> list[str]:
     """What does not hold at this moment."""
     found = []
-    for check in CHECKS:
-        try:
-            found += check(world)
-        except (OSError, cgpu_native.NativeError, CgpuError) as error:  # noqa: PERF203 (each for itself)
-            found.append(f"{check.__name__}: {error}")
+    with world.inside.one_look():
+        for check in CHECKS:
+            try:
+                found += check(world)
+            except (OSError, cgpu_native.NativeError, CgpuError) as error:  # noqa: PERF203 (each for itself)
+                found.append(f"{check.__name__}: {error}")
     return found
 
 
@@ -200,7 +205,7 @@ def settle(world: World, seconds: float = PATIENCE) -> None:
     deadline = time.monotonic() + seconds
     while found := complaints(world):
         assert time.monotonic() < deadline, "\n".join([f"after {seconds:g} s still:", *found])
-        time.sleep(0.1)
+        time.sleep(0.2)
         world.resume()
     _note_allowances(world)
     world.hold(still=False)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from compute import TAG
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 _NS_GET_PARENT = 0xB702  # ioctl_ns(2)
 
@@ -49,22 +49,34 @@ class Inside:
     def __init__(self, first: int) -> None:
         self._first = first
         self._top = os.stat(f"/proc/{first}/ns/pid").st_ino
+        self._seen: list[Process] | None = None
+
+    @contextlib.contextmanager
+    def one_look(self) -> Iterator[None]:
+        """Let those who ask in here see the same, at the price of a single look."""
+        self._seen = self._look()
+        try:
+            yield
+        finally:
+            self._seen = None
 
     def processes(self) -> list[Process]:
         """All but the first; zombies too."""
+        return self._look() if self._seen is None else self._seen
+
+    def _look(self) -> list[Process]:
         found: dict[int, Process] = {}
+        zombies = []
         for name in filter(str.isdecimal, os.listdir("/proc")):
             with contextlib.suppress(OSError, ValueError, IndexError):
                 process = _read(int(name))
-                if process is not None and self._is_inside(process, found):
+                if process is not None and process.is_zombie:
+                    zombies.append(process)  # whose namespace cannot be told, but its parent's
+                elif process is not None and _is_below(process.pid, self._top):
                     found[process.pid] = process
+        found |= {p.pid: p for p in zombies if p.parent in found}
         found.pop(self._first, None)
         return list(found.values())
-
-    def _is_inside(self, process: Process, found: dict[int, Process]) -> bool:
-        if process.is_zombie:
-            return process.parent in found
-        return _is_below(process.pid, self._top)
 
 
 def _read(pid: int) -> Process | None:
@@ -110,6 +122,18 @@ def _is_below(pid: int, top: int) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def described(pid: int) -> str:
+    """What its threads are at, to explain why it is still there."""
+    with contextlib.suppress(OSError, IndexError):
+        said = []
+        for task in os.listdir(f"/proc/{pid}/task"):
+            folder = f"/proc/{pid}/task/{task}"
+            state = Path(f"{folder}/stat").read_text().rpartition(")")[2].split()[0]
+            said.append(f"{state} {Path(f'{folder}/wchan').read_text()}")
+        return f"{Path(f'/proc/{pid}/comm').read_text().strip()}: {', '.join(said)}"
+    return "gone"
 
 
 def send(pids: Iterable[int], number: int) -> None:

@@ -256,7 +256,7 @@ be_wild(unsigned life)
         default:
             take(&blocks[below(BLOCKS)]);
         }
-        usleep(1000 + below(4000));
+        usleep(5000 + below(10000));
     }
 }
 

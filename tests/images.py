@@ -97,7 +97,7 @@ def _guest_packages(root: Path) -> None:
     shutil.rmtree(wheels)
 
 
-def _cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
+def cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
     """The folder that ``build`` fills; made once for the same ``build`` and ``inputs``."""
     recipe = inspect.getsource(build) + repr(inputs) + MACHINE
     cache = real_driver.cache_directory()
@@ -114,12 +114,12 @@ def _cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
 
 def small() -> Path:
     """A root filesystem of 3 MB: busybox and two musl programs."""
-    return _cached("small", _small, [USERS, (PROGRAMS / "plain.c").read_bytes()])
+    return cached("small", _small, [USERS, (PROGRAMS / "plain.c").read_bytes()])
 
 
 def debian() -> Path:
     """A root filesystem of Debian 12 with Python 3.11."""
-    return _cached("debian", _debian, [SUITE, USERS, UNUSED])
+    return cached("debian", _debian, [SUITE, USERS, UNUSED])
 
 
 def booting() -> Path:
@@ -129,4 +129,4 @@ def booting() -> Path:
 
 def guest_packages() -> Path:
     """A folder for the guest's ``PYTHONPATH``."""
-    return _cached("guest", _guest_packages, [GUEST_PACKAGES, PYTHON_VERSION])
+    return cached("guest", _guest_packages, [GUEST_PACKAGES, PYTHON_VERSION])

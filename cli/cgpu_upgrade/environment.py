@@ -195,7 +195,7 @@ def free_name(prefix: str, environment: str) -> str:
 def _must(words: Sequence[str]) -> None:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        what = " ".join(words[2:5])
+        what = " ".join(words[3:5])
         raise CgpuError(f"{what} fails; nothing was changed", hint=_end(done))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_hook import client, server
@@ -14,46 +14,76 @@ from cgpu_install.engines import SERVICE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SECONDS = 30.0
-_AGAIN_SECONDS = 3.0  # a container made meanwhile may have started another one, which ends soon
-_POLL_SECONDS = 0.1
+_TIMES = 3
+_SECONDS = 10.0  # for each
+_POLL_SECONDS = 0.05
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 _NAMES = (b"cgpud", b"cgpu_server.main")
 
 
-def restart(state_dir: str, python: Sequence[str], release: str, *, wanted: bool) -> int | None:
+class Running(NamedTuple):
+    """The server that runs.
+
+    Attributes:
+        pid: of its process; None where none runs.
+        release: that it is.
+        arguments: of its command line, for it may have been told what no file says.
+        is_service: whether systemd looks after it.
+    """
+
+    pid: int | None
+    release: str | None
+    arguments: list[str]
+    is_service: bool
+
+
+def running(state_dir: str) -> Running:
+    """The server of ``state_dir``."""
+    listening = os.path.isdir(state_dir) and server.is_listening(state_dir)
+    pid, release = status(state_dir) if listening else (None, None)
+    words = _command(state_dir) if listening else []
+    known = next((i for i, word in enumerate(words) if os.path.basename(word) in _NAMES), None)
+    given = [os.fsdecode(word) for word in words[known + 1 :]] if known is not None else []
+    return Running(pid, release, given, _is_service())
+
+
+def restart(
+    state_dir: str, python: Sequence[str], release: str, before: Running, *, wanted: bool
+) -> int | None:
     """Let a server of ``release`` take the place of the one that runs.
 
     Args:
         state_dir: what it serves.
         python: the command of the interpreter that has that release.
         release: the server's, from then on.
-        wanted: whether to start one where none runs.
+        before: what ran when all began.
+        wanted: whether to start one where none ran.
 
     Returns:
-        Its process id; None where none runs and none is wanted.
+        Its process id; None where none ran and none is wanted.
 
     Raises:
         CgpuError: it does not come up.
     """
-    service = _is_service()
-    listening = os.path.isdir(state_dir) and server.is_listening(state_dir)
-    if not service and not listening and not wanted:
+    if before.pid is None and not before.is_service and not wanted:
         return None
-    before = status(state_dir)[0] if listening else None
-    words = [*python, "-m", "cgpu_server.main", *_arguments(state_dir, listening=listening)]
-    deadline = time.monotonic() + _SECONDS
-    while time.monotonic() < deadline:
-        _restart_service() if service else _start(words)
-        again = time.monotonic() + _AGAIN_SECONDS
-        while time.monotonic() < again:
-            pid, running = status(state_dir)
-            if running == release and pid != before:
+    words = [*python, "-m", "cgpu_server.main", *_arguments(state_dir, before)]
+    last = status(state_dir)[0]
+    for _ in range(_TIMES):  # a container made meanwhile may have started another one
+        started = None
+        if before.is_service:
+            _restart_service()
+        else:
+            started = _start(words)
+        deadline = time.monotonic() + _SECONDS
+        while time.monotonic() < deadline and not _has_failed(started):
+            pid, found = status(state_dir)
+            if found == release and pid != last:
                 return pid
             time.sleep(_POLL_SECONDS)
     raise CgpuError(
-        f"cgpud {release} does not come up within {_SECONDS:g} s",
-        hint=f"journalctl -u {SERVICE}" if service else f"see {state_dir}/{server.LOG}",
+        f"cgpud {release} does not come up",
+        hint=f"journalctl -u {SERVICE}" if before.is_service else f"see {state_dir}/{server.LOG}",
     )
 
 
@@ -66,14 +96,11 @@ def status(state_dir: str) -> tuple[int | None, str | None]:
         return None, None
 
 
-def _arguments(state_dir: str, *, listening: bool) -> list[str]:
-    """Those of the server that runs, for it may have been told what no file says."""
-    words = _command(state_dir) if listening else []
-    known = next((i for i, word in enumerate(words) if os.path.basename(word) in _NAMES), None)
-    given = [os.fsdecode(word) for word in words[known + 1 :]] if known is not None else []
+def _arguments(state_dir: str, before: Running) -> list[str]:
+    given = list(before.arguments)
     if "--state-dir" not in given:
         given += ["--state-dir", state_dir]
-    if not listening:
+    if before.pid is None:
         given += ["--idle-exit", str(server.IDLE_SECONDS)]
     if "--log" not in given:
         given += ["--log", f"{state_dir}/{server.LOG}"]
@@ -90,8 +117,8 @@ def _command(state_dir: str) -> list[bytes]:
         return []
 
 
-def _start(words: Sequence[str]) -> None:
-    subprocess.Popen(
+def _start(words: Sequence[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -100,6 +127,10 @@ def _start(words: Sequence[str]) -> None:
         cwd="/",
         env=_ENVIRONMENT,
     )
+
+
+def _has_failed(started: subprocess.Popen[bytes] | None) -> bool:
+    return started is not None and started.poll() not in {None, 0}
 
 
 def _is_service() -> bool:

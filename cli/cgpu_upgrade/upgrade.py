@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cgpu_hook.installation import Installation
+    from cgpu_upgrade.server import Running
 
 
 class Outcome(NamedTuple):
@@ -101,12 +101,12 @@ def follow(state_dir: str, *, dry: bool) -> Outcome:
     guests = living.guests(state_dir)
     living.check(guests, layouts.own())
     living.check_rules(state_dir, layouts.own())
-    running = server.status(state_dir)[1] if os.path.isdir(state_dir) else None
+    before = server.running(state_dir)
     said = _tell_engines(_own_cgpu, *(["--dry-run"] if dry else []))
     pid = None
     if not dry:
-        pid = server.restart(state_dir, [sys.executable], VERSION, wanted=bool(guests))
-    return Outcome(running or VERSION, VERSION, None, living.count(guests), pid, said)
+        pid = server.restart(state_dir, [sys.executable], VERSION, before, wanted=bool(guests))
+    return Outcome(before.release or VERSION, VERSION, None, living.count(guests), pid, said)
 
 
 def _examine(candidate: Environment, state_dir: str) -> None:
@@ -122,14 +122,15 @@ def _change(installation: Installation, after: Environment, state_dir: str) -> O
     before, way_back = Environment(installation.current), installation.back
     guests = living.guests(state_dir)
     living.check(guests, after.layouts())  # others may have come since
+    ran = server.running(state_dir)
     done: list[Callable[[], object]] = []
     try:
         done.append(lambda: _tell_engines(before.cgpu))
         said = _tell_engines(after.cgpu)
         done.append(lambda: _undo_use(installation, before, way_back))
         switch.use(installation, after)
-        done.append(lambda: _restart(before, state_dir, wanted=False))
-        pid = _restart(after, state_dir, wanted=bool(guests))
+        done.append(lambda: _restart(before, state_dir, ran, wanted=bool(guests)))
+        pid = _restart(after, state_dir, ran, wanted=bool(guests))
     except BaseException as error:
         for undo in done:
             undo()
@@ -149,8 +150,8 @@ def _undo_use(installation: Installation, before: Environment, back: str | None)
     switch.restore_back(installation, back)
 
 
-def _restart(of: Environment, state_dir: str, *, wanted: bool) -> int | None:
-    return server.restart(state_dir, [of.python, "-I"], of.release, wanted=wanted)
+def _restart(of: Environment, state_dir: str, before: Running, *, wanted: bool) -> int | None:
+    return server.restart(state_dir, [of.python, "-I"], of.release, before, wanted=wanted)
 
 
 def _own_cgpu(*words: str) -> subprocess.CompletedProcess[str]:

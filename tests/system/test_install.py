@@ -3,56 +3,26 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from typing import TYPE_CHECKING
 
 import contained
 import grpc
 import pytest
 from cri import Cri
-from enclosure import Enclosure, wait_until
+from enclosure import wait_until
 from engines import PATH, Docker, Podman
-from node import BIN, T4, Node, share
+from installed import Installed
+from node import BIN, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from engines import Result, Volume
+    from engines import Volume
 
 pytestmark = pytest.mark.system
 
-CHANGED = ("/etc", "/usr/bin", "/usr/local/bin", "/usr/share", "/var/lib")
-DOCKER, CONTAINERD = "/etc/docker/daemon.json", "/etc/containerd/config.toml"
-
-
-class Installed:
-    """A machine like this one, whose files can be changed and which nobody else sees."""
-
-    def __init__(self) -> None:
-        self.enclosure = Enclosure("install")
-        self.base = self.enclosure.base
-        for folder in CHANGED:
-            upper, work = (self.base / f"{kind}{folder}" for kind in ("upper", "work"))
-            upper.mkdir(parents=True)
-            work.mkdir(parents=True)
-            layers = f"lowerdir={folder},upperdir={upper},workdir={work}"
-            self.enclosure.run("mount", "-t", "overlay", "overlay", "-o", layers, folder)
-        node = Node(self.base / "node", T4)
-        self.write("/etc/cgpu/config.toml", f'[driver]\nlibrary_dir = "{node.driver}"\n')
-
-    def write(self, path: str, text: str) -> None:
-        folder = path.rpartition("/")[0]
-        self.enclosure.run("mkdir", "--parents", folder)
-        self.enclosure.run("tee", path, input=text)
-
-    def read(self, path: str) -> str:
-        return self.enclosure.run("cat", path).stdout
-
-    def cgpu(self, *words: str, check: bool = True) -> Result:
-        python = ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}", sys.executable]
-        return self.enclosure.run(*python, "-m", "cgpu_cli.main", *words, check=check)
+CONTAINERD = "/etc/containerd/config.toml"
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +34,7 @@ def installed() -> Iterator[Installed]:
 
 @pytest.fixture(scope="module")
 def docker(installed: Installed, debian_root: Path) -> Iterator[Docker]:
-    """dockerd with what ``cgpu install docker`` makes of its configuration."""
-
-    def install(configuration: Path) -> None:
-        installed.write(DOCKER, configuration.read_text())
-        installed.cgpu("install", "docker")
-        configuration.write_text(installed.read(DOCKER))
-
-    engine = Docker(installed.enclosure, {"other": {"path": "/usr/bin/crun"}}, install)
+    engine = installed.docker(lambda: installed.cgpu("install", "docker"))
     engine.load("debian", debian_root)
     yield engine
     engine.stop()

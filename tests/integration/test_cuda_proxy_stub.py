@@ -253,7 +253,7 @@ def test_the_host_can_let_newer_entry_points_pass(make_base: Callable[[int], Bas
 
 
 @pytest.mark.parametrize("broken", ["limits", "ledger"])
-@pytest.mark.parametrize("how", ["missing", "garbage", "short"])
+@pytest.mark.parametrize("how", ["missing", "garbage", "short", "another version", "larger"])
 def test_rel_1_without_limits_or_ledger_cuda_does_not_start(
     base: Base, broken: str, how: str
 ) -> None:
@@ -261,8 +261,17 @@ def test_rel_1_without_limits_or_ledger_cuda_does_not_start(
     path = base.path / broken
     content = path.read_bytes()
     path.unlink()
-    if how != "missing":
-        path.write_bytes(b"\xff" * len(content) if how == "garbage" else content[:64])
+    broken_by = {
+        "garbage": b"\xff" * len(content),
+        "short": content[:64],
+        "another version": content[:4] + b"\x63" + content[5:],
+        "larger": content[:8]
+        + (len(content) + 4096).to_bytes(4, "little")
+        + content[12:]
+        + bytes(4096),
+    }
+    if how in broken_by:
+        path.write_bytes(broken_by[how])
     outcome = base.check(
         """
         show(cuda.cuInit(0), cuda.cuCtxCreate_v2(byref(c_void_p()), 0, 0), alloc(1)[0],

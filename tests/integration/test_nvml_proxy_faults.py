@@ -48,6 +48,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], None]]] = {
     "limits a directory": ("limits", make_directory),
     "ledger missing": ("ledger", Path.unlink),
     "ledger of another format": ("ledger", corrupt(0, b"XXXX")),
+    "ledger of another release": ("ledger", corrupt(4, b"\x63")),
     "ledger empty": ("ledger", truncate(0)),
 }
 

@@ -1,0 +1,210 @@
+"""The steps of ``cgpu upgrade``, each on folders that only look like environments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgpu_env import CgpuError
+from cgpu_hook.installation import Installation
+from cgpu_upgrade import environment, living, server, switch
+from cgpu_upgrade.environment import Environment
+from cgpu_upgrade.living import Guest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+BASE = """#!/bin/sh
+case "$*" in
+    *base_executable*) echo "$0" ;;
+    *"-m venv"*) mkdir -p "$4/bin" "$4/lib/python3.99" && ln -s "$0" "$4/bin/python" ;;
+    *"pip install"*broken*) echo "no such option" >&2; exit 1 ;;
+    *"pip wheel"*) echo "no setup.py" >&2; exit 1 ;;
+esac
+"""
+
+
+def make(folder: Path, release: str, python: str = "python3.11") -> Environment:
+    """An environment with nothing but names in it."""
+    package = folder / "lib" / python / "site-packages"
+    (package / "cgpu_env").mkdir(parents=True)
+    (package / "cgpu_env/version.py").write_text(f'VERSION = "{release}"\n')
+    (package / "cgpu_hook/_bin").mkdir(parents=True)
+    (folder / "bin").mkdir()
+    (folder / "bin/cgpu").write_text(f"#!{folder}/bin/python\nprint()\n")
+    (folder / "bin/cgpu").chmod(0o755)
+    (folder / "bin/python").write_text(BASE)
+    (folder / "bin/python").chmod(0o755)
+    (folder / "pyvenv.cfg").touch()
+    return Environment(str(folder))
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Installation:
+    make(tmp_path / "cgpu", "0.1.0")
+    return Installation(str(tmp_path / "cgpu"))
+
+
+def links(place: Installation) -> dict[str, str]:
+    folder = Path(place.prefix).parent
+    return {p.name: str(p.readlink()) if p.is_symlink() else "" for p in folder.iterdir()}
+
+
+def test_a_folder_at_the_prefix_gets_a_name_of_its_own_and_stays_reachable(
+    place: Installation,
+) -> None:
+    inode = Path(place.prefix).stat().st_ino
+    switch.settle(place)
+    assert links(place) == {"cgpu": "cgpu-0.1.0", "cgpu-0.1.0": ""}
+    assert Path(place.prefix).stat().st_ino == inode
+    script = Path(place.prefix, "bin/cgpu")
+    assert script.read_text() == f"#!{place.prefix}-0.1.0/bin/python\nprint()\n"
+    assert script.stat().st_mode & 0o777 == 0o755
+    assert Environment(place.current).is_ours()
+    switch.settle(place)
+    assert links(place) == {"cgpu": "cgpu-0.1.0", "cgpu-0.1.0": ""}
+
+
+def test_at_no_moment_the_prefix_leads_nowhere(place: Installation) -> None:
+    """Another process looks all the time."""
+    script = (
+        "import os, sys\nprint(flush=True)\nwhile True:\n    os.stat(sys.argv[1] + '/bin/cgpu')\n"
+    )
+    words = [sys.executable, "-c", script, place.prefix]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as watcher:
+        assert watcher.stdout is not None
+        watcher.stdout.readline()
+        switch.settle(place)
+        for release in map(str, range(50)):
+            switch.use(place, make(Path(f"{place.prefix}-{release}"), release))
+        assert watcher.poll() is None
+        watcher.kill()
+
+
+def test_use_and_back_and_what_is_older(place: Installation) -> None:
+    switch.settle(place)
+    first = Environment(place.current)
+    made = [make(Path(f"{place.prefix}-{n}"), n) for n in ("2.0", "3.0")]
+    made[0].mark()
+    switch.use(place, made[0])
+    assert (place.current, place.back) == (made[0].path, first.path)
+    assert switch.older(place) == []
+    switch.use(place, made[1])
+    assert (place.current, place.back) == (made[1].path, made[0].path)
+    assert switch.older(place) == [first]
+    switch.restore_back(place, None)
+    assert place.back is None
+
+
+def test_an_environment_that_no_upgrade_has_made_is_never_older(place: Installation) -> None:
+    switch.settle(place)
+    make(Path(f"{place.prefix}-tools"), "1.0")
+    assert switch.older(place) == []
+
+
+def test_an_environment_stays_while_a_container_would_start_a_hook_from_it(tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    bundle.mkdir()
+    (bundle / "config.json").write_text('{"hooks": {"path": "/opt/cgpu-0.1.0/lib/cgpu-hook"}}')
+    guests = [Guest("abc", "0.1.0", {}, str(bundle)), Guest("run-1", "0.1.0", {}, "")]
+    assert living.leads_into(guests, "/opt/cgpu-0.1.0")
+    assert not living.leads_into(guests, "/opt/cgpu-0.1")
+    unseen = [Guest("abc", "0.1.0", {}, str(tmp_path / "gone"))]
+    assert living.leads_into(unseen, "/opt/cgpu-0.1.0")
+
+
+def test_two_upgrades_at_once_are_one(place: Installation) -> None:
+    with (
+        switch.locked(place),
+        pytest.raises(CgpuError, match="another cgpu upgrade is at work"),
+        switch.locked(place),
+    ):
+        pass
+
+
+def test_what_pip_refuses_leaves_nothing(place: Installation, tmp_path: Path) -> None:
+    before = links(place)
+    for source in ("cgpu-2.0-broken.whl", "folder"):
+        path = tmp_path / "wheels" / source
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+        with pytest.raises(CgpuError, match=r"pip (install|wheel) fails; nothing was changed"):
+            environment.make(Environment(place.prefix), place.prefix, str(path), [])
+    assert links(place) == {**before, "wheels": ""}
+
+
+def test_a_new_environment_has_a_name_of_its_own_and_the_paths_of_the_older_python(
+    place: Installation, tmp_path: Path
+) -> None:
+    (tmp_path / "cgpu-2.0").mkdir()
+    wheel = tmp_path / "cgpu-2.0-py3-none-any.whl"
+    wheel.touch()
+    made = environment.make(Environment(place.prefix), place.prefix, str(wheel), [])
+    assert (made.path, made.is_ours()) == (f"{place.prefix}-2.0-2", True)
+    assert Path(made.path, "lib/python3.11").readlink() == Path("python3.99")
+    other = tmp_path / "other-2.0-py3-none-any.whl"
+    other.touch()
+    with pytest.raises(CgpuError, match="expected a wheel of cgpu"):
+        environment.make(Environment(place.prefix), place.prefix, str(other), [])
+
+
+def test_programs_that_do_not_start_are_refused(place: Installation) -> None:
+    packages = Path(Environment(place.prefix).packages)
+    for name in ("cgpu-runtime", "cgpu-hook"):
+        (packages / "cgpu_hook/_bin" / name).write_text("#!/bin/sh\n")
+    with pytest.raises(CgpuError, match=r"bin/cgpu-run does not start"):
+        Environment(place.prefix).check()
+    (packages / "cgpu_hook/_bin/cgpu-hook").chmod(0o777)
+    with pytest.raises(CgpuError, match="others could change it"):
+        Environment(place.prefix).check()
+
+
+@pytest.mark.parametrize("command", ["cgpud", "/opt/cgpu/bin/cgpud", "-m cgpu_server.main"])
+def test_a_new_server_is_told_what_the_old_one_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    words = f"python -I {command} --state-dir {tmp_path} --idle-exit 7 --driver-dir /d".split()
+    monkeypatch.setattr(server, "_command", lambda _: [word.encode() for word in words])
+    monkeypatch.setattr(server.server, "is_listening", lambda _: True)
+    monkeypatch.setattr(server, "status", lambda _: (7, "0.1.0"))
+    ran = server.running(str(tmp_path))
+    given = ["--state-dir", str(tmp_path), "--idle-exit", "7", "--driver-dir", "/d"]
+    assert ran.arguments == given
+    assert server._arguments(str(tmp_path), ran) == [  # noqa: SLF001
+        *given,
+        *("--log", f"{tmp_path}/cgpud.log", "--replace"),
+    ]
+
+
+def upgrade(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command of this tree, which is in no virtual environment of its own."""
+    command = [sys.executable, "-m", "cgpu_cli.main", "upgrade", *words]
+    paths = ":".join(str(ROOT / name) for name in (".", "native", "shim", "hook", "cli"))
+    return subprocess.run(
+        command, capture_output=True, text=True, env={"PYTHONPATH": paths}, check=False
+    )
+
+
+def test_the_command_says_what_else_to_use(place: Installation, tmp_path: Path) -> None:
+    tree = upgrade("x.whl")
+    assert (tree.returncode, tree.stdout) == (2, "")
+    assert "git pull and make build), then: cgpu upgrade" in tree.stderr
+    Path(place.prefix, "pipx_metadata.json").touch()
+    pipx = upgrade("x.whl", "--prefix", place.prefix)
+    assert "pipx upgrade --global cgpu, then: cgpu upgrade" in pipx.stderr
+    packaged = upgrade("x.whl", "--prefix", "/usr")
+    assert "--prefix /usr: expected a virtual environment" in packaged.stderr
+    Path(place.prefix, "pipx_metadata.json").unlink()
+    back = upgrade("--back", "--prefix", place.prefix, "--state-dir", str(tmp_path / "state"))
+    assert f"cgpu: {place.prefix}.back is not there: there is no way back\n" == back.stderr
+    assert "expected no SOURCE" in upgrade("x.whl", "--back").stderr
+
+
+def test_where_nothing_runs_there_is_nothing_to_follow(tmp_path: Path) -> None:
+    """A package's script calls it wherever the package is installed."""
+    done = upgrade("--state-dir", str(tmp_path / "state"))
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert list(tmp_path.iterdir()) == []

@@ -124,7 +124,7 @@ def debian() -> Path:
 
 def booting() -> Path:
     """A root filesystem of Debian 12 whose systemd can be started."""
-    return _cached("booting", _booting, [SUITE, BOOTING])
+    return cached("booting", _booting, [SUITE, BOOTING])
 
 
 def guest_packages() -> Path:

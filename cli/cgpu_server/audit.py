@@ -207,7 +207,9 @@ class Audit:
     ) -> dict[int, tuple[Process, Record | None]]:
         """The processes that hold memory; the driver may name some that are gone already."""
         belonging, found = Belonging(records), {}
-        for pid in {pid for reading in readings for pid in reading.holders}:
+        there = {pid for reading in readings for pid in reading.holders}
+        self._strangers &= there
+        for pid in there:
             process = read_process(pid)
             if process is not None:
                 found[pid] = process, belonging.of(process)

@@ -192,7 +192,7 @@ def test_honest_programs_that_allocate_and_free_are_never_accused(world: Audited
         program.send(f"churn 10 {CAP - CONTEXT - 1000 - 16}")
     highest, deadline = 0, time.monotonic() + 9
     while time.monotonic() < deadline:
-        highest = max(highest, *(page.outside_bytes for page in world.pages()))
+        highest = max([highest, *(page.outside_bytes for page in world.pages())])
         time.sleep(0.02)
     results = [program.answer() for program in programs]
     assert all(done > 100 and refused == 0 for done, refused in results), results

@@ -19,7 +19,7 @@ from cgpu_hook.record import Owner, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cgpu_env.request import Request
     from cgpu_hook.compute import Part
@@ -312,12 +312,21 @@ def _limits(
 
 
 def _remove_tree(directory: str) -> None:
-    """Remove a directory with all that is in it; links are removed, not followed."""
+    """Remove a directory with all that is in it; links are removed, not followed.
+
+    A poststop hook, which waits for no lock, may be at the same directory.
+    """
     for folder, folders, files in os.walk(directory, topdown=False):
         for name in files:
-            os.unlink(f"{folder}/{name}")
+            _remove(os.unlink, f"{folder}/{name}")
         for name in folders:
             path = f"{folder}/{name}"
-            (os.unlink if os.path.islink(path) else os.rmdir)(path)
-    if os.path.isdir(directory):
-        os.rmdir(directory)
+            _remove(os.unlink if os.path.islink(path) else os.rmdir, path)
+    _remove(os.rmdir, directory)
+
+
+def _remove(how: Callable[[str], None], path: str) -> None:
+    try:
+        how(path)
+    except FileNotFoundError:
+        return  # gone meanwhile

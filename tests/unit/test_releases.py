@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -153,6 +154,22 @@ def test_a_container_that_ends_while_another_is_made_is_no_fault(registry: Regis
     Path(directory, "limits").unlink()
     parts = compute.parts(UUIDS[0], entries, rules.Rules(policies.NATIVE_POLICY))
     compute.spread(entries, {UUIDS[0]: parts})
+
+
+def test_a_dead_container_that_its_hook_removes_at_the_same_moment_is_no_fault(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = admit(registry, "dead", ask(MIB), owner=dead())
+    unlink = os.unlink
+
+    def late(path: str) -> None:
+        if Path(path).exists() and str(path).startswith(directory):
+            unlink(path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", late)
+    admit(registry, "abc", ask(MIB))
+    assert leftovers(registry) == ["abc"]
 
 
 def test_a_page_names_the_release_that_made_it(registry: Registry) -> None:

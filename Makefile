@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test faults lint types check-fast bench gpu-check dist deb clean
+.PHONY: help build demo test faults lint types check-fast bench gpu-check man dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -52,6 +52,9 @@ bench: build $(VENV)/.bench ## measure cost and shares; results in bench/results
 
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results
 	$(BIN)/python -m bench.gpu
+
+man: build ## write the manual pages, docs/man
+	$(BIN)/python deploy/man.py
 
 dist: build ## source distribution and wheels (x86_64, aarch64) in dist/
 	PYTHON=$(abspath $(BIN))/python sh deploy/dist.sh dist

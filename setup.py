@@ -214,6 +214,9 @@ setup(
         "cgpu_server": "cli/cgpu_server",
         "cgpu_sim": "tests/sim/cgpu_sim",
     },
+    data_files=[
+        (f"share/man/man{section}", sorted(glob(f"docs/man/*.{section}"))) for section in (1, 5, 8)
+    ],
     include_package_data=False,  # all of it is in package_data
     package_data={
         "cgpu_env": ["py.typed"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -27,6 +28,7 @@ def files() -> list[str]:
     return sorted(name for name in names if name and (ROOT / name).exists())
 
 
+@functools.cache
 def made() -> Path:
     """A folder with a wheel and a Debian package for each processor."""
     ensure_packages()

@@ -15,7 +15,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # packages are built first
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
@@ -131,7 +131,10 @@ def test_a_wheel_has_every_module_and_nothing_else_of_the_tree(wheel: zipfile.Zi
         for file in (ROOT / folder).glob(pattern)
     }
     binding = "cgpu_native/_native.abi3.so"
-    packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    packed = {name for name in names if ".data/" not in name}
+    manual = {f"man{file.suffix[1:]}/{file.name}" for file in (ROOT / "docs" / "man").iterdir()}
+    assert {name.partition(".data/data/share/man/")[2] for name in names - packed} == manual
     folder = ROOT / "cli" / "cgpu_install" / "files"
     files = {f"cgpu_install/files/{file.name}" for file in folder.iterdir()}
     assert packed == modules | PROGRAMS | LIBRARIES | {binding} | files

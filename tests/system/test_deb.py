@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ from enclosure import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # packages are built first
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVER = "/opt/driver"
@@ -138,6 +139,21 @@ def test_the_service_comes_back_when_it_is_killed(booted: Machine) -> None:
     session.wait(30)
 
 
+def test_commands_of_the_operators_page_run_as_written(booted: Machine) -> None:
+    """Those that need no container engine."""
+    page = (ROOT / "docs" / "operating.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 4
+    wait_until(lambda: _serves(booted), "the server serves")
+    for block in blocks:
+        booted.run("sh", "-euc", block)
+
+
+def test_man_finds_the_pages(booted: Machine) -> None:
+    for page in ("cgpu", "cgpu-run", "cgpu-smi", "cgpu.toml", "cgpud", "cgpu-runtime", "cgpu-hook"):
+        assert booted.run("man", "--where", page).stdout.startswith("/usr/share/man/")
+
+
 def test_metrics_are_served_by_the_packaged_socket(booted: Machine) -> None:
     """The packaged units are used as they are; the service itself has no network."""
     booted.run("cgpu", "install", "metrics", "--now")
@@ -150,6 +166,14 @@ def test_metrics_are_served_by_the_packaged_socket(booted: Machine) -> None:
 
     wait_until(answers, "metrics are served")
     assert "cgpud-metrics.socket" not in booted.run("ls", "/etc/systemd/system").stdout
+
+
+def test_a_package_over_a_package_lets_the_server_follow(booted: Machine) -> None:
+    wait_until(lambda: _serves(booted), "the server serves")
+    done = booted.run("dpkg", "--install", _package())
+    assert "cgpu:" not in done.stderr
+    wait_until(lambda: _serves(booted), "the server serves")
+    assert booted.run("cat", "/etc/cgpu/config.toml").stdout == CONFIG
 
 
 def test_the_packaged_units_are_what_install_would_write(booted: Machine) -> None:

@@ -18,7 +18,7 @@ import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.logline import place as place_of
 from cgpu_hook import driver
-from cgpu_server.belonging import Belonging, Process, read_process
+from cgpu_server.belonging import Belonging, Process, folder_of, read_process
 from cgpu_server.gauge import Gauge, Reading
 from cgpu_server.journal import log
 from cgpu_server.judgement import (
@@ -368,6 +368,6 @@ def _charge(record: Record, place: int, page: cgpu_native.LimitsGpu, outside_byt
 
 def _program(pid: int) -> str:
     try:
-        return os.readlink(f"/proc/{pid}/exe")
+        return os.readlink(f"{folder_of(pid)}/exe")
     except OSError:
         return "-"

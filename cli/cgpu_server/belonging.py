@@ -7,6 +7,7 @@ where it has no namespaces, its ledger mapped, or they descend from its keeper.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, NamedTuple
@@ -50,12 +51,35 @@ def read_process(pid: int) -> Process | None:
     """What the kernel says of a process; None where it is gone."""
     started = start_time(pid)
     try:
-        with open(f"/proc/{pid}/status", "rb") as file:
+        with open(f"{folder_of(pid)}/status", "rb") as file:
             lines = (line.partition(b":") for line in file)
             facts = {key: value.split() for key, _, value in lines}
         return None if started is None else _process(pid, started, facts)
     except (OSError, KeyError, ValueError, IndexError):
         return None
+
+
+def folder_of(pid: int) -> str:
+    """Where the kernel says what a process has: a thread's, where the first one has ended.
+
+    Whoever lets its first thread end has its memory still, and nothing of it shows there.
+    """
+    own = f"/proc/{pid}"
+    if _has_memory(own):
+        return own
+    with contextlib.suppress(OSError):
+        for tid in os.listdir(f"{own}/task"):
+            if _has_memory(f"{own}/task/{tid}"):
+                return f"{own}/task/{tid}"
+    return own
+
+
+def _has_memory(folder: str) -> bool:
+    try:
+        with open(f"{folder}/statm", "rb") as file:
+            return not file.read().startswith(b"0 ")
+    except OSError:
+        return False
 
 
 def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> Process:
@@ -158,7 +182,8 @@ def _maps(pid: int, inode: int, path: str) -> bool:
 
 def _lines(pid: int, name: str) -> list[str]:
     try:
-        with open(f"/proc/{pid}/{name}", errors="replace") as file:
+        # Paths need not be text, and only what the kernel writes ends a line.
+        with open(f"{folder_of(pid)}/{name}", errors="replace", newline="\n") as file:
             return file.readlines()
     except OSError:  # it ended meanwhile, or belongs to somebody else
         return []

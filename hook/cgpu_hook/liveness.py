@@ -10,17 +10,22 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgpu_hook.record import Record
 
-_STATE, _START_TIME = 0, 19  # fields of /proc/PID/stat, counted behind the program's name
+# Fields of /proc/PID/stat, counted behind the program's name.
+_STATE, _THREADS, _START_TIME = 0, 17, 19
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None where it does not live."""
+    """When the process started, in clock ticks since boot; None where it does not live.
+
+    One whose first thread has ended lives on in the others.
+    """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[_STATE] in (b"Z", b"X") else int(fields[_START_TIME])
+    gone = fields[_STATE] in (b"Z", b"X") and int(fields[_THREADS]) <= 1
+    return None if gone else int(fields[_START_TIME])
 
 
 def is_alive(record: Record) -> bool:
@@ -49,7 +54,7 @@ def is_inhabited(directory: str) -> bool:
     Namespaces have no lasting name, their numbers are used again: so the mounts are compared. They
     are read and not looked up, for what a path leads to in there is the session's to decide.
     """
-    path = f"/{os.path.basename(directory)}/limits"
+    path = os.fsencode(f"/{os.path.basename(directory)}/limits")
     seen = {None, _link("/proc/self/ns/mnt")}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
         namespace = _link(f"/proc/{pid}/ns/mnt")
@@ -60,11 +65,11 @@ def is_inhabited(directory: str) -> bool:
     return False
 
 
-def _is_mounted(pid: str, path: str) -> bool:
+def _is_mounted(pid: str, path: bytes) -> bool:
     """Whether process ``pid`` has a file mounted whose path in its file system ends so."""
     try:
-        with open(f"/proc/{pid}/mountinfo") as file:
-            return any(line.split(" ", 4)[3].endswith(path) for line in file)
+        with open(f"/proc/{pid}/mountinfo", "rb") as file:  # whose paths need not be text
+            return any(line.split(b" ", 4)[3].endswith(path) for line in file)
     except OSError:  # it ended meanwhile
         return False
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cgpu_hook.record import Record
 
 UNKNOWN = 0  # of a process that has just ended, or hides
-_MAPPED = "/ledger"
+_MAPPED = b"/ledger"
 
 
 class Holding(NamedTuple):
@@ -96,10 +96,10 @@ def _own_pid(name: str) -> int:
 def _mapped(name: str, inodes: set[int]) -> int:
     """Which of these ledgers the process has mapped."""
     try:
-        with open(f"/proc/{name}/maps") as file:
+        with open(f"/proc/{name}/maps", "rb") as file:  # whose paths need not be text
             for line in file:
                 fields = line.split(maxsplit=5)  # proc_pid_maps(5)
-                path = "".join(fields[5:]).rstrip().removesuffix(" (deleted)")
+                path = b"".join(fields[5:]).rstrip().removesuffix(b" (deleted)")
                 if path.endswith(_MAPPED) and int(fields[4]) in inodes:
                     return int(fields[4])
     except OSError:

@@ -1,0 +1,138 @@
+"""What processes of containers may do to themselves, that those who look at them must stand."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cgpu_native
+from cgpu_env import GpuShare
+from cgpu_hook import processes
+from cgpu_hook.liveness import is_inhabited, start_time
+from cgpu_hook.record import Owner, Record
+from cgpu_server.belonging import Belonging, read_process
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+
+pytestmark = pytest.mark.integration
+
+MOUNTS = b"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.unshare(0x20000)  # CLONE_NEWNS
+libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
+os.mkdir(sys.argv[1])
+assert libc.mount(b"none", os.fsencode(sys.argv[1]), b"tmpfs", 0, None) == 0
+print(flush=True)
+sys.stdin.read()
+"""
+MAPS = b"""
+import cgpu_native, ctypes, sys
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+ledger = cgpu_native.Ledger.attach(sys.argv[2])
+ledger.charge(0, 1 << 30, 1000)
+with open(sys.argv[1], "wb+") as file:
+    file.truncate(4096)
+    # MAP_SHARED | MAP_FIXED, before everything else
+    low = libc.mmap(0x10000, 4096, 1, 0x11, file.fileno(), 0)
+    assert low == 0x10000
+print(flush=True)
+sys.stdin.read()
+"""
+# Of a process whose first thread has ended /proc/PID shows no memory, mounts or program.
+HEADLESS = b"""
+import ctypes, mmap, sys, threading
+with open(sys.argv[2], "rb+") as file:
+    ledger = mmap.mmap(file.fileno(), 4096)
+def rest():
+    print(flush=True)
+    sys.stdin.read()
+    import os; os._exit(0)
+threading.Thread(target=rest).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    cgpu_native.create_ledger(tmp_path, "ledger")
+    return tmp_path / "ledger"
+
+
+class Strange:
+    """A process that runs ``script`` with a path of ``name`` and the ledger's."""
+
+    def __init__(self, script: bytes, name: bytes, ledger: Path) -> None:
+        path = os.path.join(os.fsencode(ledger.parent), name)  # noqa: PTH118 (no text)
+        words = [sys.executable, "-c", script, path, ledger]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=20)
+
+
+def session(ledger: Path) -> Record:
+    gpus, owner, directory = (GpuShare(0, "GPU-0", 1),), Owner(1, 1, None), str(ledger.parent)
+    return Record(
+        "run-1",
+        "session",
+        owner,
+        gpus,
+        1,
+        high_priority=False,
+        policy=0,
+        command=(),
+        directory=directory,
+    )
+
+
+NAMES = [b"\xff", b"a\rb\rc", b"a b\nc"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mounts_of_any_name_hide_nobody_and_break_nothing(ledger: Path, name: bytes) -> None:
+    with Strange(MOUNTS, name, ledger) as strange:
+        assert not is_inhabited(str(ledger.parent))
+        process = read_process(strange.pid)
+        assert process is not None
+        assert Belonging([session(ledger)]).of(process) is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mapped_files_of_any_name_hide_nobody_and_break_nothing(ledger: Path, name: bytes) -> None:
+    with Strange(MAPS, name, ledger) as strange:
+        (held,) = processes.holdings(session(ledger), 0)
+        assert held == (strange.pid, 1000, strange.pid)
+        process = read_process(strange.pid)
+        assert process is not None
+        assert Belonging([session(ledger)]).of(process) == session(ledger)
+
+
+def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) -> None:
+    with Strange(HEADLESS, b"", ledger) as strange:
+        until_headless(strange.pid)
+        assert start_time(strange.pid) is not None
+        process = read_process(strange.pid)
+        assert process is not None
+        assert not process.ends
+        assert Belonging([session(ledger)]).of(process) == session(ledger)
+
+
+def until_headless(pid: int) -> None:
+    while Path(f"/proc/{pid}/statm").read_bytes().split()[0] != b"0":
+        pass

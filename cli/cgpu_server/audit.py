@@ -18,7 +18,7 @@ import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.logline import place as place_of
 from cgpu_hook import driver
-from cgpu_server.belonging import Belonging, Process, folder_of, read_process
+from cgpu_server.belonging import Belonging, Owners, Process, folder_of, read_process
 from cgpu_server.gauge import Gauge, Reading
 from cgpu_server.journal import log
 from cgpu_server.judgement import (
@@ -28,6 +28,7 @@ from cgpu_server.judgement import (
     Finding,
     Held,
     Verdict,
+    at_most,
     explained,
     judge,
     larger,
@@ -82,7 +83,7 @@ class Audit:
         self._not_before = 0.0
         self._before: dict[Place, Verdict] = {}
         self._said: dict[tuple[Place, tuple[int, ...]], int] = {}
-        self._owners: dict[int, tuple[Process, Record | None]] = {}
+        self._owners = Owners()
         self._strangers: set[int] = set()
 
     def start(self) -> None:
@@ -116,7 +117,7 @@ class Audit:
         if self._gauge is not None:
             self._gauge.close()
         self._gauge = None
-        self._before, self._said, self._owners = {}, {}, {}
+        self._before, self._said, self._owners = {}, {}, Owners()
         self.last = Look({}, {}, self._counts({}))
         for record in self._daemon.records if lift else ():
             for place, page in enumerate(_pages(record)):
@@ -205,19 +206,10 @@ class Audit:
     def _whose(
         self, readings: Iterable[Reading], records: Sequence[Record]
     ) -> dict[int, tuple[Process, Record | None]]:
-        """The processes that hold memory; the driver may name some that are gone already."""
-        belonging, found = Belonging(records), {}
+        """The processes that hold memory."""
         there = {pid for reading in readings for pid in reading.holders}
         self._strangers &= there
-        for pid in there:
-            process = read_process(pid)
-            if process is not None:
-                found[pid] = process, belonging.of(process)
-            elif pid in self._owners:
-                process, record = self._owners[pid]
-                found[pid] = process._replace(ends=True), record
-        self._owners = found
-        return found
+        return self._owners.of(there, records)
 
     def _foreign(
         self, uuid: str, reading: Reading, whose: dict[int, tuple[Process, Record | None]]
@@ -285,12 +277,12 @@ class Audit:
 
     def _kill(self, pid: int, record: Record) -> None:
         """End a process, if it is still the one that was found, and still the container's."""
-        known = self._owners.get(pid)
+        known = self._owners.known(pid)
         with contextlib.suppress(ProcessLookupError):
             descriptor = os.pidfd_open(pid)
             try:
                 now = read_process(pid)
-                same = known is not None and now is not None and now[:2] == known[0][:2]
+                same = known is not None and now is not None and now[:2] == known[:2]
                 if now is not None and same and Belonging([record]).of(now) is record:
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                     log.warning("bypass_ended", container=record.id, pid=pid, do=_ADVICE)
@@ -337,8 +329,10 @@ def _accounts(records: Iterable[Record]) -> dict[Place, Account]:
         try:
             with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
                 everyone = dict.fromkeys((each.pid for each in ledger.processes()), 0)
-                for place in places:
-                    found[record.directory, place] = _account(ledger, place, everyone)
+                for place, share in enumerate(record.gpus):
+                    account = _account(ledger, place, everyone)
+                    # no proxy charges more than was promised, whatever the ledger says
+                    found[record.directory, place] = at_most(account, share.memory_bytes)
         except (OSError, cgpu_native.NativeError):
             if os.path.exists(f"{record.directory}/limits"):  # else it ends just now
                 found.update({(record.directory, place): Account(0, {}) for place in places})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_hook.liveness import start_time
@@ -170,6 +171,44 @@ class Belonging:
         """Not so: another user's process, which could have mounted anything of theirs so."""
         facts = _stat(f"{record.directory}/ledger")
         return facts is not None and facts.st_uid in {0, process.uid}
+
+
+class Owners:
+    """Whose the processes are that the driver names, from the first time to the last in a row."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, int] = {}
+        self._known: dict[int, tuple[Process, Record | None]] = {}
+
+    def of(
+        self, pids: Iterable[int], records: Iterable[Record]
+    ) -> dict[int, tuple[Process, Record | None]]:
+        """Those of these processes that are known, with the containers that they belong to.
+
+        The driver may name one that is gone, because a child of it keeps the device open. Who was
+        seen before still is the one; a younger process that has its id now never is.
+        """
+        belonging, now = Belonging(records), _ticks()
+        self._since = {pid: self._since.get(pid, now) for pid in pids}
+        found = {}
+        for pid, since in self._since.items():
+            process = read_process(pid)
+            if process is not None and process.start_time <= since:
+                found[pid] = process, belonging.of(process)
+            elif pid in self._known:
+                process, record = self._known[pid]
+                found[pid] = process._replace(ends=True), record
+        self._known = found
+        return found
+
+    def known(self, pid: int) -> Process | None:
+        """The process that the driver last named by this id."""
+        return self._known[pid][0] if pid in self._known else None
+
+
+def _ticks() -> int:
+    """Now, as the kernel counts when processes start."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
 def _maps(pid: int, inode: int, path: str) -> bool:

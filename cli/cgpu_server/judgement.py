@@ -89,6 +89,12 @@ def larger(before: Account, after: Account) -> Account:
     return Account(max(before.total_bytes, after.total_bytes), slots)
 
 
+def at_most(account: Account, promised_bytes: int) -> Account:
+    """What can be true of an account whose container was promised so much."""
+    slots = {pid: min(used, promised_bytes) for pid, used in account.slots.items()}
+    return Account(min(account.total_bytes, promised_bytes), slots)
+
+
 def explained(held: Sequence[Held], account: Account) -> int:
     """How much of what processes hold their ledger knows of."""
     by_process = sum(

@@ -183,6 +183,18 @@ def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
     assert "tampered" in world.said("memory_bypass")
 
 
+def test_what_a_ledger_admits_beyond_the_cap_is_taken_around_cgpu(world: Audited) -> None:
+    world.serve()
+    program = world.program()
+    assert program.ask("take 1000") == program.ask("confess 8000") == 0
+    beyond = 1000 + CONTEXT + 8000 - CAP
+    until(lambda: world.outside() > beyond - 100, "it is charged, but for an allowance")
+    assert "image" in world.said("memory_bypass")
+    assert program.ask("take 1") == OUT_OF_MEMORY
+    configure(world.folder, KILL)
+    until(lambda: world.said("bypass_ended"), "who holds it is ended")
+
+
 def test_honest_programs_that_allocate_and_free_are_never_accused(world: Audited) -> None:
     """Two of them, each up to what is left of its cap, for ten seconds of looks each 0.1 s."""
     world.serve(KILL)

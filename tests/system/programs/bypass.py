@@ -11,10 +11,12 @@ input says what to do, a line each; each answers with one line of JSON:
     churn SECONDS MIB   how many allocations of up to so much were made and given back, and refused
     ruin                overwrite the ledger with zeros
     forge               write that nothing is held, over the sum that requests are compared with
+    confess MIB         take so much from REAL in this very process, and write it into the ledger
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import ctypes
 import json
@@ -122,6 +124,18 @@ def ruin() -> int:
 
 def forge() -> int:
     return overwrite(SUM, 8)
+
+
+def confess(mib: int) -> int:
+    status, _ = allocate(REAL, mib * MIB)
+    words = array.array("Q", Path(LEDGER).read_bytes())
+    before = words[SUM // 8]  # also what the slot of the only process says
+    for place, word in enumerate(words):
+        if word == before:
+            words[place] += mib * MIB
+    with Path(LEDGER).open("r+b") as file:
+        file.write(words)
+    return status
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import struct
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 DESCRIPTOR = "descriptor"  # in an answer: what is sent beside it
 _LONGEST_LINE = 1 << 16
 _PATIENCE = 60.0  # seconds for a client that says nothing
+_MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of those who are not trusted
 _CREDENTIALS = struct.Struct("3i")  # struct ucred
 
 
@@ -42,6 +44,7 @@ class Control:
 
     def __init__(self, handle: Handle, touched: Callable[[], None]) -> None:
         self._handle, self._touched = handle, touched
+        self._guests: Counter[int] = Counter()  # connections of users who are not trusted
 
     async def listen(self, listener: socket.socket) -> asyncio.Server:
         """Serve from now on."""
@@ -51,10 +54,28 @@ class Control:
         self._touched()
         peer = _peer(writer)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
-            while line := await asyncio.wait_for(reader.readline(), _PATIENCE):
-                _send(writer, self._answer(line, peer))
-                await asyncio.wait_for(writer.drain(), _PATIENCE)
+            if peer.is_trusted:
+                await self._converse(reader, writer, peer)
+            elif self._has_room(peer):
+                self._guests[peer.uid] += 1
+                try:
+                    await self._converse(reader, writer, peer)
+                finally:
+                    self._guests -= Counter({peer.uid: 1})  # and forgets who has none
+            else:
+                _send(writer, _error("you or others have too many connections: close some"))
         writer.close()
+
+    def _has_room(self, peer: Peer) -> bool:
+        """Whether one more of this user leaves descriptors for root and for what we do."""
+        return self._guests[peer.uid] < _MOST_OF_A_USER and self._guests.total() < _MOST_OF_USERS
+
+    async def _converse(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
+    ) -> None:
+        while line := await asyncio.wait_for(reader.readline(), _PATIENCE):
+            _send(writer, self._answer(line, peer))
+            await asyncio.wait_for(writer.drain(), _PATIENCE)
 
     def _answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
         try:

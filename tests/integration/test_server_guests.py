@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,7 +22,7 @@ from server_world import is_arbitrated, wait_until
 from cgpu_hook import client
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 pytestmark = pytest.mark.integration
 SLEEP = ("--", "sleep", "60")
@@ -161,6 +163,49 @@ def test_a_user_reaches_their_own_pages_and_nobody_elses(node: Node) -> None:
     for process in running:
         process.kill()
         process.communicate()
+
+
+def _as_nobody(run: Callable[[], object]) -> int:
+    """The exit status of a child of that user which does that: 0, or 1 with what was raised."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            run()
+            os._exit(0)
+        except BaseException as error:  # noqa: BLE001 (it is told, and the child ends)
+            os.write(2, f"{error}\n".encode())
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_container_that_gives_its_ledger_to_a_user_is_not_theirs(
+    node: Node, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """REL-5: its root may change whose file it is."""
+    os.chown(node.server.admit("box") / "ledger", NOBODY, NOBODY)
+    change = {"request": "set", "target": "box", "values": {"weight": 5}}
+    assert _as_nobody(lambda: node.server.ask(change)) == 1
+    assert "no such container" in capfd.readouterr().err
+    assert node.status()["containers"][0]["weight"] == 1
+
+
+def test_a_user_who_connects_again_and_again_leaves_room_for_root(node: Node) -> None:
+    """REL-5."""
+
+    def connect() -> None:
+        ends = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+        for end in ends:
+            while end.connect_ex(f"{node.root.state}/cgpud.sock") != 0:
+                time.sleep(0.01)
+        ends[-1].settimeout(10)
+        assert b"too many connections" in ends[-1].recv(1000)
+        ends.clear()
+        assert node.server.pid() == node.process.pid
+
+    assert _as_nobody(connect) == 0
 
 
 def _files(node: Node, name: str) -> list[Any]:

@@ -101,10 +101,15 @@ def change_container(  # noqa: PLR0913 (what a server knows)
                 else page.cap_bytes
                 for page in pages
             ]
-            new = new._replace(gpus=_promises(entry, caps))
         # What is promised is never less than what may be taken, whenever we are killed.
         _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
-        _rewrite(registry, new)
+        try:
+            if "memsize" in wanted:
+                new = new._replace(gpus=_promises(entry, caps))
+            _rewrite(registry, new)
+        except OSError:  # the file system is full
+            _set_caps(entry, before)
+            raise
         _set_caps(entry, caps)
         _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
 
@@ -155,9 +160,15 @@ def _checked_weight(
 
 
 def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
-    """What the container may hold or holds; nothing is lent to others of that."""
+    """What the container may hold or holds; nothing is lent to others of that.
+
+    It can hold what it was promised so far, and say in its ledger that it holds anything.
+    """
     shares = zip(entry.gpus, caps, _held(entry), strict=True)
-    return tuple(share._replace(memory_bytes=max(cap, held)) for share, cap, held in shares)
+    return tuple(
+        share._replace(memory_bytes=max(cap, min(held, share.memory_bytes)))
+        for share, cap, held in shares
+    )
 
 
 def _checked_memory(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -150,6 +151,52 @@ def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Re
         change_memory(registry, "b", 900 * MIB)
         change_memory(registry, "a", 100 * MIB)
     assert promised(registry, "a") == [100]
+
+
+def test_what_a_ledger_says_beyond_what_was_promised_is_not_kept_from_others(
+    registry: Registry,
+) -> None:
+    """MEM-8: the container can write anything there."""
+    directory = admit(registry, "a", 300)
+    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+        process.charge(0, 1 << 60, 1 << 60)
+        change_memory(registry, "a", 100 * MIB)
+        assert promised(registry, "a") == [300]
+        admit(registry, "b", 700)
+
+
+def test_a_change_that_cannot_be_written_down_is_not_made(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MEM-8: the state directory's file system may be full."""
+    directory = admit(registry, "a", 300)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("cgpu_hook.change.write_atomically", refuse)
+    for wanted in (100, 500):
+        with pytest.raises(CgpuError, match="No space left"):
+            change_memory(registry, "a", wanted * MIB)
+        assert caps(directory) == promised(registry, "a") == [300]
+
+
+def test_what_is_taken_while_a_cap_is_lowered_is_promised_too(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MEM-8: up to the moment in which the cap is less."""
+    directory = admit(registry, "a", 300)
+    set_cap = cgpu_native.set_cap
+    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+
+        def charge_before(path: str, place: int, cap: int) -> None:
+            if process.own(0) == 0:
+                process.charge(0, caps(directory)[0] * MIB, 200 * MIB)
+            set_cap(path, place, cap)
+
+        monkeypatch.setattr("cgpu_native.set_cap", charge_before)
+        change_memory(registry, "a", 100 * MIB)
+        assert (caps(directory), promised(registry, "a")) == ([100], [200])
 
 
 def test_a_cap_is_not_raised_beyond_what_is_free(registry: Registry) -> None:

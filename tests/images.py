@@ -27,6 +27,7 @@ GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bin
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
+EMULATED = "arm64"
 BOOTING = ["python3", "systemd-sysv", "dbus", "fuse3", "runc", "man-db", "bash-completion"]
 USERS = "root:x:0:0:root:/root:/bin/sh\nuser:*:1000:1000:user:/tmp:/bin/sh\n"
 # What a program never reads: a third of the size.
@@ -97,6 +98,16 @@ def _guest_packages(root: Path) -> None:
     shutil.rmtree(wheels)
 
 
+def _emulated(root: Path) -> None:
+    """Debian 12's python3 for the other processor, unpacked and not set up."""
+    options = ["--foreign", f"--arch={EMULATED}", "--variant=minbase", "--include=python3"]
+    _run("debootstrap", *options, SUITE, root, *_debian_mirror())
+    for package in (root / "var/cache/apt/archives").glob("*.deb"):
+        _run("dpkg", "--extract", package, root)
+    for folder in UNUSED:
+        shutil.rmtree(root / folder, ignore_errors=True)
+
+
 def cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
     """The folder that ``build`` fills; made once for the same ``build`` and ``inputs``."""
     recipe = inspect.getsource(build) + repr(inputs) + MACHINE
@@ -125,6 +136,11 @@ def debian() -> Path:
 def booting() -> Path:
     """A root filesystem of Debian 12 whose systemd can be started."""
     return cached("booting", _booting, [SUITE, BOOTING])
+
+
+def emulated() -> Path:
+    """A root filesystem whose Python runs under ``qemu-aarch64-static``."""
+    return cached("emulated", _emulated, [SUITE, EMULATED, UNUSED])
 
 
 def guest_packages() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import platform
 import subprocess
 import tarfile
@@ -10,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import distribution
+import images
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -18,6 +20,7 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # packages are built first
 
 ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(__file__).parent / "programs" / "other_processor.py"
 PACKAGES = {
     "cgpu_env": "cgpu_env",
     "cgpu_native": "native/cgpu_native",
@@ -112,6 +115,25 @@ def test_the_start_of_a_container_runs_on_the_other_processor(tmp_path: Path) ->
         said.append(done.stdout + done.stderr)
     assert said[0] == "cgpu: expected cgpu-hook poststop, prestart or precreate\n"
     assert "NAME:\n   runc" in said[1]  # handed to it, as everything that is not our container's
+
+
+def test_the_other_processors_package_keeps_a_cap(tmp_path: Path) -> None:
+    """Its Python side, ledger and both proxies, on a simulated GPU under the emulator."""
+    root, package = images.emulated(), tmp_path / "package"
+    subprocess.run(["dpkg", "--extract", distribution.deb("aarch64"), package], check=True)
+    [installed] = package.glob("usr/lib/cgpu/lib/python3*/site-packages")
+    emulator = ["qemu-aarch64-static", "-L", root, "-E", f"PYTHONPATH={installed}"]
+    program = [root / "usr/bin/python3", PROGRAM, tmp_path / "machine"]
+    done = subprocess.run([*emulator, *program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "machine": "aarch64",
+        "refused": 2,
+        "full": 6005,
+        "shown": [6005, 6043],
+        "left": 105,
+    }
+    assert "out of memory on GPU 0" in done.stderr
 
 
 def test_the_source_distribution_is_the_repository(tmp_path: Path) -> None:

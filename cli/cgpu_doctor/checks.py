@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_doctor import driver, kernel, state, wiring
+from cgpu_doctor import driver, kernel, releases, state, wiring
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 
@@ -25,6 +25,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "state directory": state.directory,
     "leftovers": state.leftovers,
     "server": state.server,
+    "releases": releases.environments,
 }
 
 

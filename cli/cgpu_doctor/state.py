@@ -6,14 +6,15 @@ import os
 import stat
 import subprocess
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
-from cgpu_hook import client
+from cgpu_hook import client, installation
 from cgpu_hook import server as wakeup
 from cgpu_hook.paths import check_state
 from cgpu_hook.registry import Registry
+from cgpu_install.engines import SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,13 +74,14 @@ def server(ground: Ground) -> Iterator[Finding]:
     count = len(Registry(ground.state_dir).records())
     if os.path.isdir(ground.state_dir) and wakeup.is_listening(ground.state_dir):
         try:
-            client.ask(ground.state_dir, {"request": "status"})
+            answer = client.ask(ground.state_dir, {"request": "status"})
         except client.SilentError as error:
             yield Finding("error", str(error), path, error.hint)
         except CgpuError as error:
             yield Finding("warning", str(error), path, _LOOK)
         else:
             yield Finding("ok", f"cgpud runs, with {count} containers and sessions", path)
+            yield from _told(answer)
         return
     if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
         yield Finding("warning", f"{path}: nobody listens: cgpud was killed", path, _LOOK)
@@ -88,6 +90,19 @@ def server(ground: Ground) -> Iterator[Finding]:
         yield Finding("warning", what, str(count), _LOOK)
     elif not os.path.exists(path):
         yield Finding("ok", "no cgpud runs, and none is needed: the first container starts one")
+
+
+def _told(answer: dict[str, Any]) -> Iterator[Finding]:
+    """What the server says of itself; one of another release may say less."""
+    running, installed = answer["node"].get("version"), installation.installed_release()
+    if running != installed:
+        what = f"cgpud is of release {running}, and {installed} is installed"
+        yield Finding("warning", what, str(running), "cgpu upgrade")
+    for gpu in answer["gpus"]:
+        if gpu.get("audited") is False:
+            what = f"GPU {gpu['index']}: the driver does not say what processes hold"
+            mend = f"see audit_blind and audit_fails: journalctl -u {SERVICE}"
+            yield Finding("warning", f"{what}: the audit sees nothing", gpu["uuid"], mend)
 
 
 def _trees(ground: Ground) -> list[str]:

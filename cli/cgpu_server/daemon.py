@@ -26,7 +26,7 @@ from cgpu_server.service import is_service, say_alive
 from cgpu_server.tree import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
@@ -56,6 +56,7 @@ class Daemon:
         defaults: the rules of a GPU that nobody has changed, as ``config`` has them.
         looked: time.monotonic() when it last saw who lives.
         refreshed: called after every such look.
+        audited: whether the audit sees who holds memory, by the UUID of each GPU that it looked at.
         restarts: whether another server is to follow at once, of what is installed then.
     """
 
@@ -74,6 +75,7 @@ class Daemon:
         self.config, self.defaults = Config(), rules.Rules()
         self.looked = time.monotonic()
         self.refreshed: Callable[[], None] = lambda: None
+        self.audited: Callable[[], Mapping[str, bool]] = dict
         self.restarts = False
         self._seat, self._idle_exit = seat, idle_exit
         self._table: dict[str, Rules] = {}

@@ -124,6 +124,7 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
         tree=tree,
     )
     audit = Audit(daemon)
+    daemon.audited = lambda: audit.last.told
     exporter = Exporter(daemon, metrics, audit)
     daemon.refreshed = lambda: exporter.follow(
         metrics_address(given.metrics, daemon.config.metrics, state)

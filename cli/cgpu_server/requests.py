@@ -85,7 +85,7 @@ class Requests:
         daemon = self._daemon
         daemon.refresh()
         figures = daemon.conductor.figures()
-        gpus = []
+        gpus, audited = [], daemon.audited()
         for gpu in self._daemon.gpus():
             beside = on_gpu(daemon.records, gpu.uuid)
             its = daemon.rules_of(gpu.uuid)
@@ -98,6 +98,7 @@ class Requests:
                     "free_weight": free_weight(beside, its.max_inst),
                     "containers": len(beside),
                     "major": major(gpu),
+                    "audited": audited.get(gpu.uuid),
                     "figures": own and own._asdict(),
                 }
             )

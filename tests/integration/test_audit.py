@@ -16,7 +16,10 @@ from cgpu_run_world import MIB, World
 from prometheus_client.parser import text_string_to_metric_families
 
 import cgpu_native
+from cgpu_doctor import state
+from cgpu_doctor.finding import Ground
 from cgpu_hook import client
+from cgpu_install.machine import Machine
 from cgpu_sim import Fault, inject
 
 if TYPE_CHECKING:
@@ -225,6 +228,9 @@ def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -
     time.sleep(0.5)
     assert world.outside() == 1000 + CONTEXT
     assert len(world.said("audit_fails").splitlines()) == 1
+    ground = Ground(Machine(), str(world.state), str(world.driver))
+    told = [found for found in state.server(ground) if found.level == "warning"]
+    assert ["the audit sees nothing" in found.what for found in told] == [True]
 
 
 def test_a_driver_that_hangs_holds_nobody_up(world: Audited) -> None:

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cgpu_doctor import driver, kernel, state, wiring
+from cgpu_doctor import driver, kernel, releases, state, wiring
 from cgpu_doctor.finding import Finding, Ground
+from cgpu_env.version import VERSION
 from cgpu_hook.node import DeviceNode, Node, NodeGpu
 from cgpu_install.machine import Machine
+from cgpu_upgrade.environment import Environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -222,6 +224,68 @@ def test_a_mount_for_a_container_that_is_gone_is_named(ground: Ground) -> None:
         "umount /mnt/a",
         f"umount {inside}",
     ]
+
+
+def answering(**different: object) -> dict[str, object]:
+    """A server's status as it is in order."""
+    node = {"version": VERSION, "installed": VERSION}
+    gpu = {"index": 0, "uuid": "GPU-1", "audited": True}
+    return {"node": node | different, "gpus": [gpu | different]}
+
+
+@pytest.mark.parametrize(
+    ("different", "expected"),
+    [
+        ({}, []),
+        ({"audited": None}, []),
+        ({"version": "0.0.9"}, [("warning", "0.0.9", "cgpu upgrade")]),
+        (
+            {"audited": False},
+            [("warning", "GPU-1", "see audit_blind and audit_fails: journalctl -u cgpud.service")],
+        ),
+    ],
+)
+def test_a_server_that_is_of_another_release_or_cannot_audit_is_told(
+    ground: Ground,
+    monkeypatch: pytest.MonkeyPatch,
+    different: dict[str, object],
+    expected: list[tuple[str, str, str]],
+) -> None:
+    monkeypatch.setattr(state.wakeup, "is_listening", lambda _: True)
+    monkeypatch.setattr(state.client, "ask", lambda *_: answering(**different))
+    assert wrong(state.server(ground)) == expected
+
+
+def test_a_server_of_the_first_release_says_less(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state.wakeup, "is_listening", lambda _: True)
+    answer = {"node": {"default_memsize": 0}, "gpus": [{"index": 0, "uuid": "GPU-1"}]}
+    monkeypatch.setattr(state.client, "ask", lambda *_: answer)
+    assert [level for level, _, _ in wrong(state.server(ground))] == ["warning"]
+
+
+def test_the_way_back_and_what_upgrades_have_left_are_told(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opt = tmp_path / "opt"
+    for number in ("0.0.8", "0.0.9", VERSION):
+        packages = opt / f"cgpu-{number}/lib/python3.11/site-packages/cgpu_env"
+        write(packages / "version.py", f'VERSION = "{number}"\n')
+        Environment(str(opt / f"cgpu-{number}")).mark()
+    (opt / "cgpu").symlink_to(f"cgpu-{VERSION}")
+    monkeypatch.setattr(releases.installation, "own_environment", lambda: str(opt / "cgpu"))
+    left = [f"{opt}/cgpu-0.0.8", f"{opt}/cgpu-0.0.9"]
+    found = list(releases.environments(ground))
+    assert [(f.level, f.value) for f in found] == [("ok", VERSION), *(("note", p) for p in left)]
+    assert f"rm -r {left[0]}" in found[1].mend
+    (opt / "cgpu.back").symlink_to("cgpu-0.0.9")
+    found = list(releases.environments(ground))
+    assert [(f.level, f.value) for f in found[1:]] == [("note", left[1]), ("note", left[0])]
+    assert "0.0.9 is kept to go back to" in found[1].what
+    monkeypatch.setattr(releases.living, "leads_into", lambda _, path: path == left[0])
+    [*_, kept] = releases.environments(ground)
+    assert (kept.value, kept.mend) == (left[0], "")
 
 
 def test_a_state_directory_that_others_can_write_is_an_error(ground: Ground) -> None:

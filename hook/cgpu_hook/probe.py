@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_MAX_PROCESSES = 1024
+_FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can have
 _NOT_AVAILABLE = (1 << 64) - 1
 _SETTLE_SECONDS = 0.2
 _COMPUTE_LIST = "nvmlDeviceGetComputeRunningProcesses_v3"
@@ -27,7 +27,7 @@ _OTHER_LISTS = (
     "nvmlDeviceGetGraphicsRunningProcesses_v3",
     "nvmlDeviceGetMPSComputeRunningProcesses_v3",
 )
-_NOT_SUPPORTED, _FUNCTION_NOT_FOUND = 3, 13
+_NOT_SUPPORTED, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 3, 7, 13
 
 
 class _Memory(ctypes.Structure):
@@ -68,13 +68,10 @@ class _Library:
         if status != 0:
             sys.exit(f"{name} gave error {status}")
 
-    def try_call(self, name: str, *arguments: object) -> bool:
-        """Call it where the driver has it; whether it does."""
+    def status(self, name: str, *arguments: object) -> int:
+        """What the driver answers, whether or not it has that call."""
         function = getattr(self._library, name, None)
-        status = function(*arguments) if function else _FUNCTION_NOT_FOUND
-        if status not in {0, _NOT_SUPPORTED, _FUNCTION_NOT_FOUND}:
-            sys.exit(f"{name} gave error {status}")
-        return status == 0
+        return int(function(*arguments)) if function else _FUNCTION_NOT_FOUND
 
     def text(self, name: str, *arguments: object) -> str:
         buffer = ctypes.create_string_buffer(96)
@@ -123,18 +120,25 @@ def _holders(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int | None]:
     """Process of the host -> bytes that it holds; None where NVML does not say how much."""
     found: dict[int, int | None] = {}
     for name in (_COMPUTE_LIST, *_OTHER_LISTS):
-        processes = (_Process * _MAX_PROCESSES)()
-        count = ctypes.c_uint(_MAX_PROCESSES)
-        arguments = (name, handle, ctypes.byref(count), processes)
-        if name == _COMPUTE_LIST:
-            nvml.call(*arguments)
-        elif not nvml.try_call(*arguments):
-            continue
-        for each in processes[: count.value]:
+        for each in _listed(nvml, name, handle):
             known = found.get(each.pid, 0)
             told = each.used != _NOT_AVAILABLE and known is not None
             found[each.pid] = max(known or 0, each.used) if told else None
     return found
+
+
+def _listed(nvml: _Library, name: str, handle: ctypes.c_void_p) -> list[_Process]:
+    """One list, however long: whoever makes it long must not make us blind."""
+    room, status = _FEW_PROCESSES, _INSUFFICIENT_SIZE
+    while status == _INSUFFICIENT_SIZE and room <= _MANY_PROCESSES:
+        processes, count = (_Process * room)(), ctypes.c_uint(room)
+        status = nvml.status(name, handle, ctypes.byref(count), processes)
+        room *= 4
+    if status in {_NOT_SUPPORTED, _FUNCTION_NOT_FOUND} and name != _COMPUTE_LIST:
+        return []
+    if status != 0:
+        sys.exit(f"{name} gave error {status}")
+    return processes[: count.value]
 
 
 def _holdings(nvml: _Library) -> list[dict[str, object]]:

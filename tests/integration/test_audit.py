@@ -215,6 +215,16 @@ def test_honest_programs_that_allocate_and_free_are_never_accused(world: Audited
     assert [event for event in ("memory_", "bypass", "audit_") if event in world.said()] == []
 
 
+def test_more_processes_than_expected_hide_nobody(world: Audited) -> None:
+    world.serve()
+    too_many = Fault("nvmlDeviceGetComputeRunningProcesses_v3", result=7)
+    inject(world.driver, too_many)
+    program = world.program()
+    program.ask("around 1000")
+    until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
+    assert not world.said("audit_fails")
+
+
 def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -> None:
     world.serve()
     program = world.program()

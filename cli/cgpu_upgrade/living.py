@@ -11,7 +11,7 @@ from cgpu_env import CgpuError
 from cgpu_hook import rules
 from cgpu_hook.names import bundle_of
 from cgpu_hook.registry import Registry
-from cgpu_upgrade.layouts import CONTAINER
+from cgpu_upgrade.layouts import CONTAINER, own
 
 if TYPE_CHECKING:
     from cgpu_hook.record import Record
@@ -99,8 +99,14 @@ def _guest(record: Record) -> Guest:
 
 
 def _is_read(guest: Guest, layouts: Layouts) -> bool:
-    """A file that is not there is that of a container which ends just now."""
+    """A file that is not there is that of a container which ends just now.
+
+    A container can write any version into its ledger; one that the release in use does not read
+    either is ruined or left alone already, and no reason to stay.
+    """
     there = {name: version for name, version in guest.versions.items() if version is not None}
+    if there.get("ledger") not in own().reads["ledger"]:
+        there.pop("ledger", None)
     return all(version in layouts.reads[name] for name, version in there.items())
 
 

@@ -203,12 +203,15 @@ def test_a_release_that_cannot_read_a_living_container_is_refused(
 ) -> None:
     directory = Path(admit(registry, "abc", ask(MIB)))
     living.check(living.guests(registry.state_dir), layouts.FIRST)
+    reader = layouts.own()
     if name == "record":
         rewrite(directory, version=ANOTHER)
-    else:
+    elif name == "limits":
         renumber(directory / name)
+    else:  # its version is the container's to write
+        reader = reader._replace(reads={**reader.reads, name: [ANOTHER]})
     with pytest.raises(CgpuError) as refusal:
-        living.check(living.guests(registry.state_dir), layouts.own())
+        living.check(living.guests(registry.state_dir), reader)
     release = version.VERSION
     assert f"cgpu {release} cannot read the files of 1 running containers" in str(refusal.value)
     assert f"abc ({release})" in str(refusal.value)

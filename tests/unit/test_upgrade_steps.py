@@ -10,7 +10,7 @@ import pytest
 
 from cgpu_env import CgpuError
 from cgpu_hook.installation import Installation
-from cgpu_upgrade import environment, living, server, switch
+from cgpu_upgrade import environment, layouts, living, server, switch
 from cgpu_upgrade.environment import Environment
 from cgpu_upgrade.living import Guest
 
@@ -114,6 +114,29 @@ def test_an_environment_stays_while_a_container_would_start_a_hook_from_it(tmp_p
     assert not living.leads_into(guests, "/opt/cgpu-0.1")
     unseen = [Guest("abc", "0.1.0", {}, str(tmp_path / "gone"))]
     assert living.leads_into(unseen, "/opt/cgpu-0.1.0")
+
+
+@pytest.mark.parametrize(
+    ("versions", "reads"),
+    [
+        ({"limits": 2, "ledger": 2, "record": 1}, True),
+        ({"limits": 2, "ledger": 0, "record": 1}, True),
+        ({"limits": 2, "ledger": 77, "record": 1}, True),
+        ({"limits": 77, "ledger": 77, "record": 1}, False),
+        ({"limits": 2, "ledger": 2, "record": 77}, False),
+    ],
+)
+def test_a_container_that_ruins_its_ledger_holds_up_no_upgrade(
+    versions: dict[str, int | None],
+    reads: bool,  # noqa: FBT001 (a column of the table)
+) -> None:
+    """The container can write its ledger, and not the others."""
+    guests = [Guest("abc", "0.1.0", versions, "")]
+    if reads:
+        living.check(guests, layouts.own())
+    else:
+        with pytest.raises(CgpuError, match=r"cannot read the files of 1 .* abc \(0\.1\.0\)"):
+            living.check(guests, layouts.own())
 
 
 def test_two_upgrades_at_once_are_one(place: Installation) -> None:

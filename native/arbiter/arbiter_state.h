@@ -83,6 +83,7 @@ struct cgpu_tenant {
     bool shown;  /* was seen at work in this turn */
     bool asked;  /* its demand was read after its gate had closed */
     bool early;  /* another was let in before its end was seen */
+    bool stray;  /* closes what a policy without turns let in */
     enum cgpu_stage stage;
     enum cgpu_gate gate;
     struct cgpu_claim claim;

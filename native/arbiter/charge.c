@@ -70,13 +70,14 @@ share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
 }
 
 /*
- * Those that close pay until they are seen to have ended, not until they say they had; true: one of
- * them did.
+ * Those that close pay until they are seen to have ended, not until they say they had; true: there
+ * are such. What was let in by a policy without turns is nobody's debt under the one that follows:
+ * all drain together then, as much as each had queued.
  */
 static bool
 charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 {
-    bool paid = false;
+    bool closing = false, paid = false;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
@@ -84,7 +85,8 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
         if (!tenant->present || tenant->stage != CGPU_STAGE_CLOSING) {
             continue;
         }
-        if (!paid) {
+        closing = true;
+        if (!paid && !tenant->stray) {
             share_bill(arbiter, i, ns, now);
             paid = true;
         }
@@ -93,7 +95,7 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
             tenant->stage = CGPU_STAGE_AWAY;
         }
     }
-    return paid;
+    return closing;
 }
 
 /* They have paid their part up to now. */

@@ -55,6 +55,7 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
     tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
     tenant->stage = CGPU_STAGE_HOLDS;
     tenant->early = false;
+    tenant->stray = false;
     tenant->turn_ns = 0;
     tenant->start_ns = CGPU_START_NS;
     tenant->opened_ns = now;
@@ -332,10 +333,11 @@ static void
 close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
         if (i != arbiter->holder && tenant->present && tenant->stage == CGPU_STAGE_HOLDS) {
             cgpu_turn_close(arbiter, i, now);
+            tenant->stray = true;
         }
     }
 }

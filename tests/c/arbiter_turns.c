@@ -334,6 +334,36 @@ TEST(gates_left_open_by_another_policy_are_closed_sch9)
     CHECK(open_gates() == 1);
 }
 
+TEST(what_native_let_in_is_not_paid_for_under_the_next_policy_sch9)
+{
+    struct cgpu_rules rules = {CGPU_POLICY_FIXED, 20, 80};
+    struct cgpu_tenant_report report;
+
+    start(CGPU_POLICY_NATIVE);
+    int one = add(1, false), two = add(3, false);
+
+    step(0);
+    works(one, now + 90 * MS);
+    works(two, now + 90 * MS);
+    cgpu_arbiter_set_rules(arbiter, &rules);
+    step(0);
+    step(90 * MS);
+    is_quiet(one);
+    is_quiet(two);
+    demands[one].waiting = demands[two].waiting = true;
+    step(0);
+    for (int place = 0; place < 2; place++) {
+        CHECK(gates[place] == CGPU_GATE_PRESSED);
+        works(place, now + MS);
+        step(MS);
+        is_quiet(place);
+        step(0);
+        step(MS);
+        cgpu_arbiter_report(arbiter, place, &report);
+        CHECK(report.charged_ns > 0 && report.charged_ns < 3 * MS);
+    }
+}
+
 TEST(there_is_room_for_a_limited_number)
 {
     start(CGPU_POLICY_WEIGHTED_FAIR);

@@ -44,6 +44,9 @@ CHANGES = [
     Change("0", "policy=1", {"one": 50, "two": 50}),
     Change("0", "policy=3", {"one": 5, "two": 15}, ceilings=True),
     Change("0", "max_inst=10", {"one": 10, "two": 30}, ceilings=True),
+    Change("0", "policy=5", {"one": 50, "two": 50}),
+    # what was launched without gates is nobody's debt
+    Change("0", "policy=3", {"one": 10, "two": 30}, ceilings=True),
 ]
 
 

@@ -6,7 +6,7 @@ import os
 import stat
 import subprocess
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
@@ -106,14 +106,36 @@ def _told(answer: dict[str, Any]) -> Iterator[Finding]:
 
 
 def _trees(ground: Ground) -> list[str]:
-    """Where a control tree is mounted; one may hide another."""
+    """Where a control tree of ours is mounted; one may hide another.
+
+    Any user can mount something of that kind, anywhere in a folder of theirs.
+    """
+    ours = f"user_id={os.geteuid()}"
+    mounts = _mountinfo(ground)
+    points = [m.point for m in mounts if m.kind == _TREE and ours in m.options.split(",")]
+    return list(dict.fromkeys(points))
+
+
+class _Mount(NamedTuple):
+    """What proc_pid_mountinfo(5) says of a mount, octal escapes and all."""
+
+    device: str
+    root: str
+    point: str
+    kind: str
+    options: str
+
+
+def _mountinfo(ground: Ground) -> list[_Mount]:
+    """The mounts that we see; paths need not be text."""
+    path = ground.machine.at("/proc/self/mountinfo")
     try:
-        with open(ground.machine.at("/proc/self/mountinfo")) as file:
-            halves = [line.split(" - ") for line in file]
+        with open(path, errors="replace", newline="\n") as file:
+            halves = [line.rstrip("\n").partition(" - ") for line in file]
     except OSError:
         return []
-    points = [own.split()[4] for own, kind in halves if kind.split()[0] == _TREE]
-    return list(dict.fromkeys(points))
+    lines = [(own.split(" "), kind.split(" ")) for own, _, kind in halves]
+    return [_Mount(own[2], own[3], own[4], kind[0], kind[2]) for own, kind in lines]
 
 
 def _answers(point: str) -> bool:
@@ -149,16 +171,14 @@ def _mounted(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
     """Mount points in our namespace that show a container's files, and the container's name."""
     try:
         facts = os.stat(ground.state_dir)
-        with open(ground.machine.at("/proc/self/mountinfo")) as file:
-            lines = [line.split() for line in file]
     except OSError:
         return
     device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
-    for fields in lines:
-        source, point = fields[3], fields[4]
+    for mount in _mountinfo(ground):
+        point = mount.point
         # What is mounted is said by its path in its own file system.
-        head, found, name = source.partition("/containers/")
-        if found and fields[2] == device and ground.state_dir.endswith(head):
+        head, found, name = mount.root.partition("/containers/")
+        if found and mount.device == device and ground.state_dir.endswith(head):
             yield point, name.partition("/")[0]
         elif point.startswith(f"{folder}/"):
             yield point, point.removeprefix(f"{folder}/").partition("/")[0]

@@ -101,8 +101,8 @@ def _mounted() -> Iterator[str]:
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             fields, _, source = line.partition(b" - ")
-            if source.split()[0].decode() == KIND:
-                place = fields.split()[4]
+            if source.split(b" ")[0] == KIND.encode():  # a user's need not be text
+                place = fields.split(b" ")[4]
                 yield os.fsdecode(place.decode("unicode_escape").encode("latin-1"))
 
 

@@ -136,3 +136,34 @@ def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) 
 def until_headless(pid: int) -> None:
     while Path(f"/proc/{pid}/statm").read_bytes().split()[0] != b"0":
         pass
+
+
+LOOKS = """
+import ctypes, os, sys
+from cgpu_doctor import state
+from cgpu_doctor.finding import Ground
+from cgpu_install.machine import Machine
+from cgpu_server import mounts
+libc = ctypes.CDLL(None)
+libc.unshare(0x20000)  # CLONE_NEWNS
+libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
+for kind, user in ((b"fuse.\\xff", 0), (b"fuse.cgpu_km", 7)):
+    for name in (b"/x;reboot", b"/\\xff", b"/a\\rb\\xc2\\x85c", b"/a\\x1b"):
+        path = os.fsencode(f"{sys.argv[1]}/{user}") + name
+        os.makedirs(path, exist_ok=True)
+        device = mounts.open_device()
+        data = f"fd={device},rootmode=40000,user_id={user},group_id=0"
+        assert libc.mount(b"x", path, kind, ctypes.c_ulong(0), data.encode()) == 0
+        os.close(device)
+mounts.unmount(sys.argv[1])
+ground = Ground(Machine(), sys.argv[1], None)
+print([*state.leftovers(ground)])
+"""
+
+
+def test_mounts_of_users_disturb_neither_server_nor_doctor(tmp_path: Path) -> None:
+    """They can mount a file system of any kind and options that FUSE has."""
+    words = [sys.executable, "-c", LOOKS, tmp_path]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "nothing left of others" in done.stdout

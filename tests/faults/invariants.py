@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
     from faults.world import Member, World
 
+    Times = dict[tuple[str, int], int]  # ns by container, and process if they are of processes
+
 FILES = {"limits", "ledger", "record.json"}
 STATE_FILES = {"lock", "node.json", "cgpud.sock", "cgpud.lock", "containers"}
 MAY_BE = {"cgpud.log", "cgpud.log.1", "rules.json", "node.lock"}
@@ -29,6 +31,7 @@ LEAST, MOST = 0.4, 2.0  # of a fair share: none starves, none runs unmetered
 CODE = 2 << 20  # what a module takes of the simulated GPU
 LARGEST_ESTIMATE = 65 << 20  # what is charged for it at most (docs/decisions/0214)
 PROGRAMS = 3  # with code in a container at once: their charge may be too small
+NAMESPACE = re.compile(r"(mnt|pid|user|net|ipc|uts|cgroup|time):\[\d+\]")
 DESCRIPTORS = 24  # of a server without containers, at most
 
 
@@ -44,13 +47,19 @@ class Watch:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.1):
-            allowed = {m.name: m.allowance for m in [*self._world.members]}
-            for name, held in self._world.held().items():
-                most = allowed.get(name)
-                if most is not None and held > most + PROGRAMS * CODE:
-                    self.found.append(f"{name} held {held} bytes: its cap is {most}")
-            self.looks += 1
+        try:
+            while not self._ended.wait(0.1):
+                self._look()
+        except Exception as error:  # noqa: BLE001 (who looks no more finds nothing more)
+            self.found.append(f"caps are not looked at any more: {error!r}")
+
+    def _look(self) -> None:
+        allowed = {m.name: m.allowance for m in [*self._world.members]}
+        for name, held in self._world.held().items():
+            most = allowed.get(name)
+            if most is not None and held > most + PROGRAMS * CODE:
+                self.found.append(f"{name} held {held} bytes: its cap is {most}")
+        self.looks += 1
 
     def close(self) -> None:
         """Look no more."""
@@ -118,6 +127,8 @@ def _server(world: World) -> Iterator[str]:
     for link in links:
         if "/containers/" in link and "(deleted)" in link:
             yield f"the server has {link} open"
+        if NAMESPACE.fullmatch(link):
+            yield f"the server has the namespace {link} open"
     most = DESCRIPTORS + 4 * len(world.members)
     if len(links) > most:
         yield f"the server has {len(links)} descriptors open: expected at most {most}"
@@ -134,7 +145,7 @@ def _descriptors(pid: int) -> list[str]:
 
 
 def _processes(world: World) -> Iterator[str]:
-    """Nobody is left, no zombie and no namespace."""
+    """Nobody is left, and no zombie."""
     everyone = world.inside.processes()
     programs = world.by_member()
     own = {p.pid for m in world.members for p in programs.get(m.name, [])}
@@ -215,8 +226,9 @@ def _note_allowances(world: World) -> None:
     """What was held when the cap was lowered may be kept; more may not be taken."""
     held = world.held()
     for member in world.members:
-        if member.allowance is not None or world.page(member).cap_bytes:
-            member.allowance = max(world.page(member).cap_bytes, held.get(member.name, 0))
+        cap = world.page(member).cap_bytes
+        if member.allowance is not None:  # else its ledger is ruined
+            member.allowance = max(cap, min(held.get(member.name, 0), member.allowance))
 
 
 def admission(world: World, number: int) -> None:
@@ -238,7 +250,7 @@ def admission(world: World, number: int) -> None:
 
 
 def shares(world: World) -> None:
-    """Everyone computes according to its weight again, and is charged for it.
+    """Everyone computes according to its weight again, by the GPU's account and the arbiter's.
 
     Raises:
         AssertionError: somebody starves or runs unmetered.
@@ -252,20 +264,42 @@ def shares(world: World) -> None:
 
 
 def _shares(world: World) -> list[str]:
-    before = {m.id: world.page(m).charged_ns for m in world.members}
+    charged, busy = _charged(world), _busy(world)
     time.sleep(WINDOW)
+    found = _compare_shares(world, "charged", _since(charged, _charged(world)))
+    return found + _compare_shares(world, "computed", _since(busy, _busy(world)))
+
+
+def _charged(world: World) -> Times:
+    """What arbiters charged each, in ns."""
+    return {(m.name, 0): world.page(m).charged_ns for m in world.members}
+
+
+def _busy(world: World) -> Times:
+    """What the GPUs gave to each living process, in ns, by their own account."""
+    return {(b.tag, b.pid): b.busy_ns for gpu in range(GPUS) for b in world.books(gpu)}
+
+
+def _since(before: Times, after: Times) -> dict[str, int]:
+    """By container; what processes had that have ended meanwhile is not known."""
+    had: dict[str, int] = {}
+    for (name, pid), ns in after.items():
+        had[name] = had.get(name, 0) + ns - before.get((name, pid), 0)
+    return had
+
+
+def _compare_shares(world: World, how: str, had: dict[str, int]) -> list[str]:
     found = []
     for gpu in range(GPUS):
-        members = [m for m in world.members if m.gpu == gpu and m.id in before]
-        had = {m.id: world.page(m).charged_ns - before[m.id] for m in members}
-        weights = {m.id: _weight(world, m) for m in members}
-        total, weight = sum(had.values()), sum(weights.values())
+        members = [m for m in world.members if m.gpu == gpu]
+        weights = {m.name: _weight(world, m) for m in members}
+        total, weight = sum(had.get(m.name, 0) for m in members), sum(weights.values())
         if total < WINDOW * 0.3e9:
-            found.append(f"GPU {gpu}: {total / 1e9:.2f} s were computed in {WINDOW} s")
+            found.append(f"GPU {gpu}: {total / 1e9:.2f} s were {how} in {WINDOW} s")
         for member in members:
-            part = had[member.id] * weight / (weights[member.id] * max(total, 1))
+            part = had.get(member.name, 0) * weight / (weights[member.name] * max(total, 1))
             if not LEAST <= part <= MOST:
-                found.append(f"{member}: {part:.2f} of its share")
+                found.append(f"{member}: {part:.2f} of its share {how}")
     return found
 
 

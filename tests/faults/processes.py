@@ -25,7 +25,6 @@ class Process(NamedTuple):
         inner: as it sees itself.
         state: a letter of proc(5), ``Z`` for a zombie.
         words: its command line; empty of a zombie.
-        mounts: its mount namespace; 0 where that cannot be read.
         tag: what the simulated GPU knows it by.
     """
 
@@ -34,7 +33,6 @@ class Process(NamedTuple):
     parent: int
     state: str
     words: tuple[str, ...]
-    mounts: int
     tag: str
 
     @property
@@ -87,16 +85,12 @@ def _read(pid: int) -> Process | None:
     if len(known) < 2:
         return None
     words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[:-1]
-    mounts = 0
-    with contextlib.suppress(OSError):
-        mounts = os.stat(f"/proc/{pid}/ns/mnt").st_ino
     return Process(
         pid,
         int(known[-1]),
         int(fields["PPid"]),
         fields["State"][0],
         tuple(map(os.fsdecode, words)),
-        mounts,
         _tag(pid),
     )
 

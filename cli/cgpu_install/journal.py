@@ -65,7 +65,7 @@ class Journal:
         self.bin_dir = BIN_DIR
         self.saved: dict[str, Saved] = {}
         self.is_there = False
-        text = machine.text(_FILE)
+        self._text = text = machine.text(_FILE)
         if not text:
             return
         self.is_there = True
@@ -114,6 +114,8 @@ class Journal:
             folder = os.open(self._machine.at(FOLDER), os.O_RDONLY | os.O_DIRECTORY)
             try:
                 flock(folder, LOCK_EX)
+                if self._machine.text(_FILE) != self._text:
+                    raise CgpuError(f"{_FILE}: changed meanwhile: run this again")
                 for change in changes:
                     if content(self._machine, change.path) != change.before:
                         raise CgpuError(f"{change.path}: changed meanwhile: run this again")
@@ -194,7 +196,7 @@ class Journal:
         saved = {path: saved._asdict() for path, saved in self.saved.items()}
         data = {"version": VERSION, "bin_dir": self.bin_dir, "saved": saved}
         text = f"{json.dumps(data, indent=1)}\n".encode()
-        write_atomically(self._machine.at(_FILE), text, _NEW_FILE)
+        write_atomically(self._machine.at(_FILE), text, _NEW_FILE, durable=True)
 
     def _make_folders(self, path: str) -> list[str]:
         missing = []
@@ -222,6 +224,6 @@ class Journal:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             facts = os.lstat(place) if os.path.isfile(place) else None
             mode = _NEW_FILE if facts is None else facts.st_mode & 0o7777
-            write_atomically(place, what, mode)
+            write_atomically(place, what, mode, durable=True)
             if facts is not None:
                 os.chown(place, facts.st_uid, facts.st_gid)

@@ -61,7 +61,12 @@ def check_state(path: str) -> None:
 
 
 def write_atomically(
-    path: str, data: bytes, mode: int = 0o600, temporary: str | None = None
+    path: str,
+    data: bytes,
+    mode: int = 0o600,
+    temporary: str | None = None,
+    *,
+    durable: bool = False,
 ) -> None:
     """Put ``data`` at ``path`` in one step: readers see the old file or the new one, whole.
 
@@ -72,6 +77,7 @@ def write_atomically(
         data: its content.
         mode: its permissions.
         temporary: where it is written first, on the same file system; None: beside it.
+        durable: whether that holds when the power fails, too; else it may be empty then.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.
@@ -83,7 +89,14 @@ def write_atomically(
         with open(fd, "wb") as file:
             os.fchmod(fd, mode)
             file.write(data)
+            file.flush()
+            if durable:
+                os.fsync(fd)
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+    if durable:
+        folder = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.fsync(folder)
+        os.close(folder)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from node import BIN, ROOT
 
+from cgpu_env import CgpuError
 from cgpu_install.engines import ENGINES, named
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
@@ -297,6 +298,45 @@ def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
     left = tree(machine)
     assert {name: left[name] for name in before} == before
     assert {name for name in left if name not in before} <= {"var", "var/lib"}
+
+
+def test_of_two_installs_at_once_the_later_one_forgets_nothing(machine: Path) -> None:
+    cgpu("install", "--root", machine, "podman")  # the programs are there
+    place = Machine(str(machine))
+    late = Journal(place)
+    changes = installing(place, named(["docker"]), late, forgiving=False).changes
+    cgpu("install", "--root", machine, "nvidia")
+    with pytest.raises(CgpuError, match=r"install\.json: changed meanwhile: run this again"):
+        late.install(changes)
+    assert Journal(place).engines() == {"podman", "nvidia", "programs"}
+
+
+def test_what_is_written_is_on_the_disk_before_the_next_step(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The power may fail: the backup is safe first, then the journal, then the change."""
+    steps: list[tuple[str, str]] = []
+    fsync, rename = os.fsync, os.rename
+
+    def noted_fsync(fd: int) -> None:
+        steps.append(("sync", str(Path(f"/proc/self/fd/{fd}").readlink())))
+        fsync(fd)
+
+    def noted_rename(source: str, target: str) -> None:
+        steps.append(("rename", target))
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(os, "rename", noted_rename)
+    place = Machine(str(machine))
+    journal = Journal(place)
+    journal.install(installing(place, named(["docker"]), journal, forgiving=False).changes)
+    files = [path for what, path in steps if what == "rename" and Path(path).is_file()]
+    for path in (f"{machine}{name}" for name in ("/var/lib/cgpu/install.json", f"/{DOCKER}")):
+        assert path in files
+    for path in (each for each in files if not Path(each).is_symlink()):
+        assert ("sync", f"{path}.new") == steps[steps.index(("rename", path)) - 1]
+        assert ("sync", str(Path(path).parent)) == steps[steps.index(("rename", path)) + 1]
 
 
 def test_a_unit_is_wanted_by_what_it_says_itself(tmp_path: Path) -> None:

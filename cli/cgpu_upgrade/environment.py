@@ -126,6 +126,7 @@ def make(beside: Environment, prefix: str, source: str, options: Sequence[str]) 
         wheel = _wheel(beside, source, options, work)
         release = os.path.basename(wheel).split("-")[1]
         made = Environment(next(_free(f"{prefix}-{release}")))
+        umask = os.umask(0o022)  # all users start programs of it
         try:
             os.mkdir(made.path, 0o755)
             made.mark()
@@ -136,6 +137,8 @@ def make(beside: Environment, prefix: str, source: str, options: Sequence[str]) 
         except BaseException:
             made.remove()
             raise
+        finally:
+            os.umask(umask)
     return made
 
 

@@ -59,6 +59,8 @@ def settle(installation: Installation) -> None:
     """
     prefix = installation.prefix
     if os.path.islink(prefix):
+        # whoever began this may have been killed before the scripts had their own interpreter
+        _name_interpreter(Environment(installation.current), prefix)
         return
     name = free_name(prefix, prefix)
     os.symlink(os.path.basename(name), name)  # leads to itself until it has changed places

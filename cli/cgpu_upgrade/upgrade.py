@@ -9,12 +9,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
+from cgpu_install.engines import HOOK, RUNTIME, SERVER
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
 from cgpu_install.plan import PROGRAMS
@@ -71,7 +73,7 @@ def upgrade(
                 return Outcome(present.release, made.release, present.release, found, None, [])
             return _change(installation, made, state_dir)
         finally:
-            if installation.current != made.path:
+            if installation.current != made.path and not _is_known_to_engines(made):
                 made.remove()
 
 
@@ -109,6 +111,13 @@ def follow(state_dir: str, *, dry: bool) -> Outcome:
     return Outcome(before.release or VERSION, VERSION, None, living.count(guests), pid, said)
 
 
+def _is_known_to_engines(environment: Environment) -> bool:
+    """Whether programs are started from it, because going back has failed too."""
+    folder = Journal(Machine()).bin_dir
+    programs = [os.path.realpath(f"{folder}/{name}") for name in (RUNTIME, HOOK, SERVER)]
+    return any(path.startswith(f"{environment.path}/") for path in programs)
+
+
 def _examine(candidate: Environment, state_dir: str) -> None:
     candidate.check()
     reads = candidate.layouts()
@@ -132,8 +141,7 @@ def _change(installation: Installation, after: Environment, state_dir: str) -> O
         done.append(lambda: _restart(before, state_dir, ran, wanted=bool(guests)))
         pid = _restart(after, state_dir, ran, wanted=bool(guests))
     except BaseException as error:
-        for undo in done:
-            undo()
+        _undo(done)
         if isinstance(error, CgpuError):
             sentence = f"{error}; {before.release} is in use as before"
             raise CgpuError(sentence, hint=error.hint) from None
@@ -143,6 +151,19 @@ def _change(installation: Installation, after: Environment, state_dir: str) -> O
             old.remove()
     found = living.count(guests)
     return Outcome(before.release, after.release, before.release, found, pid, said)
+
+
+def _undo(done: Sequence[Callable[[], object]]) -> None:
+    """Take back each step, whether or not another one can be.
+
+    Raises:
+        BaseException: what went wrong first.
+    """
+    if done:
+        try:
+            done[0]()
+        finally:
+            _undo(done[1:])
 
 
 def _undo_use(installation: Installation, before: Environment, back: str | None) -> None:

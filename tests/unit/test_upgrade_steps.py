@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_env import CgpuError
 from cgpu_hook.installation import Installation
 from cgpu_upgrade import environment, layouts, living, server, switch
+from cgpu_upgrade import upgrade as steps
 from cgpu_upgrade.environment import Environment
 from cgpu_upgrade.living import Guest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.unit
 
@@ -66,6 +73,60 @@ def test_a_folder_at_the_prefix_gets_a_name_of_its_own_and_stays_reachable(
     assert Environment(place.current).is_ours()
     switch.settle(place)
     assert links(place) == {"cgpu": "cgpu-0.1.0", "cgpu-0.1.0": ""}
+
+
+def test_a_settling_that_was_killed_is_brought_to_its_end(
+    place: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def be_killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(switch, "_name_interpreter", be_killed)
+    with pytest.raises(KeyboardInterrupt):
+        switch.settle(place)
+    monkeypatch.undo()
+    switch.settle(place)
+    script = Path(place.prefix, "bin/cgpu")
+    assert script.read_text() == f"#!{place.prefix}-0.1.0/bin/python\nprint()\n"
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_what_engines_start_programs_from_is_kept_whatever_fails(
+    place: Installation,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    known: bool,  # noqa: FBT001 (a column of the table)
+) -> None:
+    """The engines were told, the server did not come up, and telling them again fails too."""
+    made = make(tmp_path / "cgpu-2.0", "2.0")
+    (tmp_path / "bin").mkdir()
+    if known:
+        (tmp_path / "bin/cgpu-runtime").symlink_to(f"{made.path}/bin/cgpu")
+    undone = []
+
+    def restart(of: Environment, *_: object, **__: object) -> None:
+        if of.path == made.path:
+            raise CgpuError("it does not come up")
+        undone.append("server")
+
+    def tell(told: Callable[..., object]) -> list[str]:
+        if told != made.cgpu:
+            undone.append("engines")
+            raise CgpuError("the disk is full")
+        return []
+
+    journal = SimpleNamespace(bin_dir=str(tmp_path / "bin"))
+    monkeypatch.setattr(steps, "Journal", lambda _: journal)
+    monkeypatch.setattr(steps, "_examine", lambda *_: None)
+    monkeypatch.setattr(steps, "_restart", restart)
+    monkeypatch.setattr(steps, "_tell_engines", tell)
+    monkeypatch.setattr(environment, "make", lambda *_: made)
+    monkeypatch.setattr(Environment, "layouts", lambda _: layouts.own())
+    with pytest.raises(CgpuError):
+        steps.upgrade(place, str(tmp_path / "state"), "2.0", [], dry=False)
+    assert Path(place.prefix).readlink() == Path("cgpu-0.1.0")
+    assert set(undone) == {"engines", "server"}
+    assert Path(made.path).exists() == known
 
 
 def test_at_no_moment_the_prefix_leads_nowhere(place: Installation) -> None:
@@ -231,3 +292,16 @@ def test_where_nothing_runs_there_is_nothing_to_follow(tmp_path: Path) -> None:
     done = upgrade("--state-dir", str(tmp_path / "state"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_made_is_for_all_users(place: Installation, tmp_path: Path) -> None:
+    """Root's umask may be narrower."""
+    wheel = tmp_path / "cgpu-2.0-py3-none-any.whl"
+    wheel.touch()
+    before = os.umask(0o077)
+    try:
+        made = environment.make(Environment(place.prefix), place.prefix, str(wheel), [])
+    finally:
+        assert os.umask(before) == 0o077
+    assert Path(made.path).stat().st_mode & 0o777 == 0o755
+    assert Path(made.path, "bin").stat().st_mode & 0o777 == 0o755

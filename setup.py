@@ -163,8 +163,15 @@ def _multiarch_headers() -> Path:
     version = sysconfig.get_config_var("LDVERSION")
     place = folder / f"{MACHINE}-linux-gnu" / f"python{version}" / "pyconfig.h"
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(Path(sysconfig.get_config_h_filename()).read_bytes())
+    place.write_bytes(_pyconfig(Path(sysconfig.get_config_h_filename())).read_bytes())
     return folder
+
+
+def _pyconfig(named: Path) -> Path:
+    """The ``pyconfig.h`` with the sizes: Debian's Python names one that only includes it."""
+    machine = str(sysconfig.get_config_var("MULTIARCH"))
+    real = named.parent.parent / machine / named.parent.name / named.name
+    return real if real.exists() else named
 
 
 class BuildExt(build_ext):

@@ -77,9 +77,15 @@ def settle(installation: Installation) -> None:
 
 
 def use(installation: Installation, environment: Environment) -> None:
-    """Let the prefix lead to ``environment``, and the way back to the one that it led to."""
-    before = installation.current
-    _link(before, installation.back_link)
+    """Let the prefix lead to ``environment``, and the way back to the one that it led to.
+
+    The same release once more only takes that one's place: else an upgrade that somebody repeats
+    would take away the way back to the release before.
+    """
+    before, back = Environment(installation.current), installation.back
+    repeated = before.release == environment.release and back not in (None, environment.path)
+    if not repeated:
+        _link(before.path, installation.back_link)
     _link(environment.path, installation.prefix)
 
 

@@ -149,8 +149,8 @@ def _change(installation: Installation, after: Environment, state_dir: str) -> O
     for old in switch.older(installation):
         if not living.leads_into(guests, old.path):
             old.remove()
-    found = living.count(guests)
-    return Outcome(before.release, after.release, before.release, found, pid, said)
+    back = Environment(installation.back or before.path).release
+    return Outcome(before.release, after.release, back, living.count(guests), pid, said)
 
 
 def _undo(done: Sequence[Callable[[], object]]) -> None:

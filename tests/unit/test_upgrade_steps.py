@@ -160,6 +160,19 @@ def test_use_and_back_and_what_is_older(place: Installation) -> None:
     assert place.back is None
 
 
+def test_the_same_release_once_more_leaves_the_way_back(place: Installation) -> None:
+    switch.settle(place)
+    first = Environment(place.current)
+    made = [make(Path(f"{place.prefix}-{name}"), "2.0") for name in ("2.0", "2.0-2")]
+    for each in made:
+        each.mark()
+        switch.use(place, each)
+    assert (place.current, place.back) == (made[1].path, first.path)
+    assert switch.older(place) == [made[0]]
+    switch.use(place, first)
+    assert (place.current, place.back) == (first.path, made[1].path)
+
+
 def test_an_environment_that_no_upgrade_has_made_is_never_older(place: Installation) -> None:
     switch.settle(place)
     make(Path(f"{place.prefix}-tools"), "1.0")

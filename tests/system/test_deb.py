@@ -80,6 +80,9 @@ def test_nothing_is_left_of_a_package_that_is_purged(driver: Path) -> None:
         machine.run("dpkg", "--remove", "cgpu")
         assert machine.run("cat", daemon).stdout == '{"debug": true}\n'
         assert machine.run("cat", "/etc/cgpu/config.toml").stdout == CONFIG
+        tree = f"{machine.root}/run/cgpu_km"  # of a server that has not ended yet
+        machine.enclosure.run("mkdir", "--parents", tree)
+        machine.enclosure.run("mount", "-t", "tmpfs", "tmpfs", tree)
         machine.run("dpkg", "--purge", "cgpu")
         assert _left(machine) == before
     finally:

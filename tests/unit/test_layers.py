@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -97,3 +98,14 @@ def test_c_includes_only_headers_of_its_own_folder_and_of_those_below(folder: st
 def test_the_environment_package_imports_the_standard_library_only() -> None:
     for path in (ROOT / "cgpu_env").rglob("*.py"):
         assert imported(path.read_text(encoding="utf-8")) <= sys.stdlib_module_names | {"cgpu_env"}
+
+
+def test_every_link_leads_to_a_file_of_the_repository() -> None:
+    listed = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True)
+    names = set(filter(None, listed.split("\0")))
+    links = [ROOT / name for name in names if (ROOT / name).is_symlink()]
+    assert links
+    for link in links:
+        place = link.resolve()
+        assert place.is_relative_to(ROOT.resolve()), link
+        assert str(place.relative_to(ROOT.resolve())) in names, link

@@ -152,12 +152,18 @@ def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) ->
 
 
 def _run(commands: Sequence[str]) -> int:
+    """Run all of them: what one engine does is nothing to the others."""
+    failed = []
     for command in commands:
         print(f"$ {command}", flush=True)
         try:
             done = subprocess.run(shlex.split(command), check=False)
         except OSError as error:
-            raise CgpuError(f"{command}: {error.strerror}") from None
+            failed.append(f"{command}: {error.strerror}")
+            continue
         if done.returncode != 0:
-            raise CgpuError(f"{command}: exit status {done.returncode}")
+            failed.append(f"{command}: exit status {done.returncode}")
+    if failed:
+        hint = "the files are as they should be; see to this, and run it by hand"
+        raise CgpuError("; ".join(failed), hint=hint)
     return 0

@@ -109,9 +109,17 @@ def runtime(ground: Ground) -> Iterator[Finding]:
     hook = ground.machine.program(HOOK)
     done = _run(hook, "precreate", "--state-dir", ground.state_dir, given=UNTOUCHED)
     if done is None or done.stdout != UNTOUCHED:
-        said = "it does not start" if done is None else " ".join(done.stderr.split())
-        mend = f"echo {sys.executable} > {os.path.dirname(os.path.realpath(hook))}/interpreter"
-        yield Finding("error", f"the Python side of {hook} fails: {said}", hook, mend)
+        yield _python_side(hook, "it does not start" if done is None else done.stderr)
+
+
+def _python_side(hook: str, said: str) -> Finding:
+    """What it fails with; where cgpu itself refuses, its interpreter is the right one."""
+    first, _, hint = said.partition("\n")
+    if first.startswith("cgpu: ") and "interpreter" not in first:
+        return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())
+    mend = f"echo {sys.executable} > {os.path.dirname(os.path.realpath(hook))}/interpreter"
+    what = f"the Python side of {hook} fails: {' '.join(said.split())}"
+    return Finding("error", what, hook, mend)
 
 
 def _run(*words: str, given: str = "") -> subprocess.CompletedProcess[str] | None:

@@ -58,6 +58,29 @@ def test_the_families_are_those_of_the_proxy() -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "what", "mend"),
+    [
+        ("cgpu: /c.toml: x: expected y\\n  mend it", "/c.toml: x: expected y", "mend it"),
+        ("cgpu: no Python found: interpreter ...", "{hook} fails: ", "/interpreter"),
+        ("ModuleNotFoundError: cgpu_hook", "{hook} fails: ", "/interpreter"),
+    ],
+)
+def test_an_interpreter_is_advised_only_where_it_is_at_fault(
+    tmp_path: Path, said: str, what: str, mend: str
+) -> None:
+    for name, body in (("cgpu-runtime", "echo runc"), ("cgpu-hook", f"printf '{said}' >&2")):
+        write(tmp_path / name, f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    [found] = [
+        f
+        for f in wiring.runtime(Ground(Machine("", str(tmp_path)), str(tmp_path), None))
+        if f.level != "ok"
+    ]
+    assert what.format(hook=tmp_path / "cgpu-hook") in found.what
+    assert found.mend.endswith(mend)
+
+
+@pytest.mark.parametrize(
     ("setting", "value", "good"),
     [
         ("user/max_user_namespaces", "0", "user.max_user_namespaces=15000"),

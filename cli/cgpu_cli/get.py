@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
 _RULES = ("policy", "max_inst", "prio_ratio", "free_weight", "containers")
+_ALL = "node"  # as `cgpu set` calls it
 _NODE = ("default_memsize", "inst_ctl", "upgrade", "version")
 _PPM_OF_A_PERCENT = 10_000
 _LIST = "cgpu get shows all, cgpu ls what they have"
@@ -30,7 +31,7 @@ class Get:
             "target",
             metavar="TARGET",
             nargs="?",
-            help="a GPU's index or UUID, a container's id, or a node of the control tree"
+            help="a GPU's index or UUID, a container's id, `node`, or a node of the control tree"
             " such as 0/policy (see cgpu ls)",
         )
         target.complete = TARGETS  # type: ignore[attr-defined]
@@ -39,8 +40,9 @@ class Get:
     def run(self, given: argparse.Namespace) -> int:
         """Print what the server says."""
         target = given.target
-        if target is not None and ("/" in target or target in _NODE):
-            answer = ask_server(given, {"request": "get", "path": target})
+        if target is not None and ("/" in target or target in (_ALL, *_NODE)):
+            path = "" if target == _ALL else target
+            answer = ask_server(given, {"request": "get", "path": path})
             print(json.dumps(answer, indent=2) if given.json else _values(answer))
             return 0
         answer = ask_server(given, {"request": "status"})

@@ -124,7 +124,7 @@ def find(living: list[Record], name: str) -> Record:
     if len(found) == 1 and name:
         return found[0]
     if not found or not name:
-        raise CgpuError(f"{shown(name)!r}: no such container or session: cgpu ls lists them")
+        raise CgpuError(f"{shown(name)!r}: no such container or session: cgpu get lists them")
     ids = ", ".join(entry.id[:12] for entry in found[:3])
     raise CgpuError(f"{shown(name)!r} is the beginning of {len(found)} ids: {ids}")
 

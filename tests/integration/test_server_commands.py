@@ -114,7 +114,7 @@ def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
         (["0", "policy"], "cgpu: policy: expected NAME=VALUE, such as weight=4"),
         (["0", "policy=-1"], "cgpu: policy=-1: expected a whole number from 0 to 6"),
         (["7", "policy=1"], "cgpu: '7': no such GPU: expected the index or UUID of a GPU, of 0"),
-        (["none", "weight=1"], "cgpu: 'none': no such container or session: cgpu ls lists them"),
+        (["none", "weight=1"], "cgpu: 'none': no such container or session: cgpu get lists them"),
     ],
 )
 def test_a_change_that_cannot_be_made_is_one_sentence(

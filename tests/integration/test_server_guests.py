@@ -103,7 +103,7 @@ def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
     stranger = "cgpu: you are neither root nor the owner of the state directory\n"
     assert _cgpu(node, "set", "0", "policy=5").stderr == stranger
     assert _cgpu(node, "set", "node", "default_memsize=5").stderr == stranger
-    missing = f"cgpu: {theirs!r}: no such container or session: cgpu ls lists them\n"
+    missing = f"cgpu: {theirs!r}: no such container or session: cgpu get lists them\n"
     assert _cgpu(node, "set", theirs, "weight=1").stderr == missing
     for program in (running, others):
         program.kill()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from node import BIN, ROOT
 
+from cgpu_cli import install as install_command
 from cgpu_env import CgpuError
 from cgpu_install.engines import ENGINES, named
 from cgpu_install.journal import Journal
@@ -366,3 +367,12 @@ def test_the_files_in_deploy_say_what_is_written(tmp_path: Path) -> None:
                 line.strip() + "\n" for line in snippet.splitlines() if "SystemdCgroup" not in line
             )
         assert written == snippet
+
+
+def test_a_command_that_fails_keeps_no_other_from_running(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    said = "false: exit status 1; /none now: No such file or directory"
+    with pytest.raises(CgpuError, match=said):
+        install_command._run(["false", "/none now", "echo ran"])  # noqa: SLF001
+    assert "ran\n" in capfd.readouterr().out

@@ -145,6 +145,7 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8388608\n"
     assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8388608\n"
     assert cgpu(world, "get", "default_memsize").stdout == "7\n"
+    assert cgpu(world, "get", "node").stdout.startswith("default_memsize: 7\ninst_ctl: ")
     assert (
         f"id: {session}\nmemsize: 8388608\nmeminfo: Free: 8388608\n"
         in cgpu(world, "get", f"0/{session}").stdout

@@ -17,10 +17,11 @@ from cgpu_server.guests import Guests
 from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, major, releases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
+    from cgpu_hook.processes import Holding
     from cgpu_hook.record import Record
     from cgpu_server.control import Peer
     from cgpu_server.daemon import Daemon
@@ -107,7 +108,7 @@ class Requests:
             "pid": os.getpid(),
             "node": {"default_memsize": size, **releases(tree.records)},
             "gpus": gpus,
-            "containers": [_container(record) for record in tree.records],
+            "containers": _containers(tree.records),
         }
 
     def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
@@ -158,7 +159,12 @@ class Requests:
         raise CgpuError(f"{shown(target)!r}: no such GPU: {allowed}")
 
 
-def _container(record: Record) -> dict[str, Any]:
+def _containers(records: Sequence[Record]) -> list[dict[str, Any]]:
+    held = processes.holdings_of(records)
+    return [_container(record, held[record.directory]) for record in records]
+
+
+def _container(record: Record, held: Sequence[Sequence[Holding]]) -> dict[str, Any]:
     try:
         pages = cgpu_native.read_limits(f"{record.directory}/limits").gpus
     except (OSError, cgpu_native.NativeError):  # it ends just now
@@ -172,17 +178,16 @@ def _container(record: Record) -> dict[str, Any]:
             {
                 "index": page.index,
                 "uuid": page.uuid,
-                **_memory(record, place, page),
+                **_memory(its, page),
                 **{n: getattr(page, n) for n in _COMPUTE},
             }
-            for place, page in enumerate(pages)
+            for page, its in zip(pages, held, strict=False)
         ],
     }
 
 
-def _memory(record: Record, place: int, page: cgpu_native.LimitsGpu) -> dict[str, Any]:
+def _memory(held: Sequence[Holding], page: cgpu_native.LimitsGpu) -> dict[str, Any]:
     """The container's cap, what is free of it, and who of the host's processes holds the rest."""
-    held = processes.holdings(record, place)
     used = sum(process.used_bytes for process in held) + page.outside_bytes
     return {
         "memsize": page.cap_bytes,

@@ -194,7 +194,7 @@ def _page(folder: Folder) -> cgpu_native.LimitsGpu | None:
     return None  # it ends just now
 
 
-def held(folder: Folder) -> list[processes.Holding]:
+def held(folder: Folder) -> tuple[processes.Holding, ...]:
     """Who holds memory of the container on the GPU."""
     record, uuid = _record(folder), _gpu(folder).uuid
     place = next(place for place, share in enumerate(record.gpus) if share.uuid == uuid)

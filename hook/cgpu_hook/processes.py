@@ -7,6 +7,7 @@ process of the host is one of them if it goes by that id and has the container's
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 UNKNOWN = 0  # of a process that has just ended, or hides
 _MAPPED = b"/ledger"
+_PATIENCE_SECONDS = 0.5
 
 
 class Holding(NamedTuple):
@@ -39,18 +41,35 @@ def said(ledger: cgpu_native.Ledger, place: int) -> tuple[Holding, ...]:
     return tuple(Holding(UNKNOWN, each.used_bytes, each.pid) for each in ledger.processes(place))
 
 
-def holdings(record: Record, place: int) -> list[Holding]:
+def holdings(record: Record, place: int) -> tuple[Holding, ...]:
     """The same with ids of the host; nobody where the ledger is ruined."""
+    return holdings_of([record])[record.directory][place]
+
+
+def holdings_of(records: Sequence[Record]) -> dict[str, list[tuple[Holding, ...]]]:
+    """The same of several containers, by their directories, on each of their GPUs."""
+    held = [(record, found) for record in records for found in _said(record)]
+    located: dict[str, list[tuple[Holding, ...]]] = {record.directory: [] for record in records}
+    for (record, _), found in zip(held, locate(held), strict=True):
+        located[record.directory].append(found)
+    return located
+
+
+def _said(record: Record) -> list[tuple[Holding, ...]]:
+    places = range(len(record.gpus))
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-            found = said(ledger, place)
+            return [said(ledger, place) for place in places]
     except (OSError, cgpu_native.NativeError):  # it ends just now
-        return []
-    return list(*locate([(record, found)]))
+        return [() for _ in places]
 
 
 def locate(held: Sequence[tuple[Record, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
-    """The same holdings, each of one container on one GPU, with their ids on the host."""
+    """The same holdings, each of one container on one GPU, with their ids on the host.
+
+    Containers can have many processes with many mappings: those that were not found in half a
+    second are left without.
+    """
     inodes = [_inode(record) if own else UNKNOWN for record, own in held]
     pids = {each.container_pid for _, own in held for each in own}
     hosts = _hosts(pids, {*inodes} - {UNKNOWN}) if pids else {}
@@ -76,7 +95,10 @@ def _inode(record: Record) -> int:
 def _hosts(pids: set[int], inodes: set[int]) -> dict[tuple[int, int], list[int]]:
     """The processes of the host by ledger and by the id that they know themselves by."""
     found: dict[tuple[int, int], list[int]] = {}
+    deadline = time.monotonic() + _PATIENCE_SECONDS
     for name in filter(str.isdecimal, os.listdir("/proc")):
+        if time.monotonic() > deadline:
+            break
         own = _own_pid(name)
         ledger = _mapped(name, inodes) if own in pids else UNKNOWN
         if ledger:
@@ -98,6 +120,8 @@ def _mapped(name: str, inodes: set[int]) -> int:
     try:
         with open(f"/proc/{name}/maps", "rb") as file:  # whose paths need not be text
             for line in file:
+                if _MAPPED not in line:  # so are nearly all
+                    continue
                 fields = line.split(maxsplit=5)  # proc_pid_maps(5)
                 path = b"".join(fields[5:]).rstrip().removesuffix(b" (deleted)")
                 if path.endswith(_MAPPED) and int(fields[4]) in inodes:

@@ -167,3 +167,24 @@ def test_mounts_of_users_disturb_neither_server_nor_doctor(tmp_path: Path) -> No
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "nothing left of others" in done.stdout
+
+
+def test_many_mappings_hold_nobody_up(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All containers are looked for at once, and not for long."""
+    looks = []
+    whole = processes._hosts  # noqa: SLF001 (what takes time)
+
+    def look(pids: set[int], inodes: set[int]) -> dict[tuple[int, int], list[int]]:
+        looks.append(pids)
+        return whole(pids, inodes)
+
+    monkeypatch.setattr(processes, "_hosts", look)
+    with Strange(MAPS, b"file", ledger) as strange:
+        record = session(ledger)
+        twice = record._replace(gpus=record.gpus * 2)
+        known = [((strange.pid, 1000, strange.pid),), ()]
+        assert processes.holdings_of([twice]) == {record.directory: known}
+        assert len(looks) == 1
+        monkeypatch.setattr(processes, "_PATIENCE_SECONDS", -1)
+        unknown = [((0, 1000, strange.pid),), ()]
+        assert processes.holdings_of([twice]) == {record.directory: unknown}

@@ -40,6 +40,10 @@ exec chroot . env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin sh -c \\
 _NAMESPACES = ["--mount", "--pid", "--cgroup", "--uts", "--ipc", "--net", "--fork", "--kill-child"]
 
 
+DRIVER = "/opt/driver"
+CONFIG = f'[driver]\nlibrary_dir = "{DRIVER}"\n'
+
+
 class Machine:
     """A copy of a root filesystem; ``chroot`` runs a command in it, ``boot`` starts its systemd."""
 
@@ -54,6 +58,26 @@ class Machine:
         """Show a folder of this machine at ``place``."""
         self.enclosure.run("mkdir", "--parents", f"{self.root}{place}")
         self.enclosure.run("mount", "--bind", folder, f"{self.root}{place}")
+
+    def give_gpu(self, driver: Path) -> None:
+        """Show a simulated driver at ``DRIVER``; its GPU is a file where a real one is a device."""
+        self.share(driver, DRIVER)
+        unit = "/etc/systemd/system/cgpud.service.d/gpu.conf"
+        self.write(unit, f"[Service]\nReadWritePaths=-{DRIVER}\n")
+
+    def write(self, path: str, text: str) -> None:
+        """A file, before its systemd runs or after."""
+        self.enclosure.run("mkdir", "--parents", f"{self.root}{Path(path).parent}")
+        self.enclosure.run("tee", f"{self.root}{path}", input=text)
+
+    def main_pid(self) -> str:
+        """The process of its cgpud.service; 0 where there is none."""
+        return self.run("systemctl", "show", "-p", "MainPID", "--value", "cgpud").stdout.strip()
+
+    def serves(self) -> bool:
+        """Whether the service answers, and its tree is there."""
+        asked = self.run("cat", "/run/cgpu_km/0/policy", check=False)
+        return asked.returncode == 0 and self.main_pid() != "0"
 
     def boot(self) -> None:
         """Return when the machine runs."""
@@ -100,10 +124,10 @@ class Machine:
         assert not check or done.returncode == 0, f"{argv}: {done.stdout}{done.stderr}"
         return done
 
-    def start(self, *argv: str) -> subprocess.Popen[str]:
-        """A command under its systemd that is not waited for."""
+    def command(self, *argv: str) -> list[str]:
+        """A command under its systemd, as this machine starts it."""
         assert self._inside is not None
-        return subprocess.Popen([*self._inside, *argv], stdin=subprocess.DEVNULL, text=True)
+        return [*self._inside, *argv]
 
     def files(self) -> set[str]:
         """All files, with what they are; not those of file systems mounted on it."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PROGRAMS = Path(__file__).resolve().parent / "system" / "programs"
+CONSTRAINTS = Path(__file__).resolve().parents[1] / "deploy" / "debian" / "constraints.txt"
 GPUSTAT = "gpustat==1.1.1"
 GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bindings==12.9.10",
                   "numba-cuda[cu12]==0.30.4"]  # fmt: skip
@@ -28,7 +29,8 @@ PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
 EMULATED = "arm64"
-BOOTING = ["python3", "systemd-sysv", "dbus", "fuse3", "runc", "man-db", "bash-completion"]
+BOOTING = ["python3", "python3-venv", "systemd-sysv", "dbus", "fuse3", "runc", "man-db",
+           "bash-completion"]  # fmt: skip
 USERS = "root:x:0:0:root:/root:/bin/sh\nuser:*:1000:1000:user:/tmp:/bin/sh\n"
 # What a program never reads: a third of the size.
 UNUSED = ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/info", "var/cache/apt",
@@ -108,6 +110,14 @@ def _emulated(root: Path) -> None:
         shutil.rmtree(root / folder, ignore_errors=True)
 
 
+def _wheels(root: Path) -> None:
+    """The libraries of a node, for Debian's Python."""
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download"]
+    platform_tag = f"manylinux2014_{MACHINE}"
+    suited = ["--only-binary=:all:", "--python-version", PYTHON_VERSION, "--platform", platform_tag]
+    _run(*pip, "--no-deps", *suited, "--dest", root, "--requirement", CONSTRAINTS)
+
+
 def cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
     """The folder that ``build`` fills; made once for the same ``build`` and ``inputs``."""
     recipe = inspect.getsource(build) + repr(inputs) + MACHINE
@@ -141,6 +151,11 @@ def booting() -> Path:
 def emulated() -> Path:
     """A root filesystem whose Python runs under ``qemu-aarch64-static``."""
     return cached("emulated", _emulated, [SUITE, EMULATED, UNUSED])
+
+
+def wheels() -> Path:
+    """A folder from which pip installs what a node needs beside cgpu itself."""
+    return cached("wheels", _wheels, [CONSTRAINTS.read_text(), PYTHON_VERSION])
 
 
 def guest_packages() -> Path:

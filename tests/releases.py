@@ -56,6 +56,47 @@ def present_wheel(folder: Path) -> Path:
     return wheel
 
 
+def renumbered(wheel: Path, number: str, folder: Path) -> Path:
+    """The same wheel as another release, in ``folder``; nothing else differs."""
+    tool = [sys.executable, "-m", "wheel"]
+    work = folder / "unpacked"
+    subprocess.run([*tool, "unpack", wheel, "--dest", work], check=True)
+    [root] = work.iterdir()
+    _renumber(root, number)
+    for part in (".dist-info", ".data"):
+        [old] = root.glob(f"cgpu-*{part}")
+        old.rename(root / f"cgpu-{number}{part}")
+    metadata = root / f"cgpu-{number}.dist-info" / "METADATA"
+    _replace(metadata, f"Version: {number}")
+    subprocess.run([*tool, "pack", root, "--dest-dir", folder], check=True)
+    shutil.rmtree(work)
+    [made] = folder.glob(f"cgpu-{number}-*.whl")
+    return made
+
+
+def renumbered_package(package: Path, number: str, folder: Path) -> Path:
+    """The same for a Debian package."""
+    root = folder / "unpacked"
+    subprocess.run(["dpkg-deb", "--raw-extract", package, root], check=True)
+    [modules] = root.glob("usr/lib/cgpu/lib/python3*/site-packages")
+    _renumber(modules, number)
+    _replace(root / "DEBIAN" / "control", f"Version: {number}")
+    made = folder / f"cgpu_{number}.deb"
+    subprocess.run(["dpkg-deb", "-Zgzip", "-z1", "--build", root, made], check=True)
+    shutil.rmtree(root)
+    return made
+
+
+def _renumber(modules: Path, number: str) -> None:
+    (modules / _VERSION_FILE).write_text(f'VERSION = "{number}"\n')
+
+
+def _replace(path: Path, line: str) -> None:
+    """Put ``line`` in the place of the one that begins like it."""
+    key = line.partition(" ")[0]
+    path.write_text(re.sub(f"^{key} .*$", line, path.read_text(), count=1, flags=re.MULTILINE))
+
+
 def _build(folder: Path) -> None:
     source = folder.with_suffix(".source")
     shutil.rmtree(source, ignore_errors=True)
@@ -65,7 +106,7 @@ def _build(folder: Path) -> None:
     archive = subprocess.run(words, cwd=ROOT, capture_output=True, check=True).stdout
     subprocess.run(["tar", "-x", "-C", source], input=archive, check=True)
     if not release.commit:
-        (source / _VERSION_FILE).write_text(f'VERSION = "{release.number}"\n')
+        _renumber(source, release.number)
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "wheel"]
     how = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
     subprocess.run([*pip, *how, "."], cwd=source, check=True)

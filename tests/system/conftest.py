@@ -170,3 +170,9 @@ def _made(enclosure: Enclosure, kind: type[OverlayT]) -> Iterator[Callable[[Path
     yield make
     for each in made:
         each.remove()
+
+
+@pytest.fixture(scope="session")
+def t4_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A driver folder with one T4."""
+    return Node(tmp_path_factory.mktemp("machine"), T4).driver

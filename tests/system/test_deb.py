@@ -1,4 +1,4 @@
-"""The Debian package on machines of its own: installed, used, removed, purged (REL-6)."""
+"""The Debian package on machines of its own: installed, used, removed, purged."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import json
 import platform
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import distribution
 import images
 import pytest
-from booted import Machine
+import releases
+from booted import CONFIG, Machine
 from enclosure import wait_until
+from working import PROGRAM, Working
+
+from cgpu_env.version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,8 +25,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # packages are built first
 
 ROOT = Path(__file__).resolve().parents[2]
-DRIVER = "/opt/driver"
-CONFIG = f'[driver]\nlibrary_dir = "{DRIVER}"\n'
+OLDER = "0.1.9"
 CAPABILITIES = (0, 1, 5, 19)  # CHOWN, DAC_OVERRIDE, KILL, SYS_PTRACE, as the unit has them
 # What dpkg itself writes, and what tools of the system keep for all packages.
 KEPT = ("var/lib/dpkg", "var/log", "var/cache", "etc/ld.so.cache", "var/lib/systemd", "run", "tmp")
@@ -31,26 +33,13 @@ KEPT = ("var/lib/dpkg", "var/log", "var/cache", "etc/ld.so.cache", "var/lib/syst
 
 def _machine(name: str, driver: Path) -> Machine:
     machine = Machine(name, images.booting())
-    machine.share(driver, DRIVER)
+    machine.give_gpu(driver)
     machine.share(distribution.made(), "/packages")
     return machine
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("machine") / "driver"
-    simulate = [sys.executable, "-m", "cgpu_sim", str(folder), "--gpu", "Tesla T4:15109"]
-    subprocess.run(simulate, cwd=ROOT / "tests" / "sim", check=True)
-    return folder
-
-
 def _package() -> str:
     return f"/packages/{distribution.deb(platform.machine()).name}"
-
-
-def _write(machine: Machine, path: str, text: str) -> None:
-    machine.enclosure.run("mkdir", "--parents", f"{machine.root}{Path(path).parent}")
-    machine.enclosure.run("tee", f"{machine.root}{path}", input=text)
 
 
 def test_lintian_finds_nothing_that_is_not_explained() -> None:
@@ -60,16 +49,16 @@ def test_lintian_finds_nothing_that_is_not_explained() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_nothing_is_left_of_a_package_that_is_purged(driver: Path) -> None:
+def test_nothing_is_left_of_a_package_that_is_purged(t4_driver: Path) -> None:
     """In a tree that no systemd runs in, as images are made."""
-    machine = _machine("deb", driver)
+    machine = _machine("deb", t4_driver)
     try:
         daemon = "/etc/docker/daemon.json"
-        _write(machine, daemon, '{"debug": true}\n')
+        machine.write(daemon, '{"debug": true}\n')
         before = _left(machine)
         machine.run("dpkg", "--install", _package())
         assert machine.run("cgpu", "--version").stdout.startswith("cgpu ")
-        _write(machine, "/etc/cgpu/config.toml", CONFIG)
+        machine.write("/etc/cgpu/config.toml", CONFIG)
         shown = machine.run("cgpu-run", "--mem=6/15", "--", "cat", "/proc/self/mounts").stdout
         assert "libcuda.so.1" in shown
         machine.run("cgpu", "install", "docker")
@@ -94,52 +83,50 @@ def _left(machine: Machine) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def booted(driver: Path) -> Iterator[Machine]:
+def older(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    package = distribution.deb(platform.machine())
+    return releases.renumbered_package(package, OLDER, tmp_path_factory.mktemp("older"))
+
+
+@pytest.fixture(scope="module")
+def booted(t4_driver: Path, older: Path) -> Iterator[Machine]:
     """With a systemd that runs, and the package installed."""
-    machine = _machine("boot", driver)
+    machine = _machine("boot", t4_driver)
+    machine.share(older.parent, "/older")
+    machine.share(PROGRAM.parent, "/programs")
     machine.boot()
     machine.run("dpkg", "--install", _package())
     machine.run("sh", "-c", f"printf '%s' '{CONFIG}' > /etc/cgpu/config.toml")
-    wait_until(lambda: "Tesla" in machine.run("cgpu-smi", check=False).stdout, "the GPU is seen")
+    machine.run("systemctl", "restart", "cgpud")
     yield machine
     machine.stop()
 
 
-def _main_pid(machine: Machine) -> str:
-    return machine.run("systemctl", "show", "-p", "MainPID", "--value", "cgpud").stdout.strip()
-
-
-def _serves(machine: Machine) -> bool:
-    asked = machine.run("cat", "/run/cgpu_km/0/policy", check=False)
-    return asked.returncode == 0 and _main_pid(machine) != "0"
-
-
 def test_the_service_runs_confined_with_its_control_tree(booted: Machine) -> None:
-    wait_until(lambda: _serves(booted), "the tree is mounted")
+    wait_until(booted.serves, "the tree is mounted")
     assert booted.run("systemctl", "is-active", "cgpud").stdout == "active\n"
     booted.run("sh", "-c", "echo 3 > /run/cgpu_km/0/policy")
     assert booted.run("cgpu", "get", "0/policy").stdout == "3\n"
     booted.run("cgpu", "set", "0", "policy=6")
     assert booted.run("cat", "/run/cgpu_km/0/policy").stdout == "6\n"
-    status = booted.run("cat", f"/proc/{_main_pid(booted)}/status").stdout
+    status = booted.run("cat", f"/proc/{booted.main_pid()}/status").stdout
     fields = dict(line.split(":\t") for line in status.splitlines() if ":\t" in line)
     assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
     assert int(fields["CapEff"], 16) == sum(1 << number for number in CAPABILITIES)
 
 
 def test_the_service_comes_back_when_it_is_killed(booted: Machine) -> None:
-    wait_until(lambda: _serves(booted), "the server serves")
-    sleeps = "echo $$ > /tmp/session; exec sleep 1000"
-    session = booted.start("cgpu-run", "--mem=6/15", "--", "sh", "-c", sleeps)
+    wait_until(booted.serves, "the server serves")
+    words = booted.command("cgpu-run", "--mem=6/15", "--", "python3", f"/programs/{PROGRAM.name}")
+    session = Working(words)
     look = "cat /run/cgpu_km/0/run-*/memsize"
     wait_until(lambda: booted.run("sh", "-c", look, check=False).stdout, "the session is seen")
-    cap, pid = booted.run("sh", "-c", look).stdout, _main_pid(booted)
+    cap, pid = booted.run("sh", "-c", look).stdout, booted.main_pid()
     booted.run("systemctl", "kill", "--kill-whom=main", "--signal=KILL", "cgpud")
-    wait_until(lambda: _main_pid(booted) not in {"0", pid}, "another server")
+    wait_until(lambda: booted.main_pid() not in {"0", pid}, "another server")
     wait_until(lambda: booted.run("sh", "-c", look, check=False).stdout == cap, "the same cap")
-    assert session.poll() is None
-    booted.run("sh", "-c", "kill $(cat /tmp/session)")
-    session.wait(30)
+    session.at_work()
+    assert session.end() == 0
 
 
 def test_commands_of_the_operators_page_run_as_written(booted: Machine) -> None:
@@ -147,7 +134,7 @@ def test_commands_of_the_operators_page_run_as_written(booted: Machine) -> None:
     page = (ROOT / "docs" / "operating.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, flags=re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4
-    wait_until(lambda: _serves(booted), "the server serves")
+    wait_until(booted.serves, "the server serves")
     for block in blocks:
         booted.run("sh", "-euc", block)
 
@@ -171,11 +158,21 @@ def test_metrics_are_served_by_the_packaged_socket(booted: Machine) -> None:
     assert "cgpud-metrics.socket" not in booted.run("ls", "/etc/systemd/system").stdout
 
 
-def test_a_package_over_a_package_lets_the_server_follow(booted: Machine) -> None:
-    wait_until(lambda: _serves(booted), "the server serves")
-    done = booted.run("dpkg", "--install", _package())
-    assert "cgpu:" not in done.stderr
-    wait_until(lambda: _serves(booted), "the server serves")
+def test_a_package_over_a_package_lets_the_server_follow(booted: Machine, older: Path) -> None:
+    """Back to another release and forth again, with a session at work."""
+    words = ("cgpu-run", "--mem=6/15", "--", "python3", f"/programs/{PROGRAM.name}")
+    session = Working(booted.command(*words))
+    for package, number in ((f"/older/{older.name}", OLDER), (_package(), VERSION)):
+        session.at_work()
+        pid = booted.main_pid()
+        done = booted.run("dpkg", "--force-downgrade", "--install", package)
+        assert "cgpu:" not in done.stderr
+        assert f"cgpud {number} serves" in done.stdout
+        assert booted.main_pid() not in {"0", pid}
+        wait_until(booted.serves, "the tree is mounted")
+        assert booted.run("cat", "/run/cgpu_km/version").stdout == f"{number}\n"
+        session.at_work()
+    assert session.end() == 0
     assert booted.run("cat", "/etc/cgpu/config.toml").stdout == CONFIG
 
 
@@ -187,7 +184,7 @@ def test_the_packaged_units_are_what_install_would_write(booted: Machine) -> Non
 
 
 def test_nothing_runs_when_the_package_is_removed(booted: Machine) -> None:
-    pid = _main_pid(booted)
+    pid = booted.main_pid()
     booted.run("dpkg", "--purge", "cgpu")
     assert booted.run("test", "-e", f"/proc/{pid}/exe", check=False).returncode != 0
     assert "/run/cgpu" not in booted.run("cat", "/proc/mounts").stdout

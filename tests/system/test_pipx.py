@@ -1,4 +1,4 @@
-"""What pipx makes of the wheel: for one user, and for the machine (REL-6)."""
+"""What pipx makes of the wheel: for one user, and for the machine."""
 
 from __future__ import annotations
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 import releases
@@ -17,6 +16,7 @@ from enclosure import wait_until
 from engines import Bundle
 from installed import Installed
 from node import share
+from working import PROGRAM, Working
 
 import cgpu_native
 from cgpu_env.version import VERSION
@@ -29,46 +29,21 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 
-PROGRAM = Path(__file__).parent / "programs" / "at_the_cap.py"
 PROXY = "cgpu_shim/_lib/libcuda.so.1"
 BEFORE = releases.previous()
 RUNTIME = "/usr/bin/cgpu-runtime"
 
 
-class Figures(NamedTuple):
-    """What ``programs/at_the_cap.py`` says."""
-
-    rounds: int
-    wrong: int
-    mapped: list[int]
-
-
-class Guest:
+class Guest(Working):
     """That program in a container or session, and its directory as this process reaches it."""
 
     def __init__(self, words: list[str], state: Path) -> None:
         before = set(names(state))
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
+        super().__init__(words)
         wait_until(lambda: set(names(state)) - before, "it is admitted")
         [name] = set(names(state)) - before
         self.folder = state / "containers" / name
         self.at_work()
-
-    def figures(self) -> Figures:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return Figures(**json.loads(self.process.stdout.readline()))
-
-    def at_work(self) -> Figures:
-        """Its figures after three more rounds at the cap, all as they should be."""
-        begun = self.figures().rounds
-        wait_until(lambda: self.figures().rounds >= begun + 3, "it goes on")
-        figures = self.figures()
-        assert figures.wrong == 0
-        return figures
 
     def page(self) -> cgpu_native.LimitsGpu:
         return cgpu_native.read_limits(self.folder / "limits").gpus[0]
@@ -81,10 +56,6 @@ class Guest:
         wait_until(self.is_arbitrated, "it is arbitrated")
         charged = self.page().charged_ns
         wait_until(lambda: self.page().charged_ns > charged, "its time is counted")
-
-    def end(self) -> int:
-        self.process.communicate()
-        return self.process.returncode
 
 
 def names(state: Path) -> list[str]:

@@ -138,10 +138,15 @@ bool
 cgpu_document_node_has_default(const char *state_dir)
 {
     char folder[PATH_MAX], changed[PATH_MAX + 16];
+    struct stat facts;
     bool fits = state_dir != NULL ? snprintf(folder, sizeof folder, "%s", state_dir) < PATH_MAX
                                   : default_folder(folder);
     if (names_default(NODE_CONFIG) || !fits) {
         return true;
+    }
+    /* In /tmp anybody may have made it: then this user has changed nothing. */
+    if (state_dir == NULL && lstat(folder, &facts) == 0 && facts.st_uid != geteuid()) {
+        return false;
     }
     snprintf(changed, sizeof changed, "%s/rules.json", folder);
     /* Root's changes are not for users, whose containers have an account of their own. */

@@ -97,9 +97,19 @@ def test_the_low_level_runtime_is_the_one_that_etc_names(world: World) -> None:
     assert "does not lead to a runtime" in create(world, *options).stderr
 
 
-@pytest.mark.parametrize("default", [0, 1 << 20])
-def test_env_4_a_users_own_default_size_caps_the_users_containers(default: int) -> None:
-    """TREE: without root and without an option, as `cgpu set node` of the same user keeps it."""
+@pytest.mark.parametrize(
+    ("default", "owner"),
+    [
+        (0, cgpu_run_world.NOBODY),
+        (1 << 20, cgpu_run_world.NOBODY),
+        (1 << 20, cgpu_run_world.NOBODY - 1),
+    ],
+)
+def test_env_4_a_users_own_default_size_caps_the_users_containers(default: int, owner: int) -> None:
+    """TREE: without root and without an option, as `cgpu set node` of the same user keeps it.
+
+    What another user has put where the user's state would be concerns no container.
+    """
     user = cgpu_run_world.World(root=False)
     bundle = user.folder / "bundle"
     (bundle / "rootfs" / LIBDIR[1:]).mkdir(parents=True)
@@ -110,11 +120,16 @@ def test_env_4_a_users_own_default_size_caps_the_users_containers(default: int) 
     user.state.mkdir(mode=0o700)
     if default:
         change_node(Registry(str(user.state)), {"default_memsize": default})
-    for path in (bundle, bundle / "config.json", user.state, *user.state.iterdir()):
+    for path in (bundle, bundle / "config.json"):
         os.chown(path, cgpu_run_world.NOBODY, cgpu_run_world.NOBODY)
+    for path in (user.state, *user.state.iterdir()):
+        os.chown(path, owner, owner)
+        path.chmod(path.stat().st_mode | (0o5 if owner != cgpu_run_world.NOBODY else 0))
     words = [RUNTIME, "--cgpu-runtime", "/bin/true", "--cgpu-driver-dir", user.driver]
     create = [*words, "create", "--bundle", bundle, "c1"]
     done = user.run_command(user.as_user([str(word) for word in create]))
     assert done.returncode == 0, done
     mounts = json.loads((bundle / "config.json").read_text())["mounts"]
-    assert ("/dev/cgpu/limits" in [each["destination"] for each in mounts]) == bool(default)
+    assert ("/dev/cgpu/limits" in [each["destination"] for each in mounts]) == (
+        bool(default) and owner == cgpu_run_world.NOBODY
+    )

@@ -171,7 +171,10 @@ def _pyconfig(named: Path) -> Path:
     """The ``pyconfig.h`` with the sizes: Debian's Python names one that only includes it."""
     machine = str(sysconfig.get_config_var("MULTIARCH"))
     real = named.parent.parent / machine / named.parent.name / named.name
-    return real if real.exists() else named
+    header = real if real.exists() else named
+    if not header.exists():
+        sys.exit(f"{header} is not there: apt-get install python3-dev, or what else has Python.h")
+    return header
 
 
 class BuildExt(build_ext):

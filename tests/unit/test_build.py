@@ -25,6 +25,8 @@ def test_the_sizes_come_from_the_header_that_has_them(
         header.parent.mkdir(parents=True, exist_ok=True)
         header.touch()
     monkeypatch.setattr(sys, "argv", ["setup.py", "--quiet", "--name"])
-    build = runpy.run_path(str(ROOT / "setup.py"))
+    pyconfig = runpy.run_path(str(ROOT / "setup.py"))["_pyconfig"]
     monkeypatch.setattr(sysconfig, "get_config_var", {"MULTIARCH": machine}.get)
-    assert build["_pyconfig"](named) == real
+    assert pyconfig(named) == real
+    with pytest.raises(SystemExit, match="apt-get install python3-dev"):
+        pyconfig(tmp_path / "python3.12" / "pyconfig.h")

@@ -16,6 +16,7 @@ from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import HOOK, RUNTIME, SERVICE
 from cgpu_install.journal import Journal
 from cgpu_install.plan import PROGRAMS, found, installing
+from cgpu_upgrade.environment import UNTOUCHED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +26,6 @@ if TYPE_CHECKING:
 
 _SECONDS = 10
 _DOCKER_SOCKET = "/var/run/docker.sock"
-# A container that names cgpu and does not want it; its configuration comes back as it is.
-UNTOUCHED = json.dumps(
-    {
-        "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=0"], "args": ["true"]},
-        "root": {"path": "/"},
-        "mounts": [{"destination": "/run/.containerenv", "source": "/none/doctor/userdata/env"}],
-    }
-)
 
 
 def configuration(ground: Ground) -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +11,6 @@ import sys
 import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_doctor.wiring import UNTOUCHED
 from cgpu_env import CgpuError
 from cgpu_hook.installation import UNKNOWN, release_of
 from cgpu_hook.trust import check_source
@@ -27,6 +27,14 @@ _PROGRAMS = ("cgpu", "cgpu-run", "cgpu-smi", "cgpud")
 _STATIC = ("cgpu-runtime", "cgpu-hook")
 _LAST_LINES = 12
 _SHARED = ["include-system-site-packages", "=", "true"]
+# A container that names cgpu and does not want it; its configuration comes back as it is.
+UNTOUCHED = json.dumps(
+    {
+        "process": {"env": ["ALIYUN_COM_GPU_MEM_CONTAINER=0"], "args": ["true"]},
+        "root": {"path": "/"},
+        "mounts": [{"destination": "/run/.containerenv", "source": "/none/doctor/userdata/env"}],
+    }
+)
 
 
 class Environment(NamedTuple):

@@ -33,12 +33,12 @@ PACKAGES = {
     ),
     "cgpu_upgrade": (
         ROOT / "cli" / "cgpu_upgrade",
-        {"cgpu_doctor", "cgpu_install", "cgpu_hook", "cgpu_native", "cgpu_env"},
+        {"cgpu_install", "cgpu_hook", "cgpu_native", "cgpu_env"},
     ),
     "cgpu_install": (ROOT / "cli" / "cgpu_install", {"cgpu_hook", "cgpu_env"}),
     "cgpu_doctor": (
         ROOT / "cli" / "cgpu_doctor",
-        {"cgpu_install", "cgpu_hook", "cgpu_shim", "cgpu_env"},
+        {"cgpu_upgrade", "cgpu_install", "cgpu_hook", "cgpu_shim", "cgpu_env"},
     ),
     "cgpu_server": (
         ROOT / "cli" / "cgpu_server",

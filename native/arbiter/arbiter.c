@@ -185,6 +185,12 @@ cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
     return at;
 }
 
+void
+cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    arbiter->now = cgpu_larger(now, arbiter->now);
+}
+
 uint64_t
 cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter)
 {

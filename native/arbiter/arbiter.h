@@ -61,6 +61,12 @@ void cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int place, uint64_t now);
 uint64_t cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now,
                            const struct cgpu_demand *demands, enum cgpu_gate *gates);
 
+/*
+ * Nobody decided anything from the last step to NOW, and containers kept to their own parts of the
+ * time (fallback.h): nobody pays for it, and no ceiling's bucket fills.
+ */
+void cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now);
+
 /* For display: what has been charged to PLACE, and what the policy gives it. */
 struct cgpu_tenant_report {
     uint64_t charged_ns;

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <time.h>
 
+#include "fallback.h"
 #include "watch.h"
 
 #define NS_PER_SECOND UINT64_C(1000000000)
@@ -71,6 +72,16 @@ store(struct cgpu_arbitration *arbitration, const enum cgpu_gate *gates, bool op
     return changed;
 }
 
+/* The server was stopped, or starved, for so long that containers have gone on by themselves. */
+static void
+skip_absence(struct cgpu_arbitration *arbitration, uint64_t now)
+{
+    if (now - arbitration->decided_ns > CGPU_FALLBACK_AFTER_NS) {
+        cgpu_arbiter_skip(arbitration->arbiter, now);
+    }
+    arbitration->decided_ns = now;
+}
+
 /* Until no gate closes any more; when to look again. */
 static uint64_t
 decide(struct cgpu_arbitration *arbitration)
@@ -81,6 +92,7 @@ decide(struct cgpu_arbitration *arbitration)
     for (int round = 0; round < ROUNDS; round++) {
         uint64_t now = cgpu_arbitration_now();
 
+        skip_absence(arbitration, now);
         look(arbitration, now);
         memset(gates, 0, sizeof gates);
         next = cgpu_arbiter_step(arbitration->arbiter, now, arbitration->demands, gates);

@@ -28,6 +28,7 @@ struct cgpu_arbitration {
     uint32_t next_key;
     uint64_t settled_ns;   /* 0: no container has come yet */
     uint64_t published_ns; /* 0: say all anew */
+    uint64_t decided_ns;
     struct cgpu_budget budget;
     uint64_t allowed_ns; /* not to look before, whoever rings */
     struct cgpu_arbitration_figures figures;

@@ -364,6 +364,23 @@ TEST(what_native_let_in_is_not_paid_for_under_the_next_policy_sch9)
     }
 }
 
+TEST(nobody_pays_for_a_time_in_which_nobody_decided_rel2)
+{
+    struct cgpu_tenant_report before, after;
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    works(holder, now + 10000 * MS);
+    step(MS);
+    cgpu_arbiter_report(arbiter, holder, &before);
+    now += 3000 * MS;
+    cgpu_arbiter_skip(arbiter, now);
+    step(MS);
+    cgpu_arbiter_report(arbiter, holder, &after);
+    CHECK(after.charged_ns - before.charged_ns <= MS);
+}
+
 TEST(there_is_room_for_a_limited_number)
 {
     start(CGPU_POLICY_WEIGHTED_FAIR);

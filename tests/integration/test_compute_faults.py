@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from compute import wait_for
+from compute import measure, wait_for
 from compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from compute_world import Players
 
@@ -72,6 +72,20 @@ def test_without_an_arbiter_each_keeps_to_its_own_share(players: Players) -> Non
     os.kill(pid, signal.SIGKILL)
     parts = players.measure(settle=1, seconds=5).parts()
     assert abs(parts["other"] - 200 / 3) <= 3
+
+
+def test_nobody_owes_the_time_in_which_the_arbiter_stood_still(players: Players) -> None:
+    """Half a second in which each keeps to its own part, six times: whoever holds then."""
+    players.measure(settle=1, seconds=1)
+    pid = players.server()
+    had: dict[str, float] = dict.fromkeys(players.by_tag, 0)
+    for _ in range(6):
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        os.kill(pid, signal.SIGCONT)
+        for tag, points in measure(players.world.driver, players.by_tag, 0.4).points.items():
+            had[tag] = max(had[tag], points)
+    assert max(had.values()) < 75
 
 
 @pytest.mark.parametrize("holds", [True, False], ids=["holder", "waiting"])

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from cgpu_install.engines import Engine
 
 _SECONDS = 10
+_OF_INTERPRETERS = ("interpreter", "internal error")
 _DOCKER_SOCKET = "/var/run/docker.sock"
 
 
@@ -108,7 +109,7 @@ def runtime(ground: Ground) -> Iterator[Finding]:
 def _python_side(hook: str, said: str) -> Finding:
     """What it fails with; where cgpu itself refuses, its interpreter is the right one."""
     first, _, hint = said.partition("\n")
-    if first.startswith("cgpu: ") and "interpreter" not in first:
+    if first.startswith("cgpu: ") and not any(word in first for word in _OF_INTERPRETERS):
         return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())
     mend = f"echo {sys.executable} > {os.path.dirname(os.path.realpath(hook))}/interpreter"
     what = f"the Python side of {hook} fails: {' '.join(said.split())}"

@@ -235,6 +235,29 @@ def test_it_is_there_again_after_its_server_was_killed(world: World) -> None:
     assert mounts.count(str(world.tree)) == 1, "the dead one was taken away"
 
 
+def test_a_shell_that_stands_in_it_stands_in_the_next_one_after_cd(world: World) -> None:
+    """TREE-3: nobody's working directory keeps the tree from coming back, nor hangs."""
+    world.admit(ID)
+    server = world.serve()
+    script = 'cat weight; read _; cat weight; cd "$PWD" && cat weight'
+    shell = subprocess.Popen(
+        ["sh", "-c", script],
+        cwd=world.tree / "0" / ID[:12],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert shell.stdout is not None
+    assert shell.stdout.readline() == "1\n"
+    server.kill()
+    server.wait()
+    world.serve()
+    assert world.write(f"0/{ID[:12]}/weight", "4") == ""
+    said = shell.communicate("\n", timeout=20)[0].splitlines()
+    assert said == ["cat: weight: Transport endpoint is not connected", "4"]
+
+
 def test_a_server_replaced_by_another_leaves_it_the_tree(world: World) -> None:
     """TREE-3."""
     old = world.serve()

@@ -22,6 +22,7 @@ from servers import end_servers, serving
 from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
+from cgpu_env.version import VERSION
 from cgpu_hook import client, server
 from cgpu_install.machine import Machine
 
@@ -303,6 +304,24 @@ def test_a_server_that_holds_the_lock_and_does_not_answer_is_named(world: World)
     first, hint = done.stderr.splitlines()
     assert first == f"cgpud: another cgpud holds {world.state}/cgpud.lock and does not answer"
     assert hint == "  its process id is in that file"
+
+
+def test_a_container_of_another_layout_is_told_once_and_left_to_itself(world: World) -> None:
+    """CLI-4: the server's side of it; the proxies have theirs."""
+    foreign, own = world.admit("foreign"), world.admit("own")
+    limits = foreign / "limits"
+    text = limits.read_bytes().replace(VERSION.encode() + b"\0", b"0.99\0".ljust(len(VERSION) + 1))
+    limits.write_bytes(text[:4] + (99).to_bytes(4, "little") + text[8:])
+    before = limits.read_bytes()
+    server = world.start()
+    wait_until(lambda: is_arbitrated(own), "the other one is arbitrated")
+    for _ in range(3):
+        world.ask({"request": "set", "target": "node", "values": {"inst_ctl": "reap"}})
+    server.terminate()
+    said = server.communicate(timeout=20)[1]
+    assert said.count("WARNING container_foreign container=foreign release=0.99 ") == 1
+    assert "container_not_taken_on" not in said
+    assert limits.read_bytes() == before
 
 
 def test_rules_are_in_force_when_the_answer_comes(world: World) -> None:

@@ -35,7 +35,10 @@ def configuration(ground: Ground) -> Iterator[Finding]:
     try:
         load_config(path)
     except CgpuError as error:
-        yield Finding("error", str(error), path, f"mend {path}, then: cgpu doctor")
+        facts = os.stat(path)
+        is_others = facts.st_uid != 0 or facts.st_mode & 0o022
+        mend = f"chown root: {path} && chmod go-w {path}" if is_others else f"mend {path}"
+        yield Finding("error", str(error), path, f"{mend}, then: cgpu doctor")
         return
     there = "is understood" if os.path.exists(path) else "is not there: the defaults hold"
     yield Finding("ok", f"{CONFIG_PATH} {there}")

@@ -10,6 +10,10 @@ CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 OPENCL = "libnvidia-opencl.so.1"  # talks to the devices itself: masked, never handed out
 PROXIED = (CUDA, NVML)
+_WHERE = (
+    f"{CUDA} and {NVML} may be anywhere: name their directory with --driver-dir,"
+    " or as driver.library_dir in /etc/cgpu/config.toml"
+)
 
 SEARCHED = (
     "/usr/lib/x86_64-linux-gnu",
@@ -69,11 +73,12 @@ def find_driver_dir() -> str:
     named = driver_directory(PROXIED)
     if named is not None:
         return named
-    raise CgpuError(
-        "no NVIDIA driver found on this machine",
-        hint=f"{CUDA} and {NVML} may be anywhere: name their directory with --driver-dir,"
-        " or as driver.library_dir in /etc/cgpu/config.toml",
-    )
+    raise CgpuError("no NVIDIA driver found on this machine", hint=_WHERE)
+
+
+def missing(driver_dir: str, soname: str) -> CgpuError:
+    """What to say where the directory that was named has no ``soname``."""
+    return CgpuError(f"driver directory {driver_dir}: no {soname} there", hint=_WHERE)
 
 
 def libraries(driver_dir: str) -> dict[str, str]:
@@ -86,7 +91,7 @@ def libraries(driver_dir: str) -> dict[str, str]:
     for soname in PROXIED:
         path = os.path.realpath(f"{driver_dir}/{soname}")
         if not os.path.isfile(path):
-            raise CgpuError(f"driver directory {driver_dir}: no {soname} there")
+            raise missing(driver_dir, soname)
         if _is_proxy(path, soname):
             raise CgpuError("already inside a cgpu container or session: a share is not divided")
         found[soname] = path

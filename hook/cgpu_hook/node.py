@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_hook import driver, jsontext
 from cgpu_hook.config import CONFIG_PATH, load_config
@@ -119,7 +118,7 @@ def _identity(folder: str) -> dict[str, Any]:
     files = {name: _file(f"{folder}/{name}") for name in (*driver.PROXIED, "driver.json")}
     for name in driver.PROXIED:
         if files[name] is None:
-            raise CgpuError(f"driver directory {folder}: no {name} there")
+            raise driver.missing(folder, name)
     return {"version": VERSION, "boot": boot, "driver_dir": folder, "files": files}
 
 

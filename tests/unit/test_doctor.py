@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cgpu_doctor import driver, kernel, releases, state, wiring
+from cgpu_doctor import checks, driver, kernel, releases, state, wiring
 from cgpu_doctor.finding import Finding, Ground
 from cgpu_env.version import VERSION
 from cgpu_hook.node import DeviceNode, Node, NodeGpu
@@ -371,3 +371,17 @@ def test_a_configuration_that_is_not_understood_is_an_error(ground: Ground) -> N
     assert wrong(wiring.configuration(ground)) == []
     write(Path(ground.machine.at("/etc/cgpu/config.toml")), "[node]\nmax_inst = 99\n")
     assert [level for level, _, _ in wrong(wiring.configuration(ground))] == ["error"]
+
+
+def test_a_configuration_that_others_can_write_is_mended_by_a_command(ground: Ground) -> None:
+    path = Path(ground.machine.at("/etc/cgpu/config.toml"))
+    write(path, "[node]\nmax_inst = 9\n")
+    path.chmod(0o666)
+    [(level, _, mend)] = wrong(wiring.configuration(ground))
+    assert (level, mend) == ("error", f"chown root: {path} && chmod go-w {path}, then: cgpu doctor")
+
+
+def test_a_directory_without_a_driver_has_a_hint(ground: Ground, tmp_path: Path) -> None:
+    elsewhere = ground._replace(driver_dir=str(tmp_path))
+    [found] = [f for f in checks.examine(elsewhere) if f.check == "driver"]
+    assert (found.level, "--driver-dir" in found.mend) == ("error", True)

@@ -239,7 +239,7 @@ def test_a_shell_that_stands_in_it_stands_in_the_next_one_after_cd(world: World)
     """TREE-3: nobody's working directory keeps the tree from coming back, nor hangs."""
     world.admit(ID)
     server = world.serve()
-    script = 'cat weight; read _; cat weight; cd "$PWD" && cat weight'
+    script = 'weight=$(cat weight); echo $weight; read _; cat weight; cd "$PWD" && cat weight'
     shell = subprocess.Popen(
         ["sh", "-c", script],
         cwd=world.tree / "0" / ID[:12],

@@ -69,7 +69,10 @@ class Conductor:
 
     def _apply(self, wanted: dict[str, dict[_Tenant, _Terms]], rules: Mapping[str, Rules]) -> None:
         for uuid in self._gpus.keys() - wanted.keys():
-            self._gpus.pop(uuid).arbitration.close()
+            gpu = self._gpus.pop(uuid)
+            gpu.arbitration.close()
+            for tenant in gpu.tenants:
+                log.info("container_leaves", container=tenant.name, gpu=uuid)
             log.info("arbitration_ends", gpu=uuid)
         for uuid, tenants in wanted.items():
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from pathlib import Path
@@ -105,6 +106,25 @@ def test_who_goes_is_let_go_and_the_last_ends_the_arbitration(world: World) -> N
     assert world.apply(b) == [("remove", 1)]
     assert world.apply() == [("close",)]
     assert world.conductor.figures() == {}
+
+
+def test_each_that_comes_is_told_and_each_that_leaves(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last one on a GPU too."""
+    caplog.set_level(logging.INFO, "cgpud")
+    a, b = world.container("a", 0), world.container("b", 0)
+    for records in ([a, b], [b], []):
+        world.apply(*records)
+    events = [tuple(message.split()[:2]) for message in caplog.messages]
+    assert events == [
+        ("arbitration_begins", "gpu=GPU-0"),
+        ("container_comes", "container=a"),
+        ("container_comes", "container=b"),
+        ("container_leaves", "container=a"),
+        ("container_leaves", "container=b"),
+        ("arbitration_ends", "gpu=GPU-0"),
+    ]
 
 
 def test_changed_rules_and_terms_are_passed_on(world: World) -> None:

@@ -239,6 +239,7 @@ class Daemon:
         except OSError:
             seen = None
         if seen != self._configured:
+            is_first = self._configured == ()
             self._configured = seen
             try:
                 self.config = load_config(CONFIG_PATH)
@@ -249,3 +250,6 @@ class Daemon:
                     error=error,
                     do="mend it; what was read before holds until then",
                 )
+            else:
+                if not is_first:
+                    log.info("configuration_read", path=CONFIG_PATH)

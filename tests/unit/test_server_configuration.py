@@ -1,0 +1,49 @@
+"""A server follows its configuration while it runs, and says so."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from cgpu_hook.registry import Registry
+from cgpu_server import daemon as daemon_module
+from cgpu_server.conductor import Conductor
+from cgpu_server.daemon import Daemon
+from cgpu_server.seat import Seat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cgpu_native.arbitration import Arbitration
+
+pytestmark = pytest.mark.unit
+
+
+def _start(*_: int) -> Arbitration:
+    raise AssertionError("no GPU has containers")
+
+
+def test_a_wrong_configuration_is_told_and_so_is_its_mending(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also that it is gone; what holds from the beginning is no event."""
+    path = tmp_path / "config.toml"
+    monkeypatch.setattr(daemon_module, "CONFIG_PATH", str(path))
+    caplog.set_level(logging.INFO, "cgpud")
+    daemon = Daemon(Registry(str(tmp_path)), cast("Seat", None), Conductor(_start))
+    steps = (None, "[node]\nmax_inst = 9\n", "[node]\nmax_inst = 99\n", "[node]\nmax_inst = 8\n")
+    most, said = [], []
+    for text in (*steps, None):
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+        caplog.clear()
+        daemon.refresh()
+        daemon.refresh()
+        most.append(daemon.defaults.max_inst)
+        said.append([message.split()[0] for message in caplog.messages])
+    assert most == [20, 9, 9, 8, 20]
+    read = ["configuration_read"]
+    assert said == [[], read, ["configuration_refused"], read, read]

@@ -25,8 +25,9 @@ def environments(ground: Ground) -> Iterator[Finding]:
     release = installation.release_of(place.current)
     yield Finding("ok", f"release {release} in {place.current}", release)
     if place.back is not None:
-        what = f"release {installation.release_of(place.back)} is kept to go back to: {place.back}"
-        yield Finding("note", what, place.back, "cgpu upgrade --back, if ever")
+        release = installation.release_of(place.back)
+        what = f"cgpu upgrade --back goes back to release {release}, kept in {place.back}"
+        yield Finding("ok", what, place.back)
     guests = living.guests(ground.state_dir)
     for old in switch.older(place):
         if living.leads_into(guests, old.path):

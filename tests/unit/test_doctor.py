@@ -304,8 +304,8 @@ def test_the_way_back_and_what_upgrades_have_left_are_told(
     assert f"rm -r {left[0]}" in found[1].mend
     (opt / "cgpu.back").symlink_to("cgpu-0.0.9")
     found = list(releases.environments(ground))
-    assert [(f.level, f.value) for f in found[1:]] == [("note", left[1]), ("note", left[0])]
-    assert "0.0.9 is kept to go back to" in found[1].what
+    assert [(f.level, f.value) for f in found[1:]] == [("ok", left[1]), ("note", left[0])]
+    assert "--back goes back to release 0.0.9" in found[1].what
     monkeypatch.setattr(releases.living, "leads_into", lambda _, path: path == left[0])
     [*_, kept] = releases.environments(ground)
     assert (kept.value, kept.mend) == (left[0], "")

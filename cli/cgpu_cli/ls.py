@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cgpu_cli.completion import TARGETS
 from cgpu_cli.guest import ask_server
@@ -23,14 +23,25 @@ class Ls:
             "path", metavar="PATH", nargs="?", default="", help="such as 0, or 0/3f2a91b0c4d5"
         )
         path.complete = TARGETS  # type: ignore[attr-defined]
+        parser.add_argument(
+            "-R", "--recursive", action="store_true", help="also what is in the folders, and so on"
+        )
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
         """Print a line for each name; those of folders end with a slash."""
-        answer = ask_server(given, {"request": "ls", "path": given.path})
+        request = {"request": "ls", "path": given.path, "recursive": given.recursive}
+        answer = ask_server(given, request)
         if given.json:
             print(json.dumps(answer, indent=2))
+        elif "listing" in answer:
+            blocks = [f"{path or '/'}:\n{_lines(its)}" for path, its in answer["listing"].items()]
+            print("\n\n".join(blocks))
         else:
-            for name in answer["names"]:
-                print(f"{name}/" if name in answer["folders"] else name)
+            print(_lines(answer))
         return 0
+
+
+def _lines(listed: dict[str, Any]) -> str:
+    folders = listed["folders"]
+    return "\n".join(f"{name}/" if name in folders else name for name in listed["names"])

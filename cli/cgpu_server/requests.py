@@ -17,7 +17,7 @@ from cgpu_server.guests import Guests
 from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, major, releases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
@@ -67,10 +67,10 @@ class Requests:
 
     def _ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._daemon.refresh()
-        path = str(request.get("path", ""))
-        names = {name: f"{path}/{name}" for name in tree.names(path)}
-        folders = [name for name, below in names.items() if isinstance(tree.find(below), Folder)]
-        return {"names": [*names], "folders": folders}
+        path = "/".join(filter(None, str(request.get("path", "")).split("/")))
+        if request.get("recursive"):
+            return {"listing": dict(_walk(tree, path))}
+        return _listed(tree, path)
 
     def _get(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._daemon.refresh()
@@ -157,6 +157,20 @@ class Requests:
         there = ", ".join(str(gpu.index) for gpu in self._daemon.gpus())
         allowed = f"expected the index or UUID of a GPU, of {there}" if there else "see cgpu doctor"
         raise CgpuError(f"{shown(target)!r}: no such GPU: {allowed}")
+
+
+def _walk(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The folder at ``path`` and all below it, each before those in it."""
+    listed = _listed(tree, path)
+    yield path, listed
+    for name in listed["folders"]:
+        yield from _walk(tree, f"{path}/{name}" if path else name)
+
+
+def _listed(tree: Tree, path: str) -> dict[str, Any]:
+    names = tree.names(path)
+    folders = [name for name in names if isinstance(tree.find(f"{path}/{name}"), Folder)]
+    return {"names": names, "folders": folders}
 
 
 def _containers(records: Sequence[Record]) -> list[dict[str, Any]]:

@@ -144,6 +144,13 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     assert cgpu(world, "set", "node", "default_memsize=7", "inst_ctl=reap").returncode == 0
     assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8388608\n"
     assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8388608\n"
+    below = cgpu(world, "ls", "-R").stdout.split("\n\n")
+    assert [block.split()[0] for block in below] == ["/:", "0:", f"0/{session}:"]
+    assert below[1].split()[1:] == cgpu(world, "ls", "0").stdout.split()
+    assert below[2].split()[1:] == listed["names"]
+    everything = json.loads(cgpu(world, "ls", "-R", "--json", "/0").stdout)["listing"]
+    assert [*everything] == ["0", f"0/{session}"]
+    assert everything[f"0/{session}"] == listed
     assert cgpu(world, "get", "default_memsize").stdout == "7\n"
     assert cgpu(world, "get", "node").stdout.startswith("default_memsize: 7\ninst_ctl: ")
     assert (

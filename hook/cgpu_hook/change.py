@@ -33,7 +33,7 @@ def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
     Raises:
         CgpuError: a value is out of range; nothing was changed.
     """
-    values = {name: rules.checked(name, v, *rules.NODE_RANGES[name]) for name, v in wanted.items()}
+    values = {name: _checked_bytes(name, v, *rules.NODE_RANGES[name]) for name, v in wanted.items()}
     with registry.locked(make=True):
         rules.write_node(registry.state_dir, values)
 
@@ -174,10 +174,7 @@ def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
 def _checked_memory(
     page: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
-    try:
-        cap = rules.checked("memsize", wanted, _LEAST_MEMORY, page.total_bytes)
-    except CgpuError as error:
-        raise CgpuError(f"{error} bytes") from None
+    cap = _checked_bytes("memsize", wanted, _LEAST_MEMORY, page.total_bytes)
     free = page.total_bytes - owed(others, page.uuid)
     if cap > max(free, page.cap_bytes) and not overcommit:
         raise CgpuError(
@@ -185,6 +182,13 @@ def _checked_memory(
             " beside the other containers"
         )
     return cap
+
+
+def _checked_bytes(name: str, wanted: object, least: int, most: int) -> int:
+    try:
+        return rules.checked(name, wanted, least, most)
+    except CgpuError as error:
+        raise CgpuError(f"{error}, in bytes") from None
 
 
 def _held(entry: Record) -> list[int]:

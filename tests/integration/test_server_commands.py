@@ -113,6 +113,11 @@ def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
         (["0", "policy=9"], "cgpu: policy=9: expected a whole number from 0 to 6"),
         (["0", "policy"], "cgpu: policy: expected NAME=VALUE, such as weight=4"),
         (["0", "policy=-1"], "cgpu: policy=-1: expected a whole number from 0 to 6"),
+        (
+            ["node", "default_memsize=1.5GiB"],
+            f"cgpu: default_memsize=1.5GiB: expected a whole number from 0 to {1 << 60}, in bytes",
+        ),
+        (["0", "policy=1GiB"], "cgpu: policy=1GiB: expected a whole number from 0 to 6"),
         (["7", "policy=1"], "cgpu: '7': no such GPU: expected the index or UUID of a GPU, of 0"),
         (["none", "weight=1"], "cgpu: 'none': no such container or session: cgpu get lists them"),
     ],
@@ -139,11 +144,6 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     assert cgpu(world, "ls", "0").stdout.split()[0] == f"{session}/"
     listed = json.loads(cgpu(world, "ls", "--json", f"0/{session}").stdout)
     assert listed == {"names": ["highprio", "id", "memsize", "meminfo", "weight"], "folders": []}
-    assert cgpu(world, "set", session, "memsize=4194304").returncode == 0
-    assert cgpu(world, "set", f"0/{session}", "memsize=8388608", "weight=2").returncode == 0
-    assert cgpu(world, "set", "node", "default_memsize=7", "inst_ctl=reap").returncode == 0
-    assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8388608\n"
-    assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8388608\n"
     below = cgpu(world, "ls", "-R").stdout.split("\n\n")
     assert [block.split()[0] for block in below] == ["/:", "0:", f"0/{session}:"]
     assert below[1].split()[1:] == cgpu(world, "ls", "0").stdout.split()
@@ -151,6 +151,14 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     everything = json.loads(cgpu(world, "ls", "-R", "--json", "/0").stdout)["listing"]
     assert [*everything] == ["0", f"0/{session}"]
     assert everything[f"0/{session}"] == listed
+    assert cgpu(world, "set", session, "memsize=4194304").returncode == 0
+    assert cgpu(world, "set", f"0/{session}", "memsize=8388608", "weight=2").returncode == 0
+    assert cgpu(world, "set", session, "memsize=2GiB").returncode == 0
+    assert cgpu(world, "get", f"0/{session}/memsize").stdout == f"{2 << 30}\n"
+    assert cgpu(world, "set", session, "memsize=8388608").returncode == 0
+    assert cgpu(world, "set", "node", "default_memsize=7", "inst_ctl=reap").returncode == 0
+    assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8388608\n"
+    assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8388608\n"
     assert cgpu(world, "get", "default_memsize").stdout == "7\n"
     assert cgpu(world, "get", "node").stdout.startswith("default_memsize: 7\ninst_ctl: ")
     assert (

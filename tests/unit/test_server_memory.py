@@ -219,7 +219,7 @@ def test_a_cap_is_not_raised_beyond_what_is_free(registry: Registry) -> None:
 @pytest.mark.parametrize("value", [0, -1, TOTAL + 1, True, "6", 1.5])
 def test_only_whole_bytes_of_the_gpu_are_a_cap(registry: Registry, value: object) -> None:
     directory = admit(registry, "a", 300)
-    with pytest.raises(CgpuError, match=f"expected a whole number from {MIB} to {TOTAL} bytes"):
+    with pytest.raises(CgpuError, match=f"expected a whole number from {MIB} to {TOTAL}, in bytes"):
         change_memory(registry, "a", value, overcommit=True)
     assert caps(directory) == [300]
 

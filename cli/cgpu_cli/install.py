@@ -13,7 +13,7 @@ from cgpu_hook.paths import state_path
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from cgpu_install.engines import Engine
     from cgpu_install.journal import Journal
@@ -143,12 +143,17 @@ def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) ->
     for note in plan.notes:
         print(f"note: {note}")
     changed = {change.engine for change in plan.changes}
-    commands = [c for engine in engines if engine.name in changed for c in engine.then]
+    commands = _commands(engine for engine in engines if engine.name in changed)
     if not plan.changes:
         print("nothing to change")
     if commands and not given.root and not given.now:
         print("\n  ".join(["to be run now:", *commands]))
     return _run(commands) if given.now else 0
+
+
+def _commands(engines: Iterable[Engine]) -> list[str]:
+    """What makes them read it; what several need, once, for all files are written by then."""
+    return list(dict.fromkeys(command for engine in engines for command in engine.then))
 
 
 def _run(commands: Sequence[str]) -> int:

@@ -218,6 +218,13 @@ def test_a_configuration_that_is_a_link_is_left_to_its_owner(machine: Path) -> N
     assert (done.returncode, "a link has another owner" in done.stderr) == (2, True)
 
 
+def test_what_several_engines_need_is_run_once() -> None:
+    engines = named(["systemd", "metrics", "crio", "crio-hooks"])
+    commands = install_command._commands(engines)  # noqa: SLF001
+    assert sorted(commands) == sorted({then for engine in engines for then in engine.then})
+    assert commands[0] == "systemctl daemon-reload"
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -38,7 +38,7 @@ class Install:
     def run(self, given: argparse.Namespace) -> int:
         """Change what has to be changed, all or nothing."""
         from cgpu_install.engines import named
-        from cgpu_install.plan import found, installing
+        from cgpu_install.plan import PROGRAMS, found, installing
 
         job = _job(given, given.bin_dir)
         engines = named(given.engines) if given.engines else found(job.machine)
@@ -49,7 +49,11 @@ class Install:
             return _show(plan)
         _check_rights(job.machine)
         job.journal.install(plan.changes)
-        return _report(plan, engines, given)
+        unread = [engine for engine in engines if engine.name in job.journal.unread]
+        _report(plan, unread if given.now else _changed(plan, engines), given)
+        if given.now:
+            job.journal.have_read([PROGRAMS, *(engine.name for engine in engines)])
+        return 0
 
 
 class Uninstall:
@@ -77,7 +81,9 @@ class Uninstall:
         gone = [engine.name for engine in engines]
         gone += [PROGRAMS] if is_last(engines, job.journal) else []
         job.journal.uninstall(plan.changes, gone)
-        return _report(plan, [e._replace(then=e.undone or e.then) for e in engines], given)
+        undone = [e._replace(then=e.undone or e.then) for e in _changed(plan, engines)]
+        _report(plan, undone, given)
+        return 0
 
 
 class _Job(NamedTuple):
@@ -136,19 +142,25 @@ def _show(plan: Plan) -> int:
     return 0
 
 
-def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) -> int:
+def _changed(plan: Plan, engines: Iterable[Engine]) -> list[Engine]:
+    changed = {change.engine for change in plan.changes}
+    return [engine for engine in engines if engine.name in changed]
+
+
+def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) -> None:
+    """Say what was changed, and run or say what makes ``engines`` read it."""
     for change in plan.changes:
         how = "removed" if change.after is None else "changed" if change.before else "made"
         print(f"{change.path}: {how}")
     for note in plan.notes:
         print(f"note: {note}")
-    changed = {change.engine for change in plan.changes}
-    commands = _commands(engine for engine in engines if engine.name in changed)
+    commands = _commands(engines)
     if not plan.changes:
         print("nothing to change")
     if commands and not given.root and not given.now:
         print("\n  ".join(["to be run now:", *commands]))
-    return _run(commands) if given.now else 0
+    if given.now:
+        _run(commands)
 
 
 def _commands(engines: Iterable[Engine]) -> list[str]:
@@ -156,7 +168,7 @@ def _commands(engines: Iterable[Engine]) -> list[str]:
     return list(dict.fromkeys(command for engine in engines for command in engine.then))
 
 
-def _run(commands: Sequence[str]) -> int:
+def _run(commands: Sequence[str]) -> None:
     """Run all of them: what one engine does is nothing to the others."""
     failed = []
     for command in commands:
@@ -171,4 +183,3 @@ def _run(commands: Sequence[str]) -> int:
     if failed:
         hint = "the files are as they should be; see to this, and run it by hand"
         raise CgpuError("; ".join(failed), hint=hint)
-    return 0

@@ -19,7 +19,7 @@ from cgpu_install.machine import BIN_DIR
 from cgpu_install.plan import Link, content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from cgpu_install.machine import Machine
     from cgpu_install.plan import Change, Content
@@ -58,12 +58,17 @@ def fingerprint(what: Content) -> str:
 
 
 class Journal:
-    """The journal of a machine; ``saved`` by the machine's paths."""
+    """The journal of a machine; ``saved`` by the machine's paths.
+
+    ``unread`` are the engines that may not have read what was changed for them: nobody saw their
+    commands succeed since.
+    """
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.bin_dir = BIN_DIR
         self.saved: dict[str, Saved] = {}
+        self.unread: set[str] = set()
         self.is_there = False
         self._text = text = machine.text(_FILE)
         if not text:
@@ -75,6 +80,7 @@ class Journal:
                 raise CgpuError(f"{_FILE}: version {data['version']}: expected {VERSION}")
             self.bin_dir = data["bin_dir"]
             self.saved = {path: Saved(**saved) for path, saved in data["saved"].items()}
+            self.unread = set(data.get("unread", ()))
         except (ValueError, KeyError, TypeError, AttributeError):
             raise CgpuError(f"{_FILE}: damaged: expected what cgpu install wrote") from None
 
@@ -139,6 +145,7 @@ class Journal:
 
     def _install(self, changes: Sequence[Change]) -> None:
         self.bin_dir = self._machine.bin_dir
+        self.unread |= {change.engine for change in changes}
         for change in changes:
             folders = self._make_folders(change.path)
             known = self.saved.get(change.path)
@@ -155,6 +162,17 @@ class Journal:
             self._save()
             self._put(change.path, change.after)
 
+    def have_read(self, engines: Iterable[str]) -> None:
+        """Write down that these have read what was changed for them.
+
+        Raises:
+            CgpuError: the journal cannot be written, or is another one meanwhile.
+        """
+        if not self.unread.isdisjoint(engines):
+            with self._locked(()):
+                self.unread.difference_update(engines)
+                self._save()
+
     def uninstall(self, changes: Sequence[Change], engines: Sequence[str]) -> None:
         """Make the changes, and forget what was done for ``engines``.
 
@@ -168,6 +186,7 @@ class Journal:
     def _uninstall(self, changes: Sequence[Change], engines: Sequence[str]) -> None:
         for change in changes:
             self._put(change.path, change.after)
+        self.unread.difference_update(engines)
         for path, saved in reversed(list(self.saved.items())):  # inner folders before outer ones
             if saved.engine in engines:
                 self._forget(path, saved)
@@ -189,14 +208,16 @@ class Journal:
                 folder = os.path.dirname(folder)
 
     def _save(self) -> None:
+        self._text = ""
         if not self.saved:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._machine.at(_FILE))
             return
         saved = {path: saved._asdict() for path, saved in self.saved.items()}
         data = {"version": VERSION, "bin_dir": self.bin_dir, "saved": saved}
-        text = f"{json.dumps(data, indent=1)}\n".encode()
-        write_atomically(self._machine.at(_FILE), text, _NEW_FILE, durable=True)
+        data["unread"] = sorted(self.unread)
+        self._text = f"{json.dumps(data, indent=1)}\n"
+        write_atomically(self._machine.at(_FILE), self._text.encode(), _NEW_FILE, durable=True)
 
     def _make_folders(self, path: str) -> list[str]:
         missing = []

@@ -225,6 +225,27 @@ def test_what_several_engines_need_is_run_once() -> None:
     assert commands[0] == "systemctl daemon-reload"
 
 
+def test_an_engine_is_remembered_until_it_has_read_its_file(machine: Path) -> None:
+    """Also where nothing is changed meanwhile, or by a release that knows nothing of it."""
+    cgpu("install", "--root", machine, "docker", "podman")
+    place = Machine(str(machine))
+    journal = Journal(place)
+    assert journal.unread == {"docker", "podman", "programs"}
+    journal.have_read(["podman", "programs"])
+    journal.have_read(["docker"])
+    journal.have_read(["docker"])
+    assert Journal(place).unread == set()
+    cgpu("install", "--root", machine, "nvidia")
+    assert Journal(place).unread == {"nvidia"}
+    cgpu("uninstall", "--root", machine, "nvidia")
+    assert Journal(place).unread == set()
+    path = machine / "var/lib/cgpu/install.json"
+    data = json.loads(path.read_text())
+    del data["unread"]
+    path.write_text(json.dumps(data))
+    assert Journal(place).unread == set()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

@@ -118,6 +118,14 @@ def test_now_runs_what_makes_engines_read_it_where_something_changed(
     said = installed.cgpu("install", "docker", "--now").stdout
     assert "asked: try-reload-or-restart docker\n" in said
     assert "asked" not in installed.cgpu("install", "docker", "--now").stdout
+    installed.cgpu("uninstall", "docker")
+    installed.write("/usr/local/bin/systemctl", "#!/bin/sh\nexit 5\n")
+    done = installed.cgpu("install", "docker", "--now", check=False)
+    assert (done.returncode, "exit status 5" in done.stderr) == (2, True)
+    installed.write("/usr/local/bin/systemctl", '#!/bin/sh\necho "asked: $*"\n')
+    again = [installed.cgpu("install", "docker", "--now").stdout.split("\n", 1) for _ in range(2)]
+    assert [first for first, _ in again] == ["nothing to change"] * 2
+    assert ["asked" in rest for _, rest in again] == [True, False]
     installed.write("/usr/local/bin/systemctl", "#!/bin/sh\nexit 5\n")
     done = installed.cgpu("uninstall", "docker", "--now", check=False)
     assert (done.returncode, "exit status 5" in done.stderr) == (2, True)

@@ -79,8 +79,11 @@ class Uninstall:
         if not given.root:
             _check_idle(state_path(given.state_dir))
         gone = [engine.name for engine in engines]
-        gone += [PROGRAMS] if is_last(engines, job.journal) else []
+        everything = is_last(engines, job.journal)
+        gone += [PROGRAMS] if everything else []
         job.journal.uninstall(plan.changes, gone)
+        if everything and not given.root:
+            plan.notes.extend(_end_server(state_path(given.state_dir)))
         undone = [e._replace(then=e.undone or e.then) for e in _changed(plan, engines)]
         _report(plan, undone, given)
         return 0
@@ -131,6 +134,25 @@ def _check_idle(state_dir: str) -> None:
     living = [entry.id for entry in Registry(state_dir).records() if entry.kind == "container"]
     if living:
         raise CgpuError(f"{len(living)} containers run with cgpu: stop them first: {living[0]} ...")
+
+
+def _end_server(state_dir: str) -> list[str]:
+    """End a server that is no service's, for its files may go next; say what became of it.
+
+    One that serves sessions stays, for it divides the time between them.
+    """
+    from cgpu_hook.registry import Registry
+    from cgpu_upgrade import server
+
+    running = server.running(state_dir)
+    if running.pid is None or running.is_service:
+        return []
+    who, living = f"cgpud (pid {running.pid})", Registry(state_dir).records()
+    if living:
+        return [f"{who} goes on for {len(living)} sessions, until they end: {living[0].id} ..."]
+    if not server.end(state_dir, running.pid):
+        return [f"{who} does not end: kill -KILL {running.pid}"]
+    return [f"{who} has ended, for no container runs"]
 
 
 def _show(plan: Plan) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_hook import client, server
+from cgpu_hook.liveness import start_time
 from cgpu_install.engines import SERVICE
 
 if TYPE_CHECKING:
@@ -85,6 +87,16 @@ def restart(
         f"cgpud {release} does not come up",
         hint=f"journalctl -u {SERVICE}" if before.is_service else f"see {state_dir}/{server.LOG}",
     )
+
+
+def end(state_dir: str, pid: int) -> bool:
+    """Let the server of ``state_dir``, process ``pid``, end, and wait for it; whether it has."""
+    with contextlib.suppress(CgpuError):  # it may be on its way already
+        client.ask(state_dir, {"request": "stop"})
+    deadline = time.monotonic() + _SECONDS
+    while start_time(pid) is not None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return start_time(pid) is None
 
 
 def status(state_dir: str) -> tuple[int | None, str | None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import contained
@@ -16,7 +18,6 @@ from node import BIN, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from engines import Volume
 
@@ -144,6 +145,32 @@ def test_nothing_is_uninstalled_under_a_running_container(
         assert f"stop them first: {name}" in done.stderr
     finally:
         docker.docker("rm", "--force", name)
+
+
+def test_a_server_that_nobody_needs_ends_with_the_installation() -> None:
+    """Its files may go next; a session keeps it."""
+    machine = Installed("uninstall")
+    inside = machine.enclosure
+
+    def living() -> list[object]:
+        answer: dict[str, list[object]] = json.loads(machine.cgpu("get", "--json").stdout)
+        return answer["containers"]
+
+    try:
+        machine.cgpu("install", "podman", "nvidia")
+        wait = "until test -e /run/enough; do sleep 0.1; done"
+        inside.start(Path(sys.executable).parent / "cgpu-run", "--mem=1/15", "--", "sh", "-c", wait)
+        wait_until(living, "the session lives")
+        pid = inside.run("cat", "/run/cgpu/cgpud.lock").stdout.strip()
+        assert "cgpud (pid" not in machine.cgpu("uninstall", "podman").stdout
+        assert f"note: cgpud (pid {pid}) goes on for 1 sessions" in machine.cgpu("uninstall").stdout
+        inside.run("touch", "/run/enough")
+        wait_until(lambda: not living(), "the session has ended")
+        assert f"note: cgpud (pid {pid}) has ended" in machine.cgpu("uninstall").stdout
+        assert inside.run("test", "-d", f"/proc/{pid}", check=False).returncode == 1
+        assert machine.cgpu("uninstall").stdout == "nothing to change\n"
+    finally:
+        inside.stop()
 
 
 @pytest.fixture(scope="module")

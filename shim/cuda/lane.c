@@ -98,7 +98,11 @@ cgpu_lane_for(struct cgpu_lane *first, CUstream stream)
 {
     struct cgpu_lane *lane = cgpu_lane_of(first, stream);
     for (int i = 0; i < CGPU_THREAD_LANES && lane == NULL; i++) {
-        lane = first[i].launches == 0 && first[i].word == 0 ? &first[i] : NULL;
+        /* the monitor may clear both just now */
+        bool used = __atomic_load_n(&first[i].word, __ATOMIC_RELAXED) != 0 ||
+                    __atomic_load_n(&first[i].launches, __ATOMIC_RELAXED) != 0;
+
+        lane = used ? NULL : &first[i];
     }
     return lane != NULL ? lane : &first[(first->last + 1) % CGPU_THREAD_LANES];
 }

@@ -106,8 +106,10 @@ def load_config(path: str = CONFIG_PATH) -> Config:
     check_source(os.path.realpath(path))  # whoever can write it lifts every cap
     values: dict[str, Any] = {}
     for table, entries in _parse(path).items():
-        if table not in _TABLES or not isinstance(entries, dict):
+        if table not in _TABLES:
             raise CgpuError(f"{path}: {table}: expected the tables {', '.join(_TABLES)} only")
+        if not isinstance(entries, dict):
+            raise CgpuError(f"{path}: {table}: expected a table, [{table}] on a line of its own")
         for key, value in entries.items():
             values[key] = _checked(path, table, key, value)
     return Config(**values)

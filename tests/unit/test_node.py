@@ -219,7 +219,7 @@ library_dir = "{fake.folder}"
         ("[audit]\naction = 'kil'", "action = kil: expected one of log, kill, off"),
         ("[audit]\naction = ['kill']", "action = ['kill']: expected one of log, kill, off"),
         ("[other]\nx = 1", "other: expected the tables node, driver, server, audit only"),
-        ("node = 1", "node: expected the tables"),
+        ("node = 1", "node: expected a table, [node] on a line of its own"),
         ("[node", "not TOML"),
     ],
 )

@@ -12,8 +12,12 @@ SHELLS = ("bash", "zsh", "fish")
 # What a shell asks where a GPU, a container or a folder of the control tree is wanted.
 _COMMAND = "cgpu completion targets 2>/dev/null"
 TARGETS = {"bash": "_cgpu_targets", "zsh": "_cgpu_targets", "fish": f"({_COMMAND})"}
+# Those of cgpu_install, which takes long to import.
+ENGINE_NAMES = "docker containerd crio podman nvidia systemd metrics podman-hooks crio-hooks"
+ENGINES = {"bash": "_cgpu_engines", "zsh": f"({ENGINE_NAMES})", "fish": ENGINE_NAMES}
 _PREAMBLES = {
-    "bash": f'_cgpu_targets() {{ compgen -W "$({_COMMAND})" -- "$1"; }}',
+    "bash": f'_cgpu_targets() {{ compgen -W "$({_COMMAND})" -- "$1"; }}\n'
+    f'_cgpu_engines() {{ compgen -W "{ENGINE_NAMES}" -- "$1"; }}',
     "zsh": f'_cgpu_targets() {{ compadd "$@" -- ${{(f)"$({_COMMAND})"}} }}',
 }
 _LISTED = "targets"

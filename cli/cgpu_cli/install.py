@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
+from cgpu_cli.completion import ENGINE_NAMES, ENGINES
 from cgpu_env import CgpuError
 from cgpu_hook.paths import state_path
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from cgpu_install.machine import Machine
     from cgpu_install.plan import Plan
 
-_NAMES = "docker, containerd, crio, podman, nvidia, systemd, metrics, podman-hooks, crio-hooks"
+_NAMES = ENGINE_NAMES.replace(" ", ", ")
 
 
 class Install:
@@ -95,9 +96,10 @@ class _Job(NamedTuple):
 
 
 def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
-    parser.add_argument(
+    engines = parser.add_argument(
         "engines", metavar="ENGINE", nargs="*", help=f"of {_NAMES}; without any: {default}"
     )
+    engines.complete = ENGINES  # type: ignore[attr-defined]
     parser.add_argument("--dry-run", action="store_true", help="show a diff and change nothing")
     parser.add_argument(
         "--now", action="store_true", help="also run the commands that make engines read it"

@@ -274,6 +274,7 @@ def test_a_shell_completes_commands_and_what_they_can_name(
     assert complete(ours, "cgpu get no") == ["node"]
     assert complete(ours, "cgpu set ab") == ["abcdef"]
     assert complete(ours, "cgpu ls --js") == ["--json"]
+    assert complete(ours, "cgpu install cont") == ["containerd"]
 
 
 def test_what_can_be_named_is_told_without_starting_a_server(world: World, session: str) -> None:

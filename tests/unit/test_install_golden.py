@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from cgpu_cli.completion import ENGINE_NAMES
 from cgpu_env import CgpuError
-from cgpu_install.engines import SERVICE, named, shipped
+from cgpu_install.engines import ENGINES, SERVICE, named, shipped
 from cgpu_install.machine import Machine
 
 pytestmark = pytest.mark.unit
@@ -26,6 +27,10 @@ CASES = sorted(
     for path in GOLDEN.glob("*/*")
     if path.suffix not in OUTCOMES
 )
+
+
+def test_what_help_and_shells_name_are_the_engines() -> None:
+    assert ENGINE_NAMES.split() == [engine.name for engine in ENGINES]
 
 
 def outcome(case: str, root: Path) -> tuple[str, bytes]:

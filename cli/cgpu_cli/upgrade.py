@@ -61,7 +61,7 @@ class Upgrade:
         if given.back and given.source:
             raise CgpuError("--back: expected no SOURCE beside it")
         if os.geteuid() != 0:
-            raise CgpuError("you are not root, who runs the node side")
+            raise CgpuError("you are not root, who runs the node side", hint="run it as root")
         signal.signal(signal.SIGTERM, _interrupted)
         outcome = _outcome(given)
         if given.json:

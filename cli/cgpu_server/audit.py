@@ -18,7 +18,8 @@ import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.logline import place as place_of
 from cgpu_hook import driver
-from cgpu_server.belonging import Belonging, Owners, Process, folder_of, read_process
+from cgpu_hook.liveness import folder_of
+from cgpu_server.belonging import Belonging, Owners, Process, read_process
 from cgpu_server.gauge import Gauge, Reading
 from cgpu_server.journal import log
 from cgpu_server.judgement import (

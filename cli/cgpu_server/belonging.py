@@ -7,13 +7,12 @@ where it has no namespaces, its ledger mapped, or they descend from its keeper.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_hook.liveness import start_time
+from cgpu_hook.liveness import folder_of, start_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -58,29 +57,6 @@ def read_process(pid: int) -> Process | None:
         return None if started is None else _process(pid, started, facts)
     except (OSError, KeyError, ValueError, IndexError):
         return None
-
-
-def folder_of(pid: int) -> str:
-    """Where the kernel says what a process has: a thread's, where the first one has ended.
-
-    Whoever lets its first thread end has its memory still, and nothing of it shows there.
-    """
-    own = f"/proc/{pid}"
-    if _has_memory(own):
-        return own
-    with contextlib.suppress(OSError):
-        for tid in os.listdir(f"{own}/task"):
-            if _has_memory(f"{own}/task/{tid}"):
-                return f"{own}/task/{tid}"
-    return own
-
-
-def _has_memory(folder: str) -> bool:
-    try:
-        with open(f"{folder}/statm", "rb") as file:
-            return not file.read().startswith(b"0 ")
-    except OSError:
-        return False
 
 
 def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> Process:

@@ -43,7 +43,9 @@ def locked(installation: Installation) -> Iterator[None]:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError:
-        raise CgpuError(f"{installation.prefix}: another cgpu upgrade is at work") from None
+        raise CgpuError(
+            f"{installation.prefix}: another cgpu upgrade is at work: wait for it"
+        ) from None
     finally:
         os.close(fd)
 

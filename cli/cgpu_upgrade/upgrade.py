@@ -85,7 +85,10 @@ def back(installation: Installation, state_dir: str, *, dry: bool) -> Outcome:
     """
     with switch.locked(installation):
         if installation.back is None:
-            raise CgpuError(f"{installation.back_link} is not there: there is no way back")
+            raise CgpuError(
+                f"{installation.back_link} is not there: there is no way back",
+                hint="put the release that you want in use: cgpu upgrade WHEEL",
+            )
         before, after = Environment(installation.current), Environment(installation.back)
         _examine(after, state_dir)
         if dry:

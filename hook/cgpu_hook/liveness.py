@@ -28,6 +28,29 @@ def start_time(pid: int) -> int | None:
     return None if gone else int(fields[_START_TIME])
 
 
+def folder_of(pid: int) -> str:
+    """Where the kernel says what a process has: a thread's, where the first one has ended.
+
+    Whoever lets its first thread end has its memory still, and nothing of it shows there.
+    """
+    own = f"/proc/{pid}"
+    if _has_memory(own):
+        return own
+    try:
+        tasks = [f"{own}/task/{tid}" for tid in os.listdir(f"{own}/task")]
+    except OSError:  # it is gone
+        return own
+    return next((task for task in tasks if _has_memory(task)), own)
+
+
+def _has_memory(folder: str) -> bool:
+    try:
+        with open(f"{folder}/statm", "rb") as file:
+            return not file.read().startswith(b"0 ")
+    except OSError:
+        return False
+
+
 def is_alive(record: Record) -> bool:
     """Whether the owner lives or, of a session, a process that it left behind."""
     owner = record.owner
@@ -57,18 +80,19 @@ def is_inhabited(directory: str) -> bool:
     path = os.fsencode(f"/{os.path.basename(directory)}/limits")
     seen = {None, _link("/proc/self/ns/mnt")}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
-        namespace = _link(f"/proc/{pid}/ns/mnt")
+        folder = folder_of(int(pid))
+        namespace = _link(f"{folder}/ns/mnt")
         if namespace not in seen:
             seen.add(namespace)
-            if _is_mounted(pid, path):
+            if _is_mounted(folder, path):
                 return True
     return False
 
 
-def _is_mounted(pid: str, path: bytes) -> bool:
-    """Whether process ``pid`` has a file mounted whose path in its file system ends so."""
+def _is_mounted(folder: str, path: bytes) -> bool:
+    """Whether a process has a file mounted whose path in its file system ends so."""
     try:
-        with open(f"/proc/{pid}/mountinfo", "rb") as file:  # whose paths need not be text
+        with open(f"{folder}/mountinfo", "rb") as file:  # whose paths need not be text
             return any(line.split(b" ", 4)[3].endswith(path) for line in file)
     except OSError:  # it ended meanwhile
         return False

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
+from cgpu_hook.liveness import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -118,7 +119,7 @@ def _own_pid(name: str) -> int:
 def _mapped(name: str, inodes: set[int]) -> int:
     """Which of these ledgers the process has mapped."""
     try:
-        with open(f"/proc/{name}/maps", "rb") as file:  # whose paths need not be text
+        with open(f"{folder_of(int(name))}/maps", "rb") as file:  # whose paths need not be text
             for line in file:
                 if _MAPPED not in line:  # so are nearly all
                     continue

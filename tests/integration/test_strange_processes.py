@@ -50,9 +50,10 @@ sys.stdin.read()
 """
 # Of a process whose first thread has ended /proc/PID shows no memory, mounts or program.
 HEADLESS = b"""
-import ctypes, mmap, sys, threading
-with open(sys.argv[2], "rb+") as file:
-    ledger = mmap.mmap(file.fileno(), 4096)
+import ctypes, sys, threading
+from cgpu_native import Ledger
+ledger = Ledger.attach(sys.argv[2])
+ledger.charge(0, 1 << 30, 1000)
 def rest():
     print(flush=True)
     sys.stdin.read()
@@ -131,6 +132,7 @@ def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) 
         assert process is not None
         assert not process.ends
         assert Belonging([session(ledger)]).of(process) == session(ledger)
+        assert processes.holdings(session(ledger), 0) == ((strange.pid, 1000, strange.pid),)
 
 
 def until_headless(pid: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from children import pytest_runtest_call, pytest_timeout_set_timer  # noqa: F401 (hooks)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

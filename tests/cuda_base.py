@@ -9,6 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+from children import Child
+
 import cgpu_shim
 from cgpu_native import Ledger, Limits, LimitsGpu, create_ledger, pack_limits
 
@@ -59,18 +61,12 @@ class Base(NamedTuple):
             **more,
         }
 
-    def start(self, program: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, program: str, *arguments: str, **env: str) -> Child:
         """Start Python code that finds the driver as ``cuda``."""
         prelude = "import sys, os, ctypes\nfrom cuda_calls import *\n"
         program = textwrap.dedent(program)
-        return subprocess.Popen(
-            [sys.executable, "-c", prelude + program, *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment(**env),
-        )
+        command = [sys.executable, "-c", prelude + program, *arguments]
+        return Child(command, self.environment(**env))
 
     def run(self, program: str, *arguments: str, **env: str) -> Outcome:
         """Run Python code that finds the driver as ``cuda`` to its end."""

@@ -9,9 +9,9 @@ from cuda_base import MIB, Base, lay_out
 from nvml_base import SIMULATED, Gpu, make_machine
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
+    from children import Child
     from cuda_base import Outcome
 
 CONTEXT = 105 * MIB
@@ -29,7 +29,7 @@ class Proxied(NamedTuple):
         """Run Python code that finds the driver as ``cuda``; it must end well."""
         return self.base.check(program, *arguments, CGPU_SIM_MACHINE=str(self.machine), **env)
 
-    def start(self, program: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, program: str, *arguments: str, **env: str) -> Child:
         """Start such code."""
         return self.base.start(program, *arguments, CGPU_SIM_MACHINE=str(self.machine), **env)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import socket
-import time
 from pathlib import Path
 
 _PROGRAMS = {b"cgpud", b"cgpu_server.main"}  # as the hook starts it, and as a module
+_PATIENCE_MS = 5000
 
 
 def serving(folder: Path) -> list[int]:
@@ -27,15 +28,31 @@ def serving(folder: Path) -> list[int]:
     return found
 
 
+def end(pid: int, number: signal.Signals = signal.SIGTERM) -> bool:
+    """Send a signal, and wait until the process is gone; False if it stays.
+
+    Its command line goes first, its files with its last thread: only then is a file system that it
+    used free.
+    """
+    try:
+        process = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(process, number)
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        return bool(ended.poll(_PATIENCE_MS))
+    finally:
+        os.close(process)
+
+
 def end_servers(folder: Path) -> None:
     """End the servers below ``folder``, and wait until they are gone."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + 5
         for pid in serving(folder):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
-        while serving(folder) and time.monotonic() < deadline:
-            time.sleep(0.02)
+            end(pid, number)
 
 
 class StandIn:

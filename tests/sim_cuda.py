@@ -9,6 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
+from children import Child
+
 from cgpu_sim import TESLA_T4, Fault, Gpu, inject, make_driver_dir
 
 MIB = 1 << 20
@@ -95,16 +97,10 @@ class Driver(NamedTuple):
         """The environment of a program on this driver."""
         return os.environ | {"LD_LIBRARY_PATH": str(self.path), **more}
 
-    def start(self, program: str, *arguments: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, program: str, *arguments: str, **env: str) -> Child:
         """Start Python code below ``PRELUDE``."""
-        return subprocess.Popen(
-            [sys.executable, "-c", PRELUDE + textwrap.dedent(program), *arguments],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=self.environment(**env),
-        )
+        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(program), *arguments]
+        return Child(command, self.environment(**env))
 
     def run(self, program: str, *arguments: str, **env: str) -> Outcome:
         """Run Python code below ``PRELUDE`` to its end."""

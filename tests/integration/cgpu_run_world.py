@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 from typing import Any
 
+from children import Child
 from nobody import NOBODY, become_nobody
 from servers import end_servers
 
@@ -79,16 +80,9 @@ class World:
             command, capture_output=True, text=True, check=False, timeout=60, **more
         )
 
-    def start(self, *arguments: str | Path) -> subprocess.Popen[str]:
+    def start(self, *arguments: str | Path) -> Child:
         """Start ``cgpu-run`` with pipes."""
-        return subprocess.Popen(
-            self.command(*self.flags(), *arguments),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self.environment(),
-            text=True,
-        )
+        return Child(self.command(*self.flags(), *arguments), self.environment())
 
     def fill(
         self,

@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from node import T4, Node
-from servers import end_servers, serving
+from servers import end, end_servers, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,12 +74,10 @@ def test_a_killed_server_and_a_dead_container_are_told_and_mended(node: Node) ->
     assert cgpu(node, "get").returncode == 0
     assert [f["level"] for f in findings(node, "server")] == ["ok"]
     [pid] = serving(node.state)
-    os.kill(pid, signal.SIGKILL)
+    assert end(pid, signal.SIGKILL)
     dead = node.state / "containers" / "dead"
     dead.mkdir(parents=True)
     os.utime(dead, (1, 1))
-    while serving(node.state):
-        time.sleep(0.01)
     found = findings(node, "server", "leftovers")
     assert [(f["level"], f["mend"]) for f in found] == [("warning", "cgpu get")] * 2
     assert cgpu(node, "get").returncode == 0

@@ -31,6 +31,16 @@ def _cgpu_smi(engine: Docker | Podman, node: Node, *flags: str) -> str:
     return engine.enclosure.run("env", path, *smi).stdout
 
 
+def _wait_until_called(engine: Docker | Podman, node: Node, id_: str, name: str) -> None:
+    """Wait for the only container to go by ``name``; the server remembers an old one for 5 s."""
+
+    def is_called() -> bool:
+        (shown,) = json.loads(_cgpu_smi(engine, node, "--json"))["containers"]
+        return (shown["id"], shown["name"]) == (id_, name)
+
+    wait_until(is_called, f"the container is called {name}")
+
+
 def test_cgpu_smi_shows_the_containers_and_their_use(
     docker: Docker, debian: str, guests: list[Volume], started: Callable[..., str], node: Node
 ) -> None:
@@ -71,11 +81,9 @@ def test_cgpu_smi_calls_a_container_as_docker_does(
     """CLI-3."""
     options = [f"--runtime={runtime}", f"--name=by_{runtime}"]
     name = started("small", "sleep", "1000", options=options, env=share(6))
-    (shown,) = json.loads(_cgpu_smi(docker, node, "--json"))["containers"]
-    assert (shown["id"], shown["name"]) == (name, f"by_{runtime}")
+    _wait_until_called(docker, node, name, f"by_{runtime}")
     docker.docker("rename", name, "renamed")
-    (shown,) = json.loads(_cgpu_smi(docker, node, "--json"))["containers"]
-    assert shown["name"] == "renamed"
+    _wait_until_called(docker, node, name, "renamed")
 
 
 def test_cgpu_smi_calls_a_container_as_podman_does(
@@ -88,9 +96,10 @@ def test_cgpu_smi_calls_a_container_as_podman_does(
     options = ["--runtime", str(wrapper)]
     name = podman.run("small", "sleep", "1000", options=options, env=share(6), detach=True)
     id_ = name.stdout.strip()
-    for called in ("by_podman", "renamed"):
-        podman.podman("rename", id_, called, options=options)
-        (shown,) = json.loads(_cgpu_smi(podman, node, "--json"))["containers"]
-        assert (shown["id"], shown["name"]) == (id_, called)
-    podman.podman("rm", "--force", "--time=0", id_, options=options)
+    try:
+        for called in ("by_podman", "renamed"):
+            podman.podman("rename", id_, called, options=options)
+            _wait_until_called(podman, node, id_, called)
+    finally:
+        podman.podman("rm", "--force", "--time=0", id_, options=options)
     wait_until(lambda: node.containers() == [], "the share is given back")

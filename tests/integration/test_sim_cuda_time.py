@@ -178,6 +178,22 @@ def test_turning_to_another_process_takes_the_gpu_time(tmp_path: Path) -> None:
     assert 0.4e9 < busy < 0.62e9
 
 
+def test_work_begins_and_is_seen_to_end_as_late_as_the_machine_says(tmp_path: Path) -> None:
+    late = Driver(make_driver_dir(tmp_path / "late", dispatch_us=30_000, completion_us=40_000))
+    out = late.check(f"""{WORD}
+        start()
+        function, address = kernel(), registered()
+        began = time.monotonic()
+        check(launch(function))
+        check(cuda.cuStreamWriteValue32_v2(None, address, 1, 0))
+        time.sleep(0.035)
+        show(word(), cuda.cuStreamQuery(None))
+        check(cuda.cuCtxSynchronize())
+        show(word(), time.monotonic() - began >= 0.07)
+        """)
+    assert out == ["0 600", "1 True"]
+
+
 def test_a_process_that_is_killed_leaves_the_gpu_to_others(driver: Driver) -> None:
     with driver.start(BUSY, CGPU_SIM_KERNEL_US="100000") as endless:
         assert read(endless) == "ready"

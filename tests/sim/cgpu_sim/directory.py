@@ -33,11 +33,14 @@ def make_driver_dir(
     cuda_version: int = 12040,
     driver_version: str = "550.163.01",
     switch_us: int = 50,
+    dispatch_us: int = 0,
+    completion_us: int = 0,
 ) -> Path:
     """Make ``path`` a driver directory of a machine with ``gpus``, and return it.
 
-    Turning from one process to another costs a GPU ``switch_us``. A directory that is there
-    already gets a new machine; programs that run keep the old one.
+    Turning from one process to another costs a GPU ``switch_us``. A launch begins ``dispatch_us``
+    after it was made at the earliest, and an end is seen ``completion_us`` after it. A directory
+    that is there already gets a new machine; programs that run keep the old one.
     """
     path.mkdir(parents=True, exist_ok=True)
     path = path.resolve()
@@ -45,7 +48,8 @@ def make_driver_dir(
         source = machine.LIBRARIES / name
         if source.exists():
             _replace(source, path / name)
-    machine.create(path / "machine", gpus, cuda_version, driver_version, switch_us)
+    latencies = {"switch": switch_us, "dispatch": dispatch_us, "completion": completion_us}
+    machine.create(path / "machine", gpus, cuda_version, driver_version, latencies)
     for index in range(len(gpus)):
         node = path / f"gpu{index}"
         node.touch()

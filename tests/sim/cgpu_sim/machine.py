@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 LIBRARIES = Path(__file__).resolve().parent / "_lib"
 
@@ -61,15 +61,19 @@ def gpu_uuid(path: Path, index: int) -> str:
 
 
 def create(
-    path: Path, gpus: Sequence[Gpu], cuda_version: int, driver_version: str, switch_us: int
+    path: Path,
+    gpus: Sequence[Gpu],
+    cuda_version: int,
+    driver_version: str,
+    latencies_us: Mapping[str, int],
 ) -> None:
-    """Write the machine file at ``path``, open to every user.
+    """Write the machine file at ``path``, open to every user; latencies by what is late.
 
     Raises:
         ValueError: The library does not accept the description.
     """
     text = f"cuda_version {cuda_version}\ndriver_version {driver_version}\n"
-    text += f"switch_us {switch_us}\n"
+    text += "".join(f"{name}_us {us}\n" for name, us in latencies_us.items())
     for index, gpu in enumerate(gpus):
         text += _describe(gpu, gpu.uuid or gpu_uuid(path, index))
     status = _library().cgpu_sim_create(bytes(path), text.encode())

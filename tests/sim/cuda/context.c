@@ -3,7 +3,7 @@
 
 #include "sim.h"
 
-enum { LIMIT_STACK = 0, LIMIT_SHARED = 7, FLAG_MASK = 0x1ff };
+enum { FLAG_MASK = 0x1ff };
 
 static __thread struct sim_context *stack[SIM_CONTEXT_STACK];
 static __thread int depth;
@@ -40,7 +40,6 @@ local_memory(const struct sim_device *device, size_t stack_bytes)
 static int
 activate(struct sim_context *context)
 {
-    static const size_t limits[SIM_MAX_LIMITS] = {1024, 1 << 20, 8 << 20, 2, 2048, 64, 0, 0};
     static uint64_t next_id;
     uint64_t bytes = context->device->facts->context_bytes;
     int result = sim_take(context->device, bytes);
@@ -49,10 +48,8 @@ activate(struct sim_context *context)
     }
     context->id = ++next_id;
     context->bytes = bytes;
-    for (int i = 0; i < SIM_MAX_LIMITS; i++) {
-        context->limits[i] = limits[i];
-    }
-    context->local_bytes = local_memory(context->device, limits[LIMIT_STACK]);
+    sim_limits_reset(context);
+    context->local_bytes = local_memory(context->device, context->limits[0]);
     context->alive = 1;
     context->legacy = sim_object_new(SIM_STREAM, sizeof *context->legacy, context);
     context->legacy->is_legacy = 1;
@@ -312,10 +309,11 @@ SIM_API(cuCtxGetCurrent, (struct sim_context * *out), (out))
     return CUDA_SUCCESS;
 }
 
-static int
-set_stack_limit(struct sim_context *context, size_t value)
+/* The buffer grows to what the hungriest kernel needs, and never shrinks. */
+int
+sim_context_grow_local(struct sim_context *context, size_t bytes)
 {
-    uint64_t needed = local_memory(context->device, value);
+    uint64_t needed = local_memory(context->device, bytes);
     if (needed > context->local_bytes) {
         uint64_t more = needed - context->local_bytes;
         int result = sim_take(context->device, more);
@@ -325,37 +323,5 @@ set_stack_limit(struct sim_context *context, size_t value)
         context->local_bytes = needed;
         context->bytes += more;
     }
-    context->limits[LIMIT_STACK] = value;
     return CUDA_SUCCESS;
-}
-
-SIM_API(cuCtxSetLimit, (unsigned limit, size_t value), (limit, value))
-{
-    struct sim_context *context;
-    int result = sim_context_current(&context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (limit >= LIMIT_SHARED) {
-        return limit == LIMIT_SHARED ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_ERROR_INVALID_VALUE;
-    }
-    if (limit == LIMIT_STACK) {
-        return value > 512 << 10 ? CUDA_ERROR_INVALID_VALUE : set_stack_limit(context, value);
-    }
-    context->limits[limit] = value;
-    return CUDA_SUCCESS;
-}
-
-SIM_API(cuCtxGetLimit, (size_t *out, unsigned limit), (out, limit))
-{
-    struct sim_context *context;
-    int result = sim_context_current(&context);
-    if (result != CUDA_SUCCESS) {
-        return result;
-    }
-    if (out == NULL || limit > LIMIT_SHARED) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    *out = context->limits[limit];
-    return limit == LIMIT_SHARED ? CUDA_ERROR_UNSUPPORTED_LIMIT : CUDA_SUCCESS;
 }

@@ -80,9 +80,7 @@ sim_event_depend(struct sim_stream *stream, struct sim_event *event)
     } else if (event->item > stream->last_item) {
         stream->last_item = event->item;
     }
-    if (event->action > stream->last_action) {
-        stream->last_action = event->action;
-    }
+    sim_action_join(stream, event->action);
 }
 
 SIM_API(cuEventCreate, (struct sim_event * *out, unsigned flags), (out, flags))

@@ -1,7 +1,7 @@
 /* Attributes of functions and kernels, and occupancy by the usual limits of threads and blocks. */
 #include "sim.h"
 
-enum { ATTRIBUTES = 16, MAX_DYNAMIC_SHARED = 8, CARVEOUT = 9 };
+enum { LOCAL_BYTES = 3, ATTRIBUTES = 16, MAX_DYNAMIC_SHARED = 8, CARVEOUT = 9 };
 
 static int
 get_attribute(int *out, unsigned attribute, void *handle)
@@ -47,8 +47,15 @@ SIM_API(cuFuncSetAttribute, (void *function, unsigned attribute, int value),
 SIM_API(cuKernelGetAttribute, (int *out, unsigned attribute, void *kernel, int device),
         (out, attribute, kernel, device))
 {
-    return sim_device(device) == NULL ? CUDA_ERROR_INVALID_DEVICE
-                                      : get_attribute(out, attribute, kernel);
+    const char *name = sim_kernel_name(kernel);
+    if (sim_device(device) == NULL) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (name != NULL && out != NULL && attribute == LOCAL_BYTES) { /* known in no context too */
+        *out = sim_local_bytes(name);
+        return CUDA_SUCCESS;
+    }
+    return get_attribute(out, attribute, kernel);
 }
 
 SIM_API(cuKernelSetAttribute, (unsigned attribute, int value, void *kernel, int device),
@@ -107,13 +114,15 @@ SIM_API(cuFuncIsLoaded, (int *out, void *function), (out, function))
     if (out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = 1;
+    const struct sim_function *known = sim_function_of(function);
+    *out = known != NULL && known->module->pending == 0;
     return remember_nothing(function);
 }
 
 SIM_API(cuFuncLoad, (void *function), (function))
 {
-    return remember_nothing(function);
+    const struct sim_function *known = sim_function_of(function);
+    return known == NULL ? CUDA_ERROR_INVALID_HANDLE : sim_module_use(known->module);
 }
 
 static int

@@ -138,7 +138,7 @@ parse_variable(const char *statement, const char *end, struct sim_image *image)
     size_t length = at < end ? word_length(at) : 0;
     uint64_t bytes = bits / 8, dimension;
     for (const char *open = at + length; open < end && *open == '['; open = strchr(open, ']') + 1) {
-        dimension = strtoull(open + 1, NULL, 10);
+        dimension = strtoull(open + 1, NULL, 0);
         bytes *= dimension == 0 ? 1 : dimension;
     }
     if (length > 0 && bytes > 0) {

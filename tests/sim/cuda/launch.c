@@ -1,8 +1,26 @@
 /* Launching kernels, by every name there is. A launch takes GPU time and does nothing else. */
+#include <string.h>
+
 #include "sim.h"
 
+/*
+ * A kernel that polls a word of the host's memory, or one that never ends. It is assumed to leave
+ * room for all others: it fills few multiprocessors, takes nobody's turn and uses no GPU time.
+ */
+static void
+stay(struct sim_operation *operation, void *const *parameters)
+{
+    uint64_t address = 0;
+    if (parameters != NULL && parameters[0] != NULL) {
+        memcpy(&address, parameters[0], sizeof address);
+    }
+    operation->type = SIM_OP_AWAIT;
+    operation->wait = (struct sim_wait){address, 0, sizeof(uint32_t), SIM_WAIT_NEQ};
+}
+
 static int
-launch(void *stream, void *function, const uint32_t *grid, const uint32_t *block, uint32_t shared)
+launch(void *stream, void *function, const uint32_t *grid, const uint32_t *block, uint32_t shared,
+       void *const *parameters)
 {
     struct sim_operation operation = {.type = SIM_OP_KERNEL};
     struct sim_kernel_call *call = &operation.kernel;
@@ -12,6 +30,10 @@ launch(void *stream, void *function, const uint32_t *grid, const uint32_t *block
         call->block[i] = block[i];
     }
     call->shared_bytes = shared;
+    const struct sim_function *known = sim_function_of(function);
+    if (known != NULL && known->polls) {
+        stay(&operation, parameters);
+    }
     return sim_stream_do(stream, &operation);
 }
 
@@ -20,8 +42,9 @@ SIM_API_PER_THREAD(cuLaunchKernel, _ptsz,
                     unsigned bz, unsigned shared, void *stream, void **parameters, void **extra),
                    (function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra))
 {
-    (void)parameters, (void)extra;
-    return launch(stream, function, (uint32_t[]){gx, gy, gz}, (uint32_t[]){bx, by, bz}, shared);
+    (void)extra;
+    return launch(stream, function, (uint32_t[]){gx, gy, gz}, (uint32_t[]){bx, by, bz}, shared,
+                  parameters);
 }
 
 SIM_API_PER_THREAD(cuLaunchCooperativeKernel, _ptsz,
@@ -29,8 +52,8 @@ SIM_API_PER_THREAD(cuLaunchCooperativeKernel, _ptsz,
                     unsigned bz, unsigned shared, void *stream, void **parameters),
                    (function, gx, gy, gz, bx, by, bz, shared, stream, parameters))
 {
-    (void)parameters;
-    return launch(stream, function, (uint32_t[]){gx, gy, gz}, (uint32_t[]){bx, by, bz}, shared);
+    return launch(stream, function, (uint32_t[]){gx, gy, gz}, (uint32_t[]){bx, by, bz}, shared,
+                  parameters);
 }
 
 struct launch_configuration { /* layout of CUlaunchConfig */
@@ -44,12 +67,12 @@ SIM_API_PER_THREAD(cuLaunchKernelEx, _ptsz,
                     void **parameters, void **extra),
                    (configuration, function, parameters, extra))
 {
-    (void)parameters, (void)extra;
+    (void)extra;
     if (configuration == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     return launch(configuration->stream, function, configuration->grid, configuration->block,
-                  configuration->shared_bytes);
+                  configuration->shared_bytes, parameters);
 }
 
 struct launch_parameters { /* layout of CUDA_LAUNCH_PARAMS */
@@ -65,7 +88,7 @@ SIM_API(cuLaunchCooperativeKernelMultiDevice,
     int result = list == NULL || count == 0 || flags > 3 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         result = launch(list[i].stream, list[i].function, list[i].grid, list[i].block,
-                        list[i].shared_bytes);
+                        list[i].shared_bytes, list[i].parameters);
     }
     return result;
 }
@@ -82,7 +105,7 @@ launch_grid(struct sim_function *handle, int width, int height, void *stream)
         return CUDA_ERROR_INVALID_VALUE;
     }
     uint32_t grid[] = {(uint32_t)width, (uint32_t)height, 1};
-    return launch(stream, function, grid, function->block, function->shared_bytes);
+    return launch(stream, function, grid, function->block, function->shared_bytes, NULL);
 }
 
 SIM_API(cuLaunch, (struct sim_function * function), (function))

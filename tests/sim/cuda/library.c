@@ -61,6 +61,13 @@ module_of(struct sim_library *library, struct sim_module **out)
     return CUDA_SUCCESS;
 }
 
+const char *
+sim_kernel_name(void *handle)
+{
+    const struct sim_kernel *kernel = sim_object_find(SIM_KERNEL, handle);
+    return kernel != NULL ? kernel->name : NULL;
+}
+
 struct sim_function *
 sim_function_of(void *handle)
 {
@@ -250,7 +257,8 @@ SIM_API(cuKernelGetFunction, (struct sim_function * *out, struct sim_kernel *han
         return CUDA_ERROR_INVALID_HANDLE;
     }
     int result = out == NULL ? CUDA_ERROR_INVALID_VALUE : module_of(kernel->library, &module);
-    return result == CUDA_SUCCESS ? sim_module_function(module, kernel->name, out) : result;
+    result = result == CUDA_SUCCESS ? sim_module_function(module, kernel->name, out) : result;
+    return result == CUDA_SUCCESS ? sim_module_use(module) : result;
 }
 
 SIM_API(cuKernelGetName, (const char **out, struct sim_kernel *handle), (out, handle))

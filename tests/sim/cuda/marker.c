@@ -41,6 +41,16 @@ sim_marker_allowed(void)
     return known;
 }
 
+/* CGPU_SIM_LOSE_VALUES: the first so many values are accepted and never written. */
+static int
+is_lost(void)
+{
+    static uint64_t seen;
+    const char *lost = getenv("CGPU_SIM_LOSE_VALUES");
+    return lost != NULL &&
+           __atomic_fetch_add(&seen, 1, __ATOMIC_RELAXED) < strtoull(lost, NULL, 10);
+}
+
 static void
 write_value(uint64_t address, uint64_t value, uint32_t size)
 {
@@ -130,16 +140,18 @@ act64(void *address, uint64_t value)
     write_value((uint64_t)(uintptr_t)address, value, sizeof(uint64_t));
 }
 
-/* Behind a host function that is still to run it is written by the thread that runs those. */
+/* Behind work that waits for the program, the value is written when that work has ended. */
 void
 sim_marker_add(struct sim_stream *stream, uint64_t address, uint64_t value, uint32_t size)
 {
     struct sim_device *device = stream->object.owner->device;
     struct queue *queue = &queues[device->ordinal];
-    struct marker marker = {0, address, value, size};
-    sim_stream_submit(stream, 0, 0); /* takes the legacy stream's order into account */
+    struct marker marker = {0, address, value, is_lost() ? 0 : size};
+    size = marker.size;
+    /* takes the legacy stream's order into account */
+    sim_stream_submit(stream, (uint64_t)cgpu_machine_is_late(sim_machine()), 0);
     if (!sim_action_done(stream->last_action)) {
-        sim_action_add(stream, size == 8 ? act64 : act32, (void *)(uintptr_t)address, value);
+        sim_action_write(stream, size == 8 ? act64 : act32, (void *)(uintptr_t)address, value);
         return;
     }
     marker.item = stream->last_item;

@@ -6,21 +6,37 @@
 
 #include "sim.h"
 
-enum { DEFAULT_KERNEL_US = 10, MAX_DYNAMIC_SHARED = 8 };
+enum { DEFAULT_KERNEL_US = 10, LOCAL_BYTES = 3 };
 
-/* A kernel lasts as long as its name says ("spin_250us"), else $CGPU_SIM_KERNEL_US, else 10 us. */
+/* The number in NAME between WORD and UNIT ("spin_250us"), else OTHERWISE. */
+static uint64_t
+number_in(const char *name, const char *word, const char *unit, uint64_t otherwise)
+{
+    size_t length = strlen(word);
+    for (const char *at = strstr(name, word); at != NULL; at = strstr(at + 1, word)) {
+        char *end;
+        unsigned long long value = strtoull(at + length, &end, 10);
+        if (isdigit((unsigned char)at[length]) && strncmp(end, unit, strlen(unit)) == 0) {
+            return value;
+        }
+    }
+    return otherwise;
+}
+
+/* A kernel lasts as long as its name says, else $CGPU_SIM_KERNEL_US, else 10 us. */
 static uint64_t
 duration_ns(const char *name)
 {
-    for (const char *at = strstr(name, "spin_"); at != NULL; at = strstr(at + 1, "spin_")) {
-        char *end;
-        unsigned long long value = strtoull(at + 5, &end, 10);
-        if (isdigit((unsigned char)at[5]) && strncmp(end, "us", 2) == 0) {
-            return value * 1000;
-        }
-    }
     const char *set = getenv("CGPU_SIM_KERNEL_US");
-    return (set != NULL ? strtoull(set, NULL, 10) : DEFAULT_KERNEL_US) * 1000;
+    uint64_t otherwise = set != NULL ? strtoull(set, NULL, 10) : DEFAULT_KERNEL_US;
+    return number_in(name, "spin_", "us", otherwise) * 1000;
+}
+
+/* As many as its name says ("local_9216b"). */
+int
+sim_local_bytes(const char *name)
+{
+    return (int)number_in(name, "local_", "b", 0);
 }
 
 static void
@@ -32,7 +48,9 @@ add_function(struct sim_module *module, const char *name)
     function->module = module;
     function->name = strdup(name);
     function->duration_ns = duration_ns(name);
+    function->polls = strstr(name, "spin_until") != NULL;
     memcpy(function->attributes, attributes, sizeof attributes);
+    function->attributes[LOCAL_BYTES] = sim_local_bytes(name);
     function->next = module->functions;
     module->functions = function;
 }
@@ -69,7 +87,7 @@ sim_module_load(struct sim_context *context, const void *data, struct sim_module
             bytes += image.globals[i].bytes;
         }
         bytes = sim_round(bytes);
-        result = sim_take(context->device, bytes);
+        result = sim_module_is_lazy() ? CUDA_SUCCESS : sim_take(context->device, bytes);
     }
     if (result != CUDA_SUCCESS) {
         sim_image_free(&image);
@@ -77,13 +95,33 @@ sim_module_load(struct sim_context *context, const void *data, struct sim_module
     }
     struct sim_module *module = sim_object_new(SIM_MODULE, sizeof *module, context);
     module->image = image;
-    module->taken = bytes;
+    *(sim_module_is_lazy() ? &module->pending : &module->taken) = bytes;
     for (size_t i = 0; i < image.kernel_count; i++) {
         add_function(module, image.kernels[i]);
     }
     place_globals(module);
     *out = module;
     return CUDA_SUCCESS;
+}
+
+int
+sim_module_is_lazy(void)
+{
+    return getenv("CGPU_SIM_LAZY") != NULL;
+}
+
+int
+sim_module_use(struct sim_module *module)
+{
+    if (module->pending == 0) {
+        return CUDA_SUCCESS;
+    }
+    int result = sim_take(module->object.owner->device, module->pending);
+    if (result == CUDA_SUCCESS) {
+        module->taken += module->pending;
+        module->pending = 0;
+    }
+    return result;
 }
 
 void
@@ -129,7 +167,7 @@ sim_module_global(struct sim_module *module, const char *name, uint64_t *address
             if (bytes != NULL) {
                 *bytes = module->image.globals[i].bytes;
             }
-            return CUDA_SUCCESS;
+            return sim_module_use(module);
         }
     }
     return CUDA_ERROR_NOT_FOUND;
@@ -210,7 +248,8 @@ SIM_API(cuModuleGetFunction,
     if (out == NULL || name == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return sim_module_function(module, name, out);
+    int result = sim_module_function(module, name, out);
+    return result == CUDA_SUCCESS ? sim_module_use(module) : result;
 }
 
 SIM_API(cuModuleGetFunctionCount, (unsigned *out, struct sim_module *handle), (out, handle))
@@ -255,6 +294,6 @@ SIM_API(cuModuleGetLoadingMode, (int *out), (out))
     if (out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = 1; /* eager: the memory is taken when the module is loaded */
+    *out = sim_module_is_lazy() ? 2 : 1; /* eager: the memory is taken at load */
     return CUDA_SUCCESS;
 }

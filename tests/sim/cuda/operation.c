@@ -3,6 +3,8 @@
 
 #include "sim.h"
 
+enum { LOCAL_BYTES = 3 };
+
 static int
 check_kernel(const struct sim_kernel_call *call)
 {
@@ -82,13 +84,28 @@ move_bytes(const struct sim_operation *operation, struct sim_stream *stream)
     }
 }
 
+/* Its code is loaded by now, and its context's local memory large enough. */
+static int
+run_kernel(const struct sim_kernel_call *call, struct sim_stream *stream)
+{
+    struct sim_function *function = sim_function_of(call->function);
+    int result = sim_module_use(function->module);
+    if (result == CUDA_SUCCESS) {
+        size_t local = (size_t)function->attributes[LOCAL_BYTES];
+        result = sim_context_grow_local(function->module->object.owner, local);
+    }
+    if (result == CUDA_SUCCESS) {
+        sim_stream_submit(stream, function->duration_ns, 0);
+    }
+    return result;
+}
+
 int
 sim_operation_run(const struct sim_operation *operation, struct sim_stream *stream)
 {
     switch (operation->type) {
     case SIM_OP_KERNEL:
-        sim_stream_submit(stream, sim_function_of(operation->kernel.function)->duration_ns, 0);
-        break;
+        return run_kernel(&operation->kernel, stream);
     case SIM_OP_COPY:
     case SIM_OP_FILL:
         move_bytes(operation, stream);
@@ -105,6 +122,11 @@ sim_operation_run(const struct sim_operation *operation, struct sim_stream *stre
     case SIM_OP_ALLOC:
     case SIM_OP_FREE:
         return run_memory(operation);
+    case SIM_OP_AWAIT:
+    case SIM_OP_AWAIT_SEMAPHORE:
+        sim_stream_submit(stream, 0, 0); /* takes the legacy stream's order into account */
+        sim_action_await(stream, &operation->wait);
+        break;
     case SIM_OP_MEMORY:
         sim_marker_add(stream, operation->write.address, operation->write.value,
                        operation->write.size);

@@ -31,8 +31,8 @@ sim_pool_current(struct sim_device *device)
     return device->pool != NULL ? device->pool : sim_pool_default(device);
 }
 
-static uint64_t
-used_size(uint64_t bytes)
+uint64_t
+sim_pool_used(uint64_t bytes)
 {
     return (bytes + 511) & ~(uint64_t)511;
 }
@@ -79,7 +79,7 @@ sim_pool_alloc(struct sim_pool *pool, struct sim_context *context, uint64_t byte
     if (pool->handle_types != 0) {
         return sim_pool_alloc_shared(pool, context, bytes, out);
     }
-    uint64_t size = used_size(bytes);
+    uint64_t size = sim_pool_used(bytes);
     if (size < bytes) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -107,7 +107,7 @@ sim_pool_trim(struct sim_pool *pool, uint64_t keep)
 {
     uint64_t floor = keep < pool->reserved ? keep : pool->reserved;
     floor = sim_round(pool->used > floor ? pool->used : floor);
-    int is_shared = pool->handle_types != 0 || pool->is_import; /* what is reserved there is used */
+    int is_shared = pool->handle_types != 0 || pool->is_import; /* all of it is in use */
     if (pool->reserved > floor && !is_shared) {
         sim_give(pool->device, pool->reserved - floor);
         pool->reserved = floor;
@@ -134,7 +134,7 @@ sim_pool_free(struct sim_region *region)
     if (region->shared != 0) {
         sim_pool_free_shared(region);
     } else {
-        sim_pool_count(pool, -(int64_t)used_size(region->bytes), 0);
+        sim_pool_count(pool, -(int64_t)sim_pool_used(region->bytes), 0);
         sim_pages_unmap(region->base, region->bytes);
     }
     sim_region_remove(region);

@@ -14,7 +14,10 @@ struct share { /* the 64 bytes of CUmemPoolPtrExportData */
     uint8_t reserved[36];
 };
 
-/* Memory of a pool that can be exported is an object of the machine from the start. */
+/*
+ * Memory of a pool that can be exported is an object of the machine from the start. So each
+ * allocation has pages to itself, and a pool may grow although it has reserved more than is used.
+ */
 int
 sim_pool_alloc_shared(struct sim_pool *pool, struct sim_context *context, uint64_t bytes,
                       uint64_t *out)
@@ -38,7 +41,7 @@ sim_pool_alloc_shared(struct sim_pool *pool, struct sim_context *context, uint64
     region->device = pool->device;
     region->pool = pool;
     region->shared = object + 1;
-    sim_pool_count(pool, (int64_t)size, (int64_t)size);
+    sim_pool_count(pool, (int64_t)sim_pool_used(bytes), (int64_t)size);
     return CUDA_SUCCESS;
 }
 
@@ -48,7 +51,7 @@ sim_pool_free_shared(struct sim_region *region)
     int64_t size = (int64_t)sim_round(region->bytes);
     sim_pages_unmap(region->base, (uint64_t)size);
     cgpu_machine_object_release(sim_machine(), region->shared - 1);
-    sim_pool_count(region->pool, -size, -size);
+    sim_pool_count(region->pool, -(int64_t)sim_pool_used(region->bytes), -size);
 }
 
 /* The descriptor of a pool is that of an object without bytes. */

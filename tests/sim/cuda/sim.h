@@ -21,7 +21,7 @@ enum sim_result {
 enum {
     SIM_GRANULE = 2 << 20, /* physical memory comes in pieces of 2 MiB */
     SIM_SMALL = 1 << 20,   /* requests up to this share such a piece */
-    SIM_MAX_LIMITS = 8,
+    SIM_MAX_LIMITS = 11,
     SIM_CONTEXT_STACK = 64,
 };
 
@@ -134,6 +134,7 @@ struct sim_context {
     uint64_t bytes;    /* of device memory, local memory included */
     uint64_t local_bytes;
     size_t limits[SIM_MAX_LIMITS];
+    uint64_t limit_bytes[SIM_MAX_LIMITS]; /* taken for a limit, and part of bytes */
     int cache_config, shared_config;
     uint32_t peers; /* bit per device */
     struct sim_stream *legacy;
@@ -145,7 +146,9 @@ int sim_context_create(struct sim_device *device, uint32_t flags, struct sim_con
 void sim_context_destroy(struct sim_context *context);
 void sim_context_push(struct sim_context *context);
 void sim_context_wait(struct sim_context *context);
+int sim_context_grow_local(struct sim_context *context, size_t bytes); /* per thread */
 int sim_device_of_context(struct sim_device **device);
+void sim_limits_reset(struct sim_context *context); /* limit.c */
 
 /* ---- memory (region.c, heap.c) ---- */
 
@@ -235,6 +238,7 @@ void sim_pool_free(struct sim_region *region);
 int sim_pool_alloc_shared(struct sim_pool *pool, struct sim_context *context, uint64_t bytes,
                           uint64_t *out);
 void sim_pool_free_shared(struct sim_region *region);
+uint64_t sim_pool_used(uint64_t bytes); /* what an allocation counts as used */
 void sim_pool_count(struct sim_pool *pool, int64_t used, int64_t reserved);
 void sim_pools_trim(struct sim_device *device);    /* at synchronisation */
 void sim_pools_release(struct sim_device *device); /* with the last context */
@@ -285,6 +289,7 @@ struct sim_function {
     struct sim_module *module;
     char *name;
     uint64_t duration_ns;
+    int polls; /* stays until the word that its parameter names is not 0 */
     int attributes[16];
     uint32_t block[3], shared_bytes; /* legacy launches */
     struct sim_function *next;
@@ -294,15 +299,19 @@ struct sim_module {
     struct sim_object object;
     struct sim_image image;
     struct sim_function *functions;
-    uint64_t taken;
-    uint64_t *addresses; /* of the image's globals */
+    uint64_t taken, pending; /* pending: taken at the first use of it, as it is loaded lazily */
+    uint64_t *addresses;     /* of the image's globals */
 };
 
 int sim_module_load(struct sim_context *context, const void *data, struct sim_module **out);
+int sim_module_use(struct sim_module *module); /* loads what is loaded lazily */
+int sim_module_is_lazy(void);
 void sim_module_unload(struct sim_module *module);
 int sim_module_function(struct sim_module *module, const char *name, struct sim_function **out);
 int sim_module_global(struct sim_module *module, const char *name, uint64_t *address,
                       size_t *bytes);
+int sim_local_bytes(const char *name);     /* that a kernel of this name needs for each thread */
+const char *sim_kernel_name(void *handle); /* NULL: no CUkernel */
 struct sim_function *sim_function_of(void *handle); /* CUfunction, or CUkernel in this context */
 
 #include "work.h" /* streams, events, operations, graphs */

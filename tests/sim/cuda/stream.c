@@ -63,7 +63,7 @@ join_blocking(struct sim_stream *stream)
         if (other->object.owner == stream->object.owner && (other->flags & NON_BLOCKING) == 0 &&
             (stream->is_legacy || other->is_legacy)) {
             stream->last_item = newest(stream->last_item, other->last_item);
-            stream->last_action = newest(stream->last_action, other->last_action);
+            sim_action_join(stream, other->last_action);
         }
     }
 }
@@ -125,6 +125,10 @@ sim_stream_submit(struct sim_stream *stream, uint64_t duration_ns, int is_copy)
     if (duration_ns == 0) {
         return;
     }
+    if (!sim_action_done(stream->last_action)) {
+        sim_action_kernel(stream, duration_ns);
+        return;
+    }
     while (!cgpu_machine_has_room(sim_machine(), device->machine_index)) {
         sim_unlock_for_wait(); /* other threads' calls that launch nothing go on meanwhile */
         cgpu_machine_await_room(sim_machine(), device->machine_index);
@@ -138,18 +142,27 @@ sim_stream_submit(struct sim_stream *stream, uint64_t duration_ns, int is_copy)
     }
 }
 
+/* An action of CONTEXT that has not ended; 0: there is none. */
+static uint64_t
+open_action(struct sim_context *context)
+{
+    struct sim_stream *stream = NULL;
+    while ((stream = sim_object_next(SIM_STREAM, stream)) != NULL) {
+        if (stream->object.owner == context && !sim_action_done(stream->last_action)) {
+            return stream->last_action;
+        }
+    }
+    return 0;
+}
+
 void
 sim_context_wait(struct sim_context *context)
 {
-    uint64_t action = 0;
-    struct sim_stream *stream = NULL;
-    while ((stream = sim_object_next(SIM_STREAM, stream)) != NULL) {
-        if (stream->object.owner == context) {
-            action = newest(action, stream->last_action);
-        }
+    uint64_t action;
+    while ((action = open_action(context)) != 0) {
+        sim_action_wait(action);
     }
     settle_item(context->device, context->device->last_item);
-    sim_action_wait(action);
 }
 
 static int

@@ -51,9 +51,32 @@ void sim_marker_add(struct sim_stream *stream, uint64_t address, uint64_t value,
 void sim_markers_write(struct sim_device *device); /* those that are due */
 void sim_markers_forget(uint64_t base, uint64_t bytes);
 
-/* What the CPU does when a stream gets there. */
+/* A wait in a stream: until the value in memory compares so with VALUE (wait.c). */
+enum sim_wait_until { /* values of CUstreamWaitValue_flags, and one that kernels use */
+                      SIM_WAIT_GEQ = 0,
+                      SIM_WAIT_EQ,
+                      SIM_WAIT_AND,
+                      SIM_WAIT_NOR,
+                      SIM_WAIT_NEQ
+};
+
+struct sim_wait {
+    uint64_t address, value;
+    uint32_t size;
+    enum sim_wait_until until;
+};
+
+int sim_wait_is_over(const struct sim_wait *wait);
+
+/* What waits for the program, and what is behind that in its stream (stream_work.c). */
 void sim_action_add(struct sim_stream *stream, void (*run)(void *argument, uint64_t value),
                     void *argument, uint64_t value);
+void sim_action_write(struct sim_stream *stream, void (*run)(void *argument, uint64_t value),
+                      void *argument, uint64_t value);
+void sim_action_kernel(struct sim_stream *stream, uint64_t duration_ns);
+void sim_action_await(struct sim_stream *stream, const struct sim_wait *wait);
+/* What comes next in STREAM comes after action NUMBER too. */
+void sim_action_join(struct sim_stream *stream, uint64_t number);
 void sim_action_wait(uint64_t number);
 int sim_action_done(uint64_t number);
 
@@ -104,9 +127,11 @@ enum sim_operation_type { /* values of CUgraphNodeType */
                           SIM_OP_EMPTY,
                           SIM_OP_WAIT_EVENT,
                           SIM_OP_RECORD_EVENT,
-                          SIM_OP_ALLOC = 10,
+                          SIM_OP_AWAIT_SEMAPHORE = 9,
+                          SIM_OP_ALLOC,
                           SIM_OP_FREE,
                           SIM_OP_MEMORY = 12, /* write value */
+                          SIM_OP_AWAIT = 64,  /* none of a graph's: value, or a kernel that polls */
 };
 
 struct sim_operation {
@@ -126,6 +151,7 @@ struct sim_operation {
             uint64_t address, value;
             uint32_t size;
         } write;
+        struct sim_wait wait;
     };
 };
 

@@ -5,6 +5,8 @@
  *     cuda_version 12040
  *     driver_version 550.163.01
  *     switch_us 50              (what turning to another process costs a GPU)
+ *     dispatch_us 0             (from a launch to its earliest begin)
+ *     completion_us 0           (from an end to its being seen)
  *     gpu                       (starts the next GPU; the lines after it describe it)
  *     name Tesla T4
  *     mib 15109
@@ -115,6 +117,10 @@ apply(struct state *state, const char *key, const char *value)
         snprintf(state->driver_version, sizeof state->driver_version, "%s", value);
     } else if (strcmp(key, "switch_us") == 0) {
         state->switch_ns = strtoull(value, NULL, 10) * 1000;
+    } else if (strcmp(key, "dispatch_us") == 0) {
+        state->dispatch_ns = strtoull(value, NULL, 10) * 1000;
+    } else if (strcmp(key, "completion_us") == 0) {
+        state->completion_ns = strtoull(value, NULL, 10) * 1000;
     } else if (strcmp(key, "gpu") == 0) {
         if (state->gpu_count == CGPU_MACHINE_MAX_GPUS) {
             return 0;

@@ -108,8 +108,13 @@ int cgpu_machine_has_room(struct cgpu_machine *machine, uint32_t index);
 void cgpu_machine_await_room(struct cgpu_machine *machine, uint32_t index);
 uint64_t cgpu_machine_submit(struct cgpu_machine *machine, uint32_t index, uint64_t duration_ns,
                              int is_copy);
+/* Whether launches begin late, or ends are seen late: so it is with a value to write, too. */
+int cgpu_machine_is_late(const struct cgpu_machine *machine);
 int cgpu_machine_done(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 void cgpu_machine_wait(struct cgpu_machine *machine, uint32_t index, uint64_t item);
+/* The same, but for no longer than MOST_NS; item 0: just so long. */
+void cgpu_machine_nap(struct cgpu_machine *machine, uint32_t index, uint64_t item,
+                      uint64_t most_ns);
 /* When the item ended (CLOCK_MONOTONIC ns); 0: not yet. Kept for the last 1,000 items only. */
 uint64_t cgpu_machine_end_time(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 

@@ -41,6 +41,27 @@ earliest_end(const struct state_queue *queue, uint64_t item)
     }
 }
 
+/* When the end of ITEM, which is done, is seen. */
+static uint64_t
+seen_at(const struct cgpu_machine *machine, const struct state_queue *queue, uint64_t item)
+{
+    int kept = item != 0 && queue->submitted - item < STATE_RING;
+    return kept ? queue->ring[item % STATE_RING].end_ns + machine->state->completion_ns : 0;
+}
+
+static int
+is_seen(const struct cgpu_machine *machine, const struct state_queue *queue, uint64_t item)
+{
+    return machine->state->completion_ns == 0 ||
+           cgpu_machine_now() >= seen_at(machine, queue, item);
+}
+
+int
+cgpu_machine_is_late(const struct cgpu_machine *machine)
+{
+    return machine->state->dispatch_ns != 0 || machine->state->completion_ns != 0;
+}
+
 int
 cgpu_machine_done(struct cgpu_machine *machine, uint32_t index, uint64_t item)
 {
@@ -52,7 +73,7 @@ cgpu_machine_done(struct cgpu_machine *machine, uint32_t index, uint64_t item)
         cgpu_machine_advance(machine, gpu);
         cgpu_machine_unlock(machine);
     }
-    return completed(queue) >= item;
+    return completed(queue) >= item && is_seen(machine, queue, item);
 }
 
 int
@@ -82,7 +103,8 @@ cgpu_machine_submit(struct cgpu_machine *machine, uint32_t index, uint64_t durat
     uint64_t number = queue->submitted + 1;
     uint64_t now = cgpu_machine_now();
     queue->work_ns += duration_ns;
-    queue->ring[number % STATE_RING] = (struct state_item){now, duration_ns, queue->work_ns, 0};
+    queue->ring[number % STATE_RING] =
+        (struct state_item){now + machine->state->dispatch_ns, duration_ns, queue->work_ns, 0};
     /* release: who sees the number sees the item */
     __atomic_store_n(&queue->submitted, number, __ATOMIC_RELEASE);
     if (is_copy) {
@@ -113,16 +135,29 @@ sleep_until(uint64_t at)
 }
 
 void
-cgpu_machine_wait(struct cgpu_machine *machine, uint32_t index, uint64_t item)
+cgpu_machine_nap(struct cgpu_machine *machine, uint32_t index, uint64_t item, uint64_t most_ns)
 {
     uint32_t gpu = machine->visible[index];
-    while (!cgpu_machine_done(machine, index, item)) {
+    const struct state_queue *queue = own_queue(machine, gpu);
+    uint64_t now = cgpu_machine_now(), end = UINT64_MAX;
+    if (item != 0) {
         cgpu_machine_lock(machine);
-        uint64_t now = cgpu_machine_now();
+        now = cgpu_machine_now();
         cgpu_machine_reap_sometimes(machine, now);
         cgpu_machine_advance(machine, gpu);
-        uint64_t end = cgpu_machine_forecast(machine, gpu, (uint32_t)machine->slot, item);
+        end = cgpu_machine_forecast(machine, gpu, (uint32_t)machine->slot, item);
         cgpu_machine_unlock(machine);
-        sleep_until(end < now + STATE_REAP_NS ? end : now + STATE_REAP_NS);
+    }
+    if (item != 0 && completed(queue) >= item) {
+        end = seen_at(machine, queue, item);
+    }
+    sleep_until(end < now + most_ns ? end : now + most_ns);
+}
+
+void
+cgpu_machine_wait(struct cgpu_machine *machine, uint32_t index, uint64_t item)
+{
+    while (!cgpu_machine_done(machine, index, item)) {
+        cgpu_machine_nap(machine, index, item, STATE_REAP_NS);
     }
 }

@@ -9,7 +9,7 @@
 
 enum {
     STATE_MAGIC = 0x4d495347, /* the bytes "GSIM" */
-    STATE_VERSION = 2,
+    STATE_VERSION = 3,
     STATE_RING = 1024,  /* work items in flight per process and GPU, one less than that */
     STATE_BUCKETS = 16, /* history of utilisation, in buckets of BUCKET_NS */
     STATE_OBJECTS = 1024,
@@ -103,10 +103,12 @@ struct state {
     uint32_t cuda_version;
     char driver_version[32];
     uint64_t next_tag;
-    uint64_t switch_ns;    /* that a GPU takes to turn to another process */
-    uint64_t reaped_ns;    /* when dead processes were last looked for by who waits */
-    uint32_t process_high; /* slots ever used */
-    uint32_t object_high;  /* objects ever used */
+    uint64_t switch_ns;     /* that a GPU takes to turn to another process */
+    uint64_t dispatch_ns;   /* from a launch to its earliest begin */
+    uint64_t completion_ns; /* from an end to its being seen */
+    uint64_t reaped_ns;     /* when dead processes were last looked for by who waits */
+    uint32_t process_high;  /* slots ever used */
+    uint32_t object_high;   /* objects ever used */
     struct cgpu_machine_gpu gpus[CGPU_MACHINE_MAX_GPUS];
     struct state_timeline timelines[CGPU_MACHINE_MAX_GPUS];
     struct state_fault faults[STATE_FAULTS];

@@ -266,6 +266,60 @@ cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner, struct 
     return found ? CGPU_OK : CGPU_ENOTFOUND;
 }
 
+/* Erasing may move a later entry to the place that was looked at, or an earlier one, not OWNER's,
+ * to the end. */
+static void
+drop_owned_locked(struct shard *shard, uint64_t owner,
+                  void (*visit)(const struct cgpu_holding *, void *), void *argument)
+{
+    struct cgpu_holding holding;
+
+    for (size_t i = 0; shard->count != 0 && i < shard->capacity; i++) {
+        while (shard->places[i].kind != 0 && shard->places[i].owner == owner) {
+            copy_out(&holding, &shard->places[i]);
+            erase(shard, i);
+            visit(&holding, argument);
+        }
+    }
+}
+
+void
+cgpu_holdings_drop_owned(struct cgpu_holdings *holdings, uint64_t owner,
+                         void (*visit)(const struct cgpu_holding *, void *), void *argument)
+{
+    for (int i = 0; owner != 0 && i < SHARDS; i++) {
+        struct shard *shard = &holdings->shards[i];
+
+        cgpu_mutex_lock(&shard->mutex);
+        drop_owned_locked(shard, owner, visit, argument);
+        cgpu_mutex_unlock(&shard->mutex);
+    }
+}
+
+size_t
+cgpu_holdings_list(struct cgpu_holdings *holdings, uint32_t kind, struct cgpu_holding *out,
+                   size_t room)
+{
+    size_t count = 0;
+
+    for (int i = 0; i < SHARDS; i++) {
+        struct shard *shard = &holdings->shards[i];
+
+        cgpu_mutex_lock(&shard->mutex);
+        for (size_t place = 0; shard->count != 0 && place < shard->capacity; place++) {
+            if (shard->places[place].kind != kind + 1) {
+                continue;
+            }
+            if (count < room) {
+                copy_out(&out[count], &shard->places[place]);
+            }
+            count += 1;
+        }
+        cgpu_mutex_unlock(&shard->mutex);
+    }
+    return count;
+}
+
 size_t
 cgpu_holdings_count(struct cgpu_holdings *holdings)
 {

@@ -47,7 +47,16 @@ int cgpu_holdings_take(struct cgpu_holdings *holdings, uint32_t kind, uint64_t h
 int cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner,
                              struct cgpu_holding *out);
 
+/* Copy up to ROOM entries of KIND to OUT. Returns how many there are. Scans the whole table. */
+size_t cgpu_holdings_list(struct cgpu_holdings *holdings, uint32_t kind, struct cgpu_holding *out,
+                          size_t room);
+
 size_t cgpu_holdings_count(struct cgpu_holdings *holdings);
 /* cffi: end */
+
+/* Remove all of OWNER's entries in one pass, and show each to VISIT, which must not ask for more.
+ */
+void cgpu_holdings_drop_owned(struct cgpu_holdings *holdings, uint64_t owner,
+                              void (*visit)(const struct cgpu_holding *, void *), void *argument);
 
 #endif

@@ -40,21 +40,18 @@ get(const uint64_t *account)
     return __atomic_load_n(account, __ATOMIC_RELAXED);
 }
 
-static uint64_t
-charge_locked(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t room, uint64_t bytes,
-              uint64_t padding)
+static void
+charge_locked(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
 {
     uint64_t *total = &ledger->file->gpus[gpu].used;
     uint64_t *own = own_account(ledger, gpu);
-    uint64_t taken = bytes + (padding < room - bytes ? padding : room - bytes);
 
-    set(own, get(own) + taken);
-    set(total, get(total) + taken);
-    return taken;
+    set(own, get(own) + bytes);
+    set(total, get(total) + bytes);
 }
 
 static int
-try_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes, uint64_t padding,
+try_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
            uint64_t *charged)
 {
     int status = cgpu_lock_take(ledger, gpu);
@@ -65,7 +62,8 @@ try_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t byte
     }
     total = get(&ledger->file->gpus[gpu].used);
     if (total <= cap && bytes <= cap - total) {
-        *charged = charge_locked(ledger, gpu, cap - total, bytes, padding);
+        charge_locked(ledger, gpu, bytes);
+        *charged = bytes;
     } else {
         status = CGPU_EOVERCAP;
     }
@@ -75,17 +73,17 @@ try_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t byte
 
 int
 cgpu_ledger_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
-                   uint64_t padding, uint64_t *charged)
+                   uint64_t *charged)
 {
     int status;
 
     if (!attached(ledger, gpu) || charged == NULL) {
         return CGPU_EINVAL;
     }
-    status = try_charge(ledger, gpu, cap, bytes, padding, charged);
+    status = try_charge(ledger, gpu, cap, bytes, charged);
     if (status == CGPU_EOVERCAP && bytes <= cap) {
         cgpu_slot_reap(ledger, true);
-        status = try_charge(ledger, gpu, cap, bytes, padding, charged);
+        status = try_charge(ledger, gpu, cap, bytes, charged);
     }
     if (status == CGPU_EOVERCAP) {
         __atomic_add_fetch(&ledger->file->gpus[gpu].refused, 1, __ATOMIC_RELAXED);

@@ -52,7 +52,7 @@ void cgpu_ledger_detach(struct cgpu_ledger *ledger);
  * back.
  */
 int cgpu_ledger_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
-                       uint64_t padding, uint64_t *charged);
+                       uint64_t *charged);
 
 /* Give BYTES back. More than this process holds gives CGPU_EINVAL, and nothing is changed. */
 int cgpu_ledger_release(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);

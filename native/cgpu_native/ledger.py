@@ -74,14 +74,14 @@ class Ledger:
         """
         return cls(_open(lib.cgpu_ledger_observe, path), str(path))
 
-    def charge(self, gpu: int, cap: int, size: int, padding: int = 0) -> int:
-        """Charge ``size`` bytes, and as much of ``padding`` as fits; return what was charged.
+    def charge(self, gpu: int, cap: int, size: int) -> int:
+        """Charge ``size`` bytes, and return them.
 
         Raises:
             OverCapError: if ``size`` does not fit under ``cap``; nothing is charged.
         """
         charged = ffi.new("uint64_t *")
-        status = lib.cgpu_ledger_charge(self._handle, gpu, cap, size, padding, charged)
+        status = lib.cgpu_ledger_charge(self._handle, gpu, cap, size, charged)
         check(status, f"charge {size} bytes on GPU {gpu}")
         return int(charged[0])
 

@@ -114,8 +114,8 @@ size_of_mipmapped(const struct cgpu_array3d_descriptor *asked, unsigned int leve
 static CUresult
 begin(struct cgpu_pending *pending, const struct cgpu_array3d_descriptor *asked)
 {
-    return takes_memory(asked) ? cgpu_charge_begin_padded(pending, size_of_array(asked))
-                               : cgpu_charge_begin(pending, 0, 0);
+    return takes_memory(asked) ? cgpu_charge_begin_whole(pending, size_of_array(asked))
+                               : cgpu_charge_begin(pending, 0);
 }
 
 /* STATUS is what the driver said. */
@@ -221,8 +221,8 @@ cgpu_array_create_mipmapped(CUresult (*real)(CUmipmappedArray *,
         return CUDA_ERROR_INVALID_VALUE;
     }
     CUresult status = takes_memory(asked)
-                          ? cgpu_charge_begin_padded(&pending, size_of_mipmapped(asked, levels))
-                          : cgpu_charge_begin(&pending, 0, 0);
+                          ? cgpu_charge_begin_whole(&pending, size_of_mipmapped(asked, levels))
+                          : cgpu_charge_begin(&pending, 0);
     if (status != CUDA_SUCCESS) {
         return status;
     }

@@ -1,7 +1,7 @@
 /*
  * Linear memory given to cuMemFreeAsync: the driver takes it back when the stream is next
- * synchronised, so that long it stays charged. Memory from a pool goes back to its pool, whose
- * reserve is what is charged (pool.c).
+ * synchronised, so that long it stays charged, and a small one in its block. Memory from a pool
+ * goes back to its pool, whose reserve is what is charged (pool.c).
  */
 #include "shim.h"
 
@@ -9,6 +9,12 @@ static struct cgpu_kinds *
 kinds(void)
 {
     return &cgpu_state->kinds;
+}
+
+static bool
+is_empty(const struct cgpu_async_freed *freed)
+{
+    return freed->bytes == 0 && freed->small == 0;
 }
 
 /* The entry for what is freed in STREAM as HOLDING was; NULL: the table is full. */
@@ -19,7 +25,7 @@ entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
     struct cgpu_async_freed *free_one = NULL;
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
-        if (freed->bytes == 0) {
+        if (is_empty(freed)) {
             free_one = free_one != NULL ? free_one : freed;
         } else if (freed->stream == stream && freed->context == context &&
                    freed->owner == holding->owner && freed->gpu == gpu) {
@@ -33,6 +39,34 @@ entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
     return free_one;
 }
 
+/* Chain a small one before those that FREED has. False: there is no memory for it. */
+static bool
+chain(struct cgpu_async_freed *freed, const struct cgpu_holding *holding)
+{
+    struct cgpu_holding link = *holding;
+    link.kind = CGPU_KIND_FREED;
+    link.owner = 0;
+    link.bytes = freed->small;
+    if (cgpu_holdings_insert(cgpu_state->holdings, &link) != CGPU_OK) {
+        return false;
+    }
+    freed->small = holding->handle;
+    return true;
+}
+
+static void
+release(struct cgpu_async_freed *freed)
+{
+    struct cgpu_holding link;
+    cgpu_charge_release(freed->gpu, freed->bytes);
+    freed->bytes = 0;
+    while (freed->small != 0 && cgpu_charge_take(CGPU_KIND_FREED, freed->small, &link)) {
+        cgpu_small_gone(&link);
+        freed->small = link.bytes;
+    }
+    freed->small = 0;
+}
+
 static void
 keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
 {
@@ -40,13 +74,17 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
     cgpu_real.cuCtxGetCurrent(&context);
     pthread_mutex_lock(&kinds()->pools);
     struct cgpu_async_freed *freed = entry(stream, context, holding);
-    if (freed != NULL) {
+    bool kept = freed != NULL && (holding->extra == 0 || chain(freed, holding));
+    if (kept) {
         freed->bytes += holding->bytes;
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&kinds()->pools);
-    if (freed == NULL) { /* too many streams at once: rather too early than never */
+    if (!kept) { /* too many streams at once: rather too early than never */
         cgpu_charge_give_back(holding);
+        if (holding->extra != 0) {
+            cgpu_small_gone(holding);
+        }
     }
 }
 
@@ -58,10 +96,12 @@ settle(CUstream stream, CUcontext context)
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         bool of_context = context != NULL && (freed->context == context || freed->owner == owner);
-        if (freed->bytes != 0 && (of_context || (stream != NULL && freed->stream == stream))) {
-            cgpu_charge_release(freed->gpu, freed->bytes);
-            freed->bytes = 0;
-        } else if (freed->bytes != 0) {
+        if (is_empty(freed)) {
+            continue;
+        }
+        if (of_context || (stream != NULL && freed->stream == stream)) {
+            release(freed);
+        } else {
             __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
         }
     }
@@ -109,7 +149,7 @@ cgpu_async_free_finish(int32_t gpu)
     pthread_mutex_lock(&kinds()->pools);
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
-        if (freed->bytes != 0 && freed->gpu == gpu && freed->context == current &&
+        if (!is_empty(freed) && freed->gpu == gpu && freed->context == current &&
             freed->stream != CU_STREAM_PER_THREAD_DEFAULT && is_done(freed->stream)) {
             settle(freed->stream, NULL);
         }
@@ -124,8 +164,14 @@ cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstr
     if (!cgpu_charge_take(CGPU_KIND_LINEAR, dptr, &holding)) {
         return real(dptr, stream);
     }
+    if (holding.extra != 0) {
+        cgpu_small_leave(&holding);
+    }
     CUresult status = real(dptr, stream);
     if (status != CUDA_SUCCESS) {
+        if (holding.extra != 0) {
+            cgpu_small_stay(&holding);
+        }
         cgpu_charge_restore(&holding);
         return status;
     }

@@ -1,33 +1,37 @@
 /* Accounts: charges in the container's ledger, and what this process holds for them. */
 #include "shim.h"
 
-enum { SMALL_UNIT = 512, SMALL_LIMIT = 1 << 20 };
-
 CUresult
-cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged)
+cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t *charged)
 {
     *charged = 0;
     if (!cgpu_state_is_attached()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_target_room(gpu),
-                                       bytes, padding, charged) == CGPU_OK) {
+                                       bytes, charged) == CGPU_OK) {
         return CUDA_SUCCESS;
     }
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult
-cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged)
+cgpu_charge_for(int32_t gpu, uint64_t bytes, uint64_t asked, uint64_t *charged)
 {
-    CUresult status = cgpu_charge_try(gpu, bytes, padding, charged);
+    CUresult status = cgpu_charge_try(gpu, bytes, charged);
     if (status == CUDA_ERROR_OUT_OF_MEMORY && cgpu_reclaim(gpu, bytes)) {
-        status = cgpu_charge_try(gpu, bytes, padding, charged);
+        status = cgpu_charge_try(gpu, bytes, charged);
     }
     if (status == CUDA_ERROR_OUT_OF_MEMORY) {
-        cgpu_log_memory(gpu, bytes);
+        cgpu_log_memory(gpu, asked);
     }
     return status;
+}
+
+CUresult
+cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t *charged)
+{
+    return cgpu_charge_for(gpu, bytes, bytes, charged);
 }
 
 void
@@ -35,7 +39,7 @@ cgpu_charge_force(int32_t gpu, uint64_t bytes)
 {
     uint64_t charged;
     if (gpu >= 0 && cgpu_state_is_attached()) {
-        (void)cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, UINT64_MAX, bytes, 0, &charged);
+        (void)cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, UINT64_MAX, bytes, &charged);
     }
 }
 
@@ -48,48 +52,51 @@ cgpu_charge_release(int32_t gpu, uint64_t bytes)
 }
 
 uint64_t
-cgpu_charge_padding(int32_t gpu, uint64_t bytes)
+cgpu_charge_whole(int32_t gpu, uint64_t bytes)
 {
-    uint64_t unit = SMALL_UNIT;
-    if (bytes > SMALL_LIMIT && gpu >= 0 && cgpu_state->granularity[gpu] > SMALL_UNIT) {
-        unit = cgpu_state->granularity[gpu];
-    }
+    uint64_t unit = gpu >= 0 ? cgpu_state->granularity[gpu] : CGPU_BLOCK_BYTES;
     uint64_t over = bytes % unit;
-    return over != 0 ? unit - over : 0;
+    if (over != 0 && __builtin_add_overflow(bytes, unit - over, &bytes)) {
+        return UINT64_MAX; /* more than any cap */
+    }
+    return bytes;
 }
 
 CUresult
-cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes, uint64_t padding)
+cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes)
 {
     CUresult status = cgpu_target_current(&pending->target);
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    return cgpu_charge(pending->target.gpu, bytes, padding, &pending->charged);
+    return cgpu_charge(pending->target.gpu, bytes, &pending->charged);
 }
 
 CUresult
-cgpu_charge_begin_padded(struct cgpu_pending *pending, uint64_t bytes)
+cgpu_charge_begin_whole(struct cgpu_pending *pending, uint64_t bytes)
 {
     CUresult status = cgpu_target_current(&pending->target);
     if (status != CUDA_SUCCESS) {
         return status;
     }
     int32_t gpu = pending->target.gpu;
-    return cgpu_charge(gpu, bytes, cgpu_charge_padding(gpu, bytes), &pending->charged);
+    return cgpu_charge_for(gpu, cgpu_charge_whole(gpu, bytes), bytes, &pending->charged);
 }
 
 CUresult
-cgpu_charge_grow(struct cgpu_pending *pending, uint64_t bytes)
+cgpu_charge_resize(struct cgpu_pending *pending, uint64_t bytes)
 {
-    uint64_t more;
+    uint64_t more = 0;
     int32_t gpu = pending->target.gpu;
-    if (bytes <= pending->charged) {
-        return CUDA_SUCCESS;
+    uint64_t whole = cgpu_charge_whole(gpu, bytes);
+    CUresult status = CUDA_SUCCESS;
+    if (whole > pending->charged) {
+        status = cgpu_charge_for(gpu, whole - pending->charged, bytes, &more);
+        pending->charged += more;
+    } else {
+        cgpu_charge_release(gpu, pending->charged - whole);
+        pending->charged = whole;
     }
-    CUresult status =
-        cgpu_charge(gpu, bytes - pending->charged, cgpu_charge_padding(gpu, bytes), &more);
-    pending->charged += more;
     return status;
 }
 
@@ -126,7 +133,7 @@ cgpu_charge_hold(const struct cgpu_holding *holding)
     int status = cgpu_holdings_insert(cgpu_state->holdings, holding);
     while (status == CGPU_EINVAL) {
         if (cgpu_charge_take(holding->kind, holding->handle, &stale)) {
-            cgpu_charge_give_back(&stale);
+            cgpu_charge_release((int32_t)stale.gpu, stale.bytes + cgpu_small_forget(&stale));
         }
         status = cgpu_holdings_insert(cgpu_state->holdings, holding);
     }
@@ -176,12 +183,26 @@ cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status)
     return status;
 }
 
+/* What HOLDING has charged, to the sums by GPU in ARGUMENT. */
+static void
+add_up(const struct cgpu_holding *holding, void *argument)
+{
+    uint64_t *bytes = argument;
+    if (holding->gpu < CGPU_MAX_GPUS) {
+        bytes[holding->gpu] += holding->bytes + cgpu_small_forget(holding);
+    }
+}
+
+/* Thousands of holdings are one charge in the ledger. */
 void
 cgpu_charge_give_back_owned(uint64_t owner)
 {
-    struct cgpu_holding holding;
-    while (cgpu_state_is_attached() &&
-           cgpu_holdings_take_owned(cgpu_state->holdings, owner, &holding) == CGPU_OK) {
-        cgpu_charge_give_back(&holding);
+    uint64_t bytes[CGPU_MAX_GPUS] = {0};
+    if (!cgpu_state_is_attached()) {
+        return;
+    }
+    cgpu_holdings_drop_owned(cgpu_state->holdings, owner, add_up, bytes);
+    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        cgpu_charge_release(gpu, bytes[gpu]);
     }
 }

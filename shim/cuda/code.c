@@ -87,7 +87,7 @@ CUresult
 cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes)
 {
     uint64_t charged = 0;
-    CUresult status = bytes != 0 ? cgpu_charge(code->gpu, bytes, 0, &charged) : CUDA_SUCCESS;
+    CUresult status = bytes != 0 ? cgpu_charge(code->gpu, bytes, &charged) : CUDA_SUCCESS;
     return status == CUDA_SUCCESS ? hold(code, kind, handle, charged) : status;
 }
 

@@ -20,7 +20,7 @@ CUresult
 cgpu_context_charge(int32_t gpu, uint64_t *charged)
 {
     uint64_t bytes = gpu < 0 ? 0 : cgpu_limits->gpus[gpu].context_bytes;
-    return cgpu_charge(gpu, bytes, 0, charged);
+    return cgpu_charge(gpu, bytes, charged);
 }
 
 CUresult

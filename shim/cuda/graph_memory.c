@@ -97,7 +97,7 @@ charge(int32_t gpu, struct cgpu_graph_lack *lack)
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }
-    CUresult status = cgpu_charge_try(gpu, bytes, 0, &charged);
+    CUresult status = cgpu_charge_try(gpu, bytes, &charged);
     if (status == CUDA_SUCCESS) {
         kinds()->graph_charged[gpu] += bytes;
         return status;

@@ -76,7 +76,7 @@ set_limit(CUresult (*real)(int, size_t), int limit, size_t value, const struct c
     uint64_t after = bytes_beyond(&growth, (enum cgpu_growth)limit, value);
     CUresult status = CUDA_SUCCESS;
     if (after > before) {
-        status = cgpu_charge(target->gpu, after - before, 0, &charged);
+        status = cgpu_charge(target->gpu, after - before, &charged);
     }
     if (status != CUDA_SUCCESS) {
         return status;
@@ -124,7 +124,7 @@ cgpu_growth_local_memory(uint64_t bytes)
     load(&growth, &target, CGPU_GROWTH_LOCAL, CU_LIMIT_STACK_SIZE);
     uint64_t after = bytes_beyond(&growth, CGPU_GROWTH_LOCAL, bytes);
     if (after > growth.bytes) {
-        status = cgpu_charge(target.gpu, after - growth.bytes, 0, &charged);
+        status = cgpu_charge(target.gpu, after - growth.bytes, &charged);
         status = status == CUDA_SUCCESS ? store(&growth, after) : status;
     }
     pthread_mutex_unlock(&cgpu_state->contexts);

@@ -42,7 +42,8 @@ struct cgpu_async_freed {
     CUstream stream;
     CUcontext context; /* current at that time */
     uint64_t owner;    /* context that the memory is of */
-    uint64_t bytes;
+    uint64_t bytes;    /* of whole blocks */
+    uint64_t small;    /* address of the last small one, the first of a chain; 0: none */
     int32_t gpu;
 };
 

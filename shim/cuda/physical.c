@@ -138,7 +138,7 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
     if (gpu < 0 && properties->location.id < 0) {
         return real(handle, size, properties, flags); /* the driver will say what is wrong */
     }
-    status = cgpu_charge(gpu, size, 0, &charged);
+    status = cgpu_charge(gpu, size, &charged);
     if (status != CUDA_SUCCESS) {
         return status;
     }

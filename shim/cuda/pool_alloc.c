@@ -7,9 +7,11 @@
  * the call), and the driver may reserve more than the prediction (then that is charged too, or the
  * allocation is undone and refused).
  */
+#include <time.h>
+
 #include "shim.h"
 
-enum { GROWTH_UNIT = 2 << 20 };
+enum { NAP_NS = 50000, NAPS = 200 /* 10 ms and more */ };
 
 struct request {
     CUdeviceptr *dptr;
@@ -20,7 +22,8 @@ struct request {
     CUresult (*real)(CUdeviceptr *, size_t, CUstream);
     CUresult (*real_from)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
     int32_t gpu;
-    bool refused; /* by us, not by the driver */
+    bool refused;       /* by us, not by the driver */
+    CUmemoryPool grown; /* it keeps memory of the refused call until the stream gets there */
 };
 
 static CUresult
@@ -63,56 +66,80 @@ device_of(CUstream stream, CUdevice *device)
     return status;
 }
 
-/* Bytes that the pool must grow by at least for SIZE more. */
+/* Bytes that the pool must grow by at least for SIZE more, in the driver's units. */
 static uint64_t
 predict(uint64_t reserved, uint64_t used, uint64_t size)
 {
     uint64_t needed;
-    if (__builtin_add_overflow(used, size, &needed)) {
+    if (__builtin_add_overflow(used, size, &needed) ||
+        __builtin_add_overflow(needed, CGPU_BLOCK_BYTES - 1, &needed)) {
         return UINT64_MAX;
     }
+    needed -= needed % CGPU_BLOCK_BYTES;
     return needed > reserved ? needed - reserved : 0;
 }
 
-/* Charge POOL for BYTES more, and for as much of PADDING as fits. */
+/* Charge POOL for BYTES more. */
 static CUresult
-charge(struct cgpu_pool *pool, uint64_t bytes, uint64_t padding)
+charge(struct cgpu_pool *pool, uint64_t bytes)
 {
     uint64_t charged = 0;
-    CUresult status = bytes != 0 || padding != 0
-                          ? cgpu_charge_try(pool->gpu, bytes, padding, &charged)
-                          : CUDA_SUCCESS;
+    CUresult status = bytes != 0 ? cgpu_charge_try(pool->gpu, bytes, &charged) : CUDA_SUCCESS;
     pool->charged += charged;
     return status;
 }
 
-/* Charge what POOL has reserved beyond its account; what is less than the driver's unit only as far
- * as it fits. */
+/* Charge what POOL has reserved beyond its account. */
 static CUresult
 catch_up(struct cgpu_pool *pool)
 {
     uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
-    uint64_t excess = reserved > pool->charged ? reserved - pool->charged : 0;
-    uint64_t padding = excess < GROWTH_UNIT ? excess : GROWTH_UNIT - 1;
-    return charge(pool, excess - padding, padding);
+    return charge(pool, reserved > pool->charged ? reserved - pool->charged : 0);
 }
 
 /*
  * The pool grew by more than is allowed: take the memory back, and charge what stays reserved all
- * the same. The driver lets go of it when the stream is synchronised, which is done here: it must
- * not stay beyond the cap until the program happens to do so.
+ * the same. The driver lets go of it when the stream has come to it and is synchronised, for which
+ * nobody waits under the lock: see give_up.
  */
 static void
-undo(const struct request *request, struct cgpu_pool *pool)
+undo(struct request *request, struct cgpu_pool *pool)
 {
     cgpu_real.cuMemFreeAsync(*request->dptr, request->asked);
-    cgpu_real.cuStreamSynchronize(request->asked);
     cgpu_pool_trim_idle(pool->handle);
     uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
     if (reserved > pool->charged) {
         cgpu_charge_force(pool->gpu, reserved - pool->charged);
         pool->charged = reserved;
+        request->grown = pool->handle;
     }
+}
+
+/*
+ * What the refused call left in the pool goes when the stream reaches it. That is soon, or only
+ * after this call if the stream waits for this very thread, so the wait is short. After it the
+ * memory stays charged, over the cap if need be, until the program synchronises or is refused
+ * again.
+ */
+static void
+give_up(const struct request *request)
+{
+    const struct timespec time = {.tv_nsec = NAP_NS};
+    int naps = 0;
+    while (cgpu_real.cuStreamQuery(request->asked) != CUDA_SUCCESS && naps < NAPS) {
+        nanosleep(&time, NULL);
+        naps += 1;
+    }
+    if (naps < NAPS) {
+        cgpu_real.cuStreamSynchronize(request->asked); /* at once; the driver lets go here only */
+    }
+    pthread_mutex_lock(&cgpu_state->kinds.pools);
+    struct cgpu_pool *pool = cgpu_pool_find(request->grown);
+    if (pool != NULL) {
+        cgpu_pool_trim_idle(pool->handle);
+        cgpu_pool_measure(pool);
+    }
+    pthread_mutex_unlock(&cgpu_state->kinds.pools);
 }
 
 /*
@@ -147,8 +174,7 @@ allocate(struct request *request, struct cgpu_pool *pool)
     }
     cgpu_pool_measure(pool);
     uint64_t used = cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT);
-    uint64_t bytes = predict(pool->charged, used, request->size);
-    CUresult status = charge(pool, bytes, (GROWTH_UNIT - bytes % GROWTH_UNIT) % GROWTH_UNIT);
+    CUresult status = charge(pool, predict(pool->charged, used, request->size));
     if (status != CUDA_SUCCESS) {
         request->refused = true;
         return status;
@@ -184,6 +210,10 @@ attempt(struct request *request, CUmemoryPool handle, CUdevice device)
         status = allocate(request, pool);
     }
     pthread_mutex_unlock(&cgpu_state->kinds.pools);
+    if (request->grown != NULL) {
+        give_up(request);
+        request->grown = NULL;
+    }
     return status;
 }
 

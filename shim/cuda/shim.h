@@ -11,7 +11,7 @@
  * 2. <kind>.c: the body. It is given the driver's own function and the parameters:
  *
  *        struct cgpu_pending pending;
- *        CUresult status = cgpu_charge_begin(&pending, bytes, padding);
+ *        CUresult status = cgpu_charge_begin(&pending, bytes);
  *        if (status != CUDA_SUCCESS) {
  *            return status;
  *        }
@@ -39,6 +39,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "blocks.h"
 #include "driver.h"
 #include "holdings.h"
 #include "kinds.h"
@@ -47,7 +48,7 @@
 
 /* What a holding is; part of its key together with the handle. */
 enum cgpu_kind {
-    CGPU_KIND_LINEAR = 1,
+    CGPU_KIND_LINEAR = 1, /* extra: size of a small one, which its blocks are charged for */
     CGPU_KIND_ARRAY,
     CGPU_KIND_MIPMAPPED,
     CGPU_KIND_CONTEXT,       /* extra: cuCtxAttach count */
@@ -62,7 +63,8 @@ enum cgpu_kind {
     CGPU_KIND_LIBRARY,       /* handle: see module.c */
     CGPU_KIND_FUNCTION,      /* handle: function seen, extra: its module or kernel */
     CGPU_KIND_KERNEL,        /* owner, extra: its library */
-    CGPU_KIND_LIBRARY_BOUND  /* handle, owner: library, extra: bytes that using it may take */
+    CGPU_KIND_LIBRARY_BOUND, /* handle, owner: library, extra: bytes that using it may take */
+    CGPU_KIND_FREED /* small linear memory freed in a stream, bytes: the next one, extra: size */
 };
 
 /* hooks.h generates: struct cgpu_real and the exports from hooks.def. */
@@ -80,7 +82,8 @@ struct cgpu_state {
     uint32_t generation;      /* of contexts; a change voids what threads remember of theirs */
     struct cgpu_ledger *ledger;
     struct cgpu_holdings *holdings;
-    uint64_t granularity[CGPU_MAX_GPUS]; /* of physical memory, by place in the limits */
+    struct cgpu_blocks *blocks;
+    uint64_t granularity[CGPU_MAX_GPUS]; /* of memory, a block or more; by place in the limits */
     CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by place in the limits */
     int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else place + 1 */
     struct cgpu_kinds kinds;
@@ -131,24 +134,28 @@ struct cgpu_pending {
     uint64_t charged;
 };
 
-/* Charge BYTES, and as much of PADDING as fits. OUT_OF_MEMORY and a log line if they do not fit. */
-CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged);
+/* Charge BYTES. OUT_OF_MEMORY and a log line if they do not fit. */
+CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t *charged);
 void cgpu_charge_release(int32_t gpu, uint64_t bytes);
+
+/* The same for a program's request of ASKED bytes, which a refusal names. */
+CUresult cgpu_charge_for(int32_t gpu, uint64_t bytes, uint64_t asked, uint64_t *charged);
 
 /* The same, but a refusal is neither logged nor answered by reclaiming: for use under a lock of
  * kinds.h. */
-CUresult cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t padding, uint64_t *charged);
+CUresult cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t *charged);
 
 /* Charge what the driver took already and cannot be made to give back: over the cap if need be. */
 void cgpu_charge_force(int32_t gpu, uint64_t bytes);
 
-/* Padding for BYTES on GPU: up to 512 bytes, above 1 MiB up to the driver's granularity. */
-uint64_t cgpu_charge_padding(int32_t gpu, uint64_t bytes);
+/* BYTES in whole pieces of what the driver takes memory of GPU in. */
+uint64_t cgpu_charge_whole(int32_t gpu, uint64_t bytes);
 
-/* begin: charge the current context's GPU; _padded: as usual; grow: up to BYTES in all. */
-CUresult cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes, uint64_t padding);
-CUresult cgpu_charge_begin_padded(struct cgpu_pending *pending, uint64_t bytes);
-CUresult cgpu_charge_grow(struct cgpu_pending *pending, uint64_t bytes);
+/* begin: charge the current context's GPU; _whole: for BYTES in whole pieces; resize: so that they
+ * are BYTES in all. */
+CUresult cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes);
+CUresult cgpu_charge_begin_whole(struct cgpu_pending *pending, uint64_t bytes);
+CUresult cgpu_charge_resize(struct cgpu_pending *pending, uint64_t bytes);
 void cgpu_charge_cancel(struct cgpu_pending *pending);
 
 /* Keep the charge under KIND and HANDLE. If that fails it is cancelled: the caller frees HANDLE. */
@@ -173,6 +180,29 @@ CUresult cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status);
 
 /* Give back everything that OWNER takes along. */
 void cgpu_charge_give_back_owned(uint64_t owner);
+
+/* ---- small.c: linear memory up to CGPU_BLOCK_SMALL ---- */
+
+struct cgpu_small {
+    struct cgpu_arena_key key;
+    bool expected; /* to be served from a hole: nothing is charged */
+};
+
+/* Before the driver is asked for BYTES; LOW: by an entry point with pointers of 32 bits. */
+CUresult cgpu_small_begin(struct cgpu_small *small, const struct cgpu_target *target,
+                          uint64_t bytes, bool low);
+void cgpu_small_cancel(const struct cgpu_small *small);
+
+/* It put BYTES at ADDRESS: charge what that takes. If that does not fit they are freed again. */
+CUresult cgpu_small_keep(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes);
+
+/* What HOLDING says is about to be freed; it was not; it was. */
+void cgpu_small_leave(const struct cgpu_holding *holding);
+void cgpu_small_stay(const struct cgpu_holding *holding);
+void cgpu_small_gone(const struct cgpu_holding *holding);
+
+/* HOLDING, of any kind, is gone: bytes to release for blocks that went with it. */
+uint64_t cgpu_small_forget(const struct cgpu_holding *holding);
 
 /* ---- context.c, growth.c ---- */
 

@@ -47,8 +47,12 @@ attach(void)
     if (status != 0) {
         return status;
     }
-    status = cgpu_ledger_attach(path, (uint32_t)getpid(), &cgpu_state->ledger);
+    status = cgpu_blocks_create(&cgpu_state->blocks);
+    if (status == 0) {
+        status = cgpu_ledger_attach(path, (uint32_t)getpid(), &cgpu_state->ledger);
+    }
     if (status != 0) {
+        cgpu_blocks_destroy(cgpu_state->blocks);
         cgpu_holdings_destroy(cgpu_state->holdings);
         return status;
     }

@@ -58,7 +58,7 @@ ask_place(CUdevice device, int32_t *gpu)
     return known;
 }
 
-/* 1 where the driver has no such notion: then small requests are all that is padded. */
+/* A block where the driver has no such notion, or a smaller unit for memory that is mapped. */
 static uint64_t
 ask_granularity(CUdevice device)
 {
@@ -66,9 +66,10 @@ ask_granularity(CUdevice device)
         .type = CU_ALLOCATION_PINNED,
         .location = {CU_LOCATION_DEVICE, device},
     };
-    size_t granularity = 1;
+    size_t granularity = CGPU_BLOCK_BYTES;
     CUresult status = cgpu_real.cuMemGetAllocationGranularity(&granularity, &properties, 0);
-    return status == CUDA_SUCCESS && granularity != 0 ? granularity : 1;
+    return status == CUDA_SUCCESS && granularity > CGPU_BLOCK_BYTES ? granularity
+                                                                    : CGPU_BLOCK_BYTES;
 }
 
 static int8_t

@@ -1,8 +1,8 @@
 /* What the container is shown: its cap as the GPU's memory, its own use, no managed memory. */
 #include "shim.h"
 
-/* Cap and what is left of it. Lowered below what is in use, or taken around the ledger, it
- * leaves nothing. */
+/* Cap and what is left of it, in whole pieces that can be had. Lowered below what is in use, or
+ * taken around the ledger, it leaves nothing. */
 static void
 view(int32_t gpu, uint64_t *available, uint64_t *total)
 {
@@ -10,7 +10,8 @@ view(int32_t gpu, uint64_t *available, uint64_t *total)
     *total = cgpu_target_cap(gpu);
     uint64_t used = gpu < 0 ? 0 : cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
     uint64_t room = cgpu_target_room(gpu);
-    *available = used < room ? room - used : 0;
+    uint64_t free = used < room ? room - used : 0;
+    *available = gpu < 0 ? 0 : free - free % cgpu_state->granularity[gpu];
 }
 
 /* What fits into the 32 bits of the v1 entry points. */

@@ -9,6 +9,7 @@
 
 #include "check.h"
 #include "holdings.h"
+#include "mutex.h"
 
 enum { HANDLES = 3000, STEPS = 200000, THREADS = 4 };
 
@@ -36,6 +37,29 @@ static bool
 equal(const struct cgpu_holding *a, const struct cgpu_holding *b)
 {
     return memcmp(a, b, sizeof *a) == 0;
+}
+
+TEST(entries_of_a_kind_are_listed_as_far_as_there_is_room)
+{
+    struct cgpu_holdings *holdings = create();
+    struct cgpu_holding out[4];
+    uint64_t sum = 0;
+
+    for (uint64_t handle = 1; handle <= HANDLES; handle++) {
+        struct cgpu_holding entry = make(handle % 1000 == 0 ? 7 : 8, handle);
+
+        CHECK(cgpu_holdings_insert(holdings, &entry) == CGPU_OK);
+    }
+    CHECK(cgpu_holdings_list(holdings, 7, out, 4) == 3);
+    for (int i = 0; i < 3; i++) {
+        CHECK(out[i].kind == 7 && out[i].bytes == out[i].handle * 3);
+        sum += out[i].handle;
+    }
+    CHECK(sum == 6000);
+    CHECK(cgpu_holdings_list(holdings, 7, out, 1) == 3);
+    CHECK(cgpu_holdings_list(holdings, 8, out, 4) == HANDLES - 3);
+    CHECK(cgpu_holdings_list(holdings, 9, out, 4) == 0);
+    cgpu_holdings_destroy(holdings);
 }
 
 TEST(an_entry_is_found_updated_and_taken_once)
@@ -211,4 +235,53 @@ TEST(exactly_one_of_racing_threads_takes_an_entry)
     run(&team, grab);
     CHECK(taken == 20000);
     cgpu_holdings_destroy(team.holdings);
+}
+
+struct seen {
+    uint64_t count, bytes;
+};
+
+static void
+see(const struct cgpu_holding *holding, void *argument)
+{
+    struct seen *seen = argument;
+
+    CHECK(holding->owner == 3);
+    seen->count += 1;
+    seen->bytes += holding->bytes;
+}
+
+static uint64_t locks;
+
+void __real_cgpu_mutex_lock(struct cgpu_mutex *mutex);
+void __wrap_cgpu_mutex_lock(struct cgpu_mutex *mutex);
+
+void
+__wrap_cgpu_mutex_lock(struct cgpu_mutex *mutex)
+{
+    __atomic_add_fetch(&locks, 1, __ATOMIC_RELAXED);
+    __real_cgpu_mutex_lock(mutex);
+}
+
+TEST(all_of_an_owner_go_in_one_pass_however_many_they_are)
+{
+    struct cgpu_holdings *holdings = create();
+    struct cgpu_holding entry = {.kind = 1, .bytes = 5};
+    struct seen seen = {0, 0};
+
+    for (uint64_t i = 0; i < 200000; i++) {
+        entry.handle = i * 512;
+        entry.owner = 3 + i % 2;
+        CHECK(cgpu_holdings_insert(holdings, &entry) == CGPU_OK);
+    }
+    locks = 0;
+    cgpu_holdings_drop_owned(holdings, 3, see, &seen);
+    CHECK(seen.count == 100000 && seen.bytes == 500000);
+    CHECK(locks <= 16);
+    CHECK(cgpu_holdings_count(holdings) == 100000);
+    for (uint64_t i = 0; i < 200000; i++) {
+        CHECK((cgpu_holdings_take(holdings, 1, i * 512, &entry) == CGPU_OK) == (i % 2 == 1));
+    }
+    cgpu_holdings_drop_owned(holdings, 0, see, &seen); /* 0: owned by none */
+    cgpu_holdings_destroy(holdings);
 }

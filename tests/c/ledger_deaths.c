@@ -48,7 +48,7 @@ hold_forever(void *argument)
     struct cgpu_ledger *ledger = check_attach(shared->path);
     uint64_t charged;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, shared->bytes, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, shared->bytes, &charged) == CGPU_OK);
     say_ready(shared);
     for (;;) {
         pause();
@@ -79,9 +79,9 @@ TEST(a_killed_process_gives_way_to_the_next_request)
     uint64_t charged;
     pid_t child = start_holder(&shared);
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_EOVERCAP);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_EOVERCAP);
     kill_and_wait(child);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
     CHECK(cgpu_ledger_refused(ledger, 0) == 1);
     cgpu_ledger_detach(ledger);
 }
@@ -132,7 +132,7 @@ TEST(a_request_waits_for_another_process_that_is_reaping)
 
     wait_ready(&shared, 2);
     kill_and_wait(holder);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
     CHECK(check_wait(reaper) == 0);
     cgpu_ledger_detach(ledger);
 }
@@ -150,7 +150,7 @@ work_forever(void *argument)
         uint64_t *place = &charged[(unsigned)rand_r(&seed) % 8];
 
         if (*place == 0) {
-            CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP / 64, 0, place) == CGPU_OK);
+            CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP / 64, place) == CGPU_OK);
         } else {
             CHECK(cgpu_ledger_release(ledger, 0, *place) == CGPU_OK);
             *place = 0;
@@ -178,7 +178,7 @@ TEST(kills_at_random_points_leave_nothing_and_stop_nobody)
             CHECK(cgpu_ledger_used(ledger, 0) <= CAP / 2);
             kill_and_wait(victims[i]);
         }
-        CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) == CGPU_OK);
+        CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
         CHECK(cgpu_ledger_release(ledger, 0, CAP) == CGPU_OK);
     }
     cgpu_ledger_detach(ledger);
@@ -192,7 +192,7 @@ die_inside(void *argument)
     struct cgpu_ledger *ledger = check_attach(shared->path);
     uint64_t charged;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1000, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1000, &charged) == CGPU_OK);
     CHECK(cgpu_lock_take(ledger, 0) == CGPU_OK);
     ledger->file->slots[ledger->slot].used[0] += 5000;
     ledger->file->gpus[0].used += shared->bytes;
@@ -208,12 +208,12 @@ recover(uint64_t half_done)
     struct cgpu_ledger *ledger = check_attach(shared.path);
     uint64_t charged;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 300, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 300, &charged) == CGPU_OK);
     CHECK(check_wait(check_fork(die_inside, &shared)) == 128 + SIGKILL);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 40, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 40, &charged) == CGPU_OK);
     CHECK(ledger->file->gpus[0].used ==
           300 + 40 + 6000); /* the dead one's slot is not cleared yet */
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP - 340, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP - 340, &charged) == CGPU_OK);
     CHECK(cgpu_ledger_used(ledger, 0) == CAP && cgpu_ledger_own(ledger, 0) == CAP);
     CHECK(ledger->file->gpus[0].lock == 0);
     cgpu_ledger_detach(ledger);
@@ -239,7 +239,7 @@ TEST(a_lock_that_died_with_its_holder_does_not_outlive_the_slot)
     CHECK(check_wait(check_fork(die_inside, &shared)) == 128 + SIGKILL);
     next = check_attach(shared.path); /* reaps; the lock's word named a slot that is free now */
     CHECK(ledger->file->gpus[0].lock == 0 && ledger->file->gpus[1].lock == 0);
-    CHECK(cgpu_ledger_charge(next, 0, CAP, CAP, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(next, 0, CAP, CAP, &charged) == CGPU_OK);
     cgpu_ledger_detach(next);
     cgpu_ledger_detach(ledger);
 }
@@ -251,7 +251,7 @@ TEST(a_lock_word_of_an_earlier_generation_is_taken_over)
     uint64_t charged;
 
     ledger->file->gpus[0].lock = cgpu_lock_word(ledger->slot, generation - 1);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_OK);
     ledger->file->gpus[0].lock = 0x7ff; /* no slot at all */
     CHECK(cgpu_ledger_release(ledger, 0, 1) == CGPU_OK);
     cgpu_ledger_detach(ledger);
@@ -265,9 +265,9 @@ TEST(a_living_holder_is_waited_for_and_not_robbed)
     uint64_t charged;
 
     CHECK(cgpu_lock_take(holder, 0) == CGPU_OK);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_EIO);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_EIO);
     cgpu_lock_give(holder, 0);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_OK);
     cgpu_ledger_detach(ledger);
     cgpu_ledger_detach(holder);
 }
@@ -281,7 +281,7 @@ TEST(a_reader_that_cannot_find_the_file_reclaims_nothing)
 
     CHECK(unlink(shared.path) == 0);
     kill_and_wait(child);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_EOVERCAP);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
     cgpu_ledger_detach(ledger);
 }
 
@@ -293,7 +293,7 @@ TEST(the_living_are_not_looked_for_in_another_file_of_that_name)
 
     start_holder(&shared);
     CHECK(unlink(shared.path) == 0 && cgpu_ledger_create(AT_FDCWD, shared.path) == CGPU_OK);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_EOVERCAP);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_EOVERCAP);
     CHECK(cgpu_ledger_used(ledger, 0) == CAP);
     cgpu_ledger_detach(ledger);
 }
@@ -305,7 +305,7 @@ attach_and_die(void *argument)
     struct cgpu_ledger *ledger = check_attach(shared->path);
     uint64_t charged;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 100, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 100, &charged) == CGPU_OK);
     raise(SIGKILL);
 }
 
@@ -355,7 +355,7 @@ hold_many_and_die(void *argument)
     for (int i = 0; i < CGPU_LEDGER_SLOTS; i++) {
         struct cgpu_ledger *ledger = check_attach(shared->path);
 
-        CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_OK);
+        CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_OK);
     }
     raise(SIGKILL);
 }
@@ -368,6 +368,6 @@ TEST(a_ledger_full_of_the_dead_has_room)
 
     CHECK(check_wait(check_fork(hold_many_and_die, &shared)) == 128 + SIGKILL);
     ledger = check_attach(shared.path);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
     cgpu_ledger_detach(ledger);
 }

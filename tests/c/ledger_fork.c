@@ -47,7 +47,7 @@ expect_detached(void *argument)
     uint64_t charged;
     size_t count;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, 0, &charged) == CGPU_EINVAL);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_EINVAL);
     CHECK(cgpu_ledger_release(ledger, 0, 1) == CGPU_EINVAL);
     CHECK(cgpu_ledger_used(ledger, 0) == 0 && cgpu_ledger_own(ledger, 0) == 0);
     CHECK(cgpu_ledger_refused(ledger, 0) == 0);
@@ -55,7 +55,7 @@ expect_detached(void *argument)
     cgpu_ledger_detach(ledger);
     ledger = check_attach(family->path);
     CHECK(cgpu_ledger_used(ledger, 0) == 600);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 400, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 400, &charged) == CGPU_OK);
     CHECK(cgpu_ledger_own(ledger, 0) == 400 && cgpu_ledger_used(ledger, 0) == CAP);
     cgpu_ledger_detach(ledger);
 }
@@ -67,7 +67,7 @@ check_child(void)
     uint64_t charged;
 
     family.ledger = check_attach(family.path);
-    CHECK(cgpu_ledger_charge(family.ledger, 0, CAP, 600, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(family.ledger, 0, CAP, 600, &charged) == CGPU_OK);
     CHECK(check_wait(check_fork(expect_detached, &family)) == 0);
     CHECK(cgpu_ledger_used(family.ledger, 0) == 600 && cgpu_ledger_own(family.ledger, 0) == 600);
     cgpu_ledger_detach(family.ledger);
@@ -100,7 +100,7 @@ leave_a_child_behind(void *argument)
     struct cgpu_ledger *ledger = check_attach(family->path);
     uint64_t charged;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
     *family->grandchild = check_fork(sleep_on, NULL);
     raise(SIGKILL);
 }
@@ -116,7 +116,7 @@ check_orphan(void)
     CHECK(kill(*family.grandchild, 0) == 0);
     /* the child may not have run yet when its parent died */
     for (double end = check_seconds() + 1;
-         cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) != CGPU_OK;) {
+         cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) != CGPU_OK;) {
         CHECK(check_seconds() < end);
         check_sleep(0.01);
     }
@@ -142,7 +142,7 @@ TEST(a_program_that_closes_every_descriptor_keeps_its_slot)
     struct cgpu_ledger *observer;
     uint64_t charged;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 600, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 600, &charged) == CGPU_OK);
     for (int fd = 3; fd < 1024; fd++) {
         close(fd);
     }
@@ -181,7 +181,7 @@ try_all(struct cgpu_ledger *ledger)
 {
     uint64_t charged;
 
-    return cgpu_ledger_charge(ledger, 0, CAP, CAP, 0, &charged) == CGPU_OK;
+    return cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK;
 }
 
 TEST(a_process_that_executes_another_program_gives_its_slot_back)

@@ -49,7 +49,7 @@ TEST(an_observer_survives_a_file_that_is_cut_short)
     uint64_t charged;
     size_t count = 1;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, 100, 100, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, 100, 100, &charged) == CGPU_OK);
     CHECK(cgpu_ledger_observe(path, &observer) == CGPU_OK);
     CHECK(truncate(path, 5000) == 0);
     CHECK(cgpu_ledger_used(observer, 0) == 0);
@@ -70,7 +70,7 @@ TEST(an_observer_does_not_follow_its_name_to_another_file)
     CHECK(cgpu_ledger_observe(path, &observer) == CGPU_OK);
     CHECK(unlink(path) == 0 && cgpu_ledger_create(AT_FDCWD, path) == CGPU_OK);
     ledger = check_attach(path);
-    CHECK(cgpu_ledger_charge(ledger, 0, 100, 100, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, 100, 100, &charged) == CGPU_OK);
     CHECK(cgpu_ledger_used(observer, 0) == 0);
     cgpu_ledger_detach(observer);
     cgpu_ledger_detach(ledger);
@@ -84,7 +84,7 @@ exercise(const char *path, struct cgpu_ledger *ledger, uint32_t gpu)
     uint64_t charged;
     size_t count = 0;
 
-    (void)cgpu_ledger_charge(ledger, gpu, 1000, 10, 10, &charged);
+    (void)cgpu_ledger_charge(ledger, gpu, 1000, 10, &charged);
     (void)cgpu_ledger_used(ledger, gpu);
     (void)cgpu_ledger_release(ledger, gpu, 10);
     (void)cgpu_ledger_processes(ledger, gpu, processes, 4, &count);

@@ -46,7 +46,7 @@ charge_one(void *ledger)
 {
     uint64_t charged;
 
-    CHECK(cgpu_ledger_charge(ledger, 0, 10, 1, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, 10, 1, &charged) == CGPU_OK);
     return NULL;
 }
 
@@ -114,7 +114,7 @@ TEST(a_living_holder_is_not_waited_for_without_end_by_a_sleeper_that_signals_dis
 
     CHECK(cgpu_lock_take(holder, 0) == CGPU_OK);
     tick();
-    CHECK(cgpu_ledger_charge(ledger, 0, 10, 1, 0, &charged) == CGPU_EIO);
+    CHECK(cgpu_ledger_charge(ledger, 0, 10, 1, &charged) == CGPU_EIO);
     cgpu_lock_give(holder, 0);
     cgpu_ledger_detach(ledger);
     cgpu_ledger_detach(holder);

@@ -46,7 +46,7 @@ fill(void *argument)
     uint64_t charged;
 
     for (int i = 0; i < ROUNDS; i++) {
-        CHECK(cgpu_ledger_charge(race->ledger, 0, race->cap, UNIT, 0, &charged) == CGPU_OK);
+        CHECK(cgpu_ledger_charge(race->ledger, 0, race->cap, UNIT, &charged) == CGPU_OK);
         CHECK(charged == UNIT);
         __atomic_add_fetch(race->held, charged, __ATOMIC_SEQ_CST);
     }
@@ -85,12 +85,12 @@ TEST(what_fits_exactly_is_given_to_all_and_not_a_byte_more)
         check_sleep(0.01);
     }
     CHECK(cgpu_ledger_used(ledger, 0) == EVERYTHING);
-    CHECK(cgpu_ledger_charge(ledger, 0, race.cap, 1, 0, &charged) == CGPU_EOVERCAP);
+    CHECK(cgpu_ledger_charge(ledger, 0, race.cap, 1, &charged) == CGPU_EOVERCAP);
     __atomic_add_fetch(race.held + 1, 1, __ATOMIC_SEQ_CST);
     for (int i = 0; i < PROCESSES; i++) {
         CHECK(check_wait(children[i]) == 0);
     }
-    CHECK(cgpu_ledger_charge(ledger, 0, race.cap, EVERYTHING, 0, &charged) == CGPU_OK);
+    CHECK(cgpu_ledger_charge(ledger, 0, race.cap, EVERYTHING, &charged) == CGPU_OK);
     cgpu_ledger_detach(ledger);
 }
 
@@ -102,7 +102,7 @@ churn(void *argument)
 
     for (int i = 0; i < ROUNDS; i++) {
         uint64_t bytes = (uint64_t)rand_r(&race->seed) % UNIT;
-        int status = cgpu_ledger_charge(race->ledger, 0, race->cap, bytes, 0, &charged);
+        int status = cgpu_ledger_charge(race->ledger, 0, race->cap, bytes, &charged);
 
         CHECK(status == CGPU_OK || status == CGPU_EOVERCAP);
         if (status == CGPU_OK) {

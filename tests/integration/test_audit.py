@@ -149,6 +149,18 @@ def test_kill_ends_who_holds_it_and_nobody_else(world: Audited, how: str) -> Non
     assert len(world.said("bypass_ended").splitlines()) == 1
 
 
+def test_small_pieces_up_to_the_cap_are_never_accused(world: Audited) -> None:
+    """The driver packs them into blocks, of which a quarter stays empty."""
+    world.serve(KILL)
+    program = world.program()
+    pieces = program.ask("fill 700000")
+    assert pieces == (CAP - CONTEXT) // 2 * 2
+    time.sleep(1)
+    assert program.ask("free") == 0
+    assert world.outside() == 0
+    assert [event for event in ("memory_", "bypass", "audit_") if event in world.said()] == []
+
+
 def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
     world.serve(KILL)
     program = world.program()

@@ -100,7 +100,7 @@ def test_amounts_stand_in_the_file_where_the_layout_says(path: Path) -> None:
 def test_a_charge_is_seen_by_observers_and_given_back(path: Path) -> None:
     observer = cgpu_native.Ledger.observe(path)
     with cgpu_native.Ledger.attach(path) as ledger:
-        assert ledger.charge(0, CAP, 100, padding=50) == 150
+        assert ledger.charge(0, CAP, 150) == 150
         assert (ledger.used(0), ledger.own(0), observer.used(0)) == (150, 150, 150)
         assert observer.processes() == [cgpu_native.Process(os.getpid(), 0, 150)]
         assert observer.processes(1) == []
@@ -169,8 +169,8 @@ def _ledger_calls(path: Path) -> None:
         lambda: lib.cgpu_ledger_observe(name, out),
     ):
         attach()
-        lib.cgpu_ledger_charge(out[0], 0, CAP, 10, 0, number)
-        lib.cgpu_ledger_charge(out[0], 0, CAP, CAP, 0, number)
+        lib.cgpu_ledger_charge(out[0], 0, CAP, 10, number)
+        lib.cgpu_ledger_charge(out[0], 0, CAP, CAP, number)
         lib.cgpu_ledger_release(out[0], 0, 1)
         lib.cgpu_ledger_used(out[0], 0)
         lib.cgpu_ledger_own(out[0], 0)
@@ -209,6 +209,7 @@ def _holdings_calls(_: Path) -> None:
     lib.cgpu_holdings_take(out[0], 1, 5, copy)
     lib.cgpu_holdings_take_owned(out[0], 2, copy)
     assert lib.cgpu_holdings_count(out[0]) == 998
+    assert lib.cgpu_holdings_list(out[0], 1, copy, 1) == 998
     lib.cgpu_holdings_destroy(out[0])
 
 

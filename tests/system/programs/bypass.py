@@ -7,6 +7,7 @@ input says what to do, a line each; each answers with one line of JSON:
     around MIB          the pid of a child that has taken so much from REAL and keeps it; 0: refused
     lone MIB            the same by the child of a child, whose parent has ended
     end                 end those children
+    fill BYTES          how many allocations of so much fit, all of which are kept
     free                MiB, as CAPPED says
     churn SECONDS MIB   how many allocations of up to so much were made and given back, and refused
     ruin                overwrite the ledger with zeros
@@ -97,6 +98,13 @@ def free() -> int:
     left, total = ctypes.c_size_t(), ctypes.c_size_t()
     cuda(CAPPED).cuMemGetInfo_v2(ctypes.byref(left), ctypes.byref(total))
     return left.value // MIB
+
+
+def fill(size: int) -> int:
+    count = 0
+    while allocate(CAPPED, size)[0] == 0:
+        count += 1
+    return count
 
 
 def churn(seconds: int, mib: int) -> list[int]:

@@ -1,0 +1,80 @@
+/*
+ * Blocks: which 2 MiB blocks of device memory this process's small allocations lie in.
+ *
+ * Assumed of drivers: a request of up to 1 MiB is placed into a block of 2 MiB, aligned to its
+ * size, that small requests of one context share, into a hole of one if there is any; the block
+ * goes back to the GPU with its last allocation. The charge depends on little of that: every block
+ * that an allocation's addresses touch is counted, wherever the driver puts it. The assumption only
+ * predicts whether a call will take a new block, so that a call that will not is neither charged
+ * nor refused. The first call that takes a block against the prediction ends predicting for the
+ * process: from then on a block is charged before each call.
+ *
+ * One small allocation:
+ *
+ *     cgpu_blocks_expect     true: there is a hole; else charge a block, cgpu_blocks_prepay
+ *     the driver's call      failed: release what cgpu_blocks_done says
+ *     cgpu_blocks_enter      release SURPLUS; NEED is not 0: charge it, cgpu_blocks_await before
+ *                            that fails, then release what cgpu_blocks_done says
+ *
+ * and when it goes: cgpu_blocks_leave, the driver's call, cgpu_blocks_gone (or cgpu_blocks_stay).
+ */
+#ifndef CGPU_BLOCKS_H
+#define CGPU_BLOCKS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "status.h"
+
+enum { CGPU_BLOCK_BYTES = 2 << 20, CGPU_BLOCK_SMALL = 1 << 20 };
+
+struct cgpu_blocks; /* opaque; one per process */
+
+/* Whose blocks: those of a context, below 4 GiB (for the first entry points) or anywhere. */
+struct cgpu_arena_key {
+    uint64_t owner; /* context */
+    uint32_t gpu;   /* place in the limits page */
+    bool low;
+};
+
+struct cgpu_blocks_change {
+    uint64_t need;    /* to charge: blocks that nothing was charged for */
+    uint64_t surplus; /* to release: charged for blocks that were not taken */
+};
+
+int cgpu_blocks_create(struct cgpu_blocks **out);
+void cgpu_blocks_destroy(struct cgpu_blocks *blocks);
+
+/*
+ * Whether a call for BYTES will be served from a hole. If so, it is the only such call of the arena
+ * until it has ended. THOROUGH: look at all blocks, whatever it costs, and wait a little for
+ * another such call; otherwise look at a few blocks.
+ */
+bool cgpu_blocks_expect(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
+                        uint64_t bytes, bool thorough);
+
+/* A block was charged for a call about to be made. CGPU_EIO: no memory, nothing is noted. */
+int cgpu_blocks_prepay(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key);
+
+/*
+ * The driver put BYTES, up to CGPU_BLOCK_SMALL, at ADDRESS; EXPECTED is what cgpu_blocks_expect
+ * said. With this the call has ended, unless there is a NEED. CGPU_EIO: nothing is noted.
+ */
+int cgpu_blocks_enter(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key, bool expected,
+                      uint64_t address, uint64_t bytes, struct cgpu_blocks_change *change);
+
+/* NEED cannot be charged: what is still needed when what is being freed at this moment is free. */
+uint64_t cgpu_blocks_await(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
+                           uint64_t need);
+
+/* The call has ended: what is to be released. */
+uint64_t cgpu_blocks_done(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
+                          bool expected);
+
+/* BYTES at ADDRESS are about to be freed; they were not; they were, and so much is to be released.
+ */
+void cgpu_blocks_leave(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes);
+void cgpu_blocks_stay(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes);
+uint64_t cgpu_blocks_gone(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes);
+
+#endif

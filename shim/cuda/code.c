@@ -2,73 +2,125 @@
  * What loading code takes.
  *
  * The driver does not say, and takes it in pieces of its own choice. So the whole GPU's free memory
- * is compared before and after, under a lock of this process, less what this container was charged
- * for meanwhile. Other containers allocate and free at the same time: so the difference counts at
- * most as much as the image can need (image.c), and never less than nothing. Where an image does
- * not tell what it needs and the difference is large, it is loaded a second time and the smaller
- * difference counts (module.c).
+ * is compared before and after, less what this container was charged for meanwhile. Other
+ * containers allocate and free at the same time: so the difference counts at most as much as the
+ * image can need (image.c), and never less than nothing.
+ *
+ * Loads of several threads go on at once, and no lock is held while the driver compiles. They share
+ * one point of comparison, which the first of them sets. Whoever ends takes what is missing since
+ * then up to its own bound, and moves the point to the present; what is left over stays missing for
+ * the others, up to what they can need.
  */
 #include "shim.h"
 
-/* What the whole GPU has free; UNKNOWN if the driver does not say. */
-static size_t
-free_memory(size_t unknown)
+struct look {
+    uint64_t available, used;
+    bool known; /* the driver has said how much memory is free */
+};
+
+static struct look
+look(int32_t gpu)
 {
-    size_t available;
+    size_t available = 0;
     size_t total;
     int mode = cgpu_reclaim_relax();
     CUresult status = cgpu_real.cuMemGetInfo_v2(&available, &total);
     cgpu_reclaim_restore(mode);
-    return status == CUDA_SUCCESS ? available : unknown;
+    return (struct look){
+        .available = available,
+        .used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu),
+        .known = status == CUDA_SUCCESS,
+    };
+}
+
+/* Memory that has gone since WATCH was set and is not charged; 0 if the driver does not say. */
+static uint64_t
+missing(const struct cgpu_code_watch *watch, const struct look *now)
+{
+    int64_t taken = (int64_t)(watch->available - now->available);
+    int64_t charged = (int64_t)(now->used - watch->used);
+    return watch->known && now->known && taken > charged ? (uint64_t)(taken - charged) : 0;
+}
+
+static uint64_t
+smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
 }
 
 CUresult
-cgpu_code_begin(struct cgpu_code *code)
+cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
 {
     struct cgpu_target target;
-    *code = (struct cgpu_code){.gpu = CGPU_NO_GPU};
+    *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .bound = bound};
     CUresult status = cgpu_target_current(&target);
     if (status != CUDA_SUCCESS || target.gpu < 0) {
         return status != CUDA_SUCCESS ? status : CUDA_ERROR_OUT_OF_MEMORY;
     }
-    pthread_mutex_lock(&cgpu_state->kinds.code);
     code->gpu = target.gpu;
     code->owner = target.owner;
-    code->used_before = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)target.gpu);
-    code->free_before = free_memory(0); /* so that nothing seems to be taken if it is not known */
+    struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[target.gpu];
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    if (watch->loads == 0) {
+        struct look now = look(target.gpu);
+        watch->available = now.available;
+        watch->used = now.used;
+        watch->known = now.known;
+    }
+    watch->loads += 1;
+    watch->bounds += bound;
+    pthread_mutex_unlock(&cgpu_state->kinds.code);
     return CUDA_SUCCESS;
 }
 
-static uint64_t
-less(uint64_t a, uint64_t b)
+static void
+leave(struct cgpu_code_watch *watch, const struct cgpu_code *code)
 {
-    return a > b ? a - b : 0;
+    watch->loads -= 1;
+    watch->bounds -= code->bound;
 }
 
-uint64_t
-cgpu_code_end(const struct cgpu_code *code, uint64_t bound)
+void
+cgpu_code_cancel(const struct cgpu_code *code)
 {
-    if (code->gpu < 0) {
-        return 0;
-    }
-    uint64_t available = free_memory(SIZE_MAX);
-    uint64_t used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)code->gpu);
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    leave(&cgpu_state->kinds.code_watch[code->gpu], code);
     pthread_mutex_unlock(&cgpu_state->kinds.code);
-    uint64_t taken = less(less(code->free_before, available), less(used, code->used_before));
-    return taken < bound ? taken : bound;
 }
 
-/* Write down what was CHARGED. A holding that another thread makes or frees meanwhile is the
- * program's own race. */
-static CUresult
-hold(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t charged)
+CUresult
+cgpu_code_end(struct cgpu_code *code)
+{
+    struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[code->gpu];
+    uint64_t charged;
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    leave(watch, code);
+    struct look now = look(code->gpu);
+    uint64_t gone = missing(watch, &now);
+    code->taken = smaller(gone, code->bound);
+    uint64_t rest = smaller(gone - code->taken, watch->bounds);
+    code->beyond = gone - code->taken - rest;
+    watch->available = now.available + rest;
+    watch->used = now.used + code->taken; /* it is charged now, or unloaded */
+    watch->known = now.known;
+    CUresult status = cgpu_charge_try(code->gpu, code->taken, &charged);
+    pthread_mutex_unlock(&cgpu_state->kinds.code);
+    if (status == CUDA_ERROR_OUT_OF_MEMORY) {
+        status = cgpu_charge(code->gpu, code->taken, &charged);
+    }
+    return status;
+}
+
+CUresult
+cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
 {
     struct cgpu_holding holding;
-    if (charged == 0) {
+    if (code->taken == 0) {
         return CUDA_SUCCESS;
     }
+    /* A holding that another thread makes or frees meanwhile is the program's own race. */
     if (cgpu_charge_find(kind, handle, &holding)) {
-        holding.bytes += charged;
+        holding.bytes += code->taken;
         if (cgpu_holdings_update(cgpu_state->holdings, &holding) == CGPU_OK) {
             return CUDA_SUCCESS;
         }
@@ -76,7 +128,7 @@ hold(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t char
     holding = (struct cgpu_holding){
         .handle = handle,
         .owner = code->owner,
-        .bytes = charged,
+        .bytes = code->taken,
         .kind = kind,
         .gpu = (uint32_t)code->gpu,
     };
@@ -84,21 +136,12 @@ hold(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t char
 }
 
 CUresult
-cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t handle, uint64_t bytes)
+cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle)
 {
-    uint64_t charged = 0;
-    CUresult status = bytes != 0 ? cgpu_charge(code->gpu, bytes, &charged) : CUDA_SUCCESS;
-    return status == CUDA_SUCCESS ? hold(code, kind, handle, charged) : status;
-}
-
-CUresult
-cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle,
-                        uint64_t bytes)
-{
-    CUresult status = cgpu_code_charge(code, kind, handle, bytes);
+    CUresult status = cgpu_code_end(code);
     if (status != CUDA_SUCCESS) {
-        cgpu_charge_force(code->gpu, bytes);
-        (void)hold(code, kind, handle, bytes);
+        cgpu_charge_force(code->gpu, code->taken);
     }
-    return status;
+    CUresult kept = cgpu_code_keep(code, kind, handle);
+    return status != CUDA_SUCCESS ? status : kept;
 }

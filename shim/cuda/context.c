@@ -76,8 +76,12 @@ finish(const struct making *making, CUresult status, const CUcontext *context)
     } else {
         cgpu_lane_forget(); /* the new context is current now */
         status = cgpu_context_hold(*context, making->gpu, making->charged);
+        if (status == CUDA_SUCCESS) {
+            status = cgpu_growth_of_context_locked((uint64_t)(uintptr_t)*context, making->gpu);
+        }
         if (status != CUDA_SUCCESS) {
             cgpu_real.cuCtxDestroy_v2(*context);
+            cgpu_charge_give_back_owned((uint64_t)(uintptr_t)*context);
         }
     }
     pthread_mutex_unlock(&cgpu_state->contexts);

@@ -2,62 +2,74 @@
  * Functions, whose code the driver may load only when they are asked for, or later still, at their
  * first launch.
  *
- * A launch is too late to refuse and too hot to look at, so a function that is seen for the first
+ * A launch is too late to refuse and too hot to look at, so a function that is asked for the first
  * time is loaded at once (cuFuncLoad, where the driver has it) and what that took is charged,
  * together with the local memory that its launches need. The runtime library asks for a function
- * just before it launches it, so little is loaded in vain.
+ * just before it launches it, so little is loaded in vain. What was looked at once is remembered
+ * until some code is unloaded or a context comes or goes: from then on its address may be
+ * another's.
+ *
+ * Assumed of the driver: with lazy loading code is taken when its function is asked for, loaded or
+ * launched, and a function's need of local memory is known without a launch.
  */
 #include "shim.h"
 
-/* Who is asked for a function, and which holding pays for its code. */
-struct origin {
-    uint64_t handle; /* module or kernel */
-    uint64_t payer;
-    uint32_t kind;  /* of the payer: module, library, or the function itself */
-    uint64_t bound; /* that loading the code can take at most */
-};
+#define FNV_BASIS UINT64_C(0xcbf29ce484222325)
+#define FNV_PRIME UINT64_C(0x100000001b3)
+
+/*
+ * What a key's holding records: the function, and when it was looked at. The look is void once the
+ * address may belong to something else.
+ */
+static uint64_t
+mark(void)
+{
+    /* acquire: what was removed before is gone */
+    uint32_t unloads = __atomic_load_n(&cgpu_state->kinds.unloads, __ATOMIC_ACQUIRE);
+    uint32_t contexts = __atomic_load_n(&cgpu_state->generation, __ATOMIC_ACQUIRE);
+    return (uint64_t)(unloads + contexts * UINT32_C(0x9e3779b1)) << 32;
+}
+
+static uint32_t
+tag(CUfunction function)
+{
+    return (uint32_t)((uintptr_t)function >> 4);
+}
+
+bool
+cgpu_function_is_ready(uint64_t key, struct cgpu_holding *ready)
+{
+    return cgpu_charge_find(CGPU_KIND_READY, key, ready) &&
+           (ready->extra & ~(uint64_t)UINT32_MAX) == mark();
+}
+
+bool
+cgpu_function_is_same(const struct cgpu_holding *ready, CUfunction function)
+{
+    return (uint32_t)ready->extra == tag(function);
+}
 
 static bool
-is_seen(CUfunction function, const struct origin *origin)
+is_seen(CUfunction function, const struct cgpu_function_origin *origin)
 {
     struct cgpu_holding holding;
-    return cgpu_charge_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) &&
-           holding.extra == origin->handle;
+    return origin->serial != 0 &&
+           cgpu_charge_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) &&
+           holding.extra == origin->serial;
 }
 
-static CUresult
-note_seen(CUfunction function, const struct origin *origin, const struct cgpu_code *code)
+/* If this fails, the function is looked at again the next time. */
+static void
+note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *code)
 {
     struct cgpu_holding holding = {
-        .handle = (uint64_t)(uintptr_t)function,
+        .handle = handle,
         .owner = code->owner,
-        .extra = origin->handle,
-        .kind = CGPU_KIND_FUNCTION,
+        .extra = extra,
+        .kind = kind,
         .gpu = (uint32_t)code->gpu,
     };
-    return cgpu_charge_hold(&holding);
-}
-
-static CUresult
-charge(CUfunction function, const struct origin *origin, const struct cgpu_code *code,
-       uint64_t taken, int local)
-{
-    CUresult status = note_seen(function, origin, code);
-    uint64_t payer =
-        origin->kind != CGPU_KIND_FUNCTION ? origin->payer : (uint64_t)(uintptr_t)function;
-    if (status == CUDA_SUCCESS) {
-        status = cgpu_code_charge_loaded(code, origin->kind, payer, taken);
-    }
-    if (status == CUDA_SUCCESS && local > 0) {
-        status = cgpu_growth_local_memory((uint64_t)local);
-    }
-    if (status != CUDA_SUCCESS) { /* the next time it is looked at again */
-        struct cgpu_holding holding;
-        (void)(cgpu_charge_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) &&
-               holding.bytes == 0 &&
-               cgpu_charge_take(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding));
-    }
-    return status;
+    (void)cgpu_charge_hold(&holding);
 }
 
 /* Whatever streams capture: the program did not ask for this call. */
@@ -69,27 +81,95 @@ load(CUfunction function)
     cgpu_reclaim_restore(mode);
 }
 
-/* FUNCTION was handed out. MEASURING: since before that; else this begins here. */
-static CUresult
-settle(CUfunction function, const struct origin *origin, struct cgpu_code *code, bool measuring)
+static uint64_t
+local_bytes(CUfunction function)
 {
     int local = 0;
-    if (!measuring) {
-        if (is_seen(function, origin) || cgpu_code_begin(code) != CUDA_SUCCESS) {
-            return CUDA_SUCCESS;
-        }
-        load(function);
-    }
     cgpu_real.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, function);
-    uint64_t taken = cgpu_code_end(code, origin->bound);
-    return is_seen(function, origin) ? CUDA_SUCCESS : charge(function, origin, code, taken, local);
+    return local > 0 ? (uint64_t)local : 0;
 }
 
-/* Does handing out a function load its code, so that it must be measured? */
-static bool
-must_measure(struct cgpu_code *code)
+static CUresult
+charge_local(const struct cgpu_function_origin *origin, uint64_t bytes)
 {
-    return !CGPU_REAL_HAS(cuFuncLoad) && cgpu_code_begin(code) == CUDA_SUCCESS;
+    struct cgpu_target target = {.gpu = origin->gpu, .owner = origin->owner};
+    return bytes != 0 ? cgpu_growth_local_memory(&target, bytes) : CUDA_SUCCESS;
+}
+
+CUresult
+cgpu_function_look(CUfunction function, const struct cgpu_function_origin *origin,
+                   struct cgpu_code *code, uint64_t key)
+{
+    uint64_t now = mark();
+    uint64_t handle = (uint64_t)(uintptr_t)function;
+    bool seen = is_seen(function, origin);
+    if (!seen) {
+        load(function);
+    }
+    uint64_t local = seen ? 0 : local_bytes(function);
+    CUresult status = cgpu_code_end_loaded(
+        code, origin->kind, origin->kind != CGPU_KIND_FUNCTION ? origin->payer : handle);
+    if (status == CUDA_SUCCESS) {
+        status = charge_local(origin, local);
+    }
+    if (status == CUDA_SUCCESS && !seen && origin->kind != CGPU_KIND_FUNCTION) {
+        note(CGPU_KIND_FUNCTION, handle, origin->serial, code);
+    }
+    if (status == CUDA_SUCCESS) {
+        note(CGPU_KIND_READY, key, now | tag(function), code);
+    }
+    return status;
+}
+
+/* The module's own context pays, whichever is current. */
+static uint64_t
+find_origin(CUmodule module, struct cgpu_function_origin *origin)
+{
+    struct cgpu_holding holding;
+    struct cgpu_target target = {.gpu = CGPU_NO_GPU};
+    struct cgpu_loaded loaded;
+    const void *library = cgpu_library_of(module);
+    uint64_t handle = (uint64_t)(uintptr_t)module;
+    (void)cgpu_target_current(&target);
+    *origin = (struct cgpu_function_origin){
+        .payer = handle,
+        .kind = CGPU_KIND_MODULE,
+        .gpu = target.gpu,
+        .owner = target.owner,
+    };
+    if (library != NULL) {
+        loaded = cgpu_module_loaded(CGPU_KIND_LIBRARY_IMAGE, library);
+        origin->kind = CGPU_KIND_LIBRARY;
+        origin->payer = cgpu_kinds_mix(library, target.owner);
+    } else {
+        loaded = cgpu_module_loaded(CGPU_KIND_MODULE, module);
+        if (cgpu_charge_find(CGPU_KIND_MODULE, handle, &holding)) {
+            origin->gpu = (int32_t)holding.gpu;
+            origin->owner = holding.owner;
+        }
+    }
+    origin->serial = loaded.serial;
+    return cgpu_module_left(loaded.bound, origin->kind, origin->payer);
+}
+
+static uint64_t
+hash(const char *name)
+{
+    uint64_t value = FNV_BASIS;
+    for (; *name != '\0'; name++) {
+        value = (value ^ (unsigned char)*name) * FNV_PRIME;
+    }
+    return value;
+}
+
+/* A program that does not look at STATUS has no function to launch either. */
+static CUresult
+hand_out(CUresult status, CUfunction *function)
+{
+    if (status != CUDA_SUCCESS) {
+        *function = NULL;
+    }
+    return status;
 }
 
 CUresult
@@ -97,92 +177,76 @@ cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunc
                   CUmodule module, const char *name)
 {
     struct cgpu_code code;
-    uint64_t handle = (uint64_t)(uintptr_t)module;
-    struct origin origin = {
-        .handle = handle,
-        .payer = handle,
-        .kind = CGPU_KIND_MODULE,
-        .bound = CGPU_CODE_PLAUSIBLE,
-    };
-    bool measuring = must_measure(&code);
-    CUresult status = real(function, module, name);
-    if (status == CUDA_SUCCESS) {
-        return settle(*function, &origin, &code, measuring);
-    }
-    if (measuring) {
-        (void)cgpu_code_end(&code, 0);
-    }
-    return status;
-}
-
-CUresult
-cgpu_function_get_kernel(CUresult (*real)(CUkernel *, CUlibrary, const char *), CUkernel *kernel,
-                         CUlibrary library, const char *name)
-{
-    CUresult status = real(kernel, library, name);
-    if (status != CUDA_SUCCESS || !cgpu_state_is_attached()) {
-        return status;
-    }
-    struct cgpu_holding holding = {
-        .handle = (uint64_t)(uintptr_t)*kernel,
-        .owner = (uint64_t)(uintptr_t)library,
-        .extra = (uint64_t)(uintptr_t)library,
-        .kind = CGPU_KIND_KERNEL,
-    };
-    return cgpu_charge_hold(&holding);
-}
-
-/* A library's kernel: getting its function in a context loads the library there. */
-static CUresult
-of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel,
-          struct cgpu_code *code)
-{
     struct cgpu_holding known;
-    struct origin origin = {
-        .handle = (uint64_t)(uintptr_t)kernel,
-        .kind = CGPU_KIND_FUNCTION,
-        .bound = CGPU_CODE_PLAUSIBLE,
-    };
-    CUresult status = real(function, kernel);
-    if (status != CUDA_SUCCESS) {
-        (void)cgpu_code_end(code, 0);
+    struct cgpu_function_origin origin;
+    if (name == NULL || function == NULL) {
+        return real(function, module, name);
+    }
+    uint64_t key = cgpu_kinds_mix(module, hash(name));
+    bool ready = cgpu_function_is_ready(key, &known);
+    uint64_t bound = ready ? 0 : find_origin(module, &origin);
+    bool measured = !ready && cgpu_code_begin(&code, bound) == CUDA_SUCCESS;
+    CUresult status = real(function, module, name);
+    if (status != CUDA_SUCCESS && measured) {
+        cgpu_code_cancel(&code);
+    }
+    if (status != CUDA_SUCCESS || (ready && cgpu_function_is_same(&known, *function))) {
         return status;
     }
-    if (cgpu_charge_find(CGPU_KIND_KERNEL, origin.handle, &known)) {
-        origin.kind = CGPU_KIND_LIBRARY;
-        const void *library = (const void *)(uintptr_t)known.extra;
-        origin.payer = cgpu_module_library_key(library, code->gpu);
-        origin.bound = cgpu_module_library_bound(library);
+    if (!measured) { /* it cannot be charged, or two names share a key */
+        bound = find_origin(module, &origin);
+        if (is_seen(*function, &origin) || cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+            return status;
+        }
     }
-    if (!is_seen(*function, &origin)) {
-        load(*function);
-    }
-    return settle(*function, &origin, code, true);
+    return hand_out(cgpu_function_look(*function, &origin, &code, key), function);
 }
 
+/* They are not loaded: few of them may be launched. */
 CUresult
-cgpu_function_of_kernel(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function,
-                        CUkernel kernel)
+cgpu_function_enumerate(CUresult (*real)(CUfunction *, unsigned int, CUmodule),
+                        CUfunction *functions, unsigned int count, CUmodule module)
 {
     struct cgpu_code code;
-    CUresult status = cgpu_code_begin(&code);
-    return status == CUDA_SUCCESS ? of_kernel(real, function, kernel, &code) : status;
+    struct cgpu_function_origin origin;
+    unsigned int present = 0;
+    uint64_t local = 0;
+    uint64_t bound = find_origin(module, &origin);
+    CUresult status = real(functions, count, module);
+    if (status != CUDA_SUCCESS || functions == NULL ||
+        cgpu_real.cuModuleGetFunctionCount(&present, module) != CUDA_SUCCESS ||
+        cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+        return status;
+    }
+    for (unsigned int i = 0; i < count && i < present; i++) {
+        uint64_t bytes = local_bytes(functions[i]);
+        local = bytes > local ? bytes : local;
+    }
+    status = cgpu_code_end_loaded(&code, origin.kind, origin.payer);
+    status = status == CUDA_SUCCESS ? charge_local(&origin, local) : status;
+    for (unsigned int i = 0; i < count && status != CUDA_SUCCESS; i++) {
+        functions[i] = NULL;
+    }
+    return status;
 }
 
 CUresult
 cgpu_function_load(CUresult (*real)(CUfunction), CUfunction function)
 {
     struct cgpu_code code;
-    struct cgpu_holding holding;
-    struct origin origin = {.kind = CGPU_KIND_FUNCTION, .bound = CGPU_CODE_PLAUSIBLE};
-    if (cgpu_charge_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) ||
-        cgpu_code_begin(&code) != CUDA_SUCCESS) {
+    struct cgpu_function_origin origin = {.serial = 0};
+    CUmodule module = NULL;
+    uint64_t bound = CGPU_CODE_SLACK;
+    if (cgpu_real.cuFuncGetModule(&module, function) == CUDA_SUCCESS) {
+        bound = find_origin(module, &origin);
+    }
+    if (is_seen(function, &origin) || cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
         return real(function);
     }
     CUresult status = real(function);
-    if (status == CUDA_SUCCESS) {
-        return settle(function, &origin, &code, true);
+    if (status != CUDA_SUCCESS) {
+        cgpu_code_cancel(&code);
+        return status;
     }
-    (void)cgpu_code_end(&code, 0);
-    return status;
+    return cgpu_function_look(function, &origin, &code, cgpu_kinds_mix(function, 0));
 }

@@ -6,6 +6,10 @@
  * the driver trusts those too. Every offset is checked against what the enclosing header states.
  * What is not understood is skipped: compressed members of fat binaries, for one, whose managed
  * variables are refused when their address is asked for.
+ *
+ * A cubin says what is to be allocated, PTX less exactly (ptx.c). Of the members of a fat binary
+ * the driver loads one, so the largest counts. `make gpu-check` compares what modules take with
+ * these bounds.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -21,8 +25,8 @@ enum {
     FAT_KIND_PTX = 1,
     FAT_KIND_ELF = 2,
     SYMBOL_MANAGED = 0x04, /* st_other of CUDA symbols */
-    MAX_ATTRIBUTE = 256,
-    MAX_TEXT = 256 << 20
+    MAX_TEXT = 256 << 20,
+    PACKED_GROWTH = 8 /* if a compressed member does not state its unpacked size */
 };
 #define FAT_MAGIC      0xba55ed50u
 #define FAT_COMPRESSED 0xf000u /* one bit per method */
@@ -45,134 +49,97 @@ struct fat_member {
     uint64_t bytes;
     uint8_t unused[24];
     uint64_t flags;
+    uint64_t zero, unpacked_bytes; /* where the header is long enough */
 };
 
-/* What a scan found out; a part that is not understood makes the bound unknown. */
-struct scan {
-    uint64_t bytes;
-    bool unknown, managed;
-};
+#define MEMBER_BYTES offsetof(struct fat_member, zero)
 
 static void
-add(struct scan *scan, uint64_t bytes)
-{
-    if (__builtin_add_overflow(scan->bytes, bytes, &scan->bytes)) {
-        scan->unknown = true;
-        scan->bytes = 0;
-    }
-}
-
-static bool
-is_text(char c)
-{
-    return (unsigned char)c >= ' ' || (c >= '\t' && c <= '\r');
-}
-
-/* ".attribute(...)" with ".managed" between the brackets, at TEXT, which is short? END is not read.
- */
-static bool
-declares_managed(const char *text, const char *end)
-{
-    static const char word[] = ".managed";
-    const size_t length = sizeof(word) - 1;
-    end = end - text > MAX_ATTRIBUTE ? text + MAX_ATTRIBUTE : end;
-    for (; text < end && *text != ')' && *text != ';'; text++) {
-        if ((size_t)(end - text) >= length && memcmp(text, word, length) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* PTX of at most LIMIT bytes, to the first byte that is no text. How large its variables are is not
- * worked out. */
-static void
-scan_text(const char *text, uint64_t limit, struct scan *scan)
-{
-    static const char word[] = ".attribute";
-    const size_t length = sizeof(word) - 1;
-    uint64_t size = 0;
-    while (size < limit && is_text(text[size])) {
-        size++;
-    }
-    for (const char *at = text; size >= length && at <= text + size - length && !scan->managed;
-         at++) {
-        at = memchr(at, '.', (size_t)(text + size - at));
-        if (at == NULL || (size_t)(text + size - at) < length) {
-            break;
-        }
-        scan->managed = memcmp(at, word, length) == 0 && declares_managed(at + length, text + size);
-    }
-    add(scan, size);
-    scan->unknown = true;
-}
-
-static void
-scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct scan *scan)
+scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct cgpu_image *image)
 {
     for (uint64_t i = 0; i < table->sh_size / sizeof(Elf64_Sym); i++) {
         Elf64_Sym symbol;
         memcpy(&symbol, elf + table->sh_offset + i * sizeof(symbol), sizeof(symbol));
         if (ELF64_ST_TYPE(symbol.st_info) == STT_OBJECT &&
             (symbol.st_other & SYMBOL_MANAGED) != 0) {
-            scan->managed = true;
+            image->managed = true;
         }
     }
 }
 
 /* A cubin of at most LIMIT bytes. What it can take is what it says is to be allocated. */
 static void
-scan_elf(const unsigned char *elf, uint64_t limit, struct scan *scan)
+scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
 {
     Elf64_Ehdr header;
     memcpy(&header, elf, sizeof(header));
     uint64_t sections = (uint64_t)header.e_shnum * sizeof(Elf64_Shdr);
     if (header.e_ident[EI_CLASS] != ELFCLASS64 || header.e_shentsize != sizeof(Elf64_Shdr) ||
         header.e_shoff > limit || sections > limit - header.e_shoff) {
-        scan->unknown = true;
+        image->hidden = true;
         return;
     }
     for (uint64_t i = 0; i < header.e_shnum; i++) {
         Elf64_Shdr section;
         memcpy(&section, elf + header.e_shoff + i * sizeof(section), sizeof(section));
         if ((section.sh_flags & SHF_ALLOC) != 0) {
-            add(scan, section.sh_size);
+            cgpu_image_add(image, section.sh_size);
         }
         if (section.sh_type == SHT_SYMTAB && section.sh_offset <= limit &&
             section.sh_size <= limit - section.sh_offset) {
-            scan_symbols(elf, &section, scan);
+            scan_symbols(elf, &section, image);
         }
     }
-    add(scan, header.e_shoff + sections);
+    cgpu_image_add(image, header.e_shoff + sections);
+}
+
+/* The largest member counts, as only one of them is loaded. */
+static void
+scan_member(const unsigned char *body, const struct fat_member *member, struct cgpu_image *image)
+{
+    struct cgpu_image own = {.bytes = 0};
+    bool text = member->kind == FAT_KIND_PTX;
+    if ((member->flags & FAT_COMPRESSED) != 0) {
+        uint64_t unpacked = member->unpacked_bytes > member->bytes
+                                ? member->unpacked_bytes
+                                : cgpu_image_product(member->bytes, PACKED_GROWTH);
+        cgpu_image_add(&own, cgpu_image_product(unpacked, text ? CGPU_PTX_GROWTH : 1));
+        own.hidden = true;
+    } else if (member->bytes < sizeof(Elf64_Ehdr)) {
+        own.hidden = true;
+    } else if (member->kind == FAT_KIND_ELF) {
+        scan_elf(body, member->bytes, &own);
+    } else if (text) {
+        cgpu_ptx_scan((const char *)body, member->bytes, &own);
+    }
+    image->bytes = own.bytes > image->bytes ? own.bytes : image->bytes;
+    image->hidden |= own.hidden;
+    image->managed |= own.managed;
 }
 
 static void
-scan_fat(const unsigned char *fat, uint64_t limit, struct scan *scan)
+scan_fat(const unsigned char *fat, uint64_t limit, struct cgpu_image *image)
 {
     struct fat_header header;
     memcpy(&header, fat, sizeof(header));
     if (header.header_bytes > limit || header.bytes > limit - header.header_bytes) {
-        scan->unknown = true;
+        image->hidden = true;
         return;
     }
     uint64_t end = header.header_bytes + header.bytes;
     uint64_t at = header.header_bytes;
-    while (end - at > sizeof(struct fat_member)) {
-        struct fat_member member;
-        memcpy(&member, fat + at, sizeof(member));
-        if (member.header_bytes < sizeof(member) || member.header_bytes > end - at ||
+    while (end - at > MEMBER_BYTES) {
+        struct fat_member member = {.kind = 0};
+        memcpy(&member, fat + at, MEMBER_BYTES);
+        if (member.header_bytes < MEMBER_BYTES || member.header_bytes > end - at ||
             member.bytes > end - at - member.header_bytes) {
-            scan->unknown = true;
+            image->hidden = true;
             return;
         }
-        const unsigned char *body = fat + at + member.header_bytes;
-        if ((member.flags & FAT_COMPRESSED) != 0 || member.bytes < sizeof(Elf64_Ehdr)) {
-            scan->unknown = true;
-        } else if (member.kind == FAT_KIND_ELF) {
-            scan_elf(body, member.bytes, scan);
-        } else if (member.kind == FAT_KIND_PTX) {
-            scan_text((const char *)body, member.bytes, scan);
+        if (member.header_bytes >= sizeof(member)) {
+            memcpy(&member, fat + at, sizeof(member));
         }
+        scan_member(fat + at + member.header_bytes, &member, image);
         at += member.header_bytes + member.bytes;
     }
 }
@@ -190,39 +157,30 @@ magic_of(const unsigned char *data, uint64_t limit)
 
 /* DATA has LIMIT bytes, or as many as its headers say. */
 static void
-scan_any(const void *data, uint64_t limit, struct scan *scan)
+scan_any(const void *data, uint64_t limit, struct cgpu_image *image)
 {
     uint32_t magic = magic_of(data, limit);
     if (magic == FAT_MAGIC && limit >= sizeof(struct fat_header)) {
-        scan_fat(data, limit, scan);
+        scan_fat(data, limit, image);
     } else if (memcmp(&magic, ELFMAG, SELFMAG) == 0 && limit >= sizeof(Elf64_Ehdr)) {
-        scan_elf(data, limit, scan);
+        scan_elf(data, limit, image);
     } else {
-        scan_text(data, limit < MAX_TEXT ? limit : MAX_TEXT, scan);
+        cgpu_ptx_scan(data, limit < MAX_TEXT ? limit : MAX_TEXT, image);
     }
-}
-
-static void
-report(const struct scan *scan, struct cgpu_image *image)
-{
-    image->bytes = scan->bytes;
-    image->bounded = !scan->unknown;
-    image->managed = scan->managed;
 }
 
 void
 cgpu_image_scan(const void *data, struct cgpu_image *image)
 {
-    struct scan scan = {.unknown = false};
     struct fat_wrapper wrapper;
+    *image = (struct cgpu_image){.bytes = 0};
     if (data != NULL && magic_of(data, sizeof(uint32_t)) == FAT_WRAPPER) {
         memcpy(&wrapper, data, sizeof(wrapper));
         data = wrapper.data;
     }
     if (data != NULL) {
-        scan_any(data, MAX_BYTES, &scan);
+        scan_any(data, MAX_BYTES, image);
     }
-    report(&scan, image);
 }
 
 /* Read the first SIZE bytes of FD, or as many as there are. */
@@ -240,30 +198,29 @@ read_whole(int fd, void *data, size_t size)
 
 /* From a copy: the file itself, mapped, could be cut short, and looking at it end the program. */
 static void
-scan_copy(int fd, size_t size, struct scan *scan)
+scan_copy(int fd, size_t size, struct cgpu_image *image)
 {
     void *data = mmap(NULL, size, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (data == MAP_FAILED) {
         return;
     }
-    scan->unknown = false;
-    scan_any(data, read_whole(fd, data, size), scan);
+    *image = (struct cgpu_image){.bytes = 0};
+    scan_any(data, read_whole(fd, data, size), image);
     munmap(data, size);
 }
 
 void
 cgpu_image_scan_file(const char *path, struct cgpu_image *image)
 {
-    struct scan scan = {.unknown = true};
     struct stat file;
+    *image = (struct cgpu_image){.bytes = CGPU_CODE_PLAUSIBLE, .hidden = true};
     int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK) : -1;
     if (fd >= 0 && fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && file.st_size > 0 &&
         (uint64_t)file.st_size <= MAX_BYTES) {
-        scan_copy(fd, (size_t)file.st_size, &scan);
+        scan_copy(fd, (size_t)file.st_size, image);
     }
     if (fd >= 0) {
         close(fd);
     }
-    report(&scan, image);
 }

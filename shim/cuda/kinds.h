@@ -61,12 +61,20 @@ struct cgpu_mapping {
     uint64_t allocation; /* serial; 0: imported, another process pays */
 };
 
+/* The GPU's memory when the first of the loads in progress began. */
+struct cgpu_code_watch {
+    uint32_t loads;
+    bool known;
+    uint64_t bounds; /* of all these loads */
+    uint64_t available, used;
+};
+
 struct cgpu_kinds {
     pthread_mutex_t pools;
     pthread_mutex_t physical;
     pthread_mutex_t graphs;
     pthread_mutex_t graph_turns; /* outermost: one graph at a time takes memory and is charged */
-    pthread_mutex_t code;
+    pthread_mutex_t code;        /* not while the driver loads or compiles */
 
     uint32_t may_shrink; /* some pool, or asynchronously freed memory: look at synchronisation */
     uint32_t pool_bound; /* entries in use lie below */
@@ -86,6 +94,10 @@ struct cgpu_kinds {
     uint64_t graph_charged[CGPU_MAX_GPUS];
     int32_t graph_device[CGPU_MAX_GPUS]; /* CUdevice + 1 */
 
+    uint64_t last_load; /* serial of a module or library */
+    uint32_t unloads;   /* of them, so often */
+    struct cgpu_code_watch code_watch[CGPU_MAX_GPUS];
+
     struct cgpu_pool pool[CGPU_MAX_POOLS];
     struct cgpu_export exports[CGPU_MAX_EXPORTS];
 };
@@ -104,6 +116,14 @@ static inline uint32_t
 cgpu_kinds_look(const uint32_t *counter)
 {
     return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+/* A key for HANDLE in the context OWNER: addresses, of 48 bits at most. */
+static inline uint64_t
+cgpu_kinds_mix(const void *handle, uint64_t owner)
+{
+    uint64_t key = (uint64_t)(uintptr_t)handle;
+    return (key << 32 | key >> 32) * 0x9e3779b97f4a7c15u ^ owner;
 }
 
 /* ---- reclaim.c ---- */
@@ -222,51 +242,134 @@ void cgpu_graph_memory_settle(void);
 
 /* ---- code.c ---- */
 
-/* More than this for code whose size is not known is rather another container's doing. */
-enum { CGPU_CODE_PLAUSIBLE = 64 << 20 };
-
-/* What loading code took, measured by what the whole GPU has free before and after. */
+/* One load of code. It costs what the GPU's free memory has lost when it ends. */
 struct cgpu_code {
-    int32_t gpu; /* CGPU_NO_GPU: no current context, nothing is loaded */
+    int32_t gpu;
     uint64_t owner;
-    uint64_t free_before, used_before;
+    uint64_t bound;  /* the most that it can take */
+    uint64_t taken;  /* what it took and was charged for */
+    uint64_t beyond; /* what is missing beyond that and belongs to no other load */
 };
 
-/* Take the lock of code and look before; look after, give the bytes taken, at most BOUND, and drop
- * the lock. */
-CUresult cgpu_code_begin(struct cgpu_code *code);
-uint64_t cgpu_code_end(const struct cgpu_code *code, uint64_t bound);
+/* Look before a load. Errors: there is no current context, or it cannot be charged. */
+CUresult cgpu_code_begin(struct cgpu_code *code, uint64_t bound);
 
-/* Charge BYTES more to the holding of KIND and HANDLE, which is made if need be. */
-CUresult cgpu_code_charge(const struct cgpu_code *code, uint32_t kind, uint64_t handle,
-                          uint64_t bytes);
+/* The driver loaded nothing. */
+void cgpu_code_cancel(const struct cgpu_code *code);
 
-/* The same for code that cannot be unloaded alone: if it does not fit it is refused, but stays
+/* Look after a load, and charge what it took. OUT_OF_MEMORY: it does not fit; unload it. */
+CUresult cgpu_code_end(struct cgpu_code *code);
+
+/* Record the charge under KIND and HANDLE; creates the holding if need be. */
+CUresult cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle);
+
+/* Both, for code that cannot be unloaded alone: if it does not fit it is refused, but stays
  * charged. */
-CUresult cgpu_code_charge_loaded(const struct cgpu_code *code, uint32_t kind, uint64_t handle,
-                                 uint64_t bytes);
+CUresult cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle);
 
 /* ---- module.c ---- */
 
-/* Key of what LIBRARY has charged on GPU. */
-uint64_t cgpu_module_library_key(const void *library, int32_t gpu);
+/*
+ * The driver takes memory for code and for variables in blocks of 2 MiB. An image may begin one of
+ * each beyond what it needs. `make gpu-check` compares this with what a driver takes.
+ */
+enum { CGPU_CODE_SLACK = 4 << 20 };
 
-/* Bytes that loading LIBRARY into a context may take at most. */
-uint64_t cgpu_module_library_bound(const void *library);
+/* NOT_SUPPORTED and a log line. */
+CUresult cgpu_module_refuse_managed(const char *name);
+
+/* ---- library.c ---- */
+
+/* What is recorded of an image that was loaded. */
+struct cgpu_loaded {
+    uint64_t serial; /* no other module or library of this process ever has it */
+    uint64_t bound;  /* the most bytes that it can take in a context */
+};
+
+/* For a holding's `extra`: BOUND, and the next serial. */
+uint64_t cgpu_module_remember(uint64_t bound);
+
+/* Read such a holding; if there is none: no serial, and a small bound. */
+struct cgpu_loaded cgpu_module_loaded(uint32_t kind, const void *handle);
+
+/* What is left of BOUND after the charges under KIND and HANDLE. */
+uint64_t cgpu_module_left(uint64_t bound, uint32_t kind, uint64_t handle);
+
+/* Look before a use of LIBRARY that may load it into the current context. It is charged as
+ * CGPU_KIND_LIBRARY under the mix of LIBRARY and owner. */
+CUresult cgpu_library_begin(struct cgpu_code *code, const void *library);
+
+/* PART is a kernel or module of LIBRARY. */
+CUresult cgpu_library_note_part(const void *part, const void *library);
+
+/* The library of PART; NULL: none. */
+const void *cgpu_library_of(const void *part);
+
+/* ---- function.c ---- */
+
+/* Whether KEY was looked at, and no code unloaded and no context destroyed since. */
+bool cgpu_function_is_ready(uint64_t key, struct cgpu_holding *ready);
+
+/* Whether that look was at FUNCTION. */
+bool cgpu_function_is_same(const struct cgpu_holding *ready, CUfunction function);
+
+/* Which holding pays for a function's code, and where it runs. */
+struct cgpu_function_origin {
+    uint64_t serial; /* of its module or library; 0: not known */
+    uint64_t payer;
+    uint32_t kind; /* of the payer */
+    int32_t gpu;
+    uint64_t owner;
+};
+
+/*
+ * FUNCTION was handed out between cgpu_code_begin and this, which loads it, ends the load, and
+ * charges its code and local memory. Then KEY is ready.
+ */
+CUresult cgpu_function_look(CUfunction function, const struct cgpu_function_origin *origin,
+                            struct cgpu_code *code, uint64_t key);
 
 /* ---- image.c ---- */
 
+/* More than any GPU has: the limit of sums. */
+#define CGPU_IMAGE_MOST (UINT64_C(1) << 43)
+
+/* The bound of an image that cannot be read. */
+enum { CGPU_CODE_PLAUSIBLE = 64 << 20 };
+
 struct cgpu_image {
-    uint64_t bytes; /* that loading may take at most, if that is known; else what is known of the
-                       image's size */
-    bool bounded;   /* it is known */
+    uint64_t bytes; /* the most that loading may take */
+    bool hidden;    /* it has parts that cannot be read, where variables may add to this */
     bool managed;   /* a managed variable is declared */
 };
+
+/* Sums and products stop at CGPU_IMAGE_MOST. */
+static inline uint64_t
+cgpu_image_product(uint64_t a, uint64_t b)
+{
+    uint64_t result;
+    return __builtin_mul_overflow(a, b, &result) || result > CGPU_IMAGE_MOST ? CGPU_IMAGE_MOST
+                                                                             : result;
+}
+
+static inline void
+cgpu_image_add(struct cgpu_image *image, uint64_t bytes)
+{
+    bytes = bytes < CGPU_IMAGE_MOST ? bytes : CGPU_IMAGE_MOST;
+    image->bytes = image->bytes < CGPU_IMAGE_MOST - bytes ? image->bytes + bytes : CGPU_IMAGE_MOST;
+}
 
 /* Look through the code at DATA, whose bounds only its own headers tell. */
 void cgpu_image_scan(const void *data, struct cgpu_image *image);
 
 /* The same for the file at PATH. */
 void cgpu_image_scan_file(const char *path, struct cgpu_image *image);
+
+/* ---- ptx.c ---- */
+
+enum { CGPU_PTX_GROWTH = 16 }; /* bytes of code for each letter of PTX, at most */
+
+/* Add what PTX of at most LIMIT bytes may take. Stops at the first byte that is not text. */
+void cgpu_ptx_scan(const char *text, uint64_t limit, struct cgpu_image *image);
 
 #endif

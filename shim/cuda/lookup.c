@@ -101,8 +101,8 @@ takes_memory_or_time(const char *name)
     return false;
 }
 
-static bool
-may_pass_unknown(void)
+bool
+cgpu_may_pass_unknown(void)
 {
     return cgpu_limits != NULL && (cgpu_limits->flags & CGPU_LIMITS_PASS_UNKNOWN) != 0;
 }
@@ -120,7 +120,7 @@ use_for(void *address, const char *symbol)
     if (dladdr(address, &info) != 0 && info.dli_sname != NULL && info.dli_saddr == address) {
         name = info.dli_sname;
     }
-    if (may_pass_unknown() || (!takes_memory_or_time(name) && !takes_memory_or_time(symbol))) {
+    if (cgpu_may_pass_unknown() || (!takes_memory_or_time(name) && !takes_memory_or_time(symbol))) {
         return address;
     }
     cgpu_log_text(CGPU_LOG_UNKNOWN,

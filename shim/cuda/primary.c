@@ -68,6 +68,12 @@ finish(const struct activation *activation, CUresult status, CUcontext context)
         cgpu_charge_release(activation->gpu, activation->charged);
     } else if (activation->fresh) {
         status = cgpu_context_hold(context, activation->gpu, activation->charged);
+        if (status == CUDA_SUCCESS) {
+            status = cgpu_growth_of_context_locked((uint64_t)(uintptr_t)context, activation->gpu);
+        }
+        if (status != CUDA_SUCCESS) {
+            cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
+        }
         cgpu_state->primary[activation->gpu] = status == CUDA_SUCCESS ? context : NULL;
     }
     pthread_mutex_unlock(&cgpu_state->contexts);

@@ -59,11 +59,12 @@ enum cgpu_kind {
     CGPU_KIND_HANDLE,   /* handle: of physical memory, extra: count << 40 | serial */
     CGPU_KIND_ARRAY_MAPPING, /* handle: mix of array and serial, owner: array, extra: serial */
     CGPU_KIND_EXEC,          /* handle: executable graph that allocates, extra: see graph.c */
-    CGPU_KIND_MODULE,        /* extra: unused */
-    CGPU_KIND_LIBRARY,       /* handle: see module.c */
-    CGPU_KIND_FUNCTION,      /* handle: function seen, extra: its module or kernel */
-    CGPU_KIND_KERNEL,        /* owner, extra: its library */
-    CGPU_KIND_LIBRARY_BOUND, /* handle, owner: library, extra: bytes that using it may take */
+    CGPU_KIND_MODULE,        /* extra: see module.c */
+    CGPU_KIND_LIBRARY,       /* in one context; handle: mix of library and context */
+    CGPU_KIND_LIBRARY_IMAGE, /* handle: library, extra: see module.c */
+    CGPU_KIND_LIBRARY_PART,  /* handle: kernel or module, owner, extra: its library */
+    CGPU_KIND_FUNCTION,      /* handle: function seen, extra: serial of its module or library */
+    CGPU_KIND_READY,         /* see kernel.c */
     CGPU_KIND_FREED /* small linear memory freed in a stream, bytes: the next one, extra: size */
 };
 
@@ -72,7 +73,11 @@ enum cgpu_kind {
 
 /* ---- state.c: this process's part in the container ---- */
 
-enum { CGPU_MAX_DEVICES = 64, CGPU_NO_GPU = -1 };
+enum {
+    CGPU_MAX_DEVICES = 64,
+    CGPU_NO_GPU = -1,
+    CGPU_MAX_LISTED = 128 /* contexts of one process: each costs 100 MiB and more */
+};
 
 /* Pages that read as zeros in a forked child: there nothing is attached. */
 struct cgpu_state {
@@ -86,6 +91,8 @@ struct cgpu_state {
     uint64_t granularity[CGPU_MAX_GPUS]; /* of memory, a block or more; by place in the limits */
     CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by place in the limits */
     int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else place + 1 */
+    uint64_t
+        local_bytes; /* of local memory that the hungriest kernel of a library needs a thread */
     struct cgpu_kinds kinds;
 };
 
@@ -116,6 +123,9 @@ CUresult cgpu_target_current_gpu(int32_t *gpu);
 
 /* Place of DEVICE in the limits, or CGPU_NO_GPU. */
 int32_t cgpu_target_gpu(CUdevice device);
+
+/* A device whose place is GPU; it was asked for before. */
+CUdevice cgpu_target_device(int32_t gpu);
 
 /* The cap on GPU now; 0 for CGPU_NO_GPU. */
 uint64_t cgpu_target_cap(int32_t gpu);
@@ -218,19 +228,23 @@ CUresult cgpu_context_hold(CUcontext context, int32_t gpu, uint64_t charged);
 /* CONTEXT is gone: give back all it owned. */
 void cgpu_context_gone(CUcontext context);
 
-enum cgpu_growth {
-    CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE,
-    CGPU_GROWTH_PRINTF = CU_LIMIT_PRINTF_FIFO_SIZE,
-    CGPU_GROWTH_HEAP = CU_LIMIT_MALLOC_HEAP_SIZE,
-    CGPU_GROWTH_LOCAL /* local memory that loaded functions need beyond the stack limit's default */
-};
+/* By the limit that asks for it, or LOCAL: local memory that loaded functions need beyond the stack
+ * limit's default. */
+enum cgpu_growth { CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE, CGPU_GROWTH_LOCAL = 15 };
 
 /*
- * A function that needs BYTES of local memory per thread was made ready to launch in the current
- * context: charge what the context's local memory buffer will grow by. Does nothing if it is
- * charged already.
+ * A function that needs BYTES of local memory per thread can be launched in TARGET from now on:
+ * charge what the context's local memory buffer will grow by. Does nothing if it is charged
+ * already.
  */
-CUresult cgpu_growth_local_memory(uint64_t bytes);
+CUresult cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t bytes);
+
+/* The same for a kernel that can be launched in every context, those included that come later. */
+CUresult cgpu_growth_local_memory_everywhere(uint64_t bytes);
+
+/* CONTEXT on GPU is new: charge it for such kernels. _locked: under the lock of contexts. */
+CUresult cgpu_growth_of_context(uint64_t context, int32_t gpu);
+CUresult cgpu_growth_of_context_locked(uint64_t context, int32_t gpu);
 
 /* ---- log.c: one line to the container's log, rarely ---- */
 
@@ -251,5 +265,10 @@ void cgpu_log_memory(int32_t gpu, uint64_t asked);
 
 /* "cgpu: <text><detail>" */
 void cgpu_log_text(enum cgpu_log kind, const char *text, const char *detail);
+
+/* ---- lookup.c ---- */
+
+/* Whether the host lets pass what this release does not know of the driver. */
+bool cgpu_may_pass_unknown(void);
 
 #endif

@@ -102,6 +102,17 @@ cgpu_target_gpu(CUdevice device)
     return place > 0 ? place - 1 : CGPU_NO_GPU;
 }
 
+CUdevice
+cgpu_target_device(int32_t gpu)
+{
+    CUdevice device = 0;
+    while (device < CGPU_MAX_DEVICES - 1 &&
+           __atomic_load_n(&cgpu_state->devices[device], __ATOMIC_ACQUIRE) != gpu + 1) {
+        device++;
+    }
+    return device;
+}
+
 /*
  * The owner of what CONTEXT allocates; a context that was made around the hooks is charged now.
  * A green context's memory belongs to the primary context of its GPU.
@@ -120,7 +131,8 @@ find_owner(CUcontext context, int32_t gpu, uint64_t *owner)
         return CUDA_SUCCESS;
     }
     CUresult status = cgpu_context_charge(gpu, &charged);
-    return status == CUDA_SUCCESS ? cgpu_context_hold(context, gpu, charged) : status;
+    status = status == CUDA_SUCCESS ? cgpu_context_hold(context, gpu, charged) : status;
+    return status == CUDA_SUCCESS ? cgpu_growth_of_context(*owner, gpu) : status;
 }
 
 static CUresult

@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from code_images import START, cubin, fat, run
 from cuda_base import MIB, PROGRAMS, ROOT
 
 if TYPE_CHECKING:
@@ -15,43 +16,6 @@ if TYPE_CHECKING:
     from cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
-
-START = "from cuda_kind_calls import *\ncontext()\nbase = used()\n"
-ELF_HEADER = 64
-SECTION = 64
-SYMBOL = 24
-
-
-def run(proxied: Proxied, program: str, *arguments: str) -> list[str]:
-    """Lines of a program below ``START``."""
-    lines = [line.removeprefix("        ") for line in program.splitlines()]
-    return proxied.check(START + "\n".join(lines), *arguments).out
-
-
-def cubin(*, managed: bool, sections: int = 3, symbols: int = 2) -> bytes:
-    """A cubin with one variable of 4,000 bytes: a symbol table, its names, and no code."""
-    names = b"\0plain\0"
-    table = bytes(SYMBOL) + struct.pack("<IBBHQQ", 1, 0x11, 4 if managed else 0, 1, 0, 4000)
-    at = ELF_HEADER
-    header = b"\x7fELF\x02\x01\x01" + bytes(9)
-    offset = at + len(table) + len(names)
-    rest = (2, 190, 1, 0, 0, offset, 0, 64, 0, 0, SECTION, sections, 0)
-    header += struct.pack("<HHIQQQIHHHHHH", *rest)
-    sizes = (SYMBOL * symbols, len(names))
-    rows = struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, at, sizes[0], 1, 1, 8, SYMBOL)
-    rows += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, at + len(table), sizes[1], 0, 0, 1, 0)
-    rows += struct.pack("<IIQQQQIIQQ", 0, 8, 3, 0, offset, 4000, 0, 0, 4, 0)
-    return header + table + names + rows
-
-
-def fat(*members: tuple[int, bytes, int]) -> bytes:
-    """A fat binary of (kind, image, flags)."""
-    body = b""
-    for kind, content, flags in members:
-        image = content.ljust((len(content) + 7) // 8 * 8, b"\0")
-        body += struct.pack("<HHIQ", kind, 0x101, 64, len(image)) + bytes(24)
-        body += struct.pack("<Q", flags) + bytes(16) + image
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
 def test_mem_1_a_module_is_charged_until_it_is_unloaded(proxied: Proxied, tmp_path: Path) -> None:
@@ -236,6 +200,37 @@ def test_mem_3_managed_variables_that_an_image_hides_are_refused_by_address(
     assert out == ["801 7", "801 7", "801"]
 
 
+DECLARATIONS = {
+    ".global .align 4 .b8 a[4000];": 4000,
+    ".visible .const .v4 .f32 a [2] [ 0x10 ];": 4 * 4 * 2 * 16,
+    ".global .u64 a[3], b, c[2];": 8 * 6,
+    ".visible.global.b8 a[1073741824];": 1 << 30,
+    ".global .attribute(.managed, .unified(1,2)) .b32 a[7] = {1, 2};": 28,
+    ".global .b8 a[] = {1, 2, 3};": 1,
+    ".global .b8 a[9999999999999999999999];": 1 << 43,
+    "ld.global.u32 %r1, [%rd1+8];": 8,
+    ".entry k(.param .u64 .ptr .global .align 8 a, .param .b8 b[64])": 1,
+}
+UNREAD = (
+    ".global .b8 a[1024*1024];",
+    ".global .b8 a/*=*/[1000000];",
+    ".global .b8 a[N];",
+    ".global .b8 " + "a" * 5000 + "[1000000];",
+)
+
+
+def test_what_variables_of_ptx_take_is_read_from_their_declarations(
+    image_scan: Path, tmp_path: Path
+) -> None:
+    """Besides 16 bytes of code for each letter; a size that cannot be read may be anything."""
+    expected = [min(16 * len(t) + size, 1 << 43) for t, size in DECLARATIONS.items()]
+    images = {f"told{i}": text.encode() for i, text in enumerate(DECLARATIONS)}
+    found = [line.split(" ", 1)[1] for line in scan(image_scan, tmp_path, images)]
+    assert found == [f"told {size}" for size in expected]
+    images = {f"unread{i}": text.encode() for i, text in enumerate(UNREAD)}
+    assert all(line.startswith("plain hiding") for line in scan(image_scan, tmp_path, images))
+
+
 @pytest.fixture(scope="session")
 def image_scan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The scanner under AddressSanitizer."""
@@ -260,19 +255,25 @@ def scan(program: Path, folder: Path, images: dict[str, bytes], damaged: int = 0
 
 
 def test_mem_3_what_an_image_declares_is_found(image_scan: Path, tmp_path: Path) -> None:
-    """MEM-3: a cubin's need is known to the byte, that of PTX and compressed members is not."""
+    """MEM-3: the needs of a cubin and of PTX are known, those of compressed members are not."""
     plain, managed = cubin(managed=False), cubin(managed=True)
     text = b".version 7.0\n.global .attribute (.managed) .u32 shared;\n"
     size = len(plain) + 4000
+    packed = fat((2, managed, 0x2000))
+    stating = packed[: 16 + 56] + struct.pack("<Q", 1 << 20) + packed[16 + 64 :]
     expected = {
-        "cubin": (plain, f"plain bounded {size}"),
-        "managed cubin": (managed, f"managed bounded {size}"),
-        "text": (text, f"managed unbounded {len(text)}"),
-        "other attribute": (b".attribute(.unified(1,2)) .managed", "plain unbounded 34"),
-        "fat": (fat((2, plain, 0), (2, plain, 0)), f"plain bounded {2 * size}"),
-        "managed fat": (fat((2, plain, 0), (2, managed, 0)), f"managed bounded {2 * size}"),
-        "managed text in fat": (fat((1, text.ljust(100, b"\n"), 0)), "managed unbounded 100"),
-        "compressed": (fat((2, managed, 0x2000)), "plain unbounded 0"),
+        "cubin": (plain, f"plain told {size}"),
+        "managed cubin": (managed, f"managed told {size}"),
+        "text": (text, f"managed told {16 * len(text) + 4}"),
+        "other attribute": (b".attribute(.unified(1,2)) .managed", f"plain told {16 * 34}"),
+        "fat": (fat((2, plain, 0), (2, plain, 0)), f"plain told {size}"),
+        "managed fat": (fat((2, plain, 0), (2, managed, 0)), f"managed told {size}"),
+        "managed text in fat": (
+            fat((1, text.ljust(400, b"\n"), 0)),
+            f"managed told {16 * 400 + 4}",
+        ),
+        "compressed": (packed, f"plain hiding {8 * ((len(managed) + 7) // 8 * 8)}"),
+        "compressed, stating": (stating, f"plain hiding {1 << 20}"),
     }
     images = {name: image for name, (image, _) in expected.items()}
     assert scan(image_scan, tmp_path, images) == [line for _, line in expected.values()]
@@ -298,6 +299,8 @@ def test_hostile_images_are_skipped_without_reading_beyond_what_they_state(
         "member too short": fat((2, good[:30], 0)),
         "one word": b".attribute",
         "many words": b".attribute(" * 300,
+        "declaration cut": b".global .b8 a[12",
+        "brackets": b".global .b8 a" + b"[9]" * 300 + b"(((",
         "one letter": b"P",
         "nothing": b"",
     }

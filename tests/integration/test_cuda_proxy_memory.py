@@ -35,13 +35,14 @@ def test_mem_4_cap_and_use_are_what_the_program_sees(proxied: Proxied) -> None:
         """
     )
     use = CONTEXT + 100 * MIB
-    assert outcome.out == ["6337173913", "6337173913", f"6337173913 {use} 0 {use}"]
+    rest = (CAP - use) % (2 * MIB)  # in which nothing can be had
+    assert outcome.out == ["6337173913", "6337173913", f"6337173913 {use + rest} 0 {use}"]
 
 
 def test_mem_2_the_last_byte_under_the_cap_can_be_had_in_spite_of_granularity(
     proxied: Proxied,
 ) -> None:
-    """MEM-2: the cap is no multiple of 2 MiB; padding is charged only as far as it fits."""
+    """MEM-2: the cap is no multiple of 2 MiB, and what is shown as free is."""
     outcome = proxied.check(
         """
         context()
@@ -102,16 +103,19 @@ def test_mem_1_sparse_and_deferred_arrays_are_free(proxied: Proxied) -> None:
     assert outcome.out == ["0"]
 
 
-def test_mem_1_stack_heap_and_printf_limits_are_charged_as_they_grow_and_shrink(
-    proxied: Proxied,
-) -> None:
-    """MEM-1: growth of local memory is bytes x threads per SM x SMs of a T4."""
+def test_mem_1_stack_heap_and_printf_limits_are_charged_as_they_grow(proxied: Proxied) -> None:
+    """MEM-1: growth of local memory is bytes x threads per SM x SMs of a T4.
+
+    A lower stack limit leaves the buffer as it is; heap and printf buffer can be made smaller only
+    while there are none.
+    """
     outcome = proxied.check(
         """
         made = context()
         before = used()
         setting = lambda limit, value: cuda.cuCtxSetLimit(limit, c_size_t(value))
-        for limit, value in ((0, 2048), (0, 4096), (0, 1024), (2, 72 * MIB), (1, 3 * MIB)):
+        for limit, value in ((0, 2048), (0, 4096), (0, 1024), (2, 72 * MIB), (1, 3 * MIB),
+                             (2, 8 * MIB)):
             check(setting(limit, value))
             show(used() - before)
         show(setting(0, 1 << 20), setting(2, 1 << 40), used() - before)
@@ -119,10 +123,70 @@ def test_mem_1_stack_heap_and_printf_limits_are_charged_as_they_grow_and_shrink(
         show(used())
         """
     )
-    threads = 1024 * 40
-    heap = 64 * MIB
-    figures = [1024 * threads, 3072 * threads, 0, heap, heap + 2 * MIB]
-    assert outcome.out == [*map(str, figures), f"2 2 {heap + 2 * MIB}", "0"]
+    threads, heap, printf = 1024 * 40, 64 * MIB, 2 * MIB
+    stack = 3072 * threads
+    figures = [1024 * threads, stack, stack, stack + heap, stack + heap + printf, stack + printf]
+    assert outcome.out == [*map(str, figures), f"2 2 {stack + printf}", "0"]
+
+
+# Pending launches, levels of synchronisation, bytes for each block.
+@pytest.mark.parametrize(("limit", "value"), [(4, 131_072), (4, 5000), (3, 5), (10, 1 << 18)])
+def test_mem_1_what_a_limit_reserves_is_charged_until_the_context_goes(
+    proxied: Proxied, limit: int, value: int
+) -> None:
+    """MEM-1: a limit that is lowered gives nothing back."""
+    outcome = proxied.check(
+        f"""
+        made = context()
+        before, taken = used(), truth()
+        check(cuda.cuCtxSetLimit({limit}, c_size_t({value})))
+        more = truth() - taken
+        show(more > 0, more <= used() - before <= 2 * more + 2 * MIB)
+        check(cuda.cuCtxSetLimit({limit}, c_size_t(1)))
+        show(used() - before >= truth() - taken == more)
+        check(cuda.cuCtxDestroy_v2(made))
+        show(used())
+        """
+    )
+    assert outcome.out == ["True True", "True", "0"]
+
+
+@pytest.mark.parametrize("limit", [3, 4, 10])
+def test_mem_2_a_limit_that_would_reserve_more_than_fits_is_refused(
+    proxied: Proxied, limit: int
+) -> None:
+    """MEM-2: as the driver does where the GPU has no memory left, which the limit survives."""
+    outcome = proxied.check(
+        f"""
+        context()
+        was, now = c_size_t(), c_size_t()
+        check(cuda.cuCtxGetLimit(byref(was), {limit}))
+        status, address = alloc(left() - 4 * MIB)
+        before, taken = used(), truth()
+        for value in (20, 1 << 20, (1 << 64) - 1):
+            if {limit} == 3 or value > 20:
+                show(cuda.cuCtxSetLimit({limit}, c_size_t(value)))
+        check(cuda.cuCtxGetLimit(byref(now), {limit}))
+        show(now.value == was.value, used() - before, truth() - taken)
+        """
+    )
+    assert set(outcome.out[:-1]) == {"2"}
+    assert outcome.out[-1] == "True 0 0"
+
+
+def test_limits_that_take_no_memory_and_unknown_ones_are_the_drivers_business(
+    proxied: Proxied,
+) -> None:
+    """Hints and a flag pass; what the driver does not support it refuses, whatever the cap."""
+    outcome = proxied.check(
+        """
+        context()
+        check(alloc(left())[0])
+        show(*(cuda.cuCtxSetLimit(limit, c_size_t(1 << 40)) for limit in (5, 6, 9)))
+        show(*(cuda.cuCtxSetLimit(limit, c_size_t(1 << 40)) for limit in (7, 8, 11, -1)))
+        """
+    )
+    assert outcome.out == ["0 0 0", "215 215 1 1"]
 
 
 def test_mem_7_a_process_killed_by_a_signal_gives_back_its_charge(proxied: Proxied) -> None:

@@ -56,7 +56,7 @@ def test_the_log_can_be_switched_off(base: Base) -> None:
 
 
 def test_a_free_puts_back_exactly_what_was_charged(base: Base) -> None:
-    """Small requests are charged in units of 512 bytes; this driver has no larger granularity."""
+    """In blocks of 2 MiB, which driver says so or not."""
     outcome = base.check(
         """
         context()
@@ -68,7 +68,7 @@ def test_a_free_puts_back_exactly_what_was_charged(base: Base) -> None:
             show(left() == before)
         """
     )
-    sizes = [512, 512, 512, 1024, MIB, MIB + 512, 3 * MIB]
+    sizes = [2 * MIB] * 6 + [4 * MIB]
     assert outcome.out == [line for size in sizes for line in (f"0 {size}", "True")]
 
 
@@ -92,7 +92,7 @@ def test_the_32_bit_entry_points_are_charged_and_freed_alike(base: Base) -> None
 
 
 def test_pitched_memory_is_charged_by_the_pitch_that_the_driver_chose(base: Base) -> None:
-    """MEM-1: 1,000 rows of 513 bytes are 1,000 rows of 1,024; a pitch over the cap is undone."""
+    """MEM-1: 3,000 rows of 513 bytes are 3,000 rows of 1,024; a pitch over the cap is undone."""
     outcome = base.check(
         """
         context()
@@ -100,7 +100,7 @@ def test_pitched_memory_is_charged_by_the_pitch_that_the_driver_chose(base: Base
         address, pitch = c_uint64(), c_size_t()
         ask = lambda rows: cuda.cuMemAllocPitch_v2(
             byref(address), byref(pitch), c_size_t(513), c_size_t(rows), 4)
-        check(ask(1000))
+        check(ask(3000))
         show(before - left())
         check(free(address.value))
         show(before - left(), ask(170 * 1024), cuda.stub_live(), before - left())
@@ -109,7 +109,7 @@ def test_pitched_memory_is_charged_by_the_pitch_that_the_driver_chose(base: Base
         show(overflowing, before - left())
         """
     )
-    assert outcome.out == ["1024000", "0 2 0 0", "2 0"]
+    assert outcome.out == [str(4 * MIB), "0 2 0 0", "2 0"]
 
 
 @pytest.mark.parametrize(
@@ -176,12 +176,12 @@ def test_an_entry_point_that_this_driver_lacks_is_not_found_and_charges_nothing(
 
 
 def test_mem_1_arrays_without_deferred_twins_are_charged_an_upper_estimate(base: Base) -> None:
-    """MEM-1: rows in units of 512 bytes, 16 rows at a time, 64 KiB in all."""
+    """MEM-1: rows in units of 512 bytes, 16 rows at a time, blocks of 2 MiB in all."""
     outcome = base.check(
         """
         context()
         before = left()
-        for width, height, depth in ((64, 64, 0), (65, 17, 3), (1, 0, 0)):
+        for width, height, depth in ((64, 64, 0), (65, 17, 70), (1, 0, 0)):
             array = c_void_p()
             check(cuda.cuArray3DCreate_v2(byref(array), descriptor(width, height, depth)))
             show(before - left())
@@ -189,9 +189,8 @@ def test_mem_1_arrays_without_deferred_twins_are_charged_an_upper_estimate(base:
             show(before - left())
         """
     )
-    unit = 64 << 10
-    three_layers = -(-1536 * 32 * 3 // unit) * unit
-    assert outcome.out == [str(unit), "0", str(three_layers), "0", str(unit), "0"]
+    layers = -(-1536 * 32 * 70 // (2 * MIB)) * 2 * MIB
+    assert outcome.out == [str(2 * MIB), "0", str(layers), "0", str(2 * MIB), "0"]
 
 
 def test_an_entry_point_newer_than_this_release_is_not_handed_out(base: Base) -> None:
@@ -250,6 +249,16 @@ def test_mem_1_what_a_tool_looks_up_inside_a_hooked_call_is_swapped_too(base: Ba
 def test_the_host_can_let_newer_entry_points_pass(make_base: Callable[[int], Base]) -> None:
     outcome = make_base(PASS_UNKNOWN).check("show(lookup('cuMemTakeShiny', 14000)[0])")
     assert (outcome.out, outcome.log) == (["0"], "")
+
+
+@pytest.mark.parametrize(("flags", "status"), [(0, "215"), (PASS_UNKNOWN, "0")])
+def test_mem_1_a_limit_that_only_the_driver_knows_is_not_set_unless_the_host_lets_it_pass(
+    make_base: Callable[[int], Base], flags: int, status: str
+) -> None:
+    """MEM-1: it might take memory."""
+    outcome = make_base(flags).check("context(); show(cuda.cuCtxSetLimit(11, c_size_t(7)))")
+    assert outcome.out == [status]
+    assert ("a limit that this release does not know" in outcome.log) == (flags == 0)
 
 
 @pytest.mark.parametrize("broken", ["limits", "ledger"])
@@ -318,7 +327,7 @@ def test_a_forked_child_is_not_attached_until_it_calls_cuinit(base: Base) -> Non
         show(left() == before)
         """
     )
-    assert outcome.out == ["3", f"0 {CONTEXT + MIB}", "True"]
+    assert outcome.out == ["3", f"0 {CONTEXT + 2 * MIB}", "True"]
 
 
 def test_mem_3_managed_memory_and_checkpoints_are_refused_with_one_line_each(base: Base) -> None:
@@ -361,7 +370,7 @@ def test_mem_8_a_cap_that_is_lowered_below_use_refuses_and_frees_nothing(base: B
         context()
         held = alloc(50 * MIB)
         for line in sys.stdin:
-            show(memory(), alloc(MIB)[0])
+            show(memory(), alloc(2 * MIB)[0])
         """
     )
     assert process.stdin is not None
@@ -369,7 +378,7 @@ def test_mem_8_a_cap_that_is_lowered_below_use_refuses_and_frees_nothing(base: B
     for cap, expected in (
         (CAP, f"({40 * MIB}, {CAP}) 0"),
         (20 * MIB, f"(0, {20 * MIB}) 2"),
-        (62 * MIB, f"({MIB}, {62 * MIB}) 0"),
+        (65 * MIB, f"({2 * MIB}, {65 * MIB}) 0"),
     ):
         base.set_cap(cap)
         process.stdin.write("now\n")

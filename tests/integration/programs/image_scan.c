@@ -3,6 +3,7 @@
  * of exactly its size. With a number first: also that many damaged copies of each.
  */
 #include "image.c"
+#include "ptx.c"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ scan_damaged(const unsigned char *image, size_t size, long copies)
     for (long i = 0; i < copies; i++) {
         size_t length = next(&state) % 4 == 0 ? next(&state) % (size + 1) : size;
         unsigned char *copy = malloc(length);
-        struct scan scan = {.unknown = false};
+        struct cgpu_image scan = {.bytes = 0};
         memcpy(copy, image, length);
         for (uint64_t j = next(&state) % 8; length != 0 && j > 0; j--) {
             copy[next(&state) % length] =
@@ -40,11 +41,11 @@ main(int count, char **arguments)
         unsigned char *bytes = calloc(1, 1 << 20);
         size_t size = fread(bytes, 1, 1 << 20, file);
         unsigned char *image = malloc(size);
-        struct scan scan = {.unknown = false};
+        struct cgpu_image scan = {.bytes = 0};
         memcpy(image, bytes, size);
         scan_any(image, size, &scan);
-        printf("%s %s %llu\n", scan.managed ? "managed" : "plain",
-               scan.unknown ? "unbounded" : "bounded", (unsigned long long)scan.bytes);
+        printf("%s %s %llu\n", scan.managed ? "managed" : "plain", scan.hidden ? "hiding" : "told",
+               (unsigned long long)scan.bytes);
         scan_damaged(image, size, strtol(arguments[1], NULL, 10));
         free(image);
         free(bytes);

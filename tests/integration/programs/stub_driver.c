@@ -22,8 +22,8 @@ static __thread struct context *current;
 static struct context primary[GPUS] = {{0}, {1}};
 static int primary_count[GPUS];
 static int primary_active[GPUS];
-static uint64_t next_address = 0x100000000;
-static int live; /* allocations and arrays */
+static uint64_t next_address[] = {0x100000000, 0x10100000000}; /* of each GPU */
+static int live;                                               /* allocations and arrays */
 
 static int
 fails(const char *name)
@@ -32,11 +32,23 @@ fails(const char *name)
     return wanted != NULL && strcmp(wanted, name) == 0;
 }
 
+enum { BLOCK = 2 << 20, SMALL = 1 << 20 };
+
+/* What is small comes wherever the last one ended, what is not at a block of 2 MiB. */
 static uint64_t
 take(uint64_t bytes)
 {
+    uint64_t unit = bytes > SMALL ? BLOCK : 4096;
+    uint64_t *next = &next_address[current != NULL ? current->device : 0];
+    uint64_t old = __atomic_load_n(next, __ATOMIC_RELAXED);
+    uint64_t start;
+
     __atomic_add_fetch(&live, 1, __ATOMIC_RELAXED);
-    return __atomic_fetch_add(&next_address, (bytes + 4095) & ~4095ull, __ATOMIC_RELAXED);
+    do {
+        start = (old + unit - 1) / unit * unit;
+    } while (!__atomic_compare_exchange_n(next, &old, start + (bytes + unit - 1) / unit * unit, 0,
+                                          __ATOMIC_RELAXED, __ATOMIC_RELAXED));
+    return start;
 }
 
 int
@@ -83,6 +95,23 @@ cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     (void)device;
     *value = attribute;
+    return SUCCESS;
+}
+
+/* Knows every limit. */
+int
+cuCtxGetLimit(size_t *value, int limit)
+{
+    (void)limit;
+    *value = 0;
+    return SUCCESS;
+}
+
+int
+cuCtxSetLimit(int limit, size_t value)
+{
+    (void)limit;
+    (void)value;
     return SUCCESS;
 }
 
@@ -201,14 +230,14 @@ cuDevicePrimaryCtxGetState(int device, unsigned int *flags, int *active)
     return SUCCESS;
 }
 
-/* A green context is the device number with a mark: it retains the primary context. */
+/* A green context retains the primary context; what stands for it has a handle of its own. */
 int
 cuGreenCtxCreate(struct context **green, void *resources, int device, unsigned int flags)
 {
     (void)resources, (void)flags;
     struct context *context;
-    *green = calloc(1, sizeof(**green));
-    (*green)->device = device;
+    *green = calloc(2, sizeof(**green));
+    (*green)[0].device = (*green)[1].device = device;
     return cuDevicePrimaryCtxRetain(&context, device);
 }
 
@@ -221,7 +250,7 @@ cuGreenCtxDestroy(struct context *green)
 int
 cuCtxFromGreenCtx(struct context **context, struct context *green)
 {
-    *context = green;
+    *context = green + 1;
     return SUCCESS;
 }
 

@@ -2,7 +2,9 @@
  * One line to standard error when something is refused, so that `docker logs` shows why.
  *
  * write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio. At most
- * one line per kind in five seconds, and none with CGPU_LOG=off.
+ * one line per kind in five seconds, and none with CGPU_LOG=off, nor where descriptor 2 is another
+ * file than when the library was loaded: a program that sends its errors elsewhere later on, and
+ * one that has opened a database under that number, look the same.
  */
 #define _GNU_SOURCE /* secure_getenv */
 #include <errno.h>
@@ -10,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -23,13 +26,24 @@ struct line {
 };
 
 static bool silent;
+static struct stat error_at_load;
 static int64_t last_second[CGPU_LOG_KINDS];
 
 void
 cgpu_log_setup(void)
 {
     const char *choice = secure_getenv("CGPU_LOG");
-    silent = choice != NULL && strcmp(choice, "off") == 0;
+    silent =
+        (choice != NULL && strcmp(choice, "off") == 0) || fstat(STDERR_FILENO, &error_at_load) != 0;
+}
+
+/* A program that closes its standard error may reuse the number for a file of its own. */
+static bool
+is_still_there(void)
+{
+    struct stat now;
+    return fstat(STDERR_FILENO, &now) == 0 && now.st_dev == error_at_load.st_dev &&
+           now.st_ino == error_at_load.st_ino;
 }
 
 static void
@@ -138,7 +152,7 @@ end(struct line *line)
     int saved = errno;
     keep_on_one_line(line);
     line->text[line->length++] = '\n';
-    if (has_room()) {
+    if (is_still_there() && has_room()) {
         put(line);
     }
     errno = saved;

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
@@ -66,3 +68,19 @@ def test_mem_2_a_refusal_with_standard_error_closed_is_a_refusal(proxied: Proxie
     with proxied.start(program) as process:
         out, _ = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "2 0 0")
+
+
+def test_no_line_is_written_to_a_file_of_the_program_that_has_the_number_of_its_standard_error(
+    proxied: Proxied, tmp_path: Path
+) -> None:
+    """The program has closed its standard error, and the next file it opens gets the number."""
+    program = """
+    import os, sys
+    os.close(2)
+    assert os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o600) == 2
+    context()
+    show(alloc(1 << 40)[0])
+    """
+    data = tmp_path / "data"
+    assert proxied.check(program, str(data)).out == ["2"]
+    assert data.read_bytes() == b""

@@ -1,12 +1,16 @@
 /*
  * Attaching to a ledger and leaving it.
  *
- * The mapping keeps the open file description alive that owns the slot's byte lock, so no
- * descriptor stays open: none can be inherited by a child, closed by a program that closes all it
- * finds, or mistaken for another. MADV_DONTFORK keeps the mapping out of a child, exec drops it.
+ * The mapping keeps the open file description alive that owns the slot's byte lock, so the slot
+ * depends on no descriptor: none can be inherited by a child or closed by a program that closes all
+ * it finds. MADV_DONTFORK keeps the mapping out of a child, exec drops it.
  *
- * Not so on overlayfs, where a mapping holds the file underneath: there a descriptor is kept, which
- * forked children close. A program that closes it loses its slot, so ledgers belong on tmpfs.
+ * Looking whether others live needs a descriptor for a moment. The path gives one, but not to a
+ * program that has changed its root. So a descriptor of a second open file description is kept for
+ * that case. It holds no slot: a program may close it, and a copy in a child does no harm.
+ *
+ * Not so on overlayfs, where a mapping holds the file underneath: there the descriptor that is kept
+ * is the slot's own. A program that closes it loses its slot, so ledgers belong on tmpfs.
  */
 #define _GNU_SOURCE 1
 
@@ -52,20 +56,27 @@ close_quietly(int fd)
     errno = saved;
 }
 
-int
-cgpu_ledger_reopen(const struct cgpu_ledger *ledger)
+/* FD if it refers to the attachment's file. If not, close it and return -1. */
+static int
+only_ours(const struct cgpu_ledger *ledger, int fd)
 {
     struct stat found;
-    int fd;
 
-    if (ledger->observing) {
-        return fcntl(ledger->kept, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
-    }
-    fd = open_high(ledger->path, O_RDWR);
     if (fd >= 0 && (fstat(fd, &found) != 0 || found.st_dev != ledger->device ||
                     found.st_ino != ledger->inode)) {
         close(fd);
         fd = -1;
+    }
+    return fd;
+}
+
+int
+cgpu_ledger_reopen(const struct cgpu_ledger *ledger)
+{
+    int fd = ledger->observing ? -1 : only_ours(ledger, open_high(ledger->path, O_RDWR));
+
+    if (fd < 0 && ledger->kept > 0) {
+        fd = only_ours(ledger, fcntl(ledger->kept, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     }
     return fd;
 }
@@ -140,9 +151,20 @@ keep_or_close(struct cgpu_ledger *ledger, int fd, bool guarded)
     errno = saved;
 }
 
+/* Keep FD for when the path leads elsewhere, unless forked children would be unable to close it. */
+static void
+keep_for_looking(struct cgpu_ledger *ledger, int fd)
+{
+    if (ledger->kept == 0 && cgpu_inheritance_refuse(fd) == 0) {
+        ledger->kept = fd;
+    } else {
+        close_quietly(fd);
+    }
+}
+
 /* Refuses a file system on which the slot is not ours any more by now. */
 static int
-check_held(const struct cgpu_ledger *ledger)
+check_held(struct cgpu_ledger *ledger)
 {
     int fd = cgpu_ledger_reopen(ledger);
     int status = CGPU_OK;
@@ -151,10 +173,12 @@ check_held(const struct cgpu_ledger *ledger)
         return CGPU_EIO;
     }
     if (cgpu_slot_dead(fd, ledger->slot)) {
+        close(fd);
         errno = EOPNOTSUPP;
         status = CGPU_EIO;
+    } else {
+        keep_for_looking(ledger, fd);
     }
-    close_quietly(fd);
     return status;
 }
 

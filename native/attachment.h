@@ -15,7 +15,8 @@ struct cgpu_ledger {
     uint32_t slot;
     uint32_t word;      /* what this process writes into a lock that it holds */
     uint32_t observing; /* 1: an observer, which has no slot and no mapping */
-    int kept; /* an observer's descriptor, or one without which the slot would be lost; else 0 */
+    uint32_t reaping;   /* 1: a thread of this process holds the reaper's byte, or tries to */
+    int kept; /* descriptor for when the path leads elsewhere, or an observer's only one; 0: none */
     dev_t device;
     ino_t inode;
     char path[PATH_MAX];

@@ -104,13 +104,38 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
     return CGPU_OK;
 }
 
+/*
+ * One thread of one process. The byte lock does not exclude threads: cgpu_ledger_reopen may give
+ * two of them copies of one descriptor, which share its locks.
+ */
 static bool
-lock_reaper(int fd, bool patient)
+try_reaper(struct cgpu_ledger *ledger, int fd)
+{
+    if (__atomic_exchange_n(&ledger->reaping, 1, __ATOMIC_ACQUIRE) != 0) {
+        return false;
+    }
+    if (lock_byte(fd, CGPU_LEDGER_REAPER_BYTE, F_WRLCK)) {
+        return true;
+    }
+    __atomic_store_n(&ledger->reaping, 0, __ATOMIC_RELEASE);
+    return false;
+}
+
+/* Unlocks explicitly: close is not enough if a fork has copied the descriptor. */
+static void
+unlock_reaper(struct cgpu_ledger *ledger, int fd)
+{
+    lock_byte(fd, CGPU_LEDGER_REAPER_BYTE, F_UNLCK);
+    __atomic_store_n(&ledger->reaping, 0, __ATOMIC_RELEASE);
+}
+
+static bool
+lock_reaper(struct cgpu_ledger *ledger, int fd, bool patient)
 {
     const struct timespec pause = {.tv_sec = 0, .tv_nsec = REAP_WAIT_US * 1000L};
 
     for (int tries = patient ? REAP_WAITS : 1; tries > 0; tries--) {
-        if (lock_byte(fd, CGPU_LEDGER_REAPER_BYTE, F_WRLCK)) {
+        if (try_reaper(ledger, fd)) {
             return true;
         }
         if (tries > 1) {
@@ -179,9 +204,9 @@ cgpu_slot_claim(struct cgpu_ledger *ledger, int fd, uint32_t pid)
 {
     int status = claim(ledger, fd, pid, false);
 
-    if (status == CGPU_EFULL && lock_reaper(fd, true)) {
+    if (status == CGPU_EFULL && lock_reaper(ledger, fd, true)) {
         status = claim(ledger, fd, pid, true);
-        lock_byte(fd, CGPU_LEDGER_REAPER_BYTE, F_UNLCK);
+        unlock_reaper(ledger, fd);
     }
     return status;
 }
@@ -206,14 +231,13 @@ cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient)
     int saved = errno;
     int fd = others_taken(ledger) ? cgpu_ledger_reopen(ledger) : -1;
 
-    if (fd >= 0 && lock_reaper(fd, patient)) {
+    if (fd >= 0 && lock_reaper(ledger, fd, patient)) {
         for (uint32_t slot = 0; slot < bound; slot++) {
             if (slot != ledger->slot && taken(ledger->file, slot) && cgpu_slot_dead(fd, slot)) {
                 (void)cgpu_slot_clear(ledger, slot); /* else the next reaping does it */
             }
         }
-        /* not left to close: a fork may have copied the descriptor */
-        lock_byte(fd, CGPU_LEDGER_REAPER_BYTE, F_UNLCK);
+        unlock_reaper(ledger, fd);
     }
     if (fd >= 0) {
         close(fd);

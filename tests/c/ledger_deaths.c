@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -107,6 +108,40 @@ TEST(every_reader_sees_a_killed_process_gone_within_a_second)
     }
     cgpu_ledger_detach(observer);
     cgpu_ledger_detach(ledger);
+}
+
+/* A process in a root of its own, where the ledger's path leads nowhere. */
+static void
+outlive_a_holder_in_a_jail(void *argument)
+{
+    struct shared *shared = argument;
+    struct cgpu_ledger *ledger = check_attach(shared->path);
+    char jail[PATH_MAX];
+    uint64_t charged;
+
+    snprintf(jail, sizeof jail, "%s.jail-XXXXXX", shared->path);
+    say_ready(shared);
+    wait_ready(shared, 2);
+    CHECK(mkdtemp(jail) != NULL && chroot(jail) == 0 && chdir("/") == 0);
+    CHECK(access(shared->path, F_OK) != 0);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_EOVERCAP);
+    say_ready(shared);
+    wait_ready(shared, 4);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
+}
+
+TEST(a_process_that_changed_its_root_gets_the_memory_of_dead_processes_back)
+{
+    struct shared shared = {.path = check_ledger(), .ready = check_shared(), .bytes = CAP};
+    pid_t jailed = check_fork(outlive_a_holder_in_a_jail, &shared);
+    pid_t holder;
+
+    wait_ready(&shared, 1);
+    holder = start_holder(&shared);
+    wait_ready(&shared, 3);
+    kill_and_wait(holder);
+    say_ready(&shared);
+    CHECK(check_wait(jailed) == 0);
 }
 
 /* As a process does that looks for the dead, and is slow. */
@@ -280,6 +315,25 @@ TEST(a_reader_that_cannot_find_the_file_reclaims_nothing)
     pid_t child = start_holder(&shared);
 
     CHECK(unlink(shared.path) == 0);
+    for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) {
+        close(fd);
+    }
+    CHECK(open("/dev/null", O_RDWR) > STDERR_FILENO); /* another file under the number */
+    kill_and_wait(child);
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_EOVERCAP);
+    cgpu_ledger_detach(ledger);
+}
+
+TEST(a_program_that_closes_every_descriptor_still_finds_dead_processes)
+{
+    struct shared shared = {.path = check_ledger(), .ready = check_shared(), .bytes = CAP};
+    struct cgpu_ledger *ledger = check_attach(shared.path);
+    uint64_t charged;
+    pid_t child = start_holder(&shared);
+
+    for (int fd = STDERR_FILENO + 1; fd < 1024; fd++) {
+        close(fd);
+    }
     kill_and_wait(child);
     CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP, &charged) == CGPU_OK);
     cgpu_ledger_detach(ledger);

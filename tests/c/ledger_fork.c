@@ -176,6 +176,24 @@ TEST(a_number_reused_by_the_program_is_not_closed_in_its_children)
     CHECK(write(kept, "x", 1) == 1);
 }
 
+static void
+expect_closed(void *argument)
+{
+    CHECK(fcntl(*(int *)argument, F_GETFD) == -1);
+}
+
+TEST(a_child_does_not_inherit_the_descriptor_that_is_kept)
+{
+    struct cgpu_ledger *ledger = check_attach(check_ledger());
+    int kept = dup(0) - 1;
+
+    close(kept + 1);
+    CHECK(fcntl(kept, F_GETFD) == FD_CLOEXEC);
+    CHECK(check_wait(check_fork(expect_closed, &kept)) == 0);
+    CHECK(fcntl(kept, F_GETFD) == FD_CLOEXEC);
+    cgpu_ledger_detach(ledger);
+}
+
 static bool
 try_all(struct cgpu_ledger *ledger)
 {

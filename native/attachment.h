@@ -19,14 +19,8 @@ struct cgpu_ledger {
     int kept; /* descriptor for when the path leads elsewhere, or an observer's only one; 0: none */
     dev_t device;
     ino_t inode;
+    uint64_t rests_until; /* CLOCK_MONOTONIC: ask for no process before; see observer.c */
     char path[PATH_MAX];
 };
-
-/*
- * Open the attachment's file again; -1 if it is not to be had or another file has its name. No
- * descriptor is trusted: a program may close any number at any time and open something else there.
- * An observer keeps its own, and gets a copy of it.
- */
-int cgpu_ledger_reopen(const struct cgpu_ledger *ledger);
 
 #endif

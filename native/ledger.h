@@ -13,6 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "ledger_file.h"
 #include "limits.h"
 #include "status.h"
 
@@ -23,6 +24,22 @@ struct cgpu_process {
     uint32_t pid; /* as the process itself sees it (its own pid namespace) */
     uint32_t slot;
     uint64_t used_bytes;
+};
+
+/* A living process that holds memory: its id in its pid namespace, its bytes on each GPU. */
+struct cgpu_holder {
+    uint32_t pid;
+    uint32_t slot;
+    uint64_t used_bytes[CGPU_MAX_GPUS];
+};
+
+/* A whole ledger, as one look has seen it. */
+struct cgpu_survey {
+    uint32_t count;   /* of holders */
+    uint32_t asked;   /* for how many, dead ones too, the kernel was asked whether they live */
+    uint32_t unasked; /* how many count as living unasked: the container's locks make asking slow */
+    uint32_t reserved;
+    struct cgpu_holder holders[CGPU_LEDGER_SLOTS];
 };
 
 /* Host: make an empty ledger file NAME (mode 0666 whatever the umask) in directory DIRFD. */
@@ -38,7 +55,7 @@ int cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
 /*
  * Anybody: look at the ledger at PATH without a slot, by copies: a container may cut the file
  * short. Charging through it gives CGPU_EINVAL; reading asks for each process whether it lives (0.1
- * ms).
+ * ms), as long as that costs what a container's own processes can make it cost.
  */
 int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
 
@@ -46,10 +63,8 @@ int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
 void cgpu_ledger_detach(struct cgpu_ledger *ledger);
 
 /*
- * Charge between BYTES and BYTES + PADDING to this process on GPU, under CAP in total: all of the
- * padding that fits is taken (it is what the driver's granularity may add). *CHARGED is what was
- * taken. CGPU_EOVERCAP changes nothing; before it is returned, charges of dead processes are given
- * back.
+ * Charge BYTES to this process on GPU, under CAP in total; *CHARGED is BYTES then. CGPU_EOVERCAP
+ * changes nothing; before it is returned, charges of dead processes are given back.
  */
 int cgpu_ledger_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
                        uint64_t *charged);
@@ -81,6 +96,24 @@ uint64_t cgpu_ledger_refused(struct cgpu_ledger *ledger, uint32_t gpu);
  */
 int cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_process *out,
                           size_t capacity, size_t *count);
+
+/* The same for all GPUs, in one look. */
+int cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out);
+
+/*
+ * Asking which processes of this ledger live took too long: when (CLOCK_MONOTONIC, ns) to ask
+ * again; 0: at once. Until then all its processes count as living. cgpu_ledger_rest passes the time
+ * on to another observer of the same file.
+ */
+uint64_t cgpu_ledger_rests(const struct cgpu_ledger *ledger);
+void cgpu_ledger_rest(struct cgpu_ledger *ledger, uint64_t until);
+
+/*
+ * Another descriptor of the attachment's file, for the caller to close: by its path, or where that
+ * leads elsewhere, as after chroot, a copy of the one that is kept. -1 if neither is to be had. No
+ * descriptor is trusted: a program may close any number at any time and open something else there.
+ */
+int cgpu_ledger_reopen(const struct cgpu_ledger *ledger);
 /* cffi: end */
 
 #endif

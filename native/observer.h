@@ -7,7 +7,7 @@
 #include "ledger.h"
 
 /* All are 0 for what is not an observer, and when the file cannot be read. */
-uint64_t cgpu_observer_used(const struct cgpu_ledger *ledger, uint32_t gpu);
+uint64_t cgpu_observer_used(struct cgpu_ledger *ledger, uint32_t gpu);
 uint64_t cgpu_observer_total(const struct cgpu_ledger *ledger, uint32_t gpu);
 uint64_t cgpu_observer_refused(const struct cgpu_ledger *ledger, uint32_t gpu);
 

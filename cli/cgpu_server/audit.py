@@ -35,6 +35,7 @@ from cgpu_server.judgement import (
     larger,
     steady,
 )
+from cgpu_server.pages import pages_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -121,7 +122,7 @@ class Audit:
         self._before, self._said, self._owners = {}, {}, Owners()
         self.last = Look({}, {}, self._counts({}))
         for record in self._daemon.records if lift else ():
-            for place, page in enumerate(_pages(record)):
+            for place, page in enumerate(pages_of(record)[0]):
                 _charge(record, place, page, 0)
 
     def _try_look(self) -> None:
@@ -153,7 +154,7 @@ class Audit:
             again = self._compare(records)
             found = {key: steady(found[key], again[key]) for key in found.keys() & again.keys()}
         for record in records:
-            for place, page in enumerate(_pages(record)):
+            for place, page in enumerate(pages_of(record)[0]):
                 key = record.directory, place
                 if key in found:
                     # the server before us may have charged what is still there
@@ -313,7 +314,7 @@ def _verdicts(
     contexts = {
         (record.directory, place): page.context_bytes
         for record in {record for record, _ in here}
-        for place, page in enumerate(_pages(record))
+        for place, page in enumerate(pages_of(record)[0])
     }
     return {
         key: judge(theirs, accounts[key], contexts[key], unexplained)
@@ -329,9 +330,13 @@ def _accounts(records: Iterable[Record]) -> dict[Place, Account]:
         places = range(len(record.gpus))
         try:
             with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-                everyone = dict.fromkeys((each.pid for each in ledger.processes()), 0)
+                look = ledger.look()
+                everyone = dict.fromkeys((each.pid for each in look.processes()), 0)
                 for place, share in enumerate(record.gpus):
-                    account = _account(ledger, place, everyone)
+                    slots = {**everyone}
+                    for each in look.processes(place):
+                        slots[each.pid] += each.used_bytes
+                    account = Account(ledger.total(place), slots)
                     # no proxy charges more than was promised, whatever the ledger says
                     found[record.directory, place] = at_most(account, share.memory_bytes)
         except (OSError, cgpu_native.NativeError):
@@ -340,25 +345,15 @@ def _accounts(records: Iterable[Record]) -> dict[Place, Account]:
     return found
 
 
-def _account(ledger: cgpu_native.Ledger, place: int, everyone: dict[int, int]) -> Account:
-    slots = {**everyone}
-    for each in ledger.processes(place):
-        slots[each.pid] = slots.get(each.pid, 0) + each.used_bytes
-    return Account(ledger.total(place), slots)
-
-
-def _pages(record: Record) -> Sequence[cgpu_native.LimitsGpu]:
-    try:
-        return cgpu_native.read_limits(f"{record.directory}/limits").gpus
-    except (OSError, cgpu_native.NativeError):  # it ends just now
-        return ()
-
-
-def _charge(record: Record, place: int, page: cgpu_native.LimitsGpu, outside_bytes: int) -> None:
+def _charge(record: Record, place: int, page: cgpu_native.LimitsGpu, outside_bytes: int) -> bool:
+    """Let it count as used; False where the page is not to be written."""
     if page.outside_bytes != outside_bytes:
-        with contextlib.suppress(OSError):  # it ends just now
-            path = f"{record.directory}/limits"
+        path = f"{record.directory}/limits"
+        try:
             cgpu_native.set_bytes(path, place, "outside_bytes", outside_bytes)
+        except OSError:  # it ends just now, or keeps its page from us
+            return False
+    return True
 
 
 def _program(pid: int) -> str:

@@ -135,7 +135,8 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
             container=tenant.name,
             gpu=uuid,
             error=error,
-            do="nothing if it is ending; else it has ruined its own ledger: remove it",
+            do="nothing if it is ending; else it has ruined its own ledger or holds a lease on it:"
+            " remove it",
         )
         return
     gpu.tenants[tenant] = key, terms

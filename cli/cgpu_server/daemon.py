@@ -21,6 +21,7 @@ from cgpu_server.conductor import Conductor, Demand
 from cgpu_server.control import Control
 from cgpu_server.filesystem import ControlTree
 from cgpu_server.journal import log
+from cgpu_server.marking import Marking
 from cgpu_server.requests import Requests
 from cgpu_server.service import is_service, say_alive
 from cgpu_server.tree import Tree
@@ -87,6 +88,7 @@ class Daemon:
         self._folder_time: int | None = None
         self._configured: object = ()
         self._inhabited = time.monotonic()
+        self._marking = Marking()
 
     async def run(self, ready: Callable[[], None]) -> None:
         """Serve until told to stop, or idle for long enough; ``ready`` is called when it serves.
@@ -201,6 +203,7 @@ class Daemon:
             return
         try:
             self.refresh()
+            self._marking.tell(self.records)
             if self.records:
                 self._inhabited = time.monotonic()
             elif self._idle_exit is not None:

@@ -6,6 +6,8 @@ read (``rules.json``, ``record.json``), then in the limits pages.
 
 from __future__ import annotations
 
+import os
+
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
 from cgpu_hook import compute, record, rules
@@ -206,8 +208,16 @@ def _set_caps(entry: Record, caps: list[int]) -> None:
 
 
 def _check_ours(entry: Record) -> None:
-    """Refuse a container of a release whose files are laid out otherwise."""
-    page = cgpu_native.read_head(f"{entry.directory}/limits")
+    """Refuse a container whose files another release laid out, or that cannot be opened."""
+    path = f"{entry.directory}/limits"
+    try:
+        os.close(cgpu_native.open_file(path, os.O_RDWR))
+    except BlockingIOError as error:
+        raise CgpuError(
+            f"{entry.id}: {error.strerror} ({path}): it cannot be changed",
+            hint="end the container: no ordinary program takes such a lease",
+        ) from None
+    page = cgpu_native.read_head(path)
     if entry.version != record.VERSION or (page and page.version != cgpu_native.LIMITS_VERSION):
         release = page.release if page else "unknown"
         raise CgpuError(

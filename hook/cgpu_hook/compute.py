@@ -79,9 +79,11 @@ def amend(
     Raises:
         OSError: it cannot be written.
     """
+    # BlockingIOError: a process of it holds a lease on its page. No other container is refused for
+    # that. This one keeps its part until its arbiter, whose mapping prevents leases, changes it.
     try:
         cgpu_native.amend_limits(f"{record.directory}/limits", own, gpus)
-    except FileNotFoundError:
-        return  # it ends just now: its poststop hook waits for no lock
+    except (FileNotFoundError, BlockingIOError):
+        return  # it is ending (its poststop hook waits for no lock), or as above
     except cgpu_native.FormatError:
         return  # another release's: it keeps to the part that it has, and the server says so

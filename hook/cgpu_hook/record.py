@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cgpu_native
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
 from cgpu_hook import jsontext
@@ -68,10 +69,10 @@ def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
 def content(directory: str) -> dict[str, Any] | None:
     """What the file in ``directory`` says; None where there is none, or a damaged one."""
     try:
-        with open(f"{directory}/{FILE}", "rb") as file:
+        with open(cgpu_native.open_file(f"{directory}/{FILE}"), "rb") as file:
             fields = jsontext.loads(file.read().decode())
         return fields if isinstance(fields, dict) else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, cgpu_native.NativeError):
         return None
 
 

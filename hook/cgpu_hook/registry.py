@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from fcntl import LOCK_EX, LOCK_NB, flock
+from itertools import islice
 from time import monotonic, sleep
 
 import cgpu_native
@@ -34,6 +35,7 @@ _ID_LENGTH = 64
 # Folder modes. In the state directory of a server for all users, each reaches what is theirs.
 _PASSABLE, _PRIVATE = 0o711, 0o700
 _POLL_SECONDS = 0.002
+_LOCKS_READ = 2000  # lines of /proc/locks, which has those of all users
 
 
 def checked_id(name: str) -> str:
@@ -219,7 +221,7 @@ class Lock:
         """Others wait in vain: who holds it, and what to do."""
         inode, holder = os.fstat(self._fd).st_ino, "another process"
         with open("/proc/locks") as file:
-            for line in file:
+            for line in islice(file, _LOCKS_READ):
                 fields = line.split()
                 if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
                     holder = f"process {fields[4]}"

@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "effort.h"
 #include "futex.h"
 #include "ledger.h"
 #include "lock.h"
@@ -25,9 +25,16 @@
 /* And no more often than so in one look: a container may say that all its works are busy. */
 enum { ASKS = 16 };
 
-/* To ask goes through all locks that the container holds on its file: 12 us for a thousand. */
-#define DEAR_NS UINT64_C(50000)
-enum { DEAR_TIMES = 64 };
+/*
+ * Asking whether a process lives walks all locks that the container holds on its file: 12 us for a
+ * thousand. Questions may take 1/32 of the time; some unused time is kept. Other containers wait
+ * meanwhile, so a long question costs more than its length: after one of 1 ms the next may come
+ * 350 ms later. The pause is never longer than a minute.
+ */
+#define COSTLY_NS UINT64_C(100000)
+#define SPARE_NS  UINT64_C(20000000)
+#define MOST_NS   UINT64_C(60000000000)
+enum { ASK_TIMES = 32 };
 
 enum { CHUNK_WORKS = 16, BELLS_SIZE = offsetof(struct cgpu_ledger_file, works) };
 
@@ -192,26 +199,25 @@ known_work(struct cgpu_container *container, uint32_t index, const struct cgpu_l
     return known;
 }
 
-/* Processor time of this thread: that others keep it from running does not make asking dear. */
-static uint64_t
-own_time(void)
+static void
+pay(struct cgpu_container *container, uint64_t took, uint64_t now)
 {
-    struct timespec t;
+    uint64_t least = now > SPARE_NS ? now - SPARE_NS : 0;
+    uint64_t price = took * ASK_TIMES * (1 + took / COSTLY_NS);
 
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+    if (container->paid_ns < least) {
+        container->paid_ns = least;
+    }
+    container->paid_ns += price < MOST_NS ? price : MOST_NS;
 }
 
 static bool
 ask(struct cgpu_container *container, uint32_t owner, uint64_t now)
 {
-    uint64_t begun = own_time();
+    uint64_t begun = cgpu_effort_spent();
     bool alive = slot_is_alive(container, owner);
-    uint64_t took = own_time() - begun;
 
-    if (took > DEAR_NS) {
-        container->dear_until = now + DEAR_TIMES * took;
-    }
+    pay(container, cgpu_effort_spent() - begun, now);
     return alive;
 }
 
@@ -226,7 +232,7 @@ is_alive(struct cgpu_container *container, struct cgpu_container_work *known,
     bool late = work->active != 0 &&
                 (now > work->end_ns || !cgpu_gate_is_open(cgpu_container_gate(container)));
 
-    if (!known->dead && container->asks < ASKS && now >= container->dear_until &&
+    if (!known->dead && container->asks < ASKS && now >= container->paid_ns &&
         (known->asked_ns == 0 || now - known->asked_ns >= (late ? ASK_LATE_NS : ASK_NS))) {
         container->asks += 1;
         known->asked_ns = now;

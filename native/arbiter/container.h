@@ -30,10 +30,10 @@ struct cgpu_container {
     int ledger;
     uint32_t key;
     uint32_t place;
-    uint32_t bell; /* as read before everything else; a ring since then ends a sleep at once */
-    uint32_t asks; /* for living processes, in this look */
-    uint64_t dear_until; /* asking took long (it may hold many locks on the file): not before */
-    bool broken;         /* the ledger is no more what it was */
+    uint32_t bell;    /* as read before everything else; a ring since then ends a sleep at once */
+    uint32_t asks;    /* how many processes this look has asked for */
+    uint64_t paid_ns; /* ask for no process before this time */
+    bool broken;      /* the ledger was cut short or replaced */
     uint64_t busy_ns;
     struct cgpu_container_work works[CGPU_LEDGER_WORKS];
 };

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from cgpu_native.amend import amend_limits, set_bytes, set_cap
 from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
-from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, Process, create_ledger
+from cgpu_native.files import open_file, read_file
+from cgpu_native.ledger import (
+    ANY_GPU,
+    LEDGER_VERSION,
+    Ledger,
+    Look,
+    Process,
+    create_ledger,
+    is_costly,
+)
 from cgpu_native.limits import (
     LIMITS_VERSION,
     MAX_GPUS,
@@ -29,12 +38,16 @@ __all__ = [
     "Ledger",
     "Limits",
     "LimitsGpu",
+    "Look",
     "NativeError",
     "OverCapError",
     "Process",
     "amend_limits",
     "create_ledger",
+    "is_costly",
+    "open_file",
     "pack_limits",
+    "read_file",
     "read_head",
     "read_limits",
     "set_bytes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cgpu_native._native import ffi
+from cgpu_native.files import open_file
 from cgpu_native.limits import HEAD_SIZE, check_version
 
 TYPE_CHECKING = False
@@ -29,14 +30,14 @@ def set_bytes(path: Path | str, place: int, name: str, value: int) -> None:
         value: the new one, in bytes.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; ``BlockingIOError`` where somebody holds a lease on it.
         FormatError: it is another release's; nothing was changed.
         OverflowError: the value does not fit.
     """
     import mmap  # noqa: PLC0415 (not on the start path)
 
     start = ffi.offsetof(_PAGE, "gpus", place) + ffi.offsetof(_GPU, name)
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = open_file(path, os.O_RDWR)
     try:
         check_version(os.pread(fd, HEAD_SIZE, 0))
         page = mmap.mmap(fd, ffi.sizeof(_PAGE))
@@ -60,7 +61,7 @@ def amend_limits(
         gpus: fields of ``struct cgpu_limits_gpu``, by the GPU's place in the page.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: it cannot be written; ``BlockingIOError`` where somebody holds a lease on it.
         FormatError: it is another release's; nothing was changed.
         OverflowError: a value does not fit.
     """
@@ -68,7 +69,7 @@ def amend_limits(
     for place, changes in (gpus or {}).items():
         start = ffi.offsetof(_PAGE, "gpus", place)
         fields += [(start + ffi.offsetof(_GPU, name), v) for name, v in changes.items()]
-    fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    fd = open_file(path, os.O_RDWR)
     try:
         check_version(os.pread(fd, HEAD_SIZE, 0))
         for offset, value in fields:

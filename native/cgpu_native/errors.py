@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 from cgpu_native._native import ffi, lib
+
+LEASED = "a process holds a lease on it"
 
 
 class NativeError(Exception):
@@ -46,6 +49,7 @@ def check(status: int, what: str) -> None:
     if status == lib.CGPU_OK:
         return
     if status == lib.CGPU_EIO:
-        raise OSError(ffi.errno, os.strerror(ffi.errno), what)
+        found = ffi.errno
+        raise OSError(found, LEASED if found == errno.EAGAIN else os.strerror(found), what)
     kind, text = _KINDS.get(status, (NativeError, f"status {status}"))
     raise kind(status, f"{what}: {text}")

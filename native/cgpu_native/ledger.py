@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from cgpu_env.record import NamedTuple
 from cgpu_native._native import ffi, lib
@@ -10,6 +11,7 @@ from cgpu_native.errors import check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from typing_extensions import Self
@@ -26,6 +28,48 @@ class Process(NamedTuple):
     """As the process itself says, in its own pid namespace: not to be believed."""
     slot: int
     used_bytes: int
+
+
+class Look:
+    """What one look at a ledger has found: a copy, which does not change.
+
+    Attributes:
+        asked: for how many processes the kernel was asked whether they live.
+        is_certain: whether it was asked for all. If the container's locks make asking costly, the
+            others count as living.
+    """
+
+    def __init__(self, survey: Any) -> None:  # noqa: ANN401 - a cffi structure
+        self._survey = survey
+        self.asked: int = survey.asked
+        self.is_certain: bool = survey.unasked == 0
+
+    def processes(self, gpu: int = ANY_GPU) -> list[Process]:
+        """The living processes that hold memory on ``gpu``, or on any."""
+        found = []
+        for each in self._survey.holders[0 : self._survey.count]:
+            used = sum(each.used_bytes) if gpu == ANY_GPU else each.used_bytes[gpu]
+            if used:
+                found.append(Process(each.pid, each.slot, used))
+        return found
+
+
+class _Rest:
+    """A ledger of which not to ask again before ``until`` (time.monotonic_ns): see observer.c.
+
+    As long as its descriptor is open, no other file has the number of this one.
+    """
+
+    def __init__(self, until: int, fd: int) -> None:
+        self.until = until
+        self._fd = fd
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._fd)
+
+
+_RESTS: dict[tuple[int, int], _Rest] = {}  # by device and inode
+_REMEMBERED_NS = 60_000_000_000
 
 
 def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
@@ -47,7 +91,11 @@ def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
 class Ledger:
     """One process's attachment to a ledger, or an observer; GPUs by their place in the limits."""
 
-    def __init__(self, handle: Any, path: str) -> None:  # noqa: ANN401 - a cffi pointer
+    def __init__(
+        self,
+        handle: Any,  # noqa: ANN401 - a cffi pointer
+        path: str,
+    ) -> None:
         self._handle = handle
         self.path = path
 
@@ -70,9 +118,12 @@ class Ledger:
 
         Raises:
             FormatError: if the file is no ledger of this release.
-            OSError: if it cannot be opened.
+            OSError: if it cannot be opened; ``BlockingIOError`` where somebody holds a lease on it.
         """
-        return cls(_open(lib.cgpu_ledger_observe, path), str(path))
+        ledger = cls(_open(lib.cgpu_ledger_observe, path), str(path))
+        if _RESTS:
+            ledger._recall()
+        return ledger
 
     def charge(self, gpu: int, cap: int, size: int) -> int:
         """Charge ``size`` bytes, and return them.
@@ -97,7 +148,9 @@ class Ledger:
 
     def used(self, gpu: int) -> int:
         """Return the bytes held by all living processes."""
-        return int(lib.cgpu_ledger_used(self._handle, gpu))
+        used = int(lib.cgpu_ledger_used(self._handle, gpu))
+        self._remember()
+        return used
 
     def total(self, gpu: int) -> int:
         """Return the sum that charges are compared with; ``used`` where nobody tampered with it."""
@@ -118,11 +171,37 @@ class Ledger:
             OSError: if the file is not to be opened any more.
             FormatError: if it was cut short.
         """
-        found = ffi.new("struct cgpu_process[]", SLOTS)
-        count = ffi.new("size_t *")
-        status = lib.cgpu_ledger_processes(self._handle, gpu, found, SLOTS, count)
+        return self.look().processes(gpu)
+
+    def look(self) -> Look:
+        """See which processes live, and what each holds on all GPUs.
+
+        Raises:
+            OSError: if the file can no longer be opened.
+            FormatError: if it was cut short.
+        """
+        survey = ffi.new("struct cgpu_survey *")
+        status = lib.cgpu_ledger_survey(self._handle, survey)
+        self._remember()
         check(status, f"list the processes of {self.path}")
-        return [Process(e.pid, e.slot, e.used_bytes) for e in found[0 : min(count[0], SLOTS)]]
+        return Look(survey)
+
+    def _recall(self) -> None:
+        """Let this look know that earlier ones were costly."""
+        fd = lib.cgpu_ledger_reopen(self._handle)
+        if fd >= 0:
+            rest = _RESTS.get(_file(fd))
+            os.close(fd)
+            if rest is not None:
+                lib.cgpu_ledger_rest(self._handle, rest.until)
+
+    def _remember(self) -> None:
+        """Let later looks know that asking is costly."""
+        until = lib.cgpu_ledger_rests(self._handle)
+        fd = lib.cgpu_ledger_reopen(self._handle) if until else -1
+        if fd >= 0:
+            _forget()
+            _RESTS[_file(fd)] = _Rest(until, fd)
 
     def close(self) -> None:
         """Give back the slot with all its charges; further calls find nothing attached."""
@@ -136,6 +215,30 @@ class Ledger:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+
+def is_costly(path: os.PathLike[str] | str) -> bool:
+    """Whether this process found in the last minute that the ledger's locks make asking costly."""
+    _forget()
+    try:
+        return _file(path) in _RESTS
+    except OSError:  # it is gone
+        return False
+
+
+def _forget() -> None:
+    # go through a copy, made in one step: other threads look at other ledgers
+    for file in [file for file, rest in list(_RESTS.items()) if _is_past(rest.until)]:
+        _RESTS.pop(file, None)
+
+
+def _is_past(until: int) -> bool:
+    return time.monotonic_ns() > until + _REMEMBERED_NS
+
+
+def _file(place: os.PathLike[str] | str | int) -> tuple[int, int]:
+    facts = os.stat(place)  # noqa: PTH116 - the start path
+    return facts.st_dev, facts.st_ino
 
 
 def _open(function: Any, path: os.PathLike[str] | str, *arguments: int) -> Any:  # noqa: ANN401

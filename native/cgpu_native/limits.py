@@ -6,6 +6,7 @@ from cgpu_env.record import NamedTuple
 from cgpu_env.version import VERSION
 from cgpu_native._native import ffi, lib
 from cgpu_native.errors import FormatError
+from cgpu_native.files import read_file
 from cgpu_native.uuids import uuid_bytes, uuid_text
 
 TYPE_CHECKING = False
@@ -154,8 +155,7 @@ def read_limits(path: Path | str) -> Limits:
         OSError: if it cannot be read.
         FormatError: if it is no limits page of this release.
     """
-    with open(path, "rb") as file:  # noqa: PTH123 - pathlib is not imported on the start path
-        return unpack_limits(file.read(ffi.sizeof("struct cgpu_limits") + 1))
+    return unpack_limits(read_file(path, ffi.sizeof("struct cgpu_limits") + 1))
 
 
 class Head(NamedTuple):
@@ -174,9 +174,8 @@ def read_head(path: Path | str) -> Head | None:
         None where there is none that can be read; ``release`` is of use in limits pages only.
     """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 - as above
-            data = file.read(ffi.offsetof("struct cgpu_limits", "gpus"))
-    except OSError:
+        data = read_file(path, ffi.offsetof("struct cgpu_limits", "gpus"))
+    except (OSError, FormatError):
         return None
     page = ffi.new("struct cgpu_limits *")
     if len(data) < ffi.offsetof("struct cgpu_limits", "gpus"):

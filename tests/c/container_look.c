@@ -1,4 +1,4 @@
-/* What a container's processes say, added up; and what is not believed (REL-2). */
+/* What a container's processes say, added up; and what is not believed (REL-2, REL-7). */
 #define _GNU_SOURCE 1
 
 #include "arbiter/container.h"
@@ -149,7 +149,7 @@ TEST(a_dead_process_says_nothing_and_a_quiet_one_is_not_asked_for)
     cgpu_container_close(container);
 }
 
-TEST(a_container_that_makes_asking_dear_is_asked_the_less)
+TEST(a_container_that_makes_asking_costly_is_asked_the_less)
 {
     struct guest *guest = guest_make(guest_scene(), 0, 0);
     struct cgpu_container *container = open_container(guest);
@@ -164,6 +164,31 @@ TEST(a_container_that_makes_asking_dear_is_asked_the_less)
     CHECK(look(container, 1000 * MS).active && asked == 2);
     CHECK(look(container, 1010 * MS).active && asked == 3);
     cgpu_ledger_detach(ledger);
+    cgpu_container_close(container);
+}
+
+TEST(many_questions_that_are_each_a_little_costly_take_a_small_part_of_the_time)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledgers[16];
+
+    for (unsigned i = 0; i < 16; i++) {
+        ledgers[i] = check_attach(guest->ledger);
+        claim(ledgers[i], 0)->active = 9;
+    }
+    asked = 0;
+    ask_for = 30; /* as with 3,000 locks */
+    for (unsigned i = 0; i < 200; i++) {
+        CHECK(look(container, (1000 + i) * MS).active);
+    }
+    CHECK(asked > 16 && asked < 300); /* of 1,600: 220 ms / (32 * 30 us) are 229 */
+    ask_for = 0;
+    asked = 0;
+    CHECK(look(container, 2000 * MS).active && asked == 16);
+    for (unsigned i = 0; i < 16; i++) {
+        cgpu_ledger_detach(ledgers[i]);
+    }
     cgpu_container_close(container);
 }
 

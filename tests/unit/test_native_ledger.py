@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,59 @@ def test_a_charge_is_seen_by_observers_and_given_back(path: Path) -> None:
     observer.close()
 
 
+def _found_costly(path: Path) -> None:
+    """Look at a ledger, and find that asking for its processes is costly."""
+    with cgpu_native.Ledger.observe(path) as observer:
+        lib.cgpu_ledger_rest(observer._handle, time.monotonic_ns() + 10**9)  # noqa: SLF001
+        observer.look()
+    assert cgpu_native.is_costly(path)
+
+
+def test_a_new_ledger_is_not_taken_for_a_costly_one_that_is_gone(tmp_path: Path) -> None:
+    """Most file systems give a new file the number of the one that was removed last."""
+    path = tmp_path / "ledger"
+    cgpu_native.create_ledger(tmp_path, path.name)
+    _found_costly(path)
+    path.unlink()
+    for name in map(str, range(20)):
+        cgpu_native.create_ledger(tmp_path, name)
+        assert not cgpu_native.is_costly(tmp_path / name)
+        with cgpu_native.Ledger.observe(tmp_path / name) as observer:
+            assert lib.cgpu_ledger_rests(observer._handle) == 0  # noqa: SLF001
+
+
+def test_what_is_remembered_of_costly_ledgers_is_forgotten_with_its_descriptor(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgpu_native.ledger, "_RESTS", {})
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    _found_costly(path)
+    _found_costly(path)
+    with monkeypatch.context() as later:
+        later.setattr(cgpu_native.ledger, "_is_past", lambda _: True)
+        assert not cgpu_native.is_costly(path)
+    assert not cgpu_native.is_costly(path)
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_what_is_remembered_of_costly_ledgers_may_change_while_it_is_gone_through(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread finds another ledger costly meanwhile."""
+    rests: dict[tuple[int, int], object] = {}
+    monkeypatch.setattr(cgpu_native.ledger, "_RESTS", rests)
+    _found_costly(path)
+
+    def other_thread(_: object) -> bool:
+        rests[0, len(rests)] = next(iter(rests.values()))
+        return False
+
+    monkeypatch.setattr(cgpu_native.ledger, "_is_past", other_thread)
+    with cgpu_native.Ledger.observe(path) as ledger:
+        assert ledger.look().processes() == []
+    assert len(rests) > 1
+
+
 def test_each_status_is_an_exception_of_its_own(path: Path) -> None:
     with cgpu_native.Ledger.attach(path) as ledger:
         with pytest.raises(cgpu_native.OverCapError) as caught:
@@ -162,7 +216,7 @@ def test_a_full_disk_refuses_the_ledger_and_leaves_nothing(tmp_path: Path) -> No
 def _ledger_calls(path: Path) -> None:
     out = ffi.new("struct cgpu_ledger **")
     number, count = ffi.new("uint64_t *"), ffi.new("size_t *")
-    found = ffi.new("struct cgpu_process[4]")
+    found, survey = ffi.new("struct cgpu_process[4]"), ffi.new("struct cgpu_survey *")
     name = os.fsencode(path)
     for attach in (
         lambda: lib.cgpu_ledger_attach(name, 1, out),
@@ -177,6 +231,9 @@ def _ledger_calls(path: Path) -> None:
         lib.cgpu_ledger_refused(out[0], 0)
         lib.cgpu_ledger_total(out[0], 0)
         lib.cgpu_ledger_processes(out[0], lib.CGPU_MAX_GPUS, found, 4, count)
+        lib.cgpu_ledger_survey(out[0], survey)
+        lib.cgpu_ledger_rest(out[0], lib.cgpu_ledger_rests(out[0]))
+        os.close(lib.cgpu_ledger_reopen(out[0]))
         lib.cgpu_ledger_detach(out[0])
 
 

@@ -1,0 +1,35 @@
+"""Logs containers whose ledgers are costly to read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cgpu_native
+from cgpu_server.journal import log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_hook.record import Record
+
+_ADVICE = (
+    "end the container: no ordinary program takes such locks; its cap holds, nobody waits for it,"
+    " and memory of its processes that have exited still counts as used"
+)
+
+
+class Marking:
+    """Logs each container once, and again if it comes back after a minute without such locks."""
+
+    def __init__(self) -> None:
+        self._told: set[str] = set()
+
+    def tell(self, records: Iterable[Record]) -> None:
+        """Log those among ``records`` that have not been logged."""
+        records = tuple(records)
+        costly = {
+            r.directory: r.id for r in records if cgpu_native.is_costly(f"{r.directory}/ledger")
+        }
+        for directory in costly.keys() - self._told:
+            log.warning("locks_without_end", container=costly[directory], do=_ADVICE)
+        self._told = set(costly)

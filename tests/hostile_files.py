@@ -1,0 +1,80 @@
+"""Does to a container's file what no ordinary program does, and keeps doing it until closed.
+
+Run as a program, it is that process: ``hostile_files.py locks LEDGER COUNT`` claims every slot of a
+ledger and makes locks on it; ``lease PATH...`` takes a lease on each file and gives none back.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+SLOTS = 1024
+MANY = 16_000  # locks: to ask for one process takes 160 us, for all of them a sixth of a second
+_BEYOND = 1 << 20  # where no slot's byte is
+_SET = 37  # F_OFD_SETLK, which the module fcntl does not know everywhere
+_SLOTS_AT, _SLOT_SIZE, _BOUND_AT = 36992, 320, 12  # as ledger_file.c asserts
+
+
+class Hostile:
+    """Run ``hostile_files.py`` with these arguments; returns when it has done its work."""
+
+    def __init__(self, *arguments: str | Path) -> None:
+        words = [sys.executable, __file__, *map(str, arguments)]
+        self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.pid = self._process.pid
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"done\n"
+
+    def holds_leases(self) -> bool:
+        """Whether it still has a lease: the kernel breaks it 45 s after another process came."""
+        lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+        return any(line.split()[1] == "LEASE" and str(self.pid) in line.split() for line in lines)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate(timeout=20)
+
+
+def _make_locks(path: str, count: int) -> None:
+    fd = os.open(path, os.O_RDWR)
+    for slot in range(SLOTS):
+        head = struct.pack("IIII48xQ", 1, 1, 100 + slot, 0, 1)
+        os.pwrite(fd, head, _SLOTS_AT + slot * _SLOT_SIZE)
+    os.pwrite(fd, struct.pack("I", SLOTS), _BOUND_AT)
+    for place in range(count):
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _BEYOND + 2 * place, 1, 0)
+        fcntl.fcntl(fd, _SET, lock)
+
+
+def _take_lease(path: str) -> None:
+    fcntl.fcntl(os.open(path, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)
+
+
+def main() -> None:
+    """Do it, say so, and wait."""
+    what, *arguments = sys.argv[1:]
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # by which the kernel asks for a lease
+    if what == "locks":
+        _make_locks(arguments[0], int(arguments[1]))
+    else:
+        for path in arguments:
+            _take_lease(path)
+    sys.stdout.write("done\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

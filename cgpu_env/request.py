@@ -4,14 +4,17 @@ Bad input is refused, wherever it stands: also where ``ALIYUN_COM_GPU_MEM_CONTAI
 off, the other ``ALIYUN_COM_GPU_*`` values have to be well formed. Only ``CGPU_DISABLE=true`` makes
 cgpu blind, and ``NVIDIA_VISIBLE_DEVICES``, which belongs to others, is read only where cgpu is on.
 Only ``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be set to nothing.
+
+A name that nobody knows is refused too, for it may be one of ours misspelt, and so is a share of
+which only the rest is set: the container would start without the cap that somebody asked for.
 """
 
 from __future__ import annotations
 
 from cgpu_env.devices import Gpu, check, select
-from cgpu_env.errors import EnvError, refused
+from cgpu_env.errors import LONGEST_VALUE, EnvError, refused, shown
 from cgpu_env.record import NamedTuple
-from cgpu_env.values import BLANKS, gib_list, number_in, truth
+from cgpu_env.values import BLANKS, MIB, gib_list, number_in, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +29,33 @@ WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 HIGH_PRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
 NVIDIA_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NO_GPU = ("", "none", "void")
-DEFAULT_MAX_INST = 20
+MEM_UNIT = "ALIYUN_COM_GPU_MEM_UNIT"  # what device plugins say DEV is in; a share is a ratio
+GIB = 1 << 30
+_UNITS = {"GiB": GIB, "GB": GIB, "Gi": GIB, "MiB": MIB, "MB": MIB, "Mi": MIB}
+DEFAULT_MAX_INST, MOST_INST = 20, 25
+# max_inst is set for each GPU and can be changed, so admission checks weights against it.
+_MOST_WEIGHT = f"the GPU's max_inst, which is {DEFAULT_MAX_INST} by default and at most {MOST_INST}"
+_OURS = frozenset((MEM_DEV, MEM_CONTAINER, VISIBLE, WEIGHT, HIGH_PRIO))
+_OF_A_SHARE = (MEM_DEV, WEIGHT, HIGH_PRIO)  # they count beside MEM_CONTAINER only
+# What published schedulers and device plugins set for their own use.
+PASSED_OVER = frozenset(
+    PREFIX + name
+    for name in (
+        "ASSIGNED",
+        "ASSUME_TIME",
+        "COUNT",
+        "COUNT_POD",
+        "GROUP",
+        "IDX",
+        "MEM_ASSIGNED",
+        "MEM_ASSUME_TIME",
+        "MEM_IDX",
+        "MEM_POD",
+        "MEM_UNIT",
+        "POD",
+        "SPECIAL_IDX",
+    )
+)
 
 
 class GpuShare(NamedTuple):
@@ -38,11 +67,19 @@ class GpuShare(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What a container asks for; ``gpus`` in the order of its visible list."""
+    """What a container asks for.
+
+    Attributes:
+        gpus: in the order of its visible list.
+        weight: compute weight.
+        high_priority: whether it goes first.
+        notes: what whoever asks may not have meant, one sentence each.
+    """
 
     gpus: tuple[GpuShare, ...]
     weight: int
     high_priority: bool
+    notes: tuple[str, ...] = ()
 
 
 def environment(entries: Iterable[str]) -> dict[str, str]:
@@ -69,30 +106,23 @@ class _Asked(NamedTuple):
     high_priority: bool
 
 
-def is_asked(
-    env: Mapping[str, str], *, max_inst: int = DEFAULT_MAX_INST, default_memsize: int = 0
-) -> bool:
+def is_asked(env: Mapping[str, str], *, default_memsize: int = 0) -> bool:
     """Whether cgpu is on for a container, as far as that shows without the node's GPUs.
 
     Raises:
         EnvError: as ``parse_request``.
     """
-    return _asked(env, max_inst, default_memsize) is not None
+    return _asked(env, default_memsize) is not None
 
 
 def parse_request(
-    env: Mapping[str, str],
-    gpus: Sequence[Gpu],
-    *,
-    max_inst: int = DEFAULT_MAX_INST,
-    default_memsize: int = 0,
+    env: Mapping[str, str], gpus: Sequence[Gpu], *, default_memsize: int = 0
 ) -> Request | None:
-    """Read a container's request.
+    """Read a container's request; whether its GPUs have room for it is for admission to say.
 
     Args:
         env: the container's own environment.
         gpus: the GPUs of the node, in the order of their indices.
-        max_inst: how many containers share a GPU, and the sum of their weights.
         default_memsize: cap in bytes on each GPU of a container that names none; 0: no cap.
 
     Returns:
@@ -101,7 +131,7 @@ def parse_request(
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
     """
-    asked = _asked(env, max_inst, default_memsize)
+    asked = _asked(env, default_memsize)
     if asked is None:
         return None
     if asked.share and not gpus:
@@ -110,26 +140,58 @@ def parse_request(
     if not visible:
         return None
     if asked.share:
-        caps = _caps(env, visible, asked)
+        caps, notes = _caps(env, visible, asked)
     else:
-        caps = [min(default_memsize, gpu.memory_bytes) for gpu in visible]
+        caps, notes = [min(default_memsize, gpu.memory_bytes) for gpu in visible], ()
     shares = (GpuShare(gpu.index, gpu.uuid, cap) for gpu, cap in zip(visible, caps, strict=True))
-    return Request(tuple(shares), asked.weight, asked.high_priority)
+    return Request(tuple(shares), asked.weight, asked.high_priority, notes)
 
 
-def _asked(env: Mapping[str, str], max_inst: int, default_memsize: int) -> _Asked | None:
+def _asked(env: Mapping[str, str], default_memsize: int) -> _Asked | None:
     if truth(DISABLE, env.get(DISABLE, "false")):
         return None
+    _check_names(env)
     dev = gib_list(MEM_DEV, env[MEM_DEV], 1) if MEM_DEV in env else None
-    weight = number_in(WEIGHT, env.get(WEIGHT, "1"), 1, max_inst)
+    weight = number_in(WEIGHT, env.get(WEIGHT, "1"), 1, MOST_INST, _MOST_WEIGHT)
     high_priority = bool(number_in(HIGH_PRIO, env.get(HIGH_PRIO, "0"), 0, 1))
     if VISIBLE in env:
         check(VISIBLE, env[VISIBLE])
     written = env.get(MEM_CONTAINER, "").strip(BLANKS)
     share = gib_list(MEM_CONTAINER, written, 0) if written else []
-    if 0 in share or (not share and default_memsize <= 0):
+    if not share and default_memsize <= 0:
+        _refuse_rest(env)
         return None
-    return _Asked(share, dev, weight, high_priority)
+    return None if 0 in share else _Asked(share, dev, weight, high_priority)
+
+
+def _check_names(env: Mapping[str, str]) -> None:
+    for name, value in env.items():
+        if name.startswith(PREFIX) and name not in _OURS and name not in PASSED_OVER:
+            raise _unknown(name, value)
+
+
+def _unknown(name: str, value: str) -> EnvError:
+    """The error for a variable that only looks like one of ours."""
+    from difflib import get_close_matches  # noqa: PLC0415 (heavy, and for a refusal only)
+
+    known = {other.removeprefix(PREFIX): other for other in (*_OURS, *PASSED_OVER)}
+    word = name.removeprefix(PREFIX)[:LONGEST_VALUE].strip(BLANKS).upper()
+    near = get_close_matches(word, known, n=1, cutoff=0.5)
+    meant = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(sorted(_OURS))}."
+    advice = f"Take it out, or set {DISABLE}=true for a container without cgpu"
+    return refused(shown(name), value, f"there is no such variable: {meant} {advice}")
+
+
+def _refuse_rest(env: Mapping[str, str]) -> None:
+    """Refuse variables of a share where no share is asked for: it may have been forgotten."""
+    for name in _OF_A_SHARE:
+        if name in env:
+            raise refused(
+                name,
+                env[name],
+                f"it counts beside {MEM_CONTAINER} only, which is not set: set it to the whole"
+                " GiB wanted of each GPU, or to 0 for a container without limits",
+            )
 
 
 def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -143,8 +205,10 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
     return select(NVIDIA_VISIBLE, nvidia, gpus)
 
 
-def _caps(env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked) -> list[int]:
-    """The caps in bytes, ``floor(total * CONTAINER / DEV)`` for each GPU."""
+def _caps(
+    env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked
+) -> tuple[list[int], tuple[str, ...]]:
+    """The caps in bytes, ``floor(total * CONTAINER / DEV)`` for each GPU, and what is odd."""
     if asked.dev is None:
         given = f"{MEM_CONTAINER}={env[MEM_CONTAINER]}"
         raise refused(MEM_DEV, None, f"{given} needs it, the whole GiB of each GPU such as 15")
@@ -154,7 +218,30 @@ def _caps(env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked) -> list
         if part > whole:
             allowed = f"{part} GiB is more than the {whole} GiB of {MEM_DEV}"
             raise refused(MEM_CONTAINER, env[MEM_CONTAINER], allowed)
-    return [g.memory_bytes * c // d for g, c, d in zip(visible, shares, devs, strict=True)]
+    caps = [g.memory_bytes * c // d for g, c, d in zip(visible, shares, devs, strict=True)]
+    return caps, _notes(visible, shares, devs, env.get(MEM_UNIT, "GiB"))
+
+
+def _notes(
+    visible: Sequence[Gpu], shares: list[int], devs: list[int], unit: str
+) -> tuple[str, ...]:
+    """A sentence for the GPUs that are not nearly as large as they are said to be."""
+    size = _UNITS.get(unit, 0)
+    off: dict[tuple[int, int, int], list[str]] = {}
+    for gpu, part, whole in zip(visible, shares, devs, strict=True):
+        if size and _is_off(gpu.memory_bytes, whole * size):
+            off.setdefault((gpu.memory_bytes, part, whole), []).append(str(gpu.index))
+    return tuple(
+        f"{'GPU' if len(gpus) == 1 else 'GPUs'} {','.join(gpus)}"
+        f" {'has' if len(gpus) == 1 else 'have'} {total // MIB} MiB, not the {whole} {unit}"
+        f" of {MEM_DEV}: {part} of {whole} is {total * part // whole // MIB} MiB"
+        for (total, part, whole), gpus in off.items()
+    )
+
+
+def _is_off(total: int, stated: int) -> bool:
+    """Whether a stated whole is more than a tenth off, and not by the rounding to whole GiB."""
+    return abs(total - stated) >= GIB and abs(total - stated) * 10 > total
 
 
 def _per_gpu(variable: str, env: Mapping[str, str], given: list[int], count: int) -> list[int]:

@@ -1,16 +1,22 @@
-"""Numbers and lists as they are written in a container's environment.
+"""Numbers, lists and sizes of memory as people write them.
 
-Only ASCII digits make a number: no sign, no leading zero, no unit. White space around a value or a
-list item is ignored. Everything else is an error, never a guess.
+Only ASCII digits make a number: no sign, no leading zero. White space around a value or a list item
+is ignored. Everything else is an error, never a guess. A container's variables have no units; what
+is typed to our own tools (``Size``) may have.
 """
 
 from __future__ import annotations
 
 from cgpu_env.errors import refused
+from cgpu_env.record import NamedTuple
 
 BLANKS = " \t\n\r\f\v"
 MAX_GIB = 1 << 20  # a pebibyte: far above any GPU, far below overflow of a byte count in 64 bits
 _DIGITS = frozenset("0123456789")
+MIB = 1 << 20
+LARGEST_BYTES = 1 << 60
+_UNITS = {"GiB": 1 << 30, "MiB": MIB}
+_PERCENT = 100
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -22,6 +28,33 @@ def integer(text: str, maximum: int) -> int | None:
         return None
     number = int(text)
     return number if number <= maximum else None
+
+
+class Size(NamedTuple):
+    """Memory of a GPU: ``part`` of ``whole`` equal parts of it; where that is 0, ``part`` bytes."""
+
+    part: int
+    whole: int = 0
+
+    def of(self, total: int) -> int:
+        """In bytes, on a GPU of ``total``."""
+        return total * self.part // self.whole if self.whole else self.part
+
+
+def size(text: str) -> Size | None:
+    """What ``6GiB``, ``512MiB``, ``40%``, ``6/15`` or a number of bytes means; None: no size."""
+    text = text.strip(BLANKS)
+    part, slash, whole = text.partition("/")
+    if slash:
+        parts, wholes = integer(part, MAX_GIB), integer(whole, MAX_GIB)
+        return None if parts is None or not wholes else Size(parts, wholes)
+    if text.endswith("%"):
+        percent = integer(text[:-1], _PERCENT)
+        return None if percent is None else Size(percent, _PERCENT)
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    most = LARGEST_BYTES // _UNITS.get(unit, 1)
+    number = integer(text.removesuffix(unit), most)
+    return None if number is None else Size(number * _UNITS.get(unit, 1))
 
 
 def items(text: str) -> list[str]:
@@ -46,11 +79,12 @@ def gib_list(variable: str, value: str, minimum: int) -> list[int]:
     return numbers
 
 
-def number_in(variable: str, value: str, minimum: int, maximum: int) -> int:
-    """The one whole number of ``minimum``..``maximum`` that ``value`` writes."""
+def number_in(variable: str, value: str, minimum: int, maximum: int, most: str = "") -> int:
+    """The whole number of ``minimum``..``maximum`` (in words ``most``) that ``value`` writes."""
     number = integer(value.strip(BLANKS), maximum)
     if number is None or number < minimum:
-        raise refused(variable, value, f"expected a whole number from {minimum} to {maximum}")
+        allowed = f"expected a whole number from {minimum} to {most or maximum}"
+        raise refused(variable, value, allowed)
     return number
 
 

@@ -70,5 +70,6 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
             f"the node's server shares other GPUs than those of {node.driver_dir}",
             hint="with --state-dir DIR the session has an account of its own",
         )
-    request = Request(gpus, answer["weight"], answer["high_priority"])
+    notes = tuple(answer.get("notes", ()))  # an older server says nothing
+    request = Request(gpus, answer["weight"], answer["high_priority"], notes)
     return f"{ROOT_STATE}/containers/{answer['id']}", request

@@ -12,7 +12,7 @@ usage: cgpu-run --mem PART/WHOLE [options] [--] PROGRAM [ARGUMENT...]
 Run PROGRAM with a share of the GPUs' memory, and no more.
 
   --mem PART/WHOLE   GiB wanted, of the GiB each GPU is said to have: 6/15; 3,1/15 on two GPUs
-  --weight N         compute weight, from 1 to 20; 1 by default
+  --weight N         compute weight, from 1 to the GPU's max_inst (20); 1 by default
   --high-prio        high priority: goes before the others when it has work
   --policy N         compute policy 0..6 of the GPUs, if no one else holds them under another
   --gpus LIST        indices or UUIDs in the order the program sees them; all by default
@@ -119,6 +119,7 @@ def in_options(message: str, options: Options) -> str:
         f"of {MEM_DEV}": "given as the whole",
         f"{VISIBLE}=": "--gpus ",
         f"{WEIGHT}=": "--weight ",
+        WEIGHT: "--weight",
     }
     for variable, option in names.items():
         message = message.replace(variable, option)

@@ -46,6 +46,7 @@ def _lines(plan: ContainerPlan) -> list[str]:
     return [
         *(f"GPU {g.index}  {g.uuid}  {g.memory_bytes // _MIB} MiB" for g in plan.gpus),
         f"weight {plan.weight}{priority}",
+        *(f"note    {note}" for note in plan.notes),
         *(f"mount   {mount.destination}  <-  {mount.source}" for mount in plan.mounts),
         *(f"device  {device.container}  <-  {device.host}" for device in plan.devices),
         *(f"mask    {path}" for path in plan.masks),

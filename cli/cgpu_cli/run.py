@@ -57,6 +57,8 @@ def _run(given: Options) -> NoReturn:
     except CgpuError as error:
         message = options.in_options(str(error), given)
         raise CgpuError(message, hint=error.hint, exit_code=error.exit_code) from None
+    for note in session.request.notes:
+        print(f"cgpu-run: note: {options.in_options(note, given)}", file=sys.stderr)
     set_environment(environment, session)
     umask = os.umask(0o022)  # any user of the session reads what is made from here on
     _enter(given, session, environment)
@@ -89,7 +91,7 @@ def _admit(given: Options) -> Session:
 
 def _request(given: Options, node: Node) -> Request:
     gpus = [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus]
-    request = parse_request(options.variables(given), gpus, max_inst=node.max_inst)
+    request = parse_request(options.variables(given), gpus)
     if request is None:
         raise CgpuError(f"--mem {given.mem}: expected shares of at least 1 GiB")
     return request

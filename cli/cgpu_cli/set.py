@@ -8,13 +8,10 @@ from cgpu_cli.completion import TARGETS
 from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_env.values import MAX_GIB, integer
+from cgpu_env.values import LARGEST_BYTES, integer
 
 if TYPE_CHECKING:
     import argparse
-
-_SIZES = ("memsize", "default_memsize")
-_UNIT, _UNIT_BYTES = "GiB", 1 << 30  # as in --mem of cgpu-run
 
 
 class Set:
@@ -35,7 +32,8 @@ class Set:
             "values",
             metavar="NAME=VALUE",
             nargs="+",
-            help="such as policy=2, weight=4, memsize=4GiB; without a unit memory is in bytes",
+            help="such as policy=2, weight=4, memsize=4GiB (or 512MiB, 40%%, 6/15; without a unit"
+            " it is in bytes)",
         )
         parser.add_argument("--json", action="store_true", help="for programs: {} when it is done")
 
@@ -53,8 +51,5 @@ def _pair(word: str) -> tuple[str, int | str]:
     name, equals, value = word.partition("=")
     if not equals or not name:
         raise CgpuError(f"{shown(word)}: expected NAME=VALUE, such as weight=4")
-    gib = integer(value.removesuffix(_UNIT), MAX_GIB) if value.endswith(_UNIT) else None
-    if name in _SIZES and gib is not None:
-        return name, gib * _UNIT_BYTES
-    number = value.isascii() and value.isdecimal()
-    return name, int(value) if number else value  # the server says what is allowed
+    number = integer(value, LARGEST_BYTES)
+    return name, value if number is None else number  # the server says what is allowed

@@ -24,6 +24,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "engines": wiring.engines,
     "state directory": state.directory,
     "leftovers": state.leftovers,
+    "shares": state.shares,
     "server": state.server,
     "releases": releases.environments,
 }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
-from cgpu_hook import client, installation
+from cgpu_hook import client, installation, record
 from cgpu_hook import server as wakeup
 from cgpu_hook.paths import check_state
 from cgpu_hook.registry import Registry
@@ -66,6 +66,17 @@ def leftovers(ground: Ground) -> Iterator[Finding]:
         yield Finding("warning", what, point, f"umount -l {point}")
     if not dead and not mounts and not trees:
         yield Finding("ok", f"{len(living)} containers and sessions, nothing left of others")
+
+
+def shares(ground: Ground) -> Iterator[Finding]:
+    """No container has a share other than the one that was meant."""
+    said = {each.id: record.notes(each.directory) for each in Registry(ground.state_dir).records()}
+    for name, notes in said.items():
+        mend = f"start it with the GPU's size as the whole, or: cgpu set {name} memsize=..."
+        if notes:
+            yield Finding("warning", f"{name}: {'; '.join(notes)}", name, mend)
+    if not any(said.values()):
+        yield Finding("ok", "no stated size of a GPU is far from what the driver says")
 
 
 def server(ground: Ground) -> Iterator[Finding]:

@@ -1,10 +1,11 @@
-"""Logs containers whose ledgers are costly to read."""
+"""Logs containers whose ledgers are costly to read, or whose share is odd."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import cgpu_native
+from cgpu_hook import record
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -18,15 +19,27 @@ _ADVICE = (
 )
 
 
+_MEANT = (
+    "nothing if it is meant so; else start the container with the GPU's size as the whole, or cgpu"
+    " set its memsize"
+)
+
+
 class Marking:
     """Logs each container once, and again if it comes back after a minute without such locks."""
 
     def __init__(self) -> None:
         self._told: set[str] = set()
+        self._looked: set[str] = set()
 
     def tell(self, records: Iterable[Record]) -> None:
         """Log those among ``records`` that have not been logged."""
         records = tuple(records)
+        for entry in records:
+            if entry.directory not in self._looked:
+                for note in record.notes(entry.directory):
+                    log.warning("whole_misstated", container=entry.id, note=note, do=_MEANT)
+        self._looked = {entry.directory for entry in records}
         costly = {
             r.directory: r.id for r in records if cgpu_native.is_costly(f"{r.directory}/ledger")
         }

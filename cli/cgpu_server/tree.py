@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cgpu_native
 from cgpu_env import CgpuError, version
 from cgpu_env.errors import shown
+from cgpu_env.values import LARGEST_BYTES, integer
 from cgpu_hook import installation, processes, rules
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_server import changes
@@ -217,7 +218,8 @@ def _record(folder: Folder) -> Record:
 
 def _value(text: str) -> int | str:
     """The number that was written; else the text, of which the check says what is wrong."""
-    return int(text) if text.isascii() and text.isdecimal() else shown(text)
+    number = integer(text, LARGEST_BYTES)
+    return shown(text) if number is None else number
 
 
 def _instances(tree: Tree, _: Folder) -> str:

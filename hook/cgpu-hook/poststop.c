@@ -13,7 +13,7 @@
 #include "state.h"
 
 /* All that a container's directory ever holds; nothing else is touched. */
-static const char *const known[] = {"limits", "ledger", "record.json"};
+static const char *const known[] = {"limits", "ledger", "record.json", "notes"};
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.request import MEM_CONTAINER, WEIGHT
+from cgpu_env.values import BLANKS, MIB
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,13 +45,30 @@ def check(
     if len(request.gpus) > cgpu_native.MAX_GPUS:
         raise AdmissionError(f"{len(request.gpus)} GPUs: at most {cgpu_native.MAX_GPUS} have room")
     others = list(records)
+    check_weight(request, rules, given)
+    asked = _asked(given, node)
     for share in request.gpus:
         beside = on_gpu(others, share.uuid)
         most = rules[share.uuid].max_inst
-        _check_count(share, beside, most, given)
-        _check_weight(request, share, beside, most, given)
+        _check_count(share, beside, most, asked)
+        _check_free_weight(request, share, beside, most, given)
         if not node.overcommit:
-            _check_memory(share, beside, node, given)
+            _check_memory(share, beside, node, asked)
+
+
+def check_weight(request: Request, rules: Mapping[str, Rules], given: Mapping[str, str]) -> None:
+    """Refuse a weight that one of its GPUs would not even give to a container alone on it.
+
+    Raises:
+        AdmissionError: one sentence that names the variable, its value and what is allowed.
+    """
+    for share in request.gpus:
+        most = rules[share.uuid].max_inst
+        if request.weight > most:
+            raise AdmissionError(
+                f"{WEIGHT}={shown(given.get(WEIGHT, str(request.weight)))}: expected a whole number"
+                f" from 1 to {most}, the max_inst of GPU {share.index}"
+            )
 
 
 def check_policy(
@@ -108,23 +126,23 @@ def _share(record: Record, uuid: str) -> GpuShare | None:
     return next((share for share in record.gpus if share.uuid == uuid), None)
 
 
-def _check_count(
-    share: GpuShare, beside: list[Record], most: int, given: Mapping[str, str]
-) -> None:
+def _check_count(share: GpuShare, beside: list[Record], most: int, asked: str) -> None:
     if len(beside) >= most:
         raise AdmissionError(
-            f"{_asked(given)}: GPU {share.index} has {len(beside)} containers already,"
+            f"{asked}: GPU {share.index} has {len(beside)} containers already,"
             f" and max_inst allows {most}"
         )
 
 
-def _asked(given: Mapping[str, str]) -> str:
-    """The variable that asks for memory as the user wrote it, if it did."""
-    value = given.get(MEM_CONTAINER)
-    return MEM_CONTAINER if value is None else f"{MEM_CONTAINER}={shown(value)}"
+def _asked(given: Mapping[str, str], node: Node) -> str:
+    """What asks for memory: the variable as the user wrote it, or the node's default."""
+    value = given.get(MEM_CONTAINER, "")
+    if value.strip(BLANKS):
+        return f"{MEM_CONTAINER}={shown(value)}"
+    return "the node's default_memsize" if node.default_memsize else MEM_CONTAINER
 
 
-def _check_weight(
+def _check_free_weight(
     request: Request,
     share: GpuShare,
     beside: list[Record],
@@ -132,23 +150,28 @@ def _check_weight(
     given: Mapping[str, str],
 ) -> None:
     free = free_weight(beside, most)
-    if request.weight > free:
+    if request.weight <= free:
+        return
+    if request.weight == 1 and WEIGHT not in given:
+        taken = sum(record.weight for record in beside)
         raise AdmissionError(
-            f"{WEIGHT}={given.get(WEIGHT, request.weight)}: GPU {share.index} has"
-            f" {free} of {most} free"
+            f"no weight is left on GPU {share.index}: its containers have {taken} of"
+            f" max_inst={most} together, and one without {WEIGHT} needs 1"
         )
+    raise AdmissionError(
+        f"{WEIGHT}={shown(given.get(WEIGHT, str(request.weight)))}: GPU {share.index} has"
+        f" {free} of {most} free"
+    )
 
 
-def _check_memory(
-    share: GpuShare, beside: list[Record], node: Node, given: Mapping[str, str]
-) -> None:
+def _check_memory(share: GpuShare, beside: list[Record], node: Node, asked: str) -> None:
     total = next(gpu.memory_bytes for gpu in node.gpus if gpu.uuid == share.uuid)
     taken = promised(beside, share.uuid)
     if share.memory_bytes > total - taken:
         taken = owed(beside, share.uuid)
     if share.memory_bytes > total - taken:
-        free = max(0, total - taken) // _MIB
+        free = max(0, total - taken) // MIB
         raise AdmissionError(
-            f"{_asked(given)}: {share.memory_bytes // _MIB} MiB asked on GPU {share.index},"
-            f" where {free} of {total // _MIB} MiB are free"
+            f"{asked}: {share.memory_bytes // MIB} MiB asked on GPU {share.index},"
+            f" where {free} of {total // MIB} MiB are free"
         )

@@ -7,9 +7,11 @@ read (``rules.json``, ``record.json``), then in the limits pages.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
+from cgpu_env.values import MIB
 from cgpu_hook import compute, record, rules
 from cgpu_hook.admission import free_weight, on_gpu, owed
 from cgpu_hook.paths import write_atomically
@@ -26,16 +28,15 @@ if TYPE_CHECKING:
 
 CONTAINER_KEYS = ("weight", "highprio", "memsize")
 PRIORITIES = (0, 1)
-_LEAST_MEMORY = 1 << 20  # a cap in bytes; whoever writes 6 means GiB
 
 
 def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
-    """Change ``default_memsize``, the cap in bytes of a container that names none; 0: no cap.
+    """Change ``default_memsize``, the cap of a container that names none; 0: no cap.
 
     Raises:
-        CgpuError: a value is out of range; nothing was changed.
+        CgpuError: it is no size; nothing was changed.
     """
-    values = {name: _checked_bytes(name, v, *rules.NODE_RANGES[name]) for name, v in wanted.items()}
+    values = {name: _checked_default(name, value) for name, value in wanted.items()}
     with registry.locked(make=True):
         rules.write_node(registry.state_dir, values)
 
@@ -80,7 +81,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
     Args:
         registry: of the state directory.
         name: the container's id, or the beginning of one.
-        wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap in bytes).
+        wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.amount``).
         defaults: the rules of a GPU that nobody has changed.
         uuid: of the GPU that the cap is of; None: each of its GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
@@ -113,6 +114,9 @@ def change_container(  # noqa: PLR0913 (what a server knows)
             _set_caps(entry, before)
             raise
         _set_caps(entry, caps)
+        if "memsize" in wanted:
+            with suppress(FileNotFoundError):
+                os.unlink(f"{entry.directory}/{record.NOTES}")  # they describe the cap before
         _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
 
 
@@ -176,21 +180,28 @@ def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
 def _checked_memory(
     page: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
-    cap = _checked_bytes("memsize", wanted, _LEAST_MEMORY, page.total_bytes)
+    given = rules.amount(wanted)
+    cap = given.of(page.total_bytes) if given else 0
+    if not rules.LEAST_BYTES <= cap <= page.total_bytes:
+        raise CgpuError(
+            f"memsize={shown(str(wanted))}: expected from {rules.LEAST_BYTES // MIB}MiB to"
+            f" {page.total_bytes // MIB}MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU;"
+            f" {rules.BYTES}"
+        )
     free = page.total_bytes - owed(others, page.uuid)
     if cap > max(free, page.cap_bytes) and not overcommit:
         raise CgpuError(
-            f"memsize={cap}: GPU {page.index} has {max(free, 0)} of {page.total_bytes} bytes free"
-            " beside the other containers"
+            f"memsize={shown(str(wanted))}: GPU {page.index} has {max(free, 0) // MIB}MiB of"
+            f" {page.total_bytes // MIB}MiB free beside the other containers"
         )
     return cap
 
 
-def _checked_bytes(name: str, wanted: object, least: int, most: int) -> int:
-    try:
-        return rules.checked(name, wanted, least, most)
-    except CgpuError as error:
-        raise CgpuError(f"{error}, in bytes") from None
+def _checked_default(name: str, wanted: object) -> int:
+    size = rules.default_bytes(wanted)
+    if size is None:
+        raise CgpuError(f"{name}={shown(str(wanted))}: expected {rules.DEFAULT_ALLOWED}")
+    return size
 
 
 def _held(entry: Record) -> list[int]:

@@ -4,7 +4,7 @@
 
     [node]
     max_inst = 20          # containers on a GPU, and the sum of their weights: 1..25
-    default_memsize = 0    # cap in bytes of a container that names none; 0: no cap
+    default_memsize = 0    # cap of a container that names none: bytes, or "6GiB"; 0: no cap
     overcommit = false     # true: caps on a GPU may add up to more than its memory
     policy = 6             # compute policy of a GPU: 0..6
     prio_ratio = 80        # percent of a GPU's time for high-priority containers: 20..99
@@ -28,7 +28,15 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST
-from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, NODE_RANGES, RANGES, expected
+from cgpu_hook.rules import (
+    DEFAULT_ALLOWED,
+    DEFAULT_MEMSIZE,
+    DEFAULT_POLICY,
+    DEFAULT_PRIO_RATIO,
+    RANGES,
+    default_bytes,
+    expected,
+)
 from cgpu_hook.trust import check_source
 
 TYPE_CHECKING = False
@@ -63,10 +71,7 @@ _ACTIONS = ("log", "kill", "off")
 # name: (table, what is allowed in words, the check)
 _KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
     **{name: ("node", expected(*ends), _whole(*ends)) for name, ends in RANGES.items()},
-    **{
-        name: ("node", "a whole number of bytes, 0 or more", _whole(*ends))
-        for name, ends in NODE_RANGES.items()
-    },
+    DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, lambda v: default_bytes(v) is not None),
     "overcommit": ("node", "true or false", lambda v: isinstance(v, bool)),
     "library_dir": (
         "driver",
@@ -137,4 +142,4 @@ def _checked(path: str, table: str, key: str, value: object) -> object:
         raise CgpuError(f"{path}: [{table}] has no key {key}: expected one of {names}")
     if not known[2](value):
         raise CgpuError(f"{path}: {key} = {str(value)[:60]}: expected {known[1]}")
-    return value
+    return default_bytes(value) if key == DEFAULT_MEMSIZE else value

@@ -58,7 +58,6 @@ def draft(
     node_config, state = load_config(), state_path(setting.state_dir)
     if not is_asked(
         container_environment(config),
-        max_inst=node_config.max_inst,
         default_memsize=default_memsize(state, node_config),
     ):
         return None

@@ -74,6 +74,7 @@ class Plan(NamedTuple):
         withheld: device nodes that the container must not have.
         masks: paths to hide.
         hooks: OCI hooks by stage.
+        notes: what was odd about the request, one sentence each.
     """
 
     gpus: tuple[GpuShare, ...] = ()
@@ -84,11 +85,12 @@ class Plan(NamedTuple):
     withheld: tuple[DeviceNode, ...] = ()
     masks: tuple[str, ...] = ()
     hooks: dict[str, list[dict[str, Any]]] = {}  # noqa: RUF012 (never changed)
+    notes: tuple[str, ...] = ()
 
     @property
     def request(self) -> Request:
         """The share to be admitted."""
-        return Request(self.gpus, self.weight, self.high_priority)
+        return Request(self.gpus, self.weight, self.high_priority, self.notes)
 
     def as_json(self) -> dict[str, Any]:
         """The plan as ``cgpu plan --json`` prints it.
@@ -104,6 +106,7 @@ class Plan(NamedTuple):
             "high_priority": self.high_priority,
             "mounts": [dict(zip(Mount._fields, mount, strict=True)) for mount in mounts],
             "hooks": self.hooks,
+            "notes": list(self.notes),
         }
 
 
@@ -139,7 +142,10 @@ def plan(config: dict[str, Any], node: Node, rootfs: View, places: Places) -> Pl
     _refuse_covered(everything, taken)
     granted = {share.index for share in request.gpus}
     return Plan(
-        *request,
+        request.gpus,
+        request.weight,
+        request.high_priority,
+        notes=request.notes,
         mounts=everything,
         devices=(
             *node.device_nodes,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
-from cgpu_hook import document
+from cgpu_hook import document, rules
+from cgpu_hook.admission import check_weight
 from cgpu_hook.container import Setting, draft, rootfs_path
-from cgpu_hook.plan import Plan
+from cgpu_hook.plan import Plan, container_environment
 from cgpu_hook.rootfs import Rootfs
 
 _NAME = "CONTAINER"
@@ -26,4 +27,10 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     bundle = os.path.dirname(path)
     setting = Setting(state_dir, driver_dir, dry=True)
     planned = draft(config, _NAME, lambda: Rootfs(rootfs_path(config, bundle)), setting)
-    return Plan() if planned is None else planned.plan
+    if planned is None:
+        return Plan()
+    changes, defaults = rules.read(planned.places.state_dir), rules.configured(planned.node)
+    uuids = [share.uuid for share in planned.plan.gpus]
+    now = {uuid: rules.of(uuid, changes, defaults, inhabited=False) for uuid in uuids}
+    check_weight(planned.plan.request, now, container_environment(config))
+    return planned.plan

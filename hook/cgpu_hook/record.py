@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 FILE = "record.json"
+NOTES = "notes"  # a file of its own: release 0.1.0 takes a record with an unknown field for damaged
 
 
 class Owner(NamedTuple):
@@ -100,3 +101,12 @@ def read(directory: str) -> Record | None:
         )
     except (ValueError, TypeError, KeyError, IndexError):
         return None
+
+
+def notes(directory: str) -> tuple[str, ...]:
+    """What was odd about its request, one sentence each, for people."""
+    try:
+        with open(cgpu_native.open_file(f"{directory}/{NOTES}"), "rb") as file:
+            return tuple(file.read().decode("utf-8", "replace").splitlines())
+    except (OSError, cgpu_native.NativeError):
+        return ()

@@ -99,8 +99,9 @@ class Registry:
             living = self._beside(name)
             table = self._lend(request, living, node, policy, given or {})
             policy_there = table[request.gpus[0].uuid].policy
-            entry = Record(name, kind, owner, *request, policy_there, tuple(command), directory)
-            _place(entry, living, node, table, guest)
+            terms = request.gpus, request.weight, request.high_priority
+            entry = Record(name, kind, owner, *terms, policy_there, tuple(command), directory)
+            _place(entry, request.notes, living, node, table, guest)
         return directory
 
     def _beside(self, name: str) -> list[Record]:
@@ -247,18 +248,24 @@ def _is_kept(directory: str) -> bool:
     return there and is_inhabited(directory)
 
 
-def _place(
-    entry: Record, living: list[Record], node: Node, table: dict[str, Rules], guest: int | None
+def _place(  # noqa: PLR0913, PLR0917 (what a directory holds)
+    entry: Record,
+    notes: tuple[str, ...],
+    living: list[Record],
+    node: Node,
+    table: dict[str, Rules],
+    guest: int | None,
 ) -> None:
     """Make a container's directory, and move the parts of the others on its GPUs."""
     everyone = [*living, entry]
     parts = {uuid: compute.parts(uuid, everyone, its) for uuid, its in table.items()}
-    _build(entry, node, table, parts, guest)
+    _build(entry, notes, node, table, parts, guest)
     compute.spread(living, parts)
 
 
-def _build(
+def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     entry: Record,
+    notes: tuple[str, ...],
     node: Node,
     table: dict[str, Rules],
     parts: dict[str, dict[str, Part]],
@@ -270,6 +277,8 @@ def _build(
         os.mkdir(temporary, _PRIVATE)
         _write(f"{temporary}/limits", _limits(entry, node, table, parts), 0o644)
         _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
+        if notes:
+            _write(f"{temporary}/{record.NOTES}", "\n".join(notes).encode(), 0o600)
         cgpu_native.create_ledger(temporary, "ledger")
         if guest is not None:
             os.chmod(f"{temporary}/ledger", 0o600)  # all can pass to it, and only one may write

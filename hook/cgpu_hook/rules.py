@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_env.request import DEFAULT_MAX_INST
+from cgpu_env.request import DEFAULT_MAX_INST, MOST_INST
+from cgpu_env.values import LARGEST_BYTES, MIB, Size, size
 from cgpu_hook import jsontext
 from cgpu_hook.paths import write_atomically
 
@@ -27,13 +28,15 @@ if TYPE_CHECKING:
 FILE = "rules.json"
 VERSION = 1
 # Least and most of each rule; the configuration's keys are named alike.
-RANGES = {"max_inst": (1, 25), "policy": (0, 6), "prio_ratio": (20, 99)}
+RANGES = {"max_inst": (1, MOST_INST), "policy": (0, 6), "prio_ratio": (20, 99)}
 DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _LENT = "lent_policy"
-_LARGEST_BYTES = 1 << 60
+LEAST_BYTES = MIB  # of a cap; whoever writes 6 means GiB
 # Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
 DEFAULT_MEMSIZE = "default_memsize"
-NODE_RANGES = {DEFAULT_MEMSIZE: (0, _LARGEST_BYTES)}
+NODE_RANGES = {DEFAULT_MEMSIZE: (0, LARGEST_BYTES)}
+BYTES = "a number without a unit is in bytes"
+DEFAULT_ALLOWED = f"0 for none or at least {LEAST_BYTES // MIB}MiB, such as 6GiB or 512MiB; {BYTES}"
 
 
 class Rules(NamedTuple):
@@ -64,6 +67,21 @@ def checked(name: str, value: object, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise CgpuError(f"{name}={str(value)[:60]}: expected {expected(least, most)}")
     return value
+
+
+def amount(value: object) -> Size | None:
+    """The size that is meant by a number of bytes, or by a text; None where neither is."""
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_BYTES:
+        return Size(value)
+    return size(value) if isinstance(value, str) else None
+
+
+def default_bytes(value: object) -> int | None:
+    """The bytes of a default size, the same on every GPU; None where it is none."""
+    given = amount(value)
+    if given is None or given.whole or 0 < given.part < LEAST_BYTES:
+        return None
+    return given.part
 
 
 def configured(source: Config | Node) -> Rules:

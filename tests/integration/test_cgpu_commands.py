@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cgpu_run_world import CAP_NINE, CAP_SIX, MIB, World
+from server_world import wait_until
 
 HOLD = Path(__file__).parent / "programs" / "hold.py"
 pytestmark = pytest.mark.integration
@@ -74,7 +75,7 @@ def test_plan_shows_the_limits_in_the_order_of_the_visible_list(world: World) ->
         (1, CAP_SIX),
         (0, CAP_NINE),
     ]
-    assert list(plan) == ["gpus", "weight", "high_priority", "mounts", "hooks"]
+    assert list(plan) == ["gpus", "weight", "high_priority", "mounts", "hooks", "notes"]
     assert "GPU 1" in cgpu(world, "plan", path).stdout
     assert not world.state.exists(), "it changes nothing"
 
@@ -86,6 +87,54 @@ def test_plan_refuses_with_the_sentence_that_creation_would_give(world: World) -
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("cgpu: ALIYUN_COM_GPU_MEM_CONTAINER=1gb: expected whole GiB")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_plan_knows_the_weights_that_a_gpu_allows_now(world: World) -> None:
+    """CLI-7, ENV-6."""
+    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
+    path = configuration(world, **share, ALIYUN_COM_GPU_SCHD_WEIGHT="22")
+    refused = cgpu(world, "plan", path)
+    assert refused.returncode == 2
+    assert refused.stderr == (
+        "cgpu: ALIYUN_COM_GPU_SCHD_WEIGHT=22: expected a whole number from 1 to 20,"
+        " the max_inst of GPU 0\n"
+    )
+    for gpu in ("0", "1"):
+        assert cgpu(world, "set", gpu, "max_inst=25").returncode == 0
+    assert "weight 22" in cgpu(world, "plan", path).stdout
+
+
+def test_plan_says_that_the_stated_whole_is_far_off(world: World) -> None:
+    """CLI-7, ENV-2."""
+    share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "80"}
+    path = configuration(world, **share)
+    said = "GPUs 0,1 have 15109 MiB, not the 80 GiB of ALIYUN_COM_GPU_MEM_DEV: 6 of 80 is 1133 MiB"
+    assert f"\nnote    {said}\n" in cgpu(world, "plan", path).stdout
+    assert json.loads(cgpu(world, "plan", path, "--json").stdout)["notes"] == [said]
+
+
+def test_the_program_the_log_and_doctor_hear_of_it_too(world: World) -> None:
+    """CLI-2, ENV-2."""
+    process = world.start("--mem", "6/80", "--gpus", "1", "--", "sh", "-c", "echo up; sleep 60")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    cgpu(world, "get")
+    said = "GPU 1 has 15109 MiB, not the 80 GiB"
+    log = world.state / "cgpud.log"
+    wait_until(lambda: "whole_misstated" in log.read_text(), "the log says it")
+    (line,) = [line for line in log.read_text().splitlines() if "whole_misstated" in line]
+    assert said in line
+    (session,) = world.sessions()
+    found = json.loads(cgpu(world, "doctor", "--json").stdout)["findings"]
+    (finding,) = [each for each in found if each["check"] == "shares"]
+    assert (finding["level"], finding["value"]) == ("warning", session)
+    assert said in finding["what"]
+    process.kill()
+    assert process.stderr is not None
+    assert process.stderr.read() == (
+        "cgpu-run: note: GPU 1 has 15109 MiB, not the 80 GiB given as the whole:"
+        " 6 of 80 is 1133 MiB\n"
+    )
 
 
 def test_plan_says_when_cgpu_is_off(world: World) -> None:

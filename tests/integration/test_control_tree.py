@@ -25,6 +25,7 @@ from cgpu_env.version import VERSION
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+T4_BYTES = 15109 * MIB
 pytestmark = pytest.mark.integration
 ID = "0123456789abcdef" * 4
 FOLLOW = Path(__file__).parent / "programs" / "follow_cap.py"
@@ -145,6 +146,20 @@ def test_what_is_written_is_what_is_read(world: World, path: str, text: str) -> 
     assert world.read(path) == f"{text}\n"
 
 
+def test_memory_is_written_in_the_units_that_people_type(world: World) -> None:
+    """TREE, MEM-8: and read in bytes, as cGPU has it."""
+    world.admit(ID)
+    world.serve()
+    for path, text, size in (
+        ("default_memsize", "2GiB", 2 << 30),
+        (f"0/{ID[:12]}/memsize", "512MiB", 512 << 20),
+        (f"0/{ID[:12]}/memsize", "40%", T4_BYTES * 2 // 5),
+        (f"0/{ID[:12]}/memsize", "6/15", T4_BYTES * 6 // 15),
+    ):
+        assert world.write(path, text) == ""
+        assert world.read(path) == f"{size}\n"
+
+
 @pytest.mark.parametrize(
     ("path", "text", "allowed"),
     [
@@ -156,8 +171,10 @@ def test_what_is_written_is_what_is_read(world: World, path: str, text: str) -> 
         ("0/prio_ratio", "19", "prio_ratio=19: expected a whole number from 20 to 99"),
         (f"0/{ID[:12]}/weight", "21", "weight=21: expected a whole number from 1 to 20"),
         (f"0/{ID[:12]}/highprio", "2", "highprio=2: expected a whole number from 0 to 1"),
-        (f"0/{ID[:12]}/memsize", "0", "memsize=0: expected a whole number from 1048576 to"),
-        ("default_memsize", "-1", "default_memsize=-1: expected a whole number from 0 to"),
+        (f"0/{ID[:12]}/memsize", "0", "memsize=0: expected from 1MiB to 15109MiB, such as 6GiB"),
+        (f"0/{ID[:12]}/memsize", "2GB", "memsize=2GB: expected from 1MiB to 15109MiB, such as"),
+        ("default_memsize", "-1", "default_memsize=-1: expected 0 for none or at least 1MiB"),
+        ("default_memsize", "2", "default_memsize=2: expected 0 for none or at least 1MiB"),
         ("inst_ctl", "1", "inst_ctl=1: expected reap"),
         ("upgrade", "0", "upgrade=0: expected 1"),
     ],
@@ -356,6 +373,11 @@ def test_a_state_directory_of_ones_own_has_no_tree(world: World) -> None:
     assert not world.tree.exists()
 
 
+def whole_blocks(size: int) -> int:
+    """What a program is shown as free: the driver takes memory in blocks of 2 MiB."""
+    return size // (2 * MIB) * (2 * MIB)
+
+
 def test_a_changed_cap_holds_for_a_program_that_runs(world: World) -> None:
     """MEM-8, TREE-1: what it holds stays its own, what it asks for is judged by the new cap."""
     machine = cgpu_run_world.World()
@@ -375,12 +397,13 @@ def test_a_changed_cap_holds_for_a_program_that_runs(world: World) -> None:
     assert total == int(world.read(f"0/{machine.sessions()[0]}/memsize"))
     assert ask(f"take {100 * MIB}") == [0]
     name = f"0/{machine.sessions()[0]}"
-    held = total - free + 100 * MIB
     meminfo = world.read(f"{name}/meminfo").splitlines()
+    held = int(meminfo[1].split()[-1])
     assert meminfo == [f"Free: {total - held}", f"PID: {program.pid} Mem: {held}"]
+    assert whole_blocks(total - held) == free - 100 * MIB
     for cap, status in ((held + MIB, OUT_OF_MEMORY), (held - MIB, OUT_OF_MEMORY), (total, 0)):
         assert world.write(f"{name}/memsize", str(cap)) == ""
-        assert ask("info") == [max(0, cap - held), cap]
+        assert ask("info") == [whole_blocks(max(0, cap - held)), cap]
         assert ask(f"take {2 * MIB}") == [status]
     assert ask("free") == [0]
     os.kill(program.pid, signal.SIGKILL)

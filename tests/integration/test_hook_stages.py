@@ -35,7 +35,7 @@ def hook(*arguments: str, data: bytes = b"", **options: Any) -> subprocess.Compl
 def fill(world: World, name: str) -> Path:
     folder = world.state / "containers" / name
     folder.mkdir(parents=True)
-    for file in ("limits", "ledger", "record.json"):
+    for file in ("limits", "ledger", "record.json", "notes"):
         (folder / file).write_text("x")
     return folder
 

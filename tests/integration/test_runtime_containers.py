@@ -139,6 +139,25 @@ def test_a_container_without_a_share_runs_as_it_always_did(world: World, runtime
     assert not [path for path in mounts_at(done.stdout) if "cgpu" in path]
 
 
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("ALIYUN_COM_GPU_MEM_CONTAINR=6", "did you mean ALIYUN_COM_GPU_MEM_CONTAINER?"),
+        ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER only, which is not set"),
+    ],
+)
+def test_a_misspelt_or_half_set_share_starts_nothing(
+    world: World, runtime: Path, entry: str, words: str
+) -> None:
+    """ENV-11, ENV-9: the launcher looks at what begins like our variables."""
+    world.write_config([entry], "echo started")
+    done = world.runtime("run", name(), lowlevel=runtime)
+    assert done.returncode == 1, done
+    assert "started" not in done.stdout
+    assert f"{entry}: " in done.stderr
+    assert words in done.stderr
+
+
 def _preload(world: World) -> Path:
     """A library that tells when it is loaded outside its container; returns where it would."""
     marker = world.folder / "pwned"

@@ -19,6 +19,7 @@ from packages import ensure_packages
 from server_world import wait_until
 
 import cgpu_native
+from cgpu_hook.rules import DEFAULT_ALLOWED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -115,7 +116,7 @@ def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
         (["0", "policy=-1"], "cgpu: policy=-1: expected a whole number from 0 to 6"),
         (
             ["node", "default_memsize=1.5GiB"],
-            f"cgpu: default_memsize=1.5GiB: expected a whole number from 0 to {1 << 60}, in bytes",
+            f"cgpu: default_memsize=1.5GiB: expected {DEFAULT_ALLOWED}",
         ),
         (["0", "policy=1GiB"], "cgpu: policy=1GiB: expected a whole number from 0 to 6"),
         (["7", "policy=1"], "cgpu: '7': no such GPU: expected the index or UUID of a GPU, of 0"),

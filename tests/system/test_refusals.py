@@ -1,4 +1,4 @@
-"""Bad input never starts a container, and the terminal shows why (ENV-9, REL-1)."""
+"""Bad input never starts a container, and the terminal shows why (ENV-9, ENV-11, REL-1)."""
 
 from __future__ import annotations
 
@@ -36,12 +36,19 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
     "more values than GPUs": (share("3,1"), [f"{MEM}=3,1", "2 values, but 1 GPU"]),
     "more than the GPU": (share("16"), [f"{MEM}=16", DEV, "15"]),
     "share without whole": ({MEM: "6"}, [DEV, "not set", f"{MEM}=6"]),
+    "misspelt": ({"ALIYUN_COM_GPU_MEM_CONTAINR": "6"}, ["MEM_CONTAINR=6", f"did you mean {MEM}"]),
+    "misspelt beside others": (
+        {"ALIYUN_COM_GPU_MEM_CONTAINR": "6", DEV: "15"},
+        ["MEM_CONTAINR=6", f"did you mean {MEM}"],
+    ),
+    "whole without share": ({DEV: "15"}, [f"{DEV}=15", MEM, "not set"]),
+    "weight without share": ({WEIGHT: "2"}, [f"{WEIGHT}=2", MEM, "not set"]),
     "whole not a number": (share(6, "x"), [f"{DEV}=x", WHOLE]),
     "whole zero": (share(6, "0"), [f"{DEV}=0", WHOLE]),
     "unknown index": (share(6, **{VISIBLE: "7"}), [f"{VISIBLE}=7", "no GPU 7"]),
     "unknown UUID": (share(6, **{VISIBLE: "GPU-ffff"}), [f"{VISIBLE}=GPU-ffff", "no GPU"]),
     "duplicate GPU": (share(6, **{VISIBLE: "0,0"}), [f"{VISIBLE}=0,0", "second time"]),
-    "weight zero": (share(6, **{WEIGHT: "0"}), [f"{WEIGHT}=0", "from 1 to 20"]),
+    "weight zero": (share(6, **{WEIGHT: "0"}), [f"{WEIGHT}=0", "from 1 to"]),
     "weight too large": (share(6, **{WEIGHT: "21"}), [f"{WEIGHT}=21", "from 1 to 20"]),
     "priority": (share(6, **{PRIO: "2"}), [f"{PRIO}=2", "from 0 to 1"]),
     "disable": (share(6, CGPU_DISABLE="maybe"), ["CGPU_DISABLE=maybe", "true, false"]),

@@ -85,7 +85,7 @@ def test_weight_and_priority_of_the_environment_reach_the_arbiter(
     (told,) = status(node)["containers"]
     assert (told["weight"], told["high_priority"]) == (20, False)
     refused = docker.run("small", "true", options=CGPU, env=share(2), check=False)
-    assert f"{WEIGHT}=1: GPU 0 has 0 of 20 free" in refused.stderr
+    assert "no weight is left on GPU 0: its containers have 20 of max_inst=20" in refused.stderr
 
 
 def test_under_policy_5_a_container_starts_with_an_open_gate(

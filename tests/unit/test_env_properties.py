@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_env import EnvError, Gpu, parse_request
-from cgpu_env.request import DISABLE, HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
+from cgpu_env.request import (
+    DISABLE,
+    HIGH_PRIO,
+    MEM_CONTAINER,
+    MEM_DEV,
+    PASSED_OVER,
+    VISIBLE,
+    WEIGHT,
+    is_asked,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -88,6 +97,18 @@ def test_the_order_of_the_visible_list_is_kept(order: list[int], count: int) -> 
     request = parse_request({MEM_CONTAINER: "1", MEM_DEV: "15", VISIBLE: ",".join(names)}, gpus)
     assert request is not None
     assert [gpu.index for gpu in request.gpus] == order[:count]
+
+
+@given(st.text("ABCDEGIMNOPRSTUVW_", min_size=1, max_size=14))
+def test_no_variable_of_ours_is_read_over(name: str) -> None:
+    """ENV-11: each is known, or refused with a word of it."""
+    variable = f"ALIYUN_COM_GPU_{name}"
+    known = variable in KNOWN or variable in PASSED_OVER
+    if known and variable not in (MEM_DEV, WEIGHT, HIGH_PRIO):
+        is_asked({variable: "1"})
+        return
+    with pytest.raises(EnvError, match=variable):
+        is_asked({variable: "1"})
 
 
 def test_importing_the_vocabulary_pulls_in_nothing_slow() -> None:

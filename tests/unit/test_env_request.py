@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cgpu_env import EnvError, Gpu, GpuShare, Request, environment, parse_request
-from cgpu_env.request import is_asked
+from cgpu_env.request import PASSED_OVER, is_asked
 
 pytestmark = pytest.mark.unit
 
@@ -95,12 +95,133 @@ def test_a_whole_gpu_may_be_asked_for() -> None:
     assert caps((T4,), mem="15", dev="15") == [T4.memory_bytes]
 
 
-@pytest.mark.parametrize("mem", ["", " ", "0", "1,0,0", "0,5", " 0 ", "1,1,1,1,0,1"])
-def test_nothing_or_a_zero_switches_cgpu_off(mem: str) -> None:
+@pytest.mark.parametrize("mem", ["0", "1,0,0", "0,5", " 0 ", "1,1,1,1,0,1"])
+def test_a_zero_switches_cgpu_off_whatever_is_set_beside_it(mem: str) -> None:
     """ENV-4."""
-    assert parse(mem=mem, dev="15") is None
+    assert parse(mem=mem, dev="15", weight="2", prio="1") is None
     assert parse(mem=mem) is None
     assert parse((), mem=mem) is None
+
+
+@pytest.mark.parametrize("mem", ["", " "])
+def test_no_value_switches_cgpu_off(mem: str) -> None:
+    """ENV-4."""
+    assert parse(mem=mem) is None
+    assert parse((), mem=mem, visible="0") is None
+
+
+@pytest.mark.parametrize("mem", [{}, {"mem": ""}, {"mem": " "}])
+@pytest.mark.parametrize("rest", [{"dev": "15"}, {"weight": "2"}, {"prio": "1"}])
+def test_a_share_of_which_only_the_rest_is_set_is_refused(
+    mem: dict[str, str], rest: dict[str, str]
+) -> None:
+    """ENV-9: whoever sets the rest wants a share, and would get the whole GPU."""
+    [(name, value)] = rest.items()
+    assert refusal(**mem, **rest) == (
+        f"{SHORT[name]}={value}: it counts beside ALIYUN_COM_GPU_MEM_CONTAINER only, which is not"
+        " set: set it to the whole GiB wanted of each GPU, or to 0 for a container without limits"
+    )
+    assert parse_request(env(**mem, **rest), FOUR, default_memsize=4096) is not None
+
+
+@pytest.mark.parametrize(
+    ("misspelt", "meant"),
+    [
+        ("ALIYUN_COM_GPU_MEM_CONTAINR", "ALIYUN_COM_GPU_MEM_CONTAINER"),
+        ("ALIYUN_COM_GPU_MEM_CONTAINERS", "ALIYUN_COM_GPU_MEM_CONTAINER"),
+        ("ALIYUN_COM_GPU_CONTAINER_MEM", "ALIYUN_COM_GPU_MEM_CONTAINER"),
+        ("ALIYUN_COM_GPU_mem_container", "ALIYUN_COM_GPU_MEM_CONTAINER"),
+        ("ALIYUN_COM_GPU_MEM_CONTAINER ", "ALIYUN_COM_GPU_MEM_CONTAINER"),
+        ("ALIYUN_COM_GPU_MEM_DEVICE", "ALIYUN_COM_GPU_MEM_DEV"),
+        ("ALIYUN_COM_GPU_VISIBLE_DEVICE", "ALIYUN_COM_GPU_VISIBLE_DEVICES"),
+        ("ALIYUN_COM_GPU_SCHED_WEIGHT", "ALIYUN_COM_GPU_SCHD_WEIGHT"),
+        ("ALIYUN_COM_GPU_WEIGHT", "ALIYUN_COM_GPU_SCHD_WEIGHT"),
+        ("ALIYUN_COM_GPU_HIGH_PRIORITY", "ALIYUN_COM_GPU_HIGH_PRIO"),
+        ("ALIYUN_COM_GPU_MEM_ASSIGND", "ALIYUN_COM_GPU_MEM_ASSIGNED"),
+    ],
+)
+@pytest.mark.parametrize("beside", [{}, {"mem": "0"}, {"mem": "6", "dev": "15"}])
+def test_a_misspelt_variable_is_refused_and_the_one_that_was_meant_named(
+    misspelt: str, meant: str, beside: dict[str, str]
+) -> None:
+    """ENV-11."""
+    values = {misspelt: "6", **env(**beside)}
+    with pytest.raises(EnvError) as caught:
+        is_asked(values)
+    assert str(caught.value) == (
+        f"{misspelt}=6: there is no such variable: did you mean {meant}?"
+        " Take it out, or set CGPU_DISABLE=true for a container without cgpu"
+    )
+    assert not is_asked({**values, "CGPU_DISABLE": "true"})
+
+
+def test_a_variable_that_is_like_none_is_refused_with_those_there_are() -> None:
+    """ENV-11."""
+    with pytest.raises(EnvError) as caught:
+        is_asked({"ALIYUN_COM_GPU_\nXYZ" + "Q" * 5000: "9" * 5000})
+    message = str(caught.value)
+    assert message.isprintable()
+    assert len(message) < 600
+    assert all(name in message for name in SHORT.values() if name.startswith("ALIYUN"))
+
+
+@pytest.mark.parametrize("name", sorted(PASSED_OVER))
+def test_what_published_tools_set_besides_is_passed_over(name: str) -> None:
+    """ENV-11: the variables that schedulers and device plugins of this ecosystem set."""
+    assert not is_asked({name: "anything"})
+    assert parse_request({**env(mem="6", dev="15"), name: ""}, FOUR) == parse(mem="6", dev="15")
+
+
+def test_variables_with_other_beginnings_are_nobodys_business() -> None:
+    """ENV-11."""
+    assert not is_asked({"ALIYUN_COM_GPU": "6", "ALIYUN_REGION": "x", "XALIYUN_COM_GPU_MEM": "6"})
+
+
+A100 = tuple(Gpu(i, f"GPU-a{i}", 81559 * MIB) for i in range(8))
+SMALL = Gpu(8, "GPU-small", 6046 * MIB)
+
+
+def notes(*gpus: Gpu, **values: str) -> tuple[str, ...]:
+    request = parse(gpus, **values)
+    assert request is not None
+    return request.notes
+
+
+def test_a_whole_that_is_far_off_is_said_with_the_cap_that_follows() -> None:
+    """ENV-2: the cap is the same."""
+    assert caps(A100, mem="6", dev="15") == [81559 * MIB * 6 // 15] * 8
+    (said,) = notes(*A100, mem="6", dev="15")
+    assert said == (
+        "GPUs 0,1,2,3,4,5,6,7 have 81559 MiB, not the 15 GiB of ALIYUN_COM_GPU_MEM_DEV:"
+        " 6 of 15 is 32623 MiB"
+    )
+    assert notes(T4, A100[1], mem="6,5", dev="80") == (
+        "GPU 0 has 15109 MiB, not the 80 GiB of ALIYUN_COM_GPU_MEM_DEV: 6 of 80 is 1133 MiB",
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dev"),
+    [(T4, "15"), (T4, "14"), (T4, "16"), (P100, "15"), (P100, "16"), (A100[0], "80"), (SMALL, "5")],
+)
+def test_a_whole_that_is_nearly_right_or_rounded_is_not_worth_a_word(gpu: Gpu, dev: str) -> None:
+    """ENV-2: device plugins cut off what is no whole GiB."""
+    assert notes(gpu, mem="1", dev=dev) == ()
+
+
+def test_a_whole_in_the_unit_of_a_device_plugin_is_taken_in_it() -> None:
+    """ENV-2, ENV-11."""
+    unit = "ALIYUN_COM_GPU_MEM_UNIT"
+    for name, dev, said in (
+        ("GiB", "15", 0),
+        ("GiB", "15109", 1),
+        ("MiB", "15109", 0),
+        ("MiB", "6000", 1),
+        ("pages", "7", 0),
+    ):
+        request = parse_request({**env(mem="5", dev=dev), unit: name}, (T4,))
+        assert request is not None
+        assert len(request.notes) == said
 
 
 def test_an_empty_environment_switches_cgpu_off() -> None:
@@ -227,11 +348,12 @@ def test_a_total_of_nothing_is_refused(dev: str) -> None:
     )
 
 
-@pytest.mark.parametrize("weight", [*BAD_NUMBERS, "", "0", "21", "1,1"])
+@pytest.mark.parametrize("weight", [*BAD_NUMBERS, "", "0", "26", "1,1"])
 def test_a_bad_weight_is_refused(weight: str) -> None:
     """ENV-6, ENV-9."""
     assert refusal(mem="1", dev="15", weight=weight).endswith(
-        "expected a whole number from 1 to 20"
+        "expected a whole number from 1 to the GPU's max_inst, which is 20 by default and"
+        " at most 25"
     )
 
 
@@ -251,12 +373,13 @@ def test_weight_and_priority_are_read() -> None:
     assert (given.weight, given.high_priority) == (20, True)
 
 
-def test_the_bound_of_the_weight_is_the_nodes() -> None:
-    """ENV-6."""
-    values = env(mem="1", dev="15", weight="5")
-    assert parse_request(values, FOUR, max_inst=5) is not None
-    with pytest.raises(EnvError, match="from 1 to 4"):
-        parse_request(values, FOUR, max_inst=4)
+@pytest.mark.parametrize("weight", [1, 20, 21, 22, 25])
+def test_every_weight_that_some_gpu_allows_is_read(weight: int) -> None:
+    """ENV-6: max_inst is the GPU's own, and admission knows it."""
+    request = parse(mem="1", dev="15", weight=str(weight))
+    assert request is not None
+    assert request.weight == weight
+    assert is_asked(env(mem="1", dev="15", weight=str(weight)))
 
 
 @pytest.mark.parametrize("extra", [{"dev": "x"}, {"weight": "x"}, {"prio": "x"}, {"visible": ""}])
@@ -355,4 +478,4 @@ def test_whether_cgpu_is_asked_for_shows_without_the_nodes_gpus() -> None:
     assert not is_asked({})
     assert not is_asked(env(mem="6", disable="1"))
     with pytest.raises(EnvError):
-        is_asked(env(mem="6", weight="21"))
+        is_asked(env(mem="6", weight="26"))

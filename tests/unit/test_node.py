@@ -200,6 +200,13 @@ library_dir = "{fake.folder}"
     assert node.driver_dir == str(fake.folder)
 
 
+def test_the_configured_default_size_has_a_unit_if_it_is_written_with_one(
+    fake: FakeDriver,
+) -> None:
+    """ENV-4."""
+    assert load(fake, "[node]\ndefault_memsize = '512MiB'").default_memsize == 512 << 20
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -207,7 +214,13 @@ library_dir = "{fake.folder}"
         ("[node]\nmax_inst = 26", "max_inst = 26: expected a whole number from 1 to 25"),
         ("[node]\nmax_inst = true", "max_inst = True: expected a whole number from 1 to 25"),
         ('[node]\nmax_inst = "5"', "max_inst = 5: expected a whole number from 1 to 25"),
-        ("[node]\ndefault_memsize = -1", "default_memsize = -1: expected a whole number of bytes"),
+        ("[node]\ndefault_memsize = -1", "default_memsize = -1: expected 0 for none or at"),
+        (
+            "[node]\ndefault_memsize = 2",
+            "default_memsize = 2: expected 0 for none or at least 1MiB",
+        ),
+        ("[node]\ndefault_memsize = '40%'", "default_memsize = 40%: expected 0 for none or at"),
+        ("[node]\ndefault_memsize = true", "default_memsize = True: expected 0 for none or at"),
         ("[node]\npolicy = 7", "policy = 7: expected a whole number from 0 to 6"),
         ("[node]\nprio_ratio = 19", "prio_ratio = 19: expected a whole number from 20 to 99"),
         ("[node]\novercommit = 1", "overcommit = 1: expected true or false"),

@@ -12,9 +12,12 @@ import pytest
 
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
+from cgpu_hook import record
+from cgpu_hook.change import change_container
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import AdmissionError, Owner, Registry
+from cgpu_hook.rules import Rules
 
 pytestmark = pytest.mark.unit
 
@@ -107,6 +110,18 @@ def test_overcommit_lets_caps_add_up_to_more(registry: Registry) -> None:
     assert len(registry.records()) == 3
 
 
+def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry) -> None:
+    """ENV-2: for the server's log, and for cgpu doctor."""
+    directory = admit(registry, "one", ask(SIX)._replace(notes=("GPU 0 is smaller", "GPU 1 too")))
+    assert record.notes(directory) == ("GPU 0 is smaller", "GPU 1 too")
+    change_container(registry, "one", {"weight": 2}, Rules())
+    assert len(record.notes(directory)) == 2
+    change_container(registry, "one", {"memsize": MIB}, Rules())
+    assert record.notes(directory) == ()
+    change_container(registry, "one", {"memsize": 2 * MIB}, Rules())
+    assert record.notes(admit(registry, "two", ask(SIX))) == ()
+
+
 def test_weights_fill_max_inst_and_no_further(registry: Registry) -> None:
     """SCH-10."""
     admit(registry, "one", ask(MIB, weight=15))
@@ -114,6 +129,20 @@ def test_weights_fill_max_inst_and_no_further(registry: Registry) -> None:
         admit(registry, "two", ask(MIB, weight=6))
     assert str(refusal.value) == "ALIYUN_COM_GPU_SCHD_WEIGHT=6: GPU 0 has 5 of 20 free"
     admit(registry, "three", ask(MIB, weight=5))
+
+
+def test_a_default_size_for_which_there_is_no_room_is_refused_by_its_name(
+    registry: Registry,
+) -> None:
+    """ENV-4, ENV-9: no variable is named that nobody set."""
+    node = make_node()._replace(default_memsize=NINE)
+    admit(registry, "one", ask(NINE), node=node)
+    for given in ({}, {"ALIYUN_COM_GPU_MEM_CONTAINER": " "}):
+        with pytest.raises(AdmissionError) as refusal:
+            admit(registry, "two", ask(NINE), node=node, given=given)
+        assert str(refusal.value) == (
+            "the node's default_memsize: 9065 MiB asked on GPU 0, where 6043 of 15109 MiB are free"
+        )
 
 
 def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:

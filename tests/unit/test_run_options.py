@@ -54,8 +54,14 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
         ("--mem 6/-15", "--mem 6/-15: expected whole GiB of at least 1 such as 6"),
         ("--mem 1,2,3,4,5/15", "--mem 1,2,3,4,5/15: 5 values, but 4 GPUs are visible"),
         ("--mem 6/15/2", "--mem 6/15/2: expected whole GiB"),
-        ("--mem 6/15 --weight 0", "--weight 0: expected a whole number from 1 to 20"),
-        ("--mem 6/15 --weight=21", "--weight 21: expected a whole number from 1 to 20"),
+        (
+            "--mem 6/15 --weight 0",
+            "--weight 0: expected a whole number from 1 to the GPU's max_inst",
+        ),
+        (
+            "--mem 6/15 --weight=26",
+            "--weight 26: expected a whole number from 1 to the GPU's max_inst",
+        ),
         ("--mem 6/15 --gpus 7", "--gpus 7: no GPU 7 here; this node has GPUs 0, 1, 2, 3"),
         ("--mem 6/15 --gpus 1,1", "--gpus 1,1: 1 names GPU 1 a second time"),
         ("--mem 6/15 --policy 7", "--policy 7: expected a whole number from 0 to 6"),
@@ -78,6 +84,12 @@ def test_a_refusal_names_the_option_the_value_and_what_is_allowed(
     assert said.startswith(sentence)
     assert "ALIYUN" not in said
     assert "\n" not in said
+
+
+def test_a_weight_that_was_left_out_is_called_by_its_option() -> None:
+    """SCH-10."""
+    said = "its containers have all of it, and one without ALIYUN_COM_GPU_SCHD_WEIGHT needs 1"
+    assert in_options(said, parse(["--mem=6/15", "true"])).endswith("one without --weight needs 1")
 
 
 @pytest.mark.parametrize("words", [["--mem"], ["--mem", "6/15"], ["--mem", "6/15", "--"], []])

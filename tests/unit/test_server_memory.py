@@ -12,6 +12,7 @@ import pytest
 
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
+from cgpu_env.errors import shown
 from cgpu_hook import rules
 from cgpu_hook.change import change_container, change_gpu, change_node
 from cgpu_hook.config import Config
@@ -145,7 +146,7 @@ def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Re
             admit(registry, "b", 301)
         process.release(0, 200 * MIB)
         admit(registry, "b", 301)
-        with pytest.raises(CgpuError, match=f"{500 * MIB} of {TOTAL} bytes free"):
+        with pytest.raises(CgpuError, match="500MiB of 1000MiB free"):
             change_memory(registry, "b", 501 * MIB)
         process.release(0, 500 * MIB)
         change_memory(registry, "b", 900 * MIB)
@@ -206,8 +207,7 @@ def test_a_cap_is_not_raised_beyond_what_is_free(registry: Registry) -> None:
     with pytest.raises(CgpuError) as refusal:
         change_memory(registry, "a", 501 * MIB)
     assert str(refusal.value) == (
-        f"memsize={501 * MIB}: GPU 0 has {500 * MIB} of {TOTAL} bytes free"
-        " beside the other containers"
+        f"memsize={501 * MIB}: GPU 0 has 500MiB of 1000MiB free beside the other containers"
     )
     assert caps(directory) == promised(registry, "a") == [300]
     change_memory(registry, "a", 500 * MIB)
@@ -216,21 +216,101 @@ def test_a_cap_is_not_raised_beyond_what_is_free(registry: Registry) -> None:
     assert caps(directory) == [500]
 
 
-@pytest.mark.parametrize("value", [0, -1, TOTAL + 1, True, "6", 1.5])
-def test_only_whole_bytes_of_the_gpu_are_a_cap(registry: Registry, value: object) -> None:
+_ODD_SIZES = [
+    *("6GB", "6G", "6g", "6gib", "6 Gi", "1.5GiB", "-1GiB", "0x6GiB", "06GiB", "GiB", "", "%"),
+    *("40.5%", "-1%", "3/", "/3", "3/0", "1/2/3", "six", "9" * 5000),
+]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        0,
+        -1,
+        6,
+        TOTAL + 1,
+        True,
+        1.5,
+        None,
+        "0",
+        "6",
+        "0MiB",
+        "2GiB",
+        "101%",
+        "0%",
+        "4/3",
+        *_ODD_SIZES,
+    ],
+)
+def test_a_cap_is_a_size_within_the_gpu(registry: Registry, value: object) -> None:
     directory = admit(registry, "a", 300)
-    with pytest.raises(CgpuError, match=f"expected a whole number from {MIB} to {TOTAL}, in bytes"):
+    with pytest.raises(CgpuError) as refusal:
         change_memory(registry, "a", value, overcommit=True)
+    assert str(refusal.value) == (
+        f"memsize={shown(str(value))}: expected from 1MiB to 1000MiB, such as 6GiB, 512MiB, 40% or"
+        " 6/15 of the GPU; a number without a unit is in bytes"
+    )
     assert caps(directory) == [300]
+
+
+@pytest.mark.parametrize(
+    ("text", "cap"),
+    [
+        ("100MiB", 100),
+        (" 100MiB\n", 100),
+        ("40%", 400),
+        ("6/15", 400),
+        (str(MIB), 1),
+        ("100%", 1000),
+    ],
+)
+def test_a_cap_is_given_in_the_units_that_people_type(
+    registry: Registry, text: str, cap: int
+) -> None:
+    """MEM-8."""
+    directory = admit(registry, "a", 300)
+    change_memory(registry, "a", text)
+    assert caps(directory) == [cap]
+
+
+def test_a_refused_cap_is_repeated_as_it_was_typed(registry: Registry) -> None:
+    """MEM-8."""
+    admit(registry, "a", 300)
+    admit(registry, "b", 500)
+    with pytest.raises(CgpuError, match=r"^memsize=60%: GPU 0 has 500MiB of 1000MiB free"):
+        change_memory(registry, "a", "60%")
+
+
+@pytest.mark.parametrize("value", [1, 2, 6, MIB - 1, "2", "40%", "6/15", True, "-1", *_ODD_SIZES])
+def test_a_default_size_of_some_bytes_is_refused(registry: Registry, value: object) -> None:
+    """ENV-4: whoever writes 2 means GiB, and no container could start under two bytes."""
+    with pytest.raises(CgpuError) as refusal:
+        change_node(registry, {"default_memsize": value})
+    assert str(refusal.value) == (
+        f"default_memsize={shown(str(value))}: expected 0 for none or at least 1MiB, such as 6GiB"
+        " or 512MiB; a number without a unit is in bytes"
+    )
+    assert not Path(registry.state_dir, rules.FILE).exists()
+
+
+@pytest.mark.parametrize(
+    ("value", "size"), [("2GiB", 2 << 30), ("512MiB", 512 * MIB), (MIB, MIB), ("0", 0), (0, 0)]
+)
+def test_a_default_size_has_the_units_of_a_cap(
+    registry: Registry, value: object, size: int
+) -> None:
+    """ENV-4."""
+    change_node(registry, {"default_memsize": value})
+    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == size
 
 
 def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
     """ENV-4, SCH-9: they are kept in one file."""
     admit(registry, "a", 300)
-    change_node(registry, {"default_memsize": 5})
+    change_node(registry, {"default_memsize": 5 * MIB})
     change_gpu(registry, GPUS[0], {"policy": 2}, Rules())
     change_container(registry, "a", {"weight": 3}, Rules())
-    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 5
+    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 5 * MIB
     assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
     change_node(registry, {"default_memsize": 0})
     assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 0
@@ -238,7 +318,7 @@ def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
 
 
 def test_a_wrong_default_size_is_refused_and_a_damaged_one_not_followed(registry: Registry) -> None:
-    with pytest.raises(CgpuError, match="default_memsize=-1: expected a whole number from 0 to"):
+    with pytest.raises(CgpuError, match="default_memsize=-1: expected 0 for none or at least 1MiB"):
         change_node(registry, {"default_memsize": -1})
     path = Path(registry.state_dir, rules.FILE)
     for node in ({"default_memsize": -1}, {"default_memsize": "1"}, 3):

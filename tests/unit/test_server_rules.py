@@ -137,10 +137,34 @@ def test_a_rule_that_cannot_hold_is_refused(
     assert in_force(registry) == DEFAULTS
 
 
+def test_a_weight_within_a_raised_max_inst_is_admitted(registry: Registry) -> None:
+    """ENV-6, SCH-10: on the GPU whose max_inst was raised, and on no other."""
+    change_gpu(registry, GPUS[0], {"max_inst": 25}, DEFAULTS)
+    with pytest.raises(AdmissionError) as refusal:
+        admit(registry, "a", weight=22, gpus=(0, 1))
+    assert str(refusal.value) == (
+        "ALIYUN_COM_GPU_SCHD_WEIGHT=22: expected a whole number from 1 to 20, the max_inst of GPU 1"
+    )
+    admit(registry, "a", weight=22)
+
+
+def test_a_weight_that_nobody_set_is_not_called_set(registry: Registry) -> None:
+    """SCH-10."""
+    admit(registry, "a", weight=20)
+    with pytest.raises(AdmissionError) as refusal:
+        admit(registry, "b")
+    assert str(refusal.value) == (
+        "no weight is left on GPU 0: its containers have 20 of max_inst=20 together, and one"
+        " without ALIYUN_COM_GPU_SCHD_WEIGHT needs 1"
+    )
+
+
 def test_max_inst_of_a_gpu_bounds_what_is_admitted_there(registry: Registry) -> None:
     """SCH-10."""
     change_gpu(registry, GPUS[0], {"max_inst": 2}, DEFAULTS)
-    with pytest.raises(AdmissionError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=3: GPU 0 has 2 of 2 free"):
+    with pytest.raises(
+        AdmissionError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=3: expected a whole number from 1 to 2"
+    ):
         admit(registry, "a", weight=3)
     for name in ("a", "b"):
         admit(registry, name)
@@ -221,7 +245,7 @@ def test_under_policy_0_each_has_one_of_max_inst_whatever_its_weight(registry: R
     first = admit(registry, "a", weight=1, defaults=defaults)
     second = admit(registry, "b", weight=3, defaults=defaults, high=True)
     assert [share for share, *_ in parts(first, second)] == [25, 25]
-    with pytest.raises(AdmissionError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=1: GPU 0 has 0 of 4 free"):
+    with pytest.raises(AdmissionError, match="no weight is left on GPU 0: its containers have 4"):
         admit(registry, "c", defaults=defaults)
 
 

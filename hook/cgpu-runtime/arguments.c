@@ -30,6 +30,10 @@ static const struct option global_options[] = {
     {NULL, NOWHERE},
 };
 
+/* Switches of runc and crun. With one of `informing`, no runtime creates a container. */
+static const char *const global_switches[] = {"debug", "systemd-cgroup", NULL};
+static const char *const informing[] = {"help", "h", "version", "v", "V", NULL};
+
 static const struct option create_options[] = {
     {"bundle", PLACE(bundle)},
     {"b", PLACE(bundle)},
@@ -80,6 +84,30 @@ match(const struct option *table, const char *argument, const char **value)
     return option;
 }
 
+/* Whether ARGUMENT is exactly one of the switches NAMES, with one dash or two. */
+static bool
+is_switch(const char *const *names, const char *argument)
+{
+    const char *name = argument + 1 + (argument[1] == '-');
+    for (; *names != NULL; names++) {
+        if (strcmp(name, *names) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Note what a global option outside our table means for the words that follow it. */
+static void
+note_switch(struct cgpu_arguments *out, const char *argument)
+{
+    if (is_switch(informing, argument)) {
+        out->informs = out->informs || !out->obscure;
+    } else if (strchr(argument, '=') == NULL && !is_switch(global_switches, argument)) {
+        out->obscure = true;
+    }
+}
+
 static void
 store(struct cgpu_arguments *out, size_t place, const char *value)
 {
@@ -113,7 +141,7 @@ cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out)
         return "out of memory";
     }
     int count = 1;
-    bool options_end = false;
+    bool options_end = false, helps = false;
     for (int i = 1; i < argc; i++) {
         char *argument = argv[i];
         bool global = out->subcommand == NULL;
@@ -126,6 +154,10 @@ cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out)
         options_end = strcmp(argument, "--") == 0;
         const struct option *option =
             match(global ? global_options : create_options, argument, &value);
+        if (option == NULL && global && !options_end) {
+            note_switch(out, argument);
+        }
+        helps = helps || (option == NULL && !global && is_switch(informing, argument));
         bool ours = global && option != NULL && is_ours(argument);
         if (!ours) {
             out->forwarded[count++] = argument;
@@ -141,5 +173,6 @@ cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out)
         }
         store(out, option->place, value);
     }
+    out->informs = out->informs || (helps && out->positionals == 0);
     return NULL;
 }

@@ -14,6 +14,8 @@ struct cgpu_arguments {
     const char *config;
     const char *id;
     int positionals;     /* how many there are after the subcommand */
+    bool informs;        /* it asks for help or a version: no container is created */
+    bool obscure;        /* a global option is unknown: its value may look like the subcommand */
     const char *runtime; /* our own options */
     const char *state_dir;
     const char *driver_dir;

@@ -1,6 +1,7 @@
 /*
  * cgpu-runtime: an OCI runtime that hands everything to runc or crun. Only when a container is made
- * whose configuration names our variables does Python run first, to change that configuration.
+ * whose configuration names our variables does Python run first, to change that configuration, and
+ * does this process stay until it is known whether the container was made.
  */
 #include <errno.h>
 #include <limits.h>
@@ -11,10 +12,11 @@
 #include <unistd.h>
 
 #include "arguments.h"
+#include "creation.h"
 #include "document.h"
 #include "lowlevel.h"
-#include "python.h"
 #include "report.h"
+#include "stand_in.h"
 
 enum { FAILED = 1 }; /* as runc */
 
@@ -30,24 +32,6 @@ is_one_of(const char *const *names, const char *word)
 {
     for (; word != NULL && *names != NULL; names++) {
         if (strcmp(word, *names) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/*
- * Is a container made behind an option that we do not know? Its value was then taken for the
- * subcommand, and a subcommand that makes a container stands behind it.
- */
-static bool
-hides_creation(const struct cgpu_arguments *arguments)
-{
-    if (is_one_of(creating, arguments->subcommand) || is_one_of(others, arguments->subcommand)) {
-        return false;
-    }
-    for (char **word = arguments->forwarded + 1; *word != NULL; word++) {
-        if (is_one_of(creating, *word)) {
             return true;
         }
     }
@@ -77,55 +61,17 @@ locate(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char confi
            snprintf(config, PATH_MAX, "%s/%s", folder, arguments->config) < PATH_MAX;
 }
 
+/* Whether the container that ARGUMENTS create concerns us: 0 or 1, or -1 if that is not known. */
 static int
-edit(const struct cgpu_arguments *arguments, const struct cgpu_report *report, const char *runtime,
-     const char *bundle, const char *config)
+concerns_us(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
+            char bundle[PATH_MAX], char config[PATH_MAX])
 {
-    char state[PATH_MAX * 2], pid[24], message[2048];
-    struct cgpu_python python;
-    if (arguments->positionals != 1) {
-        cgpu_report_error(report, "cannot tell the container's id from the command line");
-        return -1;
-    }
-    const char *why = cgpu_python_find(&python);
-    if (why != NULL) {
-        cgpu_report_error(report, "%s", why);
-        return -1;
-    }
-    cgpu_lowlevel_state(runtime, arguments->root, arguments->id, state, sizeof state);
-    snprintf(pid, sizeof pid, "%d", getpid());
-    const char *command[CGPU_PYTHON_ARGUMENTS + 1] = {
-        "edit",        "--config", config, "--bundle",      bundle, "--id",
-        arguments->id, "--pid",    pid,    "--runtime-dir", state};
-    size_t count = 11;
-    if (arguments->state_dir != NULL) {
-        command[count++] = "--state-dir";
-        command[count++] = arguments->state_dir;
-    }
-    if (arguments->driver_dir != NULL) {
-        command[count++] = "--driver-dir";
-        command[count++] = arguments->driver_dir;
-    }
-    if (cgpu_python_run(&python, command, message, sizeof message) != 0) {
-        const char *text = strncmp(message, "cgpu: ", 6) == 0 ? message + 6 : message;
-        cgpu_report_error(report, "%s", text);
-        return -1;
-    }
-    return 0;
-}
-
-/* 0 if the container may be made, its configuration changed where that was asked for. */
-static int
-prepare(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
-        const char *runtime)
-{
-    char bundle[PATH_MAX], config[PATH_MAX];
     struct cgpu_document document;
     if (!locate(arguments, bundle, config)) {
         return 0;
     }
     const char *why = cgpu_document_read(config, &document);
-    if (why != NULL && errno == ENOENT) {
+    if (why != NULL && (errno == ENOENT || errno == EISDIR)) {
         return 0; /* the runtime's own words for it are known to everyone */
     }
     if (why != NULL) {
@@ -135,13 +81,110 @@ prepare(const struct cgpu_arguments *arguments, const struct cgpu_report *report
     bool concerned = cgpu_document_concerns_us(&document) ||
                      cgpu_document_node_has_default(arguments->state_dir);
     free(document.bytes);
-    return concerned ? edit(arguments, report, runtime, bundle, config) : 0;
+    return concerned;
+}
+
+/* 0 if the container may be created; changes its configuration if it concerns us. */
+static int
+prepare(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
+        const char *runtime, struct cgpu_creation *creation)
+{
+    char bundle[PATH_MAX], config[PATH_MAX];
+    int concerned = concerns_us(arguments, report, bundle, config);
+    return concerned == 1 ? cgpu_creation_edit(creation, arguments, report, runtime, bundle, config)
+                          : concerned;
+}
+
+/*
+ * Refuse to create a container of ours behind an unknown option. We may have taken the option's
+ * value for the subcommand, and the real subcommand, which creates the container, may follow it.
+ */
+static int
+refuse_hidden(const struct cgpu_arguments *arguments, const struct cgpu_report *report)
+{
+    char bundle[PATH_MAX], config[PATH_MAX];
+    struct cgpu_arguments hidden;
+    int left = 0;
+    while (arguments->forwarded[left + 1] != NULL) {
+        left++;
+    }
+    for (char **word = arguments->forwarded + 1; *word != NULL; word++, left--) {
+        if (!is_one_of(creating, *word)) {
+            continue;
+        }
+        if (cgpu_arguments_parse(left + 1, word - 1, &hidden) != NULL) {
+            return -1;
+        }
+        hidden.state_dir = arguments->state_dir;
+        int concerned = concerns_us(&hidden, report, bundle, config);
+        free(hidden.forwarded);
+        if (concerned == 1) {
+            cgpu_report_error(report, "an option before %s is not known: write it as OPTION=VALUE",
+                              arguments->subcommand);
+        }
+        if (concerned != 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* 0 if the low-level runtime may get the command line, -1 after an error message. */
+static int
+check(const struct cgpu_arguments *arguments, const struct cgpu_report *report, const char *runtime,
+      struct cgpu_creation *creation)
+{
+    if (arguments->informs) {
+        return 0;
+    }
+    if (is_one_of(creating, arguments->subcommand)) {
+        return prepare(arguments, report, runtime, creation);
+    }
+    bool plain = !arguments->obscure || is_one_of(others, arguments->subcommand);
+    return plain ? 0 : refuse_hidden(arguments, report);
+}
+
+/* Whether a service manager passed sockets, which only the process with our id may accept. */
+static bool
+has_sockets(void)
+{
+    const char *listener = getenv("LISTEN_PID");
+    return listener != NULL && strtol(listener, NULL, 10) == getpid();
+}
+
+/*
+ * Whether the runtime has to be this very process: a service manager accepts messages about a
+ * container in the foreground only from the process that it started.
+ */
+static bool
+is_supervised(const struct cgpu_arguments *arguments)
+{
+    return has_sockets() ||
+           (getenv("NOTIFY_SOCKET") != NULL && strcmp(arguments->subcommand, "create") != 0);
+}
+
+/* Start the low-level runtime, and wait for the outcome if it creates a container of ours. */
+static int
+hand_on(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
+        const char *runtime, const struct cgpu_creation *creation)
+{
+    struct cgpu_stand_in stand_in;
+    if (creation->share[0] != '\0' && !is_supervised(arguments) &&
+        cgpu_stand_in_start(&stand_in, report, runtime, arguments->forwarded) == 0) {
+        int status = cgpu_stand_in_wait(&stand_in);
+        cgpu_creation_settle(creation);
+        cgpu_stand_in_end(status);
+    }
+    execv(runtime, arguments->forwarded);
+    cgpu_report_error(report, "%s: %s", runtime, strerror(errno));
+    return FAILED;
 }
 
 int
 main(int argc, char **argv)
 {
     struct cgpu_arguments arguments;
+    struct cgpu_creation creation = {0};
     char runtime[PATH_MAX];
     const char *why = cgpu_arguments_parse(argc, argv, &arguments);
     struct cgpu_report report = {arguments.log, arguments.log_format != NULL &&
@@ -151,17 +194,9 @@ main(int argc, char **argv)
         cgpu_report_error(&report, "%s", why);
         return FAILED;
     }
-    if (hides_creation(&arguments)) {
-        cgpu_report_error(&report, "an option before %s is not known: write it as OPTION=VALUE",
-                          arguments.subcommand);
-        return FAILED;
-    }
-    bool creates = is_one_of(creating, arguments.subcommand);
-    if (creates && prepare(&arguments, &report, runtime) != 0) {
+    if (check(&arguments, &report, runtime, &creation) != 0) {
         return FAILED;
     }
     arguments.forwarded[0] = runtime;
-    execv(runtime, arguments.forwarded);
-    cgpu_report_error(&report, "%s: %s", runtime, strerror(errno));
-    return FAILED;
+    return hand_on(&arguments, &report, runtime, &creation);
 }

@@ -15,7 +15,7 @@ class Creation(NamedTuple):
         config_path: its configuration, usually ``config.json`` of the bundle.
         bundle: absolute path of the bundle.
         id: the container's id.
-        pid: the process that becomes the low-level runtime; it keeps the share alive until
+        pid: the process that starts the low-level runtime; it keeps the share alive until
             ``runtime_dir`` does.
         runtime_dir: the directory that the low-level runtime keeps for this container.
     """
@@ -27,7 +27,7 @@ class Creation(NamedTuple):
     runtime_dir: str
 
 
-def edit_bundle(creation: Creation, setting: Setting) -> bool:
+def edit_bundle(creation: Creation, setting: Setting) -> str | None:
     """Change a bundle's configuration so that its container gets its share and no more.
 
     Where cgpu is off the file is not touched. After an error nothing has changed.
@@ -37,7 +37,7 @@ def edit_bundle(creation: Creation, setting: Setting) -> bool:
         setting: where state and driver are.
 
     Returns:
-        Whether cgpu is on for the container.
+        The directory of its share, which its hook may still have to admit; None where cgpu is off.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.
@@ -49,12 +49,12 @@ def edit_bundle(creation: Creation, setting: Setting) -> bool:
 
     planned = draft(config, creation.id, rootfs, setting)
     if planned is None:
-        return False
+        return None
     from cgpu_hook.legacy import deferred, is_legacy
 
     if is_legacy(planned.config):  # the share is admitted by our prestart hook
         document.write(creation.config_path, deferred(planned, setting))
-        return True
+        return planned.places.container
     from cgpu_hook.edit import edited
 
     new = edited(planned.config, planned.plan)
@@ -64,4 +64,4 @@ def edit_bundle(creation: Creation, setting: Setting) -> bool:
     except BaseException:
         give_back(planned)
         raise
-    return True
+    return planned.places.container

@@ -1,8 +1,9 @@
-"""What the static programs start: ``edit``, ``prestart`` and ``precreate``; and ``cgpud``.
+"""What the static programs start: ``edit``, ``give-back``, ``prestart``, ``precreate``; ``cgpud``.
 
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
-stderr and exit status 1, as runc has it; stdout carries nothing but precreate's answer. crun and
-podman keep what a hook says to themselves, so it goes to the system's log too.
+stderr and exit status 1, as runc has it; stdout carries nothing but the answers of edit (the
+directory of the share) and precreate (the configuration). crun and podman keep what a hook says to
+themselves, so it goes to the system's log too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,17 @@ def _edit(options: dict[str, str]) -> None:
         int(options["pid"]),
         options["runtime-dir"],
     )
-    edit_bundle(creation, _setting(options))
+    share = edit_bundle(creation, _setting(options))
+    if share is not None:
+        os.write(1, f"{share}\n".encode())
+
+
+def _give_back(options: dict[str, str]) -> None:
+    from cgpu_hook.paths import open_state
+    from cgpu_hook.registry import Registry
+
+    registry = Registry(open_state(options.get("state-dir")))
+    registry.give_back(options["id"], int(options["pid"]))
 
 
 def _prestart(options: dict[str, str]) -> None:
@@ -82,6 +93,7 @@ def _cgpud(options: dict[str, str]) -> None:
 
 _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
     "edit": _edit,
+    "give-back": _give_back,
     "prestart": _prestart,
     "precreate": _precreate,
     "cgpud": _cgpud,

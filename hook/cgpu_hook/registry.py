@@ -144,6 +144,26 @@ class Registry:
             with self.locked():
                 _remove_tree(directory)
 
+    def give_back(self, name: str, pid: int) -> None:
+        """Give back the share of ``name``, whose low-level runtime failed to create it.
+
+        Another container may have taken the name meanwhile: its share stays.
+
+        Args:
+            name: the container's id.
+            pid: the process that started the low-level runtime.
+
+        Raises:
+            CgpuError: bad id, or the directory cannot be removed.
+        """
+        directory = f"{self._folder}/{checked_id(name)}"
+        if not os.path.isdir(directory):
+            return
+        with self.locked():
+            entry = record.read(directory)
+            if entry is not None and (entry.owner.pid == pid or not is_alive(entry)):
+                _remove_tree(directory)
+
     def records(self) -> list[Record]:
         """The containers and sessions that live, by id."""
         return [entry for _, entry in self._entries() if entry is not None and is_alive(entry)]

@@ -23,7 +23,7 @@ read_whole(int fd, struct cgpu_document *out)
         return strerror(errno);
     }
     if (!S_ISREG(facts.st_mode)) {
-        errno = EINVAL;
+        errno = S_ISDIR(facts.st_mode) ? EISDIR : EINVAL;
         return "not a regular file";
     }
     if (facts.st_size < 0 || (size_t)facts.st_size > MAX_BYTES) {

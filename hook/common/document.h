@@ -13,7 +13,8 @@ struct cgpu_document {
 
 /*
  * Read the regular file at PATH; never waits for a FIFO, never follows a link at the end of PATH.
- * NULL, or why not: a static text, or that of errno (which is ENOENT where there is no such file).
+ * NULL, or why not: a static text, or that of errno, which is ENOENT where there is no such file
+ * and EISDIR where there is a folder.
  */
 const char *cgpu_document_read(const char *path, struct cgpu_document *out);
 

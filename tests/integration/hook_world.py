@@ -41,7 +41,7 @@ class World:
             path.mkdir(parents=True, mode=0o700)
         self.server = StandIn(self.state)
         self._fill_driver()
-        self._write_facts()
+        self.write_facts()
         self._fill_rootfs()
 
     def _fill_driver(self) -> None:
@@ -51,7 +51,7 @@ class World:
         smi.write_text("#!/bin/sh\necho smi\n")
         smi.chmod(0o755)
 
-    def _write_facts(self) -> None:
+    def write_facts(self) -> None:
         """Facts as a probe of a node with two GPUs would leave them."""
         gpus = [
             {
@@ -150,13 +150,16 @@ class World:
         return done
 
     def stub(self) -> Path:
-        """A low-level runtime that records its arguments, environment and configuration."""
+        """A low-level runtime that records its arguments, its environment and existing shares."""
         path = self.folder / "stub-runc"
         path.write_text(
             f"#!{sys.executable} -IS\n"
-            "import json, os, shutil, sys\n"
+            "import glob, json, os, sys\n"
             f"out = {str(self.runs)!r}\n"
-            "json.dump({'argv': sys.argv, 'env': dict(os.environ), 'cwd': os.getcwd()},"
+            f"records = glob.glob({str(self.state)!r} + '/containers/*/record.json')\n"
+            "records = {json.load(open(r))['id']: json.load(open(r)) for r in records}\n"
+            "json.dump({'argv': sys.argv, 'env': dict(os.environ), 'cwd': os.getcwd(),"
+            " 'records': records},"
             " open(out + '/call.json', 'w'))\n"
             "print('stub output')\n"
         )

@@ -1,0 +1,30 @@
+/*
+ * A container of ours that is being created: its configuration is changed before the low-level
+ * runtime reads it, and its share is given back at once if the runtime then fails to create it.
+ */
+#ifndef CGPU_CREATION_H
+#define CGPU_CREATION_H
+
+#include <limits.h>
+
+#include "arguments.h"
+#include "python.h"
+#include "report.h"
+
+struct cgpu_creation {
+    const struct cgpu_arguments *arguments;
+    struct cgpu_python python;
+    char pid[24];            /* the share's owner: this process */
+    char kept[PATH_MAX * 2]; /* where the low-level runtime keeps the container's state */
+    char share[PATH_MAX];    /* the directory of its share; empty: cgpu is off for it */
+};
+
+/* Change CONFIG; 0, or -1 after a sentence. */
+int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *arguments,
+                       const struct cgpu_report *report, const char *runtime, const char *bundle,
+                       const char *config);
+
+/* The low-level runtime has ended: give the share back if it does not know the container. */
+void cgpu_creation_settle(const struct cgpu_creation *creation);
+
+#endif

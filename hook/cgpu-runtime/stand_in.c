@@ -1,0 +1,124 @@
+#include "stand_in.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { FAILED = 1 }; /* as runc */
+
+/* CHILD_ACTION: the disposition of SIGCHLD that we inherited. */
+static _Noreturn void
+become(const struct cgpu_stand_in *stand_in, pid_t parent, void (*child_action)(int),
+       const struct cgpu_report *report, const char *program, char **argv)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) {
+        _exit(FAILED);
+    }
+    signal(SIGCHLD, child_action);
+    sigprocmask(SIG_SETMASK, &stand_in->before, NULL);
+    execv(program, argv);
+    cgpu_report_error(report, "%s: %s", program, strerror(errno));
+    _exit(FAILED);
+}
+
+int
+cgpu_stand_in_start(struct cgpu_stand_in *out, const struct cgpu_report *report,
+                    const char *program, char **argv)
+{
+    sigset_t all;
+    pid_t own = getpid();
+    sigfillset(&all);
+    sigprocmask(SIG_SETMASK, &all, &out->before);
+    /* With SIGCHLD ignored, the exit status would be lost. */
+    void (*child_action)(int) = signal(SIGCHLD, SIG_DFL);
+    out->child = fork();
+    if (out->child == 0) {
+        become(out, own, child_action, report, program, argv);
+    }
+    if (out->child < 0) {
+        signal(SIGCHLD, child_action);
+        sigprocmask(SIG_SETMASK, &out->before, NULL);
+        return -1;
+    }
+    return 0;
+}
+
+/*
+ * Forward a signal that a process sent. A signal from the kernel comes from the terminal and goes
+ * to the whole process group, which the runtime is in.
+ */
+static void
+forward(pid_t child, const siginfo_t *info)
+{
+    if (info->si_code <= 0) {
+        kill(child, info->si_signo);
+    }
+}
+
+/* Close our copies: whoever reads a pipe to its end should wait for the runtime, not for us. */
+static void
+release_descriptors(void)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int fd = 0; null >= 0 && fd <= STDERR_FILENO; fd++) {
+        dup2(null, fd);
+    }
+    syscall(SYS_close_range, 3U, ~0U, 0U);
+}
+
+/*
+ * Whether a terminal has stopped the job: then we stop too, so that the shell sees it and later
+ * continues the whole group.
+ */
+static bool
+is_put_aside(int status)
+{
+    return WIFSTOPPED(status) && WSTOPSIG(status) != SIGSTOP;
+}
+
+int
+cgpu_stand_in_wait(const struct cgpu_stand_in *stand_in)
+{
+    sigset_t all;
+    siginfo_t info;
+    int status;
+    sigfillset(&all);
+    release_descriptors();
+    for (;;) {
+        pid_t changed = waitpid(stand_in->child, &status, WNOHANG | WUNTRACED);
+        if (changed < 0 && errno != EINTR) {
+            return FAILED << 8;
+        }
+        if (changed > 0 && !WIFSTOPPED(status)) {
+            return status;
+        }
+        if (changed > 0 && is_put_aside(status)) {
+            raise(SIGSTOP);
+        }
+        if (changed == 0 && sigwaitinfo(&all, &info) > 0 && info.si_signo != SIGCHLD) {
+            forward(stand_in->child, &info);
+        }
+    }
+}
+
+_Noreturn void
+cgpu_stand_in_end(int status)
+{
+    if (WIFSIGNALED(status)) {
+        const struct rlimit none = {0, 0};
+        sigset_t all;
+        setrlimit(RLIMIT_CORE, &none); /* the runtime has dumped its own core */
+        signal(WTERMSIG(status), SIG_DFL);
+        sigfillset(&all);
+        raise(WTERMSIG(status));
+        sigprocmask(SIG_UNBLOCK, &all, NULL);
+    }
+    _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+}

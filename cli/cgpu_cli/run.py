@@ -101,7 +101,7 @@ def _enter(given: Options, session: Session, environment: dict[str, str]) -> Non
     reason = "without namespaces"
     if given.namespaces:
         try:
-            enter_namespace(session)
+            enter_namespace(session, environment)
         except OSError as error:
             reason = f"no mount namespace here ({error.strerror})"
             if not session.is_own:

@@ -13,6 +13,8 @@ from cgpu_cli import libc
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_hook import driver
+from cgpu_hook.loader import Finder
+from cgpu_hook.rootfs import Rootfs
 from cgpu_shim import library, relocate
 
 TYPE_CHECKING = False
@@ -28,6 +30,7 @@ _LOADER_DIRECTORIES = (
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
 )
+_MASKED = "masked"
 _LOADER_CACHE = "/etc/ld.so.cache"
 
 
@@ -52,8 +55,12 @@ class Session(NamedTuple):
         return self.directory.startswith(f"{self.state_dir}/")
 
 
-def enter_namespace(session: Session) -> None:
+def enter_namespace(session: Session, environment: dict[str, str]) -> None:
     """Go into a mount namespace where every driver library is a proxy under the session's limits.
+
+    Args:
+        session: the session.
+        environment: the program's.
 
     Raises:
         OSError: before anything was mounted, where the kernel does not allow it.
@@ -61,6 +68,7 @@ def enter_namespace(session: Session) -> None:
     """
     base = session.state_dir
     proxies = _proxies(base)
+    brought = _libraries(session.node, environment)
     libc.unshare()
     shared = ("limits", "ledger")
     files = [os.open(f"{session.directory}/{name}", os.O_PATH) for name in shared]
@@ -75,26 +83,33 @@ def enter_namespace(session: Session) -> None:
         for soname, path in session.node.libraries.items():
             _touch(f"{base}/real/{soname}")
             libc.bind(path, f"{base}/real/{soname}")
-        _touch(f"{base}/masked")
+        _touch(f"{base}/{_MASKED}")
         libc.make_read_only(base)
-        _cover_libraries(base, session.node)
+        _cover_libraries(base, brought)
         libc.lock_mounts()
     except OSError as error:
         raise CgpuError(f"cannot mount {error.filename}: {error.strerror}") from None
 
 
-def _cover_libraries(base: str, node: Node) -> None:
-    """Mount over every driver library that a program could find, by any name."""
-    places = {path: f"{base}/lib/{soname}" for soname, path in node.libraries.items()}
-    usual = (*driver.SEARCHED, *driver.compat_directories(), *driver.SEARCHED_32_BIT)
-    for folder in (node.driver_dir, *usual):
+def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
+    """Every driver library that a program could find (links followed) -> what covers it."""
+    places = {path: soname for soname, path in node.libraries.items()}
+    for folder in driver.SEARCHED_32_BIT:
         for soname in (*driver.PROXIED, driver.OPENCL):
-            fits = soname in driver.PROXIED and folder not in driver.SEARCHED_32_BIT
-            cover = f"{base}/lib/{soname}" if fits else f"{base}/masked"
             if os.path.isfile(path := f"{folder}/{soname}"):
-                places.setdefault(os.path.realpath(path), cover)
+                places.setdefault(os.path.realpath(path), _MASKED)
+    finder = Finder(Rootfs("/", is_complete=True), (*driver.PROXIED, driver.OPENCL))
+    finder.look(environment, os.getcwd(), usual=(node.driver_dir, *driver.SEARCHED))
+    for soname, paths in finder.files.items():
+        for path in paths:
+            places.setdefault(path, soname if soname in driver.PROXIED else _MASKED)
+    return places
+
+
+def _cover_libraries(base: str, places: dict[str, str]) -> None:
+    """Mount over each library what covers it."""
     for path, cover in places.items():
-        libc.bind(cover, path)
+        libc.bind(f"{base}/{cover}" if cover == _MASKED else f"{base}/lib/{cover}", path)
 
 
 def use_library_path(session: Session, environment: dict[str, str]) -> None:

@@ -45,7 +45,7 @@ def edit_bundle(creation: Creation, setting: Setting) -> str | None:
     config = document.read(creation.config_path)
 
     def rootfs() -> Rootfs:
-        return Rootfs(rootfs_path(config, creation.bundle))
+        return Rootfs(rootfs_path(config, creation.bundle), bundle=creation.bundle)
 
     planned = draft(config, creation.id, rootfs, setting)
     if planned is None:

@@ -39,9 +39,6 @@ SEARCHED_32_BIT = (
     "/usr/lib/i386-linux-gnu/nvidia/current",
 )
 
-# CUDA's newer user-space driver for an older kernel module: /usr/local/cuda-12/compat.
-_COMPAT_PARENT = "/usr/local"
-
 # Loaded by the two libraries by name; {} is the driver's version.
 _COMPANIONS = (
     "libnvidia-ptxjitcompiler.so.1",
@@ -103,15 +100,6 @@ def companions(driver_dir: str, version: str) -> dict[str, str]:
     names = [name.format(version) for name in _COMPANIONS]
     paths = {name: os.path.realpath(f"{driver_dir}/{name}") for name in names}
     return {name: path for name, path in paths.items() if os.path.isfile(path)}
-
-
-def compat_directories() -> list[str]:
-    """Directories of the host that hold a forward-compatible libcuda."""
-    try:
-        names = os.listdir(_COMPAT_PARENT)
-    except OSError:
-        return []
-    return [f"{_COMPAT_PARENT}/{name}/compat" for name in names if name.startswith("cuda")]
 
 
 def _is_proxy(path: str, soname: str) -> bool:

@@ -25,13 +25,17 @@ _LOADER_DIRECTORIES = (
     ("/usr/lib64", "/lib64"),
     ("/usr/lib", "/lib"),
 )
-_COMPAT_PARENT = "/usr/local"
+
+
+def stem(soname: str) -> str:
+    """The common beginning of the names of all versions of ``soname``, such as libcuda.so."""
+    return soname[: soname.index(".so") + len(".so")]
 
 
 def is_version(name: str, soname: str) -> bool:
     """Whether a file ``name`` is some version of ``soname``: libcuda.so, libcuda.so.535.54, ..."""
-    stem = soname[: soname.index(".so") + len(".so")]
-    return name == stem or name.startswith(stem + ".")
+    start = stem(soname)
+    return name == start or name.startswith(start + ".")
 
 
 def versions(paths: Iterable[str], soname: str) -> list[str]:
@@ -39,16 +43,27 @@ def versions(paths: Iterable[str], soname: str) -> list[str]:
     return [path for path in paths if is_version(os.path.basename(path), soname)]
 
 
-def loader_directories(rootfs: View) -> list[str]:
-    """The directories where the image's glibc looks by itself: where that glibc itself lives.
+def _pairs(rootfs: View) -> list[tuple[str, str]]:
+    """The pairs of directories that the image's glibc searches by default: where it is installed.
 
     Empty for an image without glibc; the driver's libraries cannot be loaded there.
     """
-    found = []
-    for names in _LOADER_DIRECTORIES:
-        if any(rootfs.kind(f"{name}/libc.so.6") in ("file", "link") for name in names):
-            found += [name for name in names if rootfs.kind(name) == "directory"][:1]
-    return found
+    return [
+        names
+        for names in _LOADER_DIRECTORIES
+        if any(rootfs.kind(f"{name}/libc.so.6") in ("file", "link") for name in names)
+    ]
+
+
+def loader_directories(rootfs: View) -> list[str]:
+    """The directories for our libraries, which the image's glibc searches by default."""
+    pairs = _pairs(rootfs)
+    return [d for names in pairs for d in [n for n in names if rootfs.kind(n) == "directory"][:1]]
+
+
+def searched_by_default(rootfs: View) -> list[str]:
+    """All directories that the image's glibc searches by default, before ours or after."""
+    return [name for names in _pairs(rootfs) for name in names]
 
 
 def files(rootfs: View, directories: Iterable[str], soname: str) -> list[str]:
@@ -88,13 +103,3 @@ def place(rootfs: View, directory: str, soname: str) -> list[str]:
             f"the image has {path}, which is not a file: the driver's library goes there"
         )
     return present
-
-
-def compat_directories(rootfs: View) -> list[str]:
-    """Directories of CUDA's compatibility driver in the image, which would bypass the proxy."""
-    candidates = [
-        f"{_COMPAT_PARENT}/{name}/compat"
-        for name in rootfs.names(_COMPAT_PARENT)
-        if name.startswith("cuda")
-    ]
-    return [c for c in candidates if versions(rootfs.names(c), "libcuda.so.1")]

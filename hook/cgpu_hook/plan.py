@@ -13,6 +13,8 @@ from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare, Request, environment, parse_request
 from cgpu_hook import libraries
+from cgpu_hook.loader import Finder
+from cgpu_hook.mounted import Mounted, is_bind, is_shared
 from cgpu_hook.rootfs import resolved
 
 TYPE_CHECKING = False
@@ -131,15 +133,15 @@ def plan(config: dict[str, Any], node: Node, rootfs: View, places: Places) -> Pl
     request = parse_request(
         container_environment(config),
         [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus],
-        max_inst=node.max_inst,
         default_memsize=node.default_memsize,
     )
     if request is None:
         return Plan()
-    taken = _destinations(config, rootfs)
-    mounts, masks = _driver_mounts(taken, node, rootfs, places)
+    taken, view = _mounts_of(config, rootfs)
+    brought = _brought(config, taken, view, places)
+    mounts, masks = _driver_mounts(taken, node, rootfs, places, brought)
     everything = (*_own_mounts(node, places), *mounts)
-    _refuse_covered(everything, taken)
+    _refuse_covered([*(mount.destination for mount in everything), *masks], taken, brought, config)
     granted = {share.index for share in request.gpus}
     return Plan(
         request.gpus,
@@ -159,17 +161,18 @@ def plan(config: dict[str, Any], node: Node, rootfs: View, places: Places) -> Pl
     )
 
 
-def _destinations(config: dict[str, Any], rootfs: View) -> dict[str, str]:
-    """Where the configuration's own mounts end up inside the root -> what they are called there.
+def _mounts_of(config: dict[str, Any], rootfs: View) -> tuple[dict[str, dict[str, Any]], Mounted]:
+    """Place inside the root -> the configuration's own mount there; and the view with them.
 
     /dev has to be a file system of the container's own, and /dev/cgpu has to be free: a file that
     is made there must not end up in a directory of the host.
     """
     fresh = False
     found = {}
+    view = Mounted(rootfs)
     for mount in config.get("mounts") or []:
         given = mount["destination"]
-        destination = resolved(rootfs, given)
+        destination = resolved(view, given)
         if destination == "/dev" and mount.get("type") == "tmpfs":
             fresh = True
             continue
@@ -178,10 +181,11 @@ def _destinations(config: dict[str, Any], rootfs: View) -> dict[str, str]:
                 f"the mount of {shown(str(mount.get('source', mount.get('type'))))} at "
                 f"{shown(given)} covers {BASE}, where the container's limits belong: not allowed"
             )
-        found[destination] = given
+        found[destination] = mount
+        view.add(destination, mount)
     if not fresh:
         raise CgpuError(f"no tmpfs is mounted at /dev: {BASE} needs a /dev of the container's own")
-    return found
+    return found, view
 
 
 def _own_mounts(node: Node, places: Places) -> list[Mount]:
@@ -193,8 +197,24 @@ def _own_mounts(node: Node, places: Places) -> list[Mount]:
     ]
 
 
+def _brought(
+    config: dict[str, Any], taken: dict[str, dict[str, Any]], view: Mounted, places: Places
+) -> dict[str, list[str]]:
+    """SONAME -> files of a driver in the image or in a mounted directory."""
+    finder = Finder(view, (*places.proxies, libraries.OPENCL))
+    shown_directories = [place for place, mount in taken.items() if is_bind(mount)]
+    cwd = (config.get("process") or {}).get("cwd")
+    here = cwd if isinstance(cwd, str) else "/"
+    finder.look(container_environment(config), here, mounts=shown_directories)
+    return finder.files
+
+
 def _driver_mounts(
-    taken: dict[str, str], node: Node, rootfs: View, places: Places
+    taken: dict[str, dict[str, Any]],
+    node: Node,
+    rootfs: View,
+    places: Places,
+    brought: dict[str, list[str]],
 ) -> tuple[list[Mount], tuple[str, ...]]:
     directories = libraries.loader_directories(rootfs)
     chained = any(_mounted(taken, soname) for soname in places.proxies)
@@ -206,6 +226,7 @@ def _driver_mounts(
                 targets += libraries.files(rootfs, [directory], soname)
             else:
                 targets += libraries.place(rootfs, directory, soname)
+        targets += brought[soname]
         mounts += [Mount(proxy, target) for target in dict.fromkeys(targets)]
     if not chained:
         mounts += _companions(node, rootfs, directories)
@@ -214,14 +235,29 @@ def _driver_mounts(
             for path, program in places.tools.items()
             if _is_free(rootfs, path) and path not in taken
         ]
+    there = {os.path.dirname(path) for paths in brought.values() for path in paths}
+    mounts += _companions_beside(node, rootfs, sorted(there.difference(directories)))
     opencl = _mounted(taken, libraries.OPENCL)
     opencl += libraries.files(rootfs, directories, libraries.OPENCL)
-    return mounts, tuple(dict.fromkeys(opencl + libraries.compat_directories(rootfs)))
+    return mounts, tuple(dict.fromkeys(opencl + brought[libraries.OPENCL]))
 
 
-def _mounted(taken: dict[str, str], soname: str) -> list[str]:
+def _mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
     """Where another runtime has mounted a version of a library."""
-    return [place for place, given in taken.items() if libraries.versions((place, given), soname)]
+    return [
+        place
+        for place, mount in taken.items()
+        if libraries.versions((place, mount["destination"]), soname)
+    ]
+
+
+def _companions_beside(node: Node, rootfs: View, directories: list[str]) -> list[Mount]:
+    """Cover libraries that another driver in the image would load: they fit that driver only."""
+    return [
+        Mount(path, target)
+        for soname, path in node.companions.items()
+        for target in libraries.files(rootfs, directories, soname)
+    ]
 
 
 def _companions(node: Node, rootfs: View, directories: list[str]) -> list[Mount]:
@@ -237,14 +273,31 @@ def _is_free(rootfs: View, path: str) -> bool:
     return rootfs.kind(os.path.dirname(path)) == "directory" and rootfs.kind(path) in (None, "file")
 
 
-def _refuse_covered(mounts: tuple[Mount, ...], taken: dict[str, str]) -> None:
-    """Refuse a mount of the user's above one of ours: a file made there would be made outside."""
-    for mount in mounts:
-        for place in taken:
-            if mount.destination.startswith(f"{place}/"):
+def _refuse_covered(
+    targets: list[str],
+    taken: dict[str, dict[str, Any]],
+    brought: dict[str, list[str]],
+    config: dict[str, Any],
+) -> None:
+    """Refuse a user's mount above one of ours: our mount point would be created on the host.
+
+    If a directory of the host contains the file already, nothing is created; but then the mount
+    must not be shared, or the file would be covered on the host as well.
+    """
+    there = {path for paths in brought.values() for path in paths}
+    for target in targets:
+        for place, mount in taken.items():
+            if not target.startswith(f"{place}/"):
+                continue
+            if target not in there:
                 raise CgpuError(
-                    f"a mount at {place} covers {mount.destination}, "
+                    f"a mount at {place} covers {target}, "
                     "where the driver's library has to be mounted: not allowed"
+                )
+            if is_shared(mount, config):
+                raise CgpuError(
+                    f"the mount at {place} contains the driver's {target} and is shared with the "
+                    "host, where it would be covered too: mount it private or slave"
                 )
 
 

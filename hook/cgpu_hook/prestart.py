@@ -77,7 +77,7 @@ def _view(pid: int, path: str) -> Rootfs:
     """The container's root as its own mounts show it; before or after the runtime changed root."""
     root = f"/proc/{pid}/root"
     changed = not os.path.samestat(os.stat("/"), os.stat(root))
-    return Rootfs(root if changed else f"{root}{path}")
+    return Rootfs(root if changed else f"{root}{path}", is_complete=True)
 
 
 def _refuse_withheld(planned: Draft) -> None:

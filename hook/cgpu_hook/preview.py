@@ -26,7 +26,9 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     config = document.read(path)
     bundle = os.path.dirname(path)
     setting = Setting(state_dir, driver_dir, dry=True)
-    planned = draft(config, _NAME, lambda: Rootfs(rootfs_path(config, bundle)), setting)
+    planned = draft(
+        config, _NAME, lambda: Rootfs(rootfs_path(config, bundle), bundle=bundle), setting
+    )
     if planned is None:
         return Plan()
     changes, defaults = rules.read(planned.places.state_dir), rules.configured(planned.node)

@@ -6,8 +6,11 @@ followed by the kernel: an image can show whatever it likes, it cannot lead us o
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+
+from cgpu_env.errors import CgpuError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,17 +28,41 @@ if TYPE_CHECKING:
         def link(self, path: str) -> str:
             """What a symbolic link says; empty where it is none."""
 
+        def read(self, path: str, most: int) -> bytes | None:
+            """The content of a file; None where there is none."""
+
+        def on_host(self, source: str) -> View:
+            """The tree below ``source``, a directory of the host as a configuration names it."""
+
+        @property
+        def is_complete(self) -> bool:
+            """Whether it already contains the container's mounts."""
+
 
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 _MOST_LINKS = 40
+_DEEPEST, _MOST_OPEN = 64, 256
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the image
 
 
 class Rootfs:
-    """The tree below the directory ``path`` of the host."""
+    """The tree below the directory ``path`` of the host.
 
-    def __init__(self, path: str) -> None:
+    It keeps directories open until it is closed, and remembers their names: most paths begin alike.
+    """
+
+    def __init__(self, path: str, *, bundle: str = "/", is_complete: bool = False) -> None:
         self.path = path
+        self.bundle = bundle
+        self.is_complete = is_complete
+        self._open: dict[str, int | None] = {}
+        self._names: dict[str, list[str]] = {}
+
+    def __del__(self) -> None:
+        """Close it if the caller has not."""
+        self.close()
 
     def kind(self, path: str) -> str | None:
         """``file``, ``directory``, ``link``, ``other``, or None where there is nothing."""
@@ -47,12 +74,15 @@ class Rootfs:
             mode = os.stat(name or ".", dir_fd=fd, follow_symlinks=False).st_mode
         except OSError:
             return None
-        finally:
-            os.close(fd)
         return _KINDS.get(stat.S_IFMT(mode), "other")
 
     def names(self, path: str) -> list[str]:
         """The entries of a directory, sorted; empty where it is none."""
+        if path not in self._names:
+            self._names[path] = self._listed(path)
+        return self._names[path]
+
+    def _listed(self, path: str) -> list[str]:
         fd = self._directory(path)
         if fd is None:
             return []
@@ -60,10 +90,10 @@ class Rootfs:
         try:
             readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
             return sorted(os.listdir(readable))
-        except OSError:
+        except OSError as error:
+            _refuse_exhausted(error)
             return []
         finally:
-            os.close(fd)
             if readable is not None:
                 os.close(readable)
 
@@ -77,24 +107,89 @@ class Rootfs:
             return os.readlink(name, dir_fd=fd)
         except OSError:
             return ""
-        finally:
-            os.close(fd)
 
-    def _directory(self, path: str) -> int | None:
-        """A descriptor of a directory that is reached without any link, or None."""
+    def read(self, path: str, most: int) -> bytes | None:
+        """The content of a file; None where there is none.
+
+        Raises:
+            CgpuError: it is larger than ``most``, or a process holds a lease on it.
+        """
+        folder, name = os.path.split(path)
+        fd = self._directory(folder)
+        if fd is None:
+            return None
         try:
-            fd = os.open(self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            file = os.open(name, _READ, dir_fd=fd)
+        except BlockingIOError:  # the container will read it, so it may not be passed over
+            raise CgpuError(
+                f"the image's {shown(path)!r}: another process holds a lease on it",
+                hint="end the container that shares this file and holds the lease",
+            ) from None
+        except OSError as error:
+            _refuse_exhausted(error)
+            return None
+        try:
+            facts = os.fstat(file)
+            if not stat.S_ISREG(facts.st_mode):
+                return None
+            if facts.st_size > most:
+                raise CgpuError(f"the image's {shown(path)} is larger than {most >> 20} MiB")
+            return os.pread(file, most, 0)
         except OSError:
             return None
-        for part in filter(None, path.split("/")):
-            try:
-                below = os.open(part, _DIRECTORY, dir_fd=fd)
-            except OSError:
-                return None
-            finally:
-                os.close(fd)
-            fd = below
+        finally:
+            os.close(file)
+
+    def on_host(self, source: str) -> Rootfs:
+        """The tree below ``source``; links in ``source`` are followed, as the runtime does."""
+        return Rootfs(os.path.join(self.bundle, source))
+
+    def _directory(self, path: str) -> int | None:
+        """A descriptor, which stays open, of a directory whose path has no link; None: no such one.
+
+        Raises:
+            CgpuError: no real image has so deep a path.
+        """
+        if path in self._open:
+            return self._open[path]
+        parts = [part for part in path.split("/") if part]
+        if len(parts) > _DEEPEST:
+            raise CgpuError(f"the path {shown(path)} has more than {_DEEPEST} directories")
+        if len(self._open) > _MOST_OPEN:
+            self.close()
+        place = ""
+        fd = self._step(place, self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, None)
+        for part in parts:
+            if fd is None:
+                break
+            place = f"{place}/{part}"
+            fd = self._step(place, part, _DIRECTORY, fd)
+        self._open[path] = fd
         return fd
+
+    def _step(self, place: str, name: str, flags: int, above: int | None) -> int | None:
+        if place not in self._open:
+            try:
+                self._open[place] = os.open(name, flags, dir_fd=above)
+            except OSError as error:
+                _refuse_exhausted(error)
+                self._open[place] = None
+        return self._open[place]
+
+    def close(self) -> None:
+        """Close the directories that were kept open."""
+        for fd in {fd for fd in self._open.values() if fd is not None}:
+            os.close(fd)
+        self._open.clear()
+
+
+def _refuse_exhausted(error: OSError) -> None:
+    """Refuse if no more files can be opened: an existing file must not count as missing."""
+    if error.errno in _EXHAUSTED:
+        raise CgpuError(
+            f"cannot see what the image and its mounts have: {error.strerror}",
+            hint="mount fewer directories, or raise the engine's limit of open files",
+        ) from None
 
 
 def resolved(view: View, path: str) -> str:

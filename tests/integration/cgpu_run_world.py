@@ -89,9 +89,11 @@ class World:
         *before: str | Path,
         how: str = "path",
         flags: tuple[str, ...] = ("--mem", "6/15"),
+        **more: Any,
     ) -> dict[str, Any]:
         """What a program gets that takes all it can; ``before`` are words before its own."""
-        done = self.run(*flags, "--", *before, sys.executable, "-I", FILL, self.driver, how)
+        words = [*before, sys.executable, "-I", FILL, self.driver, how]
+        done = self.run(*flags, "--", *words, **more)
         assert done.returncode == 0, done.stderr
         answer: dict[str, Any] = json.loads(done.stdout)
         return answer

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hostile_files import Hostile
 
 from cgpu_env import CgpuError, GpuShare
 from cgpu_hook.edit import edited, without_earlier_edit
@@ -138,6 +139,16 @@ def test_rel_4_the_view_follows_no_link(root: Path) -> None:
     assert view.link("/out/x") == ""
 
 
+def test_a_file_that_is_kept_from_the_view_is_not_taken_for_missing(root: Path) -> None:
+    """REL-7: another container may hold a lease on a file that it shares with the image."""
+    assert Rootfs(str(root)).read("/usr/lib/file", 100) == b"x"
+    with (
+        Hostile("lease", root / "usr/lib/file"),
+        pytest.raises(CgpuError, match="'/usr/lib/file': another process holds a lease on it"),
+    ):
+        Rootfs(str(root)).read("/usr/lib/file", 100)
+
+
 def test_a_view_of_nothing_is_empty(tmp_path: Path) -> None:
     view = Rootfs(str(tmp_path / "missing"))
     assert view.kind("/usr") is None
@@ -170,6 +181,7 @@ def test_the_view_leaks_no_descriptor(root: Path) -> None:
         view.kind(path)
         view.names(path)
         view.link(path)
+    del view
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 

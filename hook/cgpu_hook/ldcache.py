@@ -1,0 +1,65 @@
+"""The cache of glibc's loader, ``/etc/ld.so.cache``, in both of its formats.
+
+It comes from an image, so only the paths in it are used: an offset outside the file is ignored.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OLD, _NEW = b"ld.so-1.7.0", b"glibc-ld.so.cache1.1"
+_OLD_HEAD, _NEW_HEAD = struct.Struct("<12sI"), struct.Struct("<20sII20x")
+_OLD_ENTRY, _NEW_ENTRY = struct.Struct("<III"), struct.Struct("<III12x")  # flags, key, value
+_LONGEST = 4096
+
+
+def paths(data: bytes, stems: tuple[str, ...]) -> list[str]:
+    """The files that the loader finds under names that begin with one of ``stems``."""
+    keys = {at for stem in stems for at in _occurrences(data, stem.encode())}
+    if not keys:
+        return []
+    found = {
+        value: None
+        for base, entries in _tables(data)
+        for _, key, value in entries
+        if key + base in keys
+        for value in [value + base]
+    }
+    return list(dict.fromkeys(filter(None, (_string(data, at) for at in found))))
+
+
+def _occurrences(data: bytes, text: bytes) -> Iterator[int]:
+    at = data.find(text)
+    while at >= 0:
+        yield at
+        at = data.find(text, at + 1)
+
+
+def _tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, int]]]]:
+    """Each table: the base of its string offsets, and its entries.
+
+    The new format may follow the old one, which older loaders read; both are yielded.
+    """
+    if data.startswith(_OLD) and len(data) >= _OLD_HEAD.size:
+        count = _OLD_HEAD.unpack_from(data)[1]
+        end = _OLD_HEAD.size + count * _OLD_ENTRY.size
+        if end <= len(data):
+            yield end, _OLD_ENTRY.iter_unpack(data[_OLD_HEAD.size : end])
+    start = data.find(_NEW)
+    if start >= 0 and start + _NEW_HEAD.size <= len(data):
+        count = _NEW_HEAD.unpack_from(data, start)[1]
+        first = start + _NEW_HEAD.size
+        end = first + count * _NEW_ENTRY.size
+        if end <= len(data):
+            yield start, _NEW_ENTRY.iter_unpack(data[first:end])
+
+
+def _string(data: bytes, at: int) -> str:
+    """The absolute path that begins at ``at``; empty where there is none."""
+    end = data.find(b"\0", at, at + _LONGEST)
+    return os.fsdecode(data[at:end]) if end > at and data[at : at + 1] == b"/" else ""

@@ -1,0 +1,173 @@
+"""Finds drivers in an image or a mounted directory that the container's own loader could load.
+
+NVIDIA's images have a compatibility driver; some nodes mount a directory with the driver in it. A
+loader searches LD_LIBRARY_PATH, its cache, then its default directories. In each directory it
+prefers subdirectories for the processor. Paths that programs open themselves are not covered.
+"""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_hook.libraries import is_version, searched_by_default, stem
+from cgpu_hook.rootfs import resolved
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from cgpu_hook.rootfs import View
+
+# Where NVIDIA's images expect a driver: their scripts put these on the path while they run.
+_USUAL = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
+_TOOLKITS, _TOOLKIT, _COMPAT = "/usr/local", "cuda", "compat"
+_BELOW_A_MOUNT = ("", "/lib64", "/lib")
+_CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
+_MOST_CACHED, _MOST_PRELOADED = 16 << 20, 1 << 20  # bytes
+_MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
+# Subdirectories for the processor, which the loader prefers; they may be nested.
+_HARDWARE = frozenset(
+    (
+        *("glibc-hwcaps", "x86-64-v4", "x86-64-v3", "x86-64-v2"),
+        *("tls", "haswell", "xeon_phi", "avx512_1", "x86_64", "atomics", "aarch64"),
+    )
+)
+_TOKENS = {
+    "LIB": ("lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu"),
+    "PLATFORM": ("x86_64", "haswell", "xeon_phi", "aarch64"),
+}
+
+
+class Finder:
+    """Finds every file that is a version of one of ``sonames``; follows links.
+
+    Attributes:
+        files: SONAME -> the files, absolute and without links.
+    """
+
+    def __init__(self, view: View, sonames: Iterable[str]) -> None:
+        self._view = view
+        self._stems = {soname: stem(soname) for soname in sonames}
+        self._prefixes = tuple(self._stems.values())
+        self._seen: set[str] = set()
+        self._looked = 0
+        self.files: dict[str, list[str]] = {soname: [] for soname in self._stems}
+
+    def look(
+        self,
+        environment: Mapping[str, str],
+        cwd: str,
+        *,
+        mounts: Iterable[str] = (),
+        usual: Iterable[str] = _USUAL,
+    ) -> None:
+        """Look everywhere the loader of a program with ``environment`` may look.
+
+        Args:
+            environment: the program's.
+            cwd: its working directory.
+            mounts: where directories of the host are mounted.
+            usual: directories that may come onto the path later.
+
+        Raises:
+            CgpuError: there is more to look at than in any real image, or it cannot be seen.
+        """
+        for folder in _search_path(environment.get("LD_LIBRARY_PATH"), cwd):
+            self._directory(folder)
+        for path in _preloaded(self._view, environment):
+            self._file(path)
+        for path in self._cached():
+            self._file(path)
+        for folder in (*usual, *searched_by_default(self._view)):
+            self._directory(folder)
+        for name in self._view.names(_TOOLKITS):
+            if name.startswith(_TOOLKIT):
+                self._tree(f"{_TOOLKITS}/{name}/{_COMPAT}", 0)
+        for place in mounts:
+            for below in _BELOW_A_MOUNT:
+                if any(self._view.kind(f"{place}{below}/{name}") for name in self._usual_names()):
+                    self._directory(f"{place}{below}")
+
+    def _usual_names(self) -> list[str]:
+        """Names that programs load: tells whether a mount has a driver without listing it."""
+        return [*self._stems, *self._stems.values()]
+
+    def _cached(self) -> list[str]:
+        data = self._view.read(resolved(self._view, _CACHE), _MOST_CACHED) or b""
+        if not any(prefix.encode() in data for prefix in self._prefixes):
+            return []
+        from cgpu_hook import ldcache  # rare: most images name no driver
+
+        return ldcache.paths(data, self._prefixes)
+
+    def _tree(self, path: str, depth: int) -> None:
+        """Look into a directory and all below it: scripts of images may link to any of them."""
+        names = self._directory(path)
+        if names and depth >= _DEEPEST:
+            raise CgpuError(
+                f"the image's {shown(path)} is more than {_DEEPEST} directories below compat"
+            )
+        for name in names:
+            below = f"{path}/{name}"
+            if ".so" not in name and self._view.kind(resolved(self._view, below)) == "directory":
+                self._tree(below, depth + 1)
+
+    def _directory(self, path: str) -> list[str]:
+        """Look into one directory. Returns its names; none if it was looked into before."""
+        place = resolved(self._view, path)
+        if place in self._seen or self._view.kind(place) != "directory":
+            return []
+        self._seen.add(place)
+        if len(self._seen) > _MOST_DIRECTORIES:
+            raise CgpuError(
+                f"LD_LIBRARY_PATH and the image have more than {_MOST_DIRECTORIES} directories with"
+                " libraries, which is too many to search for a driver: use fewer"
+            )
+        names = self._view.names(place)
+        for name in names:
+            if name.startswith(self._prefixes):
+                self._file(f"{place}/{name}")
+            elif name in _HARDWARE:
+                self._directory(f"{place}/{name}")
+        return names
+
+    def _file(self, path: str) -> None:
+        name = os.path.basename(path)
+        self._looked += 1
+        if self._looked > _MOST_FILES:
+            raise CgpuError(f"the image has more than {_MOST_FILES} files that may be a driver's")
+        for soname, found in self.files.items():
+            if is_version(name, soname):
+                place = resolved(self._view, path)
+                if place not in found and self._view.kind(place) == "file":
+                    found.append(place)
+
+
+def _search_path(text: str | None, cwd: str) -> Iterator[str]:
+    """The directories of a search path; an empty entry is the working directory."""
+    if not text:
+        return
+    entries = dict.fromkeys(text.replace(";", ":").split(":"))
+    if len(entries) > _MOST_ENTRIES:
+        raise CgpuError(f"LD_LIBRARY_PATH has more than {_MOST_ENTRIES} entries")
+    for entry in entries:
+        for folder in _expanded(entry):
+            yield folder if folder.startswith("/") else f"{cwd}/{folder}"
+
+
+def _expanded(entry: str) -> list[str]:
+    """The directories that an entry may mean: the loader replaces ``$LIB`` and ``$PLATFORM``."""
+    found = [entry]
+    for token, words in _TOKENS.items():
+        for form in (f"${{{token}}}", f"${token}"):
+            if form in entry:
+                found = [text.replace(form, word) for text in found for word in words]
+    return found
+
+
+def _preloaded(view: View, environment: Mapping[str, str]) -> list[str]:
+    """The paths that every program loads first; plain names are found by the search path."""
+    data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
+    entries = f"{environment.get('LD_PRELOAD', '')} {os.fsdecode(data)}"
+    return [path for path in entries.replace(":", " ").split() if path.startswith("/")]

@@ -1,0 +1,118 @@
+"""A container's file system as it will be: the image with the mounts of the configuration."""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_env.errors import CgpuError, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.rootfs import View
+
+# File systems that begin empty, or that hold only the kernel's files.
+_WITHOUT_LIBRARIES = frozenset(
+    (
+        *("tmpfs", "ramfs", "devtmpfs", "devpts", "mqueue", "hugetlbfs"),
+        *("proc", "sysfs", "cgroup", "cgroup2", "securityfs", "debugfs", "tracefs", "bpf"),
+        *("configfs", "fusectl", "pstore", "efivarfs", "binfmt_misc"),
+    )
+)
+
+
+class Mounted:
+    """The view of an image with the mounts added to it, in their order; it remembers links."""
+
+    is_complete = True
+
+    def __init__(self, image: View) -> None:
+        self._image = image
+        self._views: dict[str, View | None] = {}
+        self._opaque: dict[str, str] = {}
+        self._links: dict[str, str] = {}
+
+    def add(self, destination: str, mount: dict[str, Any]) -> None:
+        """Add a mount.
+
+        Args:
+            destination: where it ends up, without links.
+            mount: as the configuration has it.
+        """
+        options = mount.get("options") or []
+        if self._image.is_complete or "tmpcopyup" in options:
+            return
+        self._links.clear()
+        kind, source = mount.get("type"), mount.get("source")
+        self._views[destination] = None
+        self._opaque.pop(destination, None)
+        if is_bind(mount) and isinstance(source, str):
+            self._views[destination] = self._image.on_host(source)
+        elif kind not in _WITHOUT_LIBRARIES:
+            self._opaque[destination] = str(kind)
+
+    def kind(self, path: str) -> str | None:
+        """As ``View.kind``, also for a mounted file."""
+        place, view, below = self._at(path)
+        self._refuse_opaque(place)
+        found = None if view is None else view.kind(below)
+        if below == "/" and place:
+            return "directory" if view is None else found or "file"
+        return found
+
+    def names(self, path: str) -> list[str]:
+        """As ``View.names``, without mount points that the runtime will create."""
+        place, view, below = self._at(path)
+        self._refuse_opaque(place)
+        return [] if view is None else view.names(below)
+
+    def link(self, path: str) -> str:
+        """As ``View.link``."""
+        found = self._links.get(path)
+        if found is None:
+            _, view, below = self._at(path)
+            found = "" if view is None or below == "/" else view.link(below)
+            self._links[path] = found
+        return found
+
+    def read(self, path: str, most: int) -> bytes | None:
+        """As ``View.read``."""
+        place, view, below = self._at(path)
+        self._refuse_opaque(place)
+        return None if view is None else view.read(below, most)
+
+    def on_host(self, source: str) -> View:
+        """As ``View.on_host``."""
+        return self._image.on_host(source)
+
+    def _at(self, path: str) -> tuple[str, View | None, str]:
+        place = path
+        while len(place) > 1:
+            if place in self._views:
+                return place, self._views[place], path[len(place) :] or "/"
+            place = os.path.dirname(place)
+        return "", self._image, path
+
+    def _refuse_opaque(self, place: str) -> None:
+        if place in self._opaque:
+            raise CgpuError(
+                f"the mount of {shown(self._opaque[place])} at {shown(place)} may contain a driver,"
+                " but its files cannot be seen: mount a directory there, or mount it elsewhere"
+            )
+
+
+def is_bind(mount: dict[str, Any]) -> bool:
+    """Whether a mount of the configuration shows a file or directory of the host."""
+    options = mount.get("options") or []
+    return mount.get("type") == "bind" or "bind" in options or "rbind" in options
+
+
+def is_shared(mount: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Whether a mount below a mount of the configuration would appear on the host, too."""
+    options = mount.get("options") or []
+    if "shared" in options or "rshared" in options:
+        return True
+    own = {"private", "rprivate", "slave", "rslave", "unbindable", "runbindable"}
+    whole = (config.get("linux") or {}).get("rootfsPropagation")
+    return whole in ("shared", "rshared") and not own.intersection(options)

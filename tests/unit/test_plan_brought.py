@@ -1,0 +1,227 @@
+"""The planner covers every driver that the loader finds in an image or a mounted directory."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import struct
+from pathlib import Path
+
+import pytest
+from test_plan import (
+    CUDA,
+    DEBIAN,
+    DEBIAN_IMAGE,
+    DEV,
+    JIT,
+    NODE,
+    NVML,
+    PLACES,
+    SIX,
+    bind,
+    decide,
+    placed,
+)
+
+from cgpu_env import CgpuError
+from cgpu_hook import ldcache
+from cgpu_hook.plan import plan
+from cgpu_hook.rootfs import Rootfs
+
+pytestmark = pytest.mark.unit
+
+PROXY = f"/opt/cgpu/{CUDA}"
+STEMS = ("libcuda.so", "libnvidia-ml.so")
+NGC = {
+    **DEBIAN_IMAGE,
+    "/usr/local/cuda": "-> /usr/local/cuda-12.4",
+    "/usr/local/cuda-12.4/compat/lib": "-> lib.real",
+    "/usr/local/cuda-12.4/compat/lib.real/libcuda.so": "-> libcuda.so.1",
+    "/usr/local/cuda-12.4/compat/lib.real/libcuda.so.1": "-> libcuda.so.550.54.15",
+    "/usr/local/cuda-12.4/compat/lib.real/libcuda.so.550.54.15": "compat",
+    "/usr/local/cuda-12.4/compat/lib.real/libnvidia-ptxjitcompiler.so.1": "-> "
+    "libnvidia-ptxjitcompiler.so.550.54.15",
+    "/usr/local/cuda-12.4/compat/lib.real/libnvidia-ptxjitcompiler.so.550.54.15": "compat",
+}
+
+
+def new_cache(entries: dict[str, str]) -> bytes:
+    """A cache in the new format."""
+    head = 48 + 24 * len(entries)
+    table, strings = b"", b""
+    for key, value in entries.items():
+        at = head + len(strings)
+        strings += f"{key}\0{value}\0".encode()
+        table += struct.pack("<iIIIQ", 0x303, at, at + len(key) + 1, 0, 0)
+    size = struct.pack("<II", len(entries), len(strings))
+    return b"glibc-ld.so.cache1.1" + size + bytes(20) + table + strings
+
+
+def old_cache(entries: dict[str, str]) -> bytes:
+    """A cache in the old format."""
+    table, strings = b"", b""
+    for key, value in entries.items():
+        table += struct.pack("<iII", 3, len(strings), len(strings) + len(key) + 1)
+        strings += f"{key}\0{value}\0".encode()
+    return b"ld.so-1.7.0\0" + struct.pack("<I", len(entries)) + table + strings
+
+
+ENTRIES = {
+    "libcuda.so.1": "/opt/a/libcuda.so.1",
+    "libcudart.so.12": "/usr/local/cuda/lib64/libcudart.so.12",
+    "libnvidia-ml.so.1": "/odd/name",
+    "libz.so.1": "/lib/libz.so.1",
+}
+FOUND = ["/opt/a/libcuda.so.1", "/odd/name"]
+
+
+@pytest.mark.parametrize("make", [new_cache, old_cache])
+def test_the_cache_is_read_in_each_format(make: type) -> None:
+    assert ldcache.paths(make(ENTRIES), STEMS) == FOUND
+    assert ldcache.paths(make({"libz.so.1": "/lib/libz.so.1"}), STEMS) == []
+
+
+def test_the_new_format_behind_the_old_one_is_read() -> None:
+    old = old_cache({"libz.so.1": "/lib/libz.so.1"})
+    assert ldcache.paths(old + bytes(-len(old) % 8) + new_cache(ENTRIES), STEMS) == FOUND
+
+
+def test_rel_4_a_damaged_cache_leads_nowhere_and_to_no_error() -> None:
+    chance = random.Random(1)
+    for make in (new_cache, old_cache):
+        whole = make(ENTRIES)
+        for _ in range(2000):
+            data = bytearray(whole[: chance.randint(0, len(whole))])
+            for _ in range(chance.randint(0, 8)):
+                if data:
+                    data[chance.randrange(len(data))] = chance.randrange(256)
+            assert all(path.startswith("/") for path in ldcache.paths(bytes(data), STEMS))
+
+
+def test_the_compatibility_driver_is_covered_where_its_files_are() -> None:
+    result = decide(NGC)
+    real = "/usr/local/cuda-12.4/compat/lib.real"
+    assert placed(result)[f"{real}/libcuda.so.550.54.15"] == PROXY
+    assert placed(result)[f"{real}/libnvidia-ptxjitcompiler.so.550.54.15"] == NODE.companions[JIT]
+    assert placed(result)[f"{DEBIAN}/{CUDA}"] == PROXY
+    assert result.masks == ()
+
+
+def test_every_version_in_a_directory_is_covered() -> None:
+    image = {**DEBIAN_IMAGE, "/opt/x/libcuda.so.550.1": "a", "/opt/x/libcuda.so": "b"}
+    result = placed(decide(image, [*SIX, "LD_LIBRARY_PATH=/opt/x"]))
+    assert {d for d in result if d.startswith("/opt/x")} == {
+        "/opt/x/libcuda.so.550.1",
+        "/opt/x/libcuda.so",
+    }
+
+
+def test_what_the_loader_does_not_find_is_left_alone() -> None:
+    image = {**DEBIAN_IMAGE, "/opt/x/libcuda.so.1": "a", "/opt/y/libcudart.so.12": "b"}
+    result = placed(decide(image, [*SIX, "LD_LIBRARY_PATH=/opt/y"]))
+    assert not [d for d in result if d.startswith("/opt")]
+
+
+def test_a_mounted_directory_is_looked_into_on_the_host() -> None:
+    host = {
+        "/home/kubernetes/bin/nvidia/lib64/libcuda.so.1": "-> libcuda.so.535.1",
+        "/home/kubernetes/bin/nvidia/lib64/libcuda.so.535.1": "real",
+    }
+    mounts = [bind("/usr/local/nvidia", "/home/kubernetes/bin/nvidia")]
+    result = placed(decide(mounts=mounts, host=host))
+    assert result["/usr/local/nvidia/lib64/libcuda.so.535.1"] == PROXY
+    assert result[f"{DEBIAN}/{CUDA}"] == PROXY
+
+
+def test_a_mount_hides_what_the_image_has_there() -> None:
+    image = {**DEBIAN_IMAGE, "/usr/local/nvidia/lib64/libcuda.so.1": "image"}
+    tmpfs = {"destination": "/usr/local/nvidia", "type": "tmpfs", "source": "tmpfs"}
+    assert not [d for d in placed(decide(image, mounts=[tmpfs])) if "/nvidia/" in d]
+    copied = {**tmpfs, "options": ["tmpcopyup"]}
+    assert "/usr/local/nvidia/lib64/libcuda.so.1" in placed(decide(image, mounts=[copied]))
+
+
+def test_links_in_a_mounted_directory_are_followed_in_the_container() -> None:
+    host = {"/drv/lib64/libcuda.so.1": "-> /opt/real/libcuda.so.5"}
+    image = {**DEBIAN_IMAGE, "/opt/real/libcuda.so.5": "x"}
+    result = placed(decide(image, mounts=[bind("/mnt/d", "/drv")], host=host))
+    assert result["/opt/real/libcuda.so.5"] == PROXY
+
+
+@pytest.mark.parametrize(
+    ("env", "image", "words"),
+    [
+        ([":".join(f"/x{i}" for i in range(2000))], {}, "more than 1024 entries"),
+        ([":".join(f"/d/{i}" for i in range(300))], {f"/d/{i}/x": "" for i in range(300)}, "256"),
+        (["/many"], {f"/many/libcuda.so.{i}": "" for i in range(1100)}, "more than 1024 files"),
+        (["/" + "a/" * 70], {}, "more than 64 directories"),
+    ],
+)
+def test_rel_4_more_than_can_be_looked_at_is_refused(
+    tmp_path: Path, env: list[str], image: dict[str, str], words: str
+) -> None:
+    for path in {**DEBIAN_IMAGE, **image}:
+        if path != "/lib":
+            (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / path[1:]).touch()
+    config = {
+        "process": {"env": [*SIX, f"LD_LIBRARY_PATH={env[0]}"]},
+        "mounts": [DEV],
+    }
+    with pytest.raises(CgpuError, match=words):
+        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+
+
+def test_rel_4_a_container_is_refused_where_no_more_files_can_be_opened(tmp_path: Path) -> None:
+    """A driver that could not be seen for that would not be covered."""
+    (tmp_path / "image" / DEBIAN[1:]).mkdir(parents=True)
+    (tmp_path / "image" / DEBIAN[1:] / "libc.so.6").touch()
+    mounts = []
+    for i in range(40):
+        library = tmp_path / f"{i}" / "lib64" / CUDA
+        library.parent.mkdir(parents=True)
+        library.touch()
+        mounts.append(bind(f"/opt/{i}", str(tmp_path / f"{i}")))
+    config = {"process": {"env": SIX}, "mounts": [DEV, *mounts]}
+
+    def planned() -> dict[str, str]:
+        return placed(plan(config, NODE, Rootfs(str(tmp_path / "image")), PLACES))
+
+    assert len([path for path in planned() if path.startswith("/opt/")]) == 40
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.open("/dev/null", os.O_RDONLY)
+    os.close(free)
+    for most in (free, free + 10, free + 60):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+        try:
+            with pytest.raises(CgpuError, match="Too many open files"):
+                planned()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_rel_4_loops_dangling_links_and_odd_files_are_passed_over() -> None:
+    image = {
+        **DEBIAN_IMAGE,
+        "/opt/x/libcuda.so": "-> libcuda.so",
+        "/opt/x/libcuda.so.1": "-> ../../../../missing/libcuda.so.1",
+        "/opt/x/libcuda.so.2": "!",
+        "/opt/x/libcuda.so.3/file": "x",
+        "/usr/local/cuda": "-> cuda",
+        "/etc/ld.so.cache": "-> ld.so.cache",
+    }
+    result = placed(decide(image, [*SIX, "LD_LIBRARY_PATH=/opt/x"]))
+    assert not [d for d in result if d.startswith("/opt/x")]
+
+
+def test_a_path_that_leads_out_of_the_image_ends_in_it() -> None:
+    image = {**DEBIAN_IMAGE, "/opt/x": "-> ../../../../srv", "/srv/libcuda.so.1": "x"}
+    result = placed(decide(image, [*SIX, "LD_LIBRARY_PATH=/opt/x"]))
+    assert result["/srv/libcuda.so.1"] == PROXY
+
+
+def test_opencl_of_a_mounted_directory_is_masked() -> None:
+    host = {f"/drv/lib64/{n}": "x" for n in (CUDA, NVML, "libnvidia-opencl.so.1")}
+    result = decide(mounts=[bind("/usr/local/nvidia", "/drv")], host=host)
+    assert result.masks == ("/usr/local/nvidia/lib64/libnvidia-opencl.so.1",)

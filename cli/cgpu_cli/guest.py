@@ -43,11 +43,14 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
     Raises:
         CgpuError: it refuses, does not start or does not answer.
     """
-    from cgpu_hook.client import ask, ask_started
+    from cgpu_hook.client import AbsentError, ask, ask_started
     from cgpu_hook.paths import open_state
 
-    if is_served(given.state_dir):
-        return ask(ROOT_STATE, request)
+    if os.geteuid() != 0 and not given.state_dir:
+        try:
+            return ask(ROOT_STATE, request)
+        except AbsentError:  # the user's own serves
+            pass
     return ask_started(open_state(given.state_dir), given.driver_dir, request)
 
 

@@ -20,6 +20,7 @@ from cgpu_cli.top import Top
 from cgpu_cli.upgrade import Upgrade
 from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
+from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 
 class Command(Protocol):
@@ -54,15 +55,24 @@ def arguments() -> argparse.ArgumentParser:
     """The command line, one subcommand for each of ``COMMANDS``."""
     parser = argparse.ArgumentParser(prog="cgpu", description="Share GPUs between containers.")
     parser.add_argument("--version", action="version", version=f"cgpu {VERSION}")
+    _add_directories(parser, named(DRIVER_VARIABLE), named(STATE_VARIABLE))
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in COMMANDS:
         text = (command.__doc__ or "").splitlines()[0]
         sub = subparsers.add_parser(command.name, help=text, description=text)
-        sub.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
-        sub.add_argument("--state-dir", metavar="DIR", help="where state is kept")
+        _add_directories(sub, argparse.SUPPRESS, argparse.SUPPRESS)
         command.add_arguments(sub)
         sub.set_defaults(command=command)
     return parser
+
+
+def _add_directories(
+    parser: argparse.ArgumentParser, driver: str | None, state: str | None
+) -> None:
+    """Both options, before the command or after it."""
+    where = "where the driver's libraries are"
+    parser.add_argument("--driver-dir", metavar="DIR", default=driver, help=where)
+    parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")
 
 
 def main() -> NoReturn:

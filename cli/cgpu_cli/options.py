@@ -5,6 +5,7 @@ from __future__ import annotations
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
+from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 USAGE = """\
 usage: cgpu-run --mem PART/WHOLE [options] [--] PROGRAM [ARGUMENT...]
@@ -16,8 +17,8 @@ Run PROGRAM with a share of the GPUs' memory, and no more.
   --high-prio        high priority: goes before the others when it has work
   --policy N         compute policy 0..6 of the GPUs, if no one else holds them under another
   --gpus LIST        indices or UUIDs in the order the program sees them; all by default
-  --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR
-  --state-dir DIR    keep state in DIR; programs share a GPU's account if they share this
+  --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR; else CGPU_DRIVER_DIR
+  --state-dir DIR    keep state in DIR, an account of its own; else CGPU_STATE_DIR
   --no-namespaces    do without mount namespaces: weaker, says what it does not hold against
   -h, --help         show this and exit
 
@@ -91,8 +92,8 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
         high_prio="high-prio" in values,
         policy=None if policy is None else int(policy),
         gpus=values.get("gpus"),
-        driver_dir=values.get("driver-dir"),
-        state_dir=values.get("state-dir"),
+        driver_dir=values.get("driver-dir") or named(DRIVER_VARIABLE),
+        state_dir=values.get("state-dir") or named(STATE_VARIABLE),
         namespaces="no-namespaces" not in values,
         help=helps,
         program=program,

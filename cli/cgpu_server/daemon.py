@@ -190,6 +190,19 @@ class Daemon:
                 found.setdefault(share.uuid, share)
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
+    def adopt_driver(self, folder: str) -> None:
+        """Use the driver in ``folder``, if none was named so far and none is found."""
+        if self.driver_dir is None and not self._has_driver(None) and self._has_driver(folder):
+            self.driver_dir = folder
+            log.info("driver_named", path=folder)
+
+    def _has_driver(self, folder: str | None) -> bool:
+        try:
+            load_node(self.registry.state_dir, folder)
+        except CgpuError:
+            return False
+        return True
+
     def _look(self) -> None:
         say_alive()
         log.settle()

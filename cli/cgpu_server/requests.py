@@ -59,6 +59,9 @@ class Requests:
             return self._guests.admit(request, peer)
         if name in _MASTERS and not peer.is_trusted:
             raise CgpuError(_STRANGER)
+        given = request.get("driver_dir")
+        if peer.is_trusted and isinstance(given, str):
+            self._daemon.adopt_driver(given)
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
             known = ", ".join((*self._table, "admit"))

@@ -22,8 +22,13 @@ _SOON = 5.0
 _TIMEOUT = 30.0  # the server may have to ask the driver, which takes seconds on a cold machine
 _START_SECONDS = 10.0
 _POLL_SECONDS = 0.02
+_RESTART_SECONDS = 0.5  # a server that is about to end is still in the place of the next one
 _LARGEST = 1 << 24
 _CREDENTIALS = Struct("3i")  # struct ucred
+
+
+class AbsentError(CgpuError):
+    """No server is there to be asked, or it ended before it answered."""
 
 
 class SilentError(CgpuError):
@@ -34,13 +39,18 @@ def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
     """What the server of ``state_dir`` answers.
 
     Raises:
-        CgpuError: it refuses, there is none, or it does not answer.
+        AbsentError: there is none, or it has just ended.
+        CgpuError: it refuses, or does not answer.
     """
     try:
         line = _exchange(state_dir, jsontext.dumps(request).encode() + b"\n")
+        if not line:
+            raise AbsentError(f"the cgpud of {state_dir} ended before it answered")
         answer = jsontext.loads(line.decode())
-    except (FileNotFoundError, ConnectionRefusedError):
-        raise CgpuError(f"no cgpud serves {state_dir}") from None
+    except (FileNotFoundError, ConnectionRefusedError, PermissionError):
+        raise AbsentError(f"no cgpud serves {state_dir}") from None
+    except (ConnectionResetError, BrokenPipeError):
+        raise AbsentError(f"the cgpud of {state_dir} ended before it answered") from None
     except (OSError, ValueError) as error:
         raise CgpuError(f"the cgpud of {state_dir} does not answer: {error}") from None
     if "error" in answer:
@@ -54,13 +64,31 @@ def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any])
     Raises:
         CgpuError: it refuses, does not start or does not answer.
     """
-    server.wake(state_dir, driver_dir)
-    deadline = time.monotonic() + _START_SECONDS
-    while not server.is_listening(state_dir):
-        if time.monotonic() > deadline:
+    request = with_driver(request, driver_dir)
+    due = time.monotonic()
+    deadline = due + _START_SECONDS
+    while (answer := _asked(state_dir, request)) is None:
+        now = time.monotonic()
+        if now > deadline:
             raise CgpuError(f"cgpud does not start: see {state_dir}/{server.LOG}")
+        if now >= due:
+            server.wake(state_dir, driver_dir)
+            due = now + _RESTART_SECONDS
         time.sleep(_POLL_SECONDS)
-    return ask(state_dir, request)
+    return answer
+
+
+def with_driver(request: dict[str, Any], driver_dir: str | None) -> dict[str, Any]:
+    """The request with the driver's directory, for a server that has found none by itself."""
+    return {**request, "driver_dir": os.path.abspath(driver_dir)} if driver_dir else request
+
+
+def _asked(state_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
+    """The answer; None where no server is there, or an idle one ended just then."""
+    try:
+        return ask(state_dir, request)
+    except AbsentError:
+        return None
 
 
 def _exchange(state_dir: str, line: bytes) -> bytes:

@@ -8,6 +8,13 @@ import stat
 from cgpu_env.errors import CgpuError
 
 ROOT_STATE = "/run/cgpu"
+# What people's commands read where the option is not given; nothing that an engine starts does.
+STATE_VARIABLE, DRIVER_VARIABLE = "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"
+
+
+def named(variable: str) -> str | None:
+    """The directory that a variable of the environment names; None where it is empty or not set."""
+    return os.environ.get(variable) or None
 
 
 def default_state_dir() -> str:

@@ -154,14 +154,16 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     assert everything[f"0/{session}"] == listed
     assert cgpu(world, "set", session, "memsize=4194304").returncode == 0
     assert cgpu(world, "set", f"0/{session}", "memsize=8388608", "weight=2").returncode == 0
+    done = cgpu(world, "set", session, "memsize=2GB")
+    assert done.stderr.startswith("cgpu: memsize=2GB: expected from 1MiB to ")
     assert cgpu(world, "set", session, "memsize=2GiB").returncode == 0
     assert cgpu(world, "get", f"0/{session}/memsize").stdout == f"{2 << 30}\n"
     assert cgpu(world, "set", session, "memsize=8388608").returncode == 0
-    assert cgpu(world, "set", "node", "default_memsize=7", "inst_ctl=reap").returncode == 0
+    assert cgpu(world, "set", "node", "default_memsize=7MiB", "inst_ctl=reap").returncode == 0
     assert cgpu(world, "get", f"0/{session}/memsize").stdout == "8388608\n"
     assert cgpu(world, "get", f"0/{session}/meminfo").stdout == "Free: 8388608\n"
-    assert cgpu(world, "get", "default_memsize").stdout == "7\n"
-    assert cgpu(world, "get", "node").stdout.startswith("default_memsize: 7\ninst_ctl: ")
+    assert cgpu(world, "get", "default_memsize").stdout == f"{7 << 20}\n"
+    assert cgpu(world, "get", "node").stdout.startswith(f"default_memsize: {7 << 20}\ninst_ctl: ")
     assert (
         f"id: {session}\nmemsize: 8388608\nmeminfo: Free: 8388608\n"
         in cgpu(world, "get", f"0/{session}").stdout
@@ -283,3 +285,41 @@ def test_what_can_be_named_is_told_without_starting_a_server(world: World, sessi
     empty = World()
     assert cgpu(empty, "completion", "targets").returncode == 2
     assert not (empty.state / "cgpud.sock").exists()
+
+
+@pytest.mark.parametrize("how", ["get", "smi"])
+def test_a_server_that_found_no_driver_takes_the_one_that_is_named(how: str) -> None:
+    """CLI-8: it was started by a command that named none, and would answer for the others."""
+    world = World()
+    words = [sys.executable, "-m", "cgpu_cli.main", "set", "0", "policy=2", *world.flags()]
+    refused = world.run_command(words)
+    assert "'0': no such GPU: see cgpu doctor" in refused.stderr
+    said = get(world) if how == "get" else world.smi()
+    assert [gpu["index"] for gpu in said["gpus"]] == [0]
+    assert cgpu(world, "set", "0", "policy=2").returncode == 0
+    assert get(world)["gpus"][0]["policy"] == 2
+
+
+def test_directories_are_named_by_variables_and_before_the_command_too() -> None:
+    """CLI-8: by option before the command, after it, or in the environment; options go first."""
+    world = World()
+    driver, state = str(world.driver), str(world.state)
+    cgpu_words = [sys.executable, "-m", "cgpu_cli.main"]
+    smi = [sys.executable, "-m", "cgpu_cli.smi", "--json"]
+    run = [sys.executable, "-m", "cgpu_cli.run", *MEM, "--", "true"]
+    named = world.environment(CGPU_DRIVER_DIR=driver, CGPU_STATE_DIR=state)
+    before = ["--driver-dir", driver, "--state-dir", state]
+    wrong = world.environment(CGPU_DRIVER_DIR="/nowhere", CGPU_STATE_DIR="/proc/nowhere")
+    for words, environment in (
+        ([*cgpu_words, "get", "--json"], named),
+        ([*cgpu_words, *before, "get", "--json"], wrong),
+        ([*cgpu_words, "get", "--json", *before], wrong),
+        (smi, named),
+        ([*smi, *before], wrong),
+    ):
+        done = world.run_command(words, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert len(json.loads(done.stdout)["gpus"]) == 1
+    done = world.run_command(run, env=named)
+    assert done.returncode == 0, done.stderr
+    assert (world.state / "containers").is_dir(), "cgpu-run keeps its state there too"

@@ -1,0 +1,99 @@
+"""How commands ask the server, also one that ends just then (CLI-3)."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cgpu_env import CgpuError
+from cgpu_hook import client, server
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+pytestmark = pytest.mark.unit
+
+ASKED = {"request": "status"}
+
+
+def serve(state: Path, answers: list[bytes]) -> threading.Thread:
+    """A server that gives each connection the next of these, and then ends."""
+    listener = socket.socket(socket.AF_UNIX)
+    (state / server.SOCKET).unlink(missing_ok=True)
+    listener.bind(str(state / server.SOCKET))
+    listener.listen()
+
+    def run() -> None:
+        for answer in answers:
+            end, _ = listener.accept()
+            with end:
+                if answer:
+                    end.recv(1000)
+                    end.sendall(answer)
+        listener.close()
+        (state / server.SOCKET).unlink(missing_ok=True)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def wakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether a server was listening, at each request to start one; the next one answers."""
+    asked: list[bool] = []
+
+    def wake(*_: object) -> None:
+        there = (tmp_path / server.SOCKET).exists()
+        asked.append(there)
+        if not there:
+            serve(tmp_path, [json.dumps({"pid": 7}).encode() + b"\n"])
+
+    monkeypatch.setattr(server, "wake", wake)
+    return asked
+
+
+@pytest.mark.parametrize("connections", [1, 2, 3])
+def test_a_server_that_ends_while_it_is_asked_is_followed_by_another(
+    tmp_path: Path, wakes: list[bool], connections: int
+) -> None:
+    """An idle server takes connections up to its end, and answers none of the last."""
+    serve(tmp_path, [b""] * connections)
+    assert client.ask_started(str(tmp_path), None, ASKED) == {"pid": 7}
+    assert wakes[-1] is False
+    assert len(wakes) <= 1 + connections
+
+
+def test_a_server_that_is_there_is_not_started(tmp_path: Path, wakes: list[bool]) -> None:
+    serve(tmp_path, [b"{}\n"])
+    assert client.ask_started(str(tmp_path), None, ASKED) == {}
+    assert wakes == []
+
+
+def test_a_server_that_does_not_start_is_told_of_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_START_SECONDS", 0.1)
+    monkeypatch.setattr(server, "wake", lambda *_: None)
+    with pytest.raises(CgpuError, match=f"cgpud does not start: see {tmp_path}/{server.LOG}"):
+        client.ask_started(str(tmp_path), None, ASKED)
+
+
+@pytest.mark.parametrize("make", [lambda _: None, lambda state: serve(state, [b""])])
+def test_a_server_that_is_not_there_is_told_from_one_that_refuses(
+    tmp_path: Path, make: Callable[[Path], Any]
+) -> None:
+    ending = make(tmp_path)
+    with pytest.raises(client.AbsentError):
+        client.ask(str(tmp_path), ASKED)
+    if ending is not None:
+        ending.join()
+    serve(tmp_path, [b'{"error": "no"}\n'])
+    with pytest.raises(CgpuError, match="no") as refusal:
+        client.ask(str(tmp_path), ASKED)
+    assert not isinstance(refusal.value, client.AbsentError)

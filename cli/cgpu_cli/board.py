@@ -15,8 +15,6 @@ from textual.widgets import DataTable, Footer, Static
 from cgpu_cli.trend import ORDERS, Trend, bar, sparks
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook.usage import measured
-from cgpu_native import policies
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +22,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from cgpu_cli.trend import Row
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.usage import Usage
+    from cgpu_hook.view import GpuTotals, Usage
 
 _MIB = 1 << 20
 _ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30
@@ -140,6 +137,8 @@ class Board(App[None]):
         self.query_one("#state", Static).update("  |  ".join(filter(None, parts)))
 
     def _show(self, usage: Usage) -> None:
+        if not self.query("#gpus"):  # a look that ended after the screen
+            return
         self.looks += 1
         self._rows = self._trend.rows(usage)
         self._show_gpus(usage)
@@ -148,13 +147,13 @@ class Board(App[None]):
     def _show_gpus(self, usage: Usage) -> None:
         place = self.query_one("#gpus")
         panels = list(place.query(Static))
-        for gpu in usage.node.gpus[len(panels) :]:
+        for gpu in usage.gpus[len(panels) :]:
             panel = Static(classes="gpu", markup=False)
             panel.border_title = escape(f"GPU {gpu.index}  {gpu.name}")
             panels.append(panel)
             place.mount(panel)
-        for panel, gpu in zip(panels, usage.node.gpus, strict=False):
-            panel.update(_gpu(usage, gpu))
+        for panel, gpu in zip(panels, usage.gpus, strict=False):
+            panel.update(_gpu(gpu))
 
     def _fill(self) -> None:
         table = self._table()
@@ -170,17 +169,14 @@ class Board(App[None]):
         self._say("")
 
 
-def _gpu(usage: Usage, gpu: NodeGpu) -> Text:
-    uses, rules = usage.on(gpu.uuid), usage.rules(gpu.uuid)
-    held = sum(use.used_bytes for _, use in uses)
-    promised = sum(use.memory_bytes for _, use in uses)
-    share = measured([use for _, use in uses])
-    text = Text(f"Policy  {rules.policy} {policies.POLICIES[rules.policy]}")
-    text.append(f", prio_ratio {rules.prio_ratio}   {len(uses)} of {rules.max_inst} containers\n")
+def _gpu(gpu: GpuTotals) -> Text:
+    share = gpu.measured_percent
+    text = Text(f"Policy  {gpu.policy} {gpu.policy_name}, prio_ratio {gpu.prio_ratio}")
+    text.append(f"   {gpu.containers} of {gpu.max_inst} containers\n")
     text.append("Compute ").append(_bar(share or 0, _WIDE))
     text.append(" not measured\n" if share is None else f" {share:5.1f}%\n")
-    text.append("Memory  ").append(_bar(_percent(held, gpu.memory_bytes), _WIDE))
-    text.append(f" {held // _MIB}MiB held, {promised // _MIB}MiB promised")
+    text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.memory_bytes), _WIDE))
+    text.append(f" {gpu.used_bytes // _MIB}MiB held, {gpu.promised_bytes // _MIB}MiB promised")
     return text.append(f" of {gpu.memory_bytes // _MIB}MiB")
 
 
@@ -197,14 +193,18 @@ def _cells(row: Row) -> tuple[Text, ...]:
         Text(_figure(row.throttled), justify="right"),
         _bar(memory, _BAR).append(_figure(memory)),
         Text(f"{row.used // _MIB} / {row.cap // _MIB} MiB", justify="right"),
-        Text(str(row.refused), "red" if row.refused else "", justify="right"),
-        Text(str(row.processes), justify="right"),
+        Text(_count(row.refused), "red" if row.refused else "", justify="right"),
+        Text(_count(row.processes), justify="right"),
     )
 
 
 def _bar(percent: float, width: int) -> Text:
     style = "red" if percent >= _FULL else "yellow" if percent >= _BUSY else "green"
     return Text.assemble((bar(percent, width), f"{style} on grey23"))
+
+
+def _count(number: int | None) -> str:
+    return "-" if number is None else str(number)
 
 
 def _figure(percent: float | None) -> str:

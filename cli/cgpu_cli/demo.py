@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cgpu_cli import smi, tenant
+from cgpu_cli.look import look
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_env import CgpuError
 from cgpu_hook.driver import find_driver_dir
 from cgpu_hook.node import load_node
 from cgpu_hook.paths import open_state
-from cgpu_hook.usage import read_usage
 
 if TYPE_CHECKING:
     import argparse
@@ -83,7 +83,7 @@ class Programs:
 
     def show(self) -> int:
         """Print what cgpu-smi prints, and return how many there are."""
-        usage = read_usage(self._state, self._driver)
+        usage = look(self._state, self._driver)
         smi.show(usage)
         return len(usage.uses)
 

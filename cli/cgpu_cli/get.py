@@ -87,7 +87,8 @@ def _lines(answer: dict[str, Any]) -> list[str]:
     ]
     for entry in answer["containers"]:
         own = f"{entry['id']}  weight={entry['weight']} highprio={int(entry['high_priority'])}"
-        lines += [f"{own}  GPU {gpu['index']} {_shares(gpu)}" for gpu in entry["gpus"]]
+        mark = f" mark={entry['mark']}" if entry.get("mark") else ""
+        lines += [f"{own}  GPU {gpu['index']} {_shares(gpu)}{mark}" for gpu in entry["gpus"]]
     return lines
 
 

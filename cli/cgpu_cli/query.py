@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import shown
-from cgpu_hook.names import name_of
-from cgpu_native import policies
+from cgpu_hook import marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.record import Record
-    from cgpu_hook.usage import Compute, GpuUse, Usage
+    from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 _MIB = 1 << 20
 _WIDTH = 44
@@ -25,11 +22,11 @@ def lines(usage: Usage) -> Iterator[str]:
     """The whole node."""
     yield "==============CGPU-SMI LOG=============="
     yield ""
-    yield _line(0, "Driver Version", usage.node.driver_version)
-    yield _line(0, "Attached GPUs", len(usage.node.gpus))
-    for gpu in usage.node.gpus:
+    yield _line(0, "Driver Version", usage.driver_version)
+    yield _line(0, "Attached GPUs", len(usage.gpus))
+    for gpu in usage.gpus:
         yield from _gpu(usage, gpu)
-    for note in usage.node.notes:
+    for note in usage.remarks():
         yield f"note: {note}"
 
 
@@ -37,37 +34,52 @@ def _line(depth: int, key: str, value: object) -> str:
     return f"{_INDENT * depth + key:<{_WIDTH}}: {value}"
 
 
-def _gpu(usage: Usage, gpu: NodeGpu) -> Iterator[str]:
-    uses, rules = usage.on(gpu.uuid), usage.rules(gpu.uuid)
+def _gpu(usage: Usage, gpu: GpuTotals) -> Iterator[str]:
     yield f"GPU {gpu.index}"
     yield _line(1, "Product Name", gpu.name)
     yield _line(1, "GPU UUID", gpu.uuid)
-    yield _line(1, "Policy", f"{rules.policy} ({policies.POLICIES[rules.policy]})")
-    yield _line(1, "Priority Ratio", f"{rules.prio_ratio} %")
-    yield _line(1, "Containers", f"{len(uses)} of {rules.max_inst}")
+    yield _line(1, "Policy", f"{gpu.policy} ({gpu.policy_name})")
+    yield _line(1, "Priority Ratio", f"{gpu.prio_ratio} %")
+    yield _line(1, "Containers", f"{gpu.containers} of {gpu.max_inst}")
     yield f"{_INDENT}Memory"
     yield _line(2, "Total", _mib(gpu.memory_bytes))
-    yield _line(2, "Promised", _mib(sum(use.memory_bytes for _, use in uses)))
-    yield _line(2, "Used By Containers", _mib(sum(use.used_bytes for _, use in uses)))
-    for record, use in uses:
-        yield from _container(record, use)
+    yield _line(2, "Promised", _mib(gpu.promised_bytes))
+    yield _line(2, "Used By Containers", _mib(gpu.used_bytes))
+    for use, its in usage.on(gpu.uuid):
+        yield from _container(use, its)
+    if gpu.others is not None:
+        yield from _others(gpu.others)
 
 
-def _container(record: Record, use: GpuUse) -> Iterator[str]:
-    yield f"{_INDENT}{record.kind.title()} {shown(record.id)}"
-    yield _line(2, "Name", shown(name_of(record)) or "N/A")
-    yield _line(2, "Command", shown(" ".join(record.command)))
-    yield _line(2, "Weight", record.weight)
-    yield _line(2, "High Priority", "Yes" if record.high_priority else "No")
+def _others(others: Others) -> Iterator[str]:
+    share = others.measured_percent
+    yield f"{_INDENT}Others"
+    yield _line(2, "Containers", others.containers)
+    yield _line(2, "Weight", others.weight)
     yield f"{_INDENT * 2}Memory"
-    yield _line(3, "Cap", _mib(use.memory_bytes))
-    yield _line(3, "Used", _mib(use.used_bytes) if use.readable else "N/A")
-    yield _line(3, "Refused Requests", use.refused)
+    yield _line(3, "Cap", _mib(others.memory_bytes))
+    yield _line(3, "Used", _mib(others.used_bytes))
     yield f"{_INDENT * 2}Compute"
-    if use.compute is not None:
-        yield from _compute(use.compute)
-    yield _line(2, "Processes", len(use.processes))
-    for process in use.processes:
+    yield _line(3, "Utilisation", "N/A" if share is None else f"{share:.1f} %")
+
+
+def _container(use: Use, its: GpuUse) -> Iterator[str]:
+    yield f"{_INDENT}{use.kind.title()} {shown(use.id)}"
+    yield _line(2, "Name", shown(use.name) or "N/A")
+    yield _line(2, "Command", shown(" ".join(use.command)))
+    yield _line(2, "Weight", use.weight)
+    yield _line(2, "High Priority", "Yes" if use.high_priority else "No")
+    if its.mark is not None:
+        yield _line(2, "Mark", f"{its.mark}: {marks.SENTENCES[its.mark]}")
+    yield f"{_INDENT * 2}Memory"
+    yield _line(3, "Cap", _mib(its.memory_bytes))
+    yield _line(3, "Used", _mib(its.used_bytes) if its.is_readable else "N/A")
+    yield _line(3, "Refused Requests", its.refused)
+    yield f"{_INDENT * 2}Compute"
+    if its.compute is not None:
+        yield from _compute(its.compute)
+    yield _line(2, "Processes", len(its.processes))
+    for process in its.processes:
         yield _line(3, f"Process ID {process.pid or 'N/A'}", _mib(process.used_bytes))
         yield _line(4, "Process ID In Container", process.container_pid)
 

@@ -11,20 +11,17 @@ import sys
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from cgpu_cli.look import look
 from cgpu_cli.query import lines
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook.names import name_of
-from cgpu_hook.usage import measured, read_usage
-from cgpu_native import policies
+from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 if TYPE_CHECKING:
     from rich.console import OverflowMethod
     from rich.table import Table
 
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.record import Record
-    from cgpu_hook.usage import Compute, GpuUse, Usage
+    from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 _MIB = 1 << 20
 _ID_WIDTH = 12
@@ -39,10 +36,12 @@ Compute is measured share / limit in percent of the GPU's time, over the last se
 measured (-) while a container has the GPU to itself, under policy 5, and where no cgpud runs. A
 limit by weight is a part of what high-priority containers (!) leave, which have prio_ratio.
 
--q and --json show the processes' ids: as whoever looks sees the host, 0 or N/A where they are not
-found there, and in their containers.
+-q and --json show the processes' ids: on the host, 0 or N/A where they are not found there, and in
+their containers.
 
-A user sees the sessions of their own state directory; root sees the containers and root's sessions.
+Root sees all containers and sessions. Where root's cgpud serves the node, a user sees their own
+sessions, the totals of each GPU, and all others together on one line. With --state-dir, and where
+root's cgpud does not run, a user sees the sessions of an account of their own.
 """
 
 
@@ -64,8 +63,10 @@ def arguments() -> argparse.ArgumentParser:
         type=seconds,
         help="show it again and again until interrupted; --json: one line each time",
     )
-    parser.add_argument("--state-dir", metavar="DIR", help="where state is kept")
-    parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
+    state, driver = named(STATE_VARIABLE), named(DRIVER_VARIABLE)
+    where = "where the driver's libraries are"
+    parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")
+    parser.add_argument("--driver-dir", metavar="DIR", default=driver, help=where)
     return parser
 
 
@@ -103,7 +104,7 @@ def seconds(word: str) -> float:
 
 
 def _look(given: argparse.Namespace) -> None:
-    usage = read_usage(given.state_dir, given.driver_dir)
+    usage = look(given.state_dir, given.driver_dir)
     if given.json:
         print(json.dumps(usage.as_json(), indent=2 if given.loop is None else None), flush=True)
     elif given.query:
@@ -120,22 +121,21 @@ def show(usage: Usage) -> None:
 
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Console(width=width, highlight=False, markup=False)
-    for gpu in usage.node.gpus:
+    for gpu in usage.gpus:
         console.print(_table(usage, gpu, is_roomy=width >= _ROOMY), "")
-    for note in usage.node.notes:
+    for note in usage.remarks():
         console.print(f"note: {note}", soft_wrap=True)
 
 
-def _table(usage: Usage, gpu: NodeGpu, *, is_roomy: bool) -> Table:
+def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool) -> Table:
     from rich import box
     from rich.table import Table
 
-    uses = usage.on(gpu.uuid)
     table = Table(
-        title=f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}  Driver {usage.node.driver_version}",
+        title=f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}  Driver {usage.driver_version}",
         title_justify="left",
         title_style="bold",
-        caption=_promised(usage, gpu),
+        caption=_promised(gpu),
         caption_justify="left",
         caption_style="",
         box=box.ASCII2,
@@ -149,25 +149,22 @@ def _table(usage: Usage, gpu: NodeGpu, *, is_roomy: bool) -> Table:
     table.add_column("Procs", justify="right", no_wrap=True)
     overflow: OverflowMethod = "ellipsis" if is_roomy else "fold"
     table.add_column("Name", ratio=1, no_wrap=is_roomy, overflow=overflow)
-    for record, use in uses:
-        called = shown(name(record))
+    for use, its in usage.on(gpu.uuid):
+        called = shown(title(use))
         folded = called if len(called) <= _LONGEST_FOLDED else f"{called[: _LONGEST_FOLDED - 1]}…"
-        table.add_row(*_row(record, use), called if is_roomy else folded)
+        table.add_row(*_row(use, its), called if is_roomy else folded)
+    if gpu.others is not None:
+        table.add_row(*_others_row(gpu.others))
     return table
 
 
-def _promised(usage: Usage, gpu: NodeGpu) -> str:
-    uses = usage.on(gpu.uuid)
-    memory = sum(use.memory_bytes for _, use in uses) // _MIB
-    weight = sum(record.weight for record, _ in uses)
-    rules = usage.rules(gpu.uuid)
-    most, share = rules.max_inst, measured([use for _, use in uses])
+def _promised(gpu: GpuTotals) -> str:
+    share = gpu.measured_percent
     busy = "" if share is None else f", {share:.1f}% of its time measured"
-    policy = f"policy {rules.policy} ({policies.POLICIES[rules.policy]})"
     return (
-        f"{len(uses)} of {most} containers, weight {weight} of {most},"
-        f" {memory}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
-        f"{policy}, prio_ratio {rules.prio_ratio}{busy}"
+        f"{gpu.containers} of {gpu.max_inst} containers, weight {gpu.weight} of {gpu.max_inst},"
+        f" {gpu.promised_bytes // _MIB}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
+        f"policy {gpu.policy} ({gpu.policy_name}), prio_ratio {gpu.prio_ratio}{busy}"
     )
 
 
@@ -178,21 +175,42 @@ def _percent(compute: Compute | None) -> str:
     return f"{'-' if share is None else f'{share:.1f}%'} / {compute.limit_percent:.1f}%"
 
 
-def name(record: Record) -> str:
+def title(use: Use) -> str:
     """What people call it; a session goes by its command line, without folders."""
-    if record.kind == "container":
-        return name_of(record) or "-"
-    return " ".join(word.rstrip("/").rpartition("/")[2] for word in record.command)
+    if use.kind == "container":
+        return use.name or "-"
+    return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
 
 
-def _row(record: Record, use: GpuUse) -> tuple[str, ...]:
+def others_title(others: Others) -> str:
+    """The name of the entry for all that the user may not see one by one."""
+    return f"{others.containers} other{'s' if others.containers > 1 else ''}"
+
+
+def _row(use: Use, its: GpuUse) -> tuple[str, ...]:
     return (
-        record.id[:_ID_WIDTH],
-        f"{record.weight}{'!' if record.high_priority else ''}",
-        _percent(use.compute),
-        f"{use.used_bytes // _MIB}MiB / {use.memory_bytes // _MIB}MiB",
-        str(len(use.processes)),
+        use.id[:_ID_WIDTH],
+        f"{use.weight}{'!' if use.high_priority else ''}",
+        _percent(its.compute),
+        _memory(its.used_bytes, its.memory_bytes),
+        str(len(its.processes)),
     )
+
+
+def _others_row(others: Others) -> tuple[str, ...]:
+    share = others.measured_percent
+    return (
+        others_title(others),
+        str(others.weight),
+        "-" if share is None else f"{share:.1f}%",
+        _memory(others.used_bytes, others.memory_bytes),
+        "-",
+        "-",
+    )
+
+
+def _memory(used: int, most: int) -> str:
+    return f"{used // _MIB}MiB / {most // _MIB}MiB"
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from cgpu_cli.look import look
 from cgpu_cli.smi import seconds
 from cgpu_env import CgpuError
-from cgpu_hook.usage import read_usage
 
 if TYPE_CHECKING:
     import argparse
@@ -37,10 +37,10 @@ class Top:
         """Show it until somebody quits."""
         if given.svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise CgpuError("top: this is no terminal", hint="cgpu-smi shows the same once")
-        read_usage(given.state_dir, given.driver_dir)  # whoever cannot look is told so at once
+        look(given.state_dir, given.driver_dir)  # whoever cannot look is told so at once
         from cgpu_cli.board import Board  # 0.3 s
 
-        board = Board(lambda: read_usage(given.state_dir, given.driver_dir), given.delay)
+        board = Board(lambda: look(given.state_dir, given.driver_dir), given.delay)
         if given.svg is None:
             board.run()
         else:

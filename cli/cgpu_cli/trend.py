@@ -6,13 +6,12 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_cli.smi import name
+from cgpu_cli.smi import others_title, title
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cgpu_hook.record import Record
-    from cgpu_hook.usage import Compute, GpuUse, Usage
+    from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 REMEMBERED = 120
 _NS = 1_000_000_000
@@ -26,7 +25,7 @@ class Row(NamedTuple):
 
     Attributes:
         key: what tells it apart from all other rows.
-        id: of the container.
+        id: of the container; nothing where the row is of all that are not shown one by one.
         name: what people call it.
         gpu: index on the node.
         weight: among those that compute.
@@ -36,8 +35,8 @@ class Row(NamedTuple):
         throttled: percent of the time since the last look for which it waited for its turn.
         used: bytes that it holds.
         cap: bytes that it may hold.
-        refused: requests for memory that did not fit.
-        processes: that hold memory.
+        refused: requests for memory that did not fit; None where that is not told.
+        processes: that hold memory, likewise.
         history: earlier values of ``compute``, the latest last.
     """
 
@@ -52,8 +51,8 @@ class Row(NamedTuple):
     throttled: float | None
     used: int
     cap: int
-    refused: int
-    processes: int
+    refused: int | None
+    processes: int | None
     history: tuple[float | None, ...]
 
 
@@ -84,24 +83,51 @@ class Trend:
     def rows(self, usage: Usage) -> list[Row]:
         """The rows of this look; who is not in it is forgotten."""
         now = self._clock()
-        found = [self._row(use.record, gpu, now) for use in usage.uses for gpu in use.gpus]
+        found = [self._row(use, gpu, now) for use in usage.uses for gpu in use.gpus]
+        found += [self._others(gpu, gpu.others) for gpu in usage.gpus if gpu.others is not None]
         keys = {row.key for row in found}
         for table in (self._past, self._histories):
             for key in table.keys() - keys:
                 del table[key]
         return found
 
-    def _row(self, record: Record, gpu: GpuUse, now: float) -> Row:
-        key, its = f"{record.id} {gpu.uuid}", gpu.compute
-        history = self._histories.setdefault(key, deque(maxlen=REMEMBERED))
-        history.append(its.measured_percent if its else None)
+    def _others(self, gpu: GpuTotals, its: Others) -> Row:
+        """The row of all on a GPU that are not shown one by one."""
+        key = f" {gpu.uuid}"
+        past = self._remember(key, its.measured_percent)
         return Row(
             key,
-            record.id,
-            name(record),
+            "",
+            others_title(its),
             gpu.index,
-            record.weight,
-            record.high_priority,
+            its.weight,
+            high_priority=False,
+            compute=its.measured_percent,
+            limit=None,
+            throttled=None,
+            used=its.used_bytes,
+            cap=its.memory_bytes,
+            refused=None,
+            processes=None,
+            history=past,
+        )
+
+    def _remember(self, key: str, compute: float | None) -> tuple[float | None, ...]:
+        """The latest values of a row, this one at the end."""
+        history = self._histories.setdefault(key, deque(maxlen=REMEMBERED))
+        history.append(compute)
+        return tuple(history)
+
+    def _row(self, use: Use, gpu: GpuUse, now: float) -> Row:
+        key, its = f"{use.id} {gpu.uuid}", gpu.compute
+        history = self._remember(key, its.measured_percent if its else None)
+        return Row(
+            key,
+            use.id,
+            title(use),
+            gpu.index,
+            use.weight,
+            use.high_priority,
             history[-1],
             its.limit_percent if its else None,
             self._throttled(key, its, now),
@@ -109,7 +135,7 @@ class Trend:
             gpu.memory_bytes,
             gpu.refused,
             len(gpu.processes),
-            tuple(history),
+            history,
         )
 
     def _throttled(self, key: str, its: Compute | None, now: float) -> float | None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric as Family
 
     from cgpu_hook.node import Node
-    from cgpu_hook.usage import Use
+    from cgpu_hook.view import Use
     from cgpu_server.audit import Audit
     from cgpu_server.daemon import Daemon
 
@@ -83,7 +83,7 @@ class Collector:
         with self._lock:
             before, self._refused = self._refused, {}
             for use in uses:
-                directory = use.record.directory
+                directory = use.directory
                 with contextlib.suppress(OSError):  # it ends just now
                     inode = os.stat(directory).st_ino
                     for place, gpu in enumerate(use.gpus):

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_hook.names import name_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cgpu_hook.node import Node, NodeGpu
     from cgpu_hook.rules import Rules
-    from cgpu_hook.usage import Compute, GpuUse, Use
+    from cgpu_hook.view import Compute, GpuUse, Use
     from cgpu_native.arbitration import Figures
     from cgpu_server.audit import Look
 
@@ -106,7 +104,7 @@ def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -
 
 def _container(name: str, text: str, read: Callable[[Use], float]) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
-        return (((label(use.record.id),), read(use)) for use in view.uses)
+        return (((label(use.id),), read(use)) for use in view.uses)
 
     return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, samples)
 
@@ -119,7 +117,7 @@ def _share(
             for place, gpu in enumerate(use.gpus):
                 value = read(view, use, place)
                 if value is not None:
-                    yield (label(use.record.id), str(gpu.index), gpu.uuid), value
+                    yield (label(use.id), str(gpu.index), gpu.uuid), value
 
     return Metric(f"cgpu_container_{name}", kind, _SHARE, text, samples)
 
@@ -148,8 +146,13 @@ def _gpu_info(view: View) -> Iterable[Sample]:
 
 def _container_info(view: View) -> Iterable[Sample]:
     for use in view.uses:
-        its = use.record
-        yield (label(its.id), its.kind, label(name_of(its))), 1
+        yield (label(use.id), use.kind, label(use.name)), 1
+
+
+def _marks(view: View) -> Iterable[Sample]:
+    for use in view.uses:
+        for mark in dict.fromkeys(gpu.mark for gpu in use.gpus if gpu.mark is not None):
+            yield (label(use.id), mark), 1
 
 
 METRICS: tuple[Metric, ...] = (
@@ -177,8 +180,8 @@ METRICS: tuple[Metric, ...] = (
     _gpu(
         "memory_promised_bytes",
         "gauge",
-        "Caps of the containers on the GPU, added up.",
-        lambda view, gpu: sum(use.memory_bytes for use in view.on(gpu.uuid)),
+        "Memory of the GPU that is promised: caps, or what is held above lowered ones.",
+        lambda view, gpu: sum(use.promised_bytes for use in view.on(gpu.uuid)),
     ),
     _gpu(
         "memory_used_bytes",
@@ -239,8 +242,15 @@ METRICS: tuple[Metric, ...] = (
         *("cgpu_container_info", "gauge", (*_CONTAINER, "kind", "name"), "Always 1; what it is."),
         _container_info,
     ),
-    _container("weight", "Weight among those that compute.", lambda use: use.record.weight),
-    _container("high_priority", "1 if its kernels go first.", lambda use: use.record.high_priority),
+    Metric(
+        "cgpu_container_marked",
+        "gauge",
+        (*_CONTAINER, "mark"),
+        "Always 1; `mark` says why its ledger is not read: `locks`, `lease` or `ruined`.",
+        _marks,
+    ),
+    _container("weight", "Weight among those that compute.", lambda use: use.weight),
+    _container("high_priority", "1 if its kernels go first.", lambda use: use.high_priority),
     _share(
         "memory_limit_bytes",
         "gauge",
@@ -263,13 +273,13 @@ METRICS: tuple[Metric, ...] = (
         "memory_bypasses_total",
         "counter",
         "Times that the audit found memory taken around cgpu.",
-        lambda view, use, place: view.audit.bypasses.get((use.record.directory, place)),
+        lambda view, use, place: view.audit.bypasses.get((use.directory, place)),
     ),
     _share(
         "memory_refused_total",
         "counter",
         "Requests for memory that did not fit.",
-        lambda view, use, place: view.refused.get((use.record.directory, place)),
+        lambda view, use, place: view.refused.get((use.directory, place)),
     ),
     _share(
         "processes",
@@ -281,7 +291,7 @@ METRICS: tuple[Metric, ...] = (
         "ledger_readable",
         "gauge",
         "0 if it ruined its own ledger: what it holds is not known.",
-        lambda _, use, place: use.gpus[place].readable,
+        lambda _, use, place: use.gpus[place].is_readable,
     ),
     _compute(
         "compute_limit_ratio",

@@ -5,28 +5,28 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook import processes, rules
+from cgpu_hook import rules
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import find
+from cgpu_hook.node import load_node
+from cgpu_hook.usage import located, usage_of, use_of
+from cgpu_hook.view import ppm
 from cgpu_server import changes
 from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
 from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, major, releases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
-    from cgpu_hook.processes import Holding
-    from cgpu_hook.record import Record
+    from cgpu_hook.view import GpuUse, Use
     from cgpu_server.control import Peer
     from cgpu_server.daemon import Daemon
 
-_COMPUTE = ("limit_ppm", "measured_ppm", "charged_ns", "share_ppm", "metered", "heartbeat_ns")
 _WHOLE_NODE = "node"
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
 _STRANGER = "you are neither root nor the owner of the state directory"
@@ -39,6 +39,7 @@ class Requests:
         self._daemon = daemon
         self._table: dict[str, Callable[[dict[str, Any], Tree], dict[str, Any]]] = {
             "status": self._status,
+            "usage": self._usage,
             "set": self._set,
             "ls": self._ls,
             "get": self._get,
@@ -111,8 +112,18 @@ class Requests:
             "pid": os.getpid(),
             "node": {"default_memsize": size, **releases(tree.records)},
             "gpus": gpus,
-            "containers": _containers(tree.records),
+            "containers": [*map(_container, located([*map(use_of, tree.records)]))],
         }
+
+    def _usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
+        """What ``cgpu-smi`` shows: own sessions one by one, and all others together."""
+        daemon = self._daemon
+        daemon.refresh()
+        node = load_node(daemon.registry.state_dir, daemon.driver_dir)
+        visible = {record.id for record in tree.records}
+        uses = [*map(use_of, daemon.records)]
+        whole = usage_of(node, uses, daemon.rules_of, None if tree.is_for_all else visible)
+        return whole._replace(uses=tuple(located(whole.uses))).as_json()
 
     def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         target, values = request.get("target"), request.get("values")
@@ -176,39 +187,39 @@ def _listed(tree: Tree, path: str) -> dict[str, Any]:
     return {"names": names, "folders": folders}
 
 
-def _containers(records: Sequence[Record]) -> list[dict[str, Any]]:
-    held = processes.holdings_of(records)
-    return [_container(record, held[record.directory]) for record in records]
-
-
-def _container(record: Record, held: Sequence[Sequence[Holding]]) -> dict[str, Any]:
-    try:
-        pages = cgpu_native.read_limits(f"{record.directory}/limits").gpus
-    except (OSError, cgpu_native.NativeError):  # it ends just now
-        pages = ()
+def _container(use: Use) -> dict[str, Any]:
+    """A container in the words of ``cgpu get --json``."""
     return {
-        "id": record.id,
-        "kind": record.kind,
-        "weight": record.weight,
-        "high_priority": record.high_priority,
+        "id": use.id,
+        "kind": use.kind,
+        "weight": use.weight,
+        "high_priority": use.high_priority,
+        "mark": next((gpu.mark for gpu in use.gpus), None),
         "gpus": [
-            {
-                "index": page.index,
-                "uuid": page.uuid,
-                **_memory(its, page),
-                **{n: getattr(page, n) for n in _COMPUTE},
-            }
-            for page, its in zip(pages, held, strict=False)
+            {"index": gpu.index, "uuid": gpu.uuid, **_memory(gpu), **_compute(gpu)}
+            for gpu in use.gpus
         ],
     }
 
 
-def _memory(held: Sequence[Holding], page: cgpu_native.LimitsGpu) -> dict[str, Any]:
+def _memory(gpu: GpuUse) -> dict[str, Any]:
     """The container's cap, what is free of it, and who of the host's processes holds the rest."""
-    used = sum(process.used_bytes for process in held) + page.outside_bytes
     return {
-        "memsize": page.cap_bytes,
-        "free_bytes": max(0, page.cap_bytes - used),
-        "outside_bytes": page.outside_bytes,
-        "processes": [process._asdict() for process in held],
+        "memsize": gpu.memory_bytes,
+        "free_bytes": max(0, gpu.memory_bytes - gpu.used_bytes),
+        "promised_bytes": gpu.promised_bytes,
+        "outside_bytes": gpu.outside_bytes,
+        "processes": [process._asdict() for process in gpu.processes],
+    }
+
+
+def _compute(gpu: GpuUse) -> dict[str, Any]:
+    its = gpu.compute
+    return {
+        "limit_ppm": ppm(its and its.limit_percent),
+        "measured_ppm": ppm(its and its.measured_percent),
+        "charged_ns": its.charged_ns if its else 0,
+        "share_ppm": ppm(its and its.share_percent),
+        "metered": its is not None and its.measured_percent is not None,
+        "heartbeat_ns": its.heartbeat_ns if its else 0,
     }

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from cgpu_hook.node import Node
     from cgpu_hook.record import Record
     from cgpu_hook.rules import Rules
-
-_MIB = 1 << 20
+    from cgpu_hook.view import Use
 
 
 class AdmissionError(CgpuError):
@@ -112,12 +111,23 @@ def _owed(record: Record, share: GpuShare) -> int:
         if cap >= share.memory_bytes:
             return share.memory_bytes
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-            return min(share.memory_bytes, max(cap, ledger.used(place)))
+            return still_promised(share.memory_bytes, cap, ledger.used(place))
     except (OSError, cgpu_native.NativeError, IndexError):  # it ends just now, or is ruined
         return share.memory_bytes
 
 
-def free_weight(beside: Iterable[Record], max_inst: int) -> int:
+def still_promised(promised: int, cap: int, held: int | None) -> int:
+    """The bytes of a GPU that nobody else is given because of one container.
+
+    Args:
+        promised: what its record says: more than the cap where that was lowered below what it held.
+        cap: its cap.
+        held: what it holds; None: not known.
+    """
+    return promised if held is None else min(promised, max(cap, held))
+
+
+def free_weight(beside: Iterable[Record | Use], max_inst: int) -> int:
     """What is left for others on a GPU; 0 where max_inst was made smaller than what is taken."""
     return max(0, max_inst - sum(record.weight for record in beside))
 

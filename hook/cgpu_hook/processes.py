@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
+from cgpu_hook import marks
 from cgpu_hook.liveness import folder_of
 
 if TYPE_CHECKING:
@@ -37,41 +38,63 @@ class Holding(NamedTuple):
     container_pid: int
 
 
-def said(ledger: cgpu_native.Ledger, place: int) -> tuple[Holding, ...]:
-    """Who holds memory on the container's GPU at ``place``, as the ledger has it."""
-    return tuple(Holding(UNKNOWN, each.used_bytes, each.pid) for each in ledger.processes(place))
+class Said(NamedTuple):
+    """What a container's ledger says.
+
+    Attributes:
+        gpus: who holds memory, on each of the container's GPUs.
+        refused: requests for memory that did not fit, likewise.
+        mark: why it cannot be read in full (``marks``); None: it can.
+    """
+
+    gpus: list[tuple[Holding, ...]]
+    refused: list[int]
+    mark: str | None
 
 
-def holdings(record: Record, place: int) -> tuple[Holding, ...]:
-    """The same with ids of the host; nobody where the ledger is ruined."""
-    return holdings_of([record])[record.directory][place]
-
-
-def holdings_of(records: Sequence[Record]) -> dict[str, list[tuple[Holding, ...]]]:
-    """The same of several containers, by their directories, on each of their GPUs."""
-    held = [(record, found) for record in records for found in _said(record)]
-    located: dict[str, list[tuple[Holding, ...]]] = {record.directory: [] for record in records}
-    for (record, _), found in zip(held, locate(held), strict=True):
-        located[record.directory].append(found)
-    return located
-
-
-def _said(record: Record) -> list[tuple[Holding, ...]]:
+def said(record: Record) -> Said:
+    """What its ledger says, without host pids; nothing if it cannot be read."""
     places = range(len(record.gpus))
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-            return [said(ledger, place) for place in places]
-    except (OSError, cgpu_native.NativeError):  # it ends just now
-        return [() for _ in places]
+            look = ledger.look()
+            gpus = [tuple(map(_holding, look.processes(place))) for place in places]
+            mark = None if look.is_certain else marks.LOCKS
+            return Said(gpus, [ledger.refused(place) for place in places], mark)
+    except (OSError, cgpu_native.NativeError) as error:
+        return Said([() for _ in places], [0 for _ in places], marks.of(error))
 
 
-def locate(held: Sequence[tuple[Record, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
+def _holding(process: cgpu_native.Process) -> Holding:
+    return Holding(UNKNOWN, process.used_bytes, process.pid)
+
+
+def holdings(record: Record, place: int) -> tuple[Holding, ...]:
+    """Who holds memory on the container's GPU at ``place``; nobody if that is not known."""
+    return said_of([record])[record.directory].gpus[place]
+
+
+def said_of(records: Sequence[Record]) -> dict[str, Said]:
+    """Directory of a container -> what its ledger says, with host pids."""
+    found = {record.directory: said(record) for record in records}
+    held = [(record.directory, gpu) for record in records for gpu in found[record.directory].gpus]
+    located = iter(locate(held))
+    return {
+        directory: each._replace(gpus=[next(located) for _ in each.gpus])
+        for directory, each in found.items()
+    }
+
+
+def locate(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
     """The same holdings, each of one container on one GPU, with their ids on the host.
 
     Containers can have many processes with many mappings: those that were not found in half a
     second are left without.
+
+    Args:
+        held: the container's directory, and who holds memory.
     """
-    inodes = [_inode(record) if own else UNKNOWN for record, own in held]
+    inodes = [_inode(directory) if own else UNKNOWN for directory, own in held]
     pids = {each.container_pid for _, own in held for each in own}
     hosts = _hosts(pids, {*inodes} - {UNKNOWN}) if pids else {}
     return [
@@ -86,9 +109,9 @@ def _located(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Iterator[
         yield each._replace(pid=same.pop(0)) if same else each
 
 
-def _inode(record: Record) -> int:
+def _inode(directory: str) -> int:
     try:
-        return os.stat(f"{record.directory}/ledger").st_ino
+        return os.stat(f"{directory}/ledger").st_ino
     except OSError:  # it ends just now
         return UNKNOWN
 

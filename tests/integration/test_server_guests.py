@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -83,6 +84,13 @@ def _cgpu(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     return node.user.run_command(node.user.as_user(words))
 
 
+def _smi(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """cgpu-smi of the user's."""
+    driver = ("--driver-dir", str(node.user.driver))
+    words = [sys.executable, "-m", "cgpu_cli.smi", *driver, *arguments]
+    return node.user.run_command(node.user.as_user(words))
+
+
 def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
     """TREE-4, MEM-8: as root does, beside what others hold."""
     others = node.root.start("--mem", "8/15", *SLEEP)
@@ -99,7 +107,7 @@ def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
     assert _cgpu(node, "get", f"0/{own}/memsize").stdout == "4194304\n"
     free = 7 * TESLA_T4_BYTES // 15
     refusal = _cgpu(node, "set", own, f"memsize={free + (1 << 20)}").stderr
-    assert "bytes free beside the other containers" in refusal
+    assert "MiB free beside the other containers" in refusal
     stranger = "cgpu: you are neither root nor the owner of the state directory\n"
     assert _cgpu(node, "set", "0", "policy=5").stderr == stranger
     assert _cgpu(node, "set", "node", "default_memsize=5").stderr == stranger
@@ -108,6 +116,107 @@ def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
     for program in (running, others):
         program.kill()
         program.communicate()
+
+
+def _admitted(node: Node) -> set[str]:
+    """The sessions in root's account that are complete."""
+    return {name for name in node.root.sessions() if not name.startswith(".")}
+
+
+@pytest.fixture
+def beside(node: Node) -> Iterator[tuple[str, str]]:
+    """A session of root's and one of the user's on the same GPU: their ids."""
+    program = ("--", "sh", "-c", "exec sleep 60 # secret")
+    others = node.root.start("--mem", "8/15", "--weight", "4", "--policy", "2", *program)
+    wait_until(lambda: len(_admitted(node)) == 1, "root's is admitted")
+    (theirs,) = _admitted(node)
+    running = node.user.start("--mem", "6/15", "--weight", "3", *SLEEP)
+    wait_until(lambda: len(_admitted(node)) == 2, "the user's is admitted")
+    (own,) = _admitted(node) - {theirs}
+    yield theirs, own
+    for program_run in (running, others):
+        program_run.kill()
+        program_run.communicate()
+
+
+def test_a_users_smi_tells_the_truth_about_the_node_and_nothing_more(
+    node: Node, beside: tuple[str, str]
+) -> None:
+    """CLI-3, REL-5: own sessions in full, GPUs' totals, all others as one entry."""
+    theirs, own = beside
+    said = node.user.smi()
+    root = node.root.smi()
+    assert [each["id"] for each in said["containers"]] == [own]
+    (full,) = (each for each in root["containers"] if each["id"] == own)
+    for one, other in zip(full["gpus"], said["containers"][0]["gpus"], strict=True):
+        assert one["memory_bytes"] == other["memory_bytes"]
+        assert one["limit_percent"] == other["limit_percent"]
+    gpu = said["gpus"][0]
+    for key in ("promised_bytes", "free_weight", "policy", "max_inst", "prio_ratio"):
+        assert gpu[key] == root["gpus"][0][key], key
+    assert (gpu["policy"], gpu["free_weight"], gpu["containers"]) == (2, 13, 2)
+    assert gpu["promised_bytes"] == TESLA_T4_BYTES * 8 // 15 + TESLA_T4_BYTES * 6 // 15
+    others = gpu["others"]
+    assert (others["containers"], others["weight"]) == (1, 4)
+    assert others["memory_bytes"] == TESLA_T4_BYTES * 8 // 15
+    assert root["gpus"][0]["others"] is None, "root sees each of them"
+    for form in ([], ["-q"], ["--json"]):
+        done = _smi(node, *form)
+        assert done.stderr == ""
+        assert own[:12] in done.stdout
+        assert theirs[:8] not in done.stdout
+        assert "secret" not in done.stdout
+
+
+def test_a_users_table_has_one_line_for_all_others(node: Node, beside: tuple[str, str]) -> None:
+    """CLI-3, CLI-5: in cgpu-smi and in cgpu top."""
+    _, own = beside
+    said = _smi(node).stdout
+    assert "2 of 20 containers, weight 7 of 20, 14101MiB of 15109MiB promised" in said
+    assert "policy 2 (weighted preemptive)" in said
+    (line,) = (line for line in said.splitlines() if "1 other" in line)
+    assert "0MiB / 8058MiB" in line
+    drawing = node.user.folder / "top.svg"
+    drawing.touch(mode=0o666)
+    drawing.chmod(0o666)
+    done = _cgpu(node, "top", "--driver-dir", str(node.user.driver), "--svg", str(drawing))
+    assert done.returncode == 0, done.stderr
+    drawn = drawing.read_text(encoding="utf-8").replace("&#160;", " ")
+    assert "2 of 20 containers" in drawn
+    assert own[:12] in drawn
+    assert "1 other" in drawn
+
+
+def test_a_user_is_told_of_sessions_in_an_account_of_their_own(node: Node) -> None:
+    """CLI-2: they are not in the node's account, and are not passed over in silence."""
+    alone = node.user.start("--no-namespaces", "--mem", "1/15", *SLEEP)
+    wait_until(node.user.sessions, "it is admitted to the user's own account")
+    said = _smi(node).stdout
+    assert "0 of 20 containers" in said
+    state = node.user.state
+    assert f"note: 1 more of yours in the account {state}: cgpu-smi --state-dir {state}" in said
+    alone.kill()
+    alone.communicate()
+
+
+def test_roots_smi_does_without_a_server(node: Node) -> None:
+    """CLI-3, REL-2: the files say as much."""
+    running = node.root.start("--mem", "8/15", *SLEEP)
+    wait_until(node.root.sessions, "it is admitted")
+    with_server = node.root.smi()
+    os.kill(node.process.pid, signal.SIGSTOP)
+    try:
+        stopped = node.root.smi()
+    finally:
+        os.kill(node.process.pid, signal.SIGCONT)
+    assert [each["id"] for each in stopped["containers"]] == node.root.sessions()
+    assert stopped["gpus"][0]["promised_bytes"] == with_server["gpus"][0]["promised_bytes"]
+    assert [note for note in stopped["notes"] if "is stopped and does not answer" in note]
+    node.process.kill()
+    node.process.wait()
+    assert [each["id"] for each in node.root.smi()["containers"]] == node.root.sessions()
+    running.kill()
+    running.communicate()
 
 
 def test_a_users_request_is_judged_by_the_same_rules(node: Node) -> None:

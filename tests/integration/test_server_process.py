@@ -195,8 +195,8 @@ def test_a_state_directory_with_a_long_name_is_served(tmp_path: Path) -> None:
         (b"x", "expected a JSON object on a line"),
         (b"[]", "expected a JSON object on a line"),
         (b"\xff", "expected a JSON object on a line"),
-        (b"{}", "request 'None': expected one of status, set, ls, get, tree, mounted, stop, admit"),
-        (b'{"request": ["set"]}', "expected one of status, set, ls, get, tree"),
+        (b"{}", "request 'None': expected one of status, usage, set, ls, get, tree, mounted, stop"),
+        (b'{"request": ["set"]}', "expected one of status, usage, set, ls, get, tree"),
         (b'{"request": "set"}', "set: expected a target and values"),
         (
             b'{"request": "set", "target": "0", "values": {"weight": 1, "policy": 2}}',

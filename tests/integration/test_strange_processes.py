@@ -185,8 +185,8 @@ def test_many_mappings_hold_nobody_up(ledger: Path, monkeypatch: pytest.MonkeyPa
         record = session(ledger)
         twice = record._replace(gpus=record.gpus * 2)
         known = [((strange.pid, 1000, strange.pid),), ()]
-        assert processes.holdings_of([twice]) == {record.directory: known}
+        assert processes.said_of([twice])[record.directory].gpus == known
         assert len(looks) == 1
         monkeypatch.setattr(processes, "_PATIENCE_SECONDS", -1)
         unknown = [((0, 1000, strange.pid),), ()]
-        assert processes.holdings_of([twice]) == {record.directory: unknown}
+        assert processes.said_of([twice])[record.directory].gpus == unknown

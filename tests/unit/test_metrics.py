@@ -12,11 +12,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cgpu_env import GpuShare
+from cgpu_hook import marks
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.processes import Holding
 from cgpu_hook.record import Owner, Record
 from cgpu_hook.rules import Rules
-from cgpu_hook.usage import Compute, GpuUse, Use
+from cgpu_hook.view import Compute, GpuUse, Use
 from cgpu_native.arbitration import Figures
 from cgpu_server import exporter
 from cgpu_server.audit import Look
@@ -93,8 +94,9 @@ class World:
         compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003
         holders = (Holding(0, 60, 1), Holding(0, 40, 2))
         gpu = GpuUse(0, UUID, 1000, self.used, holders, compute, self.refused)
-        gpu = gpu._replace(outside_bytes=30)
-        return Use(record, (gpu,))
+        gpu = gpu._replace(outside_bytes=30, mark=marks.LOCKS, promised_bytes=1000)
+        terms = record.weight, record.high_priority, record.policy
+        return Use(record.id, "container", "", ("x",), *terms, (gpu,), record.directory)
 
     def daemon(self) -> Daemon:
         gpus = (GpuShare(0, UUID, 1000),)
@@ -166,6 +168,8 @@ def test_every_metric_has_a_value_in_base_units(
     assert found["cgpu_container_arbiter_heartbeat_age_seconds"] == {key: 0.02}
     assert found["cgpu_container_memory_outside_bytes"] == {key: 30}
     assert found["cgpu_container_memory_bypasses_total"] == {key: 2}
+    assert found["cgpu_container_marked"] == {("a", marks.LOCKS): 1}
+    assert found["cgpu_container_ledger_readable"] == {key: 1}
     assert found["cgpu_gpu_memory_foreign_bytes"] == {("0", UUID): 5}
     assert found["cgpu_gpu_audit_readable"] == {("0", UUID): 1}
     assert found["cgpu_container_processes"] == {key: 2}

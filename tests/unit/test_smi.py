@@ -16,14 +16,20 @@ import cgpu_native
 from cgpu_cli import smi
 from cgpu_cli.query import lines
 from cgpu_env import GpuShare, Request
-from cgpu_hook import names
+from cgpu_hook import marks, names
+from cgpu_hook.admission import owed
+from cgpu_hook.change import change_container
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import Owner, Registry
-from cgpu_hook.usage import Usage, read_usage
+from cgpu_hook.rules import Rules
+from cgpu_hook.usage import read_usage
+from cgpu_hook.view import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from cgpu_hook.view import Usage
 
 pytestmark = pytest.mark.unit
 
@@ -37,6 +43,7 @@ UNMEASURED = {
     "waits": 0,
     "throttled_ns": 0,
     "heartbeat_age_ns": None,
+    "heartbeat_ns": 0,
 }
 CAPS = (TOTAL * 6 // 15, TOTAL * 9 // 15)
 
@@ -81,6 +88,9 @@ def test_json_gives_every_gpu(usage: Usage) -> None:
         "policy_name": "weighted fair",
         "prio_ratio": 80,
         "measured_percent": None,
+        "containers": 1,
+        "weight": 3,
+        "others": None,
     }
     assert said["gpus"][0]["promised_bytes"] == CAPS[0] + MIB
     assert said["gpus"][0]["free_weight"] == 16
@@ -105,6 +115,8 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "used_bytes": 100 * MIB,
                 "outside_bytes": 0,
                 "refused": 0,
+                "mark": None,
+                "promised_bytes": CAPS[1],
                 "processes": [
                     {"pid": os.getpid(), "used_bytes": 100 * MIB, "container_pid": os.getpid()}
                 ],
@@ -119,6 +131,8 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
                 "used_bytes": 0,
                 "outside_bytes": 0,
                 "refused": 0,
+                "mark": None,
+                "promised_bytes": CAPS[0],
                 "processes": [],
                 **UNMEASURED,
                 "limit_percent": 75.0,
@@ -127,6 +141,15 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
         ],
     }
     assert (second["id"], second["kind"]) == ("run-1", "session")
+
+
+def test_whoever_asked_the_server_reads_what_it_described(usage: Usage) -> None:
+    """CLI-3: also fields of a later release, which mean nothing to this one."""
+    told = json.loads(json.dumps(usage.as_json()))
+    again = parsed(told)
+    assert again.as_json() == usage.as_json()
+    told["later"] = told["gpus"][0]["later"] = told["containers"][0]["later"] = 1
+    assert parsed(told) == again
 
 
 def test_the_table_shows_what_is_used_of_what_is_allowed(
@@ -145,10 +168,9 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
     usage: Usage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = "prod/training-of-the-largest-model/worker"
-    monkeypatch.setattr(smi, "name_of", lambda _: long)
     first, _ = usage.uses
     full = tuple(g._replace(used_bytes=TOTAL, memory_bytes=TOTAL) for g in first.gpus)
-    usage = usage._replace(uses=(first._replace(gpus=full),))
+    usage = usage._replace(uses=(first._replace(gpus=full, name=long),))
     for columns, is_folded in ((80, True), (99, True), (150, False)):
         monkeypatch.setenv("COLUMNS", str(columns))
         smi.show(usage)
@@ -158,6 +180,23 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
         after = cells[cells.index("Name") + 1 :]
         said = "".join(after[: after.index("Name")])
         assert said == (f"{long[:39]}…" if is_folded else long)
+
+
+def test_what_is_promised_is_what_admission_gives_nobody_else(
+    tmp_path: Path, usage: Usage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CLI-3, MEM-8: a lowered cap frees what the container has given back, and no more."""
+    registry = Registry(str(tmp_path))
+    assert usage.as_json()["gpus"][1]["promised_bytes"] == owed(registry.records(), UUIDS[1])
+    change_container(registry, "0123456789abcdef", {"memsize": 40 * MIB}, Rules(), uuid=UUIDS[1])
+    again = read_usage(str(tmp_path), None)
+    told = again.as_json()
+    (held,) = (gpu for gpu in told["containers"][0]["gpus"] if gpu["index"] == 1)
+    assert held["memory_bytes"] == 40 * MIB, "the cap"
+    assert told["gpus"][1]["promised_bytes"] == 100 * MIB == owed(registry.records(), UUIDS[1])
+    smi.show(again)
+    assert "100MiB of 15109MiB promised" in capsys.readouterr().out
+    assert any(re.search(r"Promised +: 100 MiB", line) for line in lines(again))
 
 
 def test_a_measured_share_is_shown_while_an_arbiter_lives(
@@ -206,6 +245,21 @@ def test_a_ledger_that_its_container_ruined_is_shown_as_empty(tmp_path: Path, us
     again = read_usage(str(tmp_path), None)
     assert [gpu.used_bytes for use in again.uses for gpu in use.gpus] == [0, 0, 0]
     assert len(again.uses) == len(usage.uses)
+
+
+def test_what_keeps_a_container_from_being_seen_is_told_once(
+    usage: Usage, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """REL-7."""
+    first, second = usage.uses
+    its = tuple(gpu._replace(mark=marks.LOCKS) for gpu in first.gpus)
+    usage = usage._replace(uses=(first._replace(gpus=its), second))
+    smi.show(usage)
+    note = f"note: 0123456789abcdef: {marks.SENTENCES[marks.LOCKS]}"
+    assert capsys.readouterr().out.count(note) == 1
+    said = [*lines(usage)]
+    assert said[-1] == note
+    assert sum(line.split(":")[0].strip() == "Mark" for line in said) == len(its)
 
 
 def test_a_query_tells_everything_a_line_each(usage: Usage) -> None:

@@ -14,8 +14,9 @@ from cgpu_cli.board import Board
 from cgpu_cli.trend import REMEMBERED, Trend, bar, sparks
 from cgpu_env import CgpuError, GpuShare
 from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.record import Owner, Record
-from cgpu_hook.usage import Compute, GpuUse, Usage, Use
+from cgpu_hook.rules import Rules
+from cgpu_hook.usage import usage_of
+from cgpu_hook.view import Compute, GpuUse, Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -52,10 +53,14 @@ def use(
 ) -> Use:
     """A session of a program of this name."""
     share = GpuShare(gpu, UUIDS[gpu], 1000 * MIB)
-    owner = Owner(1, 1, None)
-    record = Record(name, "session", owner, (share,), weight, False, 6, (name,), f"/{name}")  # noqa: FBT003
     its = Compute(50.0, compute, 0, compute is not None, 10.0, 0, throttled_ns, None)
-    return Use(record, (GpuUse(*share, used * MIB, (), its, refused),))
+    held = GpuUse(*share, used * MIB, (), its, refused, promised_bytes=share.memory_bytes)
+    return Use(name, "session", name, (name,), weight, False, 6, (held,))  # noqa: FBT003
+
+
+def seen(*uses: Use) -> Usage:
+    """A look at a node with these."""
+    return usage_of(NODE, uses, lambda _: Rules())
 
 
 class Looks:
@@ -70,7 +75,7 @@ class Looks:
         self.count += 1
         if self.error is not None:
             raise self.error
-        return Usage(NODE, self.uses, {})
+        return seen(*self.uses)
 
 
 def play(looks: Looks, act: Callable[[Board, Pilot[None]], Awaitable[None]]) -> Board:
@@ -226,12 +231,12 @@ def test_rows_remember_and_forget() -> None:
     for step in range(REMEMBERED + 5):
         now = float(step)
         looked = use("a", compute=float(step % 100), throttled_ns=step * 250_000_000)
-        (row,) = trend.rows(Usage(NODE, (looked,), {}))
+        (row,) = trend.rows(seen(looked))
         assert row.throttled == (None if step == 0 else 25.0)
     assert len(row.history) == REMEMBERED
     assert row.history[-1] == row.compute == (REMEMBERED + 4) % 100
-    assert trend.rows(Usage(NODE, (), {})) == []
-    (row,) = trend.rows(Usage(NODE, (use("a"),), {}))
+    assert trend.rows(seen()) == []
+    (row,) = trend.rows(seen(use("a")))
     assert row.history == (10.0,)
     assert row.throttled is None
 
@@ -242,7 +247,7 @@ def test_figures_that_went_back_are_no_part_of_the_time() -> None:
     trend = Trend(lambda: now)
     for seconds, throttled in enumerate((5_000_000_000, 0, 9_000_000_000)):
         now = float(seconds)
-        (row,) = trend.rows(Usage(NODE, (use("a", throttled_ns=throttled),), {}))
+        (row,) = trend.rows(seen(use("a", throttled_ns=throttled)))
         assert row.throttled == (None, None, 100.0)[seconds]
 
 

@@ -1,0 +1,94 @@
+"""What ``cgpu-smi`` and ``cgpu top`` look at: the server's description of the node.
+
+Whoever may read the state directory needs no server for it: without one, or with one that does not
+answer, the containers' own files are read.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cgpu_env import CgpuError
+from cgpu_hook.client import AbsentError, ask, with_driver
+from cgpu_hook.paths import ROOT_STATE, check_state, default_state_dir, open_state
+from cgpu_hook.view import parsed
+
+if TYPE_CHECKING:
+    from cgpu_hook.view import Usage
+
+
+def look(state_dir: str | None, driver_dir: str | None) -> Usage:
+    """Who uses the GPUs, as far as the user may know.
+
+    Args:
+        state_dir: the state directory that the user named; None: root's where its server listens,
+            else the default one.
+        driver_dir: where the user says that the driver's libraries are.
+
+    Raises:
+        CgpuError: no state directory or no driver, or root's server refuses.
+    """
+    if os.geteuid() != 0 and not state_dir:
+        try:
+            usage = _asked(ROOT_STATE, driver_dir)
+        except AbsentError:
+            pass
+        else:
+            _check_driver(usage, driver_dir)
+            return usage._replace(notes=(*usage.notes, *_own_account()))
+    state = open_state(state_dir)
+    try:
+        usage = _asked(state, driver_dir)
+        if _is_driver(usage, driver_dir):
+            return usage
+    except AbsentError:
+        return _read(state, driver_dir)
+    except CgpuError as error:
+        usage = _read(state, driver_dir)
+        return usage._replace(notes=(*usage.notes, f"without the server: {error}"))
+    return _read(state, driver_dir)
+
+
+def _asked(state_dir: str, driver_dir: str | None) -> Usage:
+    answer = ask(state_dir, with_driver({"request": "usage"}, driver_dir))
+    try:
+        return parsed(answer)
+    except (KeyError, TypeError) as error:
+        raise CgpuError(f"the cgpud of {state_dir} gave no usable answer: {error!r}") from None
+
+
+def _read(state_dir: str, driver_dir: str | None) -> Usage:
+    from cgpu_hook.usage import read_usage
+
+    return read_usage(state_dir, driver_dir)
+
+
+def _is_driver(usage: Usage, driver_dir: str | None) -> bool:
+    """Whether the server shares the GPUs of the driver that the user named."""
+    return not driver_dir or os.path.realpath(driver_dir) == os.path.realpath(usage.driver_dir)
+
+
+def _check_driver(usage: Usage, driver_dir: str | None) -> None:
+    if not _is_driver(usage, driver_dir):
+        raise CgpuError(
+            f"the node's server shares the GPUs of {usage.driver_dir}, not of {driver_dir}",
+            hint="with --state-dir DIR an account of your own is shown",
+        )
+
+
+def _own_account() -> tuple[str, ...]:
+    """A note on the user's sessions outside the node's account: without namespaces, or older."""
+    state = default_state_dir()
+    if not os.path.isdir(f"{state}/containers"):
+        return ()
+    from cgpu_hook.registry import Registry
+
+    try:
+        check_state(state)
+        count = len(Registry(state).records())
+    except (CgpuError, OSError):  # somebody else's
+        return ()
+    if not count:
+        return ()
+    return (f"{count} more of yours in the account {state}: cgpu-smi --state-dir {state}",)

@@ -1,0 +1,269 @@
+"""The description of a node's containers that everything prints from.
+
+``cgpu get``, ``cgpu-smi``, ``cgpu top`` and the metrics show what is said here. ``usage`` makes it;
+the server answers with it (``Usage.as_json``), and whoever asked reads it again (``parsed``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_hook import marks
+from cgpu_hook.processes import Holding
+from cgpu_native import policies
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_hook.record import Kind
+
+_PPM_OF_A_PERCENT = 10_000
+
+
+class Compute(NamedTuple):
+    """What one container may have and has of one GPU's time.
+
+    Attributes:
+        limit_percent: at most, while others compete; prio_ratio for high priority, the policy's
+            ceiling, or its part by weight of what high-priority containers leave.
+        measured_percent: in the last second; None where nobody measures.
+        charged_ns: GPU time since the arbiter took the container on.
+        arbitrated: whether an arbiter lives.
+        share_percent: its own part while none does.
+        waits: how often it began to wait for its turn.
+        throttled_ns: for how long it waited, one thread or many.
+        heartbeat_age_ns: since the arbiter's last sign; None where there was none.
+        heartbeat_ns: the host's monotonic clock at that sign; 0 where there was none.
+    """
+
+    limit_percent: float
+    measured_percent: float | None
+    charged_ns: int
+    arbitrated: bool
+    share_percent: float
+    waits: int
+    throttled_ns: int
+    heartbeat_age_ns: int | None
+    heartbeat_ns: int = 0
+
+
+class GpuUse(NamedTuple):
+    """What one container holds on one GPU. Bytes.
+
+    Attributes:
+        index: of the GPU on this node.
+        uuid: of the GPU.
+        memory_bytes: the container's cap.
+        used_bytes: what its processes hold, whether its ledger knows of it or not.
+        processes: those that hold memory there.
+        compute: None where the limits page cannot be read, for the container has just ended.
+        refused: requests for memory that did not fit.
+        outside_bytes: how much of ``used_bytes`` the ledger does not know of.
+        mark: why this cannot be known in full (``marks``); None: it can.
+        promised_bytes: what admission gives nobody else: the cap, or what is held above it.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    uuid: str
+    memory_bytes: int
+    used_bytes: int
+    processes: tuple[Holding, ...]
+    compute: Compute | None = None
+    refused: int = 0
+    outside_bytes: int = 0
+    mark: str | None = None
+    promised_bytes: int = 0
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether the ledger could be read."""
+        return self.mark in {None, marks.LOCKS}
+
+
+class Use(NamedTuple):
+    """A container or session, and what it holds on each of its GPUs.
+
+    Attributes:
+        id: the container's.
+        kind: which of the two it is.
+        name: what people call it (``names``); nothing where the engine gave none.
+        command: its program and arguments.
+        weight: among those that compute.
+        high_priority: whether its kernels go first.
+        policy: of its first GPU.
+        gpus: in the order of its visible list.
+        directory: where its files lie; nothing where a server told of it.
+    """
+
+    id: str
+    kind: Kind
+    name: str
+    command: tuple[str, ...]
+    weight: int
+    high_priority: bool
+    policy: int
+    gpus: tuple[GpuUse, ...]
+    directory: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """The container in ``cgpu-smi --json``."""
+        fields = self._asdict()
+        del fields["directory"]
+        return {**fields, "command": list(self.command), "gpus": [*map(_use_as_json, self.gpus)]}
+
+
+class Others(NamedTuple):
+    """What all containers that the reader may not see have of a GPU together. Bytes.
+
+    Attributes:
+        containers: how many they are.
+        weight: theirs, added up.
+        memory_bytes: their caps.
+        used_bytes: what they hold.
+        measured_percent: of the GPU's time in the last second; None where that of one is not known.
+    """
+
+    containers: int
+    weight: int
+    memory_bytes: int
+    used_bytes: int
+    measured_percent: float | None
+
+
+class GpuTotals(NamedTuple):
+    """A GPU, its rules, and what all containers together have of it. Bytes.
+
+    Attributes:
+        index: on this node.
+        uuid: of the GPU.
+        name: the product's.
+        memory_bytes: the GPU's.
+        promised_bytes: what admission counts as taken.
+        used_bytes: what containers hold.
+        max_inst: the rule.
+        free_weight: what is left of ``max_inst`` for others.
+        policy: the rule.
+        prio_ratio: the rule.
+        measured_percent: of its time in the last second; None where that of one is not known.
+        containers: how many are on it.
+        weight: theirs, added up.
+        others: those among them that are not shown one by one; None where all are.
+    """
+
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    uuid: str
+    name: str
+    memory_bytes: int
+    promised_bytes: int
+    used_bytes: int
+    max_inst: int
+    free_weight: int
+    policy: int
+    prio_ratio: int
+    measured_percent: float | None
+    containers: int
+    weight: int
+    others: Others | None = None
+
+    @property
+    def policy_name(self) -> str:
+        """The policy in words."""
+        return policies.POLICIES[self.policy]
+
+    def as_json(self) -> dict[str, Any]:
+        """The GPU in ``cgpu-smi --json``."""
+        others = self.others and self.others._asdict()
+        return {**self._asdict(), "policy_name": self.policy_name, "others": others}
+
+
+class Usage(NamedTuple):
+    """A node's GPUs, and the containers and sessions that whoever looks may see.
+
+    Attributes:
+        driver_version: as the driver reports it.
+        driver_dir: where its libraries are.
+        gpus: in the order of their indices.
+        uses: the containers and sessions.
+        notes: what could not be found out about the node, one sentence each.
+    """
+
+    driver_version: str
+    driver_dir: str
+    gpus: tuple[GpuTotals, ...]
+    uses: tuple[Use, ...]
+    notes: tuple[str, ...] = ()
+
+    def on(self, uuid: str) -> list[tuple[Use, GpuUse]]:
+        """The containers on one GPU."""
+        return [(use, gpu) for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
+
+    def remarks(self) -> list[str]:
+        """The notes, and a sentence for each mark of a container."""
+        found = {(use.id, gpu.mark): None for use in self.uses for gpu in use.gpus}
+        told = [f"{name}: {marks.SENTENCES[mark]}" for name, mark in found if mark is not None]
+        return [*self.notes, *told]
+
+    def as_json(self) -> dict[str, Any]:
+        """What ``cgpu-smi --json`` prints, and what the server answers."""
+        return {
+            "driver_version": self.driver_version,
+            "driver_dir": self.driver_dir,
+            "notes": list(self.notes),
+            "gpus": [gpu.as_json() for gpu in self.gpus],
+            "containers": [use.as_json() for use in self.uses],
+        }
+
+
+def _use_as_json(gpu: GpuUse) -> dict[str, Any]:
+    fields = gpu._asdict()
+    compute = fields.pop("compute")
+    fields["processes"] = [each._asdict() for each in gpu.processes]
+    return {**fields, **(compute._asdict() if compute else dict.fromkeys(Compute._fields))}
+
+
+def parsed(answer: Mapping[str, Any]) -> Usage:
+    """What ``Usage.as_json`` said, by this release or another one.
+
+    Raises:
+        KeyError, TypeError: it is no such answer.
+    """
+    gpus = tuple(
+        GpuTotals(**{**_known(GpuTotals, each), "others": _others(each.get("others"))})
+        for each in answer["gpus"]
+    )
+    uses = tuple(
+        Use(
+            **{
+                **_known(Use, each),
+                "command": tuple(each["command"]),
+                "gpus": tuple(map(_parsed_use, each["gpus"])),
+            }
+        )
+        for each in answer["containers"]
+    )
+    return Usage(answer["driver_version"], answer["driver_dir"], gpus, uses, tuple(answer["notes"]))
+
+
+def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this release knows: another one may tell more."""
+    return {name: fields[name] for name in kind._fields if name in fields}
+
+
+def _others(fields: Mapping[str, Any] | None) -> Others | None:
+    return None if fields is None else Others(**_known(Others, fields))
+
+
+def _parsed_use(fields: Mapping[str, Any]) -> GpuUse:
+    is_seen = fields["limit_percent"] is not None
+    return GpuUse(
+        **{
+            **_known(GpuUse, fields),
+            "processes": tuple(Holding(**_known(Holding, each)) for each in fields["processes"]),
+            "compute": Compute(**_known(Compute, fields)) if is_seen else None,
+        }
+    )
+
+
+def ppm(percent: float | None) -> int:
+    """A percentage in millionths; 0 where there is none."""
+    return round((percent or 0) * _PPM_OF_A_PERCENT)

@@ -1,0 +1,74 @@
+"""What root in a container does to the files that it is given, without any capability (REL-7)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import hostile_files
+import pytest
+from engines import Volume
+from hostile_files import MANY
+from node import T4, Node, share
+from servers import StandIn
+
+from cgpu_hook import client, marks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from enclosure import Enclosure
+    from engines import Bundle
+
+pytestmark = pytest.mark.system
+
+PROGRAM = "/opt/hostile_files.py"
+LIMITS, LEDGER = "/dev/cgpu/limits", "/dev/cgpu/ledger"
+
+
+@contextmanager
+def hostile(node: Node, made: Bundle, *arguments: str) -> Iterator[None]:
+    """A container that has done ``arguments`` of ``hostile_files.py`` and goes on."""
+    volume = Volume(Path(hostile_files.__file__), PROGRAM)
+    made.prepare(["python3", PROGRAM, *arguments], share(3), [volume])
+    words = made.enclosure.command(*made.start_command(node.command()))
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "done\n"
+    yield
+    process.communicate(timeout=60)
+
+
+def test_locks_without_end_mark_the_container_and_no_other_one(
+    node: Node, bundle: Callable[[Path], Bundle], debian_root: Path
+) -> None:
+    made, other = bundle(debian_root), bundle(debian_root)
+    with hostile(node, made, "locks", LEDGER, str(MANY)), hostile(node, other, "lease"):
+        answer = client.ask(str(node.state), {"request": "status"})
+        found = {container["id"]: container["mark"] for container in answer["containers"]}
+        assert (found[made.id], found[other.id]) == (marks.LOCKS, None)
+    assert not {made.id, other.id}.intersection(node.containers())
+
+
+def test_leases_mark_the_container_and_hold_up_no_other_one(
+    enclosure: Enclosure, bundle: Callable[[Path], Bundle], debian_root: Path
+) -> None:
+    node = Node(enclosure.base / "leases", T4)
+    node.state.mkdir(mode=0o700)
+    stand_in = StandIn(node.state)  # no server, which would have had the files open before
+    made, other = bundle(debian_root), bundle(debian_root)
+    with hostile(node, made, "lease", LIMITS, LEDGER), hostile(node, other, "lease"):
+        path = f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}"
+        smi = [sys.executable, "-m", "cgpu_cli.smi", "--json", "--state-dir", node.state]
+        done = enclosure.run("env", path, *smi, "--driver-dir", node.driver)
+        containers = json.loads(done.stdout)["containers"]
+        found = {each["id"]: each["gpus"][0]["mark"] for each in containers}
+        assert found == {made.id: marks.LEASE, other.id: None}
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+        assert stand_in.calls() > 0
+        assert locks.count("LEASE") == 2, "all of it has waited for the leases"

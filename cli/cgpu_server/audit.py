@@ -21,6 +21,7 @@ from cgpu_hook import driver
 from cgpu_hook.liveness import folder_of
 from cgpu_server.belonging import Belonging, Owners, Process, read_process
 from cgpu_server.gauge import Gauge, Reading
+from cgpu_server.interfaces import used_by
 from cgpu_server.journal import log
 from cgpu_server.judgement import (
     CALM,
@@ -30,6 +31,7 @@ from cgpu_server.judgement import (
     Held,
     Verdict,
     at_most,
+    excused,
     explained,
     judge,
     larger,
@@ -160,9 +162,9 @@ class Audit:
                     # the server before us may have charged what is still there
                     before = self._before.get(key, Verdict(page.outside_bytes))
                     verdict = steady(before, found[key])
-                    self._tell_change(record, page, verdict)
-                    _charge(record, place, page, verdict.outside_bytes)
-                    self._act(record, place, page, verdict)
+                    if _charge(record, place, page, verdict.outside_bytes):
+                        self._tell_change(record, page, verdict)
+                    self._act(record, place, page, self._excuse(record, place, page, verdict))
         self._before = {**self._before, **found}
         living = {record.directory for record in records}
         self._before = {key: each for key, each in self._before.items() if key[0] in living}
@@ -245,6 +247,33 @@ class Audit:
             return
         if now != before:
             log.info("memory_outside", container=record.id, gpu=page.uuid, bytes=now)
+
+    def _excuse(
+        self, record: Record, place: int, page: cgpu_native.LimitsGpu, verdict: Verdict
+    ) -> Verdict:
+        """Accuse nobody who uses an interface that cgpu does not charge, and say so once."""
+        through = {
+            pid: interface
+            for finding in verdict.findings
+            if finding.kind == "bypass"
+            for pid in finding.pids
+            if (interface := used_by(pid)) is not None
+        }
+        milder = excused(verdict, through)
+        key = record.directory, place
+        for before, finding in zip(verdict.findings, milder.findings, strict=True):
+            if finding.kind != before.kind and (key, finding.pids) not in self._said:
+                self._said[key, finding.pids] = finding.excess_bytes
+                log.info(
+                    "memory_unmetered",
+                    container=record.id,
+                    gpu=page.uuid,
+                    pid=",".join(map(str, finding.pids)),
+                    program=",".join(map(_program, finding.pids)),
+                    interface=through[finding.pids[0]],
+                    bytes=finding.excess_bytes,
+                )
+        return milder
 
     def _act(
         self, record: Record, place: int, page: cgpu_native.LimitsGpu, verdict: Verdict

@@ -11,13 +11,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     Kind = Literal["drift", "bypass"]
 
 MIB = 1 << 20
-# What a process may hold beyond its ledger: small pieces in blocks of 2 MiB that are not full, code
-# that the driver loads late. docs/decisions/0740-audit.md has the figures.
+# What a process may hold beyond its ledger: code that the driver loads late, blocks that it keeps
+# for itself. docs/decisions/0740-audit.md has the figures.
 _ROUNDING_BYTES = 64 * MIB
 _UNKNOWN_CONTEXT_BYTES = 640 * MIB  # where the host could not measure it; the largest known is 616
 DRIFT_BYTES = 256 * MIB
@@ -143,6 +143,17 @@ def steady(first: Verdict, second: Verdict) -> Verdict:
         if finding.pids in before
     ]
     return Verdict(min(first.outside_bytes, second.outside_bytes), tuple(both))
+
+
+def excused(verdict: Verdict, pids: Container[int]) -> Verdict:
+    """The verdict without accusing the processes ``pids``: what they hold stays charged."""
+    findings = tuple(
+        finding._replace(kind="drift")
+        if finding.pids and all(pid in pids for pid in finding.pids)
+        else finding
+        for finding in verdict.findings
+    )
+    return verdict._replace(findings=findings)
 
 
 def _groups(held: Iterable[Held]) -> list[tuple[int, list[Held]]]:

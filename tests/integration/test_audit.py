@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -107,12 +108,12 @@ def test_what_is_taken_around_cgpu_counts_as_used_until_it_is_given_back(world: 
     before = program.ask("free")
     pid = program.ask("around 4000")
     until(lambda: world.outside() == 4000 + CONTEXT, "all of it is charged, the context too")
-    assert program.ask("free") == before - 4000 - CONTEXT
+    assert 0 <= before - 4000 - CONTEXT - program.ask("free") <= 2, "shown in whole blocks"
     assert program.ask("take 1000") == OUT_OF_MEMORY
     assert program.ask("take 500") == 0, "what is left of the cap is there"
     gpu = world.status()
     assert gpu["outside_bytes"] == (4000 + CONTEXT) * MIB
-    assert gpu["free_bytes"] // MIB == program.ask("free")
+    assert 0 <= gpu["free_bytes"] // MIB - program.ask("free") <= 2
     (container,) = world.smi()["containers"]
     assert container["gpus"][0]["used_bytes"] // MIB == 1500 + 4000 + 2 * CONTEXT
     figures = scrape(world)
@@ -149,6 +150,27 @@ def test_kill_ends_who_holds_it_and_nobody_else(world: Audited, how: str) -> Non
     assert len(world.said("bypass_ended").splitlines()) == 1
 
 
+@pytest.mark.parametrize("library", ["libnvcuvid.so.1", "libnvidia-glcore.so.535.261.03"])
+@pytest.mark.parametrize("how", ["around", "beside"])
+def test_who_uses_video_or_graphics_is_charged_and_never_accused(
+    world: Audited, library: str, how: str
+) -> None:
+    """With a place in the ledger or, for programs of graphics only, without one."""
+    loaded = world.folder / library
+    shutil.copy(world.driver / "libnvidia-ml.so.1", loaded)
+    world.serve(KILL)
+    program = world.program()
+    assert program.ask("take 500") == program.ask(f"load {loaded}") == 0
+    assert (program.ask(f"{how} 1000") == 0) is (how == "beside"), "the other answers with a pid"
+    until(lambda: world.outside() > 900, "it is charged")
+    until(lambda: world.said("memory_unmetered"), "it is told")
+    time.sleep(1)
+    assert program.ask("take 500") == 0, "who asks is alive"
+    assert program.ask("take 4500") == OUT_OF_MEMORY
+    assert len(world.said("memory_unmetered").splitlines()) == 1
+    assert "bypass" not in world.said()
+
+
 def test_small_pieces_up_to_the_cap_are_never_accused(world: Audited) -> None:
     """The driver packs them into blocks, of which a quarter stays empty."""
     world.serve(KILL)
@@ -174,7 +196,7 @@ def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
     pid = program.ask("around 500")
     until(lambda: f"pid={pid}" in world.said("bypass_ended"), "the audit goes on")
     assert stranger.ask("take 1000") == 0
-    assert len(world.said("memory_foreign").splitlines()) == 1
+    assert world.said("memory_foreign").count(f"pid={foreign.pid} ") == 1
     stranger.close()
 
 
@@ -185,7 +207,7 @@ def test_a_ruined_ledger_is_caught(world: Audited) -> None:
     assert program.ask("ruin") == 0
     until(lambda: world.outside() == 3000 + CONTEXT, "what the driver says is charged")
     assert program.ask("take 3000") == OUT_OF_MEMORY
-    assert world.said("memory_bypass")
+    until(lambda: world.said("memory_bypass"), "it is told")
 
 
 def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
@@ -195,7 +217,7 @@ def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
     assert program.ask("forge") == 0
     until(lambda: world.outside() > 2900, "what the driver says is charged, but for an allowance")
     assert program.ask("take 3200") == OUT_OF_MEMORY
-    assert "tampered" in world.said("memory_bypass")
+    until(lambda: "tampered" in world.said("memory_bypass"), "it is told")
 
 
 def test_what_a_ledger_admits_beyond_the_cap_is_taken_around_cgpu(world: Audited) -> None:
@@ -204,7 +226,7 @@ def test_what_a_ledger_admits_beyond_the_cap_is_taken_around_cgpu(world: Audited
     assert program.ask("take 1000") == program.ask("confess 8000") == 0
     beyond = 1000 + CONTEXT + 8000 - CAP
     until(lambda: world.outside() > beyond - 100, "it is charged, but for an allowance")
-    assert "image" in world.said("memory_bypass")
+    until(lambda: "image" in world.said("memory_bypass"), "it is told")
     assert program.ask("take 1") == OUT_OF_MEMORY
     configure(world.folder, KILL)
     until(lambda: world.said("bypass_ended"), "who holds it is ended")
@@ -302,7 +324,7 @@ def test_the_next_server_keeps_what_was_charged(world: Audited) -> None:
     deadline = time.monotonic() + 1
     while time.monotonic() < deadline:
         assert world.outside() == 1000 + CONTEXT
-    assert program.ask("free") == CAP - 100 - CONTEXT - 1000 - CONTEXT
+    assert 0 <= CAP - 100 - CONTEXT - 1000 - CONTEXT - program.ask("free") <= 2
 
 
 def test_a_session_without_namespaces_is_audited_too(world: Audited) -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cgpu_server.interfaces import named_in
 from cgpu_server.judgement import (
     CALM,
     DRIFT_BYTES,
@@ -15,6 +16,7 @@ from cgpu_server.judgement import (
     Held,
     Verdict,
     allowance,
+    excused,
     explained,
     judge,
     larger,
@@ -152,6 +154,35 @@ STEADY = [
 @pytest.mark.parametrize(("first", "second", "both"), STEADY)
 def test_only_what_both_say_holds(first: Verdict, second: Verdict, both: Verdict) -> None:
     assert steady(first, second) == both
+
+
+def test_who_is_excused_is_charged_all_the_same() -> None:
+    ruined = Finding("bypass", (), 5)
+    verdict = Verdict(
+        30, (Finding("bypass", (1,), 9), Finding("bypass", (2, 3), 7), Finding("drift", (4,), 9))
+    )
+    kinds = [finding.kind for finding in excused(verdict, {1, 2}).findings]
+    assert kinds == ["drift", "bypass", "drift"], "all of those that go by one id, or none"
+    assert excused(verdict, {1, 2, 3})._replace(findings=()) == verdict._replace(findings=())
+    assert excused(Verdict(5, (ruined,)), {1}).findings == (ruined,)
+
+
+MAPS = {
+    "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libnvcuvid.so.535.261.03": "video",
+    "7f00-7f01 r--p 00000000 fe:00 12 /usr/lib/x/libnvidia-encode.so.1": "video",
+    "7f00-7f01 r-xp 00000000 fe:00 12 /a b/libGLX_nvidia.so.0 (deleted)": "graphics",
+    "7f00-7f01 r-xp 00000000 fe:00 12 /opt/libnvoptix.so.1": "graphics",
+    "7f00-7f01 r-xp 00000000 fe:00 12 /usr/lib/libcuda.so.535.261.03": None,
+    "7f00-7f01 r-xp 00000000 fe:00 12 /home/libnvcuvid.so/program": None,
+    "7f00-7f01 rw-p 00000000 00:00 0 ": None,
+    "7ffc-7ffd rw-p 00000000 00:00 0 [stack]": None,
+}
+
+
+@pytest.mark.parametrize(("line", "interface"), MAPS.items())
+def test_who_has_a_library_of_video_or_graphics_uses_it(line: str, interface: str | None) -> None:
+    others = ["55-56 r-xp 00000000 fe:00 12 /usr/bin/python3", "7f-80 rw-p 00000000 00:00 0"]
+    assert named_in([*others, line]) == interface
 
 
 AMOUNTS = st.integers(0, 1 << 36)

@@ -13,6 +13,8 @@ input says what to do, a line each; each answers with one line of JSON:
     ruin                overwrite the ledger with zeros
     forge               write that nothing is held, over the sum that requests are compared with
     confess MIB         take so much from REAL in this very process, and write it into the ledger
+    load PATH           load a library; children that are made later load it too
+    beside MIB          take so much from REAL in this very process
 """
 
 from __future__ import annotations
@@ -146,15 +148,28 @@ def confess(mib: int) -> int:
     return status
 
 
+def load(path: str) -> int:
+    os.environ["BYPASS_LOADS"] = path
+    ctypes.CDLL(path)
+    return 0
+
+
+def beside(mib: int) -> int:
+    return allocate(REAL, mib * MIB)[0]
+
+
 def main() -> None:
     global REAL, LEDGER
+    if "BYPASS_LOADS" in os.environ:
+        load(os.environ["BYPASS_LOADS"])
     if len(sys.argv) > 3 and sys.argv[3] in {"held", "lone"}:
         hold(int(sys.argv[2]), sys.argv[3])
         return
     REAL, LEDGER = sys.argv[2:4]
     for line in sys.stdin:
-        name, *numbers = line.split()
-        print(json.dumps(globals()[name](*map(int, numbers))), flush=True)
+        name, *words = line.split()
+        values = [int(word) if word.isdigit() else word for word in words]
+        print(json.dumps(globals()[name](*values)), flush=True)
     end()
 
 

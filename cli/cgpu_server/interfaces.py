@@ -1,0 +1,57 @@
+"""Which processes use an interface of the driver whose memory cgpu does not charge.
+
+Video codecs and graphics allocate below the CUDA driver's interface: what they take is seen in what
+NVML says of the process, and no call of it passes the proxies. A process that uses one has its
+library loaded.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from cgpu_hook.liveness import folder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MOST_BYTES = 8 << 20  # of a process's map; the kernel lists 65,530 mappings at most by default
+
+_LIBRARIES = {
+    "video": (
+        "libnvcuvid.so",
+        "libnvidia-encode.so",
+        "libnvidia-opticalflow.so",
+        "libvdpau_nvidia.so",
+    ),
+    "graphics": (
+        "libGLX_nvidia.so",
+        "libEGL_nvidia.so",
+        "libGLESv1_CM_nvidia.so",
+        "libGLESv2_nvidia.so",
+        "libnvidia-glcore.so",
+        "libnvidia-eglcore.so",
+        "libnvidia-glvkspirv.so",
+        "libnvidia-rtcore.so",
+        "libnvoptix.so",
+    ),
+}
+"""Names of these libraries in the driver's packages; a version follows."""
+
+
+def used_by(pid: int) -> str | None:
+    """``video`` or ``graphics`` if a process has such a library loaded."""
+    try:
+        with open(f"{folder_of(pid)}/maps", "rb") as file:
+            return named_in(os.fsdecode(file.read(_MOST_BYTES)).splitlines())
+    except OSError:  # it ends just now
+        return None
+
+
+def named_in(lines: Iterable[str]) -> str | None:
+    """The same for the lines of its ``/proc/PID/maps``."""
+    names = {os.path.basename(line.split(None, 5)[-1]) for line in lines if line.count("/")}
+    for interface, libraries in _LIBRARIES.items():
+        if any(name.startswith(libraries) for name in names):
+            return interface
+    return None

@@ -21,11 +21,13 @@ enum {
 };
 
 struct cgpu_ledger_gpu {
-    uint32_t lock;    /* 0: free; else who holds it, see lock.h */
-    uint32_t bell;    /* futex word: one more whenever the arbiter should look; see work.h */
-    uint64_t used;    /* sum over the taken slots; written under the lock */
-    uint64_t refused; /* requests that did not fit */
-    uint64_t reserved[13];
+    uint32_t lock;      /* 0: free; else who holds it, see lock.h */
+    uint32_t bell;      /* futex word: one more whenever the arbiter should look; see work.h */
+    uint64_t used;      /* sum over the taken slots; written under the lock */
+    uint64_t refused;   /* requests that did not fit */
+    uint64_t stays;     /* how often work began to stand apart as it did not end for a second */
+    uint64_t stayed_ns; /* for how long, of what has ended */
+    uint64_t reserved[11];
 };
 
 struct cgpu_ledger_slot {

@@ -91,6 +91,19 @@ cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
     cgpu_futex_wake(bell, FUTEX_WAKE, INT_MAX);
 }
 
+/* relaxed, both: sums of all processes, which the arbiter reads when it looks */
+void
+cgpu_work_stays(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    __atomic_add_fetch(&ledger->file->gpus[gpu].stays, 1, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_work_stayed(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t ns)
+{
+    __atomic_add_fetch(&ledger->file->gpus[gpu].stayed_ns, ns, __ATOMIC_RELAXED);
+}
+
 void
 cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index)
 {

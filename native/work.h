@@ -28,6 +28,13 @@ int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger
 /* Make the arbiter look at GPU soon: one futex system call. */
 void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 
+/*
+ * On GPU, work of this process does not end and stands apart; such work has ended, after NS that
+ * were not told yet.
+ */
+void cgpu_work_stays(struct cgpu_ledger *ledger, uint32_t gpu);
+void cgpu_work_stayed(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t ns);
+
 /* Free all that slot INDEX of the given lock word has: for slot.c. */
 void cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index);
 

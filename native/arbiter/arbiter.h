@@ -28,6 +28,8 @@ struct cgpu_demand {
     bool certain;     /* end_ns rests on measured kernels only */
     uint64_t end_ns;  /* when what is in flight is expected to end; 0: unknown */
     uint64_t busy_ns; /* GPU time of what has ended, summed: only the soft policy believes it */
+    uint64_t stays;   /* how often work began to stand apart as it did not end for a second */
+    uint64_t stayed_ns; /* for how long it stood apart, until it ended, summed */
 };
 
 struct cgpu_rules {

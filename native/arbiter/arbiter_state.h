@@ -1,7 +1,8 @@
 /*
  * Inside the arbiter. The parts: arbiter.c (who is there, the step), charge.c (who pays for the
- * time that has passed), bucket.c (ceilings), turn.c (whose turn is it), together.c (the soft
- * policy), look.c (when to look again), report.c (figures for people).
+ * time that has passed), stay.c (work that stood apart), bucket.c (ceilings), turn.c (whose turn is
+ * it), review.c, together.c (the soft policy), look.c (when to look again), report.c (figures for
+ * people), group.c (turns on several GPUs together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
@@ -104,6 +105,13 @@ struct cgpu_tenant {
     uint64_t throttled_ns;
     uint64_t waits;
     uint64_t recent_ns[CGPU_RECENT_PARTS];
+
+    /* stay.c: as they were when its work last began to stand apart */
+    bool stay_begins;
+    uint64_t stay_ns; /* since when; 0: it does not */
+    uint64_t stay_floor_ns;
+    uint64_t stay_own_ns;
+    uint64_t stay_others_ns;
 };
 
 struct cgpu_arbiter {
@@ -115,6 +123,7 @@ struct cgpu_arbiter {
     bool contended;          /* somebody of low priority has or wants work */
     uint64_t floor_ns[2];    /* virtual time of those that compete, by priority */
     uint64_t level_ns[2];    /* virtual time up to which turns go, by priority */
+    uint64_t paid_ns;        /* by all, ever */
     uint64_t part;           /* of recent_ns, counted since the epoch */
     uint64_t turns;
     uint64_t expired;
@@ -158,8 +167,21 @@ cgpu_tenant_wants(const struct cgpu_tenant *tenant)
     return tenant->demand.waiting || cgpu_tenant_works(tenant);
 }
 
+/* arbiter.c */
+static inline bool
+cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
+{
+    return arbiter->policy->metered && !arbiter->policy->soft;
+}
 /* charge.c */
 void cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands);
+
+/* stay.c */
+/* Before SAYS is taken over: charge for work that stood apart and has ended. */
+void cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+                    const struct cgpu_demand *says, uint64_t now);
+/* When everything is charged: note how matters stand if work begins to stand apart. */
+void cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 
 /* bucket.c */
 int64_t cgpu_bucket_enough(uint32_t rate_ppm);

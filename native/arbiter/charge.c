@@ -21,6 +21,7 @@ cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
     uint64_t most = arbiter->floor_ns[tenant->high] + CGPU_DEBT_NS * unit / tenant->claim.competes;
 
     count_recent(tenant, arbiter->part, ns);
+    arbiter->paid_ns += ns;
     tenant->virtual_ns += ns * unit / tenant->claim.competes;
     tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, most);
     if (cgpu_tenant_is_capped(tenant)) {
@@ -192,6 +193,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
             continue;
         }
         count_waiting(tenant, demands[i].waiting, now - arbiter->now);
+        cgpu_stay_ends(arbiter, tenant, &demands[i], now);
         tenant->demand = demands[i];
         wants = cgpu_tenant_wants(tenant);
         if (wants && !tenant->wanted) {
@@ -282,6 +284,19 @@ judge_buckets(struct cgpu_arbiter *arbiter)
     cgpu_bucket_judge(&arbiter->high, arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100));
 }
 
+/* Work behind a closed gate that counts again: it had stood apart, and nobody waits for it. */
+static void
+find_risen(struct cgpu_arbiter *arbiter)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->stage == CGPU_STAGE_AWAY && tenant->demand.active) {
+            tenant->stage = CGPU_STAGE_EXPIRED;
+        }
+    }
+}
+
 static void
 charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t busy_before)
 {
@@ -293,6 +308,7 @@ charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t b
         }
     }
     end_expired(arbiter);
+    find_risen(arbiter);
 }
 
 void
@@ -313,4 +329,7 @@ cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand
     }
     judge_buckets(arbiter);
     raise_floors(arbiter, now);
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        cgpu_stay_begins(arbiter, &arbiter->tenants[i], now);
+    }
 }

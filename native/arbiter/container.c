@@ -265,6 +265,27 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     out->active = true;
 }
 
+/* The bell, before everything else, and what has stood apart since the last look. */
+static bool
+read_gpu(struct cgpu_container *container)
+{
+    struct cgpu_ledger_gpu before = container->gpu;
+    const struct cgpu_ledger_gpu *gpu = &container->gpu;
+
+    if (!read_ledger(container, &container->gpu, sizeof container->gpu,
+                     offsetof(struct cgpu_ledger_file, gpus[container->place]))) {
+        return false;
+    }
+    container->bell = gpu->bell;
+    if (container->looked) {
+        container->stays += gpu->stays != before.stays;
+        container->stayed_ns +=
+            gpu->stayed_ns > before.stayed_ns ? gpu->stayed_ns - before.stayed_ns : 0;
+    }
+    container->looked = true;
+    return true;
+}
+
 void
 cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out)
 {
@@ -273,9 +294,7 @@ cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_
 
     *out = (struct cgpu_demand){.busy_ns = container->busy_ns};
     container->asks = 0;
-    if (container->broken ||
-        !read_ledger(container, &container->bell, sizeof container->bell,
-                     offsetof(struct cgpu_ledger_file, gpus[container->place].bell)) ||
+    if (container->broken || !read_gpu(container) ||
         !read_ledger(container, &bound, sizeof bound,
                      offsetof(struct cgpu_ledger_file, work_bound))) {
         return;
@@ -298,6 +317,8 @@ cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_
         *out = (struct cgpu_demand){0};
     }
     out->busy_ns = container->busy_ns;
+    out->stays = container->stays;
+    out->stayed_ns = container->stayed_ns;
 }
 
 uint32_t

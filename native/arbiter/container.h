@@ -35,6 +35,9 @@ struct cgpu_container {
     uint64_t paid_ns; /* ask for no process before this time */
     bool broken;      /* the ledger was cut short or replaced */
     uint64_t busy_ns;
+    bool looked;
+    struct cgpu_ledger_gpu gpu; /* as last read */
+    uint64_t stays, stayed_ns;  /* since the first look */
     struct cgpu_container_work works[CGPU_LEDGER_WORKS];
 };
 

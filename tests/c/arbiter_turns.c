@@ -462,3 +462,31 @@ TEST(who_was_given_up_and_waits_is_let_in_again)
     step(MS);
     CHECK(gates[stuck] != CGPU_GATE_CLOSED);
 }
+
+/* It had stood apart, as a host function held it up; the gate is closed by then. */
+TEST(work_that_comes_up_behind_a_closed_gate_is_paid_for)
+{
+    struct cgpu_tenant_report before, after;
+    int risen, other;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&risen, &other);
+    step(20 * MS);
+    is_quiet(risen);
+    step(MS);
+    CHECK(gates[other] != CGPU_GATE_CLOSED && gates[risen] == CGPU_GATE_CLOSED);
+    works(other, now + 100 * MS);
+    demands[risen].active = true;
+    demands[risen].certain = false;
+    step(0);
+    cgpu_arbiter_report(arbiter, risen, &before);
+    step(10 * MS);
+    cgpu_arbiter_report(arbiter, risen, &after);
+    CHECK(after.charged_ns - before.charged_ns > 4900000);
+    CHECK(after.charged_ns - before.charged_ns <= 5 * MS);
+    is_quiet(risen);
+    step(0);
+    step(10 * MS);
+    cgpu_arbiter_report(arbiter, risen, &before);
+    CHECK(after.charged_ns == before.charged_ns);
+}

@@ -60,7 +60,9 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
         "bell": 4,
         "used": 8,
         "refused": 16,
-        "reserved": 24,
+        "stays": 24,
+        "stayed_ns": 32,
+        "reserved": 40,
     }
     assert _offsets("struct cgpu_ledger_slot") == {
         "taken": 0,

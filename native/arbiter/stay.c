@@ -1,0 +1,75 @@
+/*
+ * Work that did not end for a second stood apart: nobody waited for it, and it was not charged.
+ * What it had is charged when it ends, if ever. A GPU that divides its time gave it all of the time
+ * in which nobody else was charged, and half of the rest.
+ */
+#include "arbiter_state.h"
+
+/*
+ * Of NS in which others were charged in full, each had a half. Theirs is not given back to them:
+ * TENANT owes as much more. What nobody else wanted is no debt.
+ */
+static void
+owe(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)
+{
+    uint64_t unit = CGPU_VIRTUAL_UNIT;
+    uint64_t floor = arbiter->floor_ns[tenant->high];
+    uint64_t most = floor + CGPU_DEBT_NS * unit / tenant->claim.competes;
+    uint64_t theirs = cgpu_since(floor, tenant->stay_floor_ns) / 2;
+
+    if (ns > 0) {
+        most = cgpu_larger(most, tenant->virtual_ns);
+        tenant->virtual_ns += ns / 2 * unit / tenant->claim.competes + theirs;
+        tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, most);
+    }
+}
+
+static void
+end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint64_t now)
+{
+    uint64_t others = cgpu_since(arbiter->paid_ns - tenant->charged_ns, tenant->stay_others_ns);
+    uint64_t own = tenant->charged_ns - tenant->stay_own_ns;
+    uint64_t used;
+
+    ns = cgpu_lesser(ns, cgpu_since(now, tenant->stay_ns));
+    others = cgpu_lesser(others, ns);
+    used = cgpu_since(ns - others / 2, own);
+    tenant->active_ns = now; /* it was not idle: no debt is forgotten for that */
+    owe(arbiter, tenant, others);
+    if (cgpu_tenant_is_capped(tenant)) {
+        cgpu_bucket_take(&tenant->bucket, used);
+    }
+    if (tenant->high && arbiter->contended) {
+        cgpu_bucket_take(&arbiter->high, others / 2);
+    }
+    tenant->charged_ns += used;
+    arbiter->paid_ns += used;
+}
+
+void
+cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
+               const struct cgpu_demand *says, uint64_t now)
+{
+    uint64_t before = tenant->demand.stayed_ns;
+
+    if (says->stayed_ns > before) {
+        if (tenant->stay_ns != 0 && cgpu_arbiter_takes_turns(arbiter)) {
+            end(arbiter, tenant, says->stayed_ns - before, now);
+        }
+        tenant->stay_ns = 0;
+    }
+    tenant->stay_begins = says->stays != tenant->demand.stays;
+}
+
+void
+cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+{
+    if (!tenant->stay_begins) {
+        return;
+    }
+    tenant->stay_begins = false;
+    tenant->stay_ns = now;
+    tenant->stay_floor_ns = arbiter->floor_ns[tenant->high];
+    tenant->stay_own_ns = tenant->charged_ns;
+    tenant->stay_others_ns = arbiter->paid_ns - tenant->charged_ns;
+}

@@ -1,0 +1,173 @@
+/* Work that stood apart: charged when it ends, if ever. */
+#include <stdlib.h>
+
+#include "arbiter/arbiter.h"
+#include "check.h"
+
+#define MS UINT64_C(1000000)
+
+static struct cgpu_arbiter *arbiter;
+static struct cgpu_demand demands[CGPU_MAX_TENANTS];
+static enum cgpu_gate gates[CGPU_MAX_TENANTS];
+static uint64_t now = 1000 * MS;
+
+static void
+start(uint32_t policy)
+{
+    struct cgpu_rules rules = {.policy = policy, .max_inst = 20, .prio_ratio = 80};
+
+    free(arbiter);
+    arbiter = malloc(cgpu_arbiter_size());
+    CHECK(arbiter != NULL);
+    cgpu_arbiter_init(arbiter, &rules, now);
+}
+
+static void
+step(uint64_t by)
+{
+    uint64_t at = 0;
+
+    now += by;
+    for (int i = 0; i < 4 && at <= now; i++) {
+        at = cgpu_arbiter_step(arbiter, now, demands, gates);
+    }
+    CHECK(at > now);
+}
+
+static void
+works(int place)
+{
+    demands[place] = (struct cgpu_demand){.active = true,
+                                          .certain = true,
+                                          .end_ns = now + MS,
+                                          .busy_ns = demands[place].busy_ns,
+                                          .stays = demands[place].stays,
+                                          .stayed_ns = demands[place].stayed_ns};
+}
+
+/* It has been let in for 20 ms; now nobody waits for its kernel any more. */
+static int
+begins_to_stay(uint32_t weight)
+{
+    int place = cgpu_arbiter_add(arbiter, weight, false, now);
+
+    CHECK(place >= 0);
+    demands[place].waiting = true;
+    step(0);
+    works(place);
+    step(20 * MS);
+    demands[place].active = false;
+    demands[place].stays = 1;
+    return place;
+}
+
+/* OTHER works for NS and gives way when it must; how long it went on. */
+static uint64_t
+goes_on(int other, uint64_t ns)
+{
+    uint64_t done = 0;
+
+    while (done < ns && gates[other] != CGPU_GATE_CLOSED) {
+        works(other);
+        demands[other].busy_ns += 5 * MS;
+        step(5 * MS);
+        done += 5 * MS;
+    }
+    return done;
+}
+
+static int
+other_comes(uint32_t weight)
+{
+    int other = cgpu_arbiter_add(arbiter, weight, false, now);
+
+    CHECK(other >= 0);
+    demands[other].waiting = true;
+    step(0);
+    step(MS);
+    CHECK(gates[other] != CGPU_GATE_CLOSED);
+    return other;
+}
+
+static void
+ends(int place, uint64_t ns)
+{
+    demands[place].stayed_ns = ns;
+    demands[place].waiting = true;
+    step(0);
+}
+
+TEST(work_that_stood_apart_beside_another_container_is_charged_half_when_it_ends)
+{
+    int place, other;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    place = begins_to_stay(1);
+    other = other_comes(3);
+    CHECK(goes_on(other, 1000 * MS) == 1000 * MS);
+    ends(place, 1000 * MS);
+    /* 500 ms at weight 1 on the one side and at weight 3 on the other: 1 s to catch up */
+    uint64_t ns = goes_on(other, 3000 * MS);
+    CHECK(ns > 900 * MS);
+    CHECK(ns < 1100 * MS);
+}
+
+TEST(work_that_stands_apart_without_end_is_never_charged)
+{
+    int place, other;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    place = begins_to_stay(1);
+    other = other_comes(3);
+    CHECK(goes_on(other, 1000 * MS) == 1000 * MS);
+    demands[place].waiting = true; /* another of its streams */
+    step(0);
+    CHECK(goes_on(other, 3000 * MS) <= 50 * MS);
+}
+
+TEST(debt_for_work_that_stood_apart_is_two_seconds_at_most)
+{
+    int place, other;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    place = begins_to_stay(1);
+    other = other_comes(9);
+    CHECK(goes_on(other, 9000 * MS) == 9000 * MS);
+    ends(place, UINT64_MAX);
+    uint64_t ns = goes_on(other, 30000 * MS);
+    CHECK(ns > 17500 * MS);
+    CHECK(ns < 18500 * MS);
+}
+
+TEST(work_that_stood_apart_while_nobody_else_wanted_the_gpu_is_no_debt)
+{
+    int place, other;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    place = begins_to_stay(1);
+    for (int i = 0; i < 50; i++) {
+        step(100 * MS);
+    }
+    other = other_comes(1);
+    ends(place, 5000 * MS);
+    CHECK(goes_on(other, 1000 * MS) <= 50 * MS);
+}
+
+TEST(work_that_stood_apart_is_charged_to_a_ceiling_in_full_where_nobody_else_ran)
+{
+    int place;
+
+    start(CGPU_POLICY_FIXED);
+    place = begins_to_stay(1);
+    for (int i = 0; i < 101; i++) { /* quiet is seen in the first */
+        step(10 * MS);
+    }
+    ends(place, 1000 * MS);
+    CHECK(gates[place] == CGPU_GATE_CLOSED);
+    for (int i = 0; i < 18; i++) {
+        step(1000 * MS);
+        CHECK(gates[place] == CGPU_GATE_CLOSED);
+    }
+    step(5000 * MS);
+    CHECK(gates[place] != CGPU_GATE_CLOSED);
+}

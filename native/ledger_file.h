@@ -55,7 +55,7 @@ struct cgpu_ledger_work {
     uint64_t waited_ns; /* that threads have waited at the closed gate, added up */
     uint64_t markers;   /* placed */
     uint32_t threads;   /* that have launched and live */
-    uint32_t reserved0;
+    uint32_t lag_ns;    /* from launch to sight, without work, see pace.h; 0: unknown */
 };
 
 struct cgpu_ledger_file {

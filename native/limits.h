@@ -38,7 +38,8 @@ struct cgpu_limits_gpu {
     uint32_t limit_ppm;    /* what it may have at most while others compete, as last worked out */
     uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
     uint64_t waits;        /* how often that began */
-    uint64_t compute_reserved;
+    uint32_t quiet_gate; /* gate word of a turn that began while the others had nothing in flight */
+    uint32_t compute_reserved;
 };
 
 /* magic, version, size, id and release stay where they are in every version. */

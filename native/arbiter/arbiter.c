@@ -191,6 +191,12 @@ cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now)
     arbiter->now = cgpu_larger(now, arbiter->now);
 }
 
+bool
+cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int place)
+{
+    return exists(arbiter, place) && arbiter->holder == place && arbiter->tenants[place].quiet;
+}
+
 uint64_t
 cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter)
 {

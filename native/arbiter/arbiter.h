@@ -27,6 +27,7 @@ struct cgpu_demand {
     bool idle;        /* active, but every active process says that it has nothing to do */
     bool certain;     /* end_ns rests on measured kernels only */
     uint64_t end_ns;  /* when what is in flight is expected to end; 0: unknown */
+    uint64_t lag_ns;  /* from a launch on a GPU without work to seeing its end, without the work */
     uint64_t busy_ns; /* GPU time of what has ended, summed: only the soft policy believes it */
     uint64_t stays;   /* how often work began to stand apart as it did not end for a second */
     uint64_t stayed_ns; /* for how long it stood apart, until it ended, summed */
@@ -82,6 +83,9 @@ struct cgpu_tenant_report {
 };
 void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place,
                          struct cgpu_tenant_report *out);
+
+/* PLACE may launch, and its turn began when nothing of the others was in flight. */
+bool cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int place);
 
 /* Gates opened so far, and turns that were taken from containers that gave no sign. */
 uint64_t cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter);

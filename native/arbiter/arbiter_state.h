@@ -16,6 +16,14 @@
 #define CGPU_MORE_NS  (4 * CGPU_MS)
 #define CGPU_MOST_NS  (100 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
+/* But not less than so many times the lag (demand.lag_ns), which blurs both ends of a turn. */
+#ifndef CGPU_TURNS_LAGS /* a test shows what shorter ones do */
+#define CGPU_TURNS_LAGS 60
+#endif
+/* No container is believed to have a longer lag than this. */
+#define CGPU_LAG_NS CGPU_MS
+/* One of so many turns of a container begins only when all others have been seen to end. */
+enum { CGPU_QUIET_TURNS = 64 };
 /* Of each turn nobody has the first part: a thread wakes up, the GPU switches. */
 #define CGPU_START_NS UINT64_C(60000)
 
@@ -24,6 +32,9 @@
 
 /* A container with a ceiling below the whole runs and rests within about so long. */
 #define CGPU_CYCLE_NS (32 * CGPU_MS)
+/* It runs for at least so long, and for so many times the lag, for each run is charged the lag. */
+#define CGPU_RUN_NS (6 * CGPU_MS)
+enum { CGPU_RUN_LAGS = 32 };
 /* What one that waits may save up, so that others' long kernels do not cost it its share. */
 #ifndef CGPU_DEPTH_NS /* a test shows what a shallow one does */
 #define CGPU_DEPTH_NS (600 * CGPU_MS)
@@ -74,7 +85,8 @@ enum cgpu_stage {
 /* Fills with time, empties by what is charged. */
 struct cgpu_bucket {
     int64_t credit_ns;
-    bool dry; /* until it has filled up to where running again is worth it */
+    uint64_t lag_ns; /* of its owner; of more than one: 0 */
+    bool dry;        /* until it has filled up to where running again is worth it */
 };
 
 struct cgpu_tenant {
@@ -84,6 +96,7 @@ struct cgpu_tenant {
     bool shown;  /* was seen at work in this turn */
     bool asked;  /* its demand was read after its gate had closed */
     bool early;  /* another was let in before its end was seen */
+    bool quiet;  /* nothing of others was in flight when this turn began */
     bool stray;  /* closes what a policy without turns let in */
     enum cgpu_stage stage;
     enum cgpu_gate gate;
@@ -95,6 +108,7 @@ struct cgpu_tenant {
     uint64_t turn_ns;    /* of this turn */
     uint64_t start_ns;   /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
+    uint64_t turns;
     uint64_t closed_ns;
     uint64_t active_ns; /* when it last had or wanted work */
     uint64_t absent_until;
@@ -183,8 +197,13 @@ void cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
 /* When everything is charged: note how matters stand if work begins to stand apart. */
 void cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 
+/* lag.c */
+uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);
+/* How long before the others' work ends that of PLACE (-1: anybody) may open; 0: not before. */
+uint64_t cgpu_turn_early(const struct cgpu_arbiter *arbiter, int place);
+
 /* bucket.c */
-int64_t cgpu_bucket_enough(uint32_t rate_ppm);
+int64_t cgpu_bucket_enough(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
 void cgpu_bucket_reset(struct cgpu_bucket *bucket, uint32_t rate_ppm);
 void cgpu_bucket_fill(struct cgpu_bucket *bucket, uint32_t rate_ppm, uint64_t ns, bool wanted);
 void cgpu_bucket_forget(struct cgpu_bucket *bucket, uint32_t rate_ppm);

@@ -11,17 +11,18 @@ part(uint64_t ns, uint64_t rate_ppm)
 
 /* Credit at which running again is worth it: then it runs and rests within a cycle. */
 int64_t
-cgpu_bucket_enough(uint32_t rate_ppm)
+cgpu_bucket_enough(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
     uint64_t rest = CGPU_CYCLE_NS / CGPU_WHOLE_PPM * (CGPU_WHOLE_PPM - rate_ppm);
+    uint64_t run = cgpu_larger(CGPU_RUN_NS, CGPU_RUN_LAGS * bucket->lag_ns);
 
-    return (int64_t)cgpu_larger((uint64_t)part(rest, rate_ppm), CGPU_MS);
+    return (int64_t)cgpu_larger((uint64_t)part(rest, rate_ppm), run);
 }
 
 void
 cgpu_bucket_reset(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
-    bucket->credit_ns = cgpu_bucket_enough(rate_ppm);
+    bucket->credit_ns = cgpu_bucket_enough(bucket, rate_ppm);
     bucket->dry = false;
 }
 
@@ -29,7 +30,7 @@ cgpu_bucket_reset(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 void
 cgpu_bucket_fill(struct cgpu_bucket *bucket, uint32_t rate_ppm, uint64_t ns, bool wanted)
 {
-    int64_t full = wanted ? (int64_t)CGPU_DEPTH_NS : cgpu_bucket_enough(rate_ppm);
+    int64_t full = wanted ? (int64_t)CGPU_DEPTH_NS : cgpu_bucket_enough(bucket, rate_ppm);
     int64_t credit = bucket->credit_ns + part(cgpu_lesser(ns, LONGEST_NS), rate_ppm);
 
     if (bucket->credit_ns < full) {
@@ -41,7 +42,7 @@ cgpu_bucket_fill(struct cgpu_bucket *bucket, uint32_t rate_ppm, uint64_t ns, boo
 void
 cgpu_bucket_forget(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
-    int64_t enough = cgpu_bucket_enough(rate_ppm);
+    int64_t enough = cgpu_bucket_enough(bucket, rate_ppm);
 
     bucket->credit_ns = bucket->credit_ns < enough ? bucket->credit_ns : enough;
 }
@@ -57,17 +58,19 @@ cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns)
 
 /* What is used up by work in flight once the gate closes. */
 static int64_t
-promised(uint32_t rate_ppm)
+promised(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
-    return part(CGPU_FLIGHT_NS, CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM));
+    uint64_t flight = CGPU_FLIGHT_NS + bucket->lag_ns;
+
+    return part(flight, CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM));
 }
 
 void
 cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
-    if (bucket->credit_ns <= promised(rate_ppm)) {
+    if (bucket->credit_ns <= promised(bucket, rate_ppm)) {
         bucket->dry = true;
-    } else if (bucket->credit_ns >= cgpu_bucket_enough(rate_ppm)) {
+    } else if (bucket->credit_ns >= cgpu_bucket_enough(bucket, rate_ppm)) {
         bucket->dry = false;
     }
 }
@@ -75,7 +78,7 @@ cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 uint64_t
 cgpu_bucket_rest(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
-    int64_t missing = cgpu_bucket_enough(rate_ppm) - bucket->credit_ns;
+    int64_t missing = cgpu_bucket_enough(bucket, rate_ppm) - bucket->credit_ns;
 
     if (missing <= 0 || rate_ppm == 0) {
         return 0;
@@ -87,7 +90,7 @@ uint64_t
 cgpu_bucket_lasts(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
     uint64_t emptied_ppm = cgpu_larger(CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM), 1);
-    int64_t left = bucket->credit_ns - promised(rate_ppm);
+    int64_t left = bucket->credit_ns - promised(bucket, rate_ppm);
 
     return left <= 0 ? 0 : (uint64_t)left * CGPU_WHOLE_PPM / emptied_ppm;
 }

@@ -1,7 +1,8 @@
 /*
  * Who pays for the time since the last step: whoever is closing, up to its end, and only then the
- * holder. Those that were given up share the bill, for their work may still run. Nothing that a
- * container says makes it pay less where somebody else wants the GPU, or where it has a ceiling.
+ * holder. Those that were given up share the bill, for their work may still run. But for its lag,
+ * nothing that a container says makes it pay less where somebody else wants the GPU, or where it
+ * has a ceiling.
  */
 #include "arbiter_state.h"
 
@@ -195,6 +196,8 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         count_waiting(tenant, demands[i].waiting, now - arbiter->now);
         cgpu_stay_ends(arbiter, tenant, &demands[i], now);
         tenant->demand = demands[i];
+        tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
+        tenant->bucket.lag_ns = tenant->demand.lag_ns;
         wants = cgpu_tenant_wants(tenant);
         if (wants && !tenant->wanted) {
             come_back(tenant, floor, cgpu_since(now, tenant->active_ns));

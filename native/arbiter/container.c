@@ -136,7 +136,7 @@ cgpu_container_open(const char *limits, const char *ledger, uint32_t place,
         return status;
     }
     if (cgpu_gate_state(cgpu_container_gate(container)) != CGPU_GATE_FREE) {
-        cgpu_container_set_gate(container, CGPU_GATE_CLOSED);
+        cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
     }
     *out = container;
     return CGPU_OK;
@@ -256,6 +256,10 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     if ((work->active == 0 && work->waiting == 0) || !is_alive(container, known, work, now)) {
         return;
     }
+    /* processes of one container wait for each other: the least is that of the GPU */
+    if (work->lag_ns != 0 && (out->lag_ns == 0 || work->lag_ns < out->lag_ns)) {
+        out->lag_ns = work->lag_ns;
+    }
     out->waiting = out->waiting || work->waiting != 0;
     if (work->active == 0) {
         return;
@@ -329,10 +333,12 @@ cgpu_container_gate(const struct cgpu_container *container)
 }
 
 void
-cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state)
+cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet)
 {
     uint32_t word = cgpu_gate_next(cgpu_container_gate(container), state);
 
+    /* relaxed: known before the gate is */
+    __atomic_store_n(&container->page->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
     /* seq_cst: what the ledger says from now on tells whether somebody was still let in */
     __atomic_store_n(&container->page->gate, word, __ATOMIC_SEQ_CST);
     cgpu_futex_wake(&container->page->gate, FUTEX_WAKE, INT_MAX);

@@ -55,7 +55,7 @@ void cgpu_container_look(struct cgpu_container *container, uint64_t now, struct 
 
 /* The gate as it stands, and how it changes: the waiting threads wake up. */
 uint32_t cgpu_container_gate(const struct cgpu_container *container);
-void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state);
+void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet);
 
 /* The futex word that its processes ring; not to be read. */
 uint32_t *cgpu_container_bell(const struct cgpu_container *container);

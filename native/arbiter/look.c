@@ -14,10 +14,10 @@ prio_ppm(const struct cgpu_arbiter *arbiter)
 }
 
 static uint64_t
-for_closing(const struct cgpu_tenant *tenant, uint64_t now)
+for_closing(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
 {
     uint64_t answer = tenant->closed_ns + CGPU_ANSWER_NS;
-    uint64_t soon = cgpu_since(tenant->demand.end_ns, CGPU_EARLY_NS);
+    uint64_t soon = cgpu_since(tenant->demand.end_ns, early);
     uint64_t at = earlier(now + CGPU_DEATH_NS, cgpu_turn_patience(tenant), now + 1);
 
     if (!tenant->asked) {
@@ -26,7 +26,7 @@ for_closing(const struct cgpu_tenant *tenant, uint64_t now)
     if (now < answer) {
         return answer;
     }
-    if (tenant->demand.certain && !tenant->early && soon > now) {
+    if (early > 0 && tenant->demand.certain && !tenant->early && soon > now) {
         at = cgpu_lesser(at, soon);
     }
     return at;
@@ -88,6 +88,8 @@ uint64_t
 cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
     uint64_t at = arbiter->holder >= 0 ? for_holder(arbiter, now) : UINT64_MAX;
+    int next = cgpu_turn_next(arbiter, now, arbiter->holder);
+    uint64_t early = cgpu_turn_early(arbiter, next);
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
@@ -96,7 +98,7 @@ cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
             continue;
         }
         if (tenant->stage == CGPU_STAGE_CLOSING) {
-            at = cgpu_lesser(at, for_closing(tenant, now));
+            at = cgpu_lesser(at, for_closing(tenant, early, now));
         } else if (tenant->stage != CGPU_STAGE_HOLDS && tenant->demand.waiting) {
             at = cgpu_lesser(at, for_waiting(arbiter, tenant, now));
         }

@@ -11,7 +11,7 @@ holder_of(struct cgpu_arbiter *arbiter)
 static uint64_t
 quantum_of(const struct cgpu_arbiter *arbiter, bool high)
 {
-    uint64_t sum = 0, count = 0, turns;
+    uint64_t sum = 0, count = 0, lag = 0, turns;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
@@ -19,9 +19,11 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
         if (tenant->present && tenant->high == high && tenant->wanted) {
             sum += tenant->claim.competes;
             count += 1;
+            lag = cgpu_larger(lag, tenant->demand.lag_ns);
         }
     }
-    turns = cgpu_lesser(CGPU_TURNS_NS + CGPU_MORE_NS * cgpu_since(count, 2), CGPU_MOST_NS);
+    turns = cgpu_larger(CGPU_TURNS_NS, CGPU_TURNS_LAGS * lag);
+    turns = cgpu_lesser(turns + CGPU_MORE_NS * cgpu_since(count, 2), CGPU_MOST_NS);
     return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
 }
 
@@ -46,18 +48,34 @@ level_for(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
     return least + rest <= level ? level : cgpu_larger(level, least) + quantum;
 }
 
+/* PLACE is let in: note who is still at work beside it, and whether nobody is. */
+static void
+note_early(struct cgpu_arbiter *arbiter, int place)
+{
+    arbiter->tenants[place].quiet = true;
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != place && tenant->present && tenant->stage != CGPU_STAGE_AWAY) {
+            arbiter->tenants[place].quiet = false;
+        }
+        tenant->early = i != place && tenant->present && tenant->stage == CGPU_STAGE_CLOSING;
+    }
+}
+
 void
 cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[place];
 
     arbiter->level_ns[tenant->high] = level_for(arbiter, tenant->high, tenant->virtual_ns);
+    note_early(arbiter, place);
     tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
     tenant->stage = CGPU_STAGE_HOLDS;
-    tenant->early = false;
     tenant->stray = false;
     tenant->turn_ns = 0;
-    tenant->start_ns = CGPU_START_NS;
+    tenant->turns += 1;
+    tenant->start_ns = CGPU_START_NS + cgpu_lag_least(arbiter);
     tenant->opened_ns = now;
     arbiter->holder = place;
     arbiter->turns += 1;
@@ -176,7 +194,7 @@ cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *hol
 
     left = cgpu_larger(left, real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns)));
     left = cgpu_larger(left, cgpu_since(CGPU_TURN_NS, holder->turn_ns));
-    return cgpu_since(left, CGPU_FLIGHT_NS);
+    return cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns);
 }
 
 /* Nothing was seen of HOLDER since its gate opened. */
@@ -258,29 +276,26 @@ give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
 
 /* Its end is so near that the next one's wake-up takes longer. */
 static bool
-ends_soon(const struct cgpu_tenant *tenant, uint64_t now)
+ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
 {
     const struct cgpu_demand *demand = &tenant->demand;
 
-    return demand->certain && now >= tenant->closed_ns + CGPU_ANSWER_NS &&
-           demand->end_ns <= now + CGPU_EARLY_NS;
+    return early > 0 && demand->certain && now >= tenant->closed_ns + CGPU_ANSWER_NS &&
+           demand->end_ns <= now + early;
 }
 
 static bool
-is_clear_for(struct cgpu_arbiter *arbiter, int next, uint64_t now)
+is_clear_for(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
 {
+    uint64_t early = cgpu_turn_early(arbiter, next);
+
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
         if (i != next && tenant->present && tenant->stage == CGPU_STAGE_CLOSING &&
-            !ends_soon(tenant, now)) {
+            !ends_soon(tenant, early, now)) {
             return false;
         }
-    }
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        tenant->early = i != next && tenant->present && tenant->stage == CGPU_STAGE_CLOSING;
     }
     return true;
 }

@@ -18,6 +18,7 @@ start(uint32_t policy)
 {
     struct cgpu_rules rules = {.policy = policy, .max_inst = 20, .prio_ratio = 80};
 
+    free(arbiter);
     arbiter = malloc(cgpu_arbiter_size());
     CHECK(arbiter != NULL);
     cgpu_arbiter_init(arbiter, &rules, now);
@@ -173,6 +174,84 @@ TEST(the_next_is_let_in_shortly_before_a_certain_end)
     CHECK(at < end && end - at < MS);
     step(at - now);
     CHECK(gates[waiter] == CGPU_GATE_PRESSED && gates[holder] == CGPU_GATE_CLOSED);
+}
+
+/* When the waiter of two is let in before the holder's certain end, which is 30 ms away. */
+static uint64_t
+let_in_before_end(uint64_t lag_ns)
+{
+    int holder, waiter;
+    uint64_t end, at;
+
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    demands[waiter].lag_ns = lag_ns;
+    end = now + 30 * MS;
+    works(holder, end);
+    at = step(20 * MS);
+    demands[holder].waiting = true;
+    at = step(at - now);
+    step(at - now);
+    CHECK(gates[waiter] == CGPU_GATE_PRESSED && at < end);
+    demands[waiter].lag_ns = 0;
+    return end - at;
+}
+
+TEST(whose_launches_take_long_to_begin_is_let_in_so_much_sooner_up_to_a_millisecond)
+{
+    uint64_t usual = let_in_before_end(0);
+
+    CHECK(let_in_before_end(MS / 2) == usual + MS / 2);
+    CHECK(let_in_before_end(5 * MS) == usual + MS);
+}
+
+/* What one of two is charged for 6 ms at the beginning of its turn, who say so of the lag. */
+static uint64_t
+charged_at_first(uint64_t lag_ns, uint64_t others_ns)
+{
+    struct cgpu_tenant_report report;
+    int holder, waiter;
+
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    holder = add(1, false);
+    waiter = add(1, false);
+    demands[holder] = (struct cgpu_demand){.waiting = true, .lag_ns = lag_ns};
+    demands[waiter] = (struct cgpu_demand){.waiting = true, .lag_ns = others_ns};
+    step(0);
+    CHECK(gates[holder] != CGPU_GATE_CLOSED);
+    works(holder, now + 30 * MS);
+    for (int i = 0; i < 6; i++) {
+        step(MS);
+    }
+    cgpu_arbiter_report(arbiter, holder, &report);
+    memset(demands, 0, sizeof demands);
+    return report.charged_ns;
+}
+
+TEST(the_lag_at_the_beginning_of_a_turn_is_nobodys_where_nobody_says_less_of_it)
+{
+    uint64_t usual = charged_at_first(1, 1);
+
+    CHECK(usual > 5 * MS && usual < 6 * MS);
+    CHECK(charged_at_first(MS / 2, MS / 2) < usual - MS / 4);
+    CHECK(charged_at_first(MS, 1) == usual);
+}
+
+TEST(a_turn_is_quiet_that_begins_when_the_others_have_ended)
+{
+    int holder, waiter;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    contend(&holder, &waiter);
+    CHECK(cgpu_arbiter_is_quiet(arbiter, holder) && !cgpu_arbiter_is_quiet(arbiter, waiter));
+    works(holder, now + 30 * MS);
+    step(20 * MS);
+    CHECK(!cgpu_arbiter_is_quiet(arbiter, holder));
+    is_quiet(holder);
+    step(MS);
+    CHECK(gates[waiter] != CGPU_GATE_CLOSED && cgpu_arbiter_is_quiet(arbiter, waiter));
 }
 
 TEST(nobody_is_let_in_early_where_the_end_is_not_certain)

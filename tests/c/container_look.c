@@ -254,6 +254,36 @@ TEST(works_without_end_do_not_make_a_look_long)
     cgpu_container_close(container);
 }
 
+TEST(of_what_processes_say_of_the_lag_the_least_counts)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+    struct cgpu_ledger_work *work = claim(ledger, 0);
+
+    work->waiting = 1;
+    CHECK(look(container, MS).lag_ns == 0);
+    guest->file->works[1] = *work;
+    guest->file->works[2] = *work;
+    guest->file->work_bound = 3;
+    guest->file->works[1].lag_ns = 7000;
+    guest->file->works[2].lag_ns = 9000;
+    CHECK(look(container, 2 * MS).lag_ns == 7000);
+    cgpu_container_close(container);
+}
+
+TEST(the_page_says_whether_a_turn_is_quiet)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+
+    cgpu_container_set_gate(container, CGPU_GATE_PRESSED, true);
+    CHECK(container->page->quiet_gate == guest_gate(guest));
+    cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
+    CHECK(container->page->quiet_gate == 0);
+    cgpu_container_close(container);
+}
+
 TEST(a_ledger_cut_short_is_not_believed_again)
 {
     struct guest *guest = guest_make(guest_scene(), 0, 0);
@@ -275,11 +305,11 @@ TEST(a_metered_gate_is_closed_and_a_free_one_left_when_a_container_is_taken_over
     struct guest *guest = guest_make(guest_scene(), 0, 0);
     struct cgpu_container *container = open_container(guest);
 
-    cgpu_container_set_gate(container, CGPU_GATE_PRESSED);
+    cgpu_container_set_gate(container, CGPU_GATE_PRESSED, false);
     cgpu_container_close(container);
     container = open_container(guest);
     CHECK(guest_gate(guest) == (3 * CGPU_GATE_TURN | CGPU_GATE_CLOSED));
-    cgpu_container_set_gate(container, CGPU_GATE_FREE);
+    cgpu_container_set_gate(container, CGPU_GATE_FREE, false);
     cgpu_container_close(container);
     container = open_container(guest);
     CHECK(guest_gate(guest) == (4 * CGPU_GATE_TURN | CGPU_GATE_FREE));

@@ -84,7 +84,7 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
         "waited_ns": 40,
         "markers": 48,
         "threads": 56,
-        "reserved0": 60,
+        "lag_ns": 60,
     }
     sizes = {"file": 364672, "gpu": 128, "slot": 320, "work": 64}
     assert {name: ffi.sizeof(f"struct cgpu_ledger_{name}") for name in sizes} == sizes

@@ -70,7 +70,8 @@ def test_the_layout_is_the_one_that_running_containers_read() -> None:
         "limit_ppm": 100,
         "throttled_ns": 104,
         "waits": 112,
-        "compute_reserved": 120,
+        "quiet_gate": 120,
+        "compute_reserved": 124,
     }
     assert ffi.sizeof("struct cgpu_limits") == 128 + 32 * 128
     assert int.from_bytes(b"CLIM", "little") == lib.CGPU_LIMITS_MAGIC

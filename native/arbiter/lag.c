@@ -1,0 +1,31 @@
+/* The lag: how long a launch takes to begin and its end to be seen, see cgpu_demand. */
+#include "arbiter_state.h"
+
+/* The GPU's lag is the least that is reported: nobody gains by reporting more than others do. */
+uint64_t
+cgpu_lag_least(const struct cgpu_arbiter *arbiter)
+{
+    uint64_t least = CGPU_LAG_NS;
+    bool known = false;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->wanted && tenant->demand.lag_ns != 0) {
+            least = cgpu_lesser(least, tenant->demand.lag_ns);
+            known = true;
+        }
+    }
+    return known ? least : 0;
+}
+
+uint64_t
+cgpu_turn_early(const struct cgpu_arbiter *arbiter, int place)
+{
+    const struct cgpu_tenant *tenant = place >= 0 ? &arbiter->tenants[place] : NULL;
+
+    if (tenant == NULL) {
+        return CGPU_EARLY_NS;
+    }
+    return tenant->turns % CGPU_QUIET_TURNS == 1 ? 0 : CGPU_EARLY_NS + tenant->demand.lag_ns;
+}

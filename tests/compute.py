@@ -66,10 +66,10 @@ class Shares(NamedTuple):
         return f"{had}, idle {self.idle:.2f}"
 
 
-def read_times(driver: Path) -> dict[str, int]:
+def read_times(driver: Path, gpu: int = 0) -> dict[str, int]:
     """GPU time in ns had by the living processes of each tag."""
     times: dict[str, int] = {}
-    for process in gpu_times(driver):
+    for process in gpu_times(driver, gpu):
         times[process.tag] = times.get(process.tag, 0) + process.busy_ns
     return times
 

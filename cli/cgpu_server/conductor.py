@@ -1,11 +1,14 @@
 """Keeps the arbitration of every GPU in line with the containers that run and the rules.
 
+The GPUs of one container take turns together, and so do groups that share a GPU.
+
 It is told what there is, again and again, and changes what differs. What cannot be taken on (a
 container that has just ended, or has ruined its own ledger) is tried again the next time.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,7 +18,7 @@ from cgpu_env.version import VERSION
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cgpu_hook.record import Record
     from cgpu_hook.rules import Rules
@@ -51,13 +54,24 @@ class _Gpu:
         self.rules = rules
         self.tenants: dict[_Tenant, tuple[int, _Terms]] = {}
         self.foreign: set[_Tenant] = set()
+        self.together: frozenset[str] = frozenset()  # the GPUs that it takes turns with
 
 
 class Conductor:
-    """The arbitrations of a node, by the GPU's UUID; ``start`` makes one from its rules."""
+    """The arbitrations of a node, by the GPU's UUID.
 
-    def __init__(self, start: Callable[[int, int, int], Arbitration]) -> None:
+    Args:
+        start: makes an arbitration from the rules of a GPU.
+        join: makes these take turns together, and with no other.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[int, int, int], Arbitration],
+        join: Callable[[Sequence[Arbitration]], None],
+    ) -> None:
         self._start = start
+        self._join = join
         self._gpus: dict[str, _Gpu] = {}
         self._lock = threading.Lock()  # whoever measures asks for figures from another thread
 
@@ -75,16 +89,11 @@ class Conductor:
                 log.info("container_leaves", container=tenant.name, gpu=uuid)
             log.info("arbitration_ends", gpu=uuid)
         for uuid, tenants in wanted.items():
-            try:
+            with _told(uuid):
                 self._apply_to_gpu(uuid, rules[uuid], tenants)
-            except (OSError, cgpu_native.NativeError) as error:  # noqa: PERF203 (each for itself)
-                log.error(
-                    "arbitration_fails",
-                    gpu=uuid,
-                    error=error,
-                    do="nothing now: containers keep to their own parts of the time, and it is"
-                    " tried again each second; if it stays, restart cgpud",
-                )
+        for uuids in _components(wanted):
+            with _told(*uuids):
+                self._apply_to_group(frozenset(uuids & self._gpus.keys()))
 
     def figures(self) -> dict[str, Figures]:
         """What each arbitration did so far, by UUID."""
@@ -97,6 +106,16 @@ class Conductor:
             for gpu in self._gpus.values():
                 gpu.arbitration.close()
             self._gpus.clear()
+
+    def _apply_to_group(self, uuids: frozenset[str]) -> None:
+        gpus = [self._gpus[uuid] for uuid in sorted(uuids)]
+        if all(gpu.together == uuids for gpu in gpus):
+            return
+        if len(gpus) > 1 or len(gpus[0].together) > 1:
+            self._join([gpu.arbitration for gpu in gpus])
+            log.info("gpus_together", gpus=",".join(sorted(uuids)))
+        for gpu in gpus:
+            gpu.together = uuids
 
     def _apply_to_gpu(self, uuid: str, rules: Rules, tenants: dict[_Tenant, _Terms]) -> None:
         gpu = self._gpus.get(uuid)
@@ -119,6 +138,34 @@ class Conductor:
                 gpu.arbitration.set_tenant(key, **terms._asdict())
                 gpu.tenants[tenant] = key, terms
                 log.info("container_changes", container=tenant.name, gpu=uuid, **terms._asdict())
+
+
+@contextlib.contextmanager
+def _told(*uuids: str) -> Iterator[None]:
+    """Log an error of these GPUs, so that it does not keep other GPUs from being arbitrated."""
+    try:
+        yield
+    except (OSError, cgpu_native.NativeError) as error:
+        log.error(
+            "arbitration_fails",
+            gpu=",".join(uuids),
+            error=error,
+            do="nothing now: containers keep to their own parts of the time, and it is"
+            " tried again each second; if it stays, restart cgpud",
+        )
+
+
+def _components(wanted: Mapping[str, Mapping[_Tenant, _Terms]]) -> list[set[str]]:
+    """The GPUs in groups: all GPUs of a container are in the same group."""
+    groups: list[set[str]] = []
+    owners: dict[str, set[str]] = {}
+    for uuid, tenants in wanted.items():
+        for tenant in tenants:
+            owners.setdefault(tenant.directory, set()).add(uuid)
+    for uuids in owners.values():
+        apart = [group for group in groups if not group & uuids]
+        groups = [*apart, uuids.union(*(group for group in groups if group & uuids))]
+    return groups
 
 
 def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:

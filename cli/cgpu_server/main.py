@@ -118,7 +118,7 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
     daemon = Daemon(
         Registry(state, patience=_PATIENCE),
         seat,
-        Conductor(Arbitration.start),
+        Conductor(Arbitration.start, Arbitration.join),
         driver_dir=driver_dir,
         idle_exit=given.idle_exit,
         tree=tree,

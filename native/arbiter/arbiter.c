@@ -114,6 +114,14 @@ exists(const struct cgpu_arbiter *arbiter, int place)
 }
 
 void
+cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int place, uint64_t container)
+{
+    if (exists(arbiter, place)) {
+        arbiter->tenants[place].container = container;
+    }
+}
+
+void
 cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight,
                         bool high_priority)
 {
@@ -162,21 +170,29 @@ open_all(struct cgpu_arbiter *arbiter)
 }
 
 uint64_t
+cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    if (arbiter->policy->metered) {
+        cgpu_together(arbiter, now);
+        return cgpu_together_look(arbiter, now);
+    }
+    open_all(arbiter);
+    return UINT64_MAX;
+}
+
+uint64_t
 cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands,
                   enum cgpu_gate *gates)
 {
-    uint64_t at = UINT64_MAX;
+    uint64_t at;
 
     now = cgpu_larger(now, arbiter->now);
     cgpu_charge(arbiter, now, demands);
-    if (!arbiter->policy->metered) {
-        open_all(arbiter);
-    } else if (arbiter->policy->soft) {
-        cgpu_together(arbiter, now);
-        at = cgpu_together_look(arbiter, now);
-    } else {
+    if (cgpu_arbiter_takes_turns(arbiter)) {
         cgpu_turn(arbiter, now);
         at = cgpu_look_again(arbiter, now);
+    } else {
+        at = cgpu_arbiter_open(arbiter, now);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         gates[i] = arbiter->tenants[i].gate;

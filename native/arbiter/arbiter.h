@@ -51,6 +51,8 @@ void cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rule
 /* A container comes: its place (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
 int cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priority,
                      uint64_t now);
+/* CONTAINER identifies the same container on several GPUs (group.h). */
+void cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int place, uint64_t container);
 void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight,
                              bool high_priority);
 /* It goes; whatever it held is free at once. */

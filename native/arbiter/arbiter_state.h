@@ -126,6 +126,15 @@ struct cgpu_tenant {
     uint64_t stay_floor_ns;
     uint64_t stay_own_ns;
     uint64_t stay_others_ns;
+
+    /* group.c */
+    uint64_t container;   /* the same on each of its GPUs; 0: it has this one only */
+    bool several;         /* it takes turns on several GPUs together */
+    uint32_t times;       /* its turn was extended, as its work could not end */
+    uint64_t idle_ns;     /* since when it has no work here, while it works on another GPU */
+    uint64_t meets_until; /* until then its processes count as waiting for each other */
+    bool guest;           /* has the GPU while those whose turn it is cannot use it */
+    uint64_t until_ns;    /* its turn lasts until then because of another GPU */
 };
 
 struct cgpu_arbiter {
@@ -187,6 +196,9 @@ cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
 {
     return arbiter->policy->metered && !arbiter->policy->soft;
 }
+/* The step of a policy without turns. */
+uint64_t cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now);
+
 /* charge.c */
 void cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands);
 
@@ -214,9 +226,34 @@ uint64_t cgpu_bucket_rest(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
 /* How long its owner may run on. */
 uint64_t cgpu_bucket_lasts(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
 
+/* Why a holder's turn ends. */
+enum cgpu_turn_end {
+    CGPU_TURN_GOES_ON,
+    CGPU_TURN_IS_LEFT,  /* it has nothing to do */
+    CGPU_TURN_IS_OVER,  /* it has had its time */
+    CGPU_TURN_IS_TAKEN, /* its ceiling is reached, or high priority comes */
+};
+
 /* turn.c */
 void cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now);
+/* review.c, before the rest: close gates of another policy and those of silent containers. */
+void cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now);
+/* Its parts, for group.h. */
+/* Whether the holder's turn ends, now that NEXT (-1: nobody) waits. */
+enum cgpu_turn_end cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now);
+/* Whether the others' work in flight has ended, or will have ended before NEXT launches. */
+bool cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now);
+/* Its end is at most EARLY away (cgpu_turn_early of the next), and that is certain. */
+bool cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now);
+/* The only container on the GPU, which gets it unasked if it has no ceiling; -1: none. */
+int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
+/* After the rest: set the holder's gate. */
+void cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now);
+/* Whether it would be next if it waited. */
+bool cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int place, uint64_t now);
 void cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now);
+/* Continue a turn that was just closed. */
+void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int place, uint64_t now);
 void cgpu_turn_close(struct cgpu_arbiter *arbiter, int place, uint64_t now);
 /* May it hold the GPU, if it wants? */
 bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,

@@ -4,14 +4,10 @@
 #include "arbitration.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "arbiter_state.h"
 #include "arbitration_thread.h"
-#include "futex.h"
 #include "ledger.h"
 
 enum { INST_MOST = 25, RATIO_LEAST = 20, RATIO_MOST = 99 };
@@ -23,16 +19,6 @@ is_valid(const struct cgpu_rules *rules)
            rules->prio_ratio >= RATIO_LEAST && rules->prio_ratio <= RATIO_MOST;
 }
 
-/* The caller, who has the mutex, has changed something: the thread is to look at once. */
-static void
-announce(struct cgpu_arbitration *arbitration)
-{
-    arbitration->published_ns = 0;
-    /* relaxed: what was changed is protected by the mutex */
-    __atomic_add_fetch(&arbitration->control, 1, __ATOMIC_RELAXED);
-    cgpu_futex_wake(&arbitration->control, FUTEX_WAKE_PRIVATE, INT_MAX);
-}
-
 static void
 release(struct cgpu_arbitration *arbitration)
 {
@@ -41,24 +27,47 @@ release(struct cgpu_arbitration *arbitration)
             cgpu_container_close(arbitration->containers[i]);
         }
     }
-    pthread_mutex_destroy(&arbitration->mutex);
     free(arbitration->arbiter);
     free(arbitration);
 }
 
-/* The thread takes no signal: the server's own handlers are for its own threads. */
-static int
-make_thread(struct cgpu_arbitration *arbitration)
+/* Leave its thread, which goes on with its other GPUs or ends. */
+static void
+leave(struct cgpu_arbitration *arbitration)
 {
-    sigset_t all;
-    sigset_t before;
-    int error;
+    struct cgpu_arbitration_thread *thread = arbitration->thread;
+    struct cgpu_group *group = &thread->group;
+    uint32_t place = 0;
+    bool last;
 
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&arbitration->thread, NULL, cgpu_arbitration_run, arbitration);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
+    pthread_mutex_lock(&thread->mutex);
+    cgpu_arbitration_thread_account(thread);
+    while (thread->gpus[place] != arbitration) {
+        place += 1;
+    }
+    group->count -= 1;
+    thread->gpus[place] = thread->gpus[group->count];
+    group->gpus[place] = group->gpus[group->count];
+    last = group->count == 0;
+    cgpu_arbitration_thread_announce(thread);
+    pthread_mutex_unlock(&thread->mutex);
+    if (last) {
+        cgpu_arbitration_thread_stop(thread);
+    }
+}
+
+static void
+enter(struct cgpu_arbitration *arbitration, struct cgpu_arbitration_thread *thread)
+{
+    struct cgpu_group *group = &thread->group;
+
+    pthread_mutex_lock(&thread->mutex);
+    arbitration->thread = thread;
+    thread->gpus[group->count] = arbitration;
+    group->gpus[group->count] = arbitration->arbiter;
+    group->count += 1;
+    cgpu_arbitration_thread_announce(thread);
+    pthread_mutex_unlock(&thread->mutex);
 }
 
 int
@@ -67,7 +76,7 @@ cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
 {
     const struct cgpu_rules rules = {policy, max_inst, prio_ratio};
     struct cgpu_arbitration *arbitration;
-    int error = ENOMEM;
+    struct cgpu_arbitration_thread *thread = NULL;
 
     if (out == NULL || !is_valid(&rules)) {
         return CGPU_EINVAL;
@@ -76,17 +85,19 @@ cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
     if (arbitration == NULL) {
         return CGPU_EIO;
     }
-    pthread_mutex_init(&arbitration->mutex, NULL);
     arbitration->arbiter = malloc(cgpu_arbiter_size());
     if (arbitration->arbiter != NULL) {
         cgpu_arbiter_init(arbitration->arbiter, &rules, cgpu_arbitration_now());
-        error = make_thread(arbitration);
+        thread = cgpu_arbitration_thread_start();
     }
-    if (error != 0) {
+    if (thread == NULL) {
+        int error = errno;
+
         release(arbitration);
         errno = error;
         return CGPU_EIO;
     }
+    enter(arbitration, thread);
     *out = arbitration;
     return CGPU_OK;
 }
@@ -94,15 +105,44 @@ cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
 void
 cgpu_arbitration_stop(struct cgpu_arbitration *arbitration)
 {
-    if (arbitration == NULL) {
-        return;
+    if (arbitration != NULL) {
+        leave(arbitration);
+        release(arbitration);
     }
-    pthread_mutex_lock(&arbitration->mutex);
-    arbitration->stopping = true;
-    announce(arbitration);
-    pthread_mutex_unlock(&arbitration->mutex);
-    pthread_join(arbitration->thread, NULL);
-    release(arbitration);
+}
+
+/* Whether they share one thread, and no other GPU does. */
+static bool
+are_together(struct cgpu_arbitration **arbitrations, uint32_t count)
+{
+    for (uint32_t i = 1; i < count; i++) {
+        if (arbitrations[i]->thread != arbitrations[0]->thread) {
+            return false;
+        }
+    }
+    return arbitrations[0]->thread->group.count == count;
+}
+
+int
+cgpu_arbitration_join(struct cgpu_arbitration **arbitrations, uint32_t count)
+{
+    struct cgpu_arbitration_thread *thread;
+
+    if (arbitrations == NULL || count < 1 || count > CGPU_MAX_GPUS) {
+        return CGPU_EINVAL;
+    }
+    if (are_together(arbitrations, count)) {
+        return CGPU_OK;
+    }
+    thread = cgpu_arbitration_thread_start();
+    if (thread == NULL) {
+        return CGPU_EIO;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        leave(arbitrations[i]);
+        enter(arbitrations[i], thread);
+    }
+    return CGPU_OK;
 }
 
 int
@@ -114,10 +154,10 @@ cgpu_arbitration_set_rules(struct cgpu_arbitration *arbitration, uint32_t policy
     if (arbitration == NULL || !is_valid(&rules)) {
         return CGPU_EINVAL;
     }
-    pthread_mutex_lock(&arbitration->mutex);
+    pthread_mutex_lock(&arbitration->thread->mutex);
     cgpu_arbiter_set_rules(arbitration->arbiter, &rules);
-    announce(arbitration);
-    pthread_mutex_unlock(&arbitration->mutex);
+    cgpu_arbitration_thread_announce(arbitration->thread);
+    pthread_mutex_unlock(&arbitration->thread->mutex);
     return CGPU_OK;
 }
 
@@ -134,10 +174,11 @@ add_locked(struct cgpu_arbitration *arbitration, struct cgpu_container *containe
     if (arbitration->settled_ns == 0) {
         arbitration->settled_ns = now + CGPU_ARBITRATION_SETTLE_NS;
     }
+    cgpu_arbiter_set_container(arbitration->arbiter, place, container->identity);
     container->key = ++arbitration->next_key;
     arbitration->containers[place] = container;
     arbitration->figures.tenants += 1;
-    announce(arbitration);
+    cgpu_arbitration_thread_announce(arbitration->thread);
     return CGPU_OK;
 }
 
@@ -156,10 +197,10 @@ cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits, c
     if (status != CGPU_OK) {
         return status;
     }
-    pthread_mutex_lock(&arbitration->mutex);
+    pthread_mutex_lock(&arbitration->thread->mutex);
     status = add_locked(arbitration, container, weight, high_priority != 0);
     *key = container->key;
-    pthread_mutex_unlock(&arbitration->mutex);
+    pthread_mutex_unlock(&arbitration->thread->mutex);
     if (status != CGPU_OK) {
         cgpu_container_close(container);
     }
@@ -187,13 +228,13 @@ cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, 
     if (arbitration == NULL || weight < 1 || weight > INST_MOST) {
         return CGPU_EINVAL;
     }
-    pthread_mutex_lock(&arbitration->mutex);
+    pthread_mutex_lock(&arbitration->thread->mutex);
     place = place_of(arbitration, key);
     if (place >= 0) {
         cgpu_arbiter_set_tenant(arbitration->arbiter, place, weight, high_priority != 0);
-        announce(arbitration);
+        cgpu_arbitration_thread_announce(arbitration->thread);
     }
-    pthread_mutex_unlock(&arbitration->mutex);
+    pthread_mutex_unlock(&arbitration->thread->mutex);
     return place >= 0 ? CGPU_OK : place;
 }
 
@@ -206,16 +247,16 @@ cgpu_arbitration_remove(struct cgpu_arbitration *arbitration, uint32_t key)
     if (arbitration == NULL) {
         return CGPU_EINVAL;
     }
-    pthread_mutex_lock(&arbitration->mutex);
+    pthread_mutex_lock(&arbitration->thread->mutex);
     place = place_of(arbitration, key);
     if (place >= 0) {
         cgpu_arbiter_remove(arbitration->arbiter, place, cgpu_arbitration_now());
         container = arbitration->containers[place];
         arbitration->containers[place] = NULL;
         arbitration->figures.tenants -= 1;
-        announce(arbitration);
+        cgpu_arbitration_thread_announce(arbitration->thread);
     }
-    pthread_mutex_unlock(&arbitration->mutex);
+    pthread_mutex_unlock(&arbitration->thread->mutex);
     if (container == NULL) {
         return place;
     }
@@ -227,15 +268,9 @@ cgpu_arbitration_remove(struct cgpu_arbitration *arbitration, uint32_t key)
 void
 cgpu_arbitration_read(struct cgpu_arbitration *arbitration, struct cgpu_arbitration_figures *out)
 {
-    struct timespec used = {0};
-    clockid_t clock;
-
-    pthread_mutex_lock(&arbitration->mutex);
+    pthread_mutex_lock(&arbitration->thread->mutex);
+    cgpu_arbitration_thread_account(arbitration->thread);
     *out = arbitration->figures;
     out->expired = (uint32_t)arbitration->arbiter->expired;
-    if (pthread_getcpuclockid(arbitration->thread, &clock) == 0 &&
-        clock_gettime(clock, &used) == 0) {
-        out->cpu_ns = (uint64_t)used.tv_sec * 1000000000 + (uint64_t)used.tv_nsec;
-    }
-    pthread_mutex_unlock(&arbitration->mutex);
+    pthread_mutex_unlock(&arbitration->thread->mutex);
 }

@@ -1,5 +1,6 @@
 /*
- * Arbitration of one GPU by a thread of the server: the arbiter run against real containers.
+ * Arbitration of one GPU by a thread of the server: the arbiter run against real containers. GPUs
+ * whose turns go together (group.h) have one thread.
  *
  * The thread maps the containers' limits pages to write gates, heartbeat and figures, and reads
  * their ledgers with pread, for a container may cut its ledger short. It sleeps until the arbiter's
@@ -20,7 +21,7 @@ struct cgpu_arbitration;
 struct cgpu_arbitration_figures {
     uint64_t steps;  /* times that the arbiter looked */
     uint64_t turns;  /* gates opened */
-    uint64_t cpu_ns; /* of the thread */
+    uint64_t cpu_ns; /* of the thread; if it serves several GPUs, this one's part */
     uint32_t tenants;
     uint32_t expired; /* turns that were taken from containers that gave no sign */
 };
@@ -30,6 +31,12 @@ int cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_rat
                            struct cgpu_arbitration **out);
 /* Gates stay as they are: processes fall back to their own share until someone else arbitrates. */
 void cgpu_arbitration_stop(struct cgpu_arbitration *arbitration);
+
+/*
+ * From now on these GPUs take turns together, and with no other GPU. CGPU_EIO if no thread can be
+ * created: then nothing has changed. Must not run at the same time as another call for one of them.
+ */
+int cgpu_arbitration_join(struct cgpu_arbitration **arbitrations, uint32_t count);
 
 int cgpu_arbitration_set_rules(struct cgpu_arbitration *arbitration, uint32_t policy,
                                uint32_t max_inst, uint32_t prio_ratio);

@@ -1,7 +1,7 @@
 /*
- * How often the arbiter may look: 8,000 times a second, and 32 times at once. A look takes some 10
- * us of a processor. Containers that mean harm ring more often; those that only synchronise all the
- * time do not, and lose half of their speed where it may look 2,000 times only.
+ * How often the arbiter may look: at a GPU 8,000 times a second, and 32 times at once. A look takes
+ * some 10 us of a processor. Containers that mean harm ring more often; those that only synchronise
+ * all the time do not, and lose half of their speed where it may look 2,000 times only.
  */
 #ifndef CGPU_BUDGET_H
 #define CGPU_BUDGET_H
@@ -17,14 +17,14 @@ struct cgpu_budget {
     uint64_t spent_ns; /* up to then */
 };
 
-/* One look at NOW. Returns when the next one may be. */
+/* Account for one look at GPUS GPUs at NOW. Returns when the next look is allowed. */
 static inline uint64_t
-cgpu_budget_spend(struct cgpu_budget *budget, uint64_t now)
+cgpu_budget_spend(struct cgpu_budget *budget, uint32_t gpus, uint64_t now)
 {
-    if (budget->spent_ns + CGPU_BUDGET_AT_ONCE_NS < now) {
-        budget->spent_ns = now - CGPU_BUDGET_AT_ONCE_NS;
+    if (budget->spent_ns + gpus * CGPU_BUDGET_AT_ONCE_NS < now) {
+        budget->spent_ns = now - gpus * CGPU_BUDGET_AT_ONCE_NS;
     }
-    budget->spent_ns += CGPU_BUDGET_LOOK_NS;
+    budget->spent_ns += gpus * CGPU_BUDGET_LOOK_NS;
     return budget->spent_ns > now ? budget->spent_ns + CGPU_BUDGET_REST_NS : now;
 }
 

@@ -70,6 +70,7 @@ open_limits(struct cgpu_container *container, const char *path, uint32_t place)
 {
     const struct cgpu_limits *none = NULL;
     int fd = open_file(path, O_RDWR, sizeof *none);
+    struct stat facts;
     void *page;
     int status;
     int saved;
@@ -77,6 +78,7 @@ open_limits(struct cgpu_container *container, const char *path, uint32_t place)
     if (fd < 0) {
         return fd;
     }
+    container->identity = fstat(fd, &facts) == 0 ? facts.st_ino : 0;
     status = map(fd, PROT_READ | PROT_WRITE, sizeof *none, &page);
     saved = errno;
     close(fd);

@@ -26,7 +26,8 @@ struct cgpu_container_work {
 struct cgpu_container {
     struct cgpu_limits *limits;
     struct cgpu_limits_gpu *page; /* in it */
-    void *pages;                  /* of the ledger, up to the last bell */
+    uint64_t identity; /* the same on each GPU of this container, different from any other's */
+    void *pages;       /* of the ledger, up to the last bell */
     int ledger;
     uint32_t key;
     uint32_t place;

@@ -42,6 +42,9 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
     if (holder->gate == CGPU_GATE_FREE) {
         return at;
     }
+    if (holder->times > 0 && holder->until_ns > now) {
+        return holder->until_ns;
+    }
     if (cgpu_tenant_is_capped(holder)) {
         at = earlier(at, now + cgpu_bucket_lasts(&holder->bucket, holder->claim.ceiling_ppm),
                      now + 1);
@@ -51,8 +54,9 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
     }
     if (next >= 0) {
         if (holder->high == arbiter->tenants[next].high) {
-            at = earlier(at, now + cgpu_turn_left(arbiter, holder, &arbiter->tenants[next]),
-                         now + 1);
+            uint64_t left = cgpu_turn_left(arbiter, holder, &arbiter->tenants[next]);
+
+            at = earlier(at, cgpu_larger(now + left, holder->until_ns), now + 1);
         }
         if (!holder->shown) {
             at = earlier(at, holder->opened_ns + CGPU_ABSENT_NS, now + CGPU_ENTRY_NS);

@@ -1,12 +1,6 @@
 /* Exclusive turns: when the holder gives way, and who is next. */
 #include "arbiter_state.h"
 
-static struct cgpu_tenant *
-holder_of(struct cgpu_arbiter *arbiter)
-{
-    return arbiter->holder >= 0 ? &arbiter->tenants[arbiter->holder] : NULL;
-}
-
 /* What a turn adds to the virtual time of one of this priority. */
 static uint64_t
 quantum_of(const struct cgpu_arbiter *arbiter, bool high)
@@ -52,7 +46,8 @@ level_for(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
 static void
 note_early(struct cgpu_arbiter *arbiter, int place)
 {
-    arbiter->tenants[place].quiet = true;
+    /* who has several GPUs may wait for its own work there */
+    arbiter->tenants[place].quiet = !arbiter->tenants[place].several;
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
@@ -64,20 +59,32 @@ note_early(struct cgpu_arbiter *arbiter, int place)
 }
 
 void
+cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+{
+    struct cgpu_tenant *tenant = &arbiter->tenants[place];
+
+    note_early(arbiter, place);
+    tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
+    tenant->stage = CGPU_STAGE_HOLDS;
+    tenant->opened_ns = now;
+    arbiter->holder = place;
+}
+
+void
 cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[place];
 
+    cgpu_turn_reopen(arbiter, place, now);
     arbiter->level_ns[tenant->high] = level_for(arbiter, tenant->high, tenant->virtual_ns);
-    note_early(arbiter, place);
-    tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
-    tenant->stage = CGPU_STAGE_HOLDS;
     tenant->stray = false;
     tenant->turn_ns = 0;
+    tenant->idle_ns = 0;
     tenant->turns += 1;
     tenant->start_ns = CGPU_START_NS + cgpu_lag_least(arbiter);
-    tenant->opened_ns = now;
-    arbiter->holder = place;
+    tenant->times = 0;
+    tenant->until_ns = 0;
+    tenant->guest = false;
     arbiter->turns += 1;
 }
 
@@ -105,7 +112,8 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
         return false;
     }
     /* not for ever: what is in flight may wait for what waits at the gate */
-    if (tenant->stage == CGPU_STAGE_EXPIRED && now < tenant->closed_ns + CGPU_LONGEST_NS) {
+    if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->several &&
+        now < tenant->closed_ns + CGPU_LONGEST_NS) {
         return false;
     }
     if (tenant->high) {
@@ -173,6 +181,23 @@ cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
     return best;
 }
 
+bool
+cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int place, uint64_t now)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    bool high = false;
+    uint64_t least = 0;
+
+    if (!cgpu_turn_allowed(arbiter, tenant, now)) {
+        return false;
+    }
+    if (!find_least(arbiter, now, -1, &high, &least) || tenant->high != high) {
+        return tenant->high >= high;
+    }
+    return tenant->virtual_ns <=
+           level_for(arbiter, high, least) - rest_of_turn(quantum_of(arbiter, high));
+}
+
 static uint64_t
 real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
 {
@@ -226,29 +251,30 @@ note_absence(struct cgpu_tenant *holder, uint64_t now)
     holder->absences += holder->absences < CGPU_ABSENCES;
 }
 
-/* Does the holder have to go, now that NEXT (-1: nobody) waits? */
-static bool
-gives_way(struct cgpu_arbiter *arbiter, struct cgpu_tenant *holder, int next, uint64_t now)
+enum cgpu_turn_end
+cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
 {
+    struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
     const struct cgpu_tenant *other = next >= 0 ? &arbiter->tenants[next] : NULL;
 
     if (!cgpu_turn_allowed(arbiter, holder, now)) {
-        return true;
+        return CGPU_TURN_IS_TAKEN;
     }
     if (is_done(holder, now)) {
-        return other != NULL || cgpu_tenant_is_capped(holder);
+        return other != NULL || cgpu_tenant_is_capped(holder) ? CGPU_TURN_IS_LEFT
+                                                              : CGPU_TURN_GOES_ON;
     }
     if (other == NULL) {
-        return false;
+        return CGPU_TURN_GOES_ON;
     }
     if (is_absent(holder, now)) {
         note_absence(holder, now);
-        return true;
+        return CGPU_TURN_IS_LEFT;
     }
     if (holder->high != other->high) {
-        return other->high;
+        return other->high ? CGPU_TURN_IS_TAKEN : CGPU_TURN_GOES_ON;
     }
-    return cgpu_turn_left(arbiter, holder, other) == 0;
+    return cgpu_turn_left(arbiter, holder, other) == 0 ? CGPU_TURN_IS_OVER : CGPU_TURN_GOES_ON;
 }
 
 uint64_t
@@ -260,32 +286,18 @@ cgpu_turn_patience(const struct cgpu_tenant *tenant)
     return end + (tenant->early ? CGPU_OVERLAP_NS : CGPU_SILENCE_NS);
 }
 
-static void
-give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
-{
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (tenant->present && tenant->stage == CGPU_STAGE_CLOSING && tenant->demand.active &&
-            now >= cgpu_turn_patience(tenant)) {
-            tenant->stage = CGPU_STAGE_EXPIRED;
-            arbiter->expired += !tenant->early;
-        }
-    }
-}
-
-/* Its end is so near that the next one's wake-up takes longer. */
-static bool
-ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
+bool
+cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
 {
     const struct cgpu_demand *demand = &tenant->demand;
 
-    return early > 0 && demand->certain && now >= tenant->closed_ns + CGPU_ANSWER_NS &&
-           demand->end_ns <= now + early;
+    /* work on several GPUs may wait for a peer that is not launched yet */
+    return early > 0 && !tenant->several && demand->certain &&
+           now >= tenant->closed_ns + CGPU_ANSWER_NS && demand->end_ns <= now + early;
 }
 
-static bool
-is_clear_for(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
+bool
+cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
 {
     uint64_t early = cgpu_turn_early(arbiter, next);
 
@@ -293,7 +305,7 @@ is_clear_for(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
         if (i != next && tenant->present && tenant->stage == CGPU_STAGE_CLOSING &&
-            !ends_soon(tenant, early, now)) {
+            !cgpu_turn_ends_soon(tenant, early, now)) {
             return false;
         }
     }
@@ -315,8 +327,8 @@ cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int place, uint64_t ns, uint
 }
 
 /* Nobody waits: the only one there is needs no turn. */
-static int
-only_one(const struct cgpu_arbiter *arbiter)
+int
+cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
 {
     int only = -1;
 
@@ -343,39 +355,29 @@ gate_of_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
     return cgpu_turn_alone(arbiter, place, CGPU_ALONE_NS, now) ? CGPU_GATE_FREE : CGPU_GATE_OPEN;
 }
 
-/* Gates that another policy left open. */
-static void
-close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
+void
+cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (i != arbiter->holder && tenant->present && tenant->stage == CGPU_STAGE_HOLDS) {
-            cgpu_turn_close(arbiter, i, now);
-            tenant->stray = true;
-        }
+    if (arbiter->holder >= 0) {
+        arbiter->tenants[arbiter->holder].gate = gate_of_holder(arbiter, now);
     }
 }
 
 void
 cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    struct cgpu_tenant *holder = holder_of(arbiter);
     int next = cgpu_turn_next(arbiter, now, arbiter->holder);
 
-    close_strays(arbiter, now);
-    give_up_silent(arbiter, now);
-    if (holder != NULL && gives_way(arbiter, holder, next, now)) {
+    cgpu_turn_review(arbiter, now);
+    if (arbiter->holder >= 0 && cgpu_turn_end(arbiter, next, now) != CGPU_TURN_GOES_ON) {
         cgpu_turn_close(arbiter, arbiter->holder, now);
     }
     if (arbiter->holder < 0) {
         next = cgpu_turn_next(arbiter, now, -1);
-        next = next >= 0 ? next : only_one(arbiter);
-        if (next >= 0 && is_clear_for(arbiter, next, now)) {
+        next = next >= 0 ? next : cgpu_turn_only_one(arbiter);
+        if (next >= 0 && cgpu_turn_is_clear(arbiter, next, now)) {
             cgpu_turn_open(arbiter, next, now);
         }
     }
-    if (arbiter->holder >= 0) {
-        arbiter->tenants[arbiter->holder].gate = gate_of_holder(arbiter, now);
-    }
+    cgpu_turn_press(arbiter, now);
 }

@@ -16,14 +16,18 @@ enum {
     NS_PER_SECOND = 1000000000
 };
 
-void
+bool
 cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected, bool private)
 {
+    if (watch->count == CGPU_WATCH_MOST) {
+        return false;
+    }
     watch->words[watch->count++] = (struct cgpu_watch_word){
         .expected = expected,
         .address = (uint64_t)(uintptr_t)word,
         .flags = FLAG_32_BITS | (private ? FLAG_PRIVATE : 0),
     };
+    return true;
 }
 
 bool

@@ -14,15 +14,15 @@ struct cgpu_watch_word {
     uint32_t reserved;
 };
 
-enum { CGPU_WATCH_MOST = 33 }; /* the kernel allows 128 */
+enum { CGPU_WATCH_MOST = 128 }; /* as many as the kernel allows */
 
 struct cgpu_watch {
     struct cgpu_watch_word words[CGPU_WATCH_MOST];
     uint32_t count;
 };
 
-/* PRIVATE: of this process alone. */
-void cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected, bool private);
+/* PRIVATE: the word belongs to this process alone. False: there is no room for it. */
+bool cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected, bool private);
 
 /*
  * Sleep until a word is woken, one of them is not as expected, or it is UNTIL by CLOCK_MONOTONIC

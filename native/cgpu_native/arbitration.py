@@ -1,5 +1,7 @@
 """Arbitration of one GPU (``arbiter/arbitration.h``): a thread that says whose turn it is.
 
+Joined GPUs take turns together, and have one thread.
+
 No call holds the interpreter's lock while it waits for that thread.
 """
 
@@ -13,6 +15,7 @@ from cgpu_native.errors import check
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
     from typing_extensions import Self
@@ -28,7 +31,7 @@ class Figures(NamedTuple):
     turns: int
     """Gates that it opened."""
     cpu_ns: int
-    """CPU time of its thread."""
+    """CPU time of its thread; if the thread serves several GPUs, this one's part."""
     tenants: int
     """Containers that it has now."""
     expired: int
@@ -85,6 +88,19 @@ class Arbitration:
         )
         check(status, f"arbitrate {os.fspath(limits)}")
         return int(key[0])
+
+    @classmethod
+    def join(cls, arbitrations: Sequence[Self]) -> None:
+        """Make these GPUs take turns together from now on, and with no other.
+
+        Must not run at the same time as another call for one of them.
+
+        Raises:
+            OSError: if no thread can be created; then nothing has changed.
+        """
+        handles = ffi.new("struct cgpu_arbitration *[]", [cls._open(each) for each in arbitrations])
+        status = lib.cgpu_arbitration_join(handles, len(arbitrations))
+        check(status, f"arbitrate {len(arbitrations)} GPUs together")
 
     def set_rules(self, policy: int, max_inst: int, prio_ratio: int) -> None:
         """Let other rules hold from now on.

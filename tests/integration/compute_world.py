@@ -25,8 +25,8 @@ IN_FORCE_SECONDS, CHANGED_SECONDS = 0.1, 2.0  # SCH-9
 class Players:
     """Several of them on one machine, ended with the test."""
 
-    def __init__(self) -> None:
-        self.world = World()
+    def __init__(self, gpus: int = 1) -> None:
+        self.world = World(gpus=gpus)
         self.by_tag: dict[str, Player] = {}
 
     def start(self, tag: str, flags: str, *program: str | Path, **env: str) -> Player:

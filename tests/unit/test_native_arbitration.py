@@ -44,6 +44,12 @@ def _gpu(limits: Path) -> cgpu_native.LimitsGpu:
     return cgpu_native.read_limits(limits).gpus[0]
 
 
+def _is_arbitrated(limits: Path) -> None:
+    """Wait for the arbiter's next heartbeat."""
+    first = _gpu(limits).heartbeat_ns
+    _until(lambda: _gpu(limits).heartbeat_ns > first)
+
+
 def _threads() -> int:
     return psutil.Process().num_threads()
 
@@ -131,3 +137,23 @@ def test_the_interpreter_goes_on_while_the_thread_is_busy(container: tuple[Path,
         watcher.join(10)
     assert len(seen) == 200
     assert seen == sorted(seen)
+
+
+def test_gpus_that_are_joined_have_one_thread_and_go_on_with_their_containers(
+    container: tuple[Path, Path],
+) -> None:
+    """SCH-12."""
+    before = _threads()
+    limits, ledger = container
+    with Arbitration.start(WEIGHTED_FAIR, 4, 80) as one, Arbitration.start(1, 4, 80) as two:
+        one.add(limits, ledger, place=0, weight=1)
+        for groups, threads in (([[one, two]], 1), ([[one, two]], 1), ([[one], [two]], 2)):
+            for group in groups:
+                Arbitration.join(group)
+            assert _threads() == before + threads
+            _is_arbitrated(limits)
+        Arbitration.join([two, one])
+        steps = one.figures().steps
+        two.close()
+        _until(lambda: one.figures().steps > steps)
+    assert _threads() == before

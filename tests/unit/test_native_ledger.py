@@ -287,7 +287,11 @@ def _arbitration_calls(path: Path) -> None:
     lib.cgpu_arbitration_read(out[0], figures)
     assert lib.cgpu_arbitration_remove(out[0], key[0]) == 0
     assert lib.cgpu_arbitration_add(out[0], *names, 0, 1, 0, key) == 0
+    other = ffi.new("struct cgpu_arbitration **")
+    assert lib.cgpu_arbitration_start(lib.CGPU_POLICY_FAIR_SHARE, 4, 80, other) == 0
+    assert lib.cgpu_arbitration_join([out[0], other[0]], 2) == 0
     lib.cgpu_arbitration_stop(out[0])
+    lib.cgpu_arbitration_stop(other[0])
 
 
 def _policy_calls(_: Path) -> None:

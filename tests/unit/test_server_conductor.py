@@ -17,7 +17,7 @@ from cgpu_server.conductor import Conductor, Demand
 
 pytestmark = pytest.mark.unit
 
-GPUS = ("GPU-0", "GPU-1")
+GPUS = ("GPU-0", "GPU-1", "GPU-2")
 
 
 class Fake:
@@ -61,11 +61,14 @@ class World:
         self.folder = folder
         self.diary: list[tuple[object, ...]] = []
         self.made: list[Fake] = []
-        self.conductor = Conductor(self._start)  # type: ignore[arg-type]
+        self.conductor = Conductor(self._start, self._join)  # type: ignore[arg-type]
 
     def _start(self, *rules: int) -> Fake:
         self.made.append(Fake(self.diary, *rules))
         return self.made[-1]
+
+    def _join(self, fakes: list[Fake]) -> None:
+        self.diary.append(("join", *(self.made.index(fake) for fake in fakes)))
 
     def container(self, name: str, *gpus: int, weight: int = 1) -> Record:
         directory = self.folder / name
@@ -95,8 +98,9 @@ def test_each_gpu_with_containers_has_one_arbitration(world: World) -> None:
         ("add", "b", 1, 3, False),
         ("start", 6, 20, 80),
         ("add", "b", 0, 3, False),
+        ("join", 0, 1),
     ]
-    assert world.conductor.figures() == dict.fromkeys(GPUS, "figures")
+    assert world.conductor.figures() == dict.fromkeys(GPUS[:2], "figures")
     assert world.apply(a, b) == []
 
 
@@ -125,6 +129,43 @@ def test_each_that_comes_is_told_and_each_that_leaves(
         ("container_leaves", "container=b"),
         ("arbitration_ends", "gpu=GPU-0"),
     ]
+
+
+def joined(diary: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    """The GPUs that take turns together from then on, in the order in which they started."""
+    return [words[1:] for words in diary if words[0] == "join"]
+
+
+def test_gpus_that_containers_have_together_take_turns_together(world: World) -> None:
+    """SCH-12: also GPUs that only two containers together connect."""
+    a, b, c = world.container("a", 0, 1), world.container("b", 1, 2), world.container("c", 2)
+    assert joined(world.apply(a)) == [(0, 1)]
+    assert joined(world.apply(a, c)) == []
+    assert joined(world.apply(a, b, c)) == [(0, 1, 2)]
+    assert joined(world.apply(a, b, c)) == []
+
+
+def test_gpus_take_turns_apart_again_when_the_container_that_had_both_ends(world: World) -> None:
+    """SCH-12."""
+    a, b, c = world.container("a", 0, 1), world.container("b", 0), world.container("c", 1)
+    world.apply(a, b, c)
+    assert sorted(joined(world.apply(b, c))) == [(0,), (1,)]
+    assert joined(world.apply(b, c)) == []
+
+
+def test_gpus_that_cannot_be_joined_are_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SCH-12."""
+
+    def failing(_: list[Fake]) -> None:
+        raise OSError(11, "no thread")
+
+    a = world.container("a", 0, 1)
+    monkeypatch.setattr(world.conductor, "_join", failing)
+    world.apply(a)
+    monkeypatch.setattr(world.conductor, "_join", world._join)  # noqa: SLF001
+    assert world.apply(a) == [("join", 0, 1)]
 
 
 def test_changed_rules_and_terms_are_passed_on(world: World) -> None:

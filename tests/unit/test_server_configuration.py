@@ -14,6 +14,7 @@ from cgpu_server.daemon import Daemon
 from cgpu_server.seat import Seat
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from cgpu_native.arbitration import Arbitration
@@ -25,6 +26,10 @@ def _start(*_: int) -> Arbitration:
     raise AssertionError("no GPU has containers")
 
 
+def _join(_: Sequence[Arbitration]) -> None:
+    raise AssertionError("no GPU has containers")
+
+
 def test_a_wrong_configuration_is_told_and_so_is_its_mending(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -32,7 +37,7 @@ def test_a_wrong_configuration_is_told_and_so_is_its_mending(
     path = tmp_path / "config.toml"
     monkeypatch.setattr(daemon_module, "CONFIG_PATH", str(path))
     caplog.set_level(logging.INFO, "cgpud")
-    daemon = Daemon(Registry(str(tmp_path)), cast("Seat", None), Conductor(_start))
+    daemon = Daemon(Registry(str(tmp_path)), cast("Seat", None), Conductor(_start, _join))
     steps = (None, "[node]\nmax_inst = 9\n", "[node]\nmax_inst = 99\n", "[node]\nmax_inst = 8\n")
     most, said = [], []
     for text in (*steps, None):

@@ -1,0 +1,155 @@
+/* Turns on several GPUs together: see group.h. */
+#include "group.h"
+
+#include <string.h>
+
+#include "group_parts.h"
+
+/* A container should be on GPU once; if it is there twice, each is a member of its own. */
+static struct cgpu_member *
+member_for(struct cgpu_group *group, uint64_t container, uint32_t gpu)
+{
+    struct cgpu_member *member;
+
+    for (uint32_t m = 0; container != 0 && m < group->member_count; m++) {
+        if (group->members[m].container == container && group->members[m].places[gpu] < 0) {
+            return &group->members[m];
+        }
+    }
+    member = &group->members[group->member_count];
+    group->member_count += 1;
+    member->container = container;
+    member->gpus = 0;
+    memset(member->places, -1, sizeof member->places);
+    return member;
+}
+
+/* Only GPUs that take turns: under other policies nobody waits for a turn. */
+static void
+find_members(struct cgpu_group *group)
+{
+    group->member_count = 0;
+    for (uint32_t g = 0; g < group->count; g++) {
+        for (int i = 0; cgpu_arbiter_takes_turns(group->gpus[g]) && i < CGPU_MAX_TENANTS; i++) {
+            const struct cgpu_tenant *tenant = &group->gpus[g]->tenants[i];
+
+            if (tenant->present) {
+                struct cgpu_member *member = member_for(group, tenant->container, g);
+
+                member->places[g] = (int8_t)i;
+                member->gpus += 1;
+            }
+        }
+    }
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        for (uint32_t g = 0; g < group->count; g++) {
+            struct cgpu_tenant *tenant = cgpu_member_on(group, &group->members[m], g);
+
+            if (tenant != NULL) {
+                tenant->several = group->members[m].gpus > 1;
+            }
+        }
+    }
+}
+
+const struct cgpu_member *
+cgpu_group_member(const struct cgpu_group *group, uint32_t gpu, int place)
+{
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        if (group->members[m].places[gpu] == place) {
+            return &group->members[m];
+        }
+    }
+    return NULL;
+}
+
+/* When the holder of GPU gives way to a container that waits for another GPU too. */
+static uint64_t
+look_at(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
+{
+    const struct cgpu_arbiter *arbiter = group->gpus[gpu];
+    const struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
+    int rival = cgpu_group_rival(group, cgpu_group_member(group, gpu, arbiter->holder), gpu, now);
+    uint64_t left;
+
+    if (rival < 0 || holder->high != arbiter->tenants[rival].high) {
+        return UINT64_MAX;
+    }
+    left = cgpu_turn_left(arbiter, holder, &arbiter->tenants[rival]);
+    return cgpu_larger(cgpu_larger(now + left, holder->until_ns), now + 1);
+}
+
+/* When to look again if nobody rings. */
+static uint64_t
+look_again(const struct cgpu_group *group, uint64_t now)
+{
+    uint64_t at = UINT64_MAX;
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (cgpu_arbiter_takes_turns(group->gpus[g])) {
+            at = cgpu_lesser(at, cgpu_look_again(group->gpus[g], now));
+            if (group->gpus[g]->holder >= 0) {
+                at = cgpu_lesser(at, look_at(group, g, now));
+            }
+        }
+    }
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        for (uint32_t g = 0; g < group->count; g++) {
+            const struct cgpu_tenant *tenant = cgpu_member_on(group, &group->members[m], g);
+            uint64_t overdue = cgpu_group_overdue_at(group, &group->members[m], g);
+
+            at = overdue > now ? cgpu_lesser(at, overdue) : at;
+            if (tenant != NULL && tenant->idle_ns + CGPU_LEAVE_NS > now) {
+                at = cgpu_lesser(at, tenant->idle_ns + CGPU_LEAVE_NS);
+            }
+        }
+    }
+    return at;
+}
+
+static uint64_t
+step_all(struct cgpu_group *group, uint64_t now)
+{
+    uint64_t at = UINT64_MAX;
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (!cgpu_arbiter_takes_turns(group->gpus[g])) {
+            at = cgpu_lesser(at, cgpu_arbiter_open(group->gpus[g], now));
+        }
+    }
+    find_members(group);
+    cgpu_group_end(group, now);
+    cgpu_group_begin(group, now);
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (cgpu_arbiter_takes_turns(group->gpus[g])) {
+            cgpu_turn_press(group->gpus[g], now);
+        }
+    }
+    return cgpu_lesser(at, look_again(group, now));
+}
+
+uint64_t
+cgpu_group_step(struct cgpu_group *group, uint64_t now,
+                const struct cgpu_demand (*demands)[CGPU_MAX_TENANTS],
+                enum cgpu_gate (*gates)[CGPU_MAX_TENANTS])
+{
+    uint64_t at;
+
+    if (group->count == 1) {
+        return cgpu_arbiter_step(group->gpus[0], now, demands[0], gates[0]);
+    }
+    for (uint32_t g = 0; g < group->count; g++) {
+        now = cgpu_larger(now, group->gpus[g]->now);
+    }
+    for (uint32_t g = 0; g < group->count; g++) {
+        cgpu_charge(group->gpus[g], now, demands[g]);
+    }
+    at = step_all(group, now);
+    for (uint32_t g = 0; g < group->count; g++) {
+        group->gpus[g]->now = now;
+        for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+            gates[g][i] = group->gpus[g]->tenants[i].gate;
+        }
+    }
+    return at;
+}

@@ -1,0 +1,46 @@
+/*
+ * GPUs whose containers overlap: they take turns together.
+ *
+ * Processes of one container on several GPUs often wait for each other: a kernel runs until its
+ * peer's kernel on another GPU runs too. If each GPU took turns by itself, such a container would
+ * wait for one GPU while it holds the other, and nobody would make progress. So a container gets
+ * all GPUs that it needs at once, and gives them back at once. Each GPU still decides by itself
+ * what a container pays, its level and its ceiling.
+ *
+ * It is a state machine, as arbiter.h: both the server's thread and the model run it.
+ */
+#ifndef CGPU_GROUP_H
+#define CGPU_GROUP_H
+
+#include "arbiter.h"
+#include "limits.h"
+
+enum { CGPU_GROUP_MEMBERS = CGPU_MAX_GPUS * CGPU_MAX_TENANTS };
+
+/* A container and its places in the arbiters of the group; -1: not on that GPU. */
+struct cgpu_member {
+    uint64_t container;
+    int8_t places[CGPU_MAX_GPUS];
+    uint32_t gpus; /* how many */
+};
+
+/* Zero it, then set the number of GPUs and their arbiters. */
+struct cgpu_group {
+    uint32_t count;
+    struct cgpu_arbiter *gpus[CGPU_MAX_GPUS];
+
+    /* of the step */
+    uint32_t taken[CGPU_MAX_GPUS]; /* index of the member that gets it, plus one; 0: none */
+    uint32_t member_count;
+    struct cgpu_member members[CGPU_GROUP_MEMBERS];
+};
+
+/*
+ * As cgpu_arbiter_step, for all GPUs: DEMANDS and GATES are by GPU, then by place there. A group of
+ * one GPU just runs its arbiter.
+ */
+uint64_t cgpu_group_step(struct cgpu_group *group, uint64_t now,
+                         const struct cgpu_demand (*demands)[CGPU_MAX_TENANTS],
+                         enum cgpu_gate (*gates)[CGPU_MAX_TENANTS]);
+
+#endif

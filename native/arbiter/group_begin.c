@@ -1,0 +1,266 @@
+/* Who has which GPUs next: see group.h. */
+#include <string.h>
+
+#include "group_parts.h"
+
+/* A GPU stays free at most this long for a container that waits for another GPU as well. */
+#define SOON_NS CGPU_MS
+
+/* Whether MEMBER's work on GPU goes on and its end is not in sight. */
+static bool
+is_closing(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+           uint64_t now)
+{
+    const struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
+
+    return tenant != NULL && tenant->stage == CGPU_STAGE_CLOSING &&
+           !cgpu_turn_ends_soon(tenant, CGPU_EARLY_NS, now);
+}
+
+/*
+ * Whether others may have GPU. Not while a container whose work here has ended waits for GPU and
+ * still has work on another GPU: that work may wait for the launch that waits here.
+ */
+static bool
+is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next, uint64_t now)
+{
+    int place = next == NULL ? -1 : next->places[gpu];
+
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        const struct cgpu_member *member = &group->members[m];
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
+
+        if (member == next || member->gpus < 2 || tenant == NULL || !tenant->demand.waiting) {
+            continue;
+        }
+        for (uint32_t g = 0; g < group->count; g++) {
+            if (g != gpu && is_closing(group, member, g, now) &&
+                cgpu_member_on(group, member, g)->demand.end_ns <= now + SOON_NS) {
+                return false;
+            }
+        }
+    }
+    return cgpu_turn_is_clear(group->gpus[gpu], place, now);
+}
+
+/* Whether GPU is free or will be soon. DUE: for a container whose turn it is; a guest goes then. */
+static bool
+is_free(const struct cgpu_group *group, uint32_t gpu, bool due, uint64_t now)
+{
+    const struct cgpu_arbiter *arbiter = group->gpus[gpu];
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->stage == CGPU_STAGE_CLOSING &&
+            tenant->demand.end_ns > now + SOON_NS) {
+            return false;
+        }
+    }
+    return group->taken[gpu] == 0 && (due ? cgpu_group_yields(group, gpu) : arbiter->holder < 0);
+}
+
+static bool
+may_have(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, bool due,
+         uint64_t now)
+{
+    if (tenant->stage == CGPU_STAGE_EXPIRED) {
+        return true; /* its work there may wait for its peer, and is charged */
+    }
+    if (due) {
+        return cgpu_turn_is_due(arbiter, (int)(tenant - arbiter->tenants), now);
+    }
+    return tenant->stage != CGPU_STAGE_CLOSING && cgpu_turn_allowed(arbiter, tenant, now);
+}
+
+/* Whether all that MEMBER needs is free and, if DUE, it is its turn there. */
+static bool
+is_complete(const struct cgpu_group *group, const struct cgpu_member *member, bool due,
+            uint64_t now)
+{
+    bool waits = false;
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        const struct cgpu_arbiter *arbiter = group->gpus[g];
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if (!cgpu_member_needs(group, member, g)) {
+            continue;
+        }
+        if (!is_free(group, g, due, now) || !may_have(arbiter, tenant, due, now)) {
+            return false;
+        }
+        waits |= tenant->demand.waiting;
+    }
+    return waits;
+}
+
+/* What orders members that could have all they need. */
+struct rank {
+    bool high, holds;
+    uint64_t since_ns;
+};
+
+static struct rank
+rank_of(const struct cgpu_group *group, const struct cgpu_member *member)
+{
+    struct rank rank = {.since_ns = UINT64_MAX};
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if (tenant == NULL) {
+            continue;
+        }
+        rank.high |= tenant->high;
+        rank.holds |= cgpu_member_holds(group, member, g);
+        if (tenant->demand.waiting) {
+            rank.since_ns = cgpu_lesser(rank.since_ns, tenant->closed_ns);
+        }
+    }
+    return rank;
+}
+
+static bool
+is_before(struct rank a, struct rank b)
+{
+    if (a.high != b.high) {
+        return a.high;
+    }
+    return a.holds != b.holds ? a.holds : a.since_ns < b.since_ns;
+}
+
+/* The next member among those that can have all they need at once; NULL: none. */
+static const struct cgpu_member *
+best_complete(const struct cgpu_group *group, bool due, uint64_t now)
+{
+    const struct cgpu_member *best = NULL;
+    struct rank best_rank = {0};
+
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        const struct cgpu_member *member = &group->members[m];
+        struct rank rank;
+
+        if (!is_complete(group, member, due, now)) {
+            continue;
+        }
+        rank = rank_of(group, member);
+        if (best == NULL || is_before(rank, best_rank)) {
+            best = member;
+            best_rank = rank;
+        }
+    }
+    return best;
+}
+
+/* Open all of MEMBER's gates, or none. True: all. */
+static bool
+open_together(struct cgpu_group *group, const struct cgpu_member *member, bool guest, uint64_t now)
+{
+    uint32_t number = (uint32_t)(member - group->members) + 1;
+    bool clear = true;
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (cgpu_member_needs(group, member, g)) {
+            group->taken[g] = number;
+            clear &= group->gpus[g]->holder < 0 && is_clear(group, g, member, now);
+        }
+    }
+    for (uint32_t g = 0; clear && g < group->count; g++) {
+        if (group->taken[g] == number) {
+            cgpu_turn_open(group->gpus[g], member->places[g], now);
+            cgpu_member_on(group, member, g)->guest = guest;
+        }
+    }
+    return clear;
+}
+
+/* A guest: it can use the GPU alone while others cannot. -1: none. Not one that just had to go. */
+static int
+guest_on(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    int best = -1;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->demand.waiting && !cgpu_tenant_meets(tenant, now) &&
+            tenant->stage != CGPU_STAGE_CLOSING && cgpu_turn_allowed(arbiter, tenant, now) &&
+            (best < 0 || tenant->virtual_ns < arbiter->tenants[best].virtual_ns)) {
+            best = i;
+        }
+    }
+    return best;
+}
+
+/* Open GPU alone for NEXT, if no member gets it with other GPUs. -1: nobody. */
+static bool
+open_alone(struct cgpu_group *group, uint32_t gpu, int next, bool guest, uint64_t now)
+{
+    struct cgpu_arbiter *arbiter = group->gpus[gpu];
+    const struct cgpu_member *member = next < 0 ? NULL : cgpu_group_member(group, gpu, next);
+
+    if (member == NULL) {
+        return false;
+    }
+    group->taken[gpu] = (uint32_t)(member - group->members) + 1;
+    if (!is_clear(group, gpu, member, now)) {
+        return false;
+    }
+    cgpu_turn_open(arbiter, next, now);
+    arbiter->tenants[next].guest = guest;
+    return true;
+}
+
+static bool
+is_left_over(const struct cgpu_group *group, uint32_t gpu)
+{
+    return cgpu_arbiter_takes_turns(group->gpus[gpu]) && group->gpus[gpu]->holder < 0 &&
+           group->taken[gpu] == 0;
+}
+
+static int
+next_alone(const struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    int next = cgpu_turn_next(arbiter, now, -1);
+
+    if (next < 0) {
+        return cgpu_turn_only_one(arbiter);
+    }
+    return cgpu_tenant_meets(&arbiter->tenants[next], now) ? -1 : next;
+}
+
+/* Let in those whose turn it is, then guests. True: somebody was let in. */
+static bool
+begin_some(struct cgpu_group *group, uint64_t now)
+{
+    const struct cgpu_member *next;
+    bool opened = false;
+
+    memset(group->taken, 0, sizeof group->taken);
+    while ((next = best_complete(group, true, now)) != NULL) {
+        opened |= open_together(group, next, false, now);
+    }
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (is_left_over(group, g)) {
+            opened |= open_alone(group, g, next_alone(group->gpus[g], now), false, now);
+        }
+    }
+    while ((next = best_complete(group, false, now)) != NULL) {
+        opened |= open_together(group, next, true, now);
+    }
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (is_left_over(group, g)) {
+            opened |= open_alone(group, g, guest_on(group->gpus[g], now), true, now);
+        }
+    }
+    return opened;
+}
+
+/* Letting one in may make another GPU clear, so this repeats. */
+void
+cgpu_group_begin(struct cgpu_group *group, uint64_t now)
+{
+    for (uint32_t times = 0; times < group->count && begin_some(group, now); times++) {
+    }
+}

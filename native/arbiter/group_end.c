@@ -1,0 +1,301 @@
+/* When a container gives its GPUs back: see group.h. */
+#include "group_parts.h"
+
+/* A container whose turn on a GPU is over keeps it no longer than this because of another GPU. */
+#define STAY_NS (2 * CGPU_TURNS_NS)
+/* Work that is late by this and by half of its expected time, while a peer waits at a gate, is
+ * taken to wait for that peer. */
+#define OVERDUE_NS UINT64_C(200000)
+/* Its turn then goes on for this, the second time for twice this, to get out of step with its
+ * kernels. */
+#define GO_ON_NS UINT64_C(500000)
+/* After so many times the others go on beside what is left. */
+enum { GO_ON_TIMES = 8 };
+
+static bool
+waits(const struct cgpu_group *group, const struct cgpu_member *member)
+{
+    for (uint32_t g = 0; g < group->count; g++) {
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if (tenant != NULL && tenant->demand.waiting) {
+            return true;
+        }
+    }
+    return false;
+}
+
+int
+cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+                 uint64_t now)
+{
+    int next = cgpu_turn_next(group->gpus[gpu], now, member->places[gpu]);
+
+    for (uint32_t m = 0; next < 0 && m < group->member_count; m++) {
+        const struct cgpu_member *other = &group->members[m];
+
+        if (other != member && cgpu_member_needs(group, other, gpu) && waits(group, other) &&
+            cgpu_turn_allowed(group->gpus[gpu], cgpu_member_on(group, other, gpu), now)) {
+            next = other->places[gpu];
+        }
+    }
+    return next;
+}
+
+/*
+ * Whether somebody waits for GPU who would have all it needs if MEMBER gave its GPUs back. It would
+ * help nobody to take GPU from one that lacks another GPU and give it to one that lacks it too.
+ */
+static bool
+somebody_could_use(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+                   uint64_t now)
+{
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        const struct cgpu_member *other = &group->members[m];
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, other, gpu);
+        bool could = other != member && tenant != NULL && tenant->demand.waiting;
+
+        for (uint32_t g = 0; could && g < group->count; g++) {
+            could = !cgpu_member_needs(group, other, g) ||
+                    ((cgpu_group_yields(group, g) || cgpu_member_holds(group, member, g)) &&
+                     cgpu_turn_is_due(group->gpus[g], other->places[g], now));
+        }
+        if (could) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether MEMBER has to give GPU back: another one waits, or waiting uses up MEMBER's ceiling. */
+static bool
+is_pressed(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+           uint64_t now)
+{
+    return cgpu_group_rival(group, member, gpu, now) >= 0 ||
+           cgpu_tenant_is_capped(cgpu_member_on(group, member, gpu));
+}
+
+/*
+ * How much is left of MEMBER's turn on another GPU that others want. A container must not hold one
+ * without the other, so it overruns here and owes that time.
+ */
+static uint64_t
+left_elsewhere(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+               uint64_t now)
+{
+    uint64_t left = 0;
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        const struct cgpu_arbiter *arbiter = group->gpus[g];
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+        int next;
+
+        if (g == gpu || !cgpu_member_holds(group, member, g)) {
+            continue;
+        }
+        next = cgpu_group_rival(group, member, g, now);
+        if (next >= 0 && arbiter->tenants[next].high == tenant->high) {
+            left = cgpu_larger(left, cgpu_turn_left(arbiter, tenant, &arbiter->tenants[next]));
+        }
+    }
+    return left;
+}
+
+static bool
+works_elsewhere(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu)
+{
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (g != gpu && cgpu_member_holds(group, member, g) &&
+            cgpu_tenant_works(cgpu_member_on(group, member, g))) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether MEMBER keeps GPU during a short pause, because it works on another GPU. */
+static bool
+comes_back(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+           uint64_t now)
+{
+    struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
+
+    if (!works_elsewhere(group, member, gpu)) {
+        return false;
+    }
+    if (tenant->idle_ns == 0) {
+        tenant->idle_ns = now;
+    }
+    return now < tenant->idle_ns + CGPU_LEAVE_NS;
+}
+
+static void
+close_together(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+               uint64_t now)
+{
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (cgpu_member_holds(group, member, g) &&
+            (g == gpu || is_pressed(group, member, g, now))) {
+            cgpu_turn_close(group->gpus[g], member->places[g], now);
+        }
+    }
+}
+
+/* MEMBER's turn on GPU is over: until when it keeps GPU because of another one. */
+static uint64_t
+stays_until(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+            uint64_t now)
+{
+    uint64_t left;
+
+    if (member->gpus < 2 || cgpu_member_on(group, member, gpu)->turn_ns >= STAY_NS) {
+        return 0;
+    }
+    left = left_elsewhere(group, member, gpu, now);
+    if (!somebody_could_use(group, member, gpu, now)) {
+        left = cgpu_larger(left, CGPU_TURN_NS);
+    }
+    return now + cgpu_lesser(left, STAY_NS);
+}
+
+static void
+end_turn(struct cgpu_group *group, uint32_t gpu, uint64_t now)
+{
+    struct cgpu_arbiter *arbiter = group->gpus[gpu];
+    const struct cgpu_member *member = cgpu_group_member(group, gpu, arbiter->holder);
+    struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
+    int next = cgpu_group_rival(group, member, gpu, now);
+
+    if (cgpu_tenant_works(holder)) {
+        holder->idle_ns = 0;
+    }
+    if (holder->times > 0 && holder->until_ns > now) {
+        return;
+    }
+    if (holder->guest && somebody_could_use(group, member, gpu, now)) {
+        close_together(group, member, gpu, now);
+        return;
+    }
+    switch (cgpu_turn_end(arbiter, next, now)) {
+    case CGPU_TURN_GOES_ON:
+        break;
+    case CGPU_TURN_IS_LEFT:
+        if (!comes_back(group, member, gpu, now)) {
+            cgpu_turn_close(arbiter, arbiter->holder, now);
+        }
+        break;
+    case CGPU_TURN_IS_OVER:
+        holder->until_ns = stays_until(group, member, gpu, now);
+        if (holder->until_ns <= now) {
+            close_together(group, member, gpu, now);
+        }
+        break;
+    case CGPU_TURN_IS_TAKEN:
+        close_together(group, member, gpu, now);
+        break;
+    }
+}
+
+uint64_t
+cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *member,
+                      uint32_t gpu)
+{
+    const struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
+    uint64_t left;
+
+    if (tenant == NULL || member->gpus < 2 || tenant->stage != CGPU_STAGE_CLOSING ||
+        !tenant->demand.active || tenant->stray) {
+        return UINT64_MAX;
+    }
+    left = cgpu_since(tenant->demand.end_ns, tenant->closed_ns);
+    return tenant->closed_ns + left + left / 2 + OVERDUE_NS;
+}
+
+/* Whether a thread of MEMBER waits for another GPU than GPU. *FREE: MEMBER could have that one. */
+static bool
+waits_elsewhere(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+                bool *free)
+{
+    bool waits = false;
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if (g != gpu && tenant != NULL && tenant->demand.waiting &&
+            tenant->gate == CGPU_GATE_CLOSED) {
+            waits = true;
+            *free |= group->gpus[g]->holder < 0;
+        }
+    }
+    return waits;
+}
+
+static void
+note_meeting(const struct cgpu_group *group, const struct cgpu_member *member, uint64_t now)
+{
+    for (uint32_t g = 0; g < group->count; g++) {
+        struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if (tenant != NULL) {
+            tenant->meets_until = now + CGPU_ALONE_NS;
+        }
+    }
+}
+
+static void
+go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times, uint64_t now)
+{
+    for (uint32_t g = 0; g < group->count; g++) {
+        struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if (tenant != NULL && group->gpus[g]->holder < 0 &&
+            (tenant->demand.waiting || tenant->stage == CGPU_STAGE_CLOSING)) {
+            cgpu_turn_reopen(group->gpus[g], member->places[g], now);
+            tenant->times = times;
+            tenant->until_ns = now + times * GO_ON_NS;
+        }
+    }
+}
+
+/*
+ * MEMBER's gates closed between a launch on GPU and its peer on another one: give it both for a
+ * while longer. If that does not help, or others have the other GPU, stop waiting for its work.
+ */
+static void
+help(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu, uint64_t now)
+{
+    struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
+    bool free = false;
+
+    if (now < cgpu_group_overdue_at(group, member, gpu) ||
+        !waits_elsewhere(group, member, gpu, &free)) {
+        return;
+    }
+    note_meeting(group, member, now);
+    if (free && tenant->times < GO_ON_TIMES) {
+        go_on(group, member, tenant->times + 1, now);
+    } else {
+        tenant->stage = CGPU_STAGE_EXPIRED;
+    }
+}
+
+void
+cgpu_group_end(struct cgpu_group *group, uint64_t now)
+{
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (cgpu_arbiter_takes_turns(group->gpus[g])) {
+            cgpu_turn_review(group->gpus[g], now);
+        }
+    }
+    for (uint32_t g = 0; g < group->count; g++) {
+        if (cgpu_arbiter_takes_turns(group->gpus[g]) && group->gpus[g]->holder >= 0) {
+            end_turn(group, g, now);
+        }
+    }
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        for (uint32_t g = 0; g < group->count; g++) {
+            help(group, &group->members[m], g, now);
+        }
+    }
+}

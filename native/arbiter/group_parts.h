@@ -1,0 +1,71 @@
+/*
+ * Internals of group.h. Parts: group.c (the members, the step), group_begin.c (who gets which GPUs
+ * next), group_end.c (when they are given back).
+ */
+#ifndef CGPU_GROUP_PARTS_H
+#define CGPU_GROUP_PARTS_H
+
+#include "arbiter_state.h"
+#include "group.h"
+
+/* How long a container that works on another GPU may pause on this one. */
+#define CGPU_LEAVE_NS CGPU_TURN_NS
+
+/* MEMBER's tenant on GPU; NULL: not there. */
+static inline struct cgpu_tenant *
+cgpu_member_on(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu)
+{
+    int place = member->places[gpu];
+
+    return place < 0 ? NULL : &group->gpus[gpu]->tenants[place];
+}
+
+static inline bool
+cgpu_member_holds(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu)
+{
+    return member->places[gpu] >= 0 && group->gpus[gpu]->holder == member->places[gpu];
+}
+
+/* Whether MEMBER wants GPU, or used it in its last turn and so will want it. */
+static inline bool
+cgpu_member_needs(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu)
+{
+    const struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
+
+    return tenant != NULL && !cgpu_member_holds(group, member, gpu) &&
+           (tenant->demand.waiting || (tenant->shown && member->gpus > 1));
+}
+
+/* Whether its processes were lately seen to wait for each other: one GPU alone is no use to it. */
+static inline bool
+cgpu_tenant_meets(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    return tenant->several && tenant->meets_until > now;
+}
+
+/* Whether nobody has GPU, or only a guest. */
+static inline bool
+cgpu_group_yields(const struct cgpu_group *group, uint32_t gpu)
+{
+    const struct cgpu_arbiter *arbiter = group->gpus[gpu];
+
+    return arbiter->holder < 0 || arbiter->tenants[arbiter->holder].guest;
+}
+
+/* The member at PLACE on GPU; NULL: none. */
+const struct cgpu_member *cgpu_group_member(const struct cgpu_group *group, uint32_t gpu,
+                                            int place);
+
+/* group_begin.c */
+void cgpu_group_begin(struct cgpu_group *group, uint64_t now);
+
+/* group_end.c */
+void cgpu_group_end(struct cgpu_group *group, uint64_t now);
+/* Who would have GPU if MEMBER gave it back, -1: nobody. It need not wait for GPU itself. */
+int cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
+                     uint64_t now);
+/* When MEMBER's work on GPU is overdue; UINT64_MAX: its gate there is not closing. */
+uint64_t cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *member,
+                               uint32_t gpu);
+
+#endif

@@ -1,0 +1,37 @@
+/* What ends turns before the next one is chosen. */
+#include "arbiter_state.h"
+
+/* Gates that another policy left open. */
+static void
+close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (i != arbiter->holder && tenant->present && tenant->stage == CGPU_STAGE_HOLDS) {
+            cgpu_turn_close(arbiter, i, now);
+            tenant->stray = true;
+        }
+    }
+}
+
+static void
+give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->present && tenant->stage == CGPU_STAGE_CLOSING && tenant->demand.active &&
+            now >= cgpu_turn_patience(tenant)) {
+            tenant->stage = CGPU_STAGE_EXPIRED;
+            arbiter->expired += !tenant->early;
+        }
+    }
+}
+
+void
+cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    close_strays(arbiter, now);
+    give_up_silent(arbiter, now);
+}

@@ -41,7 +41,7 @@ struct cgpu_ledger_slot {
 
 /*
  * What one process does on one GPU, for the arbiter: a cache line of its own, written by that
- * process alone. Times are CLOCK_MONOTONIC, all of them in ns.
+ * process alone. Times are CLOCK_MONOTONIC of the host, all of them in ns.
  */
 struct cgpu_ledger_work {
     uint32_t owner;     /* slot + 1 and generation, as in a lock word; 0: free */

@@ -32,10 +32,11 @@ struct cgpu_limits_gpu {
     uint32_t share_ppm;    /* of the GPU's time when nobody arbitrates, in millionths */
     uint32_t offset_ppm;   /* where that part of the fallback period begins */
     uint32_t measured_ppm; /* of the GPU's time, charged in the last second; see metered */
-    uint64_t heartbeat_ns; /* CLOCK_MONOTONIC at which the arbiter last lived; 0: there was none */
-    uint64_t charged_ns;   /* GPU time charged since the arbiter took the container on */
-    uint32_t metered;      /* 1: measured_ppm and charged_ns are being kept (not so while FREE) */
-    uint32_t limit_ppm;    /* what it may have at most while others compete, as last worked out */
+    uint64_t
+        heartbeat_ns;    /* host's CLOCK_MONOTONIC when the arbiter last lived; 0: there was none */
+    uint64_t charged_ns; /* GPU time charged since the arbiter took the container on */
+    uint32_t metered;    /* 1: measured_ppm and charged_ns are being kept (not so while FREE) */
+    uint32_t limit_ppm;  /* what it may have at most while others compete, as last worked out */
     uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
     uint64_t waits;        /* how often that began */
     uint32_t quiet_gate; /* gate word of a turn that began while the others had nothing in flight */

@@ -47,7 +47,8 @@ cgpu_flow_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec -
+           (uint64_t)__atomic_load_n(&cgpu_state->clock_ahead, __ATOMIC_RELAXED);
 }
 
 uint64_t

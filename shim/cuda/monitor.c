@@ -153,7 +153,8 @@ static void
 wait_for_many(const struct watched *watched, uint64_t until)
 {
     struct waiter waiters[CGPU_MAX_GPUS];
-    struct timespec end = {(time_t)(until / 1000000000), (long)(until % 1000000000)};
+    uint64_t there = until + (uint64_t)cgpu_state->clock_ahead; /* by the clock of the kernel */
+    struct timespec end = {(time_t)(there / 1000000000), (long)(there % 1000000000)};
     for (uint32_t i = 0; i < watched->count; i++) {
         waiters[i] = (struct waiter){watched->word[i], (uint64_t)(uintptr_t)watched->gate[i],
                                      WAITV_32_BITS, 0};

@@ -85,6 +85,7 @@ struct cgpu_state {
     pthread_mutex_t contexts; /* making and destroying contexts */
     uint32_t attached;        /* set last; 0: refuse */
     uint32_t generation;      /* of contexts; a change voids what threads remember of theirs */
+    int64_t clock_ahead;      /* of the host: cgpu_host_clock_ahead, in force when attached */
     struct cgpu_ledger *ledger;
     struct cgpu_holdings *holdings;
     struct cgpu_blocks *blocks;

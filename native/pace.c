@@ -3,41 +3,20 @@
 
 #include <string.h>
 
-#define FIRST_GUESS_NS  UINT64_C(10000)
-#define LOOK_SOONEST_NS UINT64_C(20000)
-#define LOOK_LATEST_NS  UINT64_C(1000000)
-#define SAME_LOOK_NS    UINT64_C(2000)      /* markers seen passed so close together: in one look */
-#define LEAN_NS         UINT64_C(25000)     /* see end_of */
-#define LONGEST_NS      (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
+#include "pace_time.h"
 
-#define CHAIN_NS UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
+#define FIRST_GUESS_NS UINT64_C(10000)
+#define SAME_LOOK_NS   UINT64_C(2000)      /* markers seen passed so close together: in one look */
+#define LEAN_NS        UINT64_C(25000)     /* see end_of */
+#define USUAL_LAG_NS   UINT64_C(100000)    /* of each sample, not counted */
+#define SOON_NS        UINT64_C(200000)    /* a sleep of 20 us may take 100 and more */
+#define LONGEST_NS     (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
+
+#define CHAIN_NS       UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
+#define SHORT_CHAIN_NS UINT64_C(1000000) /* a short turn: enough to learn that it is too long */
 
 enum { SCALE_ONE = 16, SCALE_LEAST = 4, SCALE_MOST = 256 };
-enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LATE_PART = 4, LEAN_PART = 16 };
-
-static uint64_t
-lesser(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-static uint64_t
-since(uint64_t now, uint64_t then)
-{
-    return now > then ? now - then : 0;
-}
-
-static uint64_t
-clip(uint64_t value, uint64_t least, uint64_t most)
-{
-    return value < least ? least : lesser(value, most);
-}
-
-static uint64_t
-later(uint64_t now, uint64_t by)
-{
-    return now > UINT64_MAX - by ? UINT64_MAX : now + by;
-}
+enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
 
 void
 cgpu_pace_init(struct cgpu_pace *pace)
@@ -81,22 +60,37 @@ lower(uint64_t ns, uint64_t sample)
     return ns - (ns - sample + step - 1) / step;
 }
 
+/* A thread that had no processor, or whose work ran behind others', sees much too long a span. */
+static uint64_t
+higher(uint64_t ns, uint64_t sample)
+{
+    return ns + (lesser(sample, 16 * ns) - ns + RISE - 1) / RISE;
+}
+
+/* What began on a GPU without work began late. Not all of it: too short would pile work up. */
+static uint64_t
+less_lag(const struct cgpu_pace *pace, uint64_t sample)
+{
+    return clip(since(sample, pace->lag_ns), sample / LAG_PART, sample);
+}
+
 static void
 teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
     uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
     uint64_t sample = lesson->span_ns / lesson->launches;
+    uint64_t least = lesson->exact ? sample : less_lag(pace, sample);
     bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
 
     if (ns == 0) {
         /* seen late, and yet short: no harm in believing it */
-        if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
-            learn(entry_of(pace, lesson->key), lesson->key, sample);
+        if (lesson->known || least <= CGPU_PACE_BATCH_NS) {
+            learn(entry_of(pace, lesson->key), lesson->key, least);
         }
     } else if (sample < ns && !lesson->cut) {
         learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
-    } else if (sample > ns && may_rise) {
-        learn(entry_of(pace, lesson->key), lesson->key, ns + (sample - ns + RISE - 1) / RISE);
+    } else if (least > ns && may_rise) {
+        learn(entry_of(pace, lesson->key), lesson->key, higher(ns, least));
     }
 }
 
@@ -122,24 +116,33 @@ teach_scale(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
  * took what passed between the first look and the last.
  */
 static void
+end_chain(struct cgpu_pace *pace, uint64_t key)
+{
+    uint64_t ns = cgpu_pace_estimate(pace, pace->chain_key);
+    uint64_t sample = pace->chain_launches > 0 ? pace->chain_ns / pace->chain_launches : ns;
+
+    if (sample > ns && pace->chain_ns >= CHAIN_NS) {
+        learn(entry_of(pace, pace->chain_key), pace->chain_key, higher(ns, sample));
+    } else if (sample < ns && pace->chain_ns >= SHORT_CHAIN_NS) {
+        learn(entry_of(pace, pace->chain_key), pace->chain_key, ns / 2 + sample / 2);
+    }
+    pace->chain_key = key;
+    pace->chain_launches = 0;
+    pace->chain_ns = 0;
+}
+
+static void
 chain(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
-    uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
-
-    if (lesson->key == 0 || lesson->key != pace->chain_key || !lesson->exact || ns == 0) {
-        pace->chain_key = lesson->key;
-        pace->chain_launches = 0;
-        pace->chain_ns = 0;
+    if (lesson->key == 0 || lesson->key != pace->chain_key || !lesson->exact ||
+        cgpu_pace_estimate(pace, lesson->key) == 0) {
+        end_chain(pace, lesson->key);
         return;
     }
     pace->chain_launches += lesson->launches;
     pace->chain_ns += lesson->span_ns;
-    if (pace->chain_ns >= CHAIN_NS && pace->chain_launches > 0) {
-        uint64_t sample = pace->chain_ns / pace->chain_launches;
-
-        learn(entry_of(pace, lesson->key), lesson->key, ns / 2 + sample / 2);
-        pace->chain_launches = 0;
-        pace->chain_ns = 0;
+    if (pace->chain_ns >= CHAIN_NS) {
+        end_chain(pace, lesson->key);
     }
 }
 
@@ -211,6 +214,9 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
             pace->since_ns = pace->passed_ns;
         }
     }
+    if (batch->launches == 0) {
+        pace->probed_ns = now;
+    }
     pace->in_flight += 1;
     pace->uncertain += !batch->certain;
     pace->left_ns = lesser(later(pace->left_ns, batch->expected_ns), LONGEST_NS);
@@ -251,6 +257,7 @@ static void
 take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end, bool known)
 {
     pace->in_flight -= pace->in_flight > 0;
+    pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
     pace->uncertain -= !batch->certain && pace->uncertain > 0;
     pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
@@ -258,6 +265,24 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
     pace->sharp = known;
     pace->since_ns = pace->passed_ns;
     pace->end_ns = later(pace->passed_ns, pace->left_ns);
+}
+
+/* A sample is never too short, but too long if a thread had no processor or others the GPU. */
+static void
+learn_lag(struct cgpu_pace *pace, uint64_t now)
+{
+    uint64_t looked = pace->looked_ns > pace->probed_ns ? pace->looked_ns : pace->probed_ns;
+    uint64_t lag = since(since(now, pace->probed_ns), USUAL_LAG_NS);
+
+    if (pace->probed_ns == 0 || since(now, looked) > SOON_NS) {
+        return;
+    }
+    lag = clip(lag, 1, CGPU_PACE_LAG_NS);
+    if (pace->lag_ns == 0 || lag < pace->lag_ns) {
+        pace->lag_ns = lag;
+    } else {
+        pace->lag_ns += (lag - pace->lag_ns) / LAG_RISE;
+    }
 }
 
 void
@@ -279,11 +304,33 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .cut = batch->start_ns < pace->passed_ns && pace->sharp == 0,
     };
 
+    if (batch->launches == 0) {
+        learn_lag(pace, now);
+    }
     /* seen late, it may have ended long ago */
     pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
     chain(pace, &lesson);
     take_off(pace, batch, end, known);
     take_lesson(pace, &lesson);
+}
+
+void
+cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    finish_lesson(pace);
+    take_off(pace, batch, now, false);
+    pace->chain_key = 0;
+    pace->chain_launches = 0;
+    pace->chain_ns = 0;
+}
+
+void
+cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now)
+{
+    cgpu_pace_mark(pace, batch, now);
+    batch->start_ns = 0;
+    batch->queued = 0;
+    pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
 }
 
 void
@@ -301,39 +348,10 @@ cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now)
         pace->passed_ns = now > pace->passed_ns ? now : pace->passed_ns;
     }
     pace->in_flight = 0;
+    pace->probed_ns = 0;
     pace->uncertain = 0;
     pace->left_ns = 0;
     pace->longest_ns = 0;
     pace->since_ns = pace->passed_ns;
     pace->end_ns = pace->passed_ns;
-}
-
-/* How long to leave the markers alone, ELAPSED after the last was passed. */
-static uint64_t
-wait_ns(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left)
-{
-    if (pace->uncertain > 0) {
-        return elapsed / LATE_PART; /* nobody knows how long: look rarer as it takes longer */
-    }
-    if (elapsed >= pace->longest_ns) { /* overdue: soon, to see the end when it comes */
-        return lesser(elapsed - pace->longest_ns, elapsed / LATE_PART);
-    }
-    if (left <= CGPU_PACE_FLIGHT_NS) {
-        return pace->longest_ns - elapsed;
-    }
-    /* not beyond the end of the batch that runs, whatever the others take */
-    return lesser(pace->longest_ns - elapsed, left - CGPU_PACE_FLIGHT_NS);
-}
-
-uint64_t
-cgpu_pace_room(const struct cgpu_pace *pace, uint64_t now)
-{
-    uint64_t elapsed = since(now, pace->since_ns);
-    uint64_t left = since(pace->left_ns, lesser(elapsed, pace->longest_ns));
-    bool full = pace->in_flight >= CGPU_PACE_BATCHES;
-
-    if (pace->in_flight == 0 || (left <= CGPU_PACE_FLIGHT_NS && pace->uncertain == 0 && !full)) {
-        return 0;
-    }
-    return later(now, clip(wait_ns(pace, elapsed, left), LOOK_SOONEST_NS, LOOK_LATEST_NS));
 }

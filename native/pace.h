@@ -15,9 +15,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CGPU_PACE_BATCH_NS  UINT64_C(250000) /* a batch ends when it holds so much work */
-#define CGPU_PACE_FLIGHT_NS UINT64_C(500000) /* launch on when this much or less is left to do */
-#define CGPU_PACE_IDLE_NS   UINT64_C(200000) /* without work for so long: idle */
+#define CGPU_PACE_BATCH_NS  UINT64_C(250000)   /* a batch ends when it holds so much work */
+#define CGPU_PACE_FLIGHT_NS UINT64_C(500000)   /* launch on when this much or less is left to do */
+#define CGPU_PACE_AHEAD_NS  UINT64_C(10000000) /* the same while nobody waits */
+#define CGPU_PACE_LARGE_NS  UINT64_C(1000000)  /* a batch that is launched so far ahead */
+#define CGPU_PACE_LAG_NS    UINT64_C(1000000)  /* no GPU is taken for slower to answer than this */
+#define CGPU_PACE_IDLE_NS   UINT64_C(200000)   /* without work for so long: idle */
 
 enum { CGPU_PACE_SETS = 512, CGPU_PACE_WAYS = 4, CGPU_PACE_BATCHES = 256 };
 
@@ -29,8 +32,8 @@ struct cgpu_pace_estimate {
 
 /* A batch whose marker has not been passed yet. */
 struct cgpu_pace_batch {
-    uint64_t key; /* of all its launches; 0: they differ */
-    uint64_t launches;
+    uint64_t key;      /* of all its launches; 0: they differ */
+    uint64_t launches; /* 0: a probe, see lag_ns */
     uint64_t work_ns;  /* as estimated */
     uint64_t start_ns; /* not before this did it begin: its first launch, as far as that is known */
     uint32_t certain;  /* every launch in it was of a known key */
@@ -65,6 +68,13 @@ struct cgpu_pace {
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
     uint32_t scale_16;  /* how long mixed batches take against their estimates, in 1/16 */
     uint32_t victim;    /* which way of a full set is given to a new key next */
+
+    /*
+     * From marking a batch to seeing it passed, of one that is empty and has nothing to wait for, a
+     * probe: a launch takes a while to get to the GPU, and its end to be seen.
+     */
+    uint64_t lag_ns;
+    uint64_t probed_ns; /* since when a probe is in flight; 0: none is */
 
     uint64_t left_ns;    /* what all that is in flight takes together */
     uint64_t longest_ns; /* and no batch of it more than this */
@@ -116,6 +126,12 @@ void cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint6
 void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
                     bool known);
 
+/* BATCH no longer counts as in flight, although it may not have ended: learn nothing from it. */
+void cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now);
+
+/* BATCH counts as in flight again. It may have begun some time ago, so its length says nothing. */
+void cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
+
 /* All markers were looked at, at NOW: those that were not passed were passed later. */
 void cgpu_pace_look(struct cgpu_pace *pace, uint64_t now);
 
@@ -123,10 +139,10 @@ void cgpu_pace_look(struct cgpu_pace *pace, uint64_t now);
 void cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now);
 
 /*
- * May another launch go out at NOW? 0: yes, else the time at which to look again. Time alone makes
- * no more room than one batch takes, so that wrong estimates do not pile work up: then a marker has
- * to be passed.
+ * May another launch go out at NOW, where so much may be in flight as FLIGHT_NS says? 0: yes, else
+ * the time at which to look again. Time alone makes no more room than one batch takes, so that
+ * wrong estimates do not pile work up: then a marker has to be passed.
  */
-uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t now);
+uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now);
 
 #endif

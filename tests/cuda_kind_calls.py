@@ -120,18 +120,18 @@ def import_fd(fd: int) -> Any:
     return made(cuda.cuMemImportFromShareableHandle, c_void_p(fd), POSIX_FD, kind=c_uint64)
 
 
-def node_parameters(size: int, kind: int = PINNED) -> Array[c_char]:
+def node_parameters(size: int, kind: int = PINNED, device: int = 0) -> Array[c_char]:
     """CUDA_MEM_ALLOC_NODE_PARAMS."""
-    head = struct.pack("<4i", kind, 0, DEVICE, 0) + bytes(72)
+    head = struct.pack("<4i", kind, 0, DEVICE, device) + bytes(72)
     return create_string_buffer(head + struct.pack("<4Q", 0, 0, size, 0), 120)
 
 
-def memory_graph(*sizes: int, freed: bool = True) -> Any:
+def memory_graph(*sizes: int, freed: bool = True, device: int = 0) -> Any:
     """A graph that allocates ``sizes`` one after the other, freeing each before the next."""
     graph = made(cuda.cuGraphCreate, 0)
     before: Any = None
     for size in sizes:
-        parameters = node_parameters(size)
+        parameters = node_parameters(size, device=device)
         count = c_size_t(before is not None)
         node = made(cuda.cuGraphAddMemAllocNode, graph, before, count, parameters)
         (address,) = struct.unpack_from("<Q", parameters, 112)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p, create_string_buffer
+from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p, create_string_buffer
 from typing import Any
 
 from cuda_calls import check, context, cuda
@@ -15,6 +15,7 @@ PTX = b""".version 7.0
 .visible .entry spin_20us() { ret; }
 .visible .entry spin_20000us() { ret; }
 .visible .entry spin_200000us() { ret; }
+.visible .entry spin_until(.param .u64 word) { ret; }
 \0"""
 NON_BLOCKING = 1
 
@@ -35,6 +36,7 @@ class Kernels:
             us: made(cuda.cuModuleGetFunction, module, f"spin_{us}us".encode())
             for us in (20, 20000, 200000)
         }
+        self._until = made(cuda.cuModuleGetFunction, module, b"spin_until")
 
     def function(self, us: int = 20) -> c_void_p:
         return self._functions[us]
@@ -42,6 +44,13 @@ class Kernels:
     def launch(self, us: int = 20, stream: Any = None, how: str = "cuLaunchKernel") -> int:
         """Status of one launch of a kernel."""
         return LAUNCHES[how.removesuffix("_ptsz")](getattr(cuda, how), self.function(us), stream)
+
+    def stay(self, word: c_uint32, stream: Any = None) -> None:
+        """Launch a kernel that stays until ``word`` is not 0."""
+        address = c_uint64(ctypes.addressof(word))
+        parameters = (c_void_p * 1)(ctypes.addressof(address))
+        kernel = self._until
+        check(cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, stream, parameters, None))
 
 
 def _plain(call: Any, function: c_void_p, stream: Any) -> int:
@@ -135,6 +144,6 @@ def done(stream: Any = None) -> bool:
 
 
 __all__ = [
-    "LAUNCHES", "NON_BLOCKING", "Kernels", "begin", "c_int", "captured", "ctypes", "done", "made",
-    "node_count",
+    "LAUNCHES", "NON_BLOCKING", "Kernels", "begin", "c_int", "c_uint32", "captured", "ctypes",
+    "done", "made", "node_count",
 ]  # fmt: skip

@@ -67,6 +67,12 @@ class Gate:
         """How often processes have rung."""
         return int(self._ledger.gpus[self._gpu].bell)
 
+    @property
+    def stays(self) -> tuple[int, int]:
+        """How often work began to stand apart, and for how long it did that has ended."""
+        gpu = self._ledger.gpus[self._gpu]
+        return int(gpu.stays), int(gpu.stayed_ns)
+
     def set(self, state: int) -> int:
         """A new gate word; whoever waits for it is woken."""
         self.limits.gate = (self.word // 8 + 1) * 8 + state

@@ -1,23 +1,24 @@
 /*
- * What may make the GPU wait for the program: host functions, values that it is to write.
+ * What may make the GPU wait for the program: host functions, values, semaphores.
  *
  * Work behind it may not end before the program has done something more: this launch, what the
- * thread does afterwards, letting go of a lock that a host function wants. The driver holds a
- * thread back only when its queue is full, so a launch that finds no room does not wait for ever.
+ * thread does afterwards, letting go of a lock that a host function wants. So late.c is to know of
+ * it. In place of a host function the driver gets one of ours, which says that it runs, calls it,
+ * and says that it has returned: while it runs the GPU is at nothing of that stream. What a graph
+ * waits for, and what the GPU itself waits for, is seen by nobody: there the process is marked as
+ * one in which streams may wait.
  */
+#include <linux/futex.h>
+
 #include "flow.h"
+#include "futex.h"
 
-/* No marker has passed for so long, or for a few times what the longest batch takes. */
-#define HOST_NS         UINT64_C(20000000)
-#define HOST_UNKNOWN_NS UINT64_C(1000000000)
-/* Where the program has asked for nothing of the kind, but a kernel may poll: twice as long with
- * each batch in flight, for each launch anew. */
-#define STUCK_NS UINT64_C(500000000)
+enum node_type { NODE_HOST = 3, NODE_SEMAPHORE_WAIT = 9, NODE_BATCH_MEM_OP = 12 };
 
-enum { STUCK_DOUBLINGS = 5, STUCK_TIMES = 4, BEYOND = 1024 };
+/* The argument that the driver passes to our function: the number of the call, and its place. */
+enum { PLACE_BITS = 10 };
 
-/* The first field of a node's parameters. */
-enum node_type { NODE_HOST = 3, NODE_BATCH_MEM_OP = 12 };
+_Static_assert(1 << PLACE_BITS == CGPU_MAX_CALLS, "a place for each call");
 
 static void
 note(void)
@@ -28,62 +29,209 @@ note(void)
     }
 }
 
+/* The first field of a node's parameters is its type. */
 static void
 note_node(const int *parameters)
 {
-    if (parameters != NULL && (*parameters == NODE_HOST || *parameters == NODE_BATCH_MEM_OP)) {
+    if (parameters != NULL && (*parameters == NODE_HOST || *parameters == NODE_SEMAPHORE_WAIT ||
+                               *parameters == NODE_BATCH_MEM_OP)) {
         note();
     }
 }
 
-static uint64_t
-longer(uint64_t a, uint64_t b)
+/* ---- running host functions: without the lock, which may be held while waiting for them ---- */
+
+static void
+begin(struct cgpu_call *call)
 {
-    return a > b ? a : b;
+    __atomic_store_n(&call->since_ns, cgpu_flow_now(), __ATOMIC_RELAXED);
+    /* seq_cst, all three: a thread that sees the call run sees all of it */
+    __atomic_add_fetch(&cgpu_flow->calling, 1, __ATOMIC_SEQ_CST);
 }
 
-static uint64_t
-patience(const struct cgpu_pace *pace, bool told)
+/* Work behind the call runs from now on. */
+static void
+end(struct cgpu_call *call)
 {
-    uint64_t doublings = pace->in_flight < STUCK_DOUBLINGS ? pace->in_flight : STUCK_DOUBLINGS;
-    uint64_t least = STUCK_NS << doublings;
-    if (told) {
-        least = pace->uncertain != 0 ? HOST_UNKNOWN_NS : HOST_NS;
+    const struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[call->gpu];
+    __atomic_store_n(&call->since_ns, 0, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&cgpu_flow->calling, 1, __ATOMIC_SEQ_CST);
+    bool held = __atomic_load_n(&call->held, __ATOMIC_SEQ_CST) != 0;
+    /* release: the next user of the entry finds nothing of this call */
+    __atomic_store_n(&call->number, call->number + 1, __ATOMIC_RELEASE);
+    const uint32_t *gate = __atomic_load_n(&gpu->gate, __ATOMIC_ACQUIRE);
+    if (held && gate != NULL) { /* the monitor sleeps there */
+        cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
     }
-    return longer(least, STUCK_TIMES * pace->longest_ns);
+}
+
+/* NULL: it has run before. Only a graph could repeat it, and graphs get no function of ours. */
+static struct cgpu_call *
+call_of(const void *data)
+{
+    uint64_t value = (uint64_t)(uintptr_t)data;
+    struct cgpu_call *call = &cgpu_flow->calls[value % CGPU_MAX_CALLS];
+    return call->number == value >> PLACE_BITS ? call : NULL;
+}
+
+static void
+run_function(void *data)
+{
+    struct cgpu_call *call = call_of(data);
+    if (call != NULL) {
+        void (*function)(void *) = (void (*)(void *))call->function;
+        begin(call);
+        function(call->data);
+        end(call);
+    }
+}
+
+static void
+run_callback(CUstream stream, CUresult status, void *data)
+{
+    struct cgpu_call *call = call_of(data);
+    if (call != NULL) {
+        void (*callback)(CUstream, CUresult, void *) =
+            (void (*)(CUstream, CUresult, void *))call->function;
+        begin(call);
+        callback(stream, status, call->data);
+        end(call);
+    }
+}
+
+struct cgpu_call *
+cgpu_await_next(uint32_t *at)
+{
+    uint32_t bound =
+        __atomic_load_n(&cgpu_flow->calling, __ATOMIC_SEQ_CST) != 0 ? cgpu_flow->call_bound : 0;
+    while (*at < bound) {
+        struct cgpu_call *call = &cgpu_flow->calls[(*at)++];
+        if (__atomic_load_n(&call->since_ns, __ATOMIC_SEQ_CST) != 0) {
+            return call;
+        }
+    }
+    return NULL;
 }
 
 bool
-cgpu_await_too_long(struct cgpu_flow_gpu *gpu, uint64_t begun, uint64_t now)
+cgpu_await_is_behind(const struct cgpu_stream *stream)
 {
-    const struct cgpu_pace *pace = &gpu->pace;
-    bool told = __atomic_load_n(&cgpu_flow->awaits_host, __ATOMIC_RELAXED) != 0;
-    uint64_t since = told ? pace->since_ns : longer(pace->since_ns, begun);
-    if (now < since || now - since < patience(pace, told)) {
-        return false;
+    for (uint32_t i = 0; i < cgpu_flow->call_bound; i++) {
+        const struct cgpu_call *call = &cgpu_flow->calls[i];
+        /* relaxed: a call that has just returned is seen at the next look */
+        if (__atomic_load_n(&call->number, __ATOMIC_RELAXED) % 2 != 0 &&
+            call->stream == stream->place && call->born == stream->born) {
+            return true;
+        }
     }
-    if (gpu->stuck_ns != pace->since_ns) {
-        gpu->stuck_ns = pace->since_ns;
-        gpu->beyond = 0;
+    return false;
+}
+
+/* ---- host functions that are put into streams ---- */
+
+/* Under the lock. */
+static struct cgpu_call *
+free_call(void)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_CALLS; i++) {
+        struct cgpu_call *call = &cgpu_flow->calls[i];
+        /* acquire: its last user is done with it */
+        if (__atomic_load_n(&call->number, __ATOMIC_ACQUIRE) % 2 == 0) {
+            cgpu_flow->call_bound = i < cgpu_flow->call_bound ? cgpu_flow->call_bound : i + 1;
+            return call;
+        }
     }
-    return !told || gpu->beyond++ < BEYOND;
+    return NULL;
+}
+
+/* Under the lock: the entry of STREAM. NULL: there is none, or it captures. */
+static struct cgpu_stream *
+stream_for(CUstream stream)
+{
+    CUcontext current = NULL;
+    struct cgpu_stream *found = NULL;
+    if (stream == CU_STREAM_PER_THREAD_DEFAULT && cgpu_lane->tid == 0) {
+        return NULL; /* the thread has launched nothing */
+    }
+    cgpu_real.cuCtxGetCurrent(&current);
+    if (cgpu_stream_meet(stream, current, cgpu_lane, &found) != CGPU_STREAM_OF_OURS ||
+        found->handle != stream || cgpu_marker_captures(found)) {
+        return NULL;
+    }
+    return found;
+}
+
+/* What to give the driver as data of our function, for FUNCTION and DATA; NULL: use these as is. */
+static void *
+take(CUstream stream, void *function, void *data)
+{
+    struct cgpu_call *call = NULL;
+    uint64_t value = 0;
+    if (cgpu_flow == NULL || function == NULL || !cgpu_state_is_attached()) {
+        return NULL;
+    }
+    cgpu_flow_lock();
+    struct cgpu_stream *found = stream_for(stream);
+    call = found != NULL ? free_call() : NULL;
+    if (call != NULL) {
+        call->function = function;
+        call->data = data;
+        call->stream = found->place;
+        call->born = found->born;
+        call->gpu = (uint32_t)cgpu_stream_owner(found)->gpu;
+        call->held = 0;
+        call->number += 1;
+        found->call_ns = cgpu_flow_now();
+        value = (uint64_t)call->number << PLACE_BITS | (uint64_t)(call - cgpu_flow->calls);
+    } else {
+        note();
+    }
+    cgpu_flow_unlock();
+    return (void *)(uintptr_t)value;
+}
+
+/* Give the call back if the driver refused it. */
+static CUresult
+undo(CUresult status, void *taken)
+{
+    if (status != CUDA_SUCCESS && taken != NULL) {
+        struct cgpu_call *call = call_of(taken);
+        __atomic_store_n(&call->number, call->number + 1, __ATOMIC_RELEASE);
+    }
+    return status;
+}
+
+static CUstream
+resolve(CUstream stream, bool per_thread)
+{
+    if (stream != NULL) {
+        return stream;
+    }
+    return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
 }
 
 CUresult
 cgpu_await_function(CUresult (*real)(CUstream, void *, void *), CUstream stream, void *function,
                     void *data)
 {
-    note();
-    return real(stream, function, data);
+    void *taken = take(resolve(stream, real == cgpu_real.cuLaunchHostFunc_ptsz), function, data);
+    return taken == NULL ? real(stream, function, data)
+                         : undo(real(stream, (void *)run_function, taken), taken);
 }
 
 CUresult
 cgpu_await_callback(CUresult (*real)(CUstream, void *, void *, unsigned int), CUstream stream,
                     void *function, void *data, unsigned int flags)
 {
-    note();
-    return real(stream, function, data, flags);
+    void *ours =
+        real == cgpu_real.cuLaunchHostFunc_v2 ? (void *)run_function : (void *)run_callback;
+    bool per_thread = real == cgpu_real.cuStreamAddCallback_ptsz;
+    void *taken = take(resolve(stream, per_thread), function, data);
+    return taken == NULL ? real(stream, function, data, flags)
+                         : undo(real(stream, ours, taken, flags), taken);
 }
+
+/* ---- other waits for the host, and graphs ---- */
 
 CUresult
 cgpu_await_value_32(CUresult (*real)(CUstream, CUdeviceptr, uint32_t, unsigned int),
@@ -107,6 +255,15 @@ cgpu_await_batch(CUresult (*real)(CUstream, unsigned int, void *, unsigned int),
 {
     note();
     return real(stream, count, operations, flags);
+}
+
+CUresult
+cgpu_await_semaphores(CUresult (*real)(const void *, const void *, unsigned int, CUstream),
+                      const void *semaphores, const void *parameters, unsigned int count,
+                      CUstream stream)
+{
+    note();
+    return real(semaphores, parameters, count, stream);
 }
 
 CUresult

@@ -9,7 +9,7 @@
 #define SLOWEST_NS    UINT64_C(500000)
 #define WATCH_NS      (CGPU_PACE_IDLE_NS / 2)
 #define WATCH_MOST_NS UINT64_C(1000000)
-#define LATE_NS       UINT64_C(100000000)
+#define ASIDE_NS      UINT64_C(10000000) /* a stream that stands apart may make progress */
 
 enum { LATER_BY = 16 };
 
@@ -21,31 +21,36 @@ sooner(uint64_t a, uint64_t b)
 
 /* Work under a free gate was not counted: any stream may have some. */
 static void
-suspect_all(int32_t gpu)
+suspect_all(int32_t gpu, uint64_t now)
 {
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         /* Other threads' default streams are waited for by the legacy stream. */
         if (stream->handle != NULL && stream->lane == 0 && cgpu_stream_owner(stream)->gpu == gpu) {
-            stream->pending.launches += 1;
-            stream->pending.mixed = UINT64_MAX;
-            stream->unsure = 1;
+            cgpu_stream_suspect(stream);
         }
     }
+    cgpu_beyond_suspect(&cgpu_flow->gpus[gpu], now);
 }
 
-static void
-wait_for_crowd(int32_t gpu)
+/* A marker behind a host function would take a place in the driver's queue: see admit_apart. */
+static bool
+mark_streams(int32_t gpu, uint64_t now)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
-        struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
-        struct cgpu_visit visit;
-        if (context->handle != NULL && context->gpu == gpu && context->crowded &&
-            cgpu_marker_visit(context, &visit)) {
-            cgpu_real.cuCtxSynchronize(NULL);
-            cgpu_marker_leave(&visit);
+    bool all = true;
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (!stream->used || cgpu_stream_owner(stream)->gpu != gpu || stream->apart ||
+            stream->pending.launches == 0) {
+            continue;
+        }
+        if (cgpu_late_at_call(stream, now)) {
+            all = false;
+        } else if (!cgpu_marker_cut(stream, now)) {
+            return false;
         }
     }
+    return all;
 }
 
 /* No work on GPU is without a marker, and none is launched without the lock. False: not yet. */
@@ -62,42 +67,16 @@ mark_all(int32_t gpu, uint64_t now)
     }
     if (cgpu_flow->gpus[gpu].unmetered) {
         cgpu_flow->gpus[gpu].unmetered = 0;
-        suspect_all(gpu);
-        wait_for_crowd(gpu);
+        suspect_all(gpu, now);
     }
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && cgpu_stream_owner(stream)->gpu == gpu &&
-            stream->pending.launches != 0 && !cgpu_marker_cut(stream, now)) {
-            return false;
-        }
-    }
-    return true;
+    return mark_streams(gpu, now);
 }
 
-/* Markers that are long overdue: is there something that will never write them? */
-static void
-look_after_late(struct cgpu_flow_gpu *gpu, uint64_t now)
+/* Is there work that the arbiter should wait for? */
+static bool
+is_busy(const struct cgpu_flow_gpu *gpu)
 {
-    const struct cgpu_flight *flight = &gpu->flight[0];
-    if (gpu->flights == 0 || now - flight->marked_ns < LATE_NS || now < gpu->pace.end_ns) {
-        return;
-    }
-    struct cgpu_stream *stream = &cgpu_flow->streams[flight->stream];
-    struct cgpu_flow_context *context = cgpu_stream_owner(stream);
-    struct cgpu_visit visit;
-    if (now - context->looked_ns < LATE_NS || stream->lane != 0 || stream->handle == NULL ||
-        !cgpu_marker_visit(context, &visit)) {
-        return;
-    }
-    context->looked_ns = now;
-    /* to query a stream that captures, or that must wait for one, would spoil the capture */
-    CUresult status = cgpu_marker_captures(stream) ? CUDA_ERROR_NOT_READY
-                                                   : cgpu_real.cuStreamQuery(stream->handle);
-    cgpu_marker_leave(&visit);
-    if (status != CUDA_ERROR_NOT_READY) {
-        cgpu_marker_pass(stream, context, now, now, false);
-    }
+    return cgpu_late_counted(gpu) != 0 || gpu->beyond_busy;
 }
 
 static bool
@@ -106,18 +85,24 @@ is_active(const struct cgpu_ledger_work *work)
     return __atomic_load_n(&work->active, __ATOMIC_RELAXED) != 0;
 }
 
+static void
+say_quiet(uint32_t place)
+{
+    /* release: what this thread wrote before is visible */
+    __atomic_store_n(&cgpu_flow->gpus[place].work->active, 0, __ATOMIC_RELEASE);
+    cgpu_work_ring(cgpu_state->ledger, place);
+}
+
 bool
 cgpu_drain_quiet(uint32_t place)
 {
     struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
     uint32_t word = cgpu_flow_gate(gpu);
-    if (cgpu_gate_is_open(word) || gpu->settled != word || gpu->flights != 0) {
+    if (cgpu_gate_is_open(word) || gpu->settled != word || is_busy(gpu)) {
         return false;
     }
     if (is_active(gpu->work)) {
-        /* release: all that it has told before is there */
-        __atomic_store_n(&gpu->work->active, 0, __ATOMIC_RELEASE);
-        cgpu_work_ring(cgpu_state->ledger, place);
+        say_quiet(place);
     }
     return true;
 }
@@ -137,6 +122,7 @@ uint64_t
 cgpu_drain_closed(uint32_t place, uint32_t word, uint64_t now)
 {
     struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    cgpu_marker_harvest(gpu, now);
     if (gpu->settled != word) {
         if (!mark_all((int32_t)place, now)) {
             return now + BLOCKED_NS;
@@ -144,11 +130,10 @@ cgpu_drain_closed(uint32_t place, uint32_t word, uint64_t now)
         gpu->settled = word;
         gpu->drained_ns = now;
     }
-    cgpu_marker_harvest(gpu, now);
+    cgpu_beyond_look(gpu, now);
     if (cgpu_drain_quiet(place)) {
-        return UINT64_MAX;
+        return gpu->aside || gpu->beyond != 0 ? now + ASIDE_NS : UINT64_MAX;
     }
-    look_after_late(gpu, now);
     return now + pause_for(gpu, now);
 }
 
@@ -158,7 +143,7 @@ unmarked_on(uint32_t place)
     uint64_t sum = cgpu_lane_launches((int32_t)place);
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         const struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && cgpu_stream_owner(stream)->gpu == (int32_t)place) {
+        if (stream->used && !stream->apart && cgpu_stream_owner(stream)->gpu == (int32_t)place) {
             sum += stream->pending.launches;
         }
     }
@@ -169,7 +154,7 @@ unmarked_on(uint32_t place)
 static uint64_t
 look_in(const struct cgpu_flow_gpu *gpu, uint64_t now)
 {
-    if (gpu->flights == 0 || gpu->pace.end_ns < now + WATCH_NS) {
+    if (!is_busy(gpu) || gpu->pace.end_ns < now + WATCH_NS) {
         return WATCH_NS;
     }
     return sooner(gpu->pace.end_ns - now, WATCH_MOST_NS);
@@ -182,6 +167,7 @@ cgpu_drain_pressed(uint32_t place, uint64_t now)
     struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
     struct cgpu_ledger_work *work = gpu->work;
     cgpu_marker_harvest(gpu, now);
+    cgpu_beyond_look(gpu, now);
     uint64_t unmarked = unmarked_on(place);
     uint64_t activity = (work->markers << 32) + unmarked + gpu->pace.busy_ns;
     if (activity != gpu->activity || __atomic_load_n(&gpu->crowded, __ATOMIC_RELAXED) != 0) {
@@ -191,26 +177,25 @@ cgpu_drain_pressed(uint32_t place, uint64_t now)
     if (now - gpu->active_ns >= CGPU_PACE_IDLE_NS) {
         if (unmarked != 0 || gpu->unmetered) {
             mark_all((int32_t)place, now);
-        } else if (gpu->flights == 0 && is_active(work) &&
+        } else if (!is_busy(gpu) && is_active(work) &&
                    __atomic_load_n(&work->idle, __ATOMIC_RELAXED) == 0) {
             __atomic_store_n(&work->idle, 1, __ATOMIC_RELEASE);
             cgpu_work_ring(cgpu_state->ledger, place);
         }
     }
-    look_after_late(gpu, now);
     return now + look_in(gpu, now);
 }
 
-bool
+void
 cgpu_drain_finish(uint32_t place, uint64_t now)
 {
     struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
-    bool marked = mark_all((int32_t)place, now);
-    cgpu_marker_harvest(gpu, now);
-    if (!marked || gpu->flights != 0) {
-        return false;
+    /* under a free gate there may be uncounted work; waiting for it is not worth the markers */
+    if (gpu->unmetered || !is_active(gpu->work) || !mark_all((int32_t)place, now)) {
+        return;
     }
-    __atomic_store_n(&gpu->work->active, 0, __ATOMIC_RELEASE);
-    cgpu_work_ring(cgpu_state->ledger, place);
-    return true;
+    cgpu_marker_harvest(gpu, now);
+    if (!is_busy(gpu)) {
+        say_quiet(place);
+    }
 }

@@ -13,7 +13,7 @@
 #include "thread.h"
 
 #define SLICE_NS UINT64_C(100000000) /* a waiting thread looks at the gate at least so often */
-#define ALONE_NS UINT64_C(1000000)   /* where there is no monitor to look whether it is deserted */
+#define ALONE_NS UINT64_C(1000000)   /* the same without a monitor */
 
 enum verdict {
     GO,     /* launch, it is counted */
@@ -31,10 +31,16 @@ struct launch {
     CUstream handle;
     CUcontext context; /* current */
     uint64_t key, guess_ns;
-    uint64_t begun;      /* when it came */
     uint64_t now, until; /* until: CROWDED, when to look again */
     uint32_t word;       /* of the gate */
+    const char *why;     /* REFUSE */
 };
+
+_Static_assert((int)CGPU_MAX_CONTEXTS == 512 && (int)CGPU_LEDGER_WORKS == 512,
+               "what the sentences say");
+#define TOO_MANY_CONTEXTS "512 contexts launch already; destroy some"
+#define TOO_MANY_PROCESSES                                                                         \
+    "512 processes of the container launch already, counted for each GPU; end some"
 
 static void
 sleep_ns(uint64_t ns)
@@ -49,24 +55,11 @@ sleep_ns(uint64_t ns)
 static enum verdict
 locate(struct launch *launch)
 {
-    launch->stream = cgpu_stream_find(launch->handle, launch->context, launch->lane);
-    if (launch->stream == NULL) {
-        struct cgpu_flow_context *context;
-        enum cgpu_stream_of of = cgpu_stream_of(launch->handle, launch->context, &context);
-        if (of != CGPU_STREAM_OF_OURS) {
-            return of == CGPU_STREAM_OF_MORE ? REFUSE : PASS;
-        }
-        launch->stream = cgpu_stream_find(launch->handle, launch->context, launch->lane);
-        if (launch->stream == NULL) {
-            launch->stream = cgpu_stream_add(launch->handle, context, launch->lane);
-        }
-        if (launch->stream == NULL) { /* too many at once: counted with the legacy stream */
-            launch->stream =
-                cgpu_stream_find(CU_STREAM_LEGACY_DEFAULT, context->handle, launch->lane);
-        }
-    }
-    if (launch->stream == NULL) {
-        return REFUSE;
+    enum cgpu_stream_of of =
+        cgpu_stream_meet(launch->handle, launch->context, launch->lane, &launch->stream);
+    if (of != CGPU_STREAM_OF_OURS) {
+        launch->why = TOO_MANY_CONTEXTS;
+        return of == CGPU_STREAM_OF_MORE ? REFUSE : PASS;
     }
     launch->gpu = cgpu_stream_gpu(launch->stream);
     return GO;
@@ -84,6 +77,7 @@ claim(struct launch *launch)
         return GO;
     }
     if (cgpu_work_claim(cgpu_state->ledger, place, &work) != 0) {
+        launch->why = TOO_MANY_PROCESSES;
         return REFUSE;
     }
     cgpu_monitor_wake();
@@ -101,12 +95,17 @@ static bool
 publish(struct launch *launch)
 {
     struct cgpu_ledger_work *work = launch->gpu->work;
-    if (__atomic_load_n(&work->active, __ATOMIC_RELAXED) == launch->word) {
+    uint32_t before = __atomic_load_n(&work->active, __ATOMIC_RELAXED);
+    if (before == launch->word) {
         return true;
     }
     __atomic_store_n(&work->active, launch->word, __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    return cgpu_flow_gate(launch->gpu) == launch->word;
+    bool same = cgpu_flow_gate(launch->gpu) == launch->word;
+    if (same && before == 0) {
+        cgpu_marker_probe(launch->stream, launch->word, launch->now);
+    }
+    return same;
 }
 
 /* ---- may it go ---- */
@@ -122,32 +121,21 @@ move_to(struct cgpu_lane *lane, const struct launch *launch)
     __atomic_store_n(&lane->gate, cgpu_lane_distance(launch->gpu->gate), __ATOMIC_RELAXED);
 }
 
-/*
- * Streams of every context may be launched into, whichever is current: the free gate of one GPU is
- * a permit for all of them only if they are all on it, and known, so that they can be marked.
- */
-static bool
-is_all_here(const struct launch *launch)
-{
-    int32_t gpu = (int32_t)(launch->gpu - cgpu_flow->gpus);
-    bool here = !cgpu_flow->more;
-    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
-        const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
-        here = here && (context->handle == NULL || context->gpu == gpu);
-    }
-    return here;
-}
-
 /* Until it leaves, the monitor waits for this thread. */
 static enum verdict
 let_in(struct launch *launch)
 {
     struct cgpu_lane *lane = launch->lane;
-    struct cgpu_lane *first = cgpu_lane_first(lane);
-    bool hot = cgpu_flow->barrier != 0 && !lane->alone;
-    bool metered = cgpu_gate_is_metered(launch->word);
-    bool free = hot && !metered && is_all_here(launch);
     launch->gpu->settled = CGPU_UNSETTLED; /* the same word may be back in force after a fallback */
+    if (lane->tid == 0) {
+        cgpu_lane_hand_over(lane, launch->now);
+        cgpu_stray_enter(launch->gpu);
+        return GO;
+    }
+    struct cgpu_lane *first = cgpu_lane_first(lane);
+    bool hot = cgpu_flow->barrier != 0, metered = cgpu_gate_is_metered(launch->word);
+    bool looks = launch->stream->unsure || launch->gpu->pace.probed_ns != 0;
+    bool free = hot && !metered && cgpu_stream_all_on(launch->gpu);
     move_to(lane, launch);
     first->context = launch->context;
     lane->pace = &launch->gpu->pace;
@@ -157,8 +145,7 @@ let_in(struct launch *launch)
         move_to(first, launch);
     }
     __atomic_store_n(&first->free, free ? launch->word : 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->word, hot && (!metered || !launch->stream->unsure) ? launch->word : 0,
-                     __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->word, hot && (!metered || !looks) ? launch->word : 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->inside, 1, __ATOMIC_SEQ_CST);
     return GO;
 }
@@ -170,8 +157,7 @@ join(struct launch *launch)
     struct cgpu_lane *lane = launch->lane;
     if (lane->state != launch->stream || lane->marks != launch->stream->marks) {
         cgpu_lane_hand_over(lane, launch->now);
-        lane->state = launch->stream;
-        lane->marks = launch->stream->marks;
+        cgpu_lane_join(lane, launch->stream);
         lane->key = launch->key;
     }
 }
@@ -199,8 +185,11 @@ count(struct launch *launch, uint64_t ns)
 static bool
 drop_captured(struct launch *launch)
 {
-    if (!cgpu_marker_captures(launch->stream)) {
+    if (!cgpu_marker_captures_into(launch->handle)) {
         return false;
+    }
+    if (launch->stream->handle != launch->handle) {
+        return true; /* it is counted with another stream, which has work of its own */
     }
     if (launch->lane->state == launch->stream) {
         cgpu_lane_hand_over(launch->lane, launch->now);
@@ -211,6 +200,48 @@ drop_captured(struct launch *launch)
     return true;
 }
 
+/*
+ * A launch into a stream that stands apart needs no room, as its work does not run now. It gets no
+ * marker: markers would fill the driver's queue, and a thread that meets a full queue may wait for
+ * ever.
+ */
+static enum verdict
+admit_apart(struct launch *launch, uint64_t ns)
+{
+    struct cgpu_unmarked batch;
+    cgpu_marker_sum(launch->stream, &batch);
+    if (drop_captured(launch)) {
+        return PASS;
+    }
+    if (batch.launches >= CGPU_DRIVER_QUEUE) {
+        launch->until = launch->now + CGPU_PACE_FLIGHT_NS;
+        return CROWDED;
+    }
+    if (launch->lane->state == launch->stream) {
+        cgpu_lane_hand_over(launch->lane, launch->now);
+    }
+    count(launch, ns);
+    return let_in(launch);
+}
+
+/* How much may be in flight. A stream has few events, too few to run far ahead. */
+static uint64_t
+flight_of(const struct launch *launch)
+{
+    bool ahead = cgpu_gate_is_unhurried(launch->word) &&
+                 cgpu_stream_owner(launch->stream)->means != CGPU_MARKER_EVENTS;
+    return ahead ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
+}
+
+/* Far ahead few markers do: they take places in the driver's queue. */
+static uint64_t
+batch_of(const struct launch *launch)
+{
+    bool far =
+        flight_of(launch) > CGPU_PACE_FLIGHT_NS && launch->gpu->pace.left_ns > CGPU_PACE_FLIGHT_NS;
+    return far ? CGPU_PACE_LARGE_NS : CGPU_PACE_BATCH_NS;
+}
+
 static enum verdict
 admit_metered(struct launch *launch)
 {
@@ -218,18 +249,35 @@ admit_metered(struct launch *launch)
     struct cgpu_unmarked batch;
     uint64_t ns = cgpu_pace_estimate(&gpu->pace, launch->key);
     ns = ns != 0 ? ns : launch->guess_ns;
+    cgpu_marker_harvest(gpu, launch->now);
+    if (launch->stream->apart) {
+        return admit_apart(launch, ns);
+    }
     cgpu_marker_sum(launch->stream, &batch);
     bool full = batch.launches != 0 &&
-                (ns == 0 || launch->stream->unsure || batch.work_ns + ns >= CGPU_PACE_BATCH_NS);
+                (ns == 0 || launch->stream->unsure || batch.work_ns + ns >= batch_of(launch));
     if ((full || ns == 0) && drop_captured(launch)) {
         return PASS;
     }
+    if (full && cgpu_late_called(launch->stream, launch->now)) { /* see admit_apart */
+        launch->until = launch->now + CGPU_PACE_IDLE_NS / 4;
+        return CROWDED;
+    }
     bool cut = !full || cgpu_marker_cut(launch->stream, launch->now);
-    cgpu_marker_harvest(gpu, launch->now);
-    launch->until =
-        cut ? cgpu_pace_room(&gpu->pace, launch->now) : launch->now + CGPU_PACE_FLIGHT_NS;
-    if (launch->until != 0 && !cgpu_await_too_long(gpu, launch->begun, launch->now)) {
+    if (cut || cgpu_late_counted(gpu) == 0) {
+        launch->until = cgpu_pace_room(&gpu->pace, flight_of(launch), launch->now);
+    } else {
+        launch->until = launch->now + CGPU_PACE_FLIGHT_NS;
+    }
+    if (launch->until != 0 && full && cut) { /* an idle GPU may have passed the marker by now */
+        cgpu_marker_harvest(gpu, launch->now);
+        launch->until = cgpu_pace_room(&gpu->pace, flight_of(launch), launch->now);
+    }
+    if (launch->until != 0) {
         return drop_captured(launch) ? PASS : CROWDED;
+    }
+    if (launch->lane->state == launch->stream && launch->lane->work_ns + ns >= CGPU_PACE_BATCH_NS) {
+        cgpu_lane_hand_over(launch->lane, launch->now); /* for the hot path to go on */
     }
     count(launch, ns);
     return let_in(launch);
@@ -265,19 +313,17 @@ wait_for_gate(struct launch *launch)
     cgpu_work_ring(cgpu_state->ledger, place);
     for (;;) {
         uint64_t begun = cgpu_flow_now();
+        cgpu_flow_lock();
+        bool helped = cgpu_monitor_attend(begun);
+        cgpu_flow_unlock();
         const uint32_t *gate = __atomic_load_n(&launch->gpu->gate, __ATOMIC_ACQUIRE);
         uint32_t word = __atomic_load_n(gate, __ATOMIC_ACQUIRE);
         if (cgpu_gate_is_open(word)) {
             break;
         }
-        struct timespec slice = {0, launch->lane->alone ? (long)ALONE_NS : (long)SLICE_NS};
+        struct timespec slice = {0, helped ? (long)SLICE_NS : (long)ALONE_NS};
         cgpu_futex_wait((uint32_t *)(uintptr_t)gate, FUTEX_WAIT, word, &slice);
         __atomic_add_fetch(&work->waited_ns, cgpu_flow_now() - begun, __ATOMIC_RELAXED);
-        if (launch->lane->alone) { /* what the monitor left behind when the process began to exit */
-            cgpu_flow_lock();
-            cgpu_monitor_serve(place, cgpu_flow_now());
-            cgpu_flow_unlock();
-        }
     }
     __atomic_sub_fetch(&work->waiting, 1, __ATOMIC_RELAXED);
 }
@@ -285,6 +331,7 @@ wait_for_gate(struct launch *launch)
 static void
 wait_for(struct launch *launch, enum verdict verdict)
 {
+    int cancel = cgpu_flow_hold_on();
     if (verdict == SHUT) {
         wait_for_gate(launch);
     } else if (verdict == CROWDED) {
@@ -294,6 +341,7 @@ wait_for(struct launch *launch, enum verdict verdict)
         sleep_ns(launch->until > now ? launch->until - now : 0);
         __atomic_sub_fetch(&launch->gpu->crowded, 1, __ATOMIC_RELAXED);
     }
+    cgpu_flow_let_be(cancel);
 }
 
 /* One look, under the lock. */
@@ -306,17 +354,23 @@ look(struct launch *launch)
         verdict = claim(launch);
     }
     if (verdict == GO) {
-        launch->lane->alone = !cgpu_monitor_start();
-        if (launch->lane->alone) {
-            cgpu_monitor_arbitrated((uint32_t)(launch->gpu - cgpu_flow->gpus), launch->now);
-        }
+        cgpu_monitor_attend(launch->now);
         verdict = admit(launch);
     }
     return verdict;
 }
 
 static CUresult
-enter(struct launch *launch)
+wait_without(pthread_mutex_t *held, struct launch *launch, enum verdict verdict)
+{
+    pthread_mutex_unlock(held);
+    wait_for(launch, verdict);
+    pthread_mutex_lock(held);
+    return CUDA_ERROR_NOT_READY;
+}
+
+static CUresult
+enter(struct launch *launch, pthread_mutex_t *held)
 {
     for (;;) {
         cgpu_flow_lock();
@@ -327,17 +381,19 @@ enter(struct launch *launch)
         case PASS:
             return CUDA_SUCCESS;
         case REFUSE:
-            cgpu_log_text(CGPU_LOG_COMPUTE,
-                          "launches refused: ", "too many processes, contexts or streams at once");
+            cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", launch->why);
             return CUDA_ERROR_NOT_PERMITTED;
         default:
+            if (held != NULL) {
+                return wait_without(held, launch, verdict);
+            }
             wait_for(launch, verdict);
         }
     }
 }
 
 CUresult
-cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns)
+cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
 {
     struct launch launch = {.handle = stream, .key = key, .guess_ns = guess_ns};
     uint32_t depth = cgpu_thread.depth;
@@ -350,38 +406,16 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns)
     }
     cgpu_thread.depth = 1;
     CUresult status = CUDA_ERROR_NOT_PERMITTED;
-    struct cgpu_lane *first = cgpu_flow != NULL ? cgpu_lane_take() : NULL;
-    if (first == NULL) {
-        cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", "too many threads launch");
+    struct cgpu_lane stray = {.gpu = CGPU_NO_GPU};
+    if (cgpu_flow == NULL) {
+        cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", "there was no memory at the start");
     } else {
-        launch.lane = cgpu_lane_for(first, stream);
-        launch.begun = cgpu_flow_now();
+        struct cgpu_lane *first = cgpu_lane_take();
+        launch.lane = first != NULL ? cgpu_lane_for(first, stream) : &stray;
+        cgpu_stray_leave(); /* if an earlier launch never returned */
         cgpu_real.cuCtxGetCurrent(&launch.context);
-        status = enter(&launch);
+        status = enter(&launch, held);
     }
     cgpu_thread.depth = depth;
     return status;
-}
-
-/* ---- leaving, where it is not a plain store ---- */
-
-/* Nobody marks what this thread leaves behind: wait for its end here. */
-void
-cgpu_enter_leave(struct cgpu_lane *lane)
-{
-    uint32_t depth = cgpu_thread.depth;
-    __atomic_store_n(&lane->inside, 0, __ATOMIC_RELEASE);
-    if (lane->gpu < 0) {
-        return;
-    }
-    cgpu_thread.depth = 1;
-    for (bool ended = false; !ended;) {
-        cgpu_flow_lock();
-        ended = cgpu_flow_is_closing() || cgpu_drain_finish((uint32_t)lane->gpu, cgpu_flow_now());
-        cgpu_flow_unlock();
-        if (!ended) {
-            sleep_ns(CGPU_PACE_IDLE_NS / 4);
-        }
-    }
-    cgpu_thread.depth = depth;
 }

@@ -13,7 +13,9 @@
  * of all other graphs void.
  *
  * Threads take turns (graph_turns), from the driver's taking of memory to its charge or refusal:
- * what another thread is about to give back would else be charged, or be the reason to refuse.
+ * what another thread is about to give back would else be charged, or be the reason to refuse. A
+ * thread that has to wait, at the gate or for room, lets its turn go and has a look at everything
+ * anew afterwards: nobody waits for a GPU's gate with a lock of the process.
  * In a turn, the lock of graphs is held wherever memory must not be trimmed meanwhile: from an
  * upload to its charge, and from the last look whether the memory is still there to the launch.
  */
@@ -265,16 +267,25 @@ make_ready(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 }
 
 /*
- * Through the gate with its memory, which is to be had anew if it was trimmed during the wait. On
- * success the lock of graphs is held, so that it is not trimmed before the launch either.
+ * Through the gate with its memory, which is to be had anew if it was trimmed meanwhile. The turn
+ * is let go while there is to be waited: whoever launches on another GPU goes on. On success the
+ * lock of graphs is held, so that the memory is not trimmed before the launch either.
  */
 static CUresult
 enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 {
+    pthread_mutex_t *turn = &kinds()->graph_turns;
     for (;;) {
+        if (!find(exec, holding)) {
+            return CUDA_ERROR_INVALID_VALUE; /* destroyed by another thread */
+        }
         CUresult status = make_ready(exec, stream, holding);
-        if (status == CUDA_SUCCESS) {
-            status = cgpu_launch_begin(stream, false, cgpu_pace_key(exec, 0), 0);
+        if (status != CUDA_SUCCESS) {
+            return status;
+        }
+        status = cgpu_launch_begin_held(stream, cgpu_pace_key(exec, 0), turn);
+        if (status == CUDA_ERROR_NOT_READY) {
+            continue;
         }
         if (status != CUDA_SUCCESS) {
             return status;
@@ -304,9 +315,6 @@ static CUresult
 launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream given, CUstream stream)
 {
     struct cgpu_holding holding;
-    if (!find(exec, &holding)) {
-        return CUDA_ERROR_INVALID_VALUE; /* destroyed by another thread */
-    }
     CUresult status = enter(exec, stream, &holding);
     if (status == CUDA_SUCCESS) {
         status = real(exec, given);

@@ -36,6 +36,8 @@ cgpu_flow_setup(void)
     if (pages == MAP_FAILED) {
         return;
     }
+    /* Most of it is never touched. */
+    madvise(pages, sizeof(struct cgpu_flow), MADV_NOHUGEPAGE);
     /* Also so that a fork never makes the pages that the GPU writes to copies of themselves. */
     if (madvise(pages, sizeof(struct cgpu_flow), MADV_WIPEONFORK) == 0) {
         cgpu_flow = pages;
@@ -55,6 +57,13 @@ uint64_t
 cgpu_lane_distance(const uint32_t *gate)
 {
     return (uint64_t)((uintptr_t)gate - (uintptr_t)cgpu_gate_base);
+}
+
+/* In links and streams: the place in the table, plus 1. */
+static uint16_t
+place_of(const struct cgpu_lane *lane)
+{
+    return (uint16_t)(lane - cgpu_flow->lanes + 1);
 }
 
 /* Under the lock. A lane with the thread's number is that of a thread which has ended. */
@@ -82,7 +91,7 @@ claim(uint32_t tid)
 static void
 release(struct cgpu_lane *lane, uint64_t now)
 {
-    uint32_t number = (uint32_t)(lane - cgpu_flow->lanes) + 1;
+    uint32_t number = place_of(lane);
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
         cgpu_lane_hand_over(&lane[i], now);
         lane[i] = (struct cgpu_lane){.gpu = CGPU_NO_GPU};
@@ -114,22 +123,30 @@ cgpu_lane_first(struct cgpu_lane *lane)
     return lane - (lane - cgpu_flow->lanes) % CGPU_THREAD_LANES;
 }
 
+static void
+count_taken(int32_t more)
+{
+    __atomic_store_n(&cgpu_flow->lanes_taken, cgpu_flow->lanes_taken + (uint32_t)more,
+                     __ATOMIC_RELAXED);
+}
+
 struct cgpu_lane *
 cgpu_lane_take(void)
 {
     if (cgpu_lane->tid != 0) {
         return cgpu_lane;
     }
+    /* relaxed: if it has changed just now, the next launch is soon enough */
+    if (__atomic_load_n(&cgpu_flow->lanes_taken, __ATOMIC_RELAXED) == CGPU_MAX_LANES) {
+        return NULL;
+    }
     uint32_t tid = (uint32_t)syscall(SYS_gettid);
     uint64_t now = cgpu_flow_now();
     cgpu_flow_lock();
     struct cgpu_lane *lane = claim(tid);
-    if (lane == NULL) {
-        cgpu_flow->swept_ns = 0;
-        cgpu_lane_sweep(now);
-        lane = claim(tid);
-    }
     if (lane != NULL) {
+        cgpu_stray_forget(tid);
+        count_taken(lane->tid == 0 ? CGPU_THREAD_LANES : 0);
         release(lane, now);
         for (int i = 0; i < CGPU_THREAD_LANES; i++) {
             lane[i].tid = tid;
@@ -151,6 +168,67 @@ cgpu_lane_forget(void)
     }
 }
 
+/* A stray's lane is not in the table, and not linked. */
+void
+cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream)
+{
+    lane->state = stream;
+    lane->marks = stream->marks;
+    if (lane->tid != 0) {
+        lane->before = 0;
+        lane->next = stream->lanes;
+        stream->lanes = place_of(lane);
+        if (lane->next != 0) {
+            cgpu_flow->lanes[lane->next - 1].before = stream->lanes;
+        }
+    }
+}
+
+static void
+unlink_lane(struct cgpu_lane *lane, struct cgpu_stream *stream)
+{
+    if (lane->next != 0) {
+        cgpu_flow->lanes[lane->next - 1].before = lane->before;
+    }
+    if (lane->before != 0) {
+        cgpu_flow->lanes[lane->before - 1].next = lane->next;
+    } else {
+        stream->lanes = lane->next;
+    }
+}
+
+void
+cgpu_lane_clear(struct cgpu_lane *lane)
+{
+    struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
+    if (stream != NULL && lane->tid != 0) {
+        if (lane->marks == stream->marks) {
+            unlink_lane(lane, stream);
+        } else {
+            stream->stale -= lane->launches != 0;
+        }
+    }
+    __atomic_store_n(&lane->word, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->launches, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->work_ns, 0, __ATOMIC_RELAXED);
+    lane->mixed = 0;
+    lane->state = NULL;
+}
+
+void
+cgpu_lane_cut(struct cgpu_stream *stream)
+{
+    for (uint32_t place = stream->lanes; place != 0;) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[place - 1];
+        /* relaxed: whoever launches at this moment has launched before, for it takes part */
+        stream->stale += __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
+        place = lane->next;
+    }
+    stream->lanes = 0;
+    /* relaxed: whoever misses it is found by the monitor, which knows that all are out */
+    __atomic_store_n(&stream->marks, stream->marks + 1, __ATOMIC_RELAXED);
+}
+
 void
 cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
 {
@@ -167,11 +245,7 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
         pending->launches += lane->launches;
         stream->handed_ns = now;
     }
-    __atomic_store_n(&lane->word, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->launches, 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->work_ns, 0, __ATOMIC_RELAXED);
-    lane->mixed = 0;
-    lane->state = NULL;
+    cgpu_lane_clear(lane);
 }
 
 static bool
@@ -212,8 +286,10 @@ cgpu_lane_sweep(uint64_t now)
         /* a filter may forbid the call, which says nothing about the thread */
         if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
             release(lane, now);
+            count_taken(-CGPU_THREAD_LANES);
         }
     }
+    cgpu_stray_sweep();
     tell_threads();
 }
 
@@ -228,6 +304,9 @@ is_inside(const struct cgpu_lane *lane, int32_t gpu)
 static bool
 some_inside(int32_t gpu)
 {
+    if (cgpu_stray_some_inside(&cgpu_flow->gpus[gpu])) {
+        return true;
+    }
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
         if (is_inside(&cgpu_flow->lanes[i], gpu)) {
             return true;

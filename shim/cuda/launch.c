@@ -71,11 +71,12 @@ add(struct cgpu_lane *lane, uint64_t key, uint64_t work_ns)
 }
 
 static inline CUresult
-pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns)
+pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns,
+     pthread_mutex_t *held)
 {
     struct cgpu_lane *lane = cgpu_lane_of(first, stream);
     if (__builtin_expect(lane == NULL, 0)) {
-        return is_free(first) ? CUDA_SUCCESS : cgpu_enter(stream, key, guess_ns);
+        return is_free(first) ? CUDA_SUCCESS : cgpu_enter(stream, key, guess_ns, held);
     }
     __atomic_store_n(&lane->inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the monitor's membarrier makes it a real one */
@@ -96,28 +97,24 @@ pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns)
     } else if (is_free(first)) {
         return CUDA_SUCCESS;
     }
-    return cgpu_enter(stream, key, guess_ns);
+    return cgpu_enter(stream, key, guess_ns, held);
 }
 
 static inline void
 leave(struct cgpu_lane *lane)
 {
     if (__builtin_expect(lane == NULL, 0)) {
-        return; /* it was not counted */
-    }
-    if (__builtin_expect(lane->alone, 0)) {
-        cgpu_enter_leave(lane);
+        cgpu_stray_leave();
         return;
     }
     /* release: the driver has the launch before anyone sees that this thread is out */
     __atomic_store_n(&lane->inside, 0, __ATOMIC_RELEASE);
 }
 
-CUresult
-cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns)
+static CUresult
+begin(CUstream meant, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
 {
-    CUstream meant = resolve(stream, per_thread);
-    CUresult status = pass(cgpu_lane, meant, key, guess_ns);
+    CUresult status = pass(cgpu_lane, meant, key, guess_ns, held);
     const struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, meant);
     if (lane != NULL) {
         cgpu_lane->last = (uint32_t)(lane - cgpu_lane);
@@ -125,10 +122,22 @@ cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess
     return status;
 }
 
+CUresult
+cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns)
+{
+    return begin(resolve(stream, per_thread), key, guess_ns, NULL);
+}
+
+CUresult
+cgpu_launch_begin_held(CUstream stream, uint64_t key, pthread_mutex_t *held)
+{
+    return begin(resolve(stream, false), key, 0, held);
+}
+
 void
 cgpu_launch_end(void)
 {
-    leave(cgpu_lane + cgpu_lane->last);
+    leave(cgpu_lane->tid != 0 ? cgpu_lane + cgpu_lane->last : NULL);
 }
 
 /* One launch into each of several GPUs, which are entered one after the other. */
@@ -169,7 +178,7 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
             return cgpu_real.name arguments;                                                       \
         }                                                                                          \
         CUstream meant = resolve(stream, per_thread);                                              \
-        CUresult status = pass(cgpu_lane, meant, key, 0);                                          \
+        CUresult status = pass(cgpu_lane, meant, key, 0, NULL);                                    \
         if (status != CUDA_SUCCESS) {                                                              \
             return status;                                                                         \
         }                                                                                          \

@@ -17,6 +17,7 @@
 #ifndef CGPU_CUDA_LAUNCH_H
 #define CGPU_CUDA_LAUNCH_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,6 +31,13 @@
  * NOT_PERMITTED: there is no room for this process's work, do not launch.
  */
 CUresult cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns);
+
+/*
+ * The same for a thread that holds the lock HELD. It must not keep HELD while it waits at a gate:
+ * that would block threads that use another GPU. NOT_READY: it has waited, and released HELD
+ * meanwhile; check again what HELD protects, and retry.
+ */
+CUresult cgpu_launch_begin_held(CUstream stream, uint64_t key, pthread_mutex_t *held);
 
 /* After every begin that gave CUDA_SUCCESS, whatever the driver said. */
 void cgpu_launch_end(void);

@@ -56,11 +56,23 @@ handle_for(const struct cgpu_stream *stream)
 }
 
 bool
-cgpu_marker_captures(const struct cgpu_stream *stream)
+cgpu_marker_captures_into(CUstream handle)
 {
     int capture = CU_CAPTURE_NONE;
-    return cgpu_real.cuStreamIsCapturing(handle_for(stream), &capture) != CUDA_SUCCESS ||
+    return cgpu_real.cuStreamIsCapturing(handle, &capture) != CUDA_SUCCESS ||
            capture != CU_CAPTURE_NONE;
+}
+
+bool
+cgpu_marker_captures(const struct cgpu_stream *stream)
+{
+    return cgpu_marker_captures_into(handle_for(stream));
+}
+
+bool
+cgpu_marker_is_by_legacy(const struct cgpu_stream *stream)
+{
+    return handle_for(stream) == CU_STREAM_LEGACY_DEFAULT;
 }
 
 static void
@@ -82,21 +94,19 @@ void
 cgpu_marker_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
 {
     *sum = stream->pending;
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
-        const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-        if (lane->state == stream && lane->marks == stream->marks) {
-            add_lane(sum, lane);
-        }
+    for (uint32_t place = stream->lanes; place != 0; place = cgpu_flow->lanes[place - 1].next) {
+        add_lane(sum, &cgpu_flow->lanes[place - 1]);
     }
 }
 
 bool
 cgpu_marker_wanted(const struct cgpu_stream *stream)
 {
-    bool wanted = stream->pending.launches != 0;
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound && !wanted; i++) {
-        const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-        wanted = lane->state == stream && __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
+    bool wanted = stream->pending.launches != 0 || stream->stale != 0;
+    for (uint32_t place = stream->lanes; place != 0 && !wanted;) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[place - 1];
+        wanted = __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
+        place = lane->next;
     }
     return wanted;
 }
@@ -173,12 +183,12 @@ place(struct cgpu_stream *stream, uint32_t seq)
     return captures ? CAPTURES : status == CUDA_SUCCESS ? PLACED : BROKEN;
 }
 
-static bool
-was_passed(const struct cgpu_flight *flight)
+bool
+cgpu_marker_was_passed(const struct cgpu_flight *flight)
 {
     const struct cgpu_stream *stream = &cgpu_flow->streams[flight->stream];
     const struct cgpu_flow_context *context = cgpu_stream_owner(stream);
-    if (context->means == CGPU_MARKER_WORDS) {
+    if (flight->means == CGPU_MARKER_WORDS) {
         const uint32_t *word = &cgpu_flow->words[stream->context][stream->place];
         /* acquire: the work before it has ended. Numbers may wrap around. */
         return (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - flight->seq) >= 0;
@@ -200,6 +210,7 @@ cgpu_marker_publish(struct cgpu_flow_gpu *gpu)
     __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->end_ns, gpu->pace.end_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->busy_ns, gpu->pace.busy_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->lag_ns, (uint32_t)gpu->pace.lag_ns, __ATOMIC_RELAXED);
 }
 
 /* Take what `is` says has passed out of GPU's table, oldest first. */
@@ -217,7 +228,11 @@ take_out(struct cgpu_flow_gpu *gpu, bool (*is)(const struct cgpu_flight *, const
         struct cgpu_stream *stream = &cgpu_flow->streams[flight->stream];
         /* long work is looked for more rarely, and need not be seen so promptly */
         bool soon = now - gpu->harvested_ns < (now - flight->marked_ns) / KNOWN_PART;
-        cgpu_pace_pass(&gpu->pace, &flight->batch, now, known || soon);
+        gpu->apart -= cgpu_late_is_left(stream);
+        if (!stream->apart) {
+            cgpu_pace_pass(&gpu->pace, &flight->batch, now, known || soon);
+        }
+        cgpu_late_moves(stream, now);
         stream->in_flight--;
         cgpu_stream_release(stream);
     }
@@ -231,7 +246,11 @@ static bool
 is_passed(const struct cgpu_flight *flight, const void *unused)
 {
     (void)unused;
-    return was_passed(flight);
+    if (!cgpu_marker_was_passed(flight)) {
+        return false;
+    }
+    cgpu_stream_owner(&cgpu_flow->streams[flight->stream])->lost = 0; /* they are written */
+    return true;
 }
 
 void
@@ -240,6 +259,7 @@ cgpu_marker_harvest(struct cgpu_flow_gpu *gpu, uint64_t now)
     take_out(gpu, is_passed, NULL, now, now - gpu->harvested_ns < KNOWN_NS);
     cgpu_pace_look(&gpu->pace, now);
     gpu->harvested_ns = now;
+    cgpu_late_look(gpu, now);
 }
 
 struct covered {
@@ -279,18 +299,47 @@ close_batch(struct cgpu_stream *stream)
         .start_ns = stream->begun_ns,
         .certain = !stream->unsure,
     };
-    /* relaxed: whoever misses it is found by the monitor, which knows that all are out */
-    __atomic_store_n(&stream->marks, stream->marks + 1, __ATOMIC_RELAXED);
-    stream->pending = (struct cgpu_unmarked){0};
-    stream->unsure = 0;
-    stream->begun_ns = 0;
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
         if (cgpu_lane[i].state == stream) { /* the caller is not launching meanwhile */
-            cgpu_lane[i].state = NULL;
-            cgpu_lane_hand_over(&cgpu_lane[i], 0);
+            cgpu_lane_clear(&cgpu_lane[i]);
         }
     }
+    cgpu_lane_cut(stream);
+    stream->pending = (struct cgpu_unmarked){0};
+    if (cgpu_stray_some_inside(cgpu_stream_gpu(stream))) {
+        /* what it launches may or may not lie before the marker: mark once more */
+        stream->pending = (struct cgpu_unmarked){.launches = 1, .mixed = UINT64_MAX};
+    }
+    stream->unsure = 0;
+    stream->begun_ns = 0;
     return batch;
+}
+
+/* Captured work does not run, in a broken context nothing does: then there is no marker. */
+static void
+put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = cgpu_stream_gpu(stream);
+    uint32_t seq = stream->issued + 1;
+    if (place(stream, seq) != PLACED) {
+        return;
+    }
+    stream->issued = seq;
+    stream->in_flight++;
+    struct cgpu_flight *flight = &gpu->flight[gpu->flights++];
+    *flight = (struct cgpu_flight){
+        .batch = *batch,
+        .seq = seq,
+        .stream = stream->place,
+        .means = (uint16_t)cgpu_stream_owner(stream)->means,
+        .marked_ns = now,
+    };
+    gpu->apart += cgpu_late_is_left(stream);
+    if (!stream->apart) {
+        cgpu_pace_mark(&gpu->pace, &flight->batch, now);
+    }
+    __atomic_store_n(&gpu->work->markers, gpu->work->markers + 1, __ATOMIC_RELAXED);
+    cgpu_marker_publish(gpu);
 }
 
 bool
@@ -304,19 +353,20 @@ cgpu_marker_cut(struct cgpu_stream *stream, uint64_t now)
         }
     }
     struct cgpu_pace_batch batch = close_batch(stream);
-    uint32_t seq = stream->issued + 1;
-    if (place(stream, seq) != PLACED) {
-        return true; /* captured work does not run; in a broken context nothing does */
-    }
-    stream->issued = seq;
-    stream->in_flight++;
-    struct cgpu_flight *flight = &gpu->flight[gpu->flights++];
-    *flight =
-        (struct cgpu_flight){.batch = batch, .seq = seq, .stream = stream->place, .marked_ns = now};
-    cgpu_pace_mark(&gpu->pace, &flight->batch, now);
-    __atomic_store_n(&gpu->work->markers, gpu->work->markers + 1, __ATOMIC_RELAXED);
-    cgpu_marker_publish(gpu);
+    put(stream, &batch, now);
     return true;
+}
+
+void
+cgpu_marker_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
+{
+    struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1};
+    const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[cgpu_stream_owner(stream)->gpu];
+    if (cgpu_gate_is_metered(word) && !stream->apart && !cgpu_late_called(stream, now) &&
+        cgpu_stream_gpu(stream)->flights < CGPU_PACE_BATCHES &&
+        __atomic_load_n(&limits->quiet_gate, __ATOMIC_RELAXED) == word) {
+        put(stream, &nothing, now);
+    }
 }
 
 void
@@ -329,4 +379,10 @@ cgpu_marker_ended(struct cgpu_stream *stream, uint64_t now)
         cgpu_pace_pass(&gpu->pace, &batch, now, true);
         cgpu_marker_publish(gpu);
     }
+}
+
+void
+cgpu_marker_forget(struct cgpu_stream *stream)
+{
+    close_batch(stream);
 }

@@ -4,11 +4,15 @@
  * It sleeps until a gate word changes. When a gate closes it marks what nobody has marked yet, and
  * tells the arbiter when all of it has ended. While others wait it tells when there is nothing to
  * do. When the arbiter gives no sign it opens and closes a gate of the process's own, by the clock.
- * All it does is one function called under the lock, so that a launch can do the same where there
- * is no thread to be had.
+ *
+ * Where there is no thread to be had (a limit of processes, the process exits), threads do it that
+ * launch or synchronise, as they come by. Nothing waits for the end of a launch: it may come after
+ * what the program does next. Should the gate close while no thread comes by, the arbiter's
+ * patience ends the turn, and the first that launches again waits and sees to what was left behind.
  */
 #define _GNU_SOURCE
 #include <linux/futex.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
@@ -24,11 +28,18 @@
 #include "futex.h"
 #include "thread.h"
 
-#define LONGEST_NS  UINT64_C(1000000000)
-#define POLL_NS     UINT64_C(20000)
-#define UNHEARD_NS  UINT64_C(10000000) /* without an arbiter: look for a new one so often */
-#define GIVE_UP_NS  UINT64_C(200000000)
+#define LONGEST_NS UINT64_C(1000000000)
+#define POLL_NS    UINT64_C(20000)
+#define UNHEARD_NS UINT64_C(10000000) /* without an arbiter: how often to look for a new one */
+#define GIVE_UP_NS UINT64_C(200000000)
+#define AGAIN_NS   UINT64_C(1000000000) /* how often to try to create a thread again */
+
+/* The stack also holds all thread-local storage, which may be large; nothing says how large. */
 #define STACK_BYTES ((size_t)1 << 20)
+#define STACK_MOST  ((size_t)1 << 30)
+
+static cpu_set_t cpus_at_load;
+static bool cpus_known;
 
 static uint64_t
 sooner(uint64_t a, uint64_t b)
@@ -96,8 +107,8 @@ cgpu_monitor_arbitrated(uint32_t place, uint64_t now)
     return sooner(until, now + UNHEARD_NS);
 }
 
-uint64_t
-cgpu_monitor_serve(uint32_t place, uint64_t now)
+static uint64_t
+serve(uint32_t place, uint64_t now)
 {
     struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
     uint64_t next = cgpu_monitor_arbitrated(place, now);
@@ -133,7 +144,7 @@ serve_all(struct watched *watched, uint64_t now)
             continue;
         }
         uint32_t before = cgpu_flow_gate(gpu);
-        next = sooner(next, cgpu_monitor_serve(place, now));
+        next = sooner(next, serve(place, now));
         watched->gate[watched->count] = gpu->gate;
         watched->word[watched->count++] = gpu->gate == &gpu->own ? gpu->own : before;
     }
@@ -223,44 +234,126 @@ stop(void)
     }
 }
 
+/* The processors of the process, even if the program has bound the calling thread to fewer. */
 static bool
-create(void)
+cpus_of_process(cpu_set_t *out)
+{
+    cpu_set_t leader;
+    if (!cpus_known || sched_getaffinity(getpid(), sizeof(leader), &leader) != 0) {
+        return false;
+    }
+    CPU_OR(out, &cpus_at_load, &leader);
+    return true;
+}
+
+/* 0 or an error number. FREELY: on all processors of the process, and without real-time class. */
+static int
+create_with(size_t stack, bool freely)
 {
     pthread_t thread;
     pthread_attr_t attributes;
-    sigset_t all;
-    sigset_t before;
-    if (pthread_attr_init(&attributes) != 0) {
-        return false;
+    cpu_set_t cpus;
+    int error = pthread_attr_init(&attributes);
+    if (error != 0) {
+        return error;
     }
-    pthread_attr_setstacksize(&attributes, STACK_BYTES);
+    pthread_attr_setstacksize(&attributes, stack);
     pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    bool created = pthread_create(&thread, &attributes, run, NULL) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (freely) {
+        pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
+        pthread_attr_setschedpolicy(&attributes, SCHED_OTHER);
+        pthread_attr_setschedparam(&attributes, &(struct sched_param){.sched_priority = 0});
+        if (cpus_of_process(&cpus)) {
+            pthread_attr_setaffinity_np(&attributes, sizeof(cpus), &cpus);
+        }
+    }
+    error = pthread_create(&thread, &attributes, run, NULL);
     pthread_attr_destroy(&attributes);
-    return created;
+    return error;
 }
 
-bool
-cgpu_monitor_start(void)
+/* Attributes that the kernel or a filter does not grant stay as those of the creating thread. */
+static int
+create_somehow(bool freely)
+{
+    int error = EINVAL;
+    for (size_t stack = STACK_BYTES; stack <= STACK_MOST && error == EINVAL; stack *= 2) {
+        error = create_with(stack, freely);
+    }
+    return error;
+}
+
+static bool
+create(void)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = create_somehow(true);
+    if (error == EPERM || error == EINVAL) {
+        error = create_somehow(false);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error == 0;
+}
+
+void
+cgpu_monitor_setup(void)
+{
+    cpus_known = sched_getaffinity(0, sizeof(cpus_at_load), &cpus_at_load) == 0;
+}
+
+static void
+begin(uint64_t now)
 {
     static bool stops; /* as inherited by children */
+    bool first = cgpu_flow->monitor == CGPU_MONITOR_NONE;
+    stops = stops || atexit(stop) == 0;
+    cgpu_flow->barrier =
+        syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+    cgpu_flow->monitor = stops && create() ? CGPU_MONITOR_RUNS : CGPU_MONITOR_FAILED;
+    cgpu_flow->tried_ns = now;
+    if (cgpu_flow->monitor == CGPU_MONITOR_FAILED) {
+        /* every synchronisation should look */
+        __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
+        if (first) {
+            cgpu_log_text(CGPU_LOG_COMPUTE, "no helper thread can be made: ",
+                          "the GPU is given back late; is there a limit of processes?");
+        }
+    }
+}
+
+static bool
+is_there(uint64_t now)
+{
     if (cgpu_flow_is_closing()) {
         return false;
     }
-    if (cgpu_flow->monitor == CGPU_MONITOR_NONE) {
-        stops = stops || atexit(stop) == 0;
-        cgpu_flow->barrier =
-            syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-        cgpu_flow->monitor = stops && create() ? CGPU_MONITOR_RUNS : CGPU_MONITOR_FAILED;
-        if (cgpu_flow->monitor == CGPU_MONITOR_FAILED) {
-            cgpu_log_text(CGPU_LOG_COMPUTE,
-                          "launches are waited for one by one: ", "no helper thread can be made");
-        }
+    if (cgpu_flow->monitor == CGPU_MONITOR_NONE ||
+        (cgpu_flow->monitor == CGPU_MONITOR_FAILED && now - cgpu_flow->tried_ns >= AGAIN_NS)) {
+        begin(now);
     }
     return cgpu_flow->monitor == CGPU_MONITOR_RUNS;
+}
+
+bool
+cgpu_monitor_attend(uint64_t now)
+{
+    if (is_there(now)) {
+        return true;
+    }
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        if (cgpu_flow->gpus[place].work != NULL) {
+            cgpu_monitor_arbitrated(place, now);
+            uint32_t word = cgpu_flow_gate(&cgpu_flow->gpus[place]);
+            if (!cgpu_gate_is_open(word)) {
+                cgpu_drain_closed(place, word, now);
+            }
+        }
+    }
+    cgpu_lane_sweep(now);
+    return false;
 }
 
 /* It waits for the gates that it knows: make it look for more. */

@@ -185,6 +185,14 @@ cgpu_primary_create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUde
     return kept;
 }
 
+/* GREEN's context, asked from the driver: the two handles need not be equal. */
+static CUcontext
+context_of(CUgreenCtx green)
+{
+    CUcontext context = NULL;
+    return cgpu_real.cuCtxFromGreenCtx(&context, green) == CUDA_SUCCESS ? context : NULL;
+}
+
 CUresult
 cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
 {
@@ -193,13 +201,15 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
         return real(green);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
+    CUcontext context = context_of(green);
     unsettle((int32_t)holding.gpu);
-    cgpu_settle_context_going((CUcontext)(void *)green);
+    cgpu_settle_context_going(context);
     CUresult status = real(green);
     if (status == CUDA_SUCCESS) {
-        cgpu_context_gone((CUcontext)(void *)green); /* the context made from it, if any */
+        cgpu_settle_context_gone(context);
+        cgpu_context_gone((CUcontext)(void *)green); /* memory under the green handle */
     } else {
-        cgpu_settle_context_stays((CUcontext)(void *)green);
+        cgpu_settle_context_stays(context);
         cgpu_charge_restore(&holding);
     }
     return settle(status, (CUdevice)holding.extra);

@@ -56,5 +56,6 @@ setup(void)
     cgpu_log_setup();
     cgpu_state_setup();
     cgpu_flow_setup();
+    cgpu_monitor_setup();
     cgpu_lookup_setup(library);
 }

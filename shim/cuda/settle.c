@@ -18,9 +18,19 @@ static void
 has_ended(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 {
     cgpu_marker_pass(stream, cgpu_stream_owner(stream), begun, now, true);
-    if (stream->handed_ns <= begun) {
+    if (stream->handed_ns <= begun && !cgpu_stray_since(cgpu_stream_gpu(stream), begun)) {
         cgpu_marker_ended(stream, now);
     }
+}
+
+/* Something on GPU has ended. If that was everything, the arbiter should know soon. */
+static void
+tell(int32_t gpu, uint64_t now)
+{
+    if (!cgpu_monitor_attend(now)) {
+        cgpu_drain_finish((uint32_t)gpu, now);
+    }
+    cgpu_drain_quiet((uint32_t)gpu);
 }
 
 void
@@ -38,7 +48,7 @@ cgpu_settle_stream(CUstream stream, uint64_t begun)
         int32_t gpu = cgpu_stream_owner(found)->gpu;
         if (cgpu_flow->gpus[gpu].work != NULL) {
             has_ended(found, begun, now);
-            cgpu_drain_quiet((uint32_t)gpu);
+            tell(gpu, now);
         }
     }
     cgpu_flow_unlock();
@@ -60,7 +70,7 @@ cgpu_settle_context(CUcontext context, uint64_t begun)
                 has_ended(stream, begun, now);
             }
         }
-        cgpu_drain_quiet((uint32_t)found->gpu);
+        tell(found->gpu, now);
     }
     cgpu_flow_unlock();
 }
@@ -85,9 +95,11 @@ follow(CUstream stream)
     if (before != NULL) { /* destroyed behind our back */
         cgpu_stream_detach(before);
     }
+    cgpu_beyond_forget(stream);
     struct cgpu_flow_context *context;
-    if (cgpu_stream_of(stream, current, &context) == CGPU_STREAM_OF_OURS) {
-        cgpu_stream_add(stream, context, NULL);
+    if (cgpu_stream_of(stream, current, &context) == CGPU_STREAM_OF_OURS &&
+        cgpu_stream_add(stream, context, NULL) == NULL) {
+        cgpu_beyond_keep(stream, context);
     }
     cgpu_flow_unlock();
 }
@@ -103,10 +115,12 @@ cgpu_settle_stream_going(CUstream stream)
     cgpu_flow_lock();
     struct cgpu_stream *found = cgpu_stream_find(stream, current, cgpu_lane);
     if (found != NULL && found->lane == 0 && stream != CU_STREAM_LEGACY_DEFAULT) {
-        if (cgpu_marker_wanted(found)) {
+        if (cgpu_marker_wanted(found) && found->apart == CGPU_APART_NOT) {
             cgpu_marker_cut(found, cgpu_flow_now());
         }
         cgpu_stream_detach(found);
+    } else if (found == NULL) {
+        cgpu_beyond_destroy(stream, cgpu_flow_now());
     }
     cgpu_flow_unlock();
 }

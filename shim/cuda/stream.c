@@ -11,7 +11,7 @@ bucket(CUstream handle)
 struct cgpu_flow_context *
 cgpu_stream_context(CUcontext context)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+    for (uint32_t i = 0; i < cgpu_flow->context_bound; i++) {
         if (cgpu_flow->contexts[i].handle == context) {
             return context != NULL ? &cgpu_flow->contexts[i] : NULL;
         }
@@ -60,7 +60,7 @@ cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane)
 }
 
 /*
- * `marks` and `issued` go on counting: lanes may still look at the entry, markers be on their way.
+ * `marks`, `issued` and `stale` go on: lanes may still look at the entry, markers be on their way.
  * Events go with their context, if not before.
  */
 static void
@@ -71,10 +71,13 @@ reset(struct cgpu_stream *stream)
             cgpu_real.cuEventDestroy_v2(stream->events[i]);
         }
     }
-    uint32_t marks = stream->marks + 1;
-    uint32_t issued = stream->issued;
-    *stream = (struct cgpu_stream){.issued = issued};
-    __atomic_store_n(&stream->marks, marks, __ATOMIC_RELAXED);
+    cgpu_lane_cut(stream);
+    *stream = (struct cgpu_stream){
+        .marks = stream->marks,
+        .issued = stream->issued,
+        .stale = stream->stale,
+        .born = stream->born + 1,
+    };
 }
 
 static void
@@ -90,8 +93,7 @@ unlink_handle(struct cgpu_stream *stream)
     *link = stream->next;
     stream->handle = NULL;
     stream->lane = 0;
-    /* the handle may come again as another stream's */
-    __atomic_store_n(&stream->marks, stream->marks + 1, __ATOMIC_RELAXED);
+    cgpu_lane_cut(stream); /* the handle may come again as another stream's */
 }
 
 void
@@ -107,6 +109,7 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
 {
     uint32_t place = (uint32_t)(context - cgpu_flow->contexts);
     context->handle = NULL;
+    cgpu_beyond_drop_context(context);
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->used && stream->context == place) {
@@ -135,9 +138,11 @@ evict(void)
 {
     for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->handle != CU_STREAM_LEGACY_DEFAULT && stream->lane == 0 &&
+        if (stream->handle != NULL && stream->handle != CU_STREAM_LEGACY_DEFAULT &&
             stream->in_flight == 0 && !cgpu_marker_wanted(stream)) {
-            cgpu_stream_owner(stream)->crowded = 1;
+            if (stream->lane == 0) { /* the legacy stream waits for a thread's own */
+                cgpu_beyond_keep(stream->handle, cgpu_stream_owner(stream));
+            }
             cgpu_stream_detach(stream);
             return;
         }
@@ -153,7 +158,6 @@ cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_
         stream = free_entry();
     }
     if (stream == NULL) {
-        context->crowded = 1;
         return NULL;
     }
     uint16_t place = stream->place;
@@ -166,6 +170,14 @@ cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_
     stream->next = *bucket(handle);
     *bucket(handle) = (uint16_t)(place + 1);
     return stream;
+}
+
+void
+cgpu_stream_suspect(struct cgpu_stream *stream)
+{
+    stream->pending.launches += 1;
+    stream->pending.mixed = UINT64_MAX;
+    stream->unsure = 1;
 }
 
 void
@@ -212,6 +224,8 @@ add_context(CUcontext context, int32_t gpu)
     for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
         struct cgpu_flow_context *entry = &cgpu_flow->contexts[i];
         if (entry->handle == NULL) {
+            cgpu_flow->context_bound =
+                i < cgpu_flow->context_bound ? cgpu_flow->context_bound : i + 1;
             *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
             return entry;
         }
@@ -240,4 +254,56 @@ cgpu_stream_of(CUstream stream, CUcontext current, struct cgpu_flow_context **ou
     /* what is launched under a free gate can be marked through it */
     cgpu_stream_add(CU_STREAM_LEGACY_DEFAULT, *out, NULL);
     return CGPU_STREAM_OF_OURS;
+}
+
+/* Where there are too many at once, or HANDLE is a stray's own, it is counted with the legacy
+ * stream.
+ */
+static struct cgpu_stream *
+take_up(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *lane)
+{
+    bool stray = handle == CU_STREAM_PER_THREAD_DEFAULT && lane->tid == 0;
+    bool suspect = !is_default(handle) && cgpu_beyond_forget(handle);
+    struct cgpu_stream *stream = stray ? NULL : cgpu_stream_add(handle, context, lane);
+    if (stream != NULL && suspect) {
+        cgpu_stream_suspect(stream);
+    }
+    if (stream != NULL) {
+        return stream;
+    }
+    if (!is_default(handle)) {
+        cgpu_beyond_keep_used(handle, context, cgpu_flow_now());
+    }
+    return cgpu_stream_find(CU_STREAM_LEGACY_DEFAULT, context->handle, lane);
+}
+
+enum cgpu_stream_of
+cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
+                 struct cgpu_stream **out)
+{
+    struct cgpu_flow_context *context;
+    *out = cgpu_stream_find(handle, current, lane);
+    if (*out != NULL) {
+        return CGPU_STREAM_OF_OURS;
+    }
+    enum cgpu_stream_of of = cgpu_stream_of(handle, current, &context);
+    if (of != CGPU_STREAM_OF_OURS) {
+        return of;
+    }
+    *out = cgpu_stream_find(handle, current, lane);
+    if (*out == NULL) {
+        *out = take_up(handle, context, lane);
+    }
+    return *out != NULL ? CGPU_STREAM_OF_OURS : CGPU_STREAM_OF_MORE;
+}
+
+bool
+cgpu_stream_all_on(const struct cgpu_flow_gpu *gpu)
+{
+    bool all = !cgpu_flow->more;
+    for (uint32_t i = 0; i < cgpu_flow->context_bound; i++) {
+        const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
+        all = all && (context->handle == NULL || &cgpu_flow->gpus[context->gpu] == gpu);
+    }
+    return all;
 }

@@ -68,7 +68,7 @@ TEST(nothing_is_known_at_first)
     struct cgpu_pace *pace = fresh();
 
     CHECK(cgpu_pace_estimate(pace, cgpu_pace_key(pace, 32)) == 0);
-    CHECK(cgpu_pace_room(pace, 1) == 0);
+    CHECK(cgpu_pace_room(pace, CGPU_PACE_FLIGHT_NS, 1) == 0);
 }
 
 TEST(a_key_is_never_none)
@@ -250,12 +250,12 @@ TEST(no_input_breaks_the_bookkeeping)
             cgpu_pace_pass(pace, &batch, odd_number(), rand() % 2 != 0);
             break;
         case 2:
-            CHECK(pace->in_flight != 0 || cgpu_pace_room(pace, odd_number()) == 0);
+            CHECK(pace->in_flight != 0 || cgpu_pace_room(pace, odd_number(), odd_number()) == 0);
             break;
         default:
             if (rand() % 50 == 0) {
                 cgpu_pace_drain(pace, odd_number());
-                CHECK(cgpu_pace_room(pace, odd_number()) == 0);
+                CHECK(cgpu_pace_room(pace, odd_number(), odd_number()) == 0);
             }
         }
     }

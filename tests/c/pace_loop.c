@@ -92,7 +92,7 @@ launch_until(uint64_t end)
         }
         if (batch->launches == 0) { /* the others take the hot path */
             harvest();
-            until = cgpu_pace_room(&pace, program.now);
+            until = cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, program.now);
         }
         if (until != 0) {
             program.now = until + program.late_ns;

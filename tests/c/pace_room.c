@@ -22,11 +22,11 @@ TEST(launches_go_on_while_half_a_millisecond_is_in_flight)
 {
     cgpu_pace_init(&pace);
     marked(250 * US, true, SECOND);
-    CHECK(cgpu_pace_room(&pace, SECOND) == 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) == 0);
     marked(250 * US, true, SECOND);
-    CHECK(cgpu_pace_room(&pace, SECOND) == 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) == 0);
     marked(250 * US, true, SECOND);
-    CHECK(cgpu_pace_room(&pace, SECOND) == SECOND + 250 * US);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) == SECOND + 250 * US);
     CHECK(pace.end_ns == SECOND + 750 * US);
 }
 
@@ -36,15 +36,17 @@ TEST(a_long_kernel_is_followed_by_the_next_shortly_before_it_ends)
 
     cgpu_pace_init(&pace);
     first = marked(50 * MS, true, SECOND);
-    CHECK(cgpu_pace_room(&pace, SECOND) == SECOND + MS); /* never trusts an estimate for long */
-    CHECK(cgpu_pace_room(&pace, SECOND + 49 * MS) == SECOND + 49 * MS + 500 * US);
-    CHECK(cgpu_pace_room(&pace, SECOND + 49 * MS + 500 * US) == 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) ==
+          SECOND + MS); /* never trusts an estimate for long */
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 49 * MS) ==
+          SECOND + 49 * MS + 500 * US);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 49 * MS + 500 * US) == 0);
     marked(50 * MS, true, SECOND + 49 * MS + 500 * US);
-    CHECK(cgpu_pace_room(&pace, SECOND + 49 * MS + 500 * US) != 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 49 * MS + 500 * US) != 0);
     cgpu_pace_pass(&pace, &first, SECOND + 50 * MS, true);
     CHECK(pace.end_ns == SECOND + 100 * MS);
-    CHECK(cgpu_pace_room(&pace, SECOND + 60 * MS) != 0);
-    CHECK(cgpu_pace_room(&pace, SECOND + 99 * MS + 500 * US) == 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 60 * MS) != 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 99 * MS + 500 * US) == 0);
 }
 
 /* Ten microseconds were expected, and each takes ten milliseconds: all that is in flight stays
@@ -56,7 +58,7 @@ TEST(wrong_estimates_do_not_pile_work_up)
 
     cgpu_pace_init(&pace);
     while (now < 2 * SECOND) {
-        uint64_t at = cgpu_pace_room(&pace, now);
+        uint64_t at = cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, now);
 
         if (at == 0) {
             marked(250 * US, true, now);
@@ -77,14 +79,14 @@ TEST(what_is_not_known_is_measured_alone)
     cgpu_pace_init(&pace);
     batch = marked(0, false, SECOND);
     for (uint64_t now = SECOND; now < SECOND + 200 * MS; looks++) {
-        uint64_t at = cgpu_pace_room(&pace, now);
+        uint64_t at = cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, now);
 
         CHECK(at >= now + 20 * US && at <= now + MS);
         now = at;
     }
     CHECK(looks < 300); /* looked for rarer and rarer */
     cgpu_pace_pass(&pace, &batch, SECOND + 200 * MS, true);
-    CHECK(cgpu_pace_room(&pace, SECOND + 200 * MS) == 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 200 * MS) == 0);
     CHECK(cgpu_pace_estimate(&pace, 7) == 200 * MS);
 }
 
@@ -92,10 +94,10 @@ TEST(no_more_batches_are_in_flight_than_there_is_room_for_markers)
 {
     cgpu_pace_init(&pace);
     for (int i = 0; i < CGPU_PACE_BATCHES; i++) {
-        CHECK(cgpu_pace_room(&pace, SECOND) == 0);
+        CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) == 0);
         marked(1, true, SECOND);
     }
-    CHECK(cgpu_pace_room(&pace, SECOND) != 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) != 0);
 }
 
 TEST(after_a_drain_nothing_is_left)
@@ -103,9 +105,22 @@ TEST(after_a_drain_nothing_is_left)
     cgpu_pace_init(&pace);
     marked(50 * MS, true, SECOND);
     marked(0, false, SECOND);
-    CHECK(cgpu_pace_room(&pace, SECOND) != 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) != 0);
     cgpu_pace_drain(&pace, SECOND + 10 * MS);
-    CHECK(cgpu_pace_room(&pace, SECOND + 10 * MS) == 0);
+    CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 10 * MS) == 0);
     CHECK(pace.in_flight == 0 && pace.uncertain == 0 && pace.end_ns == SECOND + 10 * MS);
     CHECK(pace.busy_ns == 10 * MS);
+}
+
+TEST(where_nobody_waits_ten_milliseconds_are_in_flight)
+{
+    uint64_t batches = 0;
+
+    cgpu_pace_init(&pace);
+    while (cgpu_pace_room(&pace, CGPU_PACE_AHEAD_NS, SECOND) == 0) {
+        marked(250 * US, true, SECOND);
+        batches += 1;
+    }
+    CHECK(batches * 250 * US > CGPU_PACE_AHEAD_NS && batches < CGPU_PACE_BATCHES);
+    CHECK(batches * 250 * US < 20 * MS);
 }

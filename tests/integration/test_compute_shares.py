@@ -13,12 +13,16 @@ from compute import PROGRAMS
 from compute_world import Players
 from guests import guest_python
 
+from cgpu_sim import make_driver_dir
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 POINTS = 3.0
+CEILING_POINTS = 1.2  # cycles of 350 ms, one more or less in 10 s, and each wake-up late
+BUSY = 60.0  # 28 where no more is in flight on such a GPU than on others
 
 
 @pytest.fixture
@@ -75,6 +79,23 @@ def test_three_with_30_percent_each(players: Players) -> None:
         players.spin(tag, "--weight 6 --policy 3", how)
     shares = players.measure()
     assert is_near(shares.points, {"short": 30, "middle": 30, "long": 30})
+
+
+def test_two_keep_a_gpu_busy_that_answers_late(players: Players) -> None:
+    """300 us from a launch to its begin, and from an end to its being seen."""
+    make_driver_dir(players.world.driver, dispatch_us=300, completion_us=300)
+    players.spin("least", "--weight 1", "us=100")
+    players.spin("most", "--weight 3", "us=100")
+    shares = players.measure()
+    assert sum(shares.points.values()) > BUSY
+
+
+def test_a_ceiling_of_5_percent_of_a_gpu_that_answers_late(players: Players) -> None:
+    """SCH-3."""
+    make_driver_dir(players.world.driver, dispatch_us=300, completion_us=300)
+    players.spin("lone", "--weight 1 --policy 3", "us=500")
+    shares = players.measure()
+    assert abs(shares.points["lone"] - 5) <= CEILING_POINTS
 
 
 def test_programs_that_nobody_here_wrote_share_two_to_one(players: Players) -> None:

@@ -33,8 +33,13 @@ IMPORTS = {
     "unlinkat", "write",
     # The helper thread of processes that launch, and how it ends (monitor.c).
     "__cxa_atexit", "prctl", "pthread_attr_destroy", "pthread_attr_init",
-    "pthread_attr_setdetachstate", "pthread_attr_setstacksize", "pthread_create",
-    "pthread_sigmask", "sigfillset",
+    "pthread_attr_setaffinity_np", "pthread_attr_setdetachstate", "pthread_attr_setinheritsched",
+    "pthread_attr_setschedparam", "pthread_attr_setschedpolicy", "pthread_attr_setstacksize",
+    "pthread_create", "pthread_sigmask", "sched_getaffinity", "sigfillset",
+    # The offset of a time namespace (host_clock.c), once, when the process attaches.
+    "bcmp", "read", "readlink", "strtoll",
+    # Not while a thread waits at the gate (flow.h).
+    "pthread_setcancelstate",
 }  # fmt: skip
 
 

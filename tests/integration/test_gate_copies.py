@@ -78,6 +78,7 @@ def test_sch_8_what_comes_from_the_host_or_goes_there_is_never_stopped(proxied: 
     pinned = c_void_p()
     check(cuda.cuMemAllocHost_v2(byref(pinned), size))
     check(call(buffers, "cuMemcpy", LARGE))
+    show("copied")
     sys.stdin.readline()
     check(cuda.cuMemcpyHtoD_v2(there, here, size))
     check(cuda.cuMemcpyDtoH_v2(here, there, size))
@@ -96,7 +97,7 @@ def test_sch_8_what_comes_from_the_host_or_goes_there_is_never_stopped(proxied: 
     show("done")
     """
     with Gate(proxied.base.path, state=OPEN) as gate, proxied.start(program) as process:
-        gate.wait(gate.works)
+        assert read(process) == "copied"
         gate.set(CLOSED)
         gate.wait_for_quiet()
         tell(process, "")

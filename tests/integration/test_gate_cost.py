@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import select
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +12,7 @@ from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 from sim_cuda import read, tell
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from cuda_base import Base
@@ -82,6 +85,26 @@ def test_sch_5_a_launch_under_a_free_gate_makes_no_call_at_all(
         process.communicate(timeout=60)
 
 
+def test_nobody_sleeps_for_a_marker_that_is_passed_at_once(base: Base) -> None:
+    """On an idle GPU: kernels that were never seen are a batch each."""
+    program = """
+    from gate_calls import *
+    context()
+    def switches():
+        status = open("/proc/thread-self/status").read()
+        return int(status.partition("\\nvoluntary_ctxt_switches:")[2].split()[0])
+    def launch(n):
+        check(cuda.cuLaunchKernel(c_void_p(4096 * n), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    launch(1); launch(2)
+    before = switches()
+    for n in range(1000):
+        launch(n)
+    show(switches() - before)
+    """
+    with Gate(base.path, state=PRESSED):
+        assert int(base.check(program).out[0]) < 100
+
+
 def test_a_driver_that_writes_no_values_is_asked_by_events(base: Base) -> None:
     program = """
     from gate_calls import *
@@ -145,36 +168,6 @@ def test_threads_that_nobody_may_ask_for_are_thought_to_live(base: Base, tmp_pat
         process.communicate(timeout=60)
 
 
-def test_where_no_helper_can_be_made_every_launch_is_waited_for(base: Base) -> None:
-    """Fail closed: the gate is obeyed and the arbiter is told all the same, with one line."""
-    program = """
-    import resource
-    from gate_calls import *
-    context()
-    os.setuid(65534)
-    resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
-    for line in sys.stdin:
-        show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
-    """
-    with Gate(base.path, state=OPEN) as gate, base.start(program) as process:
-        for _ in range(3):
-            tell(process, "")
-            assert read(process) == "0"
-            assert gate.work.active == 0
-        gate.set(CLOSED)
-        tell(process, "")
-        gate.wait_for_waiting()
-        gate.set(OPEN)
-        assert read(process) == "0"
-        gate.limits.share_ppm = 500_000
-        gate.set(CLOSED)
-        gate.alive = False
-        tell(process, "")
-        assert read(process) == "0"
-        _, log = process.communicate(timeout=60)
-    assert log == "cgpu: launches are waited for one by one: no helper thread can be made\n"
-
-
 def test_a_process_for_which_there_is_no_room_launches_nothing(tmp_path: Path, stub: Path) -> None:
     """The table of work is full of living processes: NOT_PERMITTED and one line."""
     base = lay_out(tmp_path / "full", stub, stub_gpus(STUB_CAP))
@@ -188,3 +181,90 @@ def test_a_process_for_which_there_is_no_room_launches_nothing(tmp_path: Path, s
         outcome = base.check(program)
     assert outcome.out == ["800"]
     assert outcome.log.startswith("cgpu: launches refused: ")
+
+
+def test_green_contexts_that_come_and_go_leave_room_for_others(base: Base) -> None:
+    """A green context's context has a handle of its own, and is destroyed with it."""
+    program = """
+    from gate_calls import *
+    context()
+    def status():
+        green, stands = c_void_p(), c_void_p()
+        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1))
+        check(cuda.cuCtxFromGreenCtx(byref(stands), green))
+        check(cuda.cuCtxSetCurrent(stands))
+        stream = made(cuda.cuStreamCreate, 1)
+        said = cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, stream, None, None)
+        check(cuda.cuStreamDestroy_v2(stream))
+        check(cuda.cuGreenCtxDestroy(green))
+        return said
+    show(*sorted({status() for _ in range(200)}))
+    """
+    with Gate(base.path, state=OPEN):
+        assert base.check(program).out == ["0"]
+
+
+@pytest.mark.parametrize("state", [OPEN, FREE])
+def test_a_context_beyond_the_512_of_the_table_is_launched_into_by_nobody(
+    base: Base, state: int
+) -> None:
+    """Not under a free gate either: nobody could tell when its work has ended."""
+    program = """
+    from gate_calls import *
+    def launch():
+        green, stands = c_void_p(), c_void_p()
+        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1))
+        check(cuda.cuCtxFromGreenCtx(byref(stands), green))
+        check(cuda.cuCtxSetCurrent(stands))
+        stream = made(cuda.cuStreamCreate, 1)
+        greens.append(green)
+        return cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, stream, None, None)
+    greens = []
+    check(cuda.cuInit(0))
+    show(*sorted({launch() for _ in range(512)}), *[launch() for _ in range(3)])
+    check(cuda.cuGreenCtxDestroy(greens[0]))
+    show(launch())
+    """
+    with Gate(base.path, state=state):
+        outcome = base.check(program)
+    assert outcome.out == ["0 800 800 800", "0"]
+    assert "512 contexts" in outcome.log
+    assert outcome.log.count("\n") == 1
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    """The next line of a program that may hang."""
+    if not select.select([process.stdout], [], [], 20)[0]:
+        process.kill()
+    return read(process)
+
+
+@pytest.mark.parametrize("ahead", [0, 100_000, -10])
+def test_the_arbiter_is_obeyed_in_a_time_namespace(base: Base, ahead: int) -> None:
+    """Its clock has an offset; times that it exchanges with the arbiter are the host's."""
+    program = """
+    CLONE_NEWTIME = 0x80
+    assert ctypes.CDLL(None).unshare(CLONE_NEWTIME) == 0
+    with open("/proc/self/timens_offsets", "w") as offsets:
+        offsets.write(f"monotonic {sys.argv[1]} 0\\n")
+    if os.fork() != 0:
+        os._exit(os.wait()[1] != 0)
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
+    from gate_calls import *
+    context(0)
+    context(1)
+    for line in sys.stdin:
+        show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    """
+    with Gate(base.path, 1, OPEN) as gate, base.start(program, str(ahead)) as process:
+        for _ in range(3):
+            tell(process, "")
+            assert answer(process) == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert abs(time.monotonic_ns() - gate.work.end_ns) < 5_000_000_000
+        tell(process, "")
+        gate.wait_for_waiting()
+        gate.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,9 +10,20 @@ from gate_world import CLOSED, FREE, OPEN, Gate
 from sim_cuda import ask, read, tell
 
 if TYPE_CHECKING:
+    import subprocess
+
     from cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
+
+PATIENCE = 20.0
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    """The next line of a program that may hang."""
+    if not select.select([process.stdout], [], [], PATIENCE)[0]:
+        process.kill()
+    return read(process)
 
 
 def test_each_gpu_has_its_own_gate(proxied: Proxied, gate: Gate) -> None:
@@ -75,23 +87,77 @@ def test_the_free_gate_of_one_gpu_opens_no_others(proxied: Proxied, gate: Gate, 
         process.communicate(timeout=60)
 
 
-def test_a_context_beyond_the_table_is_launched_into_by_nobody(
+GRAPHS = """
+import threading
+from gate_calls import *
+from cuda_kind_calls import instantiate, memory_graph
+contexts = [context(0), context(1)]
+def exec_on(gpu):
+    check(cuda.cuCtxSetCurrent(contexts[gpu]))
+    return instantiate(memory_graph(2 * MIB, device=gpu))
+execs = [exec_on(0), exec_on(1)]
+def launch(gpu):
+    check(cuda.cuCtxSetCurrent(contexts[gpu]))
+    return cuda.cuGraphLaunch(execs[gpu], None)
+check(launch(0)); check(launch(1))
+show("ready")
+"""
+
+
+def test_graphs_with_memory_that_wait_at_one_gpus_gate_keep_nobody_from_anothers(
     proxied: Proxied, gate: Gate
 ) -> None:
-    """Not under a free gate either: nobody could tell when its work has ended."""
-    program = """
-    from gate_calls import *
-    check(cuda.cuInit(0))
-    def status():
-        context()
-        said = Kernels().launch(20, made(cuda.cuStreamCreate, 1))
-        check(cuda.cuCtxPopCurrent_v2(byref(c_void_p())))
-        return said
-    show(*sorted({status() for _ in range(64)}), *[status() for _ in range(3)])
-    """
-    proxied.base.set_cap(14 << 30)
-    for state in (OPEN, FREE):
-        gate.set(state)
-        with proxied.start(program) as process:
-            assert read(process) == "0 800 800 800"
-            process.communicate(timeout=60)
+    """No thread holds a lock at a gate: not to launch, upload, make or trim graphs."""
+    program = (
+        GRAPHS
+        + """
+sys.stdin.readline()
+threading.Thread(target=lambda: show("first", launch(0))).start()
+sys.stdin.readline()
+show([launch(1) for _ in range(50)].count(0))
+show(cuda.cuGraphUpload(execs[1], None), exec_on(1) is None, cuda.cuDeviceGraphMemTrim(1))
+"""
+    )
+    with Gate(proxied.base.path, 1, FREE), proxied.start(program) as process:
+        assert read(process) == "ready"
+        gate.set(CLOSED)
+        tell(process, "")
+        gate.wait_for_waiting()
+        tell(process, "")
+        assert answer(process) == "50"
+        assert read(process) == "0 False 0"
+        gate.set(OPEN)
+        assert read(process) == "first 0"
+        process.communicate(timeout=60)
+
+
+def test_a_graph_that_waited_has_its_memory_anew_when_it_is_let_in(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """Other threads launched and trimmed meanwhile: what its launch takes is still charged."""
+    program = (
+        GRAPHS
+        + """
+from cuda_kind_calls import drift
+sys.stdin.readline()
+threading.Thread(target=lambda: show("first", launch(0))).start()
+sys.stdin.readline()
+check(launch(1)); check(cuda.cuDeviceGraphMemTrim(0)); check(cuda.cuDeviceGraphMemTrim(1))
+show("trimmed")
+sys.stdin.readline()
+check(cuda.cuCtxSetCurrent(contexts[0])); check(cuda.cuCtxSynchronize())
+show(drift(0), cuda.cuCtxSynchronize())
+"""
+    )
+    with Gate(proxied.base.path, 1, FREE), proxied.start(program) as process:
+        assert read(process) == "ready"
+        gate.set(CLOSED)
+        tell(process, "")
+        gate.wait_for_waiting()
+        tell(process, "")
+        assert answer(process) == "trimmed"
+        gate.set(OPEN)
+        assert read(process) == "first 0"
+        tell(process, "")
+        assert read(process) == "0 0"
+        process.communicate(timeout=60)

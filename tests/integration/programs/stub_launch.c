@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <time.h>
 
 struct context;
 
@@ -27,14 +28,48 @@ stub_launches(void)
     return launches;
 }
 
+enum { LAUNCHES, SYNCHRONISES, WAYS };
+
+static void *held[WAYS];
+static int inside;
+
+/* From now on who launches the function WHAT (WAY 0), or synchronises the stream WHAT (1), stays in
+ * the driver, until another is named or NULL. */
+void
+stub_hold(int way, void *what)
+{
+    __atomic_store_n(&held[way], what, __ATOMIC_SEQ_CST);
+}
+
+/* How many threads are held. */
+int
+stub_inside(void)
+{
+    return __atomic_load_n(&inside, __ATOMIC_SEQ_CST);
+}
+
+static void
+wait_while_held(int way, const void *what)
+{
+    if (what == NULL || __atomic_load_n(&held[way], __ATOMIC_RELAXED) != what) {
+        return;
+    }
+    __atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&held[way], __ATOMIC_SEQ_CST) == what) {
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+    }
+    __atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+}
+
 int
 cuLaunchKernel(void *function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
                unsigned int by, unsigned int bz, unsigned int shared, void *stream, void **params,
                void **extra)
 {
-    (void)function, (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
+    (void)gx, (void)gy, (void)gz, (void)bx, (void)by, (void)bz;
     (void)shared, (void)stream, (void)params, (void)extra;
     launches++;
+    wait_while_held(LAUNCHES, function);
     return 0;
 }
 
@@ -83,8 +118,8 @@ cuStreamQuery(void *stream)
 int
 cuStreamSynchronize(void *stream)
 {
-    (void)stream;
     calls++;
+    wait_while_held(SYNCHRONISES, stream);
     return 0;
 }
 

@@ -1,0 +1,457 @@
+"""Work that waits for the program, or that never ends, stands apart behind the gate."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
+from sim_cuda import ask, read, tell
+
+if TYPE_CHECKING:
+    from cuda_proxied import Proxied
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]  # what fails here, hangs
+
+START = (
+    "from gate_calls import *\nimport threading, time\ncurrent = context(); kernels = Kernels()\n"
+)
+
+# A kernel that never ends, in its own stream; each line read launches kernels into another one.
+STAYS = """
+word = c_uint32()
+resident, other = (made(cuda.cuStreamCreate, NON_BLOCKING) for _ in range(2))
+for us in (20, 20000):
+    check(kernels.launch(us, other)); check(cuda.cuStreamSynchronize(other))
+kernels.stay(word, resident)
+show("stays")
+for line in sys.stdin:
+    if line == "end\\n":
+        word.value = 1
+        show(cuda.cuStreamSynchronize(resident))
+    elif line == "query\\n":
+        show(done(resident), done(other))
+    else:
+        for _ in range(int(line)):
+            check(kernels.launch(20, other))
+        show("launched")
+"""
+
+
+def lines(program: str) -> str:
+    """The text without a test's indentation."""
+    return "\n".join(line.removeprefix("    ") for line in program.splitlines())
+
+
+@pytest.mark.parametrize("state", [OPEN, FREE])
+def test_a_kernel_that_stays_is_not_waited_for_when_the_gate_closes(
+    proxied: Proxied, gate: Gate, state: int
+) -> None:
+    """Also one that was launched under a free gate; the work of other streams is."""
+    gate.set(state)
+    with proxied.start(START + STAYS) as process:
+        assert read(process) == "stays"
+        for _ in range(3):
+            assert ask(process, "5000") == "launched"
+            gate.set(CLOSED)
+            gate.wait_for_quiet()
+            assert ask(process, "query") == "False True"
+            gate.set(OPEN)
+        before = gate.work.markers
+        assert ask(process, "5000") == "launched"
+        assert gate.work.markers - before > 50  # the other stream is followed as ever
+        assert ask(process, "end") == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        process.communicate(timeout=60)
+
+
+def test_a_long_kernel_is_waited_for_also_where_streams_may_wait_for_the_program(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """One value wait, over at once, let every kernel of more than 100 ms pass uncharged."""
+    program = """
+    check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
+    word.value = 1
+    check(cuda.cuStreamWaitValue32_v2(stream, c_uint64(ctypes.addressof(word)), 1, 0))
+    check(kernels.launch(200000, stream))
+    show("launched")
+    sys.stdin.readline()
+    show(done(stream))
+    """
+    with proxied.start(START + WAITS + lines(program)) as process:
+        assert read(process) == "launched"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert ask(process, "") == "True"
+        process.communicate(timeout=60)
+
+
+def test_what_is_behind_a_kernel_that_stayed_is_work_when_that_ends(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """The gate is closed by then, so the arbiter must be told."""
+    program = """
+    word = c_uint32()
+    stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+    check(kernels.launch(200000, stream)); check(cuda.cuStreamSynchronize(stream))
+    kernels.stay(word, stream)
+    for _ in range(5):
+        check(kernels.launch(200000, stream))
+    show("launched")
+    sys.stdin.readline()
+    word.value = 1
+    sys.stdin.readline()
+    show(done(stream))
+    """
+    with proxied.start(START + lines(program)) as process:
+        assert read(process) == "launched"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "")
+        gate.wait(lambda: gate.work.active != 0)
+        gate.wait_for_quiet()
+        assert ask(process, "") == "True"
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(("waits", "told"), [(False, 1), (True, 0)], ids=["kernel", "value"])
+def test_the_time_that_a_kernel_was_not_waited_for_is_told_when_it_ends(
+    proxied: Proxied, gate: Gate, *, waits: bool, told: int
+) -> None:
+    """A stream that waits for a value uses none of the GPU: that is no kernel's time."""
+    program = """
+    check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
+    wait(sys.argv[1])
+    check(kernels.launch(20, stream))
+    show("launched")
+    sys.stdin.readline()
+    signal()
+    show(cuda.cuStreamSynchronize(stream))
+    """
+    how = "value" if waits else "kernel"
+    with proxied.start(START + WAITS + lines(program), how) as process:
+        assert read(process) == "launched"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert gate.stays == (told, 0)
+        began = time.monotonic_ns()
+        time.sleep(0.1)
+        assert ask(process, "") == "0"
+        times, stayed = gate.stays
+        assert times == told
+        assert stayed <= 2 * (time.monotonic_ns() - began)
+        assert (stayed > 50_000_000) == bool(told)
+        process.communicate(timeout=60)
+
+
+# The host function wants a lock that the launching thread holds, such as the interpreter's.
+LOCKED = """
+stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+lock = threading.Lock()
+@ctypes.CFUNCTYPE(None, c_void_p)
+def function(_):
+    with lock:
+        pass
+@ctypes.CFUNCTYPE(None, c_void_p, c_int, c_void_p)
+def callback(*_):
+    function(None)
+def call(how):
+    if how == "function":
+        check(cuda.cuLaunchHostFunc(stream, function, None))
+    elif how == "callback":
+        check(cuda.cuStreamAddCallback(stream, callback, None, 0))
+"""
+
+
+@pytest.mark.parametrize("how", ["function", "callback"])
+def test_a_host_function_that_wants_a_lock_keeps_nobody_from_their_turn(
+    proxied: Proxied, gate: Gate, how: str
+) -> None:
+    """Its thread waits at the closed gate and holds the lock: nothing runs, the arbiter is told."""
+    program = """
+    check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
+    show("ready")
+    sys.stdin.readline()
+    with lock:
+        for _ in range(3):
+            check(kernels.launch(20, stream))
+            call(sys.argv[1])
+        check(kernels.launch(20, stream))
+        show("holds")
+        sys.stdin.readline()
+        check(kernels.launch(20, stream))
+    show(cuda.cuStreamSynchronize(stream))
+    """
+    with proxied.start(START + LOCKED + lines(program), how) as process:
+        assert read(process) == "ready"
+        assert ask(process, "") == "holds"
+        for state in (OPEN, PRESSED):
+            gate.set(CLOSED)
+            gate.wait_for_quiet()
+            gate.set(state)
+        gate.set(CLOSED)
+        tell(process, "")
+        gate.wait_for_waiting()
+        gate.wait_for_quiet()
+        gate.set(OPEN)
+        assert read(process) == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("how", ["function", "callback"])
+@pytest.mark.usefixtures("gate")
+def test_launching_with_a_lock_that_a_host_function_wants_costs_little(
+    proxied: Proxied, how: str
+) -> None:
+    """The same rounds with the lock and without, in one run. The lock made them 25 times longer."""
+    program = """
+    check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
+    def rounds(held):
+        begun = time.monotonic()
+        for _ in range(40):
+            with (held if held else threading.Lock()):
+                for _ in range(4):
+                    for _ in range(20):
+                        check(kernels.launch(20, stream))
+                    call(sys.argv[1])
+            check(cuda.cuStreamSynchronize(stream))
+        return time.monotonic() - begun
+    rounds(None)
+    free, held = rounds(None), rounds(lock)
+    show(held < 5 * free, free, held)
+    """
+    out = proxied.check(START + LOCKED + lines(program), how).out
+    assert out[0].startswith("True"), out
+
+
+def test_what_is_behind_a_host_function_is_work_when_that_returns(
+    proxied: Proxied, gate: Gate
+) -> None:
+    program = """
+    go = threading.Event()
+    function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: go.wait())
+    stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+    check(cuda.cuLaunchHostFunc(stream, function, None))
+    check(kernels.launch(200000, stream))
+    check(kernels.launch(200000, stream))
+    show("launched")
+    sys.stdin.readline()
+    go.set()
+    sys.stdin.readline()
+    show(done(stream))
+    """
+    with proxied.start(START + lines(program)) as process:
+        assert read(process) == "launched"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "")
+        gate.wait(lambda: gate.work.active != 0)
+        gate.wait_for_quiet()
+        assert ask(process, "") == "True"
+        process.communicate(timeout=60)
+
+
+# ``wait(how)`` submits something to the stream that ends when ``signal()`` is called.
+WAITS = """
+import mmap, struct
+from ctypes import create_string_buffer
+stream = made(cuda.cuStreamCreate, NON_BLOCKING)
+fd = os.memfd_create("timeline")
+os.ftruncate(fd, 4096)
+page = mmap.mmap(fd, 4096)
+word = c_uint64.from_buffer(page)
+check(cuda.cuMemHostRegister_v2(c_void_p(ctypes.addressof(word)), c_size_t(4096), 0))
+description = create_string_buffer(struct.pack("<i4xi12xI64x4x", 9, os.dup(fd), 0))
+semaphores = (c_void_p * 1)(made(cuda.cuImportExternalSemaphore, description))
+values = create_string_buffer(struct.pack("<Q136x", 1))
+go = threading.Event()
+function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: go.wait())
+def signal():
+    word.value = 1
+    go.set()
+def wait(how):
+    word.value = 0
+    go.clear()
+    if how == "function":
+        check(cuda.cuLaunchHostFunc(stream, function, None))
+    elif how == "value":
+        check(cuda.cuStreamWaitValue32_v2(stream, c_uint64(ctypes.addressof(word)), 1, 0))
+    elif how == "kernel":
+        kernels.stay(word, stream)
+    elif how == "semaphore":
+        check(cuda.cuWaitExternalSemaphoresAsync(semaphores, values, 1, stream))
+    elif how == "graph":
+        graph = made(cuda.cuGraphCreate, 0)
+        node = struct.pack("<QQI4x", ctypes.addressof(semaphores), ctypes.addressof(values), 1)
+        made(cuda.cuGraphAddExternalSemaphoresWaitNode, graph, None, c_size_t(0), node)
+        exec = made(cuda.cuGraphInstantiateWithFlags, graph, c_uint64(0))
+        check(cuda.cuGraphLaunch(exec, stream))
+"""
+
+
+# The driver's queue holds 1,023: the wait, the launches, and the markers placed before it is known
+# that the stream waits. A host function is known at once.
+MOST = dict.fromkeys(("function", "value", "kernel", "semaphore", "graph"), 1000) | {
+    "function": 1022
+}
+
+
+@pytest.mark.parametrize("how", MOST)
+@pytest.mark.parametrize("count", [400, 768, None])
+@pytest.mark.usefixtures("gate")
+def test_a_program_may_launch_what_the_drivers_queue_holds_before_it_signals(
+    proxied: Proxied, how: str, count: int | None
+) -> None:
+    """Beside a neighbour as without one, though markers take some of the queue."""
+    count = MOST[how] if count is None else count
+    program = """
+    check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
+    wait(sys.argv[1])
+    for _ in range(int(sys.argv[2])):
+        check(kernels.launch(20, stream))
+    signal()
+    show(cuda.cuStreamSynchronize(stream))
+    """
+    assert proxied.check(START + WAITS + lines(program), how, str(count)).out == ["0"]
+
+
+@pytest.mark.parametrize("state", [OPEN, PRESSED, CLOSED])
+def test_no_marker_follows_a_host_function_that_has_yet_to_begin(
+    proxied: Proxied, gate: Gate, state: int
+) -> None:
+    """The driver's only thread of host functions is late; markers would fill the driver's queue."""
+    program = """
+    other = made(cuda.cuStreamCreate, NON_BLOCKING)
+    check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
+    show("ready")
+    sys.stdin.readline()
+    last = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: time.sleep(0.05))
+    check(cuda.cuLaunchHostFunc(other, last, None))
+    check(cuda.cuLaunchHostFunc(stream, function, None))
+    check(kernels.launch(20, stream))
+    show("launched")
+    for _ in range(int(sys.argv[1])):
+        check(kernels.launch(20, stream))
+    show("more")
+    sys.stdin.readline()
+    go.set()
+    show(cuda.cuStreamSynchronize(stream))
+    """
+    more = 0 if state == CLOSED else 100
+    with proxied.start(START + WAITS + lines(program), str(more)) as process:
+        assert read(process) == "ready"
+        before = gate.work.markers
+        assert ask(process, "") == "launched"
+        gate.set(state)
+        assert read(process) == "more"
+        if state == CLOSED:
+            gate.wait_for_quiet()
+        assert gate.work.markers == before
+        gate.set(OPEN)
+        assert ask(process, "") == "0"
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("how", ["value", "semaphore", "graph"])
+def test_a_wait_in_a_stream_delays_its_thread_less_than_a_kernel_of_unknown_length(
+    proxied: Proxied, gate: Gate, how: str
+) -> None:
+    """While nobody knew that the stream may wait for the program, each launch waited seconds."""
+    program = """
+    check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
+    begun = time.monotonic()
+    for _ in range(10):
+        wait(sys.argv[1])
+        for _ in range(100):
+            check(kernels.launch(20, stream))
+        signal()
+        check(cuda.cuStreamSynchronize(stream))
+    show(time.monotonic() - begun < 5)
+    """
+    assert gate.word != 0
+    assert proxied.check(START + WAITS + lines(program), how).out == ["True"]
+
+
+def test_markers_that_are_never_written_cost_a_program_next_to_nothing(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """Beside an idle neighbour each launch waited seconds for them."""
+    program = """
+    streams = [made(cuda.cuStreamCreate, NON_BLOCKING) for _ in range(3)]
+    for _ in range(5):
+        for stream in streams:
+            check(kernels.launch(20000, stream))
+    check(cuda.cuCtxSynchronize())
+    begun = time.monotonic()
+    for _ in range(30):
+        for stream in streams:
+            check(kernels.launch(20, stream))
+            check(kernels.launch(20, stream))
+    show(time.monotonic() - begun < 5)
+    """
+    assert gate.word != 0
+    assert proxied.check(START + lines(program), CGPU_SIM_LOSE_VALUES="1000000").out == ["True"]
+
+
+def test_a_stream_that_waits_for_one_in_a_host_function_delays_nobody_for_long(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """It waits by an event, or for the driver's only thread of host functions."""
+    program = """
+    other = made(cuda.cuStreamCreate, NON_BLOCKING)
+    event = made(cuda.cuEventCreate, 2)
+    check(kernels.launch(20, stream)); check(kernels.launch(20, other))
+    check(cuda.cuCtxSynchronize())
+    begun = time.monotonic()
+    for number in range(10):
+        with lock:
+            call("function")
+            if number % 2:
+                check(cuda.cuEventRecord(event, stream))
+                check(cuda.cuStreamWaitEvent(other, event, 0))
+            else:
+                check(cuda.cuLaunchHostFunc(other, function, None))
+            for _ in range(100):
+                check(kernels.launch(20, other))
+        check(cuda.cuCtxSynchronize())
+    show(time.monotonic() - begun < 5)
+    """
+    assert gate.word != 0
+    assert proxied.check(START + LOCKED + lines(program)).out == ["True"]
+
+
+def test_the_probe_of_a_quiet_turn_asks_for_no_marker_where_all_are_taken(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """It took one more than there are, and the launch behind it never returned."""
+    program = """
+    import mmap
+    page = mmap.mmap(-1, 4096)
+    word = c_uint32.from_buffer(page)
+    check(cuda.cuMemHostRegister_v2(c_void_p(ctypes.addressof(word)), c_size_t(4096), 0))
+    for _ in range(2):
+        check(kernels.launch(20))
+    check(cuda.cuCtxSynchronize())
+    clean, *others = (made(cuda.cuStreamCreate, NON_BLOCKING) for _ in range(257))
+    for stream in others:
+        check(cuda.cuStreamWaitValue32_v2(stream, c_uint64(ctypes.addressof(word)), 1, 0))
+        check(kernels.launch(20, stream))
+    show("stuck")
+    sys.stdin.readline()
+    check(kernels.launch(20, clean)); check(cuda.cuStreamSynchronize(clean))
+    show("launched")
+    os._exit(0)
+    """
+    gate.set(FREE)
+    with proxied.start(START + lines(program)) as process:
+        assert read(process) == "stuck"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        gate.limits.quiet_gate = (gate.word // 8 + 1) * 8 + OPEN  # the turn that comes
+        gate.set(OPEN)
+        assert ask(process, "") == "launched"
+        process.communicate(timeout=60)

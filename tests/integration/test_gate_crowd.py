@@ -1,0 +1,168 @@
+"""More streams than the proxy's table holds: nobody waits for them under a lock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
+from sim_cuda import ask, read, tell
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+    from cuda_proxied import Proxied
+
+pytestmark = pytest.mark.integration
+
+# The streams, one of which holds what each test is about. All others are idle at "launched".
+START = """
+from gate_calls import *
+current = context(); kernels = Kernels()
+streams = [made(cuda.cuStreamCreate, NON_BLOCKING) for _ in range(int(sys.argv[1]))]
+some = streams[10]
+check(kernels.launch(20, some))
+check(cuda.cuCtxSynchronize())
+"""
+
+# A kernel that never ends, under a free gate; then what other threads do, line by line.
+STAYS = """
+word = c_uint32()
+kernels.stay(word, some)
+show("launched")
+for line in sys.stdin:
+    if line == "end\\n":
+        word.value = 1
+        show(cuda.cuStreamSynchronize(some))
+    elif line == "create\\n":
+        other = made(cuda.cuStreamCreate, NON_BLOCKING)
+        show(done(some))
+    else:
+        check(kernels.launch(20, other))
+        show(cuda.cuStreamSynchronize(other))
+"""
+
+
+class Crowd:
+    """Starts programs with many streams, which a test that fails leaves hanging."""
+
+    def __init__(self, proxied: Proxied) -> None:
+        self._proxied = proxied
+        self.started: list[subprocess.Popen[str]] = []
+
+    def start(self, program: str, streams: int) -> subprocess.Popen[str]:
+        """A program that has launched."""
+        process = self._proxied.start(START + program, str(streams))
+        self.started.append(process)
+        assert read(process) == "launched"
+        return process
+
+
+@pytest.fixture
+def crowd(proxied: Proxied) -> Iterator[Crowd]:
+    """Whatever was started has ended afterwards."""
+    crowd = Crowd(proxied)
+    yield crowd
+    for process in crowd.started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("streams", [1100, 9500])
+def test_a_kernel_that_stays_in_one_of_many_streams_hangs_nothing(
+    crowd: Crowd, gate: Gate, streams: int
+) -> None:
+    """The monitor waited for all streams of the context, with the lock that every thread needs."""
+    gate.set(FREE)
+    process = crowd.start(STAYS, streams)
+    gate.set(CLOSED)
+    gate.wait_for_quiet()
+    assert ask(process, "create") == "False"
+    for _ in range(3):
+        gate.set(OPEN)
+        assert ask(process, "launch") == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+    gate.set(OPEN)
+    assert ask(process, "end") == "0"
+
+
+def test_nobody_waits_for_a_lock_while_one_of_many_streams_is_waited_for(
+    crowd: Crowd, gate: Gate
+) -> None:
+    """The gate counts as used until the kernel has ended; a thread makes a stream meanwhile."""
+    program = """
+for _ in range(3):
+    check(kernels.launch(200000, some))
+show("launched")
+sys.stdin.readline()
+made(cuda.cuStreamCreate, NON_BLOCKING)
+show(done(some))
+sys.stdin.readline()
+show(done(some))
+"""
+    gate.set(FREE)
+    process = crowd.start(program, 1100)
+    gate.set(CLOSED)
+    assert ask(process, "") == "False"
+    assert gate.work.active != 0
+    gate.wait_for_quiet()
+    assert ask(process, "") == "True"
+
+
+def test_work_in_streams_whose_handles_are_not_kept_is_waited_for(crowd: Crowd, gate: Gate) -> None:
+    """Nothing is known of some of them, and limits hold all the same."""
+    program = """
+some = streams[8]
+for stream in streams:
+    check(kernels.launch(20, stream))
+check(cuda.cuCtxSynchronize())
+check(kernels.launch(200000, some)); check(kernels.launch(200000, some))
+show("launched")
+sys.stdin.readline()
+show(done(some))
+"""
+    gate.set(FREE)
+    process = crowd.start(program, 9500)
+    gate.set(CLOSED)
+    gate.wait_for_quiet()
+    assert ask(process, "") == "True"
+    gate.set(OPEN)
+    tell(process, "")
+
+
+def test_streams_of_threads_that_rest_take_no_place_from_a_stream_at_work(
+    crowd: Crowd, gate: Gate
+) -> None:
+    """Without a place its kernels are counted in the legacy stream, which waits for none."""
+    program = """
+import threading, time
+threading.stack_size(1 << 18)
+go = threading.Event()
+def rest():
+    check(cuda.cuCtxSetCurrent(current))
+    check(kernels.launch(20, None, "cuLaunchKernel_ptsz"))
+    here.release()
+    go.wait()
+here = threading.Semaphore(0)
+for _ in range(1030):
+    threading.Thread(target=rest, daemon=True).start()
+    here.acquire()
+check(cuda.cuCtxSynchronize())
+new = made(cuda.cuStreamCreate, NON_BLOCKING)
+for us in (200000, 20, 200000, 20):
+    check(kernels.launch(us, new)); time.sleep(0.001)
+check(cuda.cuStreamSynchronize(new))
+for _ in range(10):
+    check(kernels.launch(200000, new))
+show("launched")
+sys.stdin.readline()
+show(done(new))
+os._exit(0)
+"""
+    gate.set(PRESSED)
+    process = crowd.start(program, 11)
+    gate.set(CLOSED)
+    gate.wait_for_quiet()
+    assert ask(process, "") == "True"

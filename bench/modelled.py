@@ -23,7 +23,7 @@ def build() -> None:
     """Compile the model."""
     PROGRAM.parent.mkdir(exist_ok=True)
     arbiter = [path for path in sorted((NATIVE / "arbiter").glob("*.c")) if path.name not in _REAL]
-    sources = [*sorted(MODEL.glob("*.c")), *arbiter, NATIVE / "pace.c", NATIVE / "fallback.c"]
+    sources = [*sorted(MODEL.glob("*.c")), *arbiter, *NATIVE.glob("pace*.c"), NATIVE / "fallback.c"]
     flags = ["-std=gnu11", "-O2", "-D_GNU_SOURCE", f"-I{NATIVE}", f"-I{MODEL}"]
     words = ["gcc", *flags, *map(str, sources), "-o", str(PROGRAM), "-lm"]
     subprocess.run(words, check=True)

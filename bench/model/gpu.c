@@ -2,24 +2,32 @@
 #include "model.h"
 
 void
-gpu_submit(struct world *world, struct process *process, uint64_t ns)
+gpu_submit(const struct world *world, struct process *process, uint64_t ns, uint64_t meeting)
 {
     uint32_t tail = (process->queue_head + process->queue_count) % MAX_QUEUE;
 
     process->submitted += 1;
-    process->queue[tail] = (struct work_item){.left_ns = ns, .seq = process->submitted};
+    process->queue[tail] = (struct work_item){.ready_ns = world->now + world->scenario->dispatch_ns,
+                                              .left_ns = ns,
+                                              .seq = process->submitted,
+                                              .meeting = meeting};
     process->queue_count += 1;
     process->queued_ns += ns;
-    (void)world;
+}
+
+static bool
+is_ready(const struct process *process, uint64_t now)
+{
+    return process->queue_count > 0 && process->queue[process->queue_head].ready_ns <= now;
 }
 
 static int
-next_with_work(const struct world *world)
+next_with_work(const struct world *world, int gpu, uint64_t now)
 {
     for (uint32_t i = 1; i <= world->process_count; i++) {
-        int p = (int)(((uint32_t)(world->last_on_gpu + 1) + i - 1) % world->process_count);
+        int p = (int)(((uint32_t)(world->gpus[gpu].last + 1) + i - 1) % world->process_count);
 
-        if (world->processes[p].queue_count > 0) {
+        if (world->processes[p].gpu == gpu && is_ready(&world->processes[p], now)) {
             return p;
         }
     }
@@ -28,40 +36,90 @@ next_with_work(const struct world *world)
 
 /* Choose who runs from now on: after a pause, at the end of a slice or of its work. */
 static void
-choose(struct world *world, uint64_t now)
+choose(struct world *world, int g, uint64_t now)
 {
-    int p = next_with_work(world);
+    struct gpu *gpu = &world->gpus[g];
+    int p = next_with_work(world, g, now);
 
-    world->on_gpu = p;
+    gpu->running = p;
     if (p < 0) {
         return;
     }
-    world->switch_end = now + (p != world->last_on_gpu ? world->scenario->switch_ns : 0);
-    world->slice_end = world->switch_end + SLICE_NS;
-    world->last_on_gpu = p;
+    gpu->switch_end = now + (p != gpu->last ? world->scenario->switch_ns : 0);
+    gpu->slice_end = gpu->switch_end + SLICE_NS;
+    gpu->last = p;
+}
+
+/* When the first launched item may start. */
+static uint64_t
+next_ready(const struct world *world, int gpu)
+{
+    uint64_t at = NEVER;
+
+    for (uint32_t i = 0; i < world->process_count; i++) {
+        const struct process *process = &world->processes[i];
+
+        if (process->gpu == gpu && process->queue_count > 0 &&
+            process->queue[process->queue_head].ready_ns < at) {
+            at = process->queue[process->queue_head].ready_ns;
+        }
+    }
+    return at == NEVER || at > world->now ? at : world->now;
+}
+
+static struct work_item *
+first_of(struct process *process)
+{
+    return &process->queue[process->queue_head];
+}
+
+/* Whether it runs but makes no progress before its mates' kernels run too. */
+static bool
+waits_for_mates(const struct world *world, const struct process *process)
+{
+    uint64_t meeting = process->queue[process->queue_head].meeting;
+
+    for (uint32_t i = 0; meeting > 0 && i < process->mates; i++) {
+        const struct process *mate = &world->processes[process->team + i];
+
+        if (mate->alive && mate->met < meeting) {
+            return true;
+        }
+    }
+    return false;
 }
 
 uint64_t
-gpu_next(const struct world *world)
+gpu_next(const struct world *world, int g)
 {
+    const struct gpu *gpu = &world->gpus[g];
     const struct process *process;
     uint64_t begin, end;
 
-    if (world->on_gpu < 0) {
-        return next_with_work(world) >= 0 ? world->now : NEVER;
+    if (gpu->running < 0) {
+        return next_ready(world, g);
     }
-    process = &world->processes[world->on_gpu];
-    begin = world->now > world->switch_end ? world->now : world->switch_end;
+    process = &world->processes[gpu->running];
+    begin = world->now > gpu->switch_end ? world->now : gpu->switch_end;
+    if (process->queue[process->queue_head].meeting > process->met) {
+        return begin; /* it comes to the meeting */
+    }
+    if (waits_for_mates(world, process)) {
+        return gpu->slice_end;
+    }
     end = begin + process->queue[process->queue_head].left_ns;
-    return end < world->slice_end ? end : world->slice_end;
+    return end < gpu->slice_end ? end : gpu->slice_end;
 }
 
 static void
 use(struct world *world, struct process *process, uint64_t from, uint64_t ns)
 {
-    process->queue[process->queue_head].left_ns -= ns;
-    process->queued_ns -= ns;
+    if (!waits_for_mates(world, process)) {
+        first_of(process)->left_ns -= ns;
+        process->queued_ns -= ns;
+    }
     process->gpu_ns += ns;
+    world->tenants[process->tenant].used_on[process->gpu] += ns;
     if (from >= world->scenario->from_ns) {
         world->tenants[process->tenant].used_ns += ns;
         world->busy_ns += ns;
@@ -71,52 +129,78 @@ use(struct world *world, struct process *process, uint64_t from, uint64_t ns)
 }
 
 static void
-finish_item(struct world *world, struct process *process)
+finish_item(struct world *world, struct process *process, uint64_t now)
 {
-    process->finished = process->queue[process->queue_head].seq;
+    process->finished = first_of(process)->seq;
+    if (first_of(process)->meeting > 0 && process->load.sync_every == 0) {
+        world_step(world, process, now);
+    }
     process->queue_head = (process->queue_head + 1) % MAX_QUEUE;
     process->queue_count -= 1;
-    if (process->queue_count == 0) {
-        thread_finished(world, process);
-    }
+    thread_finished(world, process, now);
 }
 
 static bool
-others_have_work(const struct world *world)
+others_have_work(const struct world *world, int gpu, uint64_t now)
 {
     for (uint32_t i = 0; i < world->process_count; i++) {
-        if ((int)i != world->on_gpu && world->processes[i].queue_count > 0) {
+        if (world->processes[i].gpu == gpu && (int)i != world->gpus[gpu].running &&
+            is_ready(&world->processes[i], now)) {
             return true;
         }
     }
     return false;
 }
 
+static void
+work_until(struct world *world, struct process *process, const struct gpu *gpu, uint64_t to)
+{
+    uint64_t begin = world->now > gpu->switch_end ? world->now : gpu->switch_end;
+
+    if (to > begin) {
+        use(world, process, begin, to - begin);
+    }
+    if (to >= gpu->switch_end && first_of(process)->left_ns == 0) {
+        finish_item(world, process, to);
+    }
+}
+
 /* TO is not later than gpu_next. */
 void
-gpu_advance(struct world *world, uint64_t to)
+gpu_advance(struct world *world, int g, uint64_t to)
 {
-    if (world->on_gpu >= 0) {
-        struct process *process = &world->processes[world->on_gpu];
-        uint64_t begin = world->now > world->switch_end ? world->now : world->switch_end;
+    struct gpu *gpu = &world->gpus[g];
 
-        if (to > begin) {
-            use(world, process, begin, to - begin);
-        }
-        if (to >= world->switch_end && process->queue[process->queue_head].left_ns == 0) {
-            finish_item(world, process);
-        }
-        if (process->queue_count == 0) {
-            choose(world, to);
-        } else if (to >= world->slice_end) {
-            if (others_have_work(world)) {
-                choose(world, to);
+    if (gpu->running >= 0) {
+        struct process *process = &world->processes[gpu->running];
+
+        work_until(world, process, gpu, to);
+        if (!is_ready(process, to)) {
+            choose(world, g, to);
+        } else if (to >= gpu->slice_end) {
+            if (others_have_work(world, g, to)) {
+                choose(world, g, to);
             } else {
-                world->slice_end = to + SLICE_NS;
+                gpu->slice_end = to + SLICE_NS;
             }
         }
     } else {
-        choose(world, to);
+        choose(world, g, to);
+    }
+}
+
+/* After all GPUs have advanced to TO: find out who has come to a meeting. */
+void
+gpu_meet(struct world *world, int g, uint64_t to)
+{
+    struct gpu *gpu = &world->gpus[g];
+
+    if (gpu->running >= 0 && to >= gpu->switch_end) {
+        struct process *process = &world->processes[gpu->running];
+
+        if (first_of(process)->meeting > process->met) {
+            process->met = first_of(process)->meeting;
+        }
     }
 }
 
@@ -126,7 +210,7 @@ gpu_forget(struct world *world, struct process *process)
 {
     process->queue_count = 0;
     process->queued_ns = 0;
-    if (world->on_gpu == process - world->processes) {
-        choose(world, world->now);
+    if (world->gpus[process->gpu].running == process - world->processes) {
+        choose(world, process->gpu, world->now);
     }
 }

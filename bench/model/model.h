@@ -7,6 +7,7 @@
  *
  *   gpu.c      round robin between processes that have work, cost of a switch
  *   thread.c   a program's thread: launches, waits for gate, room, end of work
+ *   stay.c     a kernel of more than a second stands apart
  *   monitor.c  the process's helper thread: drains, tells idleness
  *   server.c   the thread that runs the arbiter
  *   world.c    events in their order, changes while it runs, figures
@@ -21,6 +22,7 @@
 
 #include "arbiter/arbiter.h"
 #include "arbiter/budget.h"
+#include "arbiter/group.h"
 #include "gate.h"
 #include "pace.h"
 
@@ -36,6 +38,7 @@
 
 enum {
     MAX_TENANTS = CGPU_MAX_TENANTS,
+    MAX_GPUS = 4,
     MAX_PROCESSES = 64,
     MAX_QUEUE = 1024,
     MAX_LENGTHS = 6,
@@ -50,13 +53,18 @@ struct load {
     uint64_t think_ns;   /* processor's time after it, on average */
     uint64_t burst_ns;   /* busy for so long ... */
     uint64_t pause_ns;   /* ... then nothing for so long; 0: always busy */
+    uint32_t meet_every; /* every n-th kernel runs until its mates' kernels run too; 0: none */
+    uint32_t barrier;    /* after each synchronisation, wait until the mates have synchronised */
+    uint32_t one_thread; /* launches for all mates, then waits for all of them */
 };
 
 struct tenant_spec {
     uint32_t weight;
     bool high;
-    uint32_t processes;
+    uint32_t processes; /* on each of its GPUs; those of the same number are mates */
+    uint32_t gpus;      /* bits */
     uint64_t start_ns;
+    uint64_t lag_ns; /* what it says of the lag; 0: the truth */
     struct load load;
 };
 
@@ -85,10 +93,13 @@ struct scenario {
     uint64_t from_ns; /* figures count from here on */
     uint64_t seed;
     uint64_t switch_ns;               /* between processes, lost to all */
+    uint64_t dispatch_ns;             /* from a launch to its earliest start on the GPU */
+    uint64_t completion_ns;           /* from an end on the GPU until it is visible */
     uint64_t wake_least, wake_most;   /* futex wake-up to running */
     uint64_t timer_least, timer_most; /* end of a sleep to running */
     uint64_t series_ns;               /* print shares by spans of so long; 0: not */
     uint32_t jitter;                  /* kernels vary by so many percent */
+    uint32_t apart;                   /* each GPU takes turns by itself */
     uint32_t tenant_count;
     struct tenant_spec tenants[MAX_TENANTS];
     uint32_t change_count;
@@ -96,20 +107,25 @@ struct scenario {
 };
 
 struct work_item {
+    uint64_t ready_ns; /* its earliest start */
     uint64_t left_ns;
     uint64_t seq;
+    uint64_t meeting; /* the meeting's number; 0: it meets nobody */
 };
 
 struct flight {
     struct cgpu_pace_batch batch;
     uint64_t seq;
     uint64_t marked_ns;
+    uint64_t visible_ns; /* NEVER: not known yet */
 };
 
 enum thread_state { THREAD_RUNS, THREAD_AT_GATE, THREAD_WAITS_ROOM, THREAD_SYNCS, THREAD_RESTS };
 
 struct process {
     int tenant;
+    int gpu;
+    uint32_t team, mates; /* the first of its mates, and how many there are with it */
     bool alive;
     bool stopped;
     struct load load;
@@ -119,9 +135,14 @@ struct process {
     uint32_t kernel;     /* next of load.lengths */
     uint64_t since_sync; /* kernels */
     uint64_t burst_end;
-    uint64_t asked_ns; /* the request began: for its latency */
-    uint64_t gate_ns;  /* since when it waits at the gate */
-    uint64_t ready_ns; /* of the work since the last synchronisation, alone on the GPU */
+    uint64_t asked_ns;  /* when the request began: for its latency */
+    uint64_t gate_ns;   /* since when it waits at the gate */
+    uint64_t idle_from; /* all that it has launched has been seen to end by then */
+    uint64_t ready_ns;  /* of the work since the last synchronisation, alone on the GPU */
+    uint64_t launched;  /* kernels */
+    uint64_t rounds;    /* up to a synchronisation, launched */
+    uint64_t met;       /* the last meeting that its kernel came to */
+    uint64_t stepped_ns;
 
     struct work_item queue[MAX_QUEUE];
     uint32_t queue_head, queue_count;
@@ -131,14 +152,19 @@ struct process {
     struct cgpu_pace pace;
     struct cgpu_pace_batch batch;
     struct flight flights[CGPU_PACE_BATCHES];
-    uint32_t flight_head, flight_count;
-    uint64_t harvested_ns; /* markers were last looked at */
-    uint64_t monitored;    /* items submitted when the monitor last looked */
-    uint64_t busy_at;      /* when it last saw launches */
-    uint32_t settled;      /* closed gate word since which all work is marked */
+    uint32_t flight_head, flight_count, flight_ended; /* ended: those that the GPU has reached */
+    uint64_t harvested_ns;                            /* markers were last looked at */
+    uint64_t monitored; /* items submitted when the monitor last looked */
+    uint64_t busy_at;   /* when it last saw launches */
+    uint32_t settled;   /* closed gate word since which all work is marked */
     uint64_t drained_ns;
 
+    /* stay.c: of its only stream */
+    uint64_t moved_ns; /* when it was last seen to make progress */
+    uint64_t apart_ns; /* since when it stands apart; 0: it does not */
+
     /* as in the ledger */
+    uint64_t stays, stayed_ns;
     uint32_t active;
     bool waiting, idle, certain;
     uint64_t end_ns, busy_ns;
@@ -152,9 +178,13 @@ struct samples {
 };
 
 struct tenant {
-    int place; /* in the arbiter; -1: not there */
-    uint32_t word;
-    uint64_t used_ns; /* in the time that counts */
+    int places[MAX_GPUS]; /* in the arbiters; -1: not there */
+    uint32_t words[MAX_GPUS];
+    uint32_t quiet_words[MAX_GPUS]; /* of the last turn that began without others' work in flight */
+    uint64_t used_ns;               /* in the time that counts */
+    uint64_t used_on[MAX_GPUS];     /* the same, all the time */
+    uint64_t steps;                 /* in the time that counts: synchronisations, or meetings */
+    uint64_t longest_step;
     uint64_t series_used;
     uint64_t span_used;
     struct samples spans;   /* used in each SPAN_NS */
@@ -162,11 +192,19 @@ struct tenant {
     struct samples latency; /* beyond the request's own work */
 };
 
+struct gpu {
+    struct cgpu_arbiter *arbiter;
+    int running, last; /* process; -1: none */
+    uint64_t slice_end, switch_end;
+};
+
 struct world {
     const struct scenario *scenario;
     uint64_t now;
     uint64_t chance;
-    struct cgpu_arbiter *arbiter;
+    struct gpu gpus[MAX_GPUS];
+    int gpu_count;
+    struct cgpu_group group;
     uint64_t at_server;
     struct cgpu_budget budget;
     uint64_t allowed_ns; /* the server does not look before */
@@ -175,8 +213,6 @@ struct world {
     struct process processes[MAX_PROCESSES];
     uint32_t process_count;
 
-    int on_gpu, last_on_gpu; /* process; -1: none */
-    uint64_t slice_end, switch_end;
     uint64_t busy_ns, wanted_ns, steps;
     uint64_t next_series, next_span;
 };
@@ -190,19 +226,29 @@ uint64_t world_timer(struct world *world, uint64_t at); /* when a sleep until AT
 void world_sample(struct samples *samples, uint64_t value);
 uint64_t world_percentile(struct samples *samples, double part);
 uint32_t world_gate(const struct world *world, const struct process *process);
+/* One more step of PROCESS has ended, at NOW. */
+void world_step(struct world *world, struct process *process, uint64_t now);
 
 /* gpu.c */
-void gpu_submit(struct world *world, struct process *process, uint64_t ns);
-uint64_t gpu_next(const struct world *world);
-void gpu_advance(struct world *world, uint64_t to);
+void gpu_submit(const struct world *world, struct process *process, uint64_t ns, uint64_t meeting);
+uint64_t gpu_next(const struct world *world, int gpu);
+void gpu_advance(struct world *world, int gpu, uint64_t to);
+void gpu_meet(struct world *world, int gpu, uint64_t to);
 void gpu_forget(struct world *world, struct process *process);
 
 /* thread.c */
 void thread_run(struct world *world, struct process *process);
-void thread_finished(struct world *world, struct process *process); /* the GPU did all it had */
+/* The GPU has finished one more of its items, at NOW. */
+void thread_finished(struct world *world, struct process *process, uint64_t now);
 void thread_mark(struct world *world, struct process *process);
 void thread_harvest(struct world *world, struct process *process);
 void thread_publish(struct process *process);
+
+/* stay.c */
+/* Its oldest marker has been passed. */
+void stay_passed(struct process *process, const struct flight *flight, uint64_t now, bool known);
+/* After a look at all its markers: does it go apart, or is its work ordinary again? */
+void stay_look(struct world *world, struct process *process);
 
 /* monitor.c */
 void monitor_run(struct world *world, struct process *process);
@@ -234,5 +280,7 @@ void print_series(struct world *world);
 double print_share(const struct world *world, uint32_t tenant); /* of what was delivered, percent */
 double print_part(const struct world *world, uint32_t tenant);  /* of the time that counts */
 double print_busy(const struct world *world); /* of the time in which somebody had work */
+/* The largest difference, in points, between TENANT's charge on a GPU and its use there. */
+double print_charge_error(const struct world *world, uint32_t tenant);
 
 #endif

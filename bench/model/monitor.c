@@ -3,6 +3,7 @@
 
 #define POLL_NS    (20 * US)
 #define SLOWEST_NS (500 * US)
+#define ASIDE_NS   (10 * MS)
 #define WATCH_NS   (CGPU_PACE_IDLE_NS / 2)
 
 enum { LATER_BY = 16 };
@@ -29,13 +30,18 @@ drain(struct world *world, struct process *process)
         thread_mark(world, process);
     }
     thread_harvest(world, process);
-    if (process->active != 0 && process->flight_count == 0 && process->batch.launches == 0) {
+    if (process->active != 0 &&
+        (process->apart_ns != 0 || (process->flight_count == 0 && process->batch.launches == 0))) {
         process->active = 0;
         process->idle = false;
         server_ring(world);
     }
-    process->at_monitor =
-        process->active == 0 ? NEVER : world_timer(world, world->now + pause_for(world, process));
+    if (process->active != 0) {
+        process->at_monitor = world_timer(world, world->now + pause_for(world, process));
+    } else {
+        process->at_monitor =
+            process->apart_ns != 0 ? world_timer(world, world->now + ASIDE_NS) : NEVER;
+    }
 }
 
 /* Others wait: tell them soon when there is nothing to do. */
@@ -52,8 +58,10 @@ watch(struct world *world, struct process *process)
     if (!still || process->busy_ns != busy_before || process->state == THREAD_WAITS_ROOM) {
         process->busy_at = world->now;
         process->idle = false;
-    } else if (process->flight_count == 0 && process->batch.launches == 0 && !process->idle &&
-               process->active != 0 && world->now - process->busy_at >= CGPU_PACE_IDLE_NS) {
+    } else if ((process->apart_ns != 0 ||
+                (process->flight_count == 0 && process->batch.launches == 0)) &&
+               !process->idle && process->active != 0 &&
+               world->now - process->busy_at >= CGPU_PACE_IDLE_NS) {
         process->idle = true;
         server_ring(world);
     }

@@ -23,7 +23,7 @@ scenario_tenant(struct scenario *scenario, uint32_t weight, uint64_t ns)
 {
     struct tenant_spec *tenant = &scenario->tenants[scenario->tenant_count];
 
-    *tenant = (struct tenant_spec){.weight = weight, .processes = 1};
+    *tenant = (struct tenant_spec){.weight = weight, .processes = 1, .gpus = 1};
     tenant->load.lengths[0] = ns;
     tenant->load.length_count = 1;
     scenario->tenant_count += 1;
@@ -76,7 +76,9 @@ parse_field(struct tenant_spec *tenant, const char *text, char **end)
         {"weight", NULL, &tenant->weight},        {"processes", NULL, &tenant->processes},
         {"sync", NULL, &tenant->load.sync_every}, {"think", &tenant->load.think_ns, NULL},
         {"burst", &tenant->load.burst_ns, NULL},  {"pause", &tenant->load.pause_ns, NULL},
-        {"start", &tenant->start_ns, NULL},
+        {"start", &tenant->start_ns, NULL},       {"gpus", NULL, &tenant->gpus},
+        {"meet", NULL, &tenant->load.meet_every}, {"barrier", NULL, &tenant->load.barrier},
+        {"one", NULL, &tenant->load.one_thread},  {"lag", &tenant->lag_ns, NULL},
     };
 
     if (strncmp(text, "kernel", length) == 0) {
@@ -116,7 +118,8 @@ parse_tenant(struct scenario *scenario, const char *text)
         }
         text = end + (*end == ',');
     }
-    return tenant->weight > 0 && tenant->load.lengths[0] > 0 && tenant->processes > 0;
+    return tenant->weight > 0 && tenant->load.lengths[0] > 0 && tenant->processes > 0 &&
+           tenant->gpus > 0 && tenant->gpus < 1U << MAX_GPUS;
 }
 
 bool
@@ -134,6 +137,7 @@ scenario_parse(struct scenario *scenario, const char *argument)
         {"max_inst", NULL, &scenario->rules.max_inst},
         {"prio_ratio", NULL, &scenario->rules.prio_ratio},
         {"jitter", NULL, &scenario->jitter},
+        {"apart", NULL, &scenario->apart},
         {"length", &scenario->length_ns, NULL},
         {"from", &scenario->from_ns, NULL},
         {"series", &scenario->series_ns, NULL},
@@ -141,6 +145,8 @@ scenario_parse(struct scenario *scenario, const char *argument)
         {"switch", &scenario->switch_ns, NULL},
         {"late", &scenario->timer_most, NULL},
         {"wake", &scenario->wake_most, NULL},
+        {"dispatch", &scenario->dispatch_ns, NULL},
+        {"completion", &scenario->completion_ns, NULL},
     };
 
     if (strncmp(argument, "tenant", length) == 0) {

@@ -4,7 +4,7 @@
 #include <string.h>
 
 static void
-add_demand(struct cgpu_demand *sum, const struct process *process)
+add_demand(struct cgpu_demand *sum, const struct process *process, uint64_t lag_ns)
 {
     if (process->active != 0) {
         sum->idle = (sum->idle || !sum->active) && process->idle;
@@ -14,32 +14,39 @@ add_demand(struct cgpu_demand *sum, const struct process *process)
     } else if (!sum->active && sum->end_ns < process->end_ns) {
         sum->end_ns = process->end_ns;
     }
+    if (lag_ns != 0 && (sum->lag_ns == 0 || lag_ns < sum->lag_ns)) {
+        sum->lag_ns = lag_ns;
+    }
     sum->waiting |= process->waiting;
     sum->busy_ns += process->busy_ns;
+    sum->stays += process->stays;
+    sum->stayed_ns += process->stayed_ns;
 }
 
 static void
-read_demands(const struct world *world, struct cgpu_demand *demands)
+read_demands(const struct world *world, int gpu, struct cgpu_demand *demands)
 {
     memset(demands, 0, MAX_TENANTS * sizeof *demands);
     for (uint32_t i = 0; i < world->process_count; i++) {
         const struct process *process = &world->processes[i];
-        int place = world->tenants[process->tenant].place;
+        int place = world->tenants[process->tenant].places[gpu];
 
-        if (process->alive && place >= 0) {
-            add_demand(&demands[place], process);
+        if (process->gpu == gpu && process->alive && place >= 0) {
+            uint64_t said = world->scenario->tenants[process->tenant].lag_ns;
+
+            add_demand(&demands[place], process, said != 0 ? said : process->pace.lag_ns);
         }
     }
 }
 
 static void
-wake(struct world *world, int tenant, bool open)
+wake(struct world *world, int gpu, int tenant, bool open)
 {
     for (uint32_t i = 0; i < world->process_count; i++) {
         struct process *process = &world->processes[i];
         uint64_t at;
 
-        if (process->tenant != tenant || !process->alive) {
+        if (process->tenant != tenant || process->gpu != gpu || !process->alive) {
             continue;
         }
         at = world_wake(world);
@@ -51,32 +58,57 @@ wake(struct world *world, int tenant, bool open)
 }
 
 static void
-store_gates(struct world *world, const enum cgpu_gate *gates)
+store_gates(struct world *world, int gpu, const enum cgpu_gate *gates)
 {
     for (uint32_t i = 0; i < world->scenario->tenant_count; i++) {
         struct tenant *tenant = &world->tenants[i];
-        enum cgpu_gate gate = tenant->place >= 0 ? gates[tenant->place] : CGPU_GATE_CLOSED;
+        int place = tenant->places[gpu];
 
-        if (tenant->place >= 0 && gate != cgpu_gate_state(tenant->word)) {
-            tenant->word = cgpu_gate_next(tenant->word, gate);
-            wake(world, (int)i, gate != CGPU_GATE_CLOSED);
+        if (place >= 0 && gates[place] != cgpu_gate_state(tenant->words[gpu])) {
+            tenant->words[gpu] = cgpu_gate_next(tenant->words[gpu], gates[place]);
+            if (cgpu_arbiter_is_quiet(world->gpus[gpu].arbiter, place)) {
+                tenant->quiet_words[gpu] = tenant->words[gpu];
+            }
+            wake(world, gpu, (int)i, gates[place] != CGPU_GATE_CLOSED);
         }
     }
+}
+
+/* Each GPU by itself. */
+static uint64_t
+step_apart(struct world *world, const struct cgpu_demand (*demands)[MAX_TENANTS],
+           enum cgpu_gate (*gates)[MAX_TENANTS])
+{
+    uint64_t at = NEVER;
+
+    for (int g = 0; g < world->gpu_count; g++) {
+        uint64_t next = cgpu_arbiter_step(world->gpus[g].arbiter, world->now, demands[g], gates[g]);
+
+        at = next < at ? next : at;
+    }
+    return at;
 }
 
 void
 server_run(struct world *world)
 {
-    struct cgpu_demand demands[MAX_TENANTS];
-    enum cgpu_gate gates[MAX_TENANTS];
+    struct cgpu_demand demands[MAX_GPUS][MAX_TENANTS];
+    enum cgpu_gate gates[MAX_GPUS][MAX_TENANTS];
     uint64_t at = world->now;
 
     for (int tries = 0; at <= world->now && tries < 4; tries++) {
-        read_demands(world, demands);
-        at = cgpu_arbiter_step(world->arbiter, world->now, demands, gates);
-        store_gates(world, gates);
+        for (int g = 0; g < world->gpu_count; g++) {
+            read_demands(world, g, demands[g]);
+        }
+        at = world->scenario->apart != 0
+                 ? step_apart(world, demands, gates)
+                 : cgpu_group_step(&world->group, world->now, demands, gates);
+        for (int g = 0; g < world->gpu_count; g++) {
+            store_gates(world, g, gates[g]);
+        }
         world->steps += 1;
-        world->allowed_ns = cgpu_budget_spend(&world->budget, world->now);
+        world->allowed_ns =
+            cgpu_budget_spend(&world->budget, (uint32_t)world->gpu_count, world->now);
     }
     world->at_server =
         at == NEVER ? NEVER : world_timer(world, at > world->allowed_ns ? at : world->allowed_ns);

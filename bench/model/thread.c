@@ -11,21 +11,47 @@ thread_publish(struct process *process)
     process->certain = process->pace.uncertain == 0;
 }
 
+/* Markers that the GPU has reached at NOW: a marker is dispatched like any work. */
+static void
+end_flights(const struct world *world, struct process *process, uint64_t now)
+{
+    while (process->flight_ended < process->flight_count) {
+        uint32_t place = (process->flight_head + process->flight_ended) % CGPU_PACE_BATCHES;
+        struct flight *flight = &process->flights[place];
+        uint64_t ready = flight->marked_ns + world->scenario->dispatch_ns;
+
+        if (flight->seq > process->finished) {
+            break;
+        }
+        flight->visible_ns = (now > ready ? now : ready) + world->scenario->completion_ns;
+        process->flight_ended += 1;
+    }
+}
+
+static void
+put_marker(struct world *world, struct process *process)
+{
+    uint32_t tail = (process->flight_head + process->flight_count) % CGPU_PACE_BATCHES;
+
+    cgpu_pace_mark(&process->pace, &process->batch, world->now);
+    process->flights[tail] = (struct flight){.batch = process->batch,
+                                             .seq = process->submitted,
+                                             .marked_ns = world->now,
+                                             .visible_ns = NEVER};
+    process->flight_count += 1;
+    end_flights(world, process, world->now);
+    process->batch = (struct cgpu_pace_batch){.certain = 1};
+    thread_publish(process);
+}
+
 /* End the batch by a marker. */
 void
 thread_mark(struct world *world, struct process *process)
 {
-    uint32_t tail = (process->flight_head + process->flight_count) % CGPU_PACE_BATCHES;
-
-    if (process->batch.launches == 0 || process->flight_count == CGPU_PACE_BATCHES) {
-        return;
+    if (process->batch.launches > 0 && process->flight_count < CGPU_PACE_BATCHES &&
+        process->apart_ns == 0) {
+        put_marker(world, process);
     }
-    cgpu_pace_mark(&process->pace, &process->batch, world->now);
-    process->flights[tail] = (struct flight){
-        .batch = process->batch, .seq = process->submitted, .marked_ns = world->now};
-    process->flight_count += 1;
-    process->batch = (struct cgpu_pace_batch){.certain = 1};
-    thread_publish(process);
 }
 
 /* See which markers were passed: just now, if somebody looked just before. */
@@ -36,15 +62,17 @@ thread_harvest(struct world *world, struct process *process)
 
     process->harvested_ns = world->now;
     while (process->flight_count > 0 &&
-           process->flights[process->flight_head].seq <= process->finished) {
+           process->flights[process->flight_head].visible_ns <= world->now) {
         const struct flight *flight = &process->flights[process->flight_head];
 
-        cgpu_pace_pass(&process->pace, &flight->batch, world->now,
-                       pause < KNOWN_NS + (world->now - flight->marked_ns) / 32);
+        stay_passed(process, flight, world->now,
+                    pause < KNOWN_NS + (world->now - flight->marked_ns) / 32);
         process->flight_head = (process->flight_head + 1) % CGPU_PACE_BATCHES;
         process->flight_count -= 1;
+        process->flight_ended -= 1;
     }
     cgpu_pace_look(&process->pace, world->now);
+    stay_look(world, process);
     thread_publish(process);
 }
 
@@ -70,6 +98,12 @@ enter(struct world *world, struct process *process)
 
         tenant->longest_wait = waited > tenant->longest_wait ? waited : tenant->longest_wait;
         process->waiting = false;
+    }
+    if (process->active == 0 && cgpu_gate_is_metered(word) &&
+        word == world->tenants[process->tenant].quiet_words[process->gpu]) {
+        process->batch = (struct cgpu_pace_batch){.start_ns = world->now, .certain = 1};
+        gpu_submit(world, process, 0, 0);
+        put_marker(world, process);
     }
     process->word = word;
     process->active = word;
@@ -107,7 +141,8 @@ chunk(const struct process *process, uint64_t estimate, uint64_t ns)
 
         count = count < fits ? count : fits;
     }
-    if (process->load.length_count > 1) {
+    if (process->load.length_count > 1 || process->load.meet_every > 0 ||
+        process->pace.probed_ns != 0) {
         count = 1;
     }
     return process->load.sync_every > 0 && left < count ? left : count;
@@ -128,6 +163,15 @@ add_to_batch(struct process *process, uint64_t count, uint64_t estimate, uint64_
     batch->certain = batch->certain && estimate > 0;
 }
 
+/* The meeting of the last launched kernel; 0: none. */
+static uint64_t
+meeting_of(const struct process *process)
+{
+    uint32_t every = process->load.meet_every;
+
+    return every > 0 && process->launched % every == 0 ? process->launched / every : 0;
+}
+
 static void
 launch(struct world *world, struct process *process)
 {
@@ -135,7 +179,8 @@ launch(struct world *world, struct process *process)
     uint64_t estimate = cgpu_pace_estimate(&process->pace, key_of(process));
     uint64_t count = chunk(process, estimate, ns);
 
-    gpu_submit(world, process, count * ns);
+    process->launched += count;
+    gpu_submit(world, process, count * ns, meeting_of(process));
     add_to_batch(process, count, estimate, world->now);
     process->since_sync += count;
     process->ready_ns += count * ns;
@@ -163,12 +208,22 @@ has_room(struct world *world, struct process *process)
         process->at_thread = world->now + UNMETERED_NS / 4;
         return process->queued_ns < UNMETERED_NS && process->queue_count < MAX_QUEUE / 2;
     }
+    if (process->pace.probed_ns != 0) {
+        thread_harvest(world, process);
+    }
     if (!batch_is_full(process) && process->state != THREAD_WAITS_ROOM) {
         return true;
     }
     thread_harvest(world, process);
+    if (process->apart_ns != 0) { /* it needs no room */
+        process->at_thread = world->now + MS;
+        return process->queue_count < MAX_QUEUE / 2;
+    }
     thread_mark(world, process);
-    again = cgpu_pace_room(&process->pace, world->now);
+    again = cgpu_pace_room(&process->pace,
+                           cgpu_gate_is_unhurried(process->word) ? CGPU_PACE_AHEAD_NS
+                                                                 : CGPU_PACE_FLIGHT_NS,
+                           world->now);
     if (again == 0) {
         return true;
     }
@@ -185,11 +240,31 @@ rest(struct world *world, struct process *process, uint64_t ns)
 }
 
 void
-thread_finished(struct world *world, struct process *process)
+thread_finished(struct world *world, struct process *process, uint64_t now)
 {
-    if (process->state == THREAD_SYNCS) {
-        process->at_thread = world->now;
+    end_flights(world, process, now);
+    if (process->queue_count == 0) {
+        process->idle_from = now + world->scenario->completion_ns;
+        if (process->state == THREAD_SYNCS) {
+            process->at_thread = process->idle_from;
+        }
     }
+}
+
+/* Whether all launched work has ended, whatever the markers say. */
+static void
+settle(struct world *world, struct process *process)
+{
+    if (process->apart_ns != 0) {
+        thread_harvest(world, process);
+    }
+    thread_mark(world, process);
+    for (uint32_t i = 0; i < process->flight_count; i++) {
+        uint32_t place = (process->flight_head + i) % CGPU_PACE_BATCHES;
+
+        process->flights[place].visible_ns = world->now;
+    }
+    thread_harvest(world, process);
 }
 
 /* The program's own synchronisation has returned. */
@@ -205,11 +280,70 @@ synchronised(struct world *world, struct process *process)
     }
     process->since_sync = 0;
     process->ready_ns = 0;
-    thread_mark(world, process);
-    thread_harvest(world, process);
+    settle(world, process);
+    world_step(world, process, world->now);
     cgpu_pace_drain(&process->pace, world->now);
     thread_publish(process);
     rest(world, process, think > 0 ? world_random(world, think / 2, think * 3 / 2) : US);
+}
+
+static bool
+waits_for_mates(const struct process *process)
+{
+    return process->load.barrier != 0 || process->load.one_thread != 0;
+}
+
+/* Whether everything that PROCESS synchronises with has ended. */
+static bool
+all_done(const struct world *world, const struct process *process)
+{
+    for (uint32_t i = 0; waits_for_mates(process) && i < process->mates; i++) {
+        const struct process *mate = &world->processes[process->team + i];
+
+        if (mate->alive && (mate->state != THREAD_SYNCS || mate->queue_count > 0 ||
+                            mate->idle_from > world->now)) {
+            return false;
+        }
+    }
+    return process->queue_count == 0;
+}
+
+static void
+end_wait(struct world *world, struct process *process)
+{
+    if (!all_done(world, process)) {
+        process->at_thread = NEVER; /* the last one ends the barrier for all */
+        return;
+    }
+    for (uint32_t i = 0; waits_for_mates(process) && i < process->mates; i++) {
+        struct process *mate = &world->processes[process->team + i];
+
+        if (mate != process && mate->alive) {
+            synchronised(world, mate);
+        }
+    }
+    synchronised(world, process);
+}
+
+/* One thread launches for all mates, one after the other. */
+static bool
+is_elsewhere(const struct world *world, const struct process *process)
+{
+    return process->load.one_thread != 0 && process != &world->processes[process->team] &&
+           process[-1].rounds <= process->rounds;
+}
+
+static void
+begin_wait(struct world *world, struct process *process)
+{
+    bool last = process == &world->processes[process->team + process->mates - 1];
+
+    process->state = THREAD_SYNCS;
+    process->rounds += 1;
+    process->at_thread = process->queue_count > 0 ? NEVER : process->idle_from;
+    if (process->load.one_thread != 0 && !last) {
+        process[1].at_thread = world->now;
+    }
 }
 
 static bool
@@ -228,16 +362,15 @@ void
 thread_run(struct world *world, struct process *process)
 {
     if (process->state == THREAD_SYNCS) {
-        if (process->queue_count > 0) {
-            process->at_thread = NEVER;
-            return;
-        }
-        synchronised(world, process);
+        end_wait(world, process);
+        return;
+    }
+    if (is_elsewhere(world, process)) {
+        process->at_thread = NEVER;
         return;
     }
     if (process->load.sync_every > 0 && process->since_sync >= process->load.sync_every) {
-        process->state = THREAD_SYNCS;
-        process->at_thread = process->queue_count > 0 ? NEVER : world->now;
+        begin_wait(world, process);
         return;
     }
     if ((process->since_sync == 0 || process->load.sync_every == 0) && pauses(world, process)) {

@@ -67,7 +67,25 @@ world_percentile(struct samples *samples, double part)
 uint32_t
 world_gate(const struct world *world, const struct process *process)
 {
-    return world->tenants[process->tenant].word;
+    return world->tenants[process->tenant].words[process->gpu];
+}
+
+/* For a team, as for its first process: the others meet that one. */
+void
+world_step(struct world *world, struct process *process, uint64_t now)
+{
+    struct tenant *tenant = &world->tenants[process->tenant];
+
+    if (process != &world->processes[process->team]) {
+        return;
+    }
+    if (now >= world->scenario->from_ns) {
+        uint64_t took = now - process->stepped_ns;
+
+        tenant->steps += 1;
+        tenant->longest_step = took > tenant->longest_step ? took : tenant->longest_step;
+    }
+    process->stepped_ns = now;
 }
 
 static void
@@ -75,17 +93,40 @@ start_tenant(struct world *world, int tenant)
 {
     const struct tenant_spec *spec = &world->scenario->tenants[tenant];
 
-    world->tenants[tenant].place =
-        cgpu_arbiter_add(world->arbiter, spec->weight, spec->high, world->now);
+    for (int g = 0; g < world->gpu_count; g++) {
+        if ((spec->gpus & 1U << g) != 0) {
+            world->tenants[tenant].places[g] =
+                cgpu_arbiter_add(world->gpus[g].arbiter, spec->weight, spec->high, world->now);
+            cgpu_arbiter_set_container(world->gpus[g].arbiter, world->tenants[tenant].places[g],
+                                       (uint64_t)tenant + 1);
+        }
+    }
     for (uint32_t i = 0; i < world->process_count; i++) {
         if (world->processes[i].tenant == tenant) {
             world->processes[i].alive = true;
             world->processes[i].at_thread = world->now + i * 7 * US;
             world->processes[i].asked_ns = world->processes[i].at_thread;
+            world->processes[i].stepped_ns = world->processes[i].at_thread;
             world->processes[i].burst_end = world->now + world->processes[i].load.burst_ns;
         }
     }
     server_ring(world);
+}
+
+static void
+make_process(struct world *world, int tenant, int gpu, uint32_t team)
+{
+    struct process *process = &world->processes[world->process_count];
+
+    process->tenant = tenant;
+    process->gpu = gpu;
+    process->team = team;
+    process->mates = (uint32_t)__builtin_popcount(world->scenario->tenants[tenant].gpus);
+    process->load = world->scenario->tenants[tenant].load;
+    process->at_thread = process->at_monitor = NEVER;
+    process->batch.certain = 1;
+    cgpu_pace_init(&process->pace);
+    world->process_count += 1;
 }
 
 static void
@@ -94,18 +135,40 @@ make_processes(struct world *world)
     for (uint32_t t = 0; t < world->scenario->tenant_count; t++) {
         const struct tenant_spec *spec = &world->scenario->tenants[t];
 
-        world->tenants[t].place = -1;
-        world->tenants[t].word = CGPU_GATE_TURN | CGPU_GATE_CLOSED;
-        for (uint32_t p = 0; p < spec->processes && world->process_count < MAX_PROCESSES; p++) {
-            struct process *process = &world->processes[world->process_count];
-
-            process->tenant = (int)t;
-            process->load = spec->load;
-            process->at_thread = process->at_monitor = NEVER;
-            process->batch.certain = 1;
-            cgpu_pace_init(&process->pace);
-            world->process_count += 1;
+        for (int g = 0; g < MAX_GPUS; g++) {
+            world->tenants[t].places[g] = -1;
+            world->tenants[t].words[g] = CGPU_GATE_TURN | CGPU_GATE_CLOSED;
         }
+        for (uint32_t p = 0; p < spec->processes; p++) {
+            uint32_t team = world->process_count;
+
+            for (int g = 0; g < MAX_GPUS && world->process_count < MAX_PROCESSES; g++) {
+                if ((spec->gpus & 1U << g) != 0) {
+                    make_process(world, (int)t, g, team);
+                }
+            }
+        }
+    }
+}
+
+static void
+make_gpus(struct world *world)
+{
+    const struct scenario *s = world->scenario;
+
+    for (uint32_t t = 0; t < s->tenant_count; t++) {
+        while (s->tenants[t].gpus >> world->gpu_count != 0) {
+            world->gpu_count += 1;
+        }
+    }
+    for (int g = 0; g < world->gpu_count; g++) {
+        world->gpus[g] = (struct gpu){.arbiter = malloc(cgpu_arbiter_size()), -1, -1, 0, 0};
+        if (world->gpus[g].arbiter == NULL) {
+            abort();
+        }
+        cgpu_arbiter_init(world->gpus[g].arbiter, &s->rules, 0);
+        world->group.gpus[g] = world->gpus[g].arbiter;
+        world->group.count += 1;
     }
 }
 
@@ -137,36 +200,56 @@ signal_tenant(struct world *world, const struct change *change)
 }
 
 static void
-apply(struct world *world, const struct change *change)
+apply_on(struct world *world, const struct change *change, int g)
 {
-    struct tenant *tenant = &world->tenants[change->tenant];
+    struct cgpu_arbiter *arbiter = world->gpus[g].arbiter;
     const struct tenant_spec *spec = &world->scenario->tenants[change->tenant];
+    int *place = &world->tenants[change->tenant].places[g];
 
     switch (change->kind) {
     case CHANGE_RULES:
-        cgpu_arbiter_set_rules(world->arbiter, &change->rules);
-        server_ring(world);
+        cgpu_arbiter_set_rules(arbiter, &change->rules);
         break;
     case CHANGE_WEIGHT:
-        cgpu_arbiter_set_tenant(world->arbiter, tenant->place, change->value, spec->high);
-        server_ring(world);
+        cgpu_arbiter_set_tenant(arbiter, *place, change->value, spec->high);
         break;
     case CHANGE_HIGH:
-        cgpu_arbiter_set_tenant(world->arbiter, tenant->place, spec->weight, change->value != 0);
-        server_ring(world);
+        cgpu_arbiter_set_tenant(arbiter, *place, spec->weight, change->value != 0);
         break;
     case CHANGE_REMOVE:
-        signal_tenant(world, change);
-        cgpu_arbiter_remove(world->arbiter, tenant->place, world->now);
-        tenant->place = -1;
-        server_ring(world);
+        cgpu_arbiter_remove(arbiter, *place, world->now);
+        *place = -1;
         break;
     case CHANGE_STOP:
     case CHANGE_GO:
     case CHANGE_KILL:
-        signal_tenant(world, change);
         break;
     }
+}
+
+static void
+apply(struct world *world, const struct change *change)
+{
+    if (change->kind >= CHANGE_STOP) {
+        signal_tenant(world, change);
+    }
+    for (int g = 0; g < world->gpu_count; g++) {
+        apply_on(world, change, g);
+    }
+    if (change->kind < CHANGE_STOP || change->kind == CHANGE_REMOVE) {
+        server_ring(world);
+    }
+}
+
+static bool
+is_there(const struct tenant *tenant)
+{
+    bool there = false;
+
+    for (int g = 0; g < MAX_GPUS; g++) {
+        there |= tenant->places[g] >= 0;
+    }
+    return there;
 }
 
 static void
@@ -175,7 +258,7 @@ apply_due(struct world *world)
     const struct scenario *s = world->scenario;
 
     for (uint32_t t = 0; t < s->tenant_count; t++) {
-        if (s->tenants[t].start_ns == world->now && world->tenants[t].place < 0) {
+        if (s->tenants[t].start_ns == world->now && !is_there(&world->tenants[t])) {
             start_tenant(world, (int)t);
         }
     }
@@ -199,7 +282,9 @@ next_outside(const struct world *world)
     const struct scenario *s = world->scenario;
     uint64_t at = least(world->at_server, s->length_ns);
 
-    at = least(at, gpu_next(world));
+    for (int g = 0; g < world->gpu_count; g++) {
+        at = least(at, gpu_next(world, g));
+    }
     at = least(at, world->next_series);
     at = least(at, world->next_span);
     if (world->next_change < s->change_count) {
@@ -222,12 +307,12 @@ next_of(const struct process *process)
 
 /* Somebody has work for the GPU: queued, or not let out yet. */
 static bool
-wanted(const struct world *world)
+wanted(const struct world *world, int gpu)
 {
     for (uint32_t i = 0; i < world->process_count; i++) {
         const struct process *process = &world->processes[i];
 
-        if (process->alive && !process->stopped &&
+        if (process->gpu == gpu && process->alive && !process->stopped &&
             (process->queue_count > 0 || process->waiting || process->state == THREAD_RUNS)) {
             return true;
         }
@@ -238,10 +323,15 @@ wanted(const struct world *world)
 static void
 pass_time(struct world *world, uint64_t to)
 {
-    if (world->now >= world->scenario->from_ns && wanted(world)) {
-        world->wanted_ns += to - world->now;
+    for (int g = 0; g < world->gpu_count; g++) {
+        if (world->now >= world->scenario->from_ns && wanted(world, g)) {
+            world->wanted_ns += to - world->now;
+        }
+        gpu_advance(world, g, to);
     }
-    gpu_advance(world, to);
+    for (int g = 0; g < world->gpu_count; g++) {
+        gpu_meet(world, g, to);
+    }
     world->now = to;
 }
 
@@ -289,16 +379,15 @@ world_run(const struct scenario *scenario)
 {
     struct world *world = calloc(1, sizeof *world);
 
-    if (world == NULL || (world->arbiter = malloc(cgpu_arbiter_size())) == NULL) {
+    if (world == NULL) {
         abort();
     }
     world->scenario = scenario;
     world->chance = scenario->seed * UINT64_C(0x9e3779b97f4a7c15) + 1;
-    world->on_gpu = world->last_on_gpu = -1;
     world->at_server = NEVER;
     world->next_span = SPAN_NS;
     world->next_series = scenario->series_ns > 0 ? scenario->series_ns : NEVER;
-    cgpu_arbiter_init(world->arbiter, &scenario->rules, 0);
+    make_gpus(world);
     make_processes(world);
     while (world->now < scenario->length_ns) {
         uint64_t at;
@@ -320,6 +409,8 @@ world_free(struct world *world)
         free(world->tenants[t].latency.values);
         free(world->tenants[t].spans.values);
     }
-    free(world->arbiter);
+    for (int g = 0; g < world->gpu_count; g++) {
+        free(world->gpus[g].arbiter);
+    }
     free(world);
 }

@@ -1,4 +1,4 @@
-"""The real arbiter, policies and pace in virtual time: bars of SCH-0..7, SCH-9 and SCH-11."""
+"""The real arbiter, policies and pace in virtual time: bars of SCH-0..7, 9, SCH-11 and SCH-12."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ pytestmark = pytest.mark.c
 MODEL = HERE.parent.parent / "bench" / "model"
 PARTS = (
     *("policy*.c", "arbiter.c", "bucket.c", "charge.c"),
-    *("look.c", "report.c", "together.c", "turn.c"),
+    *("group*.c", "lag.c", "look.c", "report.c", "review.c", "stay.c"),
+    *("together.c", "turn.c"),
 )
 GROUPS = {
     "share-75-25": 36,
@@ -36,6 +37,16 @@ GROUPS = {
     "fault": 6,
     "rules": 17,
     "crowd": 480,
+    "meet": 88,
+    "pair-fault": 3,
+    "edge-pairs": 432,
+    "edge-ceiling": 24,
+    "edge-liar": 96,
+    "idle-pauses": 6,
+    "idle-newcomer": 80,
+    "long-shares": 13,
+    "long-ceiling": 5,
+    "long-newcomer": 2,
 }
 
 
@@ -45,7 +56,7 @@ def model(*defines: str) -> str:
     target = HERE / "_build" / "model" / "-".join(["model", *defines]).replace("=", "-")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    sources = [*MODEL.glob("*.c"), NATIVE / "pace.c"]
+    sources = [*MODEL.glob("*.c"), *NATIVE.glob("pace*.c")]
     for part in PARTS:
         sources += (NATIVE / "arbiter").glob(part)
     command = [
@@ -94,6 +105,20 @@ def test_a_bucket_of_one_cycle_breaks_three_ceilings_of_30_percent() -> None:
 def test_forgotten_overruns_break_75_25() -> None:
     found = cases("share-75-25", "CGPU_DEBT_NS=UINT64_C(0)")
     assert max(case["value"] for case in found) > 20
+
+
+def test_without_debt_long_kernels_take_half_of_a_gpu_of_which_a_tenth_is_theirs() -> None:
+    found = cases("long-shares", "CGPU_DEBT_NS=UINT64_C(0)")
+    assert max(case["value"] for case in found) > 30
+
+
+@pytest.mark.parametrize("steps", ["sync:3,", ""], ids=["synchronised", "ahead"])
+def test_containers_whose_kernels_meet_hardly_get_on_where_gpus_take_turns_apart(
+    steps: str,
+) -> None:
+    tenant = f"tenant=kernel:200us+200us+20us,{steps}meet:3,gpus:3"
+    together, apart = (run("length=5s", how, tenant, tenant) for how in ("apart=0", "apart=1"))
+    assert apart["tenants"][0]["steps"] < together["tenants"][0]["steps"] / 4
 
 
 def test_sch5_under_native_the_gpu_alone_decides_and_the_arbiter_sleeps() -> None:

@@ -1,0 +1,117 @@
+/*
+ * The edges of turns: GPUs that begin late what is launched and tell late what has ended, and those
+ * who lie about it.
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "cases.h"
+
+#define BUSY 98.0
+
+static const uint64_t latencies[] = {0, 20 * US, 100 * US, 300 * US};
+static const uint64_t lengths[] = {5 * US, 100 * US, 500 * US, 1 * MS, 5 * MS, 20 * MS};
+
+enum { LATENCIES = 4, LENGTHS = 6 };
+
+static void
+set_latency(struct scenario *s, uint64_t ns)
+{
+    s->dispatch_ns = ns;
+    s->completion_ns = ns;
+}
+
+static int
+pair(const char *group, uint32_t a, uint32_t b, const uint64_t *kernels, uint64_t latency)
+{
+    struct scenario s;
+    struct world *world;
+    char name[64];
+    double off;
+    int missed;
+
+    scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
+    set_latency(&s, latency);
+    scenario_tenant(&s, a, kernels[0]);
+    scenario_tenant(&s, b, kernels[1]);
+    world = world_run(&s);
+    off = fabs(print_share(world, 0) - 100.0 * a / (a + b));
+    snprintf(name, sizeof name, "%u:%u-%dus-%dus-%dus", a, b, (int)(kernels[0] / US),
+             (int)(kernels[1] / US), (int)(latency / US));
+    missed = cases_note_busy(group, name, off, 1, BUSY, world);
+    world_free(world);
+    return missed;
+}
+
+static int
+pairs(const char *group)
+{
+    static const uint32_t weights[][2] = {{1, 9}, {1, 3}, {1, 1}};
+    int missed = 0;
+
+    for (int i = 0; i < 3 * LATENCIES * LENGTHS * LENGTHS; i++) {
+        const uint32_t *w = weights[i / LENGTHS / LENGTHS / LATENCIES];
+        uint64_t kernels[] = {lengths[i / LENGTHS % LENGTHS], lengths[i % LENGTHS]};
+
+        missed += pair(group, w[0], w[1], kernels, latencies[i / LENGTHS / LENGTHS % LATENCIES]);
+    }
+    return missed;
+}
+
+/* 5 percent of the time for one that is alone. */
+static int
+ceiling(const char *group)
+{
+    int missed = 0;
+
+    for (int i = 0; i < LATENCIES * LENGTHS; i++) {
+        struct scenario s;
+        struct world *world;
+        char name[32];
+
+        scenario_defaults(&s, CGPU_POLICY_FIXED, 10 * SECOND);
+        s.rules.max_inst = 20;
+        set_latency(&s, latencies[i / LENGTHS]);
+        scenario_tenant(&s, 1, lengths[i % LENGTHS]);
+        world = world_run(&s);
+        snprintf(name, sizeof name, "%dus-%dus", (int)(lengths[i % LENGTHS] / US),
+                 (int)(latencies[i / LENGTHS] / US));
+        missed += cases_note(group, name, fabs(print_part(world, 0) - 5), 0.3, world);
+        world_free(world);
+    }
+    return missed;
+}
+
+/* What one gains that says its work begins at once, or late. */
+static int
+liar(const char *group)
+{
+    static const uint32_t weights[] = {1, 9};
+    int missed = 0;
+
+    for (int i = 0; i < 2 * 2 * LATENCIES * LENGTHS; i++) {
+        uint32_t weight = weights[i / LENGTHS / LATENCIES % 2];
+        uint64_t said = i / LENGTHS / LATENCIES / 2 == 0 ? 1 : SECOND;
+        struct scenario s;
+        struct world *world;
+        char name[64];
+
+        scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
+        set_latency(&s, latencies[i / LENGTHS % LATENCIES]);
+        scenario_tenant(&s, weight, lengths[i % LENGTHS])->lag_ns = said;
+        scenario_tenant(&s, 10 - weight, 100 * US);
+        world = world_run(&s);
+        snprintf(name, sizeof name, "%u-%s-%dus-%dus", weight, said == 1 ? "none" : "much",
+                 (int)(lengths[i % LENGTHS] / US), (int)(s.dispatch_ns / US));
+        missed += cases_note(group, name, print_share(world, 0) - 10 * weight, 1, world);
+        world_free(world);
+    }
+    return missed;
+}
+
+const struct cases_group cases_edges[] = {
+    {"edge-pairs", pairs},
+    {"edge-ceiling", ceiling},
+    {"edge-liar", liar},
+    {NULL, NULL},
+};

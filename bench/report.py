@@ -35,6 +35,9 @@ CALLS = {
     "pair_live_0": ("alloc + free pair, nothing live", 200, "480"),
     "pair_live_1000": ("alloc + free pair, 1,000 live", 200, "2,140"),
     "pair_live_10000": ("alloc + free pair, 10,000 live", 200, "16,340"),
+    "small_pair_live_0": ("the same of 4,000 bytes, nothing live", 200, ""),
+    "small_pair_live_1000": ("the same of 4,000 bytes, 1,000 live", 200, ""),
+    "small_pair_live_10000": ("the same of 4,000 bytes, 10,000 live", 200, ""),
     "mem_get_info": ("cuMemGetInfo", 60, "450"),
 }
 

@@ -65,6 +65,8 @@ GROUPS = {
     "high-ratio": ("high priority, always busy: prio_ratio 80 %", "points"),
     "live-change": ("policy, weight or priority changes: share from 100 ms later on", "points"),
     "fault": ("longer wait when a holder is stopped, killed, deleted, 100 times each", "ms"),
+    "meet": ("containers on several GPUs whose processes meet: rate, longest step, charge", ""),
+    "pair-fault": ("one of two such is stopped, killed, deleted: longest step of the other", "ms"),
     "crowd": ("containers that come, go, idle and burst by chance", ""),
 }
 

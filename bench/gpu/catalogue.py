@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bench.gpu import (
+    facts_blocks,
+    facts_code,
     facts_kinds,
     facts_memory,
     facts_symbols,
     facts_timing,
+    facts_waits,
     limits_driver,
     limits_host,
     limits_torch,
@@ -20,8 +23,11 @@ from bench.gpu.check import CHECKS, Check
 MODULES = (
     facts_symbols,
     facts_memory,
+    facts_blocks,
+    facts_code,
     facts_kinds,
     facts_timing,
+    facts_waits,
     limits_driver,
     limits_host,
     limits_torch,

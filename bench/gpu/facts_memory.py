@@ -224,6 +224,54 @@ def local_memory_follows_the_formula() -> Finding:
     return Finding(abs(grown - formula) <= 0.1 * formula, measured)
 
 
+LIMITS = {  # number in CUlimit, values that reserve memory
+    "levels of synchronisation": (3, (4, 8)),
+    "pending launches": (4, (1 << 14, 1 << 17)),
+    "memory of blocks": (10, (1 << 12, 1 << 16)),
+}
+LEVEL_BYTES, LAUNCH_BYTES, BLOCKS_PER_SM, UNSUPPORTED = 5120, 8192, 106, (1, 215)
+
+
+@check("facts")
+def a_limit_reserves_no_more_than_is_charged() -> Finding:
+    """What a limit of the device runtime or of blocks reserves is within what cgpu charges for it.
+
+    As it is set, at the next launch, and when it is lowered again, which may give memory back.
+    """
+    driver = Driver()
+    driver.start()
+    function = driver.function(driver.load(NOTHING), "nothing")
+    driver.launch(function)
+    sms = driver.attribute(SMS)
+    units = {
+        "levels of synchronisation": LEVEL_BYTES * driver.attribute(THREADS_PER_SM) * sms,
+        "pending launches": LAUNCH_BYTES,
+        "memory of blocks": driver.attribute(BLOCKS_PER_SM) * sms,
+    }
+    seen: dict[str, Any] = {}
+    for name, (limit, amounts) in LIMITS.items():
+        value = c_size_t()
+        if (status := driver.status("cuCtxGetLimit", byref(value), limit)) in UNSUPPORTED:
+            seen[name] = f"not supported: {status}"
+            continue
+        base = driver.used()
+        for amount in amounts:
+            driver.call("cuCtxSetLimit", limit, c_size_t(amount))
+            at_once = driver.used() - base
+            driver.launch(function)
+            seen[f"{name}, {amount}"] = {
+                "at once": at_once,
+                "taken": driver.used() - base,
+                "cgpu charges": (amount - value.value) * units[name],
+            }
+        driver.call("cuCtxSetLimit", limit, value)
+        driver.launch(function)
+        seen[f"{name}, lowered"] = {"taken": driver.used() - base}
+    within = [each["taken"] <= each["cgpu charges"] + CHUNK for each in seen.values()
+              if "cgpu charges" in each]  # fmt: skip
+    return Finding(all(within), seen)
+
+
 @check("facts")
 def nvml_lists_this_process_by_its_pid() -> Finding:
     """NVML lists a process under its host pid, with its bytes.

@@ -52,6 +52,17 @@ def a_marker_is_seen_at_once_by_every_process() -> Finding:
     return Finding(meets(*bars), seen)
 
 
+@check("facts")
+def a_marker_alone_is_seen_as_late_as_one_behind_a_kernel() -> Finding:
+    """A kernel launched on an idle GPU and its marker are seen as late as a marker alone.
+
+    Less the kernel's own time, within 50 us. Decides whether a marker alone measures the lag.
+    """
+    seen = _timed("marks")
+    apart = seen["behind_a_kernel_ns"] - seen["seen_after_ns"]
+    return Finding(meets(abs(apart) <= 50_000), {**seen, "apart_ns": apart})
+
+
 @check("facts", simulated=False)
 def letting_the_next_process_in_early_saves_idle_time() -> Finding:
     """Opening the next gate 100 us before the holder's end leaves the GPU idle for less long.

@@ -31,7 +31,8 @@ NEWER_THAN_DRIVER, REFUSED_DRIVER = 35, 103
 def every_way_to_ask_shows_the_same_total() -> Finding:
     """cuMemGetInfo, cuDeviceTotalMem and both versions of NVML's memory info agree.
 
-    The total is the share of what NVML says outside; what is used is the same for all.
+    The total is the share of what NVML says outside. What is used is the same for all, but that
+    cuMemGetInfo shows whole blocks as free, so that all of it can be taken.
     """
     driver = Driver()
     driver.start()
@@ -43,7 +44,8 @@ def every_way_to_ask_shows_the_same_total() -> Finding:
     used = {total - free, v1.used, v2.used}
     totals = [total, device, v1.total, v2.total]
     measured = {"cap": cap(), "totals": totals, "used": sorted(used)}
-    return Finding(set(totals) == {cap()} and len(used) == 1, measured)
+    agree = v1.used == v2.used <= total - free < v1.used + CHUNK
+    return Finding(set(totals) == {cap()} and agree, measured)
 
 
 def _fill(driver: Driver) -> tuple[list[int], int]:

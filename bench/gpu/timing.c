@@ -158,7 +158,7 @@ watch_marks(void)
 static int
 marks(void)
 {
-    double own[ROUNDS], other[ROUNDS], around[ROUNDS];
+    double own[ROUNDS], other[ROUNDS], around[ROUNDS], behind[ROUNDS];
 
     if (split() == 1) {
         return watch_marks();
@@ -186,10 +186,16 @@ marks(void)
         uint64_t first = watch(value);
         around[i] = (double)(watch(value + 1) - first) - (double)kernel.period_ns;
     }
+    for (uint32_t i = 0; i < ROUNDS; i++) {
+        uint64_t from = clock_ns();
+        must(cuda_launch(kernel.function, stream, arguments), "cuLaunchKernel");
+        must(cuStreamWriteValue32_v2(stream, word, 3 * ROUNDS + 1 + i, 0), "cuStreamWriteValue32");
+        behind[i] = (double)(watch(3 * ROUNDS + 1 + i) - from) - (double)kernel.period_ns;
+    }
     printf("{\"cgpu\": {\"seen_after_ns\": %.0f, \"by_the_other_ns\": %.0f, "
-           "\"around_a_kernel_ns\": %.0f, \"kernel_ns\": %lu}}\n",
+           "\"around_a_kernel_ns\": %.0f, \"behind_a_kernel_ns\": %.0f, \"kernel_ns\": %lu}}\n",
            median(own, ROUNDS), median(other, ROUNDS), median(around, ROUNDS),
-           (unsigned long)kernel.period_ns);
+           median(behind, ROUNDS), (unsigned long)kernel.period_ns);
     return 0;
 }
 

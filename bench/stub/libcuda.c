@@ -9,11 +9,17 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-enum { STACK = 16384, CHUNK = 2 << 20 };
+enum { STACK = 16384, CHUNK = 2 << 20, SMALL = 1 << 20, PIECE = 1 << 14 };
 
-static uint64_t next_address = 0x700000000000;
-static __thread uint64_t free_stack[STACK];
-static __thread int free_count;
+/* Addresses of one kind: whole chunks, or pieces that share them. */
+struct stack {
+    uint64_t step;
+    int count;
+    uint64_t free[STACK];
+};
+
+static uint64_t next_chunk = 0x700000000000, next_piece = 0x600000000000;
+static __thread struct stack chunks = {.step = 2 * CHUNK}, pieces = {.step = PIECE};
 static const size_t total = (size_t)1 << 46;
 
 EXPORT int cuInit(unsigned int flags);
@@ -116,16 +122,19 @@ cuMemAlloc_v2(uint64_t *address, size_t bytes)
     if (bytes == 0) {
         return 1;
     }
-    *address = free_count > 0 ? free_stack[--free_count]
-                              : __atomic_fetch_add(&next_address, CHUNK, __ATOMIC_RELAXED);
+    struct stack *stack = bytes > SMALL ? &chunks : &pieces;
+    uint64_t *next = bytes > SMALL ? &next_chunk : &next_piece;
+    *address = stack->count > 0 ? stack->free[--stack->count]
+                                : __atomic_fetch_add(next, stack->step, __ATOMIC_RELAXED);
     return 0;
 }
 
 int
 cuMemFree_v2(uint64_t address)
 {
-    if (free_count < STACK) {
-        free_stack[free_count++] = address;
+    struct stack *stack = address >= 0x700000000000 ? &chunks : &pieces;
+    if (stack->count < STACK) {
+        stack->free[stack->count++] = address;
     }
     return 0;
 }

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _START_SECONDS = 10.0  # no container's creation takes longer on the Python side
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.005
 _STAGES = (b"edit", b"prestart", b"precreate")
 
 
@@ -53,8 +53,9 @@ def locked(installation: Installation) -> Iterator[None]:
 def settle(installation: Installation) -> None:
     """Give an environment that lies at the prefix itself a name of its own, and leave a link.
 
-    At every moment the prefix leads to it. Those who have begun to load modules by the prefix's
-    name are waited for: from then on it may lead elsewhere.
+    At every moment the prefix leads to it. Container starts at work are waited for twice. One that
+    has found its files below a folder would refuse them below a link. And one that has begun to
+    load modules by the prefix's name would miss them once it leads elsewhere.
 
     Raises:
         CgpuError: the file system cannot exchange two names.
@@ -65,6 +66,7 @@ def settle(installation: Installation) -> None:
         _name_interpreter(Environment(installation.current), prefix)
         return
     name = free_name(prefix, prefix)
+    _wait_for_pause(prefix)
     os.symlink(os.path.basename(name), name)  # leads to itself until it has changed places
     try:
         _exchange(name, prefix)
@@ -139,6 +141,13 @@ def _name_interpreter(environment: Environment, prefix: str) -> None:
                 os.fchmod(file.fileno(), entry.stat().st_mode & 0o7777)
                 file.write(new + text.removeprefix(old))
             os.rename(temporary, entry.path)
+
+
+def _wait_for_pause(prefix: str) -> None:
+    """Wait until no container is being made; one begun after the last look is not that far yet."""
+    deadline = time.monotonic() + _START_SECONDS
+    while any(_starting(prefix)) and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
 
 
 def _wait_for_starts(prefix: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -73,6 +74,27 @@ def test_a_folder_at_the_prefix_gets_a_name_of_its_own_and_stays_reachable(
     assert Environment(place.current).is_ours()
     switch.settle(place)
     assert links(place) == {"cgpu": "cgpu-0.1.0", "cgpu-0.1.0": ""}
+
+
+def test_a_folder_at_the_prefix_becomes_a_link_while_no_container_is_made(
+    place: Installation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start that has found its files below the folder would refuse them below a link."""
+    words = ["sh", "-c", "echo; read _", f"{place.prefix}/bootstrap.py", "edit"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe) as start:
+        assert start.stdout is not None
+        start.stdout.readline()  # its command line can be read
+        seen = []
+
+        def end(_: float) -> None:
+            seen.append(Path(place.prefix).is_symlink())
+            start.communicate()
+
+        monkeypatch.setattr(switch, "time", SimpleNamespace(monotonic=time.monotonic, sleep=end))
+        switch.settle(place)
+    assert seen == [False]
+    assert Path(place.prefix).is_symlink()
 
 
 def test_a_settling_that_was_killed_is_brought_to_its_end(

@@ -34,10 +34,17 @@ def places(name: str, state_dir: str, node: Node) -> Places:
 
 
 def _tools(driver_dir: str) -> dict[str, str]:
-    """nvidia-smi of the driver, where it has one."""
+    """nvidia-smi of the driver, where it has one: in its directory, or in ``bin`` beside ``lib``.
+
+    ``/usr/bin`` for ``/usr/lib64/nvidia``, ``/opt/nvidia/bin`` for ``/opt/nvidia/lib64``.
+    """
     candidates = [f"{driver_dir}/bin/{_TOOL}", f"{driver_dir}/{_TOOL}"]
-    if driver_dir.startswith("/usr/lib"):
-        candidates.append(f"/usr/bin/{_TOOL}")
+    parts = driver_dir.split("/")
+    candidates += [
+        "/".join((*parts[:i], "bin", _TOOL))
+        for i in range(len(parts) - 1, 0, -1)
+        if parts[i] in ("lib", "lib64")
+    ]
     for path in candidates:
         if os.path.isfile(path):
             return {f"/usr/bin/{_TOOL}": os.path.realpath(path)}

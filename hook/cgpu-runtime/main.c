@@ -71,7 +71,7 @@ concerns_us(const struct cgpu_arguments *arguments, const struct cgpu_report *re
         return 0;
     }
     const char *why = cgpu_document_read(config, &document);
-    if (why != NULL && (errno == ENOENT || errno == EISDIR)) {
+    if (why != NULL && (errno == ENOENT || errno == ENOTDIR || errno == EISDIR)) {
         return 0; /* the runtime's own words for it are known to everyone */
     }
     if (why != NULL) {

@@ -87,12 +87,12 @@ def test_of_a_bundle_of_ours_only_what_makes_a_container_is_refused(
     assert refusals
 
 
-@pytest.mark.parametrize("config", ["", "."])
-def test_a_folder_as_configuration_is_for_the_runtime_to_refuse(
-    world: World, recorder: Path, config: str
+@pytest.mark.parametrize("options", [["--config", ""], ["--config", "."], ["-b", "config.json"]])
+def test_a_folder_for_a_file_or_a_file_for_a_folder_is_for_the_runtime_to_refuse(
+    world: World, recorder: Path, options: list[str]
 ) -> None:
     world.write_config()
-    done = world.runtime("create", "--config", config, "c1", lowlevel=recorder)
+    done = world.runtime("create", *options, "c1", lowlevel=recorder)
     assert (done.returncode, done.stderr) == (17, "")
 
 

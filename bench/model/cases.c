@@ -62,6 +62,7 @@ cases_run(const char *name)
 {
     return run_table(cases_shares, name) + run_table(cases_windows, name) +
            run_table(cases_times, name) + run_table(cases_rules, name) +
-           run_table(cases_crowd, name) + run_table(cases_meet, name) +
-           run_table(cases_idle, name) + run_table(cases_edges, name) + run_table(cases_long, name);
+           run_table(cases_priority, name) + run_table(cases_crowd, name) +
+           run_table(cases_meet, name) + run_table(cases_idle, name) +
+           run_table(cases_edges, name) + run_table(cases_long, name);
 }

@@ -18,7 +18,8 @@ struct cases_group {
 };
 
 extern const struct cases_group cases_shares[], cases_windows[], cases_times[], cases_rules[],
-    cases_crowd[], cases_meet[], cases_idle[], cases_edges[], cases_long[]; /* end with NULL */
+    cases_priority[], cases_crowd[], cases_meet[], cases_idle[], cases_edges[],
+    cases_long[]; /* end with NULL */
 
 enum { CASES_LENGTHS = 6 };
 extern const uint64_t cases_lengths[CASES_LENGTHS];

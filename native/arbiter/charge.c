@@ -120,13 +120,25 @@ used_alone(const struct cgpu_tenant *tenant, uint64_t busy_before, uint64_t ns)
     return cgpu_lesser(ns, cgpu_since(tenant->demand.busy_ns, busy_before));
 }
 
+/* None of its processes has launched anything that may go on, and nobody else wants the GPU. */
+static bool
+leaves_it(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        if (arbiter->tenants[i].present && arbiter->tenants[i].wanted) {
+            return false;
+        }
+    }
+    return !holder->demand.active && !cgpu_tenant_is_capped(holder);
+}
+
 static void
 charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t busy_before)
 {
     struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
 
     holder->turn_ns += ns;
-    if (holder->gate == CGPU_GATE_FREE) {
+    if (holder->gate == CGPU_GATE_FREE || leaves_it(arbiter, holder)) {
         return;
     }
     if (holder->gate == CGPU_GATE_OPEN && !cgpu_tenant_is_capped(holder)) {

@@ -241,6 +241,13 @@ is_done(const struct cgpu_tenant *holder, uint64_t now)
     return holder->shown && !cgpu_tenant_works(holder) && !comes;
 }
 
+/* The time that it holds counts against a limit, even while nobody else may have the GPU. */
+static bool
+is_limited(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
+{
+    return cgpu_tenant_is_capped(holder) || (holder->high && arbiter->contended);
+}
+
 static void
 note_absence(struct cgpu_tenant *holder, uint64_t now)
 {
@@ -261,8 +268,7 @@ cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
         return CGPU_TURN_IS_TAKEN;
     }
     if (is_done(holder, now)) {
-        return other != NULL || cgpu_tenant_is_capped(holder) ? CGPU_TURN_IS_LEFT
-                                                              : CGPU_TURN_GOES_ON;
+        return other != NULL || is_limited(arbiter, holder) ? CGPU_TURN_IS_LEFT : CGPU_TURN_GOES_ON;
     }
     if (other == NULL) {
         return CGPU_TURN_GOES_ON;

@@ -569,3 +569,61 @@ TEST(work_that_comes_up_behind_a_closed_gate_is_paid_for)
     cgpu_arbiter_report(arbiter, risen, &before);
     CHECK(after.charged_ns == before.charged_ns);
 }
+
+static uint64_t
+charged(int place)
+{
+    struct cgpu_tenant_report report;
+
+    cgpu_arbiter_report(arbiter, place, &report);
+    return report.charged_ns;
+}
+
+TEST(who_never_launched_is_charged_nothing_when_another_comes)
+{
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int idle = add(1, false);
+    step(0);
+    step(1000 * MS);
+    CHECK(gates[idle] == CGPU_GATE_FREE);
+    int newcomer = add(1, false);
+    step(0);
+    CHECK(gates[idle] == CGPU_GATE_PRESSED);
+    for (int i = 0; i < 30; i++) {
+        step(10 * MS);
+    }
+    CHECK(charged(idle) == 0);
+    demands[newcomer].waiting = true;
+    step(0);
+    while (gates[newcomer] == CGPU_GATE_CLOSED) {
+        step(MS / 10);
+    }
+    CHECK(charged(idle) < MS); /* its gate was open while somebody waited */
+}
+
+/* It rests at its ceiling: nobody may have the GPU, and priority is not used up by idleness. */
+TEST(a_high_priority_holder_that_is_idle_gives_way_to_who_rests_sch7)
+{
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_FIXED);
+    int low = add(1, false), high = add(1, true);
+
+    demands[low].waiting = true;
+    step(0);
+    works(low, now + 200 * MS);
+    step(100 * MS);
+    is_quiet(low);
+    demands[low].waiting = true; /* and may not, for long */
+    step(0);
+    demands[high].waiting = true;
+    step(MS);
+    CHECK(gates[low] == CGPU_GATE_CLOSED && gates[high] == CGPU_GATE_PRESSED);
+    works(high, now + MS);
+    step(MS);
+    is_quiet(high);
+    step(0);
+    CHECK(gates[high] == CGPU_GATE_CLOSED);
+    step(100 * MS);
+    CHECK(charged(high) < 2 * MS);
+}

@@ -72,6 +72,18 @@ TEST(weighted_preemptive_gives_a_lone_running_container_everything_sch2)
     CHECK(lone.ceiling_ppm == CGPU_WHOLE_PPM && lone.fallback_ppm == CGPU_WHOLE_PPM);
 }
 
+/* SCH-7: idle or not, what it uses of the GPU is no part of anybody's. */
+TEST(weighted_preemptive_gives_a_high_priority_container_no_part_sch2_sch7)
+{
+    entitle(CGPU_POLICY_WEIGHTED_PREEMPTIVE);
+    claims[2].high_priority = 1;
+    CHECK(cgpu_policy_entitle(CGPU_POLICY_WEIGHTED_PREEMPTIVE, claims, RUNNING, MAX_INST) ==
+          CGPU_OK);
+    CHECK(COMPETES(1, 2, 5));
+    CHECK(CEILINGS(333333, 666666, 1000000));
+    CHECK(FALLBACK(125000, 250000, 625000));
+}
+
 TEST(fixed_is_weight_of_max_inst_whoever_else_runs_sch3)
 {
     entitle(CGPU_POLICY_FIXED);

@@ -28,8 +28,10 @@ for machine in $machines; do
     sed -i "s/@MAINTAINER@/$maintainer/" debian/control
     printf 'cgpu (%s) unstable; urgency=medium\n\n  * Release %s, packaged for %s %s.\n\n -- %s  %s\n' \
         "$full" "$version" "$ID" "$VERSION_ID" "$maintainer" "$(date -R -u -d "@$SOURCE_DATE_EPOCH")" >debian/changelog
-    for shell in bash zsh fish; do
-        "$python" -m cgpu_cli.main completion "$shell" >"debian/$shell"
+    for program in cgpu cgpu-run cgpu-smi cgpud; do
+        for shell in bash zsh fish; do
+            "$python" -m cgpu_cli.main completion "$shell" "$program" >"debian/$program.$shell"
+        done
     done
     "$python" -m pip -q --disable-pip-version-check download --dest debian/wheels --only-binary=:all: \
         --python-version "$debian_python" --platform "manylinux2014_$machine" \

@@ -96,7 +96,7 @@ class Parsed(NamedTuple):
 
 
 PARSED = (
-    Parsed("cgpu", 1, "cgpu_cli.main", "share GPUs between containers", _STATUS + _FILES),
+    Parsed("cgpu", 1, "cgpu_cli.commands", "share GPUs between containers", _STATUS + _FILES),
     Parsed("cgpu-smi", 1, "cgpu_cli.smi", "show who uses the GPUs, and what they may use", ""),
     Parsed("cgpud", 8, "cgpu_server.main", "divide the time of a node's GPUs", _FILES),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.markup import escape
@@ -26,22 +29,41 @@ if TYPE_CHECKING:
 
 _MIB = 1 << 20
 _ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30
+_NARROW, _NARROW_NAME = 100, 16  # columns of a terminal; of a name in it
+_MOST_PANELS = 3
+_SIGNALLED = 128
 _BUSY, _FULL = 90, 100  # percent
 # column: the order that a click on its head asks for
 _COLUMNS = {
     "Container": "name",
     "Name": "name",
     "GPU": "gpu",
-    "Weight": "weight",
     "Compute": "compute",
-    "Limit": "compute",
-    "History": "compute",
-    "Waits": "throttled",
     "Memory": "memory",
+    "Weight": "weight",
+    "Limit": "compute",
     "Used / cap": "memory",
+    "Waits": "throttled",
+    "History": "compute",
     "Refused": "memory",
     "Procs": "memory",
 }
+_HELP = """\
+c m t w n g   sort by compute, memory, waits, weight, name, GPU; or click on the head of a column
+r             the other way round
+space         pause, go on
+up, down      move through the containers; left, right: see columns that have no room
+? or Escape   this help, and back
+q or Ctrl-C   quit
+
+Compute       percent of the GPU's time in the last second; - is not measured
+Memory        percent of its cap that it holds
+Weight        among those that compute; ! is high priority
+Limit         percent of the GPU's time that it may have while others compete
+Waits         percent of the time for which it waited for its turn
+History       compute of the last looks
+Refused       requests for memory that did not fit
+"""
 
 
 class Board(App[None]):
@@ -52,6 +74,10 @@ class Board(App[None]):
     CSS = """
     #gpus { height: auto; max-height: 50%; }
     .gpu { height: auto; padding: 0 1; border: round $primary; }
+    .gpu.line { border: none; }
+    #help { display: none; height: 1fr; padding: 0 1; }
+    .helping #gpus, .helping #containers { display: none; }
+    .helping #help { display: block; }
     #state { height: 1; padding: 0 1; color: $text-muted; }
     #containers { height: 1fr; }
     """
@@ -62,7 +88,10 @@ class Board(App[None]):
         ),
         Binding("r", "reverse", "reverse"),
         Binding("space", "pause", "pause"),
+        Binding("question_mark", "help", "help"),
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
+        Binding("escape", "help_end", show=False),
     ]
 
     def __init__(self, look: Callable[[], Usage], seconds: float) -> None:
@@ -79,10 +108,14 @@ class Board(App[None]):
         yield VerticalScroll(id="gpus")
         yield Static(id="state", markup=False)
         yield DataTable(id="containers", cursor_type="row", zebra_stripes=True)
+        yield Static(_HELP, id="help", markup=False)
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look."""
+        """Begin to look; end in order, with the terminal as it was, whoever asks for it."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            end = partial(self.exit, return_code=_SIGNALLED + number)
+            asyncio.get_running_loop().add_signal_handler(number, end)
         table = self._table()
         for column in _COLUMNS:
             table.add_column(column, key=column)
@@ -114,6 +147,14 @@ class Board(App[None]):
         """Sort the other way round."""
         self._reversed = not self._reversed
         self._fill()
+
+    def action_help(self) -> None:
+        """Say what the keys and columns are, or no more."""
+        self.screen.toggle_class("helping")
+
+    def action_help_end(self) -> None:
+        """Say it no more."""
+        self.screen.remove_class("helping")
 
     def action_pause(self) -> None:
         """Look no more, or again."""
@@ -152,8 +193,10 @@ class Board(App[None]):
             panel.border_title = escape(f"GPU {gpu.index}  {gpu.name}")
             panels.append(panel)
             place.mount(panel)
+        has_panels = len(usage.gpus) <= _MOST_PANELS
         for panel, gpu in zip(panels, usage.gpus, strict=False):
-            panel.update(_gpu(gpu))
+            panel.set_class(not has_panels, "line")
+            panel.update(_gpu(gpu) if has_panels else _gpu_line(gpu))
 
     def _fill(self) -> None:
         table = self._table()
@@ -161,8 +204,9 @@ class Board(App[None]):
         key = self._shown_keys[cursor] if 0 <= cursor < len(self._shown_keys) else None
         table.clear()
         rows = sorted(self._rows, key=ORDERS[self._order], reverse=self._reversed)
+        name_width = _NARROW_NAME if self.size.width < _NARROW else _WIDE
         for row in rows:
-            table.add_row(*_cells(row), key=row.key)
+            table.add_row(*_cells(row, name_width), key=row.key)
         self._shown_keys = [row.key for row in rows]
         if key in self._shown_keys:
             table.move_cursor(row=self._shown_keys.index(key))
@@ -180,19 +224,28 @@ def _gpu(gpu: GpuTotals) -> Text:
     return text.append(f" of {gpu.memory_bytes // _MIB}MiB")
 
 
-def _cells(row: Row) -> tuple[Text, ...]:
+def _gpu_line(gpu: GpuTotals) -> Text:
+    """The same in a line of at most 80 columns."""
+    share, memory = gpu.measured_percent, _percent(gpu.used_bytes, gpu.memory_bytes)
+    text = Text(f"GPU {gpu.index:<2} {gpu.name[:_NARROW_NAME]:<{_NARROW_NAME}}  ")
+    text.append(_bar(share or 0, _BAR)).append(_figure(share))
+    text.append("  memory ").append(_bar(memory, _BAR)).append(_figure(memory))
+    return text.append(f"  {gpu.containers} of {gpu.max_inst}")
+
+
+def _cells(row: Row, name_width: int) -> tuple[Text, ...]:
     compute, memory = row.compute, _percent(row.used, row.cap)
     return (
         Text(row.id[:_ID_WIDTH]),
-        Text(shown(row.name)[:_WIDE]),
+        Text(shown(row.name)[:name_width]),
         Text(str(row.gpu), justify="right"),
-        Text(f"{row.weight}{'!' if row.high_priority else ''}", justify="right"),
         _bar(compute or 0, _BAR).append(_figure(compute)),
-        Text(_figure(row.limit), justify="right"),
-        Text(sparks(row.history, _HISTORY), "cyan"),
-        Text(_figure(row.throttled), justify="right"),
         _bar(memory, _BAR).append(_figure(memory)),
+        Text(f"{row.weight}{'!' if row.high_priority else ''}", justify="right"),
+        Text(_figure(row.limit), justify="right"),
         Text(f"{row.used // _MIB} / {row.cap // _MIB} MiB", justify="right"),
+        Text(_figure(row.throttled), justify="right"),
+        Text(sparks(row.history, _HISTORY), "cyan"),
         Text(_count(row.refused), "red" if row.refused else "", justify="right"),
         Text(_count(row.processes), justify="right"),
     )

@@ -1,4 +1,4 @@
-"""``cgpu completion``: what lets a shell complete the words of ``cgpu``."""
+"""``cgpu completion``: what lets a shell complete the words of ``cgpu`` and its other programs."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -29,9 +30,12 @@ class Completion:
     name = "completion"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Which shell."""
+        """Which shell, and for which program."""
         parser.add_argument(
             "shell", choices=(*SHELLS, _LISTED), help="the shell; targets: what can be named now"
+        )
+        parser.add_argument(
+            "program", nargs="?", choices=tuple(PROGRAMS), help="for this one only, not for all"
         )
 
     def run(self, given: argparse.Namespace) -> int:
@@ -41,11 +45,55 @@ class Completion:
             return 0
         import shtab
 
-        from cgpu_cli.main import arguments
-
-        preamble = _PREAMBLES.get(given.shell, "")
-        print(shtab.complete(arguments(), given.shell, preamble=preamble))
+        for program in [given.program] if given.program else PROGRAMS:
+            preamble = _PREAMBLES.get(given.shell, "") if program == "cgpu" else ""
+            print(shtab.complete(PROGRAMS[program](), given.shell, preamble=preamble))
         return 0
+
+
+def _cgpu() -> argparse.ArgumentParser:
+    from cgpu_cli.commands import arguments
+
+    return arguments()
+
+
+def _smi() -> argparse.ArgumentParser:
+    from cgpu_cli.smi import arguments
+
+    return arguments()
+
+
+def _run() -> argparse.ArgumentParser:
+    """A parser with the options of ``cgpu-run``, which reads them without one."""
+    import argparse
+
+    import shtab
+
+    from cgpu_cli import options
+
+    parser = argparse.ArgumentParser(prog="cgpu-run", add_help=False)
+    for name in options.FLAGS:
+        parser.add_argument(f"--{name}", action="store_true", help=options.help_of(name))
+    for name in options.VALUES:
+        parser.add_argument(f"--{name}", help=options.help_of(name))
+    words = parser.add_argument("program", nargs="*")
+    words.complete = shtab.FILE  # type: ignore[attr-defined]
+    return parser
+
+
+def _server() -> argparse.ArgumentParser:
+    from importlib import import_module  # by name: the commands import nothing of the server
+
+    parser: argparse.ArgumentParser = import_module("cgpu_server.main").arguments()
+    return parser
+
+
+PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {
+    "cgpu": _cgpu,
+    "cgpu-run": _run,
+    "cgpu-smi": _smi,
+    "cgpud": _server,
+}
 
 
 def _targets(given: argparse.Namespace) -> list[str]:

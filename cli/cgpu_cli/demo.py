@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cgpu_cli import smi, tenant
+from cgpu_cli import table, tenant
 from cgpu_cli.look import look
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_env import CgpuError
@@ -84,7 +84,7 @@ class Programs:
     def show(self) -> int:
         """Print what cgpu-smi prints, and return how many there are."""
         usage = look(self._state, self._driver)
-        smi.show(usage)
+        table.show(usage)
         return len(usage.uses)
 
     def gpu_times(self) -> dict[int, int]:

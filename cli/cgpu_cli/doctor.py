@@ -44,10 +44,11 @@ class Doctor:
 
 
 def _show(findings: list[Finding]) -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console(soft_wrap=True, highlight=False)
+    from cgpu_cli.screen import Screen
+
+    console = Screen(soft_wrap=True, highlight=False)
     for found in findings:
         console.print(Text(f"{found.level:>7}", _STYLES[found.level]), end="  ")
         console.print(Text(f"{found.check}: {found.what}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
+from cgpu_env.version import VERSION
 from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 USAGE = """\
@@ -20,18 +21,22 @@ Run PROGRAM with a share of the GPUs' memory, and no more.
   --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR; else CGPU_DRIVER_DIR
   --state-dir DIR    keep state in DIR, an account of its own; else CGPU_STATE_DIR
   --no-namespaces    do without mount namespaces: weaker, says what it does not hold against
+  --version          show the release and exit
   -h, --help         show this and exit
 
 Exit status: PROGRAM's own; 2 where cgpu-run refuses; 126 or 127 where PROGRAM cannot be run.
 """
 
-_VALUES = ("mem", "weight", "policy", "gpus", "driver-dir", "state-dir")
-_FLAGS = ("high-prio", "no-namespaces", "help")
+VALUES = ("mem", "weight", "policy", "gpus", "driver-dir", "state-dir")
+FLAGS = ("high-prio", "no-namespaces", "version", "help")
 _POLICIES = "0123456"
 
 
 class Options(NamedTuple):
-    """What the user wrote, not judged yet but for its form; ``program`` with its arguments."""
+    """What the user wrote, not judged yet but for its form; ``program`` with its arguments.
+
+    ``answer`` is what to print instead of running anything.
+    """
 
     mem: str
     weight: str | None
@@ -41,8 +46,14 @@ class Options(NamedTuple):
     driver_dir: str | None
     state_dir: str | None
     namespaces: bool
-    help: bool
+    answer: str | None
     program: list[str]
+
+
+def help_of(name: str) -> str:
+    """What the usage says of an option."""
+    lines = [line.strip().removeprefix("-h, ") for line in USAGE.splitlines()]
+    return next(line for line in lines if line.startswith(f"--{name} ")).partition("  ")[2].strip()
 
 
 def parse(arguments: list[str]) -> Options:
@@ -59,11 +70,11 @@ def parse(arguments: list[str]) -> Options:
         if word == "--":
             break
         name, equals, value = word.removeprefix("--").partition("=")
-        if name in _FLAGS and word.startswith("--"):
+        if name in FLAGS and word.startswith("--"):
             if equals:
                 raise CgpuError(f"{shown(word)}: expected --{name} alone, without a value")
             values[name] = ""
-        elif name in _VALUES and word.startswith("--"):
+        elif name in VALUES and word.startswith("--"):
             if not equals and not rest:
                 raise CgpuError(f"--{name}: a value is missing")
             values[name] = value if equals else rest.pop(0)
@@ -75,13 +86,13 @@ def parse(arguments: list[str]) -> Options:
 
 
 def _options(values: dict[str, str], program: list[str]) -> Options:
-    helps = "help" in values
-    if not helps and "mem" not in values:
+    answer = _answer(values)
+    if answer is None and "mem" not in values:
         raise CgpuError("--mem is missing: expected the share of memory, such as --mem 6/15")
-    if not helps and not any(program[:1]):
+    if answer is None and not any(program[:1]):
         raise CgpuError("no program to run", hint="see cgpu-run --help")
     mem = values.get("mem", "")
-    if not helps and "/" not in mem:
+    if answer is None and "/" not in mem:
         raise CgpuError(f"--mem {shown(mem)}: expected PART/WHOLE in GiB, such as 6/15")
     policy = values.get("policy")
     if policy is not None and (len(policy) != 1 or policy not in _POLICIES):
@@ -95,9 +106,15 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
         driver_dir=values.get("driver-dir") or named(DRIVER_VARIABLE),
         state_dir=values.get("state-dir") or named(STATE_VARIABLE),
         namespaces="no-namespaces" not in values,
-        help=helps,
+        answer=answer,
         program=program,
     )
+
+
+def _answer(values: dict[str, str]) -> str | None:
+    if "help" in values:
+        return USAGE
+    return f"cgpu-run {VERSION}\n" if "version" in values else None
 
 
 def variables(options: Options) -> dict[str, str]:

@@ -1,147 +1,23 @@
-"""``cgpu-run``: a program with a share of the GPUs' memory, without containers and without root.
-
-The process becomes the program: its exit code, signals and job control are the program's own.
-"""
+"""``cgpu-run``: a program with a share of the GPUs' memory, without containers and without root."""
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
-
-from cgpu_cli import guest, keeper, libc, options
-from cgpu_cli.session import Session, enter_namespace, set_environment, use_library_path
-from cgpu_env import Gpu, parse_request
-from cgpu_env.errors import CgpuError
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import load_node
-from cgpu_hook.paths import open_state
-from cgpu_hook.registry import Owner, Registry
+from cgpu_env import program
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from cgpu_cli.options import Options
-    from cgpu_env.request import Request
-    from cgpu_hook.node import Node
-
-_ABSENT = (errno.ENOENT, errno.ENOTDIR)
-_NOT_FOUND, _NOT_RUNNABLE = 127, 126
-_WARNING = (
-    "cgpu-run: warning: {}, so the cap holds only while the program finds libcuda.so.1 by"
-    " LD_LIBRARY_PATH: not with a cleared environment, an absolute path or a set-uid program"
-)
-
 
 def main() -> NoReturn:
     """Run the command line; return only by exiting or as another program."""
-    libc.restore_signals()
-    try:
-        given = options.parse(sys.argv[1:])
-        if given.help:
-            print(options.USAGE, end="")
-            sys.exit(0)
-        _run(given)
-    except CgpuError as error:
-        print(f"cgpu-run: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"  {error.hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
+    program.run("cgpu-run", _work)
 
 
-def _run(given: Options) -> NoReturn:
-    environment = _initial_environment()
-    try:
-        session = _admit(given)
-    except CgpuError as error:
-        message = options.in_options(str(error), given)
-        raise CgpuError(message, hint=error.hint, exit_code=error.exit_code) from None
-    for note in session.request.notes:
-        print(f"cgpu-run: note: {options.in_options(note, given)}", file=sys.stderr)
-    set_environment(environment, session)
-    umask = os.umask(0o022)  # any user of the session reads what is made from here on
-    _enter(given, session, environment)
-    os.umask(umask)
-    _become(given.program, environment)
+def _work() -> int:
+    from cgpu_cli.launch import launch
 
-
-def _admit(given: Options) -> Session:
-    state_dir = open_state(given.state_dir)
-    node = load_node(state_dir, given.driver_dir)
-    if guest.is_possible(given):
-        directory, request = guest.admit(given, node)
-        return Session(directory, state_dir, node, request)
-    request = _request(given, node)
-    registry = Registry(state_dir)
-    name, pid = f"run-{os.urandom(4).hex()}", os.getpid()
-    directory = registry.admit(
-        name,
-        "session",
-        request,
-        node,
-        Owner(pid, start_time(pid) or 0, None),
-        given.program,
-        policy=given.policy,
-        given=options.variables(given),
-    )
-    keeper.start(registry, name, directory, node.driver_dir)
-    return Session(directory, state_dir, node, request)
-
-
-def _request(given: Options, node: Node) -> Request:
-    gpus = [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus]
-    request = parse_request(options.variables(given), gpus)
-    if request is None:
-        raise CgpuError(f"--mem {given.mem}: expected shares of at least 1 GiB")
-    return request
-
-
-def _enter(given: Options, session: Session, environment: dict[str, str]) -> None:
-    reason = "without namespaces"
-    if given.namespaces:
-        try:
-            enter_namespace(session, environment)
-        except OSError as error:
-            reason = f"no mount namespace here ({error.strerror})"
-            if not session.is_own:
-                raise CgpuError(reason, hint="--no-namespaces does without") from None
-        else:
-            return
-    use_library_path(session, environment)
-    print(_WARNING.format(reason), file=sys.stderr)
-
-
-def _initial_environment() -> dict[str, str]:
-    """The environment as we got it: the interpreter may have added ``LC_CTYPE`` to its own."""
-    with open("/proc/self/environ", "rb") as file:
-        entries = file.read().split(b"\0")
-    pairs = (os.fsdecode(entry).partition("=") for entry in entries if b"=" in entry)
-    return {name: value for name, _, value in pairs}
-
-
-def _become(program: list[str], environment: dict[str, str]) -> NoReturn:
-    """Replace this process by the program, found as ``execvp`` finds it."""
-    name = program[0]
-    folders = [""] if "/" in name else [f"{path}/" for path in os.get_exec_path(environment)]
-    failure = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
-    for folder in folders:
-        try:
-            _execute(folder + name, program, environment)
-        except OSError as error:  # noqa: PERF203 (one of a few directories, once)
-            if error.errno not in _ABSENT:
-                failure = error
-    code = _NOT_FOUND if failure.errno in _ABSENT else _NOT_RUNNABLE
-    raise CgpuError(f"{name}: {failure.strerror}", exit_code=code)
-
-
-def _execute(path: str, program: list[str], environment: dict[str, str]) -> None:
-    try:
-        os.execve(path, program, environment)
-    except OSError as error:
-        if error.errno != errno.ENOEXEC:
-            raise
-        os.execve("/bin/sh", ["sh", path, *program[1:]], environment)  # a script without "#!"
+    return launch()
 
 
 if __name__ == "__main__":

@@ -7,13 +7,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from cgpu_cli.look import look
-from cgpu_cli.smi import seconds
+from cgpu_cli.words import add_gpus, chosen, seconds
 from cgpu_env import CgpuError
 
 if TYPE_CHECKING:
     import argparse
 
     from cgpu_cli.board import Board
+    from cgpu_hook.view import Usage
 
 _SIZE = (164, 24)
 
@@ -24,7 +25,8 @@ class Top:
     name = "top"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """How often it looks."""
+        """At what it looks, and how often."""
+        add_gpus(parser)
         parser.add_argument(
             "-d", "--delay", metavar="SECONDS", type=seconds, default=1.0, help="between two looks"
         )
@@ -37,17 +39,21 @@ class Top:
         """Show it until somebody quits."""
         if given.svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise CgpuError("top: this is no terminal", hint="cgpu-smi shows the same once")
-        look(given.state_dir, given.driver_dir)  # whoever cannot look is told so at once
+
+        def see() -> Usage:
+            return chosen(look(given.state_dir, given.driver_dir), given.id)
+
+        see()  # whoever cannot look is told so at once
         from cgpu_cli.board import Board  # 0.3 s
 
-        board = Board(lambda: look(given.state_dir, given.driver_dir), given.delay)
+        board = Board(see, given.delay)
         if given.svg is None:
             board.run()
         else:
             import asyncio
 
             asyncio.run(_draw(board, os.path.abspath(given.svg), given.looks))
-        return 0
+        return board.return_code or 0
 
 
 async def _draw(board: Board, path: str, looks: int) -> None:

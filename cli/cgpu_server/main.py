@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
-import asyncio
-import contextlib
-import os
-import signal
-import socket
-import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from cgpu_env import CgpuError
-from cgpu_hook import installation
-from cgpu_hook.paths import ROOT_STATE, default_state_dir, open_state
-from cgpu_hook.registry import Registry
-from cgpu_native.arbitration import Arbitration
-from cgpu_server.audit import Audit
-from cgpu_server.conductor import Conductor
-from cgpu_server.daemon import Daemon
-from cgpu_server.exporter import Exporter
-from cgpu_server.journal import is_open, log, open_log
-from cgpu_server.mounter import mount_for_server
-from cgpu_server.mounts import unmount
-from cgpu_server.seat import Seat
-from cgpu_server.service import inherited, is_service, say_ready
+from cgpu_env import program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_FIRST_FD = 3
-_PATIENCE = 2.0  # seconds for a lock: meanwhile nobody is answered
+    from cgpu_env.commandline import Parser
 
 
-def arguments() -> argparse.ArgumentParser:
+def arguments() -> Parser:
     """The command line."""
-    parser = argparse.ArgumentParser(
+    from cgpu_env.commandline import Parser
+
+    parser = Parser(
         prog="cgpud",
         description="Serve the containers of a node: divide the time of its GPUs among them.",
         epilog="It is started by whatever needs it; as a service it is there from the beginning.",
     )
+    parser.add_version("cgpud")
     parser.add_argument("--state-dir", metavar="DIR", help="where state is kept")
     parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
     parser.add_argument(
@@ -70,116 +52,15 @@ def arguments() -> argparse.ArgumentParser:
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Serve until told to end, and exit: 0, also where another one serves already."""
+    program.run("cgpud", lambda: _work(words))
+
+
+def _work(words: Sequence[str] | None) -> int:
     given = arguments().parse_args(words)
-    metrics = inherited("metrics")
-    _let_go(metrics, detached=given.idle_exit is not None)
-    try:
-        _serve(given, metrics, sys.argv[1:] if words is None else words)
-    except CgpuError as error:
-        if is_open():  # where nobody looks at stderr
-            log.error("server_fails", error=error, do=error.hint or "mend it and start cgpud")
-        print(f"cgpud: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"  {error.hint}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    sys.exit(0)
+    from cgpu_server.serve import serve
 
-
-def _let_go(kept: socket.socket | None, *, detached: bool) -> None:
-    """Keep nothing else of whoever started us: no descriptor or, if detached, session."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) >= _FIRST_FD and (kept is None or int(name) != kept.fileno()):
-            with contextlib.suppress(OSError):  # the listing's own
-                os.close(int(name))
-    os.umask(0o077)
-    if detached:
-        with contextlib.suppress(OSError):  # we lead one already
-            os.setsid()
-
-
-def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequence[str]) -> None:
-    state = open_state(given.state_dir)
-    driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
-    log_path = given.log and os.path.abspath(given.log)
-    tree = _tree_path(given.tree, state)
-    if given.mount_tree or given.unmount_tree:
-        _mount(state, tree, mounted=given.mount_tree)
-        return
-    folder = os.getcwd()
-    os.chdir("/")
-    seat = Seat.take(state, replace=given.replace)
-    if seat is None:
-        print(f"cgpud: another one serves {state} already", file=sys.stderr)
-        return
-    try:
-        open_log(log_path)
-    except OSError as error:
-        raise CgpuError(f"{log_path}: {error.strerror}") from None
-    daemon = Daemon(
-        Registry(state, patience=_PATIENCE),
-        seat,
-        Conductor(Arbitration.start, Arbitration.join),
-        driver_dir=driver_dir,
-        idle_exit=given.idle_exit,
-        tree=tree,
-    )
-    audit = Audit(daemon)
-    daemon.audited = lambda: audit.last.told
-    exporter = Exporter(daemon, metrics, audit)
-    daemon.refreshed = lambda: exporter.follow(
-        metrics_address(given.metrics, daemon.config.metrics, state)
-    )
-    audit.start()
-    asyncio.run(_run(daemon))
-    audit.close()
-    if daemon.restarts and not is_service():  # else systemd starts the next one
-        os.chdir(folder)
-        following = _following(words)
-        os.execv(following[0], following)
-
-
-def _following(words: Sequence[str]) -> list[str]:
-    """The command of a server of what is installed now, which may lie elsewhere than this one."""
-    own = installation.own_environment()
-    current = own and installation.containing(own).current
-    if current == own:
-        return [sys.executable, *sys.orig_argv[1:]]
-    return [f"{current}/bin/python", "-I", "-m", "cgpu_server.main", *words]
-
-
-def metrics_address(given: str | None, configured: str | None, state: str) -> str | None:
-    """Where to serve metrics: the configuration speaks of the node's own server.
-
-    A user's, or one for another state directory, is not to take the port from it.
-    """
-    return given or (configured if state == os.path.realpath(ROOT_STATE) else None)
-
-
-def _mount(state: str, tree: str | None, *, mounted: bool) -> None:
-    if tree is None:
-        raise CgpuError(f"{state} has no control tree: expected --tree DIR")
-    if mounted:
-        mount_for_server(state, tree)
-    else:
-        unmount(tree)
-
-
-def _tree_path(given: str | None, state: str) -> str | None:
-    """Where the control tree goes: nowhere, for a state directory of somebody's own."""
-    if given is not None:
-        return os.path.abspath(given) if given else None
-    return f"{state}_km" if state == os.path.realpath(default_state_dir()) else None
-
-
-async def _run(daemon: Daemon) -> None:
-    loop = asyncio.get_running_loop()
-    # SIGHUP too: the FUSE library would take it for itself.
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, daemon.stop)
-    log.info("serving", path=daemon.registry.state_dir, pid=os.getpid())
-    await daemon.run(say_ready)
-    log.info("ended", pid=os.getpid())
-    log.settle(everything=True)
+    serve(given, words)
+    return 0
 
 
 if __name__ == "__main__":

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -187,15 +185,3 @@ def test_the_demonstration_shows_both_shares_and_succeeds() -> None:
     assert f"0MiB / {CAP_NINE}MiB" in done.stdout
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
     assert done.stdout.endswith("All of it as it must be.\n")
-
-
-def test_a_reader_that_goes_away_ends_a_command_quietly(world: World) -> None:
-    """``cgpu ... | head``"""
-    reader, writer = os.pipe()
-    os.close(reader)
-    command = [sys.executable, "-m", "cgpu_cli.main", "--help"]
-    ended = subprocess.run(
-        command, stdout=writer, stderr=subprocess.PIPE, check=False, env=world.environment()
-    )
-    os.close(writer)
-    assert (ended.returncode, ended.stderr) == (-signal.SIGPIPE, b"")

@@ -224,7 +224,8 @@ end
 def _bash(script: str, typed: str) -> list[str]:
     words = " ".join(map(repr, typed.split(" ")))
     last = len(typed.split(" ")) - 1
-    ask = f'COMP_WORDS=({words}); COMP_CWORD={last}; _shtab_cgpu; echo "${{COMPREPLY[@]}}"'
+    function = f"_shtab_{typed.split(maxsplit=1)[0].replace('-', '_')}"
+    ask = f'COMP_WORDS=({words}); COMP_CWORD={last}; {function}; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], capture_output=True, check=True)
     return done.stdout.decode().split()
 
@@ -278,6 +279,11 @@ def test_a_shell_completes_commands_and_what_they_can_name(
     assert complete(ours, "cgpu set ab") == ["abcdef"]
     assert complete(ours, "cgpu ls --js") == ["--json"]
     assert complete(ours, "cgpu install cont") == ["containerd"]
+    assert complete(ours, "cgpu help doc") == ["doctor"]
+    if complete is not _zsh:  # whose stand-in speaks for cgpu only
+        assert complete(ours, "cgpu-smi --query-g") == ["--query-gpu"]
+        assert complete(ours, "cgpu-run --high") == ["--high-prio"]
+        assert complete(ours, "cgpud --idle") == ["--idle-exit"]
 
 
 def test_what_can_be_named_is_told_without_starting_a_server(world: World, session: str) -> None:

@@ -21,8 +21,8 @@ from cgpu_hook.view import Compute, GpuUse, Use
 from cgpu_native.arbitration import Figures
 from cgpu_server import exporter
 from cgpu_server.audit import Look
-from cgpu_server.main import metrics_address
 from cgpu_server.metrics import METRICS
+from cgpu_server.serve import metrics_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
-from cgpu_cli import smi
+from cgpu_cli import smi, table
 from cgpu_cli.query import lines
 from cgpu_env import GpuShare, Request
 from cgpu_hook import marks, names
@@ -155,7 +155,7 @@ def test_whoever_asked_the_server_reads_what_it_described(usage: Usage) -> None:
 def test_the_table_shows_what_is_used_of_what_is_allowed(
     usage: Usage, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    smi.show(usage)
+    table.show(usage)
     said = capsys.readouterr().out
     assert re.search(r"\|0123456789ab +\| +3! \| *- / 75.0% \| *0MiB / 6043MiB +\| +0 \|", said)
     assert re.search(r"\|run-1 +\| +1 \| *- / 25.0% \| *0MiB / 1MiB +\| +0 \|sleep 9", said)
@@ -173,7 +173,7 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
     usage = usage._replace(uses=(first._replace(gpus=full, name=long),))
     for columns, is_folded in ((80, True), (99, True), (150, False)):
         monkeypatch.setenv("COLUMNS", str(columns))
-        smi.show(usage)
+        table.show(usage)
         lines = capsys.readouterr().out.splitlines()
         assert max(map(len, lines)) <= columns
         cells = [line.split("|")[6].strip() for line in lines if line.startswith("|")]
@@ -194,7 +194,7 @@ def test_what_is_promised_is_what_admission_gives_nobody_else(
     (held,) = (gpu for gpu in told["containers"][0]["gpus"] if gpu["index"] == 1)
     assert held["memory_bytes"] == 40 * MIB, "the cap"
     assert told["gpus"][1]["promised_bytes"] == 100 * MIB == owed(registry.records(), UUIDS[1])
-    smi.show(again)
+    table.show(again)
     assert "100MiB of 15109MiB promised" in capsys.readouterr().out
     assert any(re.search(r"Promised +: 100 MiB", line) for line in lines(again))
 
@@ -209,7 +209,7 @@ def test_a_measured_share_is_shown_while_an_arbiter_lives(
     again = read_usage(str(tmp_path), None)
     assert again.as_json()["gpus"][0]["measured_percent"] == 86.23
     assert again.as_json()["containers"][0]["gpus"][1]["measured_percent"] == 61.2345
-    smi.show(again)
+    table.show(again)
     said = capsys.readouterr().out
     assert "61.2% / 75.0%" in said
     assert "prio_ratio 80, 86.2% of its time measured" in said
@@ -231,7 +231,7 @@ def test_what_a_container_calls_itself_cannot_drive_the_terminal(
     usage: Usage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """REL-5."""
-    smi.show(usage)
+    table.show(usage)
     said = capsys.readouterr().out + "\n".join(lines(usage))
     assert "\x1b" not in said
     assert said.count("\\x1b]0;t\\x07") == 6, "table, name and command, on each of two GPUs"
@@ -254,7 +254,7 @@ def test_what_keeps_a_container_from_being_seen_is_told_once(
     first, second = usage.uses
     its = tuple(gpu._replace(mark=marks.LOCKS) for gpu in first.gpus)
     usage = usage._replace(uses=(first._replace(gpus=its), second))
-    smi.show(usage)
+    table.show(usage)
     note = f"note: 0123456789abcdef: {marks.SENTENCES[marks.LOCKS]}"
     assert capsys.readouterr().out.count(note) == 1
     said = [*lines(usage)]

@@ -78,12 +78,16 @@ class Looks:
         return seen(*self.uses)
 
 
-def play(looks: Looks, act: Callable[[Board, Pilot[None]], Awaitable[None]]) -> Board:
+def play(
+    looks: Looks,
+    act: Callable[[Board, Pilot[None]], Awaitable[None]],
+    size: tuple[int, int] = (180, 40),
+) -> Board:
     """Let ``act`` use a board that looks every 250 ms."""
     board = Board(looks, 0.25)
 
     async def run() -> None:
-        async with board.run_test(size=(180, 40)) as pilot:
+        async with board.run_test(size=size) as pilot:
             await until(pilot, lambda: board.looks > 0)
             await act(board, pilot)
 
@@ -205,6 +209,68 @@ def test_every_gpu_has_a_panel_with_what_its_containers_hold() -> None:
         assert str(second.border_title) == r"GPU 1  Tesla T4 \[x]"
 
     play(Looks(*THREE), act)
+
+
+def test_more_than_three_gpus_have_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus = tuple(
+        NodeGpu(i, f"{UUIDS[0][:-1]}{i}" if i else UUIDS[0], "NVIDIA H100 80GB HBM3", MIB, 0, ())
+        for i in range(4)
+    )
+    monkeypatch.setattr(sys.modules[__name__], "NODE", NODE._replace(gpus=gpus))
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        panels = [*board.query(".gpu").results(Static)]
+        assert [panel.size.height for panel in panels] == [1] * 4
+        texts = [str(panel.content) for panel in panels]
+        assert texts[0].startswith("GPU 0  NVIDIA H100 80GB  ")
+        assert " 30.0%  memory " in texts[0]
+        assert texts[0].endswith("  1 of 20")
+        assert {len(text) for text in texts} == {len(texts[0])}
+        assert len(texts[0]) <= 78
+
+    play(Looks(use("b", compute=30)), act, (80, 24))
+
+
+def test_at_80_columns_memory_is_seen() -> None:
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await pilot.pause()
+        table = board.query_one(DataTable)
+        ends, end = {}, 0
+        for column in table.ordered_columns:
+            end += column.get_render_width(table)
+            ends[str(column.label)] = end
+        assert ends["Memory"] <= 80
+        assert ends["Memory"] < ends["History"]
+
+    play(Looks(use("a-name-that-is-longer-than-there-is-room")), act, (80, 24))
+
+
+def test_a_question_mark_explains_the_keys_and_columns() -> None:
+    looks = Looks(*THREE)
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        table, told = board.query_one(DataTable), board.query_one("#help", Static)
+        for opening, closing in (("question_mark", "question_mark"), ("question_mark", "escape")):
+            assert (table.display, told.display) == (True, False)
+            await pilot.press(opening)
+            await until(pilot, lambda: (table.display, told.display) == (False, True))
+            count = looks.count
+            await until(pilot, lambda: looks.count > count)  # noqa: B023 (called at once)
+            await pilot.press(closing)
+            await until(pilot, lambda: table.display)
+        said = str(told.content)
+        assert all(f"\n{name} " in said for name in ("Compute", "Memory", "History"))
+
+    play(looks, act, (80, 24))
+
+
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_a_key_quits_also_the_help(key: str) -> None:
+    async def act(_: Board, pilot: Pilot[None]) -> None:
+        await pilot.press("question_mark", key)
+
+    assert play(Looks(*THREE), act).return_code == 0
 
 
 def test_what_a_container_calls_itself_is_no_markup() -> None:

@@ -1,0 +1,111 @@
+"""How every program of cgpu ends: with a status and at most one sentence, never a traceback.
+
+Light, and imported first: what a program is made of is imported by its ``work``, so that an
+interrupt meets ``run`` also while Python still reads files.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from cgpu_env.errors import REFUSED, CgpuError, shown
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import NoReturn
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+_STDOUT = 1
+_SIGNALLED = 128  # what a shell makes of a signal
+
+
+def run(name: str, work: Callable[[], int]) -> NoReturn:
+    """Do ``work`` and exit with the status that it returns.
+
+    An interrupt and a reader of the output that has gone away end the program by their signals,
+    after everything has been undone, as a shell expects; anything else is a sentence on stderr.
+
+    Args:
+        name: of the program, before each sentence.
+        work: all that it does; a ``CgpuError`` is shown with its hint, and gives the status.
+    """
+    _accept_any_text()
+    try:
+        status = _finish(work)
+    except KeyboardInterrupt:
+        _end_by("SIGINT")
+    except BrokenPipeError:
+        _end_by("SIGPIPE")
+    except CgpuError as error:
+        status = _say(name, str(error), error.hint, error.exit_code)
+    except OSError as error:
+        hint = "free some space there, and run it again" if error.errno in _FULL else ""
+        status = _say(name, _sentence(error), hint)
+    except Exception as error:  # noqa: BLE001 (whatever it is, nobody is to read a traceback)
+        from cgpu_env.logline import place  # noqa: PLC0415 (cgpu-run waits for no import)
+
+        what = f"internal error: {type(error).__name__}: {shown(str(error), 400)}"
+        status = _say(name, f"{what} at {place(error)}", "please report this line")
+    _drop_output()
+    sys.exit(status)
+
+
+def _finish(work: Callable[[], int]) -> int:
+    """The status of ``work``, once all that it printed is out."""
+    try:
+        status = work()
+    except SystemExit as end:  # argparse has said what there is to say
+        status = end.code if isinstance(end.code, int) else 0
+    if sys.stdout is not None:
+        sys.stdout.flush()
+    return status
+
+
+def _accept_any_text() -> None:
+    r"""What the locale cannot show is printed as \xe4, whichever locale that is."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)  # a test's stand-in has none
+    if reconfigure is not None:
+        reconfigure(errors="backslashreplace")
+
+
+def _sentence(error: OSError) -> str:
+    reason = error.strerror or str(error)
+    if error.filename is None:
+        where = "cannot write the output or a file: " if error.errno in _FULL else ""
+        return where + reason
+    return f"{shown(os.fsdecode(error.filename), 400)}: {reason}"
+
+
+def _say(name: str, sentence: str, hint: str, status: int = REFUSED) -> int:
+    try:
+        print(f"{name}: {sentence}", file=sys.stderr)  # noqa: T201 (for whoever started it)
+        if hint:
+            print(f"  {hint}", file=sys.stderr)  # noqa: T201 (likewise)
+    except OSError:  # nobody can be told
+        pass
+    return status
+
+
+def _drop_output() -> None:
+    """Let the interpreter not try once more to print what could not be printed."""
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, _STDOUT)
+        os.close(null)
+
+
+def _end_by(name: str) -> NoReturn:
+    """Die of a signal, which tells a shell to stop its loop; exit where that is not possible."""
+    import signal  # noqa: PLC0415 (1.5 ms, which cgpu-run does not wait for)
+
+    _drop_output()
+    number = signal.Signals[name]
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+    sys.exit(_SIGNALLED + number)  # the first process of a container

@@ -1,0 +1,89 @@
+"""The commands of ``cgpu``, which are not worth a program of their own, and its command line."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Protocol
+
+from cgpu_cli.completion import Completion
+from cgpu_cli.demo import Demo
+from cgpu_cli.doctor import Doctor
+from cgpu_cli.get import Get
+from cgpu_cli.install import Install, Uninstall
+from cgpu_cli.ls import Ls
+from cgpu_cli.plan import Plan
+from cgpu_cli.probe import Probe
+from cgpu_cli.set import Set
+from cgpu_cli.top import Top
+from cgpu_cli.upgrade import Upgrade
+from cgpu_env.commandline import Parser
+from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+
+
+class Command(Protocol):
+    """A command of ``cgpu``; its class's first line of documentation is its help."""
+
+    name: str
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Describe the command's own arguments."""
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Do it, and return the exit status; a CgpuError is shown as one sentence."""
+
+
+class Help:
+    """Show what a command does and takes; without one, which commands there are."""
+
+    name = "help"
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Which command."""
+        names = [command.name for command in COMMANDS]
+        parser.add_argument("about", metavar="COMMAND", nargs="?", choices=names)
+
+    def run(self, given: argparse.Namespace) -> int:
+        """Print what ``--help`` prints."""
+        arguments().parse_args([*([given.about] if given.about else []), "--help"])
+        return 0
+
+
+COMMANDS: tuple[Command, ...] = (
+    Plan(),
+    Probe(),
+    Get(),
+    Set(),
+    Ls(),
+    Top(),
+    Install(),
+    Uninstall(),
+    Upgrade(),
+    Doctor(),
+    Completion(),
+    Demo(),
+    Help(),
+)
+
+
+def arguments() -> Parser:
+    """The command line, one subcommand for each of ``COMMANDS``."""
+    parser = Parser(prog="cgpu", description="Share GPUs between containers.")
+    parser.add_version("cgpu")
+    _add_directories(parser, named(DRIVER_VARIABLE), named(STATE_VARIABLE))
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        text = (command.__doc__ or "").splitlines()[0]
+        sub = subparsers.add_parser(command.name, help=text, description=text)
+        _add_directories(sub, argparse.SUPPRESS, argparse.SUPPRESS)
+        command.add_arguments(sub)
+        sub.set_defaults(command=command)
+    return parser
+
+
+def _add_directories(
+    parser: argparse.ArgumentParser, driver: str | None, state: str | None
+) -> None:
+    """Both options, before the command or after it."""
+    where = "where the driver's libraries are"
+    parser.add_argument("--driver-dir", metavar="DIR", default=driver, help=where)
+    parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")

@@ -1,0 +1,213 @@
+"""``cgpu-smi --query-gpu`` and its like: chosen fields as CSV, as nvidia-smi prints them."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.errors import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from cgpu_hook.processes import Holding
+    from cgpu_hook.view import GpuTotals, GpuUse, Usage, Use
+
+    Value = str | int | float | None
+
+_MIB = 1 << 20
+_ABSENT = "[N/A]"
+_PERCENT, _SIZE = "%", "MiB"
+
+
+class Row(NamedTuple):
+    """What a field is read from; None: this kind of row has no such thing."""
+
+    usage: Usage
+    gpu: GpuTotals
+    use: Use | None = None
+    its: GpuUse | None = None
+    process: Holding | None = None
+
+
+class Field(NamedTuple):
+    """One column."""
+
+    read: Callable[[Row], Value]
+    unit: str = ""
+
+
+class Form(NamedTuple):
+    """What ``--format`` says."""
+
+    has_header: bool = True
+    has_units: bool = True
+
+
+def _container(read: Callable[[Use, GpuUse], Value], unit: str = "") -> Field:
+    return Field(lambda row: read(row.use, row.its) if row.use and row.its else None, unit)
+
+
+def _process(read: Callable[[Holding], Value], unit: str = "") -> Field:
+    return Field(lambda row: read(row.process) if row.process else None, unit)
+
+
+_TIMESTAMP = Field(lambda _: time.strftime("%Y/%m/%d %H:%M:%S"))
+_GPU_NAME = Field(lambda row: row.gpu.name)
+_GPU_UUID = Field(lambda row: row.gpu.uuid)
+_USED_BY_PROCESS = _process(lambda its: its.used_bytes // _MIB, _SIZE)
+
+GPU: dict[str, Field] = {
+    "timestamp": _TIMESTAMP,
+    "driver_version": Field(lambda row: row.usage.driver_version),
+    "count": Field(lambda row: len(row.usage.gpus)),
+    "index": Field(lambda row: row.gpu.index),
+    "name": _GPU_NAME,
+    "gpu_name": _GPU_NAME,
+    "uuid": _GPU_UUID,
+    "gpu_uuid": _GPU_UUID,
+    "memory.total": Field(lambda row: row.gpu.memory_bytes // _MIB, _SIZE),
+    "memory.used": Field(lambda row: row.gpu.used_bytes // _MIB, _SIZE),
+    "memory.promised": Field(lambda row: row.gpu.promised_bytes // _MIB, _SIZE),
+    "utilization.gpu": Field(lambda row: _whole(row.gpu.measured_percent), _PERCENT),
+    "containers": Field(lambda row: row.gpu.containers),
+    "weight": Field(lambda row: row.gpu.weight),
+    "max_inst": Field(lambda row: row.gpu.max_inst),
+    "policy": Field(lambda row: row.gpu.policy),
+    "prio_ratio": Field(lambda row: row.gpu.prio_ratio, _PERCENT),
+}
+APPS: dict[str, Field] = {
+    "timestamp": _TIMESTAMP,
+    "gpu_name": _GPU_NAME,
+    "gpu_uuid": _GPU_UUID,
+    "pid": _process(lambda its: its.pid or None),
+    "process_name": _process(lambda its: _program(its.pid)),
+    "used_gpu_memory": _USED_BY_PROCESS,
+    "used_memory": _USED_BY_PROCESS,
+    "container": _container(lambda use, _: use.id),
+    "container_pid": _process(lambda its: its.container_pid),
+}
+CONTAINERS: dict[str, Field] = {
+    "timestamp": _TIMESTAMP,
+    "id": _container(lambda use, _: use.id),
+    "name": _container(lambda use, _: use.name),
+    "kind": _container(lambda use, _: use.kind),
+    "gpu_index": Field(lambda row: row.gpu.index),
+    "gpu_name": _GPU_NAME,
+    "gpu_uuid": _GPU_UUID,
+    "weight": _container(lambda use, _: use.weight),
+    "high_priority": _container(lambda use, _: int(use.high_priority)),
+    "memory.cap": _container(lambda _, its: its.memory_bytes // _MIB, _SIZE),
+    "memory.used": _container(
+        lambda _, its: its.used_bytes // _MIB if its.is_readable else None, _SIZE
+    ),
+    "memory.promised": _container(lambda _, its: its.promised_bytes // _MIB, _SIZE),
+    "memory.refused": _container(lambda _, its: its.refused),
+    "utilization.gpu": _container(
+        lambda _, its: its.compute and _tenth(its.compute.measured_percent), _PERCENT
+    ),
+    "utilization.limit": _container(
+        lambda _, its: its.compute and _tenth(its.compute.limit_percent), _PERCENT
+    ),
+    "processes": _container(lambda _, its: len(its.processes)),
+}
+
+
+def _of_gpus(usage: Usage) -> Iterator[Row]:
+    return (Row(usage, gpu) for gpu in usage.gpus)
+
+
+def _of_containers(usage: Usage) -> Iterator[Row]:
+    return (Row(usage, gpu, use, its) for gpu in usage.gpus for use, its in usage.on(gpu.uuid))
+
+
+def _of_apps(usage: Usage) -> Iterator[Row]:
+    for row in _of_containers(usage):
+        for process in row.its.processes if row.its else ():
+            yield row._replace(process=process)
+
+
+class Query(NamedTuple):
+    """An option: the fields that it knows, and a row for each of what."""
+
+    known: Mapping[str, Field]
+    rows: Callable[[Usage], Iterator[Row]]
+    what: str
+
+
+QUERIES: dict[str, Query] = {
+    "gpu": Query(GPU, _of_gpus, "a line for each GPU"),
+    "compute-apps": Query(APPS, _of_apps, "a line for each process that holds memory"),
+    "containers": Query(CONTAINERS, _of_containers, "a line for each container on each GPU"),
+}
+
+
+class Asked(NamedTuple):
+    """A query with the fields that somebody chose."""
+
+    query: Query
+    names: list[str]
+
+    def lines(self, usage: Usage, form: Form) -> Iterator[str]:
+        """The header, if wanted, and the rows."""
+        fields = [self.query.known[name] for name in self.names]
+        if form.has_header:
+            yield ", ".join(map(_head, self.names, fields))
+        for row in self.query.rows(usage):
+            yield ", ".join(_cell(field, row, form) for field in fields)
+
+
+def asked(name: str) -> Callable[[str], Asked]:
+    """What reads the value of ``--query-<name>``."""
+    query = QUERIES[name]
+
+    def read(text: str) -> Asked:
+        names = [word.strip() for word in text.split(",")]
+        for word in names:
+            if word not in query.known:
+                allowed = f"expected some of {','.join(query.known)}"
+                raise argparse.ArgumentTypeError(f"{shown(word)!r} is no field: {allowed}")
+        return Asked(query, names)
+
+    return read
+
+
+def form(text: str) -> Form:
+    """What reads the value of ``--format``."""
+    words = text.split(",")
+    if "csv" not in words or not {"csv", "noheader", "nounits"}.issuperset(words):
+        allowed = "expected csv, with ,noheader and ,nounits if you like"
+        raise argparse.ArgumentTypeError(f"{shown(text)!r}: {allowed}")
+    return Form("noheader" not in words, "nounits" not in words)
+
+
+def _head(name: str, field: Field) -> str:
+    return f"{name} [{field.unit}]" if field.unit else name
+
+
+def _cell(field: Field, row: Row, form: Form) -> str:
+    value = field.read(row)
+    if value is None or value == "":
+        return _ABSENT
+    text = shown(str(value), 400)
+    if any(mark in text for mark in ',"'):
+        text = '"' + text.replace('"', '""') + '"'
+    return f"{text} {field.unit}" if field.unit and form.has_units else text
+
+
+def _whole(percent: float | None) -> int | None:
+    return None if percent is None else round(percent)
+
+
+def _tenth(percent: float | None) -> float | None:
+    return None if percent is None else round(percent, 1)
+
+
+def _program(pid: int) -> str | None:
+    """The first word of its command line; None where it is not to be seen."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read(1 << 12).partition(b"\0")[0].decode(errors="replace")
+    except OSError:
+        return None

@@ -1,0 +1,117 @@
+"""The table of ``cgpu-smi``, and what a container is called in it."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+from cgpu_env.errors import shown
+
+if TYPE_CHECKING:
+    from rich.console import OverflowMethod
+    from rich.table import Table
+
+    from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
+
+_MIB = 1 << 20
+_ID_WIDTH = 12
+_NARROWEST, _ROOMY = 80, 100
+_LONGEST_FOLDED = 40
+
+
+def show(usage: Usage) -> None:
+    """Print one table for each GPU."""
+    from cgpu_cli.screen import Screen
+
+    width = max(_NARROWEST, shutil.get_terminal_size().columns)
+    console = Screen(width=width, highlight=False, markup=False)
+    for gpu in usage.gpus:
+        console.print(_table(usage, gpu, is_roomy=width >= _ROOMY), "")
+    for note in usage.remarks():
+        console.print(f"note: {note}", soft_wrap=True)
+
+
+def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool) -> Table:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}  Driver {usage.driver_version}",
+        title_justify="left",
+        title_style="bold",
+        caption=_promised(gpu),
+        caption_justify="left",
+        caption_style="",
+        box=box.ASCII2,
+        expand=True,
+        padding=(0, 1) if is_roomy else (0, 1, 0, 0),
+    )
+    table.add_column("Container", no_wrap=True)
+    table.add_column("Weight", justify="right", no_wrap=True)
+    table.add_column("Compute", justify="right", no_wrap=True)
+    table.add_column("Memory-Usage", justify="right", no_wrap=True)
+    table.add_column("Procs", justify="right", no_wrap=True)
+    overflow: OverflowMethod = "ellipsis" if is_roomy else "fold"
+    table.add_column("Name", ratio=1, no_wrap=is_roomy, overflow=overflow)
+    for use, its in usage.on(gpu.uuid):
+        called = shown(title(use))
+        folded = called if len(called) <= _LONGEST_FOLDED else f"{called[: _LONGEST_FOLDED - 1]}…"
+        table.add_row(*_row(use, its), called if is_roomy else folded)
+    if gpu.others is not None:
+        table.add_row(*_others_row(gpu.others))
+    return table
+
+
+def _promised(gpu: GpuTotals) -> str:
+    share = gpu.measured_percent
+    busy = "" if share is None else f", {share:.1f}% of its time measured"
+    return (
+        f"{gpu.containers} of {gpu.max_inst} containers, weight {gpu.weight} of {gpu.max_inst},"
+        f" {gpu.promised_bytes // _MIB}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
+        f"policy {gpu.policy} ({gpu.policy_name}), prio_ratio {gpu.prio_ratio}{busy}"
+    )
+
+
+def _percent(compute: Compute | None) -> str:
+    if compute is None:
+        return "-"
+    share = compute.measured_percent
+    return f"{'-' if share is None else f'{share:.1f}%'} / {compute.limit_percent:.1f}%"
+
+
+def title(use: Use) -> str:
+    """What people call it; a session goes by its command line, without folders."""
+    if use.kind == "container":
+        return use.name or "-"
+    return " ".join(word.rstrip("/").rpartition("/")[2] for word in use.command)
+
+
+def others_title(others: Others) -> str:
+    """The name of the entry for all that the user may not see one by one."""
+    return f"{others.containers} other{'s' if others.containers > 1 else ''}"
+
+
+def _row(use: Use, its: GpuUse) -> tuple[str, ...]:
+    return (
+        use.id[:_ID_WIDTH],
+        f"{use.weight}{'!' if use.high_priority else ''}",
+        _percent(its.compute),
+        _memory(its.used_bytes, its.memory_bytes),
+        str(len(its.processes)),
+    )
+
+
+def _others_row(others: Others) -> tuple[str, ...]:
+    share = others.measured_percent
+    return (
+        others_title(others),
+        str(others.weight),
+        "-" if share is None else f"{share:.1f}%",
+        _memory(others.used_bytes, others.memory_bytes),
+        "-",
+        "-",
+    )
+
+
+def _memory(used: int, most: int) -> str:
+    return f"{used // _MIB}MiB / {most // _MIB}MiB"

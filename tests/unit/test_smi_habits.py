@@ -1,0 +1,156 @@
+"""cgpu-smi knows the options that people know from nvidia-smi (CLI-3)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_cli import fields, smi
+from cgpu_cli.words import chosen
+from cgpu_env import CgpuError, GpuShare
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.processes import Holding
+from cgpu_hook.rules import Rules
+from cgpu_hook.usage import usage_of
+from cgpu_hook.view import Compute, GpuUse, Usage, Use
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Say = Callable[..., list[str]]
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+UUIDS = [f"GPU-{i}0000000-1111-2222-3333-444444444444" for i in range(3)]
+GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS))
+NODE = Node("535.0", "/nowhere", {}, {}, GPUS, (), 20, 0, overcommit=False)
+
+
+def held(gpu: int, percent: float | None, *processes: Holding) -> GpuUse:
+    share = GpuShare(gpu, UUIDS[gpu], 6000 * MIB)
+    its = Compute(50.0, percent, 0, arbitrated=True, share_percent=10.0, waits=0, throttled_ns=0,
+                  heartbeat_age_ns=None)  # fmt: skip
+    used = sum(each.used_bytes for each in processes)
+    return GpuUse(*share, used, processes, its, 2, promised_bytes=share.memory_bytes)
+
+
+BOTH = Use("aa11", "container", 'say "a, b"', ("x",), 3, high_priority=True, policy=6,
+           gpus=(held(1, 31.94, Holding(os.getpid(), 100 * MIB, 7)), held(0, None)))  # fmt: skip
+ONE = Use("bb22", "session", "", ("y",), 1, high_priority=False, policy=6,
+          gpus=(held(0, 12.5, Holding(0, MIB, 9)),))  # fmt: skip
+
+
+@pytest.fixture
+def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
+    """What cgpu-smi prints about this node."""
+    usage = usage_of(NODE, [BOTH, ONE], lambda _: Rules())
+    monkeypatch.setattr("cgpu_cli.look.look", lambda *_: usage)
+
+    def run(*words: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["cgpu-smi", *words])
+        with pytest.raises(SystemExit) as end:
+            smi.main()
+        assert end.value.code == 0
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_gpus_are_listed_as_nvidia_smi_lists_them(say: Say) -> None:
+    assert say("-L") == [f"GPU {i}: Tesla T4 (UUID: {uuid})" for i, uuid in enumerate(UUIDS)]
+    assert say("--list-gpus", "--id=2,0") == [say("-L")[0], say("-L")[2]]
+
+
+def test_fields_of_gpus_are_printed_as_csv(say: Say) -> None:
+    query = "--query-gpu=index,name,memory.used,memory.total,utilization.gpu"
+    assert say(query, "--format=csv") == [
+        "index, name, memory.used [MiB], memory.total [MiB], utilization.gpu [%]",
+        "0, Tesla T4, 1 MiB, 15109 MiB, [N/A]",
+        "1, Tesla T4, 100 MiB, 15109 MiB, 32 %",
+        "2, Tesla T4, 0 MiB, 15109 MiB, [N/A]",
+    ]
+    assert say(query) == say(query, "--format=csv")
+    assert say(query, "--format=csv,noheader,nounits", "-i", UUIDS[1]) == [
+        "1, Tesla T4, 100, 15109, 32"
+    ]
+
+
+def test_fields_of_containers_and_processes_are_printed_as_csv(say: Say) -> None:
+    assert say("--query-containers=id,name,gpu_index,utilization.gpu", "--format=nounits,csv") == [
+        "id, name, gpu_index, utilization.gpu [%]",
+        'aa11, "say ""a, b""", 0, [N/A]',
+        "bb22, [N/A], 0, 12.5",
+        'aa11, "say ""a, b""", 1, 31.9',
+    ]
+    assert say("--query-compute-apps=pid,process_name,used_memory,container") == [
+        "pid, process_name, used_memory [MiB], container",
+        "[N/A], [N/A], 1 MiB, bb22",
+        f"{os.getpid()}, {_own_program()}, 100 MiB, aa11",
+    ]
+
+
+def _own_program() -> str:
+    return Path("/proc/self/cmdline").read_bytes().partition(b"\0")[0].decode()
+
+
+@pytest.mark.parametrize("name", fields.QUERIES)
+def test_every_field_can_be_asked_for(say: Say, name: str) -> None:
+    known = fields.QUERIES[name].known
+    head, *rows = say(f"--query-{name}", ",".join(known))
+    assert [word.partition(" ")[0] for word in head.split(", ")] == [*known]
+    assert rows
+
+
+def test_a_loop_without_a_number_is_of_five_seconds_and_has_one_header(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if len(slept) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    assert say("--query-gpu=index", "-i", "1", "-l") == ["index", "1", "1", "1"]
+    assert slept == [5.0] * 3
+
+
+@pytest.mark.usefixtures("say")
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--query-gpu=index,power.draw"], "'power.draw' is no field: expected some of timestamp,"),
+        (["--query-gpu=index", "--format=xml"], "'xml': expected csv, with ,noheader and"),
+        (["-i", "3"], "--id 3: expected one of 0, 1, 2, or a UUID"),
+        (["-i", "GPU-"], "--id GPU-: expected one of 0, 1, 2, or a UUID"),
+        (["-L", "-q"], "not allowed with"),
+    ],
+)
+def test_what_is_not_understood_is_refused(
+    words: list[str],
+    sentence: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["cgpu-smi", *words])
+    with pytest.raises(SystemExit) as end:
+        smi.main()
+    assert end.value.code == 2
+    assert sentence in " ".join(capsys.readouterr().err.split())
+
+
+def test_the_description_of_some_gpus_leaves_out_the_others() -> None:
+    usage: Usage = usage_of(NODE, [BOTH, ONE], lambda _: Rules())
+    assert chosen(usage, None) is usage
+    second = chosen(usage, [UUIDS[1][:5]])
+    assert [gpu.index for gpu in second.gpus] == [1]
+    assert [(use.id, [gpu.index for gpu in use.gpus]) for use in second.uses] == [("aa11", [1])]
+    assert chosen(usage, ["2"]).uses == ()
+    with pytest.raises(CgpuError, match="expected one of 0, 1, 2"):
+        chosen(usage, ["01"])

@@ -91,14 +91,19 @@ def _smi(node: Node, *arguments: str) -> subprocess.CompletedProcess[str]:
     return node.user.run_command(node.user.as_user(words))
 
 
+def _admitted(node: Node) -> set[str]:
+    """The sessions in root's account that are complete."""
+    return {name for name in node.root.sessions() if not name.startswith(".")}
+
+
 def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
     """TREE-4, MEM-8: as root does, beside what others hold."""
     others = node.root.start("--mem", "8/15", *SLEEP)
-    wait_until(node.root.sessions, "root's is admitted")
-    (theirs,) = node.root.sessions()
+    wait_until(lambda: len(_admitted(node)) == 1, "root's is admitted")
+    (theirs,) = _admitted(node)
     running = node.user.start("--mem", "6/15", *SLEEP)
-    wait_until(lambda: len(node.root.sessions()) == 2, "the user's is admitted")
-    (own,) = set(node.root.sessions()) - {theirs}
+    wait_until(lambda: len(_admitted(node)) == 2, "the user's is admitted")
+    (own,) = _admitted(node) - {theirs}
     shown = json.loads(_cgpu(node, "get", "--json").stdout)
     assert [container["id"] for container in shown["containers"]] == [own]
     assert f"{own}/" in _cgpu(node, "ls", "0").stdout.split()
@@ -116,11 +121,6 @@ def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
     for program in (running, others):
         program.kill()
         program.communicate()
-
-
-def _admitted(node: Node) -> set[str]:
-    """The sessions in root's account that are complete."""
-    return {name for name in node.root.sessions() if not name.startswith(".")}
 
 
 @pytest.fixture

@@ -67,9 +67,14 @@ class _Rest:
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self._fd)
 
+    def is_over(self) -> bool:
+        """Whether it is long past, or nobody can look at the ledger by its name any more."""
+        return _is_past(self.until) or os.fstat(self._fd).st_nlink == 0
 
-_RESTS: dict[tuple[int, int], _Rest] = {}  # by device and inode
+
+_RESTS: dict[tuple[int, int], _Rest] = {}  # by device and inode, the oldest first
 _REMEMBERED_NS = 60_000_000_000
+_MOST_RESTS = 256  # each holds a descriptor
 
 
 def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
@@ -201,6 +206,9 @@ class Ledger:
         fd = lib.cgpu_ledger_reopen(self._handle) if until else -1
         if fd >= 0:
             _forget()
+            _RESTS.pop(_file(fd), None)
+            for oldest in list(_RESTS)[: max(0, len(_RESTS) + 1 - _MOST_RESTS)]:
+                _RESTS.pop(oldest, None)
             _RESTS[_file(fd)] = _Rest(until, fd)
 
     def close(self) -> None:
@@ -228,7 +236,7 @@ def is_costly(path: os.PathLike[str] | str) -> bool:
 
 def _forget() -> None:
     # go through a copy, made in one step: other threads look at other ledgers
-    for file in [file for file, rest in list(_RESTS.items()) if _is_past(rest.until)]:
+    for file in [file for file, rest in list(_RESTS.items()) if rest.is_over()]:
         _RESTS.pop(file, None)
 
 

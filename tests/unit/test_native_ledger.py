@@ -148,6 +148,39 @@ def test_what_is_remembered_of_costly_ledgers_is_forgotten_with_its_descriptor(
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_no_descriptor_is_kept_of_a_costly_ledger_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgpu_native.ledger, "_RESTS", {})
+    before = _descriptors()
+    for name in map(str, range(20)):
+        cgpu_native.create_ledger(tmp_path, name)
+        _found_costly(tmp_path / name)
+        (tmp_path / name).unlink()
+    assert _descriptors() == before + 1
+    assert not cgpu_native.is_costly(tmp_path / "19")
+    assert _descriptors() == before
+
+
+def test_only_the_256_costly_ledgers_that_were_found_last_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgpu_native.ledger, "_RESTS", {})
+    before = _descriptors()
+    ledgers = [tmp_path / str(number) for number in range(260)]
+    for path in ledgers:
+        cgpu_native.create_ledger(tmp_path, path.name)
+    for path in (*ledgers[:256], ledgers[0], *ledgers[256:]):
+        _found_costly(path)
+    assert _descriptors() == before + 256
+    remembered = {path.name for path in ledgers if cgpu_native.is_costly(path)}
+    assert remembered == {path.name for path in (ledgers[0], *ledgers[5:])}
+
+
 def test_what_is_remembered_of_costly_ledgers_may_change_while_it_is_gone_through(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

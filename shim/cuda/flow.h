@@ -39,7 +39,9 @@ enum {
     CGPU_MAX_LANES = 2048 * CGPU_THREAD_LANES,
     CGPU_MAX_TIDS = 1 << 22, /* the kernel gives threads no greater numbers */
     CGPU_MAX_STREAMS = 1024,
-    CGPU_MAX_BEYOND = 8192,                   /* streams beyond these, by their handles alone */
+    CGPU_MAX_BEYOND = 8192, /* streams beyond these, by their handles alone */
+    /* a marker of each stream that stands still, and those of the streams that do not */
+    CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
     CGPU_MAX_CONTEXTS = CGPU_MAX_STREAMS / 2, /* each has a legacy stream in the table */
     CGPU_STREAM_BUCKETS = 256,
     CGPU_STREAM_EVENTS = 4,
@@ -161,7 +163,7 @@ struct cgpu_flow_gpu {
     uint64_t harvested_ns;
     uint64_t drained_ns; /* since when the monitor waits for the end of all work */
     uint64_t activity, active_ns;
-    struct cgpu_flight flight[CGPU_PACE_BATCHES];
+    struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
 };
 

@@ -346,9 +346,9 @@ bool
 cgpu_marker_cut(struct cgpu_stream *stream, uint64_t now)
 {
     struct cgpu_flow_gpu *gpu = cgpu_stream_gpu(stream);
-    if (gpu->flights == CGPU_PACE_BATCHES) {
+    if (gpu->flights == CGPU_MAX_FLIGHTS) {
         cgpu_marker_harvest(gpu, now);
-        if (gpu->flights == CGPU_PACE_BATCHES) {
+        if (gpu->flights == CGPU_MAX_FLIGHTS) {
             return false;
         }
     }
@@ -363,7 +363,7 @@ cgpu_marker_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1};
     const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[cgpu_stream_owner(stream)->gpu];
     if (cgpu_gate_is_metered(word) && !stream->apart && !cgpu_late_called(stream, now) &&
-        cgpu_stream_gpu(stream)->flights < CGPU_PACE_BATCHES &&
+        cgpu_stream_gpu(stream)->flights < CGPU_MAX_FLIGHTS &&
         __atomic_load_n(&limits->quiet_gate, __ATOMIC_RELAXED) == word) {
         put(stream, &nothing, now);
     }

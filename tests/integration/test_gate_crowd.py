@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from cuda_proxied import Proxied
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]  # what fails here, hangs
 
 # The streams, one of which holds what each test is about. All others are idle at "launched".
 START = """
@@ -53,7 +53,11 @@ class Crowd:
 
     def start(self, program: str, streams: int) -> subprocess.Popen[str]:
         """A program that has launched."""
-        process = self._proxied.start(START + program, str(streams))
+        return self.start_bare(START + program, streams)
+
+    def start_bare(self, program: str, streams: int) -> subprocess.Popen[str]:
+        """The same, with what it begins with."""
+        process = self._proxied.start(program, str(streams))
         self.started.append(process)
         assert read(process) == "launched"
         return process
@@ -166,3 +170,59 @@ os._exit(0)
     gate.set(CLOSED)
     gate.wait_for_quiet()
     assert ask(process, "") == "True"
+
+
+# Streams that wait for the program, with a kernel behind each, until a line is read.
+WAIT = """
+from gate_calls import *
+import mmap, time
+current = context(); kernels = Kernels()
+word = c_uint32.from_buffer(mmap.mmap(-1, 4096))
+address = c_void_p(ctypes.addressof(word))
+check(cuda.cuMemHostRegister_v2(address, ctypes.c_size_t(4096), 0))
+def wait(stream=None):
+    stream = stream or made(cuda.cuStreamCreate, NON_BLOCKING)
+    check(cuda.cuStreamWaitValue32_v2(stream, c_uint64(address.value), 1, 0))
+    check(kernels.launch(20, stream))
+    return stream
+"""
+
+
+def test_however_many_streams_wait_for_the_program_the_gate_gets_quiet(
+    crowd: Crowd, gate: Gate
+) -> None:
+    """What the others do is waited for all the same, that of the streams when they go on too."""
+    program = """
+streams = [wait() for _ in range(int(sys.argv[1]))]
+some = made(cuda.cuStreamCreate, NON_BLOCKING)
+show("launched")
+sys.stdin.readline()
+check(kernels.launch(200000, some))
+show("again")
+sys.stdin.readline()
+show(done(some), done(streams[0]), done(streams[-1]))
+[check(kernels.launch(200000, stream)) for stream in (streams[0], streams[-1])]
+show("full")
+sys.stdin.readline()
+word.value = 1
+show("go")
+sys.stdin.readline()
+show(done(streams[0]), done(streams[-1]))
+"""
+    gate.set(FREE)
+    process = crowd.start_bare(WAIT + program, 300)
+    gate.set(CLOSED)
+    gate.wait_for_quiet()
+    gate.set(OPEN)
+    assert ask(process, "") == "again"
+    gate.set(CLOSED)
+    gate.wait_for_quiet()
+    gate.set(OPEN)
+    assert ask(process, "") == "True False False"
+    assert read(process) == "full"
+    gate.set(CLOSED)
+    gate.wait_for_quiet()
+    assert ask(process, "") == "go"
+    gate.wait(lambda: gate.work.active != 0)
+    gate.wait_for_quiet()
+    assert ask(process, "") == "True True"

@@ -73,7 +73,7 @@ def _check_driver(usage: Usage, driver_dir: str | None) -> None:
     if not _is_driver(usage, driver_dir):
         raise CgpuError(
             f"the node's server shares the GPUs of {usage.driver_dir}, not of {driver_dir}",
-            hint="with --state-dir DIR an account of your own is shown",
+            hint="--state-dir DIR shows an account of your own",
         )
 
 

@@ -246,7 +246,7 @@ METRICS: tuple[Metric, ...] = (
         "cgpu_container_marked",
         "gauge",
         (*_CONTAINER, "mark"),
-        "Always 1; `mark` says why its ledger is not read: `locks`, `lease` or `ruined`.",
+        "Always 1; `mark` says what hinders reading its ledger: `locks`, `lease` or `ruined`.",
         _marks,
     ),
     _container("weight", "Weight among those that compute.", lambda use: use.weight),
@@ -290,7 +290,7 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "ledger_readable",
         "gauge",
-        "0 if it ruined its own ledger: what it holds is not known.",
+        "0 if its ledger cannot be read (lease, ruined): what it holds is not known.",
         lambda _, use, place: use.gpus[place].is_readable,
     ),
     _compute(

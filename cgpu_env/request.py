@@ -189,8 +189,8 @@ def _refuse_rest(env: Mapping[str, str]) -> None:
             raise refused(
                 name,
                 env[name],
-                f"it counts beside {MEM_CONTAINER} only, which is not set: set it to the whole"
-                " GiB wanted of each GPU, or to 0 for a container without limits",
+                f"it means nothing without {MEM_CONTAINER}, which is not set: set that to the GiB"
+                " wanted of each GPU, or to 0 for a container without limits",
             )
 
 

@@ -29,7 +29,7 @@ limit by weight is a part of what high-priority containers (!) leave, which have
 -q and --json show the processes' ids: on the host, 0 or N/A where they are not found there, and in
 their containers.
 
-Fields, of nvidia-smi's names where it has them; [N/A] is what is not known.
+Fields are named as in nvidia-smi where it has them; [N/A] means not known.
 """
 _WHO = """
 Root sees all containers and sessions. Where root's cgpud serves the node, a user sees their own
@@ -69,7 +69,7 @@ def arguments() -> Parser:
         metavar="csv[,noheader][,nounits]",
         type=fields.form,
         default=fields.Form(),
-        help="of fields that are asked for",
+        help="how to print the fields of a query",
     )
     add_gpus(parser)
     parser.add_argument(
@@ -79,7 +79,7 @@ def arguments() -> Parser:
         type=seconds,
         nargs="?",
         const=_LOOP_SECONDS,
-        help="show it again and again until interrupted, every 5 s if not said; --json: one line"
+        help="show it again and again until interrupted, every 5 s by default; --json: one line"
         " each time",
     )
     state, driver = named(STATE_VARIABLE), named(DRIVER_VARIABLE)

@@ -118,8 +118,8 @@ def test_a_share_of_which_only_the_rest_is_set_is_refused(
     """ENV-9: whoever sets the rest wants a share, and would get the whole GPU."""
     [(name, value)] = rest.items()
     assert refusal(**mem, **rest) == (
-        f"{SHORT[name]}={value}: it counts beside ALIYUN_COM_GPU_MEM_CONTAINER only, which is not"
-        " set: set it to the whole GiB wanted of each GPU, or to 0 for a container without limits"
+        f"{SHORT[name]}={value}: it means nothing without ALIYUN_COM_GPU_MEM_CONTAINER, which is"
+        " not set: set that to the GiB wanted of each GPU, or to 0 for a container without limits"
     )
     assert parse_request(env(**mem, **rest), FOUR, default_memsize=4096) is not None
 

@@ -8,9 +8,7 @@ none, for the program is not to find a child that it does not know.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import select
 import time
 
 from cgpu_env.errors import CgpuError
@@ -41,7 +39,8 @@ def start(registry: Registry, name: str, directory: str, driver_dir: str) -> Non
 
 
 def _keep(registry: Registry, name: str, directory: str, owner: int, driver_dir: str) -> None:
-    import signal  # 1 ms, which the program does not wait for
+    import select  # the program does not wait for these two
+    import signal
 
     _let_go(owner)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server may be our child, and end before us
@@ -52,9 +51,11 @@ def _keep(registry: Registry, name: str, directory: str, owner: int, driver_dir:
     poll.poll()
     while entry is not None and is_alive(entry):
         time.sleep(_POLL_SECONDS)
-    with contextlib.suppress(CgpuError):
+    try:
         registry.remove(name)
         server.tell(registry.state_dir)
+    except CgpuError:
+        return  # the server removes it, or whoever is admitted next
 
 
 def _let_go(owner: int) -> None:

@@ -15,7 +15,8 @@ from cgpu_env.record import NamedTuple
 from cgpu_hook import driver
 from cgpu_hook.loader import Finder
 from cgpu_hook.rootfs import Rootfs
-from cgpu_shim import library, relocate
+from cgpu_shim import library
+from cgpu_shim.relocation import relocate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

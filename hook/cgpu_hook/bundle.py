@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 from cgpu_env.record import NamedTuple
 from cgpu_hook import document
 from cgpu_hook.container import Setting, admit, draft, give_back, rootfs_path
 from cgpu_hook.rootfs import Rootfs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_VENDOR_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 
 
 class Creation(NamedTuple):
@@ -50,9 +58,9 @@ def edit_bundle(creation: Creation, setting: Setting) -> str | None:
     planned = draft(config, creation.id, rootfs, setting)
     if planned is None:
         return None
-    from cgpu_hook.legacy import deferred, is_legacy
+    if _is_legacy(planned.config):  # the share is admitted by our prestart hook
+        from cgpu_hook.legacy import deferred
 
-    if is_legacy(planned.config):  # the share is admitted by our prestart hook
         document.write(creation.config_path, deferred(planned, setting))
         return planned.places.container
     from cgpu_hook.edit import edited
@@ -65,3 +73,10 @@ def edit_bundle(creation: Creation, setting: Setting) -> str | None:
         give_back(planned)
         raise
     return planned.places.container
+
+
+def _is_legacy(config: dict[str, Any]) -> bool:
+    """Whether NVIDIA's prestart hook is in the configuration: its legacy mode."""
+    prestart = (config.get("hooks") or {}).get("prestart") or []
+    paths = [hook.get("path") for hook in prestart if isinstance(hook, dict)]
+    return any(os.path.basename(path) in _VENDOR_HOOKS for path in paths if isinstance(path, str))

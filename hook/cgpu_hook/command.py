@@ -85,8 +85,10 @@ def _precreate(options: dict[str, str]) -> None:
 
 
 def _cgpud(options: dict[str, str]) -> None:
+    import gc
     from importlib import import_module  # by name: the server is built on the hook
 
+    gc.enable()
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     import_module("cgpu_server.main").main(words)
 

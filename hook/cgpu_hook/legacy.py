@@ -17,15 +17,7 @@ if TYPE_CHECKING:
 
     from cgpu_hook.container import Draft, Setting
 
-_VENDOR_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _HOOK_SECONDS = 120  # the first container of a boot may have to wait for the driver
-
-
-def is_legacy(config: dict[str, Any]) -> bool:
-    """Whether the vendor's prestart hook is in the configuration."""
-    prestart = (config.get("hooks") or {}).get("prestart") or []
-    paths = [hook.get("path") for hook in prestart if isinstance(hook, dict)]
-    return any(os.path.basename(path) in _VENDOR_HOOKS for path in paths if isinstance(path, str))
 
 
 def deferred(draft: Draft, setting: Setting) -> dict[str, Any]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import sys
 
-from cgpu_hook import bootstrap
-
 SOCKET, LOCK, LOG = "cgpud.sock", "cgpud.lock", "cgpud.log"
 IDLE_SECONDS = 60  # a server that was started here ends when for so long no container has lived
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -64,6 +62,8 @@ def address(folder: int) -> str:
 
 
 def _start(state_dir: str, driver_dir: str | None) -> None:
+    from cgpu_hook import bootstrap
+
     words = [sys.executable, "-I", "-S", "-E", os.path.realpath(bootstrap.__file__), "cgpud"]
     words += ["--state-dir", state_dir, "--idle-exit", str(IDLE_SECONDS)]
     words += ["--log", f"{state_dir}/{LOG}"]

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from cgpu_native.amend import amend_limits, set_bytes, set_cap
 from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
-from cgpu_native.files import open_file, read_file
-from cgpu_native.ledger import (
-    ANY_GPU,
-    LEDGER_VERSION,
-    Ledger,
-    Look,
-    Process,
-    create_ledger,
-    is_costly,
-)
+from cgpu_native.files import create_ledger, open_file, read_file
 from cgpu_native.limits import (
     LIMITS_VERSION,
     MAX_GPUS,
@@ -26,6 +16,24 @@ from cgpu_native.limits import (
     unpack_limits,
 )
 from cgpu_native.uuids import uuid_bytes, uuid_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from cgpu_native.amend import amend_limits, set_bytes, set_cap
+    from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, Look, Process, is_costly
+else:
+    # A container that starts needs neither: they are imported when somebody asks for them.
+    _LATER = {
+        "amend": ("amend_limits", "set_bytes", "set_cap"),
+        "ledger": ("ANY_GPU", "LEDGER_VERSION", "Ledger", "Look", "Process", "is_costly"),
+    }
+
+    def __getattr__(name):  # noqa: ANN001, ANN202
+        for module, names in _LATER.items():
+            if name in names:
+                return getattr(__import__(f"cgpu_native.{module}", fromlist=names), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "ANY_GPU",

@@ -1,4 +1,4 @@
-"""Opens a container's files without waiting. All code of the host opens them here.
+"""Makes ledgers, and opens a container's files without waiting: all code of the host does it here.
 
 A container must not be able to hold up a reader of its files. Opening a file on which it holds a
 lease waits 45 s (``fcntl(2)``, ``F_SETLEASE``), and opening a pipe may wait for ever. So opening
@@ -11,7 +11,7 @@ import os
 import stat
 
 from cgpu_native._native import lib
-from cgpu_native.errors import LEASED, FormatError
+from cgpu_native.errors import LEASED, FormatError, check
 
 _ALWAYS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -44,5 +44,21 @@ def read_file(path: os.PathLike[str] | str, most: int) -> bytes:
     fd = open_file(path)
     try:
         return os.pread(fd, most, 0)
+    finally:
+        os.close(fd)
+
+
+def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
+    """Make an empty ledger file ``name`` in ``directory``, a path or an open descriptor of it.
+
+    Raises:
+        OSError: if the file exists or cannot be made; nothing is left then.
+    """
+    if isinstance(directory, int):
+        check(lib.cgpu_ledger_create(directory, os.fsencode(name)), f"make ledger {name}")
+        return
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        create_ledger(fd, name)
     finally:
         os.close(fd)

@@ -77,22 +77,6 @@ _REMEMBERED_NS = 60_000_000_000
 _MOST_RESTS = 256  # each holds a descriptor
 
 
-def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
-    """Make an empty ledger file ``name`` in ``directory``, a path or an open descriptor of it.
-
-    Raises:
-        OSError: if the file exists or cannot be made; nothing is left then.
-    """
-    if isinstance(directory, int):
-        check(lib.cgpu_ledger_create(directory, os.fsencode(name)), f"make ledger {name}")
-        return
-    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        create_ledger(fd, name)
-    finally:
-        os.close(fd)
-
-
 class Ledger:
     """One process's attachment to a ledger, or an observer; GPUs by their place in the limits."""
 

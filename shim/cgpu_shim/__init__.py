@@ -7,10 +7,6 @@ from __future__ import annotations
 
 import os
 
-from cgpu_shim.relocation import relocate
-
-__all__ = ["library", "relocate"]
-
 
 def library(soname: str) -> str:
     """The path of the built proxy for ``soname``, such as ``libcuda.so.1``.

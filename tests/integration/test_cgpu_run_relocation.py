@@ -9,7 +9,8 @@ import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
-from cgpu_shim import library, relocate
+from cgpu_shim import library
+from cgpu_shim.relocation import relocate
 
 pytestmark = pytest.mark.integration
 

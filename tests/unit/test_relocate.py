@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_shim import relocate
-from cgpu_shim.relocation import PADDED
+from cgpu_shim.relocation import PADDED, relocate
 
 pytestmark = pytest.mark.unit
 

@@ -1,4 +1,4 @@
-"""Start of the Python side, run as ``python -I -S -E bootstrap.py COMMAND ...``.
+"""Start of the Python side, run as ``python -I -S -E -X utf8 bootstrap.py COMMAND ...``.
 
 ``-I -S -E`` leave nothing but the standard library on the path: no directory of a user, no .pth
 file, no variable. The directories of cgpu itself are added here, and only those.

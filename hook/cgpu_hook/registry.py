@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from fcntl import LOCK_EX, LOCK_NB, flock
-from itertools import islice
 from time import monotonic, sleep
 
 import cgpu_native
@@ -240,6 +239,8 @@ class Lock:
 
     def _late(self) -> CgpuError:
         """Others wait in vain: who holds it, and what to do."""
+        from itertools import islice
+
         inode, holder = os.fstat(self._fd).st_ino, "another process"
         with open("/proc/locks") as file:
             for line in islice(file, _LOCKS_READ):

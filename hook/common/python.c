@@ -71,17 +71,17 @@ cgpu_python_find(struct cgpu_python *out)
 void
 cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments)
 {
-    const char *argv[CGPU_PYTHON_ARGUMENTS + 6] = {python->interpreter, "-I", "-S", "-E",
-                                                   python->bootstrap};
+    const char *argv[CGPU_PYTHON_ARGUMENTS + 8] = {
+        python->interpreter, "-I", "-S", "-E", "-X", "utf8", python->bootstrap};
     for (size_t i = 0; i < CGPU_PYTHON_ARGUMENTS && arguments[i] != NULL; i++) {
-        argv[5 + i] = arguments[i];
+        argv[7 + i] = arguments[i];
     }
     /* Where a user without root keeps state; it is the engine's own, or pinned by our hook entry.
      */
     char runtime_dir[PATH_MAX + 32];
     const char *given = secure_getenv("XDG_RUNTIME_DIR");
     snprintf(runtime_dir, sizeof runtime_dir, "XDG_RUNTIME_DIR=%s", given != NULL ? given : "");
-    const char *environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C.UTF-8",
+    const char *environment[] = {"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C",
                                  geteuid() != 0 && given != NULL ? runtime_dir : NULL, NULL};
     syscall(SYS_close_range, 3U, ~0U, 0U);
     if (chdir("/") == 0) {

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 PYTHON = [sys.executable, "-I", "-S", "-E", "-X", "importtime"]
 # Of the standard library; ``os`` and what it brings is there anyway.
 EDITOR = {
-    *("__future__", "_operator", "errno", "gc", "itertools", "time"),
+    *("__future__", "_operator", "errno", "gc", "time"),
     *("_json", "_socket", "fcntl"),
 }
 LAUNCHER = EDITOR - {"_socket", "gc"} | {

@@ -5,24 +5,42 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help build demo test faults lint types check-fast bench gpu-check man dist deb clean
+.PHONY: help compiled binding binaries build demo test faults lint types check-fast bench gpu-check man dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-$(VENV)/.ready: pyproject.toml deploy/setup.sh
-	sh deploy/setup.sh base
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q --disable-pip-version-check -U pip "setuptools>=77" wheel "cffi>=1.17" "ziglang>=0.13"
-	$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[test]'
-	touch $@
+STEP := sh deploy/step.sh
+PIP := $(BIN)/pip install -q --disable-pip-version-check
 
-build: $(VENV)/.ready ## set up .venv and build every binary in place
-	$(BIN)/python setup.py -q build_binaries
-	$(BIN)/python setup.py -q build_ext --inplace
+# In the order of what a newcomer waits for: `make demo` needs no more than .ready and the binaries.
+$(VENV)/.tools: pyproject.toml deploy/setup.sh
+	@sh deploy/setup.sh base "$(PYTHON)"
+	@test -x $(BIN)/python || $(STEP) "Making $(VENV)" $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@$(STEP) "Installing the compiler" $(PIP) "setuptools>=77" "cffi>=1.17" "ziglang>=0.13"
+	@touch $@
 
-demo: build ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
-	$(BIN)/python deploy/demo
+$(VENV)/.ready: $(VENV)/.tools
+	@$(STEP) "Installing the Python packages" $(PIP) --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.ready
+	@$(STEP) "Installing what the tests need" $(PIP) --no-build-isolation -e '.[test]'
+	@touch $@
+
+compiled: $(VENV)/.tools
+	@$(BIN)/python setup.py -q build_binaries
+
+binding: $(VENV)/.ready
+	@$(BIN)/python setup.py -q build_ext --inplace
+
+binaries: $(VENV)/.tools
+	@$(MAKE) -s --no-print-directory -j2 compiled binding
+
+build: binaries $(VENV)/.test ## set up .venv and build every binary in place
+
+demo: binaries ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
+	@$(BIN)/python deploy/demo
 
 lint: build ## ruff and clang-format
 	$(BIN)/ruff check .
@@ -44,8 +62,8 @@ faults: build ## kill, stop and starve everything at random for ten minutes (nee
 	CGPU_FAULT_SECONDS=$${CGPU_FAULT_SECONDS:-600} $(BIN)/python -m pytest -q -s tests/system/test_random_faults.py
 
 $(VENV)/.bench: $(VENV)/.ready
-	$(BIN)/pip install -q --disable-pip-version-check --no-build-isolation -e '.[bench]'
-	touch $@
+	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
+	@touch $@
 
 bench: build $(VENV)/.bench ## measure cost and shares; results in bench/results and docs, pictures
 	$(BIN)/python -m bench

@@ -16,6 +16,8 @@ import platform
 import subprocess
 import sys
 import sysconfig
+import time
+from concurrent.futures import ThreadPoolExecutor
 from glob import glob
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -86,12 +88,13 @@ def _static(name: str) -> Binary:
     return Binary(f"hook/cgpu_hook/_bin/{name}", sources, MUSL, flags)
 
 
+# What takes longest is first: the first program for musl has to wait for musl itself.
 BINARIES = [
+    _static("cgpu-runtime"),
     _proxy("libcuda.so.1", "cuda"),
     _proxy("libnvidia-ml.so.1", "nvml"),
     _sim("libcuda.so.1", "cuda"),
     _sim("libnvidia-ml.so.1", "nvml"),
-    _static("cgpu-runtime"),
     _static("cgpu-hook"),
 ]
 
@@ -134,7 +137,9 @@ def _needed_stub(binary: Binary, target: Path) -> Path:
     source.write_text("extern int cgpu_empty;\n")
     stub = folder / f"{target.name}.stub.so"
     soname = f"-Wl,-soname,{binary.needed}"
-    _zig("-target", binary.target, "-shared", "-o", str(stub), str(source), soname)
+    # Without a library: zig would build parts of one, for a mode that nothing else is built in.
+    nothing = ["-nostdlib", "-fno-sanitize=all"]
+    _zig("-target", binary.target, "-shared", *nothing, "-o", str(stub), str(source), soname)
     return stub
 
 
@@ -149,8 +154,19 @@ class BuildBinaries(Command):
     def finalize_options(self) -> None: ...
 
     def run(self) -> None:
-        for binary in BINARIES:
-            build_binary(binary, ROOT / binary.path)
+        old = [each for each in BINARIES if each.sources and _out_of_date(each, ROOT / each.path)]
+        if not old:
+            return
+        jobs = os.cpu_count() or 1  # zig itself compiles one file after the other on two cores
+        print(f"Compiling {len(old)} binaries ...", flush=True)
+        with ThreadPoolExecutor(jobs) as pool:
+            list(pool.map(_build_in_place, old))
+
+
+def _build_in_place(binary: Binary) -> None:
+    began = time.monotonic()
+    build_binary(binary, ROOT / binary.path)
+    print(f"Compiling {binary.path}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 def _multiarch_headers() -> Path:
@@ -184,7 +200,8 @@ class BuildExt(build_ext):
         zig = [sys.executable, "-m", "ziglang", "cc", "-target", GLIBC]
         compile_flags = ["-O2", "-g", "-fPIC", "-DNDEBUG", "-fno-sanitize=all"]
         self.compiler.set_executables(
-            compiler_so=[*zig, *compile_flags], linker_so=[*zig, "-shared", "-lpthread"]
+            compiler_so=[*zig, *compile_flags],
+            linker_so=[*zig, *compile_flags, "-shared", "-lpthread"],  # zig's own parts, as above
         )
         self.compiler.add_include_dir(str(_multiarch_headers()))
         self.compiler.set_library_dirs([])
@@ -196,7 +213,8 @@ class BuildPy(build_py):
     """Python files, with the binaries beside them."""
 
     def run(self) -> None:
-        self.run_command("build_binaries")
+        if not self.editable_mode:  # there `make` builds them, in place
+            self.run_command("build_binaries")
         super().run()
 
 

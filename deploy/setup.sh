@@ -1,10 +1,10 @@
 #!/bin/sh
 # Install the system packages that a Debian 12 or Ubuntu 22.04+ machine may lack.
-#   base: what the build needs.   demo: also docker and its image.   test: also the container engines that the system tests start.
+#   base [PYTHON]: what the build needs.   demo: also docker.   test: also the container engines that the system tests start.
 set -eu
 
 base="gcc libc6-dev python3-dev python3-venv git"
-demo="$base debootstrap docker.io runc containerd"
+demo="$base docker.io runc containerd"
 test="$base clang-format debootstrap busybox-static musl-tools docker.io runc crun containerd podman fuse-overlayfs fuse3 systemd prometheus zsh fish debhelper lintian qemu-user-static man-db"
 
 missing() {
@@ -14,6 +14,16 @@ missing() {
     done
 }
 
+# Before anything is changed, and again where the machine had no Python.
+check_python() {
+    command -v "$1" >/dev/null 2>&1 || return 0
+    "$1" -c 'import sys
+if sys.version_info < (3, 10):
+    sys.exit("cgpu needs Python 3.10 or newer, and %s is %d.%d: name a newer one, as in: make demo PYTHON=python3.12"
+             % ((sys.argv[1],) + tuple(sys.version_info[:2])))' "$1"
+}
+
+check_python "${2:-python3}"
 command -v dpkg-query >/dev/null 2>&1 || exit 0 # not Debian: the user brings a compiler and Python headers
 case "${1:-base}" in
     base) wanted=$(missing "$base") ;;
@@ -26,7 +36,8 @@ if [ "$(id -u)" != 0 ]; then
     echo "setup.sh: missing packages: $wanted- install them with: sudo apt-get install $wanted" >&2
     exit 1
 fi
-echo "installing: $wanted"
+echo "Installing $wanted..."
+began=$(date +%s)
 export DEBIAN_FRONTEND=noninteractive
 apt-get update -qq
 # Packages that start a service on installation must not: tests start their own engines.
@@ -38,3 +49,5 @@ if [ ! -e "$policy" ]; then
 fi
 # shellcheck disable=SC2086 # a list of names
 apt-get install -y -qq --no-install-recommends $wanted >/dev/null
+echo "Installing $wanted: $(($(date +%s) - began)) s"
+check_python "${2:-python3}"

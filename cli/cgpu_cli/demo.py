@@ -44,12 +44,23 @@ class Demo:
 
     def run(self, given: argparse.Namespace) -> int:
         """Run the demonstration; 0 where everything went as it must."""
-        with tempfile.TemporaryDirectory(prefix="cgpu-demo-") as folder:
+        with tempfile.TemporaryDirectory(prefix="cgpu-demo-", ignore_cleanup_errors=True) as folder:
             driver = given.driver_dir or driver_directory(Path(folder, "driver"))
             state = open_state(given.state_dir or f"{folder}/state")
             stage = Programs(state, driver, given.nvidia_smi)
             good = play(stage, load_node(state, driver).gpus[0].memory_bytes)
+            if not given.state_dir:
+                _end_server(state)
         return 0 if good else 1
+
+
+def _end_server(state: str) -> None:
+    """End the server that the programs started: it goes on writing into a folder that goes."""
+    from cgpu_upgrade import server
+
+    pid = server.running(state).pid
+    if pid is not None:
+        server.end(state, pid)
 
 
 class Programs:
@@ -81,11 +92,13 @@ class Programs:
         words = [*self._cgpu_run(part), "true"]
         return subprocess.run(words, capture_output=True, text=True, check=False).stderr.strip()
 
-    def show(self) -> int:
-        """Print what cgpu-smi prints, and return how many there are."""
-        usage = look(self._state, self._driver)
-        table.show(usage)
-        return len(usage.uses)
+    def show(self) -> None:
+        """Print what cgpu-smi prints."""
+        table.show(look(self._state, self._driver))
+
+    def count(self) -> int:
+        """How many cgpu-smi lists."""
+        return len(look(self._state, self._driver).uses)
 
     def gpu_times(self) -> dict[int, int]:
         """GPU time in ns that each has had, by its part."""

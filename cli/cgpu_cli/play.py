@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
 import time
 from typing import TYPE_CHECKING, Protocol
 
 from cgpu_env import CgpuError
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Callable
 
 WHOLE = 15
 PARTS = (6, 9)
 WEIGHTS = {6: 1, 9: 2}
 _KERNEL_US = 500
-_SETTLE_SECONDS, _SECONDS = 2, 5
-_POINTS = 3.0  # of the GPU's time, by which a share may be off in so short a time
+_WINDOW_SECONDS = 3
+_POINTS = 3.0  # of the GPU's time, by which a share may be off in one window
+_PATIENCE_SECONDS = 60  # a busy machine gives a simulated GPU its time late
+_POLL_SECONDS = 0.1
 _MIB = 1 << 20
+_FAULTS = (CgpuError, OSError, AssertionError, RuntimeError, subprocess.SubprocessError)
 
 
 class Tenant:
@@ -51,7 +55,7 @@ class Tenant:
     def kill(self) -> None:
         """End it by SIGKILL, as the kernel would."""
         self._kill()
-        self._process.wait()
+        self._process.wait(_PATIENCE_SECONDS)
 
 
 class Stage(Protocol):
@@ -68,90 +72,142 @@ class Stage(Protocol):
     def refused(self, part: int) -> str:
         """Try to start one more; the sentence with which it is refused, or nothing."""
 
-    def show(self) -> int:
-        """Print what ``cgpu-smi`` prints, and return how many it lists."""
+    def show(self) -> None:
+        """Print what ``cgpu-smi`` prints."""
+
+    def count(self) -> int:
+        """How many ``cgpu-smi`` lists."""
 
     def gpu_times(self) -> dict[int, int]:
         """GPU time in ns that each has had, by its part; nothing where only the GPU knows."""
 
 
+class _Steps:
+    """Says which step is shown, and remembers those that did not go as they must."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+        self._title = "The demonstration"
+        self.wrong: list[str] = []
+
+    def say(self, text: str) -> None:
+        """Begin a step, with the seconds since the first."""
+        self._title = text.partition("\n")[0].rstrip(":")
+        print(f"\n[{time.monotonic() - self._began:.0f} s] {text}", flush=True)
+
+    def check(self, what: str, *, good: bool) -> None:
+        """Remember ``what`` was found unless it is ``good``."""
+        if not good:
+            self.wrong.append(f"{self._title}: {what}")
+
+
 def play(stage: Stage, total: int) -> bool:
     """Show everything on a GPU of ``total`` bytes; whether all of it was as it must be."""
+    steps = _Steps()
     tenants: list[Tenant] = []
     try:
-        good = _play(stage, [total * part // WHOLE // _MIB for part in PARTS], tenants)
+        _play(stage, [total * part // WHOLE // _MIB for part in PARTS], tenants, steps)
+    except _FAULTS as error:
+        steps.check(str(error), good=False)
     finally:
         for tenant in tenants:
-            tenant.kill()
-    print("\nAll of it as it must be." if good else "\nNOT all of it is as it must be.")
-    return good
+            with contextlib.suppress(*_FAULTS):
+                tenant.kill()
+    if steps.wrong:
+        print("\n  ".join(["\nNOT all of it is as it must be:", *steps.wrong]))
+    else:
+        print("\nAll of it as it must be.")
+    return not steps.wrong
 
 
-def _play(stage: Stage, caps: list[int], tenants: list[Tenant]) -> bool:
-    _say(f"Two {stage.kind}s start, each with its share of GPU 0:")
+def _play(stage: Stage, caps: list[int], tenants: list[Tenant], steps: _Steps) -> None:
+    def tell(tenant: Tenant, order: str, expected: str) -> None:
+        found = tenant.tell(order)
+        last = found.splitlines()[-1]
+        steps.check(f"{tenant.title}: {last!r}, expected {expected}", good=expected in found)
+
+    steps.say(f"Two {stage.kind}s start, each with its share of GPU 0:")
     for part in PARTS:
         print(f"  $ {stage.command(part)}", flush=True)
         tenants.append(stage.start(part))
     six, nine = tenants
 
-    _say("What each sees:")
-    good = [f"{cap}MiB" in t.tell("show") for t, cap in zip(tenants, caps, strict=True)]
+    steps.say("What each sees:")
+    for tenant, cap in zip(tenants, caps, strict=True):
+        tell(tenant, "show", f"{cap}MiB")
 
-    _say("Each allocates half of its share:")
-    halves = [f"alloc {cap // 2}" for cap in caps]
-    good += ["success" in t.tell(half) for t, half in zip(tenants, halves, strict=True)]
+    steps.say("Each allocates half of its share:")
+    for tenant, cap in zip(tenants, caps, strict=True):
+        tell(tenant, f"alloc {cap // 2}", "success")
 
-    _say("The smaller asks for more than it has left, though the GPU has plenty:")
-    good.append("OUT_OF_MEMORY" in six.tell(f"alloc {caps[0] // 2 + 1}"))
+    steps.say("The smaller asks for more than it has left, though the GPU has plenty:")
+    tell(six, f"alloc {caps[0] // 2 + 1}", "OUT_OF_MEMORY")
 
-    _say("The other goes on undisturbed:")
-    good.append("success" in nine.tell(f"alloc {caps[1] // 4}"))
+    steps.say("The other goes on undisturbed:")
+    tell(nine, f"alloc {caps[1] // 4}", "success")
 
-    _say("What each sees now:")
-    good += [f"{cap}MiB" in t.tell("use") for t, cap in zip(tenants, caps, strict=True)]
+    steps.say("What each sees now:")
+    for tenant, cap in zip(tenants, caps, strict=True):
+        tell(tenant, "use", f"{cap}MiB")
 
-    _say("From outside:\n  $ cgpu-smi")
-    good.append(stage.show() == len(PARTS))
+    steps.say("From outside:\n  $ cgpu-smi")
+    _show(stage, len(PARTS), steps)
 
-    _say("Both compute without a pause, the second with twice the weight of the first:")
-    good.append(_compute(stage, tenants))
+    steps.say("Both compute without a pause, the second with twice the weight of the first:")
+    _compute(stage, tenants, steps)
 
-    _say(f"All of the GPU is promised, so a third {stage.kind} is refused:")
+    steps.say(f"All of the GPU is promised, so a third {stage.kind} is refused:")
     print(f"  $ {stage.command(1)}", flush=True)
     sentence = stage.refused(1)
     print(f"  {sentence}")
-    good.append("MiB are free" in sentence)
+    steps.check(repr(sentence), good="MiB are free" in sentence)
 
-    _say(f"The first {stage.kind} is killed by SIGKILL; what it had is free again:\n  $ cgpu-smi")
+    steps.say(
+        f"The first {stage.kind} is killed by SIGKILL; what it had is free again:\n  $ cgpu-smi"
+    )
     six.kill()
-    good.append(stage.show() == 1)
-    return all(good)
+    _show(stage, 1, steps)
 
 
-def _compute(stage: Stage, tenants: list[Tenant]) -> bool:
+def _show(stage: Stage, expected: int, steps: _Steps) -> None:
+    """Print what ``cgpu-smi`` prints, as soon as it lists as many as it must."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (count := stage.count()) != expected and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    stage.show()
+    steps.check(f"cgpu-smi lists {count}, expected {expected}", good=count == expected)
+
+
+def _compute(stage: Stage, tenants: list[Tenant], steps: _Steps) -> None:
     for tenant in tenants:
         tenant.tell(f"compute {_KERNEL_US}")
-    time.sleep(_SETTLE_SECONDS)
-    before = stage.gpu_times()
-    time.sleep(_SECONDS)
-    after = stage.gpu_times()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    shares = _measured(stage)
+    while not _are_due(shares) and time.monotonic() < deadline:
+        shares = _measured(stage)
     print("\n  $ cgpu-smi", flush=True)
-    good = stage.show() == len(tenants) and _show_truth(before, after)
+    _show(stage, len(tenants), steps)
+    for part, share in shares.items():
+        print(f"  By the simulated GPU's own account {part} of {WHOLE} had {share:.1f} %")
+    found = " and ".join(f"{share:.1f} %" for share in shares.values())
+    due = " and ".join(f"{_due(part):.1f} %" for part in shares)
+    what = f"{found} of {_WINDOW_SECONDS} s, expected {due} within {_POINTS:g} points"
+    steps.check(what, good=_are_due(shares))
     for tenant in tenants:
         tenant.tell("rest")
-    return good
 
 
-def _show_truth(before: dict[int, int], after: dict[int, int]) -> bool:
-    had = {part: after[part] - before.get(part, 0) for part in after}
-    shares = {part: 100 * ns / max(1, sum(had.values())) for part, ns in had.items()}
-    for part, share in shares.items():
-        print(
-            f"  By the simulated GPU's own account {part} of {WHOLE} had {share:.1f} %", flush=True
-        )
-    whole = sum(WEIGHTS.values())
-    return all(abs(s - 100 * WEIGHTS[part] / whole) <= _POINTS for part, s in shares.items())
+def _measured(stage: Stage) -> dict[int, float]:
+    """Percent of the GPU's time that each had in one window; nothing where only the GPU knows."""
+    before = stage.gpu_times()
+    time.sleep(_WINDOW_SECONDS)
+    had = {part: ns - before.get(part, 0) for part, ns in stage.gpu_times().items()}
+    return {part: 100 * ns / max(1, sum(had.values())) for part, ns in had.items()}
 
 
-def _say(text: str) -> None:
-    print(f"\n{text}", flush=True)
+def _are_due(shares: dict[int, float]) -> bool:
+    return all(abs(share - _due(part)) <= _POINTS for part, share in shares.items())
+
+
+def _due(part: int) -> float:
+    return 100 * WEIGHTS[part] / sum(WEIGHTS.values())

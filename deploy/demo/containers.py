@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import images
+import image
 from enclosure import Enclosure
 from engines import DOCKER, Docker, Volume
+from step import step
 
 from cgpu_cli import tenant
 from cgpu_cli.demo import TAG, driver_directory, true_times
@@ -21,13 +22,13 @@ if TYPE_CHECKING:
 
 NO_ENGINE = (AssertionError, OSError, RuntimeError, ValueError, subprocess.SubprocessError)
 RUNTIME = Path(__file__).resolve().parents[2] / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
-_IMAGE = "debian-python"
+_IMAGE = "python"
 _TENANT = "/opt/tenant.py"
 _SMI = "/usr/bin/nvidia-smi"
 
 
 class Containers:
-    """Two containers of a small Debian image, on a dockerd of our own."""
+    """Two containers of an image with this machine's Python, on a dockerd of our own."""
 
     kind = "container"
 
@@ -40,15 +41,19 @@ class Containers:
             self._flags = ["--driver-dir", driver, "--state-dir", str(base / "state")]
             cgpu = [flag.replace("--", "--cgpu-") for flag in self._flags]
             runtime = {"path": str(RUNTIME), "runtimeArgs": cgpu}
-            self._docker = Docker(self._enclosure, {"cgpu": runtime})
-            print("Making a small image...", flush=True)
-            self._docker.load(_IMAGE, images.debian())
+            with step("Starting a dockerd of its own"):
+                self._docker = Docker(self._enclosure, {"cgpu": runtime})
+            with step("Making an image of this machine's Python"):
+                image.make(base / "image", Path(tenant.__file__), nvidia_smi)
+                self._docker.load(_IMAGE, base / "image")
+            gpus = self._usage()["gpus"]
         except BaseException:
             self._enclosure.stop()
             raise
+        self._total = gpus[0]["memory_bytes"]
+        self._visible = {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"} if len(gpus) > 1 else {}
         self._volumes = [Volume(Path(tenant.__file__), _TENANT)]
         self._smi = ""
-        self._visible: dict[str, str] = {}
         if nvidia_smi is not None:
             self._smi = _SMI
             self._volumes.append(Volume(nvidia_smi, _SMI))
@@ -59,15 +64,14 @@ class Containers:
 
     def __exit__(self, *_: object) -> None:
         """End the engine and all that it runs."""
-        self._enclosure.stop()
+        try:
+            self._enclosure.stop()
+        except OSError as error:
+            print(f"note: not all of {self._enclosure.base} could be removed: {error}")
 
     def play(self) -> bool:
         """Run the demonstration; whether all was as it must be."""
-        probe = [sys.executable, "-m", "cgpu_cli.main", "probe", *self._flags]
-        self._enclosure.run(*probe)
-        gpus = self._usage()["gpus"]
-        self._visible = {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"} if len(gpus) > 1 else {}
-        return play(self, gpus[0]["memory_bytes"])
+        return play(self, self._total)
 
     def command(self, part: int) -> str:
         """What a user types."""
@@ -78,7 +82,7 @@ class Containers:
         """Start the container with its share."""
         name = f"demo-{part}"
         options = ["--interactive", "--rm", "--name", name, "--runtime=cgpu"]
-        program = ["python3", "-I", _TENANT, self._smi]
+        program = [image.PYTHON, "-IS", _TENANT, self._smi]
         variables = {**self._variables(part), TAG: str(part)}
         words = self._docker.arguments(_IMAGE, program, variables, self._volumes)
         socket = f"unix://{self._docker.socket}"
@@ -97,10 +101,13 @@ class Containers:
         )
         return done.stderr.partition("\n")[0]
 
-    def show(self) -> int:
-        """Print what cgpu-smi prints, and return how many there are."""
+    def show(self) -> None:
+        """Print what cgpu-smi prints."""
         smi = [sys.executable, "-m", "cgpu_cli.smi", *self._flags]
         print(self._enclosure.run(*smi).stdout, end="", flush=True)
+
+    def count(self) -> int:
+        """How many cgpu-smi lists."""
         return len(self._usage()["containers"])
 
     def gpu_times(self) -> dict[int, int]:

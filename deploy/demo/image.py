@@ -1,0 +1,49 @@
+"""A root filesystem with this machine's Python: no download, and no distribution's tool."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PYTHON = "/python"
+_LIBRARY = re.compile(r"(/\S+) \(0x")  # of a line that ldd prints
+_MODULES = """
+import runpy, sys
+runpy.run_path(sys.argv[1])
+for module in list(sys.modules.values()):
+    print(getattr(module, "__file__", None) or "")
+"""
+
+
+def make(root: Path, program: Path, nvidia_smi: Path | None) -> None:
+    """Fill ``root`` with what ``PYTHON -IS program`` and ``nvidia_smi`` load, at its own paths.
+
+    Neither of the two programs is in it.
+    """
+    python = Path(sys._base_executable).resolve()  # noqa: SLF001 (of no virtual environment)
+    listed = _output(python, "-IS", "-c", _MODULES, program)
+    modules = [Path(line) for line in listed.splitlines() if line and Path(line) != program]
+    loaded = [python, *(module for module in modules if module.suffix == ".so")]
+    needed = [*loaded, *([nvidia_smi] if nvidia_smi else [])]
+    for path in {*modules, python, *_libraries(needed)}:
+        place = root / path.relative_to("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, place)
+    (root / PYTHON.lstrip("/")).symlink_to(python)
+
+
+def _libraries(files: Iterable[Path]) -> set[Path]:
+    """What the dynamic loader gives ``files``, and the loader itself."""
+    found = (_LIBRARY.findall(_output(Path("/usr/bin/ldd"), file)) for file in files)
+    return {Path(path) for paths in found for path in paths}
+
+
+def _output(*words: str | Path) -> str:
+    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout

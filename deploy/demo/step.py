@@ -1,0 +1,19 @@
+"""A line for each step that somebody waits for."""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextmanager
+def step(text: str) -> Iterator[None]:
+    """Say what is being done, and how long it took."""
+    print(f"{text} ...", flush=True)
+    began = time.monotonic()
+    yield
+    print(f"{text}: {time.monotonic() - began:.0f} s", flush=True)

@@ -1,0 +1,12 @@
+#!/bin/sh
+# step.sh TEXT COMMAND...: run COMMAND, and say how long TEXT took; what it says is shown where it fails.
+set -eu
+text=$1
+shift
+began=$(date +%s)
+echo "$text ..."
+if ! said=$("$@" 2>&1); then
+    printf '%s: failed:\n%s\n' "$text" "$said" >&2
+    exit 1
+fi
+echo "$text: $(($(date +%s) - began)) s"

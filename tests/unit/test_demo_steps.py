@@ -1,0 +1,141 @@
+"""What ``cgpu demo`` says of a step that did not go as it must, and how it waits."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_cli import play as module
+from cgpu_cli.play import Tenant, play
+from cgpu_env import CgpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+TOTAL = 15109 << 20
+CAPS = {6: 6043, 9: 9065}
+SECOND = 1_000_000_000
+
+
+class Clock:
+    """Time that passes only where somebody sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(module.time, "sleep", self._sleep)
+        monkeypatch.setattr(module.time, "monotonic", lambda: self.now)
+
+    def _sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class Answering(Tenant):
+    """Does at once what it is told, as a program that has its share does."""
+
+    def __init__(self, part: int, alive: list[int]) -> None:
+        self.title = f"{part} of 15"
+        self._part, self._alive = part, alive
+
+    def tell(self, order: str) -> str:
+        if order == f"alloc {CAPS[6] // 2 + 1}":
+            return "CUDA_ERROR_OUT_OF_MEMORY"
+        return f"{CAPS[self._part]}MiB" if order in {"show", "use"} else "success"
+
+    def kill(self) -> None:
+        if self._part in self._alive:
+            self._alive.remove(self._part)
+
+
+class Stage:
+    """Two programs on a GPU; ``shares`` of part 6, window by window, and what cgpu-smi lists."""
+
+    kind = "program"
+
+    def __init__(self, shares: Iterator[float], *, late: int = 0) -> None:
+        self.alive: list[int] = []
+        self._shares, self._late = shares, late
+        self._had = {6: 0, 9: 0}
+
+    def command(self, part: int) -> str:
+        return f"cgpu-run --mem {part}/15 -- PROGRAM"
+
+    def start(self, part: int) -> Tenant:
+        self.alive.append(part)
+        return Answering(part, self.alive)
+
+    def refused(self, part: int) -> str:
+        return f"{part * 1007} MiB asked on GPU 0, where 0 of 15109 MiB are free"
+
+    def show(self) -> int:
+        return self.count()
+
+    def count(self) -> int:
+        if self._late and len(self.alive) == 1:
+            self._late -= 1
+            return 2
+        return len(self.alive)
+
+    def gpu_times(self) -> dict[int, int]:
+        had = dict(self._had)
+        share = next(self._shares)
+        self._had = {6: had[6] + int(share * SECOND), 9: had[9] + int((1 - share) * SECOND)}
+        return had
+
+
+def fair() -> Iterator[float]:
+    return itertools.repeat(1 / 3)
+
+
+def test_shares_that_are_late_on_a_busy_machine_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Clock(monkeypatch)
+    assert play(Stage(itertools.chain([0.6, 0.6, 0.6, 0.6], fair())), TOTAL)
+    assert "own account 6 of 15 had 33.3 %" in capsys.readouterr().out
+
+
+def test_shares_that_never_come_are_named_with_what_was_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = Clock(monkeypatch)
+    assert not play(Stage(itertools.repeat(0.6)), TOTAL)
+    last = capsys.readouterr().out.splitlines()[-2:]
+    assert last[0] == "NOT all of it is as it must be:"
+    assert last[1].startswith("  Both compute without a pause")
+    assert "60.0 %" in last[1]
+    assert "33.3 %" in last[1]
+    assert clock.now < 300
+
+
+def test_a_list_that_is_late_after_a_kill_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    Clock(monkeypatch)
+    assert play(Stage(fair(), late=5), TOTAL)
+
+
+def test_a_list_that_stays_wrong_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Clock(monkeypatch)
+    assert not play(Stage(fair(), late=1_000_000), TOTAL)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith("  The first program is killed by SIGKILL")
+    assert "cgpu-smi lists 2, expected 1" in last
+
+
+def test_a_step_that_cannot_be_done_is_named_and_everything_is_ended(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Clock(monkeypatch)
+    stage = Stage(fair())
+
+    def fail(_part: int) -> str:
+        raise CgpuError("no answer")
+
+    monkeypatch.setattr(stage, "refused", fail)
+    assert not play(stage, TOTAL)
+    assert capsys.readouterr().out.splitlines()[-1].endswith("is refused: no answer")
+    assert stage.alive == []

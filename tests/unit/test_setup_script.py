@@ -1,0 +1,58 @@
+"""What ``deploy/setup.sh`` and ``deploy/step.sh`` say before and while they work."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+NEEDED = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+
+
+@pytest.fixture
+def old_python(tmp_path: Path) -> Path:
+    """An interpreter that says that it is older than all that cgpu runs on."""
+    program = tmp_path / "python3.9"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.version_info = (3, 9, 18)\n"
+        "sys.argv = sys.argv[1:]\nexec(sys.argv.pop(1))\n"
+    )
+    program.chmod(0o755)
+    return program
+
+
+def test_a_python_that_is_too_old_is_refused_before_anything_is_made(
+    tmp_path: Path, old_python: Path
+) -> None:
+    tree = tmp_path / "tree"
+    (tree / "deploy").mkdir(parents=True)
+    for name in ("Makefile", "pyproject.toml", "deploy/setup.sh", "deploy/step.sh"):
+        shutil.copyfile(ROOT / name, tree / name)
+    before = sorted(tree.rglob("*"))
+    command = ["make", "-C", str(tree), "demo", f"PYTHON={old_python}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    first = done.stderr.splitlines()[0]
+    assert NEEDED
+    assert first.startswith(f"cgpu needs Python {NEEDED[1]} or newer, and {old_python} is 3.9: ")
+    assert sorted(tree.rglob("*")) == before
+
+
+def test_a_step_says_how_long_it_took_and_nothing_else() -> None:
+    command = ["sh", ROOT / "deploy/step.sh", "Working", "sh", "-c", "echo noise; echo more >&2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert re.fullmatch(r"Working \.\.\.\nWorking: \d+ s\n", done.stdout)
+    assert done.stderr == ""
+
+
+def test_a_step_that_fails_shows_what_was_said() -> None:
+    command = ["sh", ROOT / "deploy/step.sh", "Working", "sh", "-c", "echo reason; exit 3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "Working: failed:\nreason\n")

@@ -136,7 +136,10 @@ class Finder:
         name = os.path.basename(path)
         self._looked += 1
         if self._looked > _MOST_FILES:
-            raise CgpuError(f"the image has more than {_MOST_FILES} files that may be a driver's")
+            raise CgpuError(
+                f"the image has more than {_MOST_FILES} files named like a driver's libraries,"
+                " which is too many to examine: remove some"
+            )
         for soname, found in self.files.items():
             if is_version(name, soname):
                 place = resolved(self._view, path)
@@ -150,7 +153,7 @@ def _search_path(text: str | None, cwd: str) -> Iterator[str]:
         return
     entries = dict.fromkeys(text.replace(";", ":").split(":"))
     if len(entries) > _MOST_ENTRIES:
-        raise CgpuError(f"LD_LIBRARY_PATH has more than {_MOST_ENTRIES} entries")
+        raise CgpuError(f"LD_LIBRARY_PATH has more than {_MOST_ENTRIES} entries: use fewer")
     for entry in entries:
         for folder in _expanded(entry):
             yield folder if folder.startswith("/") else f"{cwd}/{folder}"

@@ -39,6 +39,7 @@ class Install:
     def run(self, given: argparse.Namespace) -> int:
         """Change what has to be changed, all or nothing."""
         from cgpu_install.engines import named
+        from cgpu_install.machine import BOOTED
         from cgpu_install.plan import PROGRAMS, found, installing
 
         job = _job(given, given.bin_dir)
@@ -52,7 +53,7 @@ class Install:
         job.journal.install(plan.changes)
         unread = [engine for engine in engines if engine.name in job.journal.unread]
         _report(plan, unread if given.now else _changed(plan, engines), given)
-        if given.now:
+        if given.now and job.machine.has(BOOTED):
             job.journal.have_read([PROGRAMS, *(engine.name for engine in engines)])
         return 0
 
@@ -173,6 +174,8 @@ def _changed(plan: Plan, engines: Iterable[Engine]) -> list[Engine]:
 
 def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) -> None:
     """Say what was changed, and run or say what makes ``engines`` read it."""
+    from cgpu_install.machine import BOOTED, Machine
+
     for change in plan.changes:
         how = "removed" if change.after is None else "changed" if change.before else "made"
         print(f"{change.path}: {how}")
@@ -181,6 +184,11 @@ def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) ->
     commands = _commands(engines)
     if not plan.changes:
         print("nothing to change")
+    if not given.root and not Machine().has(BOOTED):
+        names = ", ".join(e.name for e in engines if e.then and not e.units)
+        if names:
+            print(f"note: systemd does not run here: restart {names} yourself")
+        return
     if commands and not given.root and not given.now:
         print("\n  ".join(["to be run now:", *commands]))
     if given.now:

@@ -11,7 +11,7 @@ from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_install import containerd, entry, json_text, toml_text
 from cgpu_install.entry import Entry
-from cgpu_install.machine import BIN_DIR
+from cgpu_install.machine import BIN_DIR, BOOTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -191,7 +191,7 @@ ENGINES: tuple[Engine, ...] = (
             _unit(SERVICE, "/cgpud ", m),
             _unit(MOUNT, "Where=/run/cgpu", m),
         ],
-        lambda m: m.has("/run/systemd/system", "/lib/systemd/systemd", "/usr/lib/systemd/systemd"),
+        lambda m: m.has(BOOTED, "/lib/systemd/systemd", "/usr/lib/systemd/systemd"),
         ("systemctl daemon-reload", f"systemctl start {SERVICE}"),  # the mount is made at boot
         links=(SERVER,),
         units=(SERVICE, MOUNT),

@@ -10,7 +10,9 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 from fcntl import LOCK_EX, flock
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
@@ -19,7 +21,7 @@ from cgpu_install.machine import BIN_DIR
 from cgpu_install.plan import Link, content
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from cgpu_install.machine import Machine
     from cgpu_install.plan import Change, Content
@@ -70,6 +72,7 @@ class Journal:
         self.saved: dict[str, Saved] = {}
         self.unread: set[str] = set()
         self.is_there = False
+        self._undo: list[Callable[[], object]] = []
         self._text = text = machine.text(_FILE)
         if not text:
             return
@@ -140,8 +143,35 @@ class Journal:
             CgpuError: a file cannot be written, or is another one meanwhile.
         """
         if changes:
-            with self._locked(changes):
+            with self._locked(changes), self._all_or_nothing():
                 self._install(changes)
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Give back what was there where a file cannot be written; a full disk above all."""
+        self._undo.clear()
+        before = self._text, self.bin_dir, dict(self.saved), set(self.unread)
+        try:
+            yield
+        except OSError as error:
+            sentence = f"{error.filename or FOLDER}: {error.strerror}"
+            try:
+                while self._undo:
+                    self._undo.pop()()
+            except OSError as second:
+                hint = f"{second.filename}: not given back: mend that, then: cgpu uninstall"
+                raise CgpuError(sentence, hint=hint) from None
+            self._text, self.bin_dir, self.saved, self.unread = before
+            raise CgpuError(f"{sentence}; nothing was changed") from None
+
+    def _change(self, path: str, what: Content) -> None:
+        """Make ``what`` the content of ``path``; ``_all_or_nothing`` may give back what was."""
+        before = content(self._machine, path)
+        try:
+            self._put(path, what)
+        finally:
+            if content(self._machine, path) != before:
+                self._undo.append(lambda: self._put(path, before))
 
     def _install(self, changes: Sequence[Change]) -> None:
         self.bin_dir = self._machine.bin_dir
@@ -151,7 +181,9 @@ class Journal:
             known = self.saved.get(change.path)
             backup = isinstance(change.undo, bytes)
             if isinstance(change.undo, bytes):
-                self._put(f"{_BACKUP}{change.path}", change.undo)
+                folder = os.path.dirname(f"{_BACKUP}{change.path}")
+                self._undo.append(partial(self._remove_empty, folder, FOLDER))
+                self._change(f"{_BACKUP}{change.path}", change.undo)
             self.saved[change.path] = Saved(
                 change.engine,
                 backup,
@@ -160,7 +192,7 @@ class Journal:
                 known.folders if known else folders,
             )
             self._save()
-            self._put(change.path, change.after)
+            self._change(change.path, change.after)
 
     def have_read(self, engines: Iterable[str]) -> None:
         """Write down that these have read what was changed for them.
@@ -181,11 +213,12 @@ class Journal:
         """
         if changes or self.saved:
             with self._locked(changes):
-                self._uninstall(changes, engines)
+                with self._all_or_nothing():
+                    for change in changes:
+                        self._change(change.path, change.after)
+                self._uninstall(engines)
 
-    def _uninstall(self, changes: Sequence[Change], engines: Sequence[str]) -> None:
-        for change in changes:
-            self._put(change.path, change.after)
+    def _uninstall(self, engines: Sequence[str]) -> None:
         self.unread.difference_update(engines)
         for path, saved in reversed(list(self.saved.items())):  # inner folders before outer ones
             if saved.engine in engines:
@@ -212,12 +245,14 @@ class Journal:
         if not self.saved:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._machine.at(_FILE))
+            # Of an install cut short before it wrote down what the backup is of.
+            shutil.rmtree(self._machine.at(_BACKUP), ignore_errors=True)
             return
         saved = {path: saved._asdict() for path, saved in self.saved.items()}
         data = {"version": VERSION, "bin_dir": self.bin_dir, "saved": saved}
         data["unread"] = sorted(self.unread)
         self._text = f"{json.dumps(data, indent=1)}\n"
-        write_atomically(self._machine.at(_FILE), self._text.encode(), _NEW_FILE, durable=True)
+        self._change(_FILE, self._text.encode())
 
     def _make_folders(self, path: str) -> list[str]:
         missing = []
@@ -227,11 +262,21 @@ class Journal:
             folder = os.path.dirname(folder)
         for folder in reversed(missing):
             os.mkdir(self._machine.at(folder), 0o755)
+            self._undo.append(partial(self._remove_empty, folder, os.path.dirname(folder)))
         return missing[::-1]
 
     def _put(self, path: str, what: Content) -> None:
-        """Make ``what`` the content of ``path`` in one step."""
-        place = self._machine.at(path)
+        """Make ``what`` the content of ``path`` in one step.
+
+        Raises:
+            OSError: it cannot be; it names ``path``, and not what is written beside it first.
+        """
+        try:
+            self._write(self._machine.at(path), what)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, path) from None
+
+    def _write(self, place: str, what: Content) -> None:
         if what is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(place)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from cgpu_env import CgpuError
 
 BIN_DIR = "/usr/bin"
+BOOTED = "/run/systemd/system"  # there where systemd runs the machine, as sd_booted(3) has it
 _BINARIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 

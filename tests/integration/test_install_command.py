@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ from cgpu_env import CgpuError
 from cgpu_install.engines import ENGINES, named
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
-from cgpu_install.plan import installing, uninstalling
+from cgpu_install.plan import Plan, installing, uninstalling
 
 pytestmark = pytest.mark.integration
 
@@ -327,6 +328,66 @@ def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
     left = tree(machine)
     assert {name: left[name] for name in before} == before
     assert {name for name in left if name not in before} <= {"var", "var/lib"}
+
+
+_FULL = """
+import json, subprocess, sys
+from pathlib import Path
+root, place, *command = sys.argv[1:]
+sys.path.insert(0, str(Path(place)))
+from test_install_command import tree
+folder = Path(root, "etc/nvidia-container-runtime")
+text = (folder / "config.toml").read_bytes()
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
+(folder / "config.toml").write_bytes(text)
+filler = (folder / "filler").open("wb", buffering=0)
+try:
+    while filler.write(bytes(4096)):
+        pass
+except OSError:
+    filler.close()
+before = tree(Path(root))
+done = subprocess.run(command, capture_output=True, text=True)
+print(json.dumps([done.returncode, done.stderr, tree(Path(root)) == before]))
+"""
+
+
+@pytest.mark.parametrize("command", ["install", "uninstall"])
+def test_a_full_disk_is_named_and_nothing_is_changed(machine: Path, command: str) -> None:
+    """The tool kit's configuration is on a disk of its own, the last that is written."""
+    (machine / "var/lib").mkdir(parents=True)
+    if command == "uninstall":
+        cgpu("install", "--root", machine)
+    words = [sys.executable, "-m", "cgpu_cli.main", command, "--root", str(machine)]
+    script = [
+        "unshare",
+        "--mount",
+        sys.executable,
+        "-c",
+        _FULL,
+        str(machine),
+        Path(__file__).parent,
+    ]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        [*script, *words], capture_output=True, text=True, env=environment, check=True
+    )
+    sentence = f"cgpu: /{NVIDIA}: No space left on device; nothing was changed\n"
+    assert json.loads(done.stdout) == [2, sentence, True]
+
+
+@pytest.mark.parametrize("booted", [True, False])
+def test_systemctl_is_run_only_where_systemd_runs(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, booted: bool
+) -> None:
+    monkeypatch.setattr(Machine, "has", lambda *_: booted)
+    monkeypatch.setattr(install_command, "_run", lambda commands: sys.stdout.write(str(commands)))
+    engines = named(["docker", "crio"])
+    given = argparse.Namespace(root="", now=True)
+    install_command._report(Plan([], []), engines, given)  # noqa: SLF001
+    said = capfd.readouterr().out
+    assert ("systemctl try-restart crio" in said) is booted
+    assert ("systemd does not run here: restart docker, crio yourself" in said) is not booted
 
 
 def test_of_two_installs_at_once_the_later_one_forgets_nothing(machine: Path) -> None:

@@ -56,7 +56,8 @@ up, down      move through the containers; left, right: see columns that have no
 ? or Escape   this help, and back
 q or Ctrl-C   quit
 
-Compute       percent of the GPU's time in the last second; - is not measured
+Compute       percent of the GPU's time in the last second; ~ is the GPU's own figure, which
+              is the container's where it is alone there; - is not known
 Memory        percent of its cap that it holds
 Weight        among those that compute; ! is high priority
 Limit         percent of the GPU's time that it may have while others compete
@@ -214,11 +215,13 @@ class Board(App[None]):
 
 
 def _gpu(gpu: GpuTotals) -> Text:
-    share = gpu.measured_percent
+    share, is_whole = _compute(gpu)
     text = Text(f"Policy  {gpu.policy} {gpu.policy_name}, prio_ratio {gpu.prio_ratio}")
     text.append(f"   {gpu.containers} of {gpu.max_inst} containers\n")
     text.append("Compute ").append(_bar(share or 0, _WIDE))
-    text.append(" not measured\n" if share is None else f" {share:5.1f}%\n")
+    text.append(
+        " not measured\n" if share is None else f" {_figure(share, is_estimate=is_whole)}\n"
+    )
     text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.memory_bytes), _WIDE))
     text.append(f" {gpu.used_bytes // _MIB}MiB held, {gpu.promised_bytes // _MIB}MiB promised")
     return text.append(f" of {gpu.memory_bytes // _MIB}MiB")
@@ -226,9 +229,9 @@ def _gpu(gpu: GpuTotals) -> Text:
 
 def _gpu_line(gpu: GpuTotals) -> Text:
     """The same in a line of at most 80 columns."""
-    share, memory = gpu.measured_percent, _percent(gpu.used_bytes, gpu.memory_bytes)
+    (share, is_whole), memory = _compute(gpu), _percent(gpu.used_bytes, gpu.memory_bytes)
     text = Text(f"GPU {gpu.index:<2} {gpu.name[:_NARROW_NAME]:<{_NARROW_NAME}}  ")
-    text.append(_bar(share or 0, _BAR)).append(_figure(share))
+    text.append(_bar(share or 0, _BAR)).append(_figure(share, is_estimate=is_whole))
     text.append("  memory ").append(_bar(memory, _BAR)).append(_figure(memory))
     return text.append(f"  {gpu.containers} of {gpu.max_inst}")
 
@@ -239,7 +242,7 @@ def _cells(row: Row, name_width: int) -> tuple[Text, ...]:
         Text(row.id[:_ID_WIDTH]),
         Text(shown(row.name)[:name_width]),
         Text(str(row.gpu), justify="right"),
-        _bar(compute or 0, _BAR).append(_figure(compute)),
+        _bar(compute or 0, _BAR).append(_figure(compute, is_estimate=row.is_estimate)),
         _bar(memory, _BAR).append(_figure(memory)),
         Text(f"{row.weight}{'!' if row.high_priority else ''}", justify="right"),
         Text(_figure(row.limit), justify="right"),
@@ -260,8 +263,17 @@ def _count(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _figure(percent: float | None) -> str:
-    return "     -" if percent is None else f"{percent:5.1f}%"
+def _compute(gpu: GpuTotals) -> tuple[float | None, bool]:
+    """What containers had of it or, where nobody measures, how busy it is; whether it is that."""
+    measured = gpu.measured_percent
+    return (gpu.utilisation_percent, True) if measured is None else (measured, False)
+
+
+def _figure(percent: float | None, *, is_estimate: bool = False) -> str:
+    """In six columns; ``~`` marks an estimate."""
+    if percent is None:
+        return "     -"
+    return f"{f'~{percent:.0f}':>5}%" if is_estimate else f"{percent:5.1f}%"
 
 
 def _percent(part: int, whole: int) -> float:

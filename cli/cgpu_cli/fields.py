@@ -70,7 +70,7 @@ GPU: dict[str, Field] = {
     "memory.total": Field(lambda row: row.gpu.memory_bytes // _MIB, _SIZE),
     "memory.used": Field(lambda row: row.gpu.used_bytes // _MIB, _SIZE),
     "memory.promised": Field(lambda row: row.gpu.promised_bytes // _MIB, _SIZE),
-    "utilization.gpu": Field(lambda row: _whole(row.gpu.measured_percent), _PERCENT),
+    "utilization.gpu": Field(lambda row: _whole(row.gpu), _PERCENT),
     "containers": Field(lambda row: row.gpu.containers),
     "weight": Field(lambda row: row.gpu.weight),
     "max_inst": Field(lambda row: row.gpu.max_inst),
@@ -106,6 +106,9 @@ CONTAINERS: dict[str, Field] = {
     "memory.refused": _container(lambda _, its: its.refused),
     "utilization.gpu": _container(
         lambda _, its: its.compute and _tenth(its.compute.measured_percent), _PERCENT
+    ),
+    "utilization.estimate": _container(
+        lambda _, its: its.compute and _tenth(its.compute.estimated_percent), _PERCENT
     ),
     "utilization.limit": _container(
         lambda _, its: its.compute and _tenth(its.compute.limit_percent), _PERCENT
@@ -196,7 +199,10 @@ def _cell(field: Field, row: Row, form: Form) -> str:
     return f"{text} {field.unit}" if field.unit and form.has_units else text
 
 
-def _whole(percent: float | None) -> int | None:
+def _whole(gpu: GpuTotals) -> int | None:
+    """The driver's own figure, which nvidia-smi shows; where it is not known, what is measured."""
+    known = gpu.utilisation_percent
+    percent = gpu.measured_percent if known is None else known
     return None if percent is None else round(percent)
 
 

@@ -41,6 +41,7 @@ def _gpu(usage: Usage, gpu: GpuTotals) -> Iterator[str]:
     yield _line(1, "Policy", f"{gpu.policy} ({gpu.policy_name})")
     yield _line(1, "Priority Ratio", f"{gpu.prio_ratio} %")
     yield _line(1, "Containers", f"{gpu.containers} of {gpu.max_inst}")
+    yield _line(1, "Utilisation", _of_time(gpu.utilisation_percent))
     yield f"{_INDENT}Memory"
     yield _line(2, "Total", _mib(gpu.memory_bytes))
     yield _line(2, "Promised", _mib(gpu.promised_bytes))
@@ -60,7 +61,7 @@ def _others(others: Others) -> Iterator[str]:
     yield _line(3, "Cap", _mib(others.memory_bytes))
     yield _line(3, "Used", _mib(others.used_bytes))
     yield f"{_INDENT * 2}Compute"
-    yield _line(3, "Utilisation", "N/A" if share is None else f"{share:.1f} %")
+    yield _line(3, "Utilisation", _of_time(share))
 
 
 def _container(use: Use, its: GpuUse) -> Iterator[str]:
@@ -85,14 +86,19 @@ def _container(use: Use, its: GpuUse) -> Iterator[str]:
 
 
 def _compute(its: Compute) -> Iterator[str]:
-    measured = its.measured_percent
-    yield _line(3, "Utilisation", "N/A" if measured is None else f"{measured:.1f} %")
+    yield _line(3, "Utilisation", _of_time(its.measured_percent))
+    yield _line(3, "Estimated Utilisation", _of_time(its.estimated_percent))
     yield _line(3, "Limit", f"{its.limit_percent:.1f} %")
     yield _line(3, "Share Without Arbiter", f"{its.share_percent:.1f} %")
     yield _line(3, "Arbitrated", "Yes" if its.arbitrated else "No")
     yield _line(3, "Charged", f"{its.charged_ns / _NS:.3f} s")
+    yield _line(3, "Estimated Beside That", f"{its.estimated_ns / _NS:.3f} s")
     yield _line(3, "Waits", its.waits)
     yield _line(3, "Throttled", f"{its.throttled_ns / _NS:.3f} s")
+
+
+def _of_time(percent: float | None) -> str:
+    return "N/A" if percent is None else f"{percent:.1f} %"
 
 
 def _mib(size: int) -> str:

@@ -23,7 +23,8 @@ exit status: 0 shown, also where --loop was interrupted; 2 the state directory o
 be read, or a wrong option; 130 interrupted.
 
 Compute is measured share / limit in percent of the GPU's time, over the last second. A share is not
-measured (-) while a container has the GPU to itself, under policy 5, and where no cgpud runs. A
+measured while a container has the GPU to itself, under policy 5, and where no cgpud runs: then ~ is
+the GPU's utilisation, as the driver says it, where the GPU has one container, and - is not known. A
 limit by weight is a part of what high-priority containers (!) leave, which have prio_ratio.
 
 -q and --json show the processes' ids: on the host, 0 or N/A where they are not found there, and in

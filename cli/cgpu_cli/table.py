@@ -63,8 +63,9 @@ def _table(usage: Usage, gpu: GpuTotals, *, is_roomy: bool) -> Table:
 
 
 def _promised(gpu: GpuTotals) -> str:
-    share = gpu.measured_percent
+    share, whole = gpu.measured_percent, gpu.utilisation_percent
     busy = "" if share is None else f", {share:.1f}% of its time measured"
+    busy += "" if whole is None else f", {whole:.0f}% busy"
     return (
         f"{gpu.containers} of {gpu.max_inst} containers, weight {gpu.weight} of {gpu.max_inst},"
         f" {gpu.promised_bytes // _MIB}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
@@ -75,8 +76,9 @@ def _promised(gpu: GpuTotals) -> str:
 def _percent(compute: Compute | None) -> str:
     if compute is None:
         return "-"
-    share = compute.measured_percent
-    return f"{'-' if share is None else f'{share:.1f}%'} / {compute.limit_percent:.1f}%"
+    share, estimate = compute.measured_percent, compute.estimated_percent
+    guess = "-" if estimate is None else f"~{estimate:.0f}%"
+    return f"{guess if share is None else f'{share:.1f}%'} / {compute.limit_percent:.1f}%"
 
 
 def title(use: Use) -> str:

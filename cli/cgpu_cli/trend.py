@@ -30,7 +30,8 @@ class Row(NamedTuple):
         gpu: index on the node.
         weight: among those that compute.
         high_priority: whether its kernels go first.
-        compute: percent of the GPU's time in the last second; None where nobody measures.
+        compute: percent of the GPU's time in the last second; None where nobody knows.
+        is_estimate: whether ``compute`` is the GPU's utilisation, which the row has to itself.
         limit: percent that it may have; None for one that has just ended.
         throttled: percent of the time since the last look for which it waited for its turn.
         used: bytes that it holds.
@@ -47,6 +48,7 @@ class Row(NamedTuple):
     weight: int
     high_priority: bool
     compute: float | None
+    is_estimate: bool
     limit: float | None
     throttled: float | None
     used: int
@@ -103,6 +105,7 @@ class Trend:
             its.weight,
             high_priority=False,
             compute=its.measured_percent,
+            is_estimate=False,
             limit=None,
             throttled=None,
             used=its.used_bytes,
@@ -120,7 +123,9 @@ class Trend:
 
     def _row(self, use: Use, gpu: GpuUse, now: float) -> Row:
         key, its = f"{use.id} {gpu.uuid}", gpu.compute
-        history = self._remember(key, its.measured_percent if its else None)
+        measured = its.measured_percent if its else None
+        estimate = its.estimated_percent if its and measured is None else None
+        history = self._remember(key, measured if estimate is None else estimate)
         return Row(
             key,
             use.id,
@@ -129,6 +134,7 @@ class Trend:
             use.weight,
             use.high_priority,
             history[-1],
+            estimate is not None,
             its.limit_percent if its else None,
             self._throttled(key, its, now),
             gpu.used_bytes,

@@ -63,11 +63,13 @@ class Look(NamedTuple):
         told: whether the driver says how much each process holds, by the GPU's UUID.
         foreign_bytes: what processes of no container hold, likewise.
         bypasses: how many findings there were, by container and place of its GPU.
+        utilisation: how busy the driver says that a GPU is, in percent, where it says so.
     """
 
     told: dict[str, bool]
     foreign_bytes: dict[str, int]
     bypasses: dict[Place, int]
+    utilisation: dict[str, int]
 
 
 class Audit:
@@ -78,7 +80,7 @@ class Audit:
     """
 
     def __init__(self, daemon: Daemon, back_off: float = _BACK_OFF_SECONDS) -> None:
-        self.last = Look({}, {}, {})
+        self.last = Look({}, {}, {}, {})
         self._daemon, self._back_off = daemon, back_off
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._ended = threading.Event()
@@ -122,7 +124,7 @@ class Audit:
             self._gauge.close()
         self._gauge = None
         self._before, self._said, self._owners = {}, {}, Owners()
-        self.last = Look({}, {}, self._counts({}))
+        self.last = Look({}, {}, self._counts({}), {})
         for record in self._daemon.records if lift else ():
             for place, page in enumerate(pages_of(record)[0]):
                 _charge(record, place, page, 0)
@@ -140,7 +142,8 @@ class Audit:
             if str(error) != self._failure:
                 log.error("audit_fails", error=error, do=error.hint or "cgpu doctor")
             self._failure = str(error)
-            self.last = self.last._replace(told=dict.fromkeys(self.last.told, False))
+            untold = dict.fromkeys(self.last.told, False)
+            self.last = self.last._replace(told=untold, utilisation={})
         except Exception as error:  # noqa: BLE001 (whatever it is, the next look may do better)
             self._not_before = time.monotonic() + self._back_off
             log.error("audit_fails", error=f"{error!r} at {place_of(error)}", do="report this line")
@@ -195,7 +198,8 @@ class Audit:
                 continue
             foreign[uuid] = self._foreign(uuid, reading, whose)
             verdicts.update(_verdicts(here, reading, accounts, whose, foreign[uuid]))
-        self.last = Look(told, foreign, self._counts(accounts))
+        busy = {u: r.utilisation for u, r in readings.items() if r.utilisation is not None}
+        self.last = Look(told, foreign, self._counts(accounts), busy)
         return verdicts
 
     def _opened(self) -> Gauge:

@@ -25,6 +25,7 @@ from cgpu_server.marking import Marking
 from cgpu_server.requests import Requests
 from cgpu_server.service import is_service, say_alive
 from cgpu_server.tree import Tree
+from cgpu_server.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -58,6 +59,7 @@ class Daemon:
         looked: time.monotonic() when it last saw who lives.
         refreshed: called after every such look.
         audited: whether the audit sees who holds memory, by the UUID of each GPU that it looked at.
+        utilisation: how busy the GPUs are by the driver's own figure.
         restarts: whether another server is to follow at once, of what is installed then.
     """
 
@@ -77,6 +79,7 @@ class Daemon:
         self.looked = time.monotonic()
         self.refreshed: Callable[[], None] = lambda: None
         self.audited: Callable[[], Mapping[str, bool]] = dict
+        self.utilisation = Utilisation()
         self.restarts = False
         self._seat, self._idle_exit = seat, idle_exit
         self._table: dict[str, Rules] = {}
@@ -159,6 +162,7 @@ class Daemon:
             for uuid in inhabited | changes.keys()
         }
         self.conductor.apply(Demand(self.records, self._table))
+        self.utilisation.count(self.records)
         self.looked = time.monotonic()
         self.refreshed()
 

@@ -57,7 +57,7 @@ class Collector:
 
     def _view(self) -> View:
         daemon = self._daemon
-        uses = tuple(map(use_of, daemon.records))
+        uses = tuple(daemon.utilisation.estimated(map(use_of, daemon.records)))
         return View(
             self._node(),
             uses,
@@ -66,7 +66,8 @@ class Collector:
             daemon.conductor.figures(),
             time.monotonic() - daemon.looked,
             self._version,
-            self._audit.last if self._audit else Look({}, {}, {}),
+            self._audit.last if self._audit else Look({}, {}, {}, {}),
+            daemon.utilisation.busy_ns,
         )
 
     def _node(self) -> Node | None:

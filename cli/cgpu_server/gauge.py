@@ -26,10 +26,12 @@ class Reading(NamedTuple):
     Attributes:
         used_bytes: what is in use of it, without what the driver keeps for itself.
         holders: bytes by process of the host; None where the driver does not tell how much.
+        utilisation: percent of its last second or less in which a kernel ran; None: not told.
     """
 
     used_bytes: int
     holders: dict[int, int | None]
+    utilisation: int | None = None
 
 
 class Gauge:
@@ -109,5 +111,6 @@ def _last_words(child: subprocess.Popen[bytes]) -> str:
 
 def _readings(answer: bytes) -> dict[str, Reading]:
     return {
-        gpu["uuid"]: Reading(gpu["used_bytes"], dict(gpu["holders"])) for gpu in json.loads(answer)
+        gpu["uuid"]: Reading(gpu["used_bytes"], dict(gpu["holders"]), gpu["utilisation"])
+        for gpu in json.loads(answer)
     }

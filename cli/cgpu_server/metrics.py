@@ -40,6 +40,7 @@ class View(NamedTuple):
         look_age: seconds since the server last saw who lives.
         version: of cgpu.
         audit: what the audit last saw.
+        busy_ns: for how long each GPU was busy, by UUID.
     """
 
     node: Node | None
@@ -50,6 +51,7 @@ class View(NamedTuple):
     look_age: float
     version: str
     audit: Look
+    busy_ns: Mapping[str, int]
 
     def gpus(self) -> tuple[NodeGpu, ...]:
         """The node's."""
@@ -201,6 +203,18 @@ METRICS: tuple[Metric, ...] = (
         "1 while the driver says how much each process holds; absent while nobody asks.",
         lambda view, gpu: view.audit.told.get(gpu.uuid),
     ),
+    _gpu(
+        "utilisation_ratio",
+        "gauge",
+        "Part of its time in which a kernel ran, of whomever, as the driver says.",
+        lambda view, gpu: _ratio(view.audit.utilisation.get(gpu.uuid)),
+    ),
+    _gpu(
+        "busy_seconds_total",
+        "counter",
+        "The same, added up while there are containers and the audit asks the driver.",
+        lambda view, gpu: _seconds(view.busy_ns.get(gpu.uuid)),
+    ),
     _gpu("containers", "gauge", "Containers on the GPU.", lambda view, gpu: len(view.on(gpu.uuid))),
     _gpu(
         "containers_max",
@@ -307,6 +321,12 @@ METRICS: tuple[Metric, ...] = (
         lambda its: _ratio(its.measured_percent),
     ),
     _compute(
+        "compute_estimated_ratio",
+        "gauge",
+        "The GPU's utilisation, where the container has the GPU to itself and nobody measures.",
+        lambda its: _ratio(its.estimated_percent),
+    ),
+    _compute(
         "compute_share_ratio",
         "gauge",
         "Its own part of the time while no arbiter lives.",
@@ -315,8 +335,8 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_seconds_total",
         "counter",
-        "GPU time charged to it; not counted while it has the GPU to itself.",
-        lambda its: its.charged_ns / _NS,
+        "GPU time charged to it, or by the estimate while it has the GPU to itself.",
+        lambda its: (its.charged_ns + its.estimated_ns) / _NS,
     ),
     _compute(
         "compute_waits_total",

@@ -121,8 +121,9 @@ class Requests:
         daemon.refresh()
         node = load_node(daemon.registry.state_dir, daemon.driver_dir)
         visible = {record.id for record in tree.records}
-        uses = [*map(use_of, daemon.records)]
-        whole = usage_of(node, uses, daemon.rules_of, None if tree.is_for_all else visible)
+        uses = daemon.utilisation.estimated(map(use_of, daemon.records))
+        seen = None if tree.is_for_all else visible
+        whole = usage_of(node, uses, daemon.rules_of, seen, daemon.utilisation.percent())
         return whole._replace(uses=tuple(located(whole.uses))).as_json()
 
     def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from cgpu_server.mounter import mount_for_server
 from cgpu_server.mounts import unmount
 from cgpu_server.seat import Seat
 from cgpu_server.service import inherited, is_service, say_ready
+from cgpu_server.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,6 +94,7 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
     )
     audit = Audit(daemon)
     daemon.audited = lambda: audit.last.told
+    daemon.utilisation = Utilisation(lambda: audit.last)
     exporter = Exporter(daemon, metrics, audit)
     daemon.refreshed = lambda: exporter.follow(
         metrics_address(given.metrics, daemon.config.metrics, state)

@@ -48,6 +48,10 @@ class _MemoryV2(ctypes.Structure):
     )
 
 
+class _Rates(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
 class _Process(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -142,15 +146,28 @@ def _listed(nvml: _Library, name: str, handle: ctypes.c_void_p) -> list[_Process
 
 
 def _holdings(nvml: _Library) -> list[dict[str, object]]:
-    """Of each GPU what is in use, without what the driver keeps for itself, and by whom."""
+    """Of each GPU what is in use, without what the driver keeps, by whom, and how busy it is."""
     gpus: list[dict[str, object]] = []
     for _, handle in _handles(nvml):
         memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
         nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
         holders = _holders(nvml, handle)
-        uuid = nvml.text("nvmlDeviceGetUUID", handle)
-        gpus.append({"uuid": uuid, "used_bytes": memory.used, "holders": [*holders.items()]})
+        gpus.append(
+            {
+                "uuid": nvml.text("nvmlDeviceGetUUID", handle),
+                "used_bytes": memory.used,
+                "holders": [*holders.items()],
+                "utilisation": _utilisation(nvml, handle),
+            }
+        )
     return gpus
+
+
+def _utilisation(nvml: _Library, handle: ctypes.c_void_p) -> int | None:
+    """In percent; None where the driver does not tell, as of a GPU in parts (MIG)."""
+    rates = _Rates()
+    status = nvml.status("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
+    return min(rates.gpu, 100) if status == 0 else None
 
 
 def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:

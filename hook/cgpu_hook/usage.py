@@ -15,7 +15,7 @@ from cgpu_hook.registry import Registry
 from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from cgpu_hook.node import NodeGpu
     from cgpu_hook.record import Record
@@ -47,6 +47,7 @@ def usage_of(
     uses: Sequence[Use],
     rules_of: Callable[[str], Rules],
     visible: Collection[str] | None = None,
+    utilisation: Mapping[str, float] | None = None,
 ) -> Usage:
     """The description of a node with these containers.
 
@@ -55,14 +56,20 @@ def usage_of(
         uses: all its containers and sessions.
         rules_of: the rules in force on a GPU, by UUID.
         visible: the ids of those that are shown one by one; None: all.
+        utilisation: percent of a GPU's time, by UUID, as the driver says it.
     """
+    busy = utilisation or {}
     shown = tuple(use for use in uses if visible is None or use.id in visible)
-    gpus = tuple(_totals(gpu, uses, rules_of(gpu.uuid), visible) for gpu in node.gpus)
+    gpus = tuple(_totals(gpu, uses, rules_of(gpu.uuid), visible, busy) for gpu in node.gpus)
     return Usage(node.driver_version, node.driver_dir, gpus, shown, node.notes)
 
 
 def _totals(
-    gpu: NodeGpu, uses: Sequence[Use], its: Rules, visible: Collection[str] | None
+    gpu: NodeGpu,
+    uses: Sequence[Use],
+    its: Rules,
+    visible: Collection[str] | None,
+    utilisation: Mapping[str, float],
 ) -> GpuTotals:
     beside = [(use, each) for use in uses for each in use.gpus if each.uuid == gpu.uuid]
     hidden = [(use, each) for use, each in beside if visible is not None and use.id not in visible]
@@ -82,6 +89,7 @@ def _totals(
         len(beside),
         weight,
         _together(hidden) if hidden else None,
+        utilisation.get(gpu.uuid),
     )
 
 

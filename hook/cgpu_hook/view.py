@@ -34,6 +34,9 @@ class Compute(NamedTuple):
         throttled_ns: for how long it waited, one thread or many.
         heartbeat_age_ns: since the arbiter's last sign; None where there was none.
         heartbeat_ns: the host's monotonic clock at that sign; 0 where there was none.
+        estimated_percent: the GPU's utilisation, where the container has the GPU to itself and
+            nobody measures.
+        estimated_ns: GPU time by such estimates, beside ``charged_ns``.
     """
 
     limit_percent: float
@@ -45,6 +48,8 @@ class Compute(NamedTuple):
     throttled_ns: int
     heartbeat_age_ns: int | None
     heartbeat_ns: int = 0
+    estimated_percent: float | None = None
+    estimated_ns: int = 0
 
 
 class GpuUse(NamedTuple):
@@ -148,6 +153,7 @@ class GpuTotals(NamedTuple):
         containers: how many are on it.
         weight: theirs, added up.
         others: those among them that are not shown one by one; None where all are.
+        utilisation_percent: the driver's own figure, of all that runs there; None: not known.
     """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
@@ -164,6 +170,7 @@ class GpuTotals(NamedTuple):
     containers: int
     weight: int
     others: Others | None = None
+    utilisation_percent: float | None = None
 
     @property
     def policy_name(self) -> str:

@@ -17,6 +17,7 @@ from cgpu_run_world import MIB, World
 from prometheus_client.parser import text_string_to_metric_families
 
 import cgpu_native
+from cgpu_cli import tenant
 from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
 from cgpu_hook import client
@@ -128,6 +129,38 @@ def test_what_is_taken_around_cgpu_counts_as_used_until_it_is_given_back(world: 
     until(lambda: world.outside() == 0, "it is no longer charged")
     assert program.ask("take 1000") == 0
     assert "bypass_ended" not in world.said()
+
+
+@pytest.mark.parametrize("policy", ["6", "5"])
+def test_a_busy_gpu_is_seen_where_nobody_measures(world: Audited, policy: str) -> None:
+    """CLI-3: a container alone on its GPU; its counter goes on."""
+    world.serve(FAST, "--metrics", "127.0.0.1:0")
+    share = ("--mem", "6/15", "--policy", policy)
+    process = world.start(*share, "--", sys.executable, "-I", tenant.__file__)
+    assert process.stdin is not None
+    process.stdin.write("compute 2000\n")
+    process.stdin.flush()
+
+    def is_seen() -> bool:
+        said = world.smi()
+        if not said["containers"]:  # it is being admitted
+            return False
+        (gpu,), (container,) = said["gpus"], said["containers"]
+        (its,) = container["gpus"]
+        return (
+            gpu["measured_percent"] is its["measured_percent"] is None
+            and (gpu["utilisation_percent"] or 0) > 0
+            and its["estimated_percent"] == gpu["utilisation_percent"]
+        )
+
+    until(is_seen, "it is busy, by whom is an estimate")
+    for name in ("cgpu_container_compute_seconds_total", "cgpu_gpu_busy_seconds_total"):
+        for _ in range(2):
+            before = scrape(world)[name]
+            until(lambda: scrape(world)[name] > before, f"{name} goes on")  # noqa: B023 (now)
+    assert 0 < scrape(world)["cgpu_gpu_utilisation_ratio"] <= 1
+    process.kill()
+    process.communicate()
 
 
 def scrape(world: Audited) -> dict[str, float]:

@@ -92,6 +92,7 @@ class World:
 
     def use(self, record: Record) -> Use:
         compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003
+        compute = compute._replace(estimated_percent=12.0, estimated_ns=1_000_000_000)
         holders = (Holding(0, 60, 1), Holding(0, 40, 2))
         gpu = GpuUse(0, UUID, 1000, self.used, holders, compute, self.refused)
         gpu = gpu._replace(outside_bytes=30, mark=marks.LOCKS, promised_bytes=1000)
@@ -112,12 +113,14 @@ class World:
                 rules_of=lambda _: Rules(),
                 conductor=SimpleNamespace(figures=lambda: figures),
                 looked=0.0,
+                utilisation=SimpleNamespace(estimated=list, busy_ns={UUID: 2_500_000_000}),
             ),
         )
 
     def audit(self) -> Audit:
         place = str(self.folder), 0
-        return cast("Audit", SimpleNamespace(last=Look({UUID: True}, {UUID: 5}, {place: 2})))
+        look = Look({UUID: True}, {UUID: 5}, {place: 2}, {UUID: 75})
+        return cast("Audit", SimpleNamespace(last=look))
 
 
 @pytest.fixture
@@ -158,7 +161,10 @@ def test_every_metric_has_a_value_in_base_units(
     assert found.keys() == {metric.name for metric in METRICS}
     key = ("a", "0", UUID)
     assert found["cgpu_container_memory_refused_total"] == {key: 4}
-    assert found["cgpu_container_compute_seconds_total"] == {key: 3.5}
+    assert found["cgpu_container_compute_seconds_total"] == {key: 4.5}
+    assert found["cgpu_container_compute_estimated_ratio"] == {key: 0.12}
+    assert found["cgpu_gpu_utilisation_ratio"] == {("0", UUID): 0.75}
+    assert found["cgpu_gpu_busy_seconds_total"] == {("0", UUID): 2.5}
     assert found["cgpu_container_compute_throttled_seconds_total"] == {key: 1.5}
     assert found["cgpu_container_compute_waits_total"] == {key: 7}
     assert found["cgpu_container_compute_limit_ratio"] == {key: 0.5}

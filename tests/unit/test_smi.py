@@ -44,6 +44,8 @@ UNMEASURED = {
     "throttled_ns": 0,
     "heartbeat_age_ns": None,
     "heartbeat_ns": 0,
+    "estimated_percent": None,
+    "estimated_ns": 0,
 }
 CAPS = (TOTAL * 6 // 15, TOTAL * 9 // 15)
 
@@ -91,6 +93,7 @@ def test_json_gives_every_gpu(usage: Usage) -> None:
         "containers": 1,
         "weight": 3,
         "others": None,
+        "utilisation_percent": None,
     }
     assert said["gpus"][0]["promised_bytes"] == CAPS[0] + MIB
     assert said["gpus"][0]["free_weight"] == 16

@@ -1,0 +1,175 @@
+"""How busy a GPU is by the driver's figure, and whose time that is an estimate of (CLI-3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+import cgpu_native
+from cgpu_cli import table
+from cgpu_cli.query import lines
+from cgpu_cli.trend import Trend
+from cgpu_env import GpuShare
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.record import Owner, Record
+from cgpu_hook.rules import Rules
+from cgpu_hook.usage import usage_of, use_of
+from cgpu_hook.view import parsed
+from cgpu_server.audit import Look
+from cgpu_server.utilisation import Utilisation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cgpu_hook.view import Compute, Usage
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+NS = 1_000_000_000
+UUIDS = [f"GPU-{i}0000000-1111-2222-3333-444444444444" for i in range(2)]
+GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS))
+NODE = Node("535.0", "/nowhere", {}, {}, GPUS, (), 20, 0, overcommit=False)
+
+
+class World:
+    """Containers on two GPUs, what the audit last saw, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.now = folder, 100.0
+        self.look = Look({}, {}, {}, {UUIDS[0]: 40, UUIDS[1]: 100})
+        self.records: list[Record] = []
+        self.utilisation = Utilisation(lambda: self.look, lambda: self.now)
+
+    def add(self, name: str, *gpus: int, metered: bool = False) -> None:
+        """A container on these GPUs."""
+        directory = self.folder / name
+        directory.mkdir()
+        shares = tuple(GpuShare(i, UUIDS[i], 1000 * MIB) for i in gpus)
+        record = Record(name, "container", Owner(1, 1, None), shares, 1, high_priority=False,
+                        policy=6, command=("x",), directory=str(directory))  # fmt: skip
+        self.records.append(record)
+        self.measure(name, metered=metered)
+
+    def measure(self, name: str, *, metered: bool) -> None:
+        """What the arbiter writes down."""
+        (record,) = (each for each in self.records if each.id == name)
+        heartbeat = 1 << 62  # of an arbiter that lives
+        pages = [
+            cgpu_native.LimitsGpu(gpu.uuid, gpu.index, gpu.memory_bytes, 0)._replace(
+                metered=metered, heartbeat_ns=heartbeat, measured_ppm=250_000, limit_ppm=500_000
+            )
+            for gpu in record.gpus
+        ]
+        path = self.folder / name / "limits"
+        path.write_bytes(cgpu_native.pack_limits(name, pages, policy=6))
+
+    def pass_seconds(self, seconds: float) -> None:
+        self.now += seconds
+        self.utilisation.count(self.records)
+
+    def usage(self) -> Usage:
+        uses = self.utilisation.estimated(map(use_of, self.records))
+        return usage_of(NODE, uses, lambda _: Rules(), None, self.utilisation.percent())
+
+    def compute(self, name: str, place: int = 0) -> Compute:
+        (use,) = (each for each in self.usage().uses if each.id == name)
+        found = use.gpus[place].compute
+        assert found is not None
+        return found
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    world = World(tmp_path)
+    world.utilisation.count(())
+    return world
+
+
+def test_of_a_container_alone_the_gpus_utilisation_is_an_estimate(world: World) -> None:
+    world.add("a", 0)
+    world.pass_seconds(5)
+    its = world.compute("a")
+    assert (its.measured_percent, its.estimated_percent) == (None, 40.0)
+    assert its.estimated_ns == 2 * NS
+    assert [gpu.utilisation_percent for gpu in world.usage().gpus] == [40, 100]
+    assert world.utilisation.busy_ns == {UUIDS[0]: 2 * NS, UUIDS[1]: 5 * NS}
+    world.pass_seconds(1)
+    assert world.compute("a").estimated_ns == 2.4 * NS
+
+
+def test_one_on_two_gpus_has_an_estimate_of_each_that_it_has_alone(world: World) -> None:
+    world.add("a", 1, 0)
+    world.add("b", 0)
+    world.pass_seconds(3)
+    assert (world.compute("a", 0).estimated_percent, world.compute("a", 1).estimated_percent) == (
+        100.0,
+        None,
+    )
+    assert (world.compute("a", 0).estimated_ns, world.compute("a", 1).estimated_ns) == (3 * NS, 0)
+    assert world.compute("b").estimated_percent is None
+
+
+def test_what_is_measured_needs_no_estimate_and_nothing_counts_twice(world: World) -> None:
+    world.add("a", 1)
+    world.pass_seconds(2)
+    world.measure("a", metered=True)
+    world.pass_seconds(3)
+    its = world.compute("a")
+    assert (its.measured_percent, its.estimated_percent) == (25.0, None)
+    assert its.estimated_ns == 2 * NS, "what was estimated before stays: a counter"
+    assert world.utilisation.busy_ns[UUIDS[1]] == 5 * NS
+
+
+def test_a_foreign_process_may_be_what_keeps_the_gpu_busy(world: World) -> None:
+    world.add("a", 0)
+    world.look = world.look._replace(foreign_bytes={UUIDS[0]: MIB})
+    world.pass_seconds(5)
+    its = world.compute("a")
+    assert (its.estimated_percent, its.estimated_ns) == (None, 0)
+    assert world.usage().gpus[0].utilisation_percent == 40
+
+
+def test_an_audit_that_sees_nothing_estimates_nothing(world: World) -> None:
+    world.add("a", 0)
+    world.pass_seconds(5)
+    world.look = Look({}, {}, {}, {})
+    world.pass_seconds(5)
+    its = world.compute("a")
+    assert (its.estimated_percent, its.estimated_ns) == (None, 2 * NS)
+    assert world.usage().gpus[0].utilisation_percent is None
+    assert world.utilisation.busy_ns[UUIDS[0]] == 2 * NS
+
+
+def test_a_container_that_is_gone_leaves_its_time_to_nobody(world: World) -> None:
+    world.add("a", 0)
+    world.pass_seconds(5)
+    gone, world.records = world.records, []
+    world.pass_seconds(1)
+    world.records = gone
+    world.pass_seconds(1)
+    assert world.compute("a").estimated_ns == 0.4 * NS
+
+
+def test_estimates_are_shown_with_a_mark(world: World, capsys: pytest.CaptureFixture[str]) -> None:
+    world.add("a", 0)
+    world.add("b", 1, metered=True)
+    world.pass_seconds(5)
+    usage = parsed(world.usage().as_json())
+    assert usage == world.usage()._replace(
+        uses=tuple(use._replace(directory="") for use in world.usage().uses)
+    )
+    table.show(usage)
+    said = capsys.readouterr().out
+    assert "~40% / 50.0%" in said
+    assert "25.0% / 50.0%" in said
+    assert "prio_ratio 80, 40% busy" in said
+    assert "prio_ratio 80, 25.0% of its time measured, 100% busy" in said
+    told = [" ".join(line.split()) for line in lines(usage)]
+    assert "Utilisation : 40.0 %" in told
+    assert "Estimated Utilisation : 40.0 %" in told
+    assert "Estimated Beside That : 2.000 s" in told
+    rows = {row.id: row for row in Trend().rows(usage)}
+    assert (rows["a"].compute, rows["a"].is_estimate) == (40.0, True)
+    assert (rows["b"].compute, rows["b"].is_estimate) == (25.0, False)

@@ -13,12 +13,13 @@ from bench.gpu.spinners import LEAD_NS, Group, spinning
 from bench.gpu.world import World
 from bench.lengths import LENGTHS_US
 
-FIXED, WEIGHTED_FAIR = 3, 6
+FIXED, SOFT, NATIVE, WEIGHTED_FAIR = 3, 4, 5, 6
 # SCH-11: a point over 1 s, whichever, for kernels up to 10 ms; over 20 s up to 200 ms.
 SHORT_US, POINT = 10_000, 0.01
 MIXES_US = ((50, 5_000, 50_000), (50, 5_000, 200_000))
 # Rehearsed on the simulated GPU: real time on a small machine, whose processes the CPU delays.
 REHEARSED_US, REHEARSED_POINTS = (500, 2_000, 5_000), 0.03
+TOGETHER_US, TOGETHER_POINTS, TOGETHER_REHEARSED = (50, 5_000), 0.05, 0.15
 
 
 class Windows(NamedTuple):
@@ -109,6 +110,23 @@ def three_caps_of_30_percent_hold(world: World) -> Finding:
         for lengths, windows in zip(mixes, had, strict=True)
     ]
     return Finding(worst <= bar, {"worst_points": round(100 * worst, 2), "mixes": mixed})
+
+
+@check("shares", HOST)
+def two_programs_without_turns_share_a_gpu_equally(world: World) -> Finding:
+    """Under policies 4 and 5 kernels of 50 us beside 5 ms have half of the GPU, within 5 points.
+
+    As a GPU does that interrupts a kernel at the end of a time slice. On one that does not, the
+    long ones have most of it; then the soft policy cannot share, and what is shown is wrong.
+    """
+    bar = TOGETHER_REHEARSED if world.simulated else TOGETHER_POINTS
+    shares = {}
+    for name, policy in (("native", NATIVE), ("soft", SOFT)):
+        with spinning(world, [Ask(policy=policy)] * 2) as group:
+            had = parts_had(world, group, TOGETHER_US)
+        shares[name] = [round(short / (short + long), 4) for short, long in had]
+    worst = max(abs(share - 0.5) for windows in shares.values() for share in windows)
+    return Finding(worst <= bar, {"worst_points": round(100 * worst, 2), "shares": shares})
 
 
 def latencies(group: Group, lengths_us: tuple[int, int], seconds: float) -> list[float]:

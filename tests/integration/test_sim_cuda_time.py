@@ -157,8 +157,8 @@ def test_the_time_that_each_process_had_can_be_read(driver: Driver) -> None:
         two.kill()
     assert (after["one"].pid, after["two"].pid) == (one.pid, two.pid)
     had = {tag: after[tag].busy_ns - before[tag].busy_ns for tag in after}
-    # Turns of 1 ms against kernels of 20 ms that nobody interrupts, and 50 us to turn.
-    assert 0.03 < had["one"] / had["two"] < 0.1
+    # A kernel of 20 ms is interrupted at the end of a turn of 1 ms, as in bench/model.
+    assert 0.9 < had["one"] / had["two"] < 1.1
     assert sum(had.values()) > 0.9e9
 
 

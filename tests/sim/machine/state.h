@@ -9,7 +9,7 @@
 
 enum {
     STATE_MAGIC = 0x4d495347, /* the bytes "GSIM" */
-    STATE_VERSION = 3,
+    STATE_VERSION = 4,
     STATE_RING = 1024,  /* work items in flight per process and GPU, one less than that */
     STATE_BUCKETS = 16, /* history of utilisation, in buckets of BUCKET_NS */
     STATE_OBJECTS = 1024,
@@ -51,6 +51,7 @@ struct state_queue {
     uint64_t submitted; /* number of the newest item */
     uint64_t work_ns;   /* of all of them */
     uint64_t completed; /* number of the newest done one */
+    uint64_t had_ns;    /* of the item after it, before it was interrupted */
     struct state_history history;
     struct state_item ring[STATE_RING];
 };

@@ -1,7 +1,8 @@
 /*
  * Compute as a timeline. Each process has an in-order queue per GPU; the GPU gives a process with
- * work a turn of about 1 ms, lets the kernel that runs at the end of it finish, and turns to the
- * next, which takes it a while. The state is moved up to the present by whoever looks at it.
+ * work a turn of 1 ms, interrupts the kernel that runs at the end of it if another has work, and
+ * turns to that one, which takes it a while. The state is moved up to the present by whoever looks
+ * at it.
  */
 #include "state.h"
 
@@ -14,6 +15,7 @@ struct walk {
     uint32_t running; /* slot whose turn it is */
     uint64_t at, slice_end;
     uint64_t done[CGPU_MACHINE_MAX_PROCESSES]; /* number of the last item behind us, by slot */
+    uint64_t had[CGPU_MACHINE_MAX_PROCESSES];  /* of the next one, before it was interrupted */
 };
 
 static void
@@ -27,6 +29,7 @@ begin(struct walk *walk, struct cgpu_machine *machine, uint32_t gpu)
     walk->slice_end = timeline->slice_end;
     for (uint32_t slot = 0; slot < walk->state->process_high; slot++) {
         walk->done[slot] = walk->state->processes[slot].queues[gpu].completed;
+        walk->had[slot] = walk->state->processes[slot].queues[gpu].had_ns;
     }
 }
 
@@ -69,16 +72,63 @@ pick(struct walk *walk)
     return -1;
 }
 
+/* The first end of a turn of the running process at which another has work; later than AT. */
+static uint64_t
+end_of_turns(const struct walk *walk)
+{
+    uint64_t earliest = UINT64_MAX;
+    for (uint32_t slot = 0; slot < walk->state->process_high; slot++) {
+        const struct state_item *item = slot == walk->running ? NULL : next_item(walk, slot);
+        if (item != NULL && item->arrival_ns < earliest) {
+            earliest = item->arrival_ns;
+        }
+    }
+    if (earliest <= walk->slice_end || earliest == UINT64_MAX) {
+        return earliest == UINT64_MAX ? earliest : walk->slice_end;
+    }
+    uint64_t turns = (earliest - walk->slice_end + STATE_SLICE_NS - 1) / STATE_SLICE_NS;
+    return walk->slice_end + turns * STATE_SLICE_NS;
+}
+
+/* Until when SLOT, picked at walk->at, runs without a pause: to the end of its item at most. */
+static uint64_t
+runs_until(const struct walk *walk, uint32_t slot)
+{
+    uint64_t end = walk->at + next_item(walk, slot)->duration_ns - walk->had[slot];
+    uint64_t turn = end <= walk->slice_end ? end : end_of_turns(walk);
+    return end < turn ? end : turn;
+}
+
+/* SLOT has run up to TO; true: its item has ended. */
+static int
+run(struct walk *walk, uint32_t slot, uint64_t to)
+{
+    walk->had[slot] += to - walk->at;
+    walk->at = to;
+    if (to > walk->slice_end) {
+        uint64_t turns = (to - walk->slice_end + STATE_SLICE_NS - 1) / STATE_SLICE_NS;
+        walk->slice_end += turns * STATE_SLICE_NS;
+    }
+    if (walk->had[slot] < next_item(walk, slot)->duration_ns) {
+        return 0;
+    }
+    walk->had[slot] = 0;
+    return 1;
+}
+
 static void
-complete(struct walk *walk, uint32_t slot, struct state_item *item)
+account(struct walk *walk, uint32_t slot, uint64_t to)
 {
     struct state_queue *queue = &walk->state->processes[slot].queues[walk->gpu];
-    item->end_ns = walk->at + item->duration_ns;
-    /* release: who sees the number sees when it ended, and may use the place before it anew */
-    __atomic_store_n(&queue->completed, ++walk->done[slot], __ATOMIC_RELEASE);
-    cgpu_machine_history_add(&queue->history, walk->at, item->end_ns);
-    cgpu_machine_history_add(&walk->state->timelines[walk->gpu].busy, walk->at, item->end_ns);
-    walk->at = item->end_ns;
+    struct state_item *item = next_item(walk, slot);
+    cgpu_machine_history_add(&queue->history, walk->at, to);
+    cgpu_machine_history_add(&walk->state->timelines[walk->gpu].busy, walk->at, to);
+    if (run(walk, slot, to)) {
+        item->end_ns = to;
+        /* release: who sees the number sees when it ended, and may use the place before it anew */
+        __atomic_store_n(&queue->completed, ++walk->done[slot], __ATOMIC_RELEASE);
+    }
+    queue->had_ns = walk->had[slot];
 }
 
 void
@@ -93,11 +143,11 @@ cgpu_machine_advance(struct cgpu_machine *machine, uint32_t gpu)
         if (slot < 0) {
             continue; /* walk.at is when work arrives, or never */
         }
-        struct state_item *item = next_item(&walk, (uint32_t)slot);
-        if (walk.at + item->duration_ns > now) {
+        uint64_t to = runs_until(&walk, (uint32_t)slot);
+        if (to > now) {
             break; /* it is running at this moment */
         }
-        complete(&walk, (uint32_t)slot, item);
+        account(&walk, (uint32_t)slot, to);
     }
     timeline->now_ns = walk.at == UINT64_MAX ? now : walk.at;
     timeline->running = walk.running;
@@ -114,8 +164,7 @@ cgpu_machine_forecast(struct cgpu_machine *machine, uint32_t gpu, uint32_t slot,
         if (walk.at == UINT64_MAX) {
             return 0; /* the process has been declared dead */
         }
-        if (next >= 0) {
-            walk.at += next_item(&walk, (uint32_t)next)->duration_ns;
+        if (next >= 0 && run(&walk, (uint32_t)next, runs_until(&walk, (uint32_t)next))) {
             walk.done[next]++;
         }
     }

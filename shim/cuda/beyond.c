@@ -136,7 +136,7 @@ static bool
 promote(struct cgpu_flow_gpu *gpu, uint32_t i, uint64_t now)
 {
     struct cgpu_beyond entry = cgpu_flow->beyond[i];
-    if (gpu->flights == CGPU_MAX_FLIGHTS) {
+    if (!cgpu_marker_has_room(gpu, now)) {
         return false;
     }
     struct cgpu_stream *stream =

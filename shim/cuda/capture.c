@@ -74,7 +74,7 @@ mark(CUstream handle, uint64_t now)
             all = cgpu_marker_cut(stream, now) && all;
         }
     }
-    return all || cgpu_late_counted(gpu) == 0; /* as for a launch: nothing in flight will end */
+    return all;
 }
 
 /* STREAM may capture from the next call on. */

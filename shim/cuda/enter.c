@@ -264,7 +264,7 @@ admit_metered(struct launch *launch)
         return CROWDED;
     }
     bool cut = !full || cgpu_marker_cut(launch->stream, launch->now);
-    if (cut || cgpu_late_counted(gpu) == 0) {
+    if (cut) {
         launch->until = cgpu_pace_room(&gpu->pace, flight_of(launch), launch->now);
     } else {
         launch->until = launch->now + CGPU_PACE_FLIGHT_NS;

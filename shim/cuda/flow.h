@@ -40,7 +40,7 @@ enum {
     CGPU_MAX_TIDS = 1 << 22, /* the kernel gives threads no greater numbers */
     CGPU_MAX_STREAMS = 1024,
     CGPU_MAX_BEYOND = 8192, /* streams beyond these, by their handles alone */
-    /* a marker of each stream that stands still, and those of the streams that do not */
+    /* one of each stream that nobody waits for, and those of the others */
     CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
     CGPU_MAX_CONTEXTS = CGPU_MAX_STREAMS / 2, /* each has a legacy stream in the table */
     CGPU_STREAM_BUCKETS = 256,
@@ -447,6 +447,9 @@ bool cgpu_marker_captures_into(CUstream handle);
 /* Are its markers put into the legacy stream? */
 bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
 
+/* Whether one more marker may be put in flight. */
+bool cgpu_marker_has_room(struct cgpu_flow_gpu *gpu, uint64_t now);
+
 /* End STREAM's batch by a marker. False: too many are in flight, nothing was done. */
 bool cgpu_marker_cut(struct cgpu_stream *stream, uint64_t now);
 /* Measure the lag by a marker alone, if nobody has work on the GPU as WORD's turn begins. */
@@ -499,6 +502,9 @@ bool cgpu_late_has_ended(const struct cgpu_flow_context *context, CUstream handl
 
 /* After a look at all markers of GPU: find streams that go apart or make progress again. */
 void cgpu_late_look(struct cgpu_flow_gpu *gpu, uint64_t now);
+
+/* Streams that nobody waits for keep their newest markers only: nothing is learnt from others. */
+void cgpu_late_thin_out(struct cgpu_flow_gpu *gpu);
 
 /* Whether STREAM, which has no markers, is in a host function or is about to be. */
 bool cgpu_late_called(const struct cgpu_stream *stream, uint64_t now);

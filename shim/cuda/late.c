@@ -268,6 +268,23 @@ look_for_lost(struct cgpu_flow_gpu *gpu, uint64_t now)
 }
 
 void
+cgpu_late_thin_out(struct cgpu_flow_gpu *gpu)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < gpu->flights; i++) {
+        const struct cgpu_flight *flight = &gpu->flight[i];
+        struct cgpu_stream *stream = &cgpu_flow->streams[flight->stream];
+        if (cgpu_late_is_left(stream) && flight->seq != stream->issued) {
+            stream->in_flight--;
+            gpu->apart--;
+        } else {
+            gpu->flight[kept++] = *flight;
+        }
+    }
+    gpu->flights = kept;
+}
+
+void
 cgpu_late_look(struct cgpu_flow_gpu *gpu, uint64_t now)
 {
     look_for_lost(gpu, now);

@@ -343,14 +343,22 @@ put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t no
 }
 
 bool
-cgpu_marker_cut(struct cgpu_stream *stream, uint64_t now)
+cgpu_marker_has_room(struct cgpu_flow_gpu *gpu, uint64_t now)
 {
-    struct cgpu_flow_gpu *gpu = cgpu_stream_gpu(stream);
     if (gpu->flights == CGPU_MAX_FLIGHTS) {
         cgpu_marker_harvest(gpu, now);
-        if (gpu->flights == CGPU_MAX_FLIGHTS) {
-            return false;
-        }
+    }
+    if (gpu->flights == CGPU_MAX_FLIGHTS) {
+        cgpu_late_thin_out(gpu);
+    }
+    return gpu->flights < CGPU_MAX_FLIGHTS;
+}
+
+bool
+cgpu_marker_cut(struct cgpu_stream *stream, uint64_t now)
+{
+    if (!cgpu_marker_has_room(cgpu_stream_gpu(stream), now)) {
+        return false;
     }
     struct cgpu_pace_batch batch = close_batch(stream);
     put(stream, &batch, now);
@@ -363,8 +371,8 @@ cgpu_marker_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1};
     const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[cgpu_stream_owner(stream)->gpu];
     if (cgpu_gate_is_metered(word) && !stream->apart && !cgpu_late_called(stream, now) &&
-        cgpu_stream_gpu(stream)->flights < CGPU_MAX_FLIGHTS &&
-        __atomic_load_n(&limits->quiet_gate, __ATOMIC_RELAXED) == word) {
+        __atomic_load_n(&limits->quiet_gate, __ATOMIC_RELAXED) == word &&
+        cgpu_marker_has_room(cgpu_stream_gpu(stream), now)) {
         put(stream, &nothing, now);
     }
 }

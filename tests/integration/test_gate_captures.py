@@ -216,32 +216,32 @@ sys.stdin.readline()
         process.communicate(timeout=60)
 
 
-@pytest.mark.usefixtures("gate")
-def test_a_capture_begins_though_all_markers_belong_to_streams_that_wait_for_the_program(
-    proxied: Proxied,
+def test_what_is_launched_where_all_markers_are_in_streams_that_nobody_waits_for_gets_one(
+    proxied: Proxied, gate: Gate
 ) -> None:
-    """What waits for room waits until they stand apart, and no longer."""
+    """What a stream was given before it captured was lost, and no gate that closed got quiet."""
     program = """
-import mmap
-page = mmap.mmap(-1, 4096)
-word = c_uint32.from_buffer(page)
-address = ctypes.addressof(word)
-check(cuda.cuMemHostRegister_v2(c_void_p(address), c_size_t(4096), 0))
-for n in range(300):
-    stuck = made(cuda.cuStreamCreate, NON_BLOCKING)
-    check(cuda.cuStreamWaitValue32_v2(stuck, c_uint64(address), 1, 0))
-    check(kernels.launch(20, stuck))
-    if n > 250:
-        check(cuda.cuStreamBeginCapture_v2(stuck, 2))
-        ended(stuck)
-    else:
-        check(cuda.cuStreamDestroy_v2(stuck))
+for _ in range(100):
+    check(kernels.launch(200000, stream))
+for _ in range(1281): # each capture takes a marker, and there are 1,280
+    check(cuda.cuStreamBeginCapture_v2(stream, 2))
+    ended(stream)
+show("full")
+sys.stdin.readline()
+check(kernels.launch(200000, other))
+check(cuda.cuStreamBeginCapture_v2(other, 2))
 show("captures")
-word.value = 1
-check(cuda.cuCtxSynchronize())
-show("done")
+sys.stdin.readline()
+show(done(stream))
+os._exit(0)
 """
+    gate.set(FREE)
     with proxied.start(START + program) as process:
-        assert read(process) == "captures"
-        assert read(process) == "done"
+        assert read(process) == "full"
+        before = gate.work.markers
+        assert ask(process, "") == "captures"
+        assert gate.work.markers == before + 1
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert ask(process, "") == "False"
         process.communicate(timeout=60)

@@ -39,15 +39,16 @@ enum {
     CGPU_MAX_LANES = 2048 * CGPU_THREAD_LANES,
     CGPU_MAX_TIDS = 1 << 22, /* the kernel gives threads no greater numbers */
     CGPU_MAX_STREAMS = 1024,
+    CGPU_MAX_CONTEXTS = 512,
+    CGPU_STREAM_PLACES = CGPU_MAX_STREAMS + CGPU_MAX_CONTEXTS, /* always one for a legacy stream */
     CGPU_MAX_BEYOND = 8192, /* streams beyond these, by their handles alone */
     /* one of each stream that nobody waits for, and those of the others */
-    CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
-    CGPU_MAX_CONTEXTS = CGPU_MAX_STREAMS / 2, /* each has a legacy stream in the table */
+    CGPU_MAX_FLIGHTS = CGPU_STREAM_PLACES + CGPU_PACE_BATCHES,
     CGPU_STREAM_BUCKETS = 256,
     CGPU_STREAM_EVENTS = 4,
     CGPU_MAX_CALLS = 1024,
     CGPU_DRIVER_QUEUE = 1024, /* pieces of work that the driver takes before a thread must wait */
-    CGPU_MARKER_PAGE = 4096,  /* bytes: a word for each stream state */
+    CGPU_MARKER_PAGE = 8192,  /* bytes: a word for each stream state */
     CGPU_NO_PLACE = UINT16_MAX
 };
 
@@ -205,7 +206,7 @@ struct cgpu_flow {
     uint16_t buckets[CGPU_STREAM_BUCKETS]; /* place + 1 */
     struct cgpu_flow_context contexts[CGPU_MAX_CONTEXTS];
     struct cgpu_call calls[CGPU_MAX_CALLS];
-    struct cgpu_stream streams[CGPU_MAX_STREAMS];
+    struct cgpu_stream streams[CGPU_STREAM_PLACES];
     struct cgpu_beyond beyond[CGPU_MAX_BEYOND];
     struct cgpu_flow_gpu gpus[CGPU_MAX_GPUS];
     struct cgpu_lane lanes[CGPU_MAX_LANES] __attribute__((aligned(128)));
@@ -214,7 +215,7 @@ struct cgpu_flow {
     uint8_t strays[CGPU_MAX_TIDS]; /* by a thread's number: GPU + 1, while it is inside a launch */
 };
 
-_Static_assert(CGPU_MAX_STREAMS * sizeof(uint32_t) == CGPU_MARKER_PAGE, "a word for each stream");
+_Static_assert(CGPU_STREAM_PLACES * sizeof(uint32_t) <= CGPU_MARKER_PAGE, "a word for each stream");
 _Static_assert(CGPU_MAX_LANES < UINT16_MAX, "places of lanes are linked by 16 bits");
 
 /* No gate word: those of the page have no flag, and own ones are never free. */

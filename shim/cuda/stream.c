@@ -119,10 +119,12 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
     }
 }
 
+/* The last places are for legacy streams alone, so that there is one for each context. */
 static struct cgpu_stream *
-free_entry(void)
+free_entry(CUstream handle)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
+    uint32_t places = handle == CU_STREAM_LEGACY_DEFAULT ? CGPU_STREAM_PLACES : CGPU_MAX_STREAMS;
+    for (uint32_t i = 0; i < places; i++) {
         if (!cgpu_flow->streams[i].used) {
             cgpu_flow->stream_bound = i < cgpu_flow->stream_bound ? cgpu_flow->stream_bound : i + 1;
             cgpu_flow->streams[i].place = (uint16_t)i;
@@ -152,10 +154,10 @@ evict(void)
 struct cgpu_stream *
 cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *lane)
 {
-    struct cgpu_stream *stream = free_entry();
+    struct cgpu_stream *stream = free_entry(handle);
     if (stream == NULL) {
         evict();
-        stream = free_entry();
+        stream = free_entry(handle);
     }
     if (stream == NULL) {
         return NULL;

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]  # what fails here, hangs
 
 SECOND = 1_000_000_000  # for so long all work is waited for
-MARKERS = 1024 + 256  # that a process may have in flight on a GPU
+MARKERS = 1024 + 512 + 256  # that a process may have in flight on a GPU
 START = (
     "from gate_calls import *\nimport threading, time\ncurrent = context(); kernels = Kernels()\n"
 )

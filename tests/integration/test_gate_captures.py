@@ -223,7 +223,7 @@ def test_what_is_launched_where_all_markers_are_in_streams_that_nobody_waits_for
     program = """
 for _ in range(100):
     check(kernels.launch(200000, stream))
-for _ in range(1281): # each capture takes a marker, and there are 1,280
+for _ in range(1793): # each capture takes a marker, and there are 1,792
     check(cuda.cuStreamBeginCapture_v2(stream, 2))
     ended(stream)
 show("full")

@@ -226,3 +226,26 @@ show(done(streams[0]), done(streams[-1]))
     gate.wait(lambda: gate.work.active != 0)
     gate.wait_for_quiet()
     assert ask(process, "") == "True True"
+
+
+def test_a_context_that_is_made_while_all_known_streams_have_work_can_launch(
+    crowd: Crowd, gate: Gate
+) -> None:
+    """It had no place for its default stream, and each launch in it was refused."""
+    program = """
+for _ in range(3):
+    check(kernels.launch(20)); check(cuda.cuCtxSynchronize())
+for stream in streams:
+    check(kernels.launch(20, stream))
+made(cuda.cuCtxCreate_v2, 0, 0)
+other = Kernels()
+check(other.launch(20))
+check(other.launch(20, made(cuda.cuStreamCreate, NON_BLOCKING)))
+show("launched")
+sys.stdin.readline()
+show(done())
+"""
+    process = crowd.start(program, 1024)
+    gate.set(CLOSED)
+    gate.wait_for_quiet()
+    assert ask(process, "") == "True"

@@ -45,7 +45,7 @@ if os.environ.get("CGPU_WERROR"):
     CFLAGS.append("-Werror")
 
 # A proxy finds its real library and its state through one absolute directory. The path is padded
-# with "/." so that cgpu-run can write another directory over it (cgpu_shim.relocate).
+# with "/." so that cgpu-run can write another directory over it (cgpu_shim.relocation).
 BASE = "/dev/cgpu" + "/." * 100
 FOLDERS = ("native", "shim", "hook", "tests/sim")
 GLIBC = f"{MACHINE}-linux-gnu.2.17"

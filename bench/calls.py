@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cgpu_native
 import cgpu_shim
+from cgpu_shim.relocation import relocate
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE / "_build"
@@ -41,9 +42,7 @@ def _lay_out(base: Path, stub: Path) -> Path:
     (base / "limits").write_bytes(cgpu_native.pack_limits("bench", [gpu]))
     cgpu_native.create_ledger(base, "ledger")
     proxy = base / "libcuda.so.1"
-    proxy.write_bytes(
-        cgpu_shim.relocate(Path(cgpu_shim.library(proxy.name)).read_bytes(), str(base))
-    )
+    proxy.write_bytes(relocate(Path(cgpu_shim.library(proxy.name)).read_bytes(), str(base)))
     return proxy
 
 

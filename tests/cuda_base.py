@@ -13,6 +13,7 @@ from children import Child
 
 import cgpu_shim
 from cgpu_native import Ledger, Limits, LimitsGpu, create_ledger, pack_limits
+from cgpu_shim.relocation import relocate
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(__file__).resolve().parent / "integration" / "programs"
@@ -89,7 +90,7 @@ def lay_out(path: Path, library: Path, gpus: list[LimitsGpu], flags: int = 0) ->
     (path / "limits").write_bytes(pack_limits("test", gpus, flags=flags))
     create_ledger(path, "ledger")
     proxy = Path(cgpu_shim.library("libcuda.so.1")).read_bytes()
-    (path / "lib" / "libcuda.so.1").write_bytes(cgpu_shim.relocate(proxy, str(path)))
+    (path / "lib" / "libcuda.so.1").write_bytes(relocate(proxy, str(path)))
     return Base(path)
 
 

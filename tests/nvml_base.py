@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import cgpu_shim
 from cgpu_native import Ledger, LimitsGpu, create_ledger, pack_limits
+from cgpu_shim.relocation import relocate
 from cgpu_sim import machine
 from cgpu_sim.directory import make_driver_dir
 
@@ -144,7 +145,7 @@ def lay_out(path: Path, driver: Path, gpus: Sequence[LimitsGpu]) -> Base:
         (path / folder).mkdir(parents=True)
     (path / "real" / SONAME).symlink_to(driver / SONAME)
     proxy = Path(cgpu_shim.library(SONAME)).read_bytes()
-    (path / "lib" / SONAME).write_bytes(cgpu_shim.relocate(proxy, str(path)))
+    (path / "lib" / SONAME).write_bytes(relocate(proxy, str(path)))
     (path / "limits").write_bytes(pack_limits("test", gpus))
     create_ledger(path, "ledger")
     return Base(path, tuple(gpus), driver)

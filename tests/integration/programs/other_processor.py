@@ -15,6 +15,7 @@ from pathlib import Path
 
 import cgpu_shim
 from cgpu_native import Ledger, LimitsGpu, create_ledger, pack_limits
+from cgpu_shim.relocation import relocate
 from cgpu_sim import TESLA_T4, make_driver_dir
 
 MIB = 1 << 20
@@ -36,7 +37,7 @@ def lay_out(folder: Path) -> Path:
     for name in NAMES:
         (base / "real" / name).symlink_to(driver / name)
         proxy = Path(cgpu_shim.library(name)).read_bytes()
-        (base / "lib" / name).write_bytes(cgpu_shim.relocate(proxy, str(base)))
+        (base / "lib" / name).write_bytes(relocate(proxy, str(base)))
     gpu = LimitsGpu(UUID, 0, CAP, TESLA_T4.mib * MIB, CONTEXT)
     (base / "limits").write_bytes(pack_limits("test", [gpu]))
     create_ledger(base, "ledger")

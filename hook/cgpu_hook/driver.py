@@ -41,6 +41,7 @@ SEARCHED_32_BIT = (
 
 # Loaded by the two libraries by name; {} is the driver's version.
 _COMPANIONS = (
+    "libnvidia-fatbinaryloader.so.{}",  # which libcuda needs up to driver 440
     "libnvidia-ptxjitcompiler.so.1",
     "libnvidia-nvvm.so.4",
     "libnvidia-nvvm70.so.4",

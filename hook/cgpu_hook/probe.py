@@ -16,16 +16,14 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can have
 _NOT_AVAILABLE = (1 << 64) - 1
 _SETTLE_SECONDS = 0.2
-_COMPUTE_LIST = "nvmlDeviceGetComputeRunningProcesses_v3"
-# A process may be in several; drivers for some products have no such lists.
-_OTHER_LISTS = (
-    "nvmlDeviceGetGraphicsRunningProcesses_v3",
-    "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+# A process may be in several; drivers for some products have the first only.
+_COMPUTE, *_OTHERS = (
+    f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")
 )
 _NOT_SUPPORTED, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 3, 7, 13
 
@@ -52,6 +50,13 @@ class _Rates(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
+class _ProcessV1(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_uint64),
+    )
+
+
 class _Process(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_uint),
@@ -76,6 +81,11 @@ class _Library:
         """What the driver answers, whether or not it has that call."""
         function = getattr(self._library, name, None)
         return int(function(*arguments)) if function else _FUNCTION_NOT_FOUND
+
+    def newest(self, name: str, *suffixes: str) -> str:
+        """``name`` with the first of ``suffixes`` that this driver has, else as it is."""
+        names = (name + suffix for suffix in suffixes)
+        return next((each for each in names if hasattr(self._library, each)), name)
 
     def text(self, name: str, *arguments: object) -> str:
         buffer = ctypes.create_string_buffer(96)
@@ -123,39 +133,51 @@ def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
 def _holders(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int | None]:
     """Process of the host -> bytes that it holds; None where NVML does not say how much."""
     found: dict[int, int | None] = {}
-    for name in (_COMPUTE_LIST, *_OTHER_LISTS):
-        for each in _listed(nvml, name, handle):
+    for kind in (_COMPUTE, *_OTHERS):
+        for each in _listed(nvml, kind, handle):
             known = found.get(each.pid, 0)
             told = each.used != _NOT_AVAILABLE and known is not None
             found[each.pid] = max(known or 0, each.used) if told else None
     return found
 
 
-def _listed(nvml: _Library, name: str, handle: ctypes.c_void_p) -> list[_Process]:
+def _listed(nvml: _Library, kind: str, handle: ctypes.c_void_p) -> Sequence[_Process | _ProcessV1]:
     """One list, however long: whoever makes it long must not make us blind."""
+    name = nvml.newest(kind, "_v3", "_v2")  # v3 came with driver 510, v2 with 450
+    entry = _ProcessV1 if name == kind else _Process
     room, status = _FEW_PROCESSES, _INSUFFICIENT_SIZE
     while status == _INSUFFICIENT_SIZE and room <= _MANY_PROCESSES:
-        processes, count = (_Process * room)(), ctypes.c_uint(room)
+        processes, count = (entry * room)(), ctypes.c_uint(room)
         status = nvml.status(name, handle, ctypes.byref(count), processes)
         room *= 4
-    if status in {_NOT_SUPPORTED, _FUNCTION_NOT_FOUND} and name != _COMPUTE_LIST:
+    if status in {_NOT_SUPPORTED, _FUNCTION_NOT_FOUND} and kind != _COMPUTE:
         return []
     if status != 0:
         sys.exit(f"{name} gave error {status}")
     return processes[: count.value]
 
 
+def _in_use(nvml: _Library, handle: ctypes.c_void_p) -> int:
+    """Bytes in use without what the driver keeps, which drivers before 510 never count."""
+    memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
+    status = nvml.status("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+    if status == _FUNCTION_NOT_FOUND:
+        return int(_memory(nvml, handle).used)
+    if status != 0:
+        sys.exit(f"nvmlDeviceGetMemoryInfo_v2 gave error {status}")
+    return int(memory.used)
+
+
 def _holdings(nvml: _Library) -> list[dict[str, object]]:
     """Of each GPU what is in use, without what the driver keeps, by whom, and how busy it is."""
     gpus: list[dict[str, object]] = []
     for _, handle in _handles(nvml):
-        memory = _MemoryV2(version=ctypes.sizeof(_MemoryV2) | 2 << 24)
-        nvml.call("nvmlDeviceGetMemoryInfo_v2", handle, ctypes.byref(memory))
+        used = _in_use(nvml, handle)
         holders = _holders(nvml, handle)
         gpus.append(
             {
                 "uuid": nvml.text("nvmlDeviceGetUUID", handle),
-                "used_bytes": memory.used,
+                "used_bytes": used,
                 "holders": [*holders.items()],
                 "utilisation": _utilisation(nvml, handle),
             }
@@ -200,7 +222,7 @@ def _contexts(nvml: _Library, cuda: _Library) -> dict[str, int]:
         time.sleep(_SETTLE_SECONDS)
         after = _memory(nvml, handle).used
         costs[uuid] = _own_bytes(nvml, handle) or max(0, after - before)
-        cuda.call("cuDevicePrimaryCtxRelease_v2", device)
+        cuda.call(cuda.newest("cuDevicePrimaryCtxRelease", "_v2"), device)  # v2 came with 450
     return costs
 
 

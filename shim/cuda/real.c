@@ -9,6 +9,7 @@
 
 #include "base.h"
 #include "flow.h"
+#include "own_names.h"
 #include "shim.h"
 
 struct cgpu_real cgpu_real;
@@ -37,6 +38,25 @@ resolve(void *library, const char *name, void **slot)
     *slot = address != NULL ? address : (void *)cgpu_real_missing;
 }
 
+/*
+ * Some programs do without a name that is not there, and give up where it fails. From driver 525 on
+ * they ask cuGetProcAddress_v2, which names what the driver has.
+ */
+static void
+hide_missing(void)
+{
+    struct cgpu_own_names own;
+    if (!cgpu_own_names_open(&own)) {
+        return;
+    }
+    for (unsigned int i = 0; i < cgpu_hook_count; i++) {
+        if (*cgpu_hooks[i].real == (void *)cgpu_real_missing) {
+            cgpu_own_names_hide(&own, cgpu_hooks[i].export);
+        }
+    }
+    cgpu_own_names_close(&own);
+}
+
 __attribute__((constructor)) static void
 setup(void)
 {
@@ -58,4 +78,7 @@ setup(void)
     cgpu_flow_setup();
     cgpu_monitor_setup();
     cgpu_lookup_setup(library);
+    if (library != NULL && !CGPU_REAL_HAS(cuGetProcAddress_v2)) {
+        hide_missing();
+    }
 }

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 
 #include "base.h"
+#include "own_names.h"
 #include "shim.h"
 #include "status.h"
 
@@ -24,6 +25,27 @@ resolve(void *library, const char *name, void *slot)
     *(void **)slot = address != NULL ? address : (void *)missing;
 }
 
+/* pynvml and others take an older version of a function where the newest is not there. */
+static void
+hide_missing(void *library)
+{
+    struct cgpu_own_names own;
+    if (!cgpu_own_names_open(&own)) {
+        return;
+    }
+#define HOOK(name, body, parameters, arguments) REJECT(name)
+#define REJECT(name)                                                                               \
+    if (dlsym(library, #name) == NULL) {                                                           \
+        cgpu_own_names_hide(&own, (void *)name);                                                   \
+    }
+#define REAL(name, parameters)
+#include "hooks.def"
+#undef HOOK
+#undef REJECT
+#undef REAL
+    cgpu_own_names_close(&own);
+}
+
 /*
  * Here rather than at the first call: dlopen and dlsym may allocate, hooks may not. The real
  * library is loaded already (DT_NEEDED), so RTLD_NOLOAD only finds it.
@@ -44,6 +66,9 @@ setup(void)
 #undef REJECT
 #undef REAL
     cgpu_nvml_export_table_setup();
+    if (library != NULL) {
+        hide_missing(library);
+    }
 }
 
 #define HOOK(name, body, parameters, arguments)                                                    \

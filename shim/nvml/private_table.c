@@ -1,7 +1,7 @@
 /*
  * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's in which
  * they are the container's. The table grows at its end from driver to driver, so the slots stay
- * where they are.
+ * where they are. To driver 470 it ends before them: nvidia-smi uses the public lists there.
  */
 #include <string.h>
 
@@ -13,6 +13,7 @@ enum {
 
 static const uint8_t table_id[16] = NVML_PRIVATE_TABLE_ID;
 static void *table_copy[MOST_SLOTS];
+static const void *table_without_lists; /* the driver's own */
 
 /*
  * What the driver says of DEVICE, with room for nothing. Asked of the public function: how the
@@ -48,6 +49,9 @@ cgpu_nvml_export_table_setup(void)
         return;
     }
     memcpy(&size, table, sizeof size);
+    if (size != 0 && size <= NVML_SLOT_COMPUTE * sizeof(void *)) {
+        table_without_lists = table;
+    }
     if (size <= NVML_SLOT_GRAPHICS * sizeof(void *) || size > sizeof table_copy) {
         return;
     }
@@ -65,9 +69,13 @@ cgpu_nvml_export_table(enum nvml_return (*real)(const void **, const uint8_t *),
     if (id == NULL || memcmp(id, table_id, sizeof table_id) != 0) {
         return real(table, id);
     }
-    if (table == NULL || table_copy[NVML_SLOT_COMPUTE] == NULL) {
-        return table == NULL ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_NOT_FOUND;
+    if (table == NULL) {
+        return NVML_ERROR_INVALID_ARGUMENT;
     }
-    *table = table_copy;
+    const void *use = table_copy[NVML_SLOT_COMPUTE] != NULL ? table_copy : table_without_lists;
+    if (use == NULL) {
+        return NVML_ERROR_NOT_FOUND;
+    }
+    *table = use;
     return NVML_SUCCESS;
 }

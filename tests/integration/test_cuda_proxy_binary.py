@@ -38,6 +38,8 @@ IMPORTS = {
     "pthread_create", "pthread_sigmask", "sched_getaffinity", "sigfillset",
     # The offset of a time namespace (host_clock.c), once, when the process attaches.
     "bcmp", "read", "readlink", "strtoll",
+    # The library's own names (own_names.c), when it is loaded.
+    "mprotect", "sysconf",
     # Not while a thread waits at the gate (flow.h).
     "pthread_setcancelstate",
 }  # fmt: skip
@@ -116,6 +118,14 @@ def test_it_imports_only_what_a_hook_may_call(elf: ELFFile) -> None:
     weak = {"__cxa_finalize", "__gmon_start__", "_ITM_deregisterTMCloneTable"}
     weak |= {"_ITM_registerTMCloneTable"}
     assert set(_imports(elf)) - IMPORTS - weak == set()
+
+
+def test_its_names_can_be_made_writable_and_are_apart_from_code(elf: ELFFile) -> None:
+    """What own_names.c relies on: a table of all names, which is read-only and not executable."""
+    assert _dynamic(elf, "DT_HASH") == ["DT_HASH"]
+    at = elf.get_section_by_name(".dynsym")["sh_addr"]
+    loads = [s for s in elf.iter_segments("PT_LOAD") if s["p_vaddr"] <= at]
+    assert loads[-1]["p_flags"] == 4  # PF_R
 
 
 def test_it_runs_on_glibc_2_17(elf: ELFFile) -> None:

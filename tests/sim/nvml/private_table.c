@@ -46,27 +46,30 @@ no_processes(struct nvml_device *device, uint32_t *count, struct nvml_named_proc
     return NVML_SUCCESS;
 }
 
+/* Exported so that tests can make it as short as that of an old driver. */
+SIM_EXPORT extern const void *const cgpu_sim_private_table[NVML_PRIVATE_SLOTS_550];
+const void *const cgpu_sim_private_table[NVML_PRIVATE_SLOTS_550] = {
+    [NVML_SLOT_SIZE] = (const void *)sizeof cgpu_sim_private_table,
+    [1 ... NVML_SLOT_TOPOLOGY - 1] = unsupported,
+    [NVML_SLOT_TOPOLOGY] = topology_level,
+    [NVML_SLOT_TOPOLOGY + 1 ... NVML_SLOT_MONITORING - 1] = unsupported,
+    [NVML_SLOT_MONITORING] = monitoring_supported,
+    [NVML_SLOT_MONITORING + 1 ... NVML_SLOT_COMPUTE - 1] = unsupported,
+    [NVML_SLOT_COMPUTE] = compute_processes,
+    [NVML_SLOT_MPS] = no_processes,
+    [NVML_SLOT_GRAPHICS] = no_processes,
+    [NVML_SLOT_GRAPHICS + 1 ... NVML_PRIVATE_SLOTS_550 - 1] = unsupported,
+};
+
 NVML_DEFINE(nvmlInternalGetExportTable, const void **table, const uint8_t *id)
 {
     static const uint8_t known_id[16] = NVML_PRIVATE_TABLE_ID;
-    static const void *const slots[NVML_PRIVATE_SLOTS_550] = {
-        [NVML_SLOT_SIZE] = (const void *)sizeof slots,
-        [1 ... NVML_SLOT_TOPOLOGY - 1] = unsupported,
-        [NVML_SLOT_TOPOLOGY] = topology_level,
-        [NVML_SLOT_TOPOLOGY + 1 ... NVML_SLOT_MONITORING - 1] = unsupported,
-        [NVML_SLOT_MONITORING] = monitoring_supported,
-        [NVML_SLOT_MONITORING + 1 ... NVML_SLOT_COMPUTE - 1] = unsupported,
-        [NVML_SLOT_COMPUTE] = compute_processes,
-        [NVML_SLOT_MPS] = no_processes,
-        [NVML_SLOT_GRAPHICS] = no_processes,
-        [NVML_SLOT_GRAPHICS + 1 ... NVML_PRIVATE_SLOTS_550 - 1] = unsupported,
-    };
     if (table == NULL || id == NULL) {
         return NVML_ERROR_INVALID_ARGUMENT;
     }
     if (memcmp(id, known_id, sizeof known_id) != 0) {
         return NVML_ERROR_NOT_FOUND;
     }
-    *table = slots;
+    *table = cgpu_sim_private_table;
     return NVML_SUCCESS;
 }

@@ -1,0 +1,27 @@
+/*
+ * The names that this library offers, as the loader has them: a proxy takes out those that the
+ * driver below it lacks. A program that asks for one (dlsym) then learns what it would without us.
+ */
+#ifndef CGPU_OWN_NAMES_H
+#define CGPU_OWN_NAMES_H
+
+#include <link.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+struct cgpu_own_names {
+    ElfW(Sym) * symbols;
+    size_t count;
+    void *pages; /* that the symbols lie in */
+    size_t pages_size;
+};
+
+/* Make the library's own symbol table writable. False: it stays as it is, and OWN is not open. */
+bool cgpu_own_names_open(struct cgpu_own_names *own);
+
+/* FUNCTION, an export of this library, is not found any more by who looks for it from now on. */
+void cgpu_own_names_hide(const struct cgpu_own_names *own, const void *function);
+
+void cgpu_own_names_close(const struct cgpu_own_names *own);
+
+#endif

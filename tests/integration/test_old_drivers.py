@@ -1,0 +1,154 @@
+"""Drivers from 418 on: behind the proxies is missing what they lack, and limits hold on them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import cuda_base
+import nvml_base
+import pytest
+from cuda_proxied import CAP, CONTEXT, GPUS, MIB, Proxied
+from entry_points import ROOT, classification, exported
+from nvml_base import Tenant, build_tenant
+from old_driver import CUDA, NVML, RELEASES, make_old_driver
+
+from cgpu_hook import discovery
+from cgpu_hook.node import load_node
+from cgpu_sim import Gpu, make_driver_dir
+
+pytestmark = pytest.mark.integration
+
+MACHINE = [Gpu(gpu.name, gpu.mib, gpu.uuid) for gpu in GPUS]
+SHARES = [gpu.limited(6, 15) for gpu in GPUS]
+
+
+@pytest.fixture(params=RELEASES, ids=lambda release: release.version)
+def old(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """The driver directory of two T4 with an old driver."""
+    return make_old_driver(tmp_path / "driver", request.param, MACHINE)
+
+
+def proxied(driver: Path) -> Proxied:
+    """6 of 15 GiB of each GPU, as a container has it."""
+    limits = [share._replace(context_bytes=CONTEXT) for share in SHARES]
+    base = cuda_base.lay_out(driver.parent / "base", driver / CUDA, limits)
+    return Proxied(base, driver / "machine")
+
+
+def test_the_cost_of_a_context_is_found_out(old: Path, tmp_path: Path) -> None:
+    node = load_node(str(tmp_path), str(old), config_path="/nonexistent")
+    assert [gpu.context_bytes for gpu in node.gpus] == [CONTEXT, CONTEXT]
+    assert node.notes == ()
+
+
+def test_what_libcuda_cannot_be_loaded_without_is_mounted_beside_it(
+    old: Path, tmp_path: Path
+) -> None:
+    version = load_node(str(tmp_path), str(old), config_path="/nonexistent").driver_version
+    loader = old / f"libnvidia-fatbinaryloader.so.{version}"
+    loader.touch()
+    (tmp_path / "state").mkdir()
+    node = load_node(str(tmp_path / "state"), str(old), config_path="/nonexistent")
+    assert node.companions == {loader.name: str(loader)}
+
+
+def test_mem_9_the_audit_sees_who_holds_what(old: Path, tmp_path: Path) -> None:
+    """MEM-9: and what is in use, without what the driver keeps for itself."""
+    tenant = Tenant(build_tenant(tmp_path / "tenant"), old)
+    with tenant.running(300, gpu=1) as pid:
+        probe = discovery.start_probe("holdings", str(old), subprocess.PIPE)
+        answer, error = probe.communicate(b"\n", timeout=60)
+    assert error == b""
+    assert [(gpu["used_bytes"], gpu["holders"]) for gpu in json.loads(answer)] == [
+        (0, []),
+        (300 * MIB, [[pid, 300 * MIB]]),
+    ]
+
+
+FIND = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+print(*(name for name in sys.argv[2:] if hasattr(library, name)))
+"""
+
+
+def found(base: Path, soname: str, names: set[str]) -> set[str]:
+    """Those of ``names`` that a program finds in the proxy."""
+    command = [sys.executable, "-c", FIND, str(base / "lib" / soname), *sorted(names)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_a_program_finds_exactly_the_names_of_libcuda(old: Path) -> None:
+    """A name that then fails keeps programs from what they do without it."""
+    names = {row.name for row in classification()}
+    base = cuda_base.lay_out(old.parent / "base", old / CUDA, SHARES)
+    assert found(base.path, CUDA, names) == exported(old / CUDA) & names
+
+
+def nvml_finds_exactly_the_names_of(driver: Path) -> None:
+    with (ROOT / "shim" / "nvml" / "entry_points.csv").open(newline="") as file:
+        names = {row["name"] for row in csv.DictReader(file)}
+    base = nvml_base.lay_out(driver.parent / "base", driver, SHARES)
+    assert found(base.path, NVML, names) == exported(driver / NVML) & names
+
+
+def test_a_program_finds_exactly_the_names_of_nvml(old: Path) -> None:
+    nvml_finds_exactly_the_names_of(old)
+
+
+def test_a_program_finds_exactly_the_names_of_a_later_nvml(tmp_path: Path) -> None:
+    """Nothing tells what NVML has but the names themselves."""
+    nvml_finds_exactly_the_names_of(make_driver_dir(tmp_path / "driver", MACHINE))
+
+
+def test_mem_1_mem_2_memory_is_charged_and_capped(old: Path) -> None:
+    """MEM-1, MEM-2: contexts too; a kernel runs."""
+    outcome = proxied(old).check(
+        """
+        from cuda_kind_calls import PTX, made
+        check(cuda.cuInit(0))
+        primary = c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(byref(primary), 0))
+        check(cuda.cuCtxSetCurrent(primary))
+        show(used() // MIB)
+        status, address = alloc(64 * MIB)
+        show(status, used() // MIB, truth() == used())
+        show(alloc(left() + 1)[0], alloc(left())[0], used())
+        check(free(address))
+        function = made(cuda.cuModuleGetFunction, made(cuda.cuModuleLoadData, PTX), b"plain")
+        check(cuda.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, None, None, None))
+        check(cuda.cuCtxSynchronize())
+        show(truth() == used())
+        check(cuda.cuDevicePrimaryCtxRelease(0))
+        show(used())
+        """
+    )
+    whole = CAP // (2 * MIB) * 2 * MIB
+    context = CONTEXT // MIB
+    assert outcome.out == [
+        str(context),
+        f"0 {context + 64} True",
+        f"2 0 {whole + (CONTEXT - whole) % (2 * MIB)}",
+        "True",
+        "0",
+    ]
+
+
+def test_mem_4_nvidia_smi_gets_a_private_table_without_process_lists(old: Path) -> None:
+    """MEM-4: nvidia-smi to 470 takes it, or says that it is of another version, and lists no
+    processes by it."""
+    base = nvml_base.lay_out(old.parent / "base", old, SHARES)
+    program = (
+        "table = c.c_void_p()\n"
+        "id = bytes.fromhex('c4fe3e6cc98f6c4ea327ee696e12f7c4')\n"
+        "print(n.nvmlLib.nvmlInternalGetExportTable(c.byref(table), id))\n"
+        "print(c.cast(table, c.POINTER(c.c_uint64))[0] // 8)\n"
+    )
+    status, slots = base.view.python(program)
+    assert status == "0"
+    assert int(slots) < 200

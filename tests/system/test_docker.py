@@ -145,7 +145,9 @@ def test_two_containers_share_a_gpu_and_do_not_disturb_each_other(
     assert (used > 5900, total) == (True, 6043)
 
 
-def test_a_container_sees_the_gpus_it_names_in_its_order(run: Callable[..., Result]) -> None:
+def test_a_container_sees_the_gpus_it_names_with_caps_in_its_order(
+    run: Callable[..., Result],
+) -> None:
     """ENV-3, ENV-5, ENV-8, MEM-5."""
     options = ["--runtime=cgpu-four"]
     shown = run(

@@ -67,6 +67,16 @@ higher(uint64_t ns, uint64_t sample)
     return ns + (lesser(sample, 16 * ns) - ns + RISE - 1) / RISE;
 }
 
+/*
+ * A kernel that is mostly alone in its turn may have begun behind others' work, and its end may
+ * have been seen late: no span of it is exact. What is longer by no more than that says nothing.
+ */
+static uint64_t
+less_edges(uint64_t sample)
+{
+    return sample < CGPU_PACE_LONE_NS ? sample : sample - CGPU_PACE_EDGES_NS;
+}
+
 /* What began on a GPU without work began late. Not all of it: too short would pile work up. */
 static uint64_t
 less_lag(const struct cgpu_pace *pace, uint64_t sample)
@@ -89,8 +99,11 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
         }
     } else if (sample < ns && !lesson->cut) {
         learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
-    } else if (least > ns && may_rise) {
-        learn(entry_of(pace, lesson->key), lesson->key, higher(ns, least));
+    } else if (may_rise) {
+        least = lesson->exact ? least : less_edges(least);
+        if (least > ns) {
+            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, least));
+        }
     }
 }
 

@@ -20,6 +20,8 @@
 #define CGPU_PACE_AHEAD_NS  UINT64_C(10000000) /* the same while nobody waits */
 #define CGPU_PACE_LARGE_NS  UINT64_C(1000000)  /* a batch that is launched so far ahead */
 #define CGPU_PACE_LAG_NS    UINT64_C(1000000)  /* no GPU is taken for slower to answer than this */
+#define CGPU_PACE_LONE_NS   UINT64_C(12000000) /* so long a kernel is mostly alone in its turn */
+#define CGPU_PACE_EDGES_NS  UINT64_C(500000)   /* of what is seen of it, not its own */
 #define CGPU_PACE_IDLE_NS   UINT64_C(200000)   /* without work for so long: idle */
 
 enum { CGPU_PACE_SETS = 512, CGPU_PACE_WAYS = 4, CGPU_PACE_BATCHES = 256 };
@@ -144,5 +146,12 @@ void cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now);
  * wrong estimates do not pile work up: then a marker has to be passed.
  */
 uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now);
+
+/*
+ * The gate has been closed since CLOSED_NS: when to look at the markers again. From some time
+ * before the end that is expected: who looks only then finds an estimate confirmed that is too
+ * long.
+ */
+uint64_t cgpu_pace_drain_look(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now);
 
 #endif

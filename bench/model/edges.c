@@ -58,6 +58,34 @@ pairs(const char *group)
     return missed;
 }
 
+/*
+ * Threads that wake up late, as on a machine with few processors: 100 us beside 20 ms, which are
+ * mostly alone in their turns.
+ */
+static int
+slow(const char *group)
+{
+    int missed = 0;
+
+    for (int i = 0; i < LATENCIES; i++) {
+        struct scenario s;
+        struct world *world;
+        char name[32];
+
+        scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 20 * SECOND);
+        s.timer_most = 100 * US;
+        s.wake_most = 150 * US;
+        set_latency(&s, latencies[i]);
+        scenario_tenant(&s, 1, 100 * US);
+        scenario_tenant(&s, 9, 20 * MS);
+        world = world_run(&s);
+        snprintf(name, sizeof name, "%dus", (int)(latencies[i] / US));
+        missed += cases_note_busy(group, name, fabs(print_share(world, 0) - 10), 0.3, 98.8, world);
+        world_free(world);
+    }
+    return missed;
+}
+
 /* 5 percent of the time for one that is alone. */
 static int
 ceiling(const char *group)
@@ -110,8 +138,6 @@ liar(const char *group)
 }
 
 const struct cases_group cases_edges[] = {
-    {"edge-pairs", pairs},
-    {"edge-ceiling", ceiling},
-    {"edge-liar", liar},
-    {NULL, NULL},
+    {"edge-pairs", pairs}, {"edge-slow", slow}, {"edge-ceiling", ceiling},
+    {"edge-liar", liar},   {NULL, NULL},
 };

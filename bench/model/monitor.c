@@ -1,24 +1,8 @@
 /* The process's helper thread: see shim/cuda/monitor.c. */
 #include "model.h"
 
-#define POLL_NS    (20 * US)
-#define SLOWEST_NS (500 * US)
-#define ASIDE_NS   (10 * MS)
-#define WATCH_NS   (CGPU_PACE_IDLE_NS / 2)
-
-enum { LATER_BY = 16 };
-
-/* How long to leave the markers alone. */
-static uint64_t
-pause_for(const struct world *world, const struct process *process)
-{
-    uint64_t pause = (world->now - process->drained_ns) / LATER_BY;
-
-    if (process->pace.uncertain == 0 && process->pace.end_ns > world->now + POLL_NS) {
-        pause = process->pace.end_ns - world->now - POLL_NS;
-    }
-    return pause < POLL_NS ? POLL_NS : pause < SLOWEST_NS ? pause : SLOWEST_NS;
-}
+#define ASIDE_NS (10 * MS)
+#define WATCH_NS (CGPU_PACE_IDLE_NS / 2)
 
 /* The gate is closed: wait for the end of all that was launched. */
 static void
@@ -37,7 +21,8 @@ drain(struct world *world, struct process *process)
         server_ring(world);
     }
     if (process->active != 0) {
-        process->at_monitor = world_timer(world, world->now + pause_for(world, process));
+        process->at_monitor = world_timer(
+            world, cgpu_pace_drain_look(&process->pace, process->drained_ns, world->now));
     } else {
         process->at_monitor =
             process->apart_ns != 0 ? world_timer(world, world->now + ASIDE_NS) : NEVER;

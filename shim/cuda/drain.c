@@ -4,14 +4,10 @@
  */
 #include "flow.h"
 
-#define POLL_NS       UINT64_C(20000)
 #define BLOCKED_NS    UINT64_C(100000) /* a thread is inside a launch that does not return */
-#define SLOWEST_NS    UINT64_C(500000)
 #define WATCH_NS      (CGPU_PACE_IDLE_NS / 2)
 #define WATCH_MOST_NS UINT64_C(1000000)
 #define ASIDE_NS      UINT64_C(10000000) /* a stream that stands apart may make progress */
-
-enum { LATER_BY = 16 };
 
 static uint64_t
 sooner(uint64_t a, uint64_t b)
@@ -107,17 +103,6 @@ cgpu_drain_quiet(uint32_t place)
     return true;
 }
 
-/* How long to leave the markers alone. */
-static uint64_t
-pause_for(const struct cgpu_flow_gpu *gpu, uint64_t now)
-{
-    uint64_t pause = (now - gpu->drained_ns) / LATER_BY;
-    if (gpu->pace.uncertain == 0 && gpu->pace.end_ns > now + POLL_NS) {
-        pause = gpu->pace.end_ns - now - POLL_NS;
-    }
-    return pause < POLL_NS ? POLL_NS : sooner(pause, SLOWEST_NS);
-}
-
 uint64_t
 cgpu_drain_closed(uint32_t place, uint32_t word, uint64_t now)
 {
@@ -134,7 +119,7 @@ cgpu_drain_closed(uint32_t place, uint32_t word, uint64_t now)
     if (cgpu_drain_quiet(place)) {
         return gpu->aside || gpu->beyond != 0 ? now + ASIDE_NS : UINT64_MAX;
     }
-    return now + pause_for(gpu, now);
+    return cgpu_pace_drain_look(&gpu->pace, gpu->drained_ns, now);
 }
 
 static uint64_t

@@ -41,6 +41,7 @@ GROUPS = {
     "meet": 88,
     "pair-fault": 3,
     "edge-pairs": 432,
+    "edge-slow": 4,
     "edge-ceiling": 24,
     "edge-liar": 96,
     "idle-pauses": 6,

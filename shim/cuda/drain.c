@@ -37,7 +37,7 @@ mark_streams(int32_t gpu, uint64_t now)
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (!stream->used || cgpu_stream_owner(stream)->gpu != gpu || stream->apart ||
-            stream->pending.launches == 0) {
+            (stream->pending.launches == 0 && !stream->again)) {
             continue;
         }
         if (cgpu_late_at_call(stream, now)) {
@@ -129,7 +129,7 @@ unmarked_on(uint32_t place)
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         const struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->used && !stream->apart && cgpu_stream_owner(stream)->gpu == (int32_t)place) {
-            sum += stream->pending.launches;
+            sum += stream->pending.launches + stream->again;
         }
     }
     return sum;

@@ -103,6 +103,7 @@ struct cgpu_stream {
     uint32_t issued; /* sequence number of the last marker */
     uint32_t in_flight;
     uint32_t stale;               /* lanes with launches that they summed up before the last cut */
+    uint32_t again;               /* strays were inside at the last cut: mark once more */
     struct cgpu_unmarked pending; /* what lanes have handed over */
     uint64_t begun_ns;            /* first launch of the batch */
     uint64_t handed_ns;           /* when something was last handed over */

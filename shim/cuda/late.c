@@ -122,7 +122,8 @@ come_back(struct cgpu_flow_gpu *gpu, struct cgpu_stream *stream, uint64_t now)
 {
     uint32_t word = cgpu_flow_gate(gpu);
     count_again(gpu, stream, now);
-    if (gpu->work == NULL || !(stream->in_flight != 0 || stream->pending.launches != 0)) {
+    if (gpu->work == NULL ||
+        !(stream->in_flight != 0 || stream->pending.launches != 0 || stream->again)) {
         return;
     }
     __atomic_store_n(&gpu->work->idle, 0, __ATOMIC_RELAXED);

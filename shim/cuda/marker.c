@@ -102,7 +102,7 @@ cgpu_marker_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
 bool
 cgpu_marker_wanted(const struct cgpu_stream *stream)
 {
-    bool wanted = stream->pending.launches != 0 || stream->stale != 0;
+    bool wanted = stream->pending.launches != 0 || stream->stale != 0 || stream->again;
     for (uint32_t place = stream->lanes; place != 0 && !wanted;) {
         const struct cgpu_lane *lane = &cgpu_flow->lanes[place - 1];
         wanted = __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
@@ -294,7 +294,7 @@ close_batch(struct cgpu_stream *stream)
     cgpu_marker_sum(stream, &sum);
     struct cgpu_pace_batch batch = {
         .key = sum.mixed == 0 ? sum.key : 0,
-        .launches = sum.launches,
+        .launches = sum.launches == 0 ? stream->again : sum.launches,
         .work_ns = sum.work_ns,
         .start_ns = stream->begun_ns,
         .certain = !stream->unsure,
@@ -306,10 +306,8 @@ close_batch(struct cgpu_stream *stream)
     }
     cgpu_lane_cut(stream);
     stream->pending = (struct cgpu_unmarked){0};
-    if (cgpu_stray_some_inside(cgpu_stream_gpu(stream))) {
-        /* what it launches may or may not lie before the marker: mark once more */
-        stream->pending = (struct cgpu_unmarked){.launches = 1, .mixed = UINT64_MAX};
-    }
+    /* what it launches, counted by now, may or may not lie before the marker */
+    stream->again = cgpu_stray_some_inside(cgpu_stream_gpu(stream));
     stream->unsure = 0;
     stream->begun_ns = 0;
     return batch;

@@ -277,6 +277,23 @@ def test_a_launch_that_leaves_the_driver_during_a_synchronisation_is_marked_afte
         process.communicate(timeout=60)
 
 
+def test_kernels_are_learnt_beside_a_thread_without_a_lane_that_stays_in_the_driver(
+    base: Base,
+) -> None:
+    """Each launch of a kernel that came later was a batch, and waited for the one before."""
+    program = HOLDS.replace("crowd =", "launch(); crowd =") + (
+        "for function in (1 << 16, 1 << 17):\n"
+        "    for _ in range(500):\n        check(launch(function, stream))\n"
+        "let_go(0, thread)\nshow('left')\n"
+    )
+    with Gate(base.path, state=OPEN) as gate, base.start(program + ENDS) as process:
+        settle(gate, process)
+        before = gate.work.markers
+        assert ask(process, "") == "left"
+        assert gate.work.markers - before < 250
+        process.communicate(timeout=60)
+
+
 def test_a_thread_without_a_lane_that_is_cancelled_in_the_driver_is_not_waited_for(
     base: Base,
 ) -> None:

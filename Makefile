@@ -14,6 +14,7 @@ STEP := sh deploy/step.sh
 PIP := $(BIN)/pip install -q --disable-pip-version-check
 
 # In the order of what a newcomer waits for: `make demo` needs no more than .ready and the binaries.
+# One pip at a time: .ready is made below `binaries` only, and the others come after that.
 $(VENV)/.tools: pyproject.toml deploy/setup.sh
 	@sh deploy/setup.sh base "$(PYTHON)"
 	@test -x $(BIN)/python || $(STEP) "Making $(VENV)" $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
@@ -24,7 +25,7 @@ $(VENV)/.ready: $(VENV)/.tools
 	@$(STEP) "Installing the Python packages" $(PIP) --no-build-isolation -e .
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.ready
+$(VENV)/.test: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what the tests need" $(PIP) --no-build-isolation -e '.[test]'
 	@touch $@
 
@@ -61,7 +62,7 @@ faults: build ## kill, stop and starve everything at random for ten minutes (nee
 	sh deploy/setup.sh test
 	CGPU_FAULT_SECONDS=$${CGPU_FAULT_SECONDS:-600} $(BIN)/python -m pytest -q -s tests/system/test_random_faults.py
 
-$(VENV)/.bench: $(VENV)/.ready
+$(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 

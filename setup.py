@@ -133,7 +133,7 @@ def _needed_stub(binary: Binary, target: Path) -> Path:
     """An empty library whose SONAME is the absolute path that the proxy's DT_NEEDED must name."""
     folder = ROOT / "build" / f"needed-{MACHINE}"
     folder.mkdir(parents=True, exist_ok=True)
-    source = folder / "empty.c"
+    source = folder / f"{target.name}.c"
     source.write_text("extern int cgpu_empty;\n")
     stub = folder / f"{target.name}.stub.so"
     soname = f"-Wl,-soname,{binary.needed}"

@@ -58,7 +58,9 @@ def _finish(work: Callable[[], int]) -> int:
     try:
         status = work()
     except SystemExit as end:  # argparse has said what there is to say
-        status = end.code if isinstance(end.code, int) else 0
+        if isinstance(end.code, str):
+            raise CgpuError(end.code) from None
+        status = end.code or 0
     if sys.stdout is not None:
         sys.stdout.flush()
     return status
@@ -76,7 +78,8 @@ def _sentence(error: OSError) -> str:
     if error.filename is None:
         where = "cannot write the output or a file: " if error.errno in _FULL else ""
         return where + reason
-    return f"{shown(os.fsdecode(error.filename), 400)}: {reason}"
+    name = error.filename if isinstance(error.filename, (str, bytes)) else str(error.filename)
+    return f"{shown(os.fsdecode(name), 400)}: {reason}"
 
 
 def _say(name: str, sentence: str, hint: str, status: int = REFUSED) -> int:

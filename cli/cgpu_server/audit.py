@@ -142,11 +142,15 @@ class Audit:
             if str(error) != self._failure:
                 log.error("audit_fails", error=error, do=error.hint or "cgpu doctor")
             self._failure = str(error)
-            untold = dict.fromkeys(self.last.told, False)
-            self.last = self.last._replace(told=untold, utilisation={})
+            self._forget()
         except Exception as error:  # noqa: BLE001 (whatever it is, the next look may do better)
             self._not_before = time.monotonic() + self._back_off
             log.error("audit_fails", error=f"{error!r} at {place_of(error)}", do="report this line")
+            self._forget()
+
+    def _forget(self) -> None:
+        """What the last look saw is not so for ever."""
+        self.last = self.last._replace(told=dict.fromkeys(self.last.told, False), utilisation={})
 
     def _look(self) -> None:
         """Look several times, and act on what all of it and the look before say."""

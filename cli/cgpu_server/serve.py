@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
+from cgpu_env.logline import place as place_of
 from cgpu_hook import installation
 from cgpu_hook.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_hook.registry import Registry
@@ -51,6 +52,11 @@ def serve(given: argparse.Namespace, words: Sequence[str] | None) -> None:
     except CgpuError as error:
         if is_open():
             log.error("server_fails", error=error, do=error.hint or "mend it and start cgpud")
+        raise
+    except Exception as error:
+        if is_open():
+            what = f"{error!r} at {place_of(error)}"
+            log.error("server_fails", error=what, do="report this line")
         raise
 
 

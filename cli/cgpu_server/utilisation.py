@@ -40,18 +40,20 @@ class Utilisation:
 
     def percent(self) -> Mapping[str, int]:
         """Of each GPU's time, by UUID, as the audit last saw it."""
-        return self._look().utilisation if self._look else {}
+        look = self._seen()
+        return look.utilisation if look else {}
 
     def count(self, records: Iterable[Record]) -> None:
         """Add what has passed since the last call; a container that is gone is forgotten."""
         now = self._clock()
         passed = 0.0 if self._counted is None else now - self._counted
         self._counted = now
-        percent, alone_ns = self.percent(), {}
+        look, alone_ns = self._seen(), {}
+        percent = look.utilisation if look else {}
         busy = {uuid: round(each * passed * _NS / _PERCENT) for uuid, each in percent.items()}
         self.busy_ns = {**self.busy_ns, **{u: self.busy_ns.get(u, 0) + n for u, n in busy.items()}}
         places = [(r, place, gpu.uuid) for r in records for place, gpu in enumerate(r.gpus)]
-        alone = self._alone(uuid for _, _, uuid in places)
+        alone = _alone(look, (uuid for _, _, uuid in places))
         for record, place, uuid in places:
             key = record.directory, place
             alone_ns[key] = self._alone_ns.get(key, 0)
@@ -61,16 +63,16 @@ class Utilisation:
 
     def estimated(self, uses: Iterable[Use]) -> list[Use]:
         """All containers of the node, with estimates for those that have a GPU to themselves."""
-        uses, percent = list(uses), self.percent()
-        alone = self._alone(gpu.uuid for use in uses for gpu in use.gpus)
+        uses, look = list(uses), self._seen()
+        alone = _alone(look, (gpu.uuid for use in uses for gpu in use.gpus))
 
         def of(directory: str, place: int, gpu: GpuUse) -> Compute | None:
             its = gpu.compute
             if its is None:
                 return None
-            is_estimate = gpu.uuid in alone and its.measured_percent is None
+            estimate = alone.get(gpu.uuid) if its.measured_percent is None else None
             return its._replace(
-                estimated_percent=float(percent[gpu.uuid]) if is_estimate else None,
+                estimated_percent=None if estimate is None else float(estimate),
                 estimated_ns=self._alone_ns.get((directory, place), 0),
             )
 
@@ -84,16 +86,21 @@ class Utilisation:
             for use in uses
         ]
 
-    def _alone(self, uuids: Iterable[str]) -> set[str]:
-        """The GPUs that have one container, and no process of anybody else's."""
-        if self._look is None:
-            return set()
-        look, there = self._look(), list(uuids)
-        return {
-            uuid
-            for uuid in look.utilisation
-            if there.count(uuid) == 1 and not look.foreign_bytes.get(uuid)
-        }
+    def _seen(self) -> Look | None:
+        """What the audit saw last; the next call may give what it has seen since."""
+        return self._look() if self._look else None
+
+
+def _alone(look: Look | None, uuids: Iterable[str]) -> dict[str, int]:
+    """Percent of the GPUs that have one container, and are known to have nobody else's process."""
+    if look is None:
+        return {}
+    there = list(uuids)
+    return {
+        uuid: percent
+        for uuid, percent in look.utilisation.items()
+        if there.count(uuid) == 1 and look.told.get(uuid) and not look.foreign_bytes.get(uuid)
+    }
 
 
 def _is_measured(record: Record, place: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +39,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, 100.0
-        self.look = Look({}, {}, {}, {UUIDS[0]: 40, UUIDS[1]: 100})
+        self.look = Look(dict.fromkeys(UUIDS, True), {}, {}, {UUIDS[0]: 40, UUIDS[1]: 100})
         self.records: list[Record] = []
         self.utilisation = Utilisation(lambda: self.look, lambda: self.now)
 
@@ -129,6 +130,26 @@ def test_a_foreign_process_may_be_what_keeps_the_gpu_busy(world: World) -> None:
     its = world.compute("a")
     assert (its.estimated_percent, its.estimated_ns) == (None, 0)
     assert world.usage().gpus[0].utilisation_percent == 40
+
+
+def test_where_the_driver_does_not_say_who_is_there_nobody_is_alone(world: World) -> None:
+    world.add("a", 0)
+    world.look = world.look._replace(told=dict.fromkeys(UUIDS, False))
+    world.pass_seconds(5)
+    its = world.compute("a")
+    assert (its.estimated_percent, its.estimated_ns) == (None, 0)
+
+
+def test_the_audit_may_look_again_while_the_last_look_is_read(world: World) -> None:
+    """Each of these would be half of one look and half of the other."""
+    world.add("a", 0)
+    nothing = Look({}, {}, {}, {})
+    for looks in ([nothing, world.look], [world.look, nothing]):
+        seen = itertools.cycle(looks)
+        world.utilisation = Utilisation(lambda seen=seen: next(seen), lambda: world.now)
+        for _ in range(2):
+            world.pass_seconds(5)
+            world.utilisation.estimated(map(use_of, world.records))
 
 
 def test_an_audit_that_sees_nothing_estimates_nothing(world: World) -> None:

@@ -143,7 +143,7 @@ def test_a_container_without_a_share_runs_as_it_always_did(world: World, runtime
     ("entry", "words"),
     [
         ("ALIYUN_COM_GPU_MEM_CONTAINR=6", "did you mean ALIYUN_COM_GPU_MEM_CONTAINER?"),
-        ("ALIYUN_COM_GPU_MEM_DEV=15", "ALIYUN_COM_GPU_MEM_CONTAINER only, which is not set"),
+        ("ALIYUN_COM_GPU_MEM_DEV=15", "means nothing without ALIYUN_COM_GPU_MEM_CONTAINER"),
     ],
 )
 def test_a_misspelt_or_half_set_share_starts_nothing(

@@ -14,11 +14,14 @@ from __future__ import annotations
 from cgpu_env.devices import Gpu, check, select
 from cgpu_env.errors import LONGEST_VALUE, EnvError, refused, shown
 from cgpu_env.record import NamedTuple
-from cgpu_env.values import BLANKS, MIB, gib_list, number_in, truth
+from cgpu_env.values import BLANKS, MIB, cap_bytes, gib_list, items, number_in, size, truth
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeVar
+
+    Given = TypeVar("Given")
 
 PREFIX = "ALIYUN_COM_GPU_"
 DISABLE = "CGPU_DISABLE"
@@ -100,10 +103,11 @@ def environment(entries: Iterable[str]) -> dict[str, str]:
 class _Asked(NamedTuple):
     """A request as far as it can be read without knowing the node's GPUs."""
 
-    share: list[int]  # empty: the node's default size
+    share: list[int]  # empty: ``sizes``, else the node's default size
     dev: list[int] | None
     weight: int
     high_priority: bool
+    sizes: list[str]  # as written, with units
 
 
 def is_asked(env: Mapping[str, str], *, default_memsize: int = 0) -> bool:
@@ -116,7 +120,11 @@ def is_asked(env: Mapping[str, str], *, default_memsize: int = 0) -> bool:
 
 
 def parse_request(
-    env: Mapping[str, str], gpus: Sequence[Gpu], *, default_memsize: int = 0
+    env: Mapping[str, str],
+    gpus: Sequence[Gpu],
+    *,
+    default_memsize: int = 0,
+    has_units: bool = False,
 ) -> Request | None:
     """Read a container's request; whether its GPUs have room for it is for admission to say.
 
@@ -124,6 +132,8 @@ def parse_request(
         env: the container's own environment.
         gpus: the GPUs of the node, in the order of their indices.
         default_memsize: cap in bytes on each GPU of a container that names none; 0: no cap.
+        has_units: whether a ``MEM_CONTAINER`` without ``MEM_DEV`` is sizes such as 6GiB or 40%, as
+            in what is typed to our own tools.
 
     Returns:
         The request, or None where cgpu is off for this container.
@@ -131,23 +141,27 @@ def parse_request(
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
     """
-    asked = _asked(env, default_memsize)
+    asked = _asked(env, default_memsize, has_units=has_units)
     if asked is None:
         return None
-    if asked.share and not gpus:
+    if (asked.share or asked.sizes) and not gpus:
         raise refused(MEM_CONTAINER, env[MEM_CONTAINER], "this node has no GPU")
     visible = _visible(env, gpus)
     if not visible:
         return None
     if asked.share:
         caps, notes = _caps(env, visible, asked)
+    elif asked.sizes:
+        caps, notes = _sizes(env, visible, asked.sizes), ()
     else:
         caps, notes = [min(default_memsize, gpu.memory_bytes) for gpu in visible], ()
     shares = (GpuShare(gpu.index, gpu.uuid, cap) for gpu, cap in zip(visible, caps, strict=True))
     return Request(tuple(shares), asked.weight, asked.high_priority, notes)
 
 
-def _asked(env: Mapping[str, str], default_memsize: int) -> _Asked | None:
+def _asked(
+    env: Mapping[str, str], default_memsize: int, *, has_units: bool = False
+) -> _Asked | None:
     if truth(DISABLE, env.get(DISABLE, "false")):
         return None
     _check_names(env)
@@ -157,11 +171,13 @@ def _asked(env: Mapping[str, str], default_memsize: int) -> _Asked | None:
     if VISIBLE in env:
         check(VISIBLE, env[VISIBLE])
     written = env.get(MEM_CONTAINER, "").strip(BLANKS)
+    if written and has_units and dev is None:
+        return _Asked([], None, weight, high_priority, items(written))
     share = gib_list(MEM_CONTAINER, written, 0) if written else []
     if not share and default_memsize <= 0:
         _refuse_rest(env)
         return None
-    return None if 0 in share else _Asked(share, dev, weight, high_priority)
+    return None if 0 in share else _Asked(share, dev, weight, high_priority, [])
 
 
 def _check_names(env: Mapping[str, str]) -> None:
@@ -222,14 +238,22 @@ def _caps(
     return caps, _notes(visible, shares, devs, env.get(MEM_UNIT, "GiB"))
 
 
+def _sizes(env: Mapping[str, str], visible: Sequence[Gpu], sizes: list[str]) -> list[int]:
+    words = _per_gpu(MEM_CONTAINER, env, sizes, len(visible))
+    return [
+        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], size(word), gpu.memory_bytes)
+        for gpu, word in zip(visible, words, strict=True)
+    ]
+
+
 def _notes(
     visible: Sequence[Gpu], shares: list[int], devs: list[int], unit: str
 ) -> tuple[str, ...]:
     """A sentence for the GPUs that are not nearly as large as they are said to be."""
-    size = _UNITS.get(unit, 0)
+    unit_bytes = _UNITS.get(unit, 0)
     off: dict[tuple[int, int, int], list[str]] = {}
     for gpu, part, whole in zip(visible, shares, devs, strict=True):
-        if size and _is_off(gpu.memory_bytes, whole * size):
+        if unit_bytes and _is_off(gpu.memory_bytes, whole * unit_bytes):
             off.setdefault((gpu.memory_bytes, part, whole), []).append(str(gpu.index))
     return tuple(
         f"{'GPU' if len(gpus) == 1 else 'GPUs'} {','.join(gpus)}"
@@ -244,7 +268,7 @@ def _is_off(total: int, stated: int) -> bool:
     return abs(total - stated) >= GIB and abs(total - stated) * 10 > total
 
 
-def _per_gpu(variable: str, env: Mapping[str, str], given: list[int], count: int) -> list[int]:
+def _per_gpu(variable: str, env: Mapping[str, str], given: list[Given], count: int) -> list[Given]:
     """One value for each of ``count`` GPUs; the last one given repeats."""
     if len(given) > count:
         visible = "1 GPU is" if count == 1 else f"{count} GPUs are"

@@ -15,6 +15,8 @@ MAX_GIB = 1 << 20  # a pebibyte: far above any GPU, far below overflow of a byte
 _DIGITS = frozenset("0123456789")
 MIB = 1 << 20
 LARGEST_BYTES = 1 << 60
+LEAST_BYTES = MIB  # of a cap; whoever writes 6 means GiB
+BYTES = "a number without a unit is in bytes"
 _UNITS = {"GiB": 1 << 30, "MiB": MIB}
 _PERCENT = 100
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
@@ -55,6 +57,16 @@ def size(text: str) -> Size | None:
     most = LARGEST_BYTES // _UNITS.get(unit, 1)
     number = integer(text.removesuffix(unit), most)
     return None if number is None else Size(number * _UNITS.get(unit, 1))
+
+
+def cap_bytes(name: str, value: str, given: Size | None, total: int) -> int:
+    """The cap in bytes on a GPU of ``total`` that ``value`` means, which was read as ``given``."""
+    wanted = given.of(total) if given else 0
+    if not LEAST_BYTES <= wanted <= total:
+        allowed = f"expected from {LEAST_BYTES // MIB}MiB to {total // MIB}MiB"
+        example = "such as 6GiB, 512MiB, 40% or 6/15 of the GPU"
+        raise refused(name, value, f"{allowed}, {example}; {BYTES}")
+    return wanted
 
 
 def items(text: str) -> list[str]:

@@ -9,11 +9,11 @@ from cgpu_env.version import VERSION
 from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 USAGE = """\
-usage: cgpu-run --mem PART/WHOLE [options] [--] PROGRAM [ARGUMENT...]
+usage: cgpu-run --mem SIZE [options] [--] PROGRAM [ARGUMENT...]
 
 Run PROGRAM with a share of the GPUs' memory, and no more.
 
-  --mem PART/WHOLE   GiB wanted, of the GiB each GPU is said to have: 6/15; 3,1/15 on two GPUs
+  --mem SIZE         of each GPU: 6GiB, 512MiB, 40%, or 6/15 of it; 3,1/15 or 6GiB,40% on two
   --weight N         compute weight, from 1 to the GPU's max_inst (20); 1 by default
   --high-prio        high priority: goes before the others when it has work
   --policy N         compute policy 0..6 of the GPUs, if no one else holds them under another
@@ -88,17 +88,16 @@ def parse(arguments: list[str]) -> Options:
 def _options(values: dict[str, str], program: list[str]) -> Options:
     answer = _answer(values)
     if answer is None and "mem" not in values:
-        raise CgpuError("--mem is missing: expected the share of memory, such as --mem 6/15")
+        raise CgpuError(
+            "--mem is missing: expected the share of memory, such as --mem 6GiB or 6/15"
+        )
     if answer is None and not any(program[:1]):
         raise CgpuError("no program to run", hint="see cgpu-run --help")
-    mem = values.get("mem", "")
-    if answer is None and "/" not in mem:
-        raise CgpuError(f"--mem {shown(mem)}: expected PART/WHOLE in GiB, such as 6/15")
     policy = values.get("policy")
     if policy is not None and (len(policy) != 1 or policy not in _POLICIES):
         raise CgpuError(f"--policy {shown(policy)}: expected a whole number from 0 to 6")
     return Options(
-        mem=mem,
+        mem=values.get("mem", ""),
         weight=values.get("weight"),
         high_prio="high-prio" in values,
         policy=None if policy is None else int(policy),
@@ -119,11 +118,12 @@ def _answer(values: dict[str, str]) -> str | None:
 
 def variables(options: Options) -> dict[str, str]:
     """The container environment that asks for the same, so that one set of rules judges both."""
-    part, _, whole = options.mem.partition("/")
+    part, slash, whole = options.mem.partition("/")
     optional = {WEIGHT: options.weight, VISIBLE: options.gpus}
     given = {name: value for name, value in optional.items() if value is not None}
     prio = {HIGH_PRIO: "1"} if options.high_prio else {}
-    return {MEM_CONTAINER: part, MEM_DEV: whole, **given, **prio}
+    dev = {MEM_DEV: whole} if slash else {}
+    return {MEM_CONTAINER: part, **dev, **given, **prio}
 
 
 def in_options(message: str, options: Options) -> str:
@@ -132,7 +132,7 @@ def in_options(message: str, options: Options) -> str:
     mem = f"--mem {shown(options.mem)}"
     names = {
         f"{MEM_CONTAINER}={shown(given[MEM_CONTAINER])}": mem,
-        f"{MEM_DEV}={shown(given[MEM_DEV])}": mem,
+        f"{MEM_DEV}={shown(given.get(MEM_DEV, ''))}": mem,
         MEM_CONTAINER: mem,
         f"of {MEM_DEV}": "given as the whole",
         f"{VISIBLE}=": "--gpus ",

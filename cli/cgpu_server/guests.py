@@ -49,7 +49,7 @@ class Guests:
         registry = self._daemon.registry
         node = load_node(registry.state_dir, self._daemon.driver_dir)
         gpus = [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus]
-        asked = parse_request(variables, gpus)
+        asked = parse_request(variables, gpus, has_units=True)
         if asked is None:
             raise CgpuError("admit: the variables ask for nothing")
         name = f"run-{os.urandom(4).hex()}"

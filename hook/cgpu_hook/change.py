@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
-from cgpu_env.values import MIB
+from cgpu_env.values import MIB, cap_bytes
 from cgpu_hook import compute, record, rules
 from cgpu_hook.admission import free_weight, on_gpu, owed
 from cgpu_hook.paths import write_atomically
@@ -180,14 +180,7 @@ def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
 def _checked_memory(
     page: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
-    given = rules.amount(wanted)
-    cap = given.of(page.total_bytes) if given else 0
-    if not rules.LEAST_BYTES <= cap <= page.total_bytes:
-        raise CgpuError(
-            f"memsize={shown(str(wanted))}: expected from {rules.LEAST_BYTES // MIB}MiB to"
-            f" {page.total_bytes // MIB}MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU;"
-            f" {rules.BYTES}"
-        )
+    cap = cap_bytes("memsize", str(wanted), rules.amount(wanted), page.total_bytes)
     free = page.total_bytes - owed(others, page.uuid)
     if cap > max(free, page.cap_bytes) and not overcommit:
         raise CgpuError(

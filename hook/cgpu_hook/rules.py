@@ -11,7 +11,7 @@ from __future__ import annotations
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST, MOST_INST
-from cgpu_env.values import LARGEST_BYTES, MIB, Size, size
+from cgpu_env.values import BYTES, LARGEST_BYTES, LEAST_BYTES, MIB, Size, size
 from cgpu_hook import jsontext
 from cgpu_hook.paths import write_atomically
 
@@ -31,11 +31,9 @@ VERSION = 1
 RANGES = {"max_inst": (1, MOST_INST), "policy": (0, 6), "prio_ratio": (20, 99)}
 DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _LENT = "lent_policy"
-LEAST_BYTES = MIB  # of a cap; whoever writes 6 means GiB
 # Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
 DEFAULT_MEMSIZE = "default_memsize"
 NODE_RANGES = {DEFAULT_MEMSIZE: (0, LARGEST_BYTES)}
-BYTES = "a number without a unit is in bytes"
 DEFAULT_ALLOWED = f"0 for none or at least {LEAST_BYTES // MIB}MiB, such as 6GiB or 512MiB; {BYTES}"
 
 

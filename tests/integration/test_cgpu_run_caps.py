@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from cgpu_run_world import CAP_NINE, CAP_SIX, FILL, NOBODY, World, become_nobody
+from server_world import wait_until
 
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
@@ -38,6 +39,36 @@ def check_capped(answer: dict[str, int], cap: int = CAP_SIX) -> None:
 def test_a_program_sees_and_gets_its_share_and_no_more(world: World) -> None:
     """MEM-2, MEM-4, CLI-2."""
     check_capped(world.fill(how="soname"))
+
+
+@pytest.mark.parametrize(
+    ("mem", "cap"), [("6GiB", 6144), ("512MiB", 512), ("40%", 6043), ("1048576000", 1000)]
+)
+def test_a_share_may_have_a_unit(mem: str, cap: int) -> None:
+    """CLI-2, MEM-2."""
+    answer = World().fill(flags=("--mem", mem))
+    assert (answer["total"], answer["status"]) == (cap, OUT_OF_MEMORY)
+    assert answer["got"] <= cap - CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("mem", "sentence"),
+    [
+        ("2GB", "expected from 1MiB to 15109MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU;"),
+        ("6", "expected from 1MiB to 15109MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU;"),
+        ("10GiB", "10240 MiB asked on GPU 0, where 9065 of 15109 MiB are free"),
+    ],
+)
+def test_a_refused_size_is_repeated_as_it_was_typed(mem: str, sentence: str) -> None:
+    """ENV-9."""
+    world = World()
+    beside = world.start(*SIX, "--", "sleep", "60")
+    wait_until(lambda: len(world.sessions()) == 1, "it is admitted")
+    done = world.run("--mem", mem, "--", "true")
+    beside.kill()
+    beside.communicate()
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"cgpu-run: --mem {mem}: {sentence}")
 
 
 @pytest.mark.parametrize("how", ["path", "link", "dlmopen"])

@@ -123,6 +123,20 @@ def test_a_user_sees_and_changes_their_own_session_only(node: Node) -> None:
         program.communicate()
 
 
+def test_a_users_share_may_have_a_unit(node: Node) -> None:
+    """CLI-2: root's server judges it, and its refusal repeats what was typed."""
+    running = node.user.start("--mem", "40%", *SLEEP)
+    wait_until(lambda: len(_admitted(node)) == 1, "it is admitted")
+    (container,) = node.root.smi()["containers"]
+    assert container["gpus"][0]["memory_bytes"] == TESLA_T4_BYTES * 2 // 5
+    refused = node.user.run("--mem", "2GB", "--", "true")
+    assert refused.stderr.startswith("cgpu-run: --mem 2GB: expected from 1MiB to 15109MiB")
+    refused = node.user.run("--mem", "10GiB", "--", "true")
+    assert refused.stderr.startswith("cgpu-run: --mem 10GiB: 10240 MiB asked on GPU 0, where")
+    running.kill()
+    running.communicate()
+
+
 @pytest.fixture
 def beside(node: Node) -> Iterator[tuple[str, str]]:
     """A session of root's and one of the user's on the same GPU: their ids."""

@@ -177,6 +177,14 @@ def test_variables_with_other_beginnings_are_nobodys_business() -> None:
     assert not is_asked({"ALIYUN_COM_GPU": "6", "ALIYUN_REGION": "x", "XALIYUN_COM_GPU_MEM": "6"})
 
 
+@pytest.mark.parametrize("mem", ["6GiB", "40%", "512MiB", "6/15"])
+def test_a_containers_variable_has_no_units(mem: str) -> None:
+    """ENV-2, ENV-9: it is cGPU's, in whole GiB."""
+    for given in (env(mem=mem), env(mem=mem, dev="15")):
+        with pytest.raises(EnvError, match=f"MEM_CONTAINER={mem}: expected whole GiB such as 6"):
+            parse_request(given, FOUR)
+
+
 A100 = tuple(Gpu(i, f"GPU-a{i}", 81559 * MIB) for i in range(8))
 SMALL = Gpu(8, "GPU-small", 6046 * MIB)
 

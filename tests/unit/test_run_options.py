@@ -6,10 +6,12 @@ import pytest
 
 from cgpu_cli.options import in_options, parse, variables
 from cgpu_env import CgpuError, Gpu, parse_request
+from cgpu_env.values import BYTES
 
 pytestmark = pytest.mark.unit
 
 MIB = 1 << 20
+EXAMPLES = "6GiB, 512MiB, 40% or 6/15 of the GPU"
 GPUS = [Gpu(i, f"GPU-0000000{i}-1111-2222-3333-444444444444", 15109 * MIB) for i in range(4)]
 
 
@@ -20,7 +22,7 @@ def refusal(*arguments: str) -> str:
     except CgpuError as error:
         return str(error)
     try:
-        parse_request(variables(options), GPUS)
+        parse_request(variables(options), GPUS, has_units=True)
     except CgpuError as error:
         return in_options(str(error), options)
     raise AssertionError("not refused")
@@ -40,6 +42,27 @@ def test_options_become_the_variables_of_a_container() -> None:
     assert options.program == ["prog", "--mem", "x"]
 
 
+@pytest.mark.parametrize(
+    ("mem", "sizes"),
+    [
+        ("6/15", [15109 * MIB * 6 // 15] * 2),
+        ("6GiB", [6 << 30] * 2),
+        ("512MiB,6GiB", [512 * MIB, 6 << 30]),
+        ("40%", [15109 * MIB * 2 // 5] * 2),
+        ("100%, 1048576", [15109 * MIB, MIB]),
+    ],
+)
+def test_a_share_of_memory_has_the_units_that_people_type(mem: str, sizes: list[int]) -> None:
+    """CLI-2: on each GPU, in the order in which they are named; the last size repeats."""
+    asked = variables(parse(["--mem", mem, "--gpus", "2,0", "true"]))
+    request = parse_request(asked, GPUS, has_units=True)
+    assert request is not None
+    assert [(gpu.index, gpu.memory_bytes) for gpu in request.gpus] == [
+        *zip((2, 0), sizes, strict=True)
+    ]
+    assert request.notes == ()
+
+
 def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
     assert parse(["--mem=6/15", "prog", "--weight", "2"]).program == ["prog", "--weight", "2"]
     assert parse(["--mem=6/15", "--", "--weight"]).program == ["--weight"]
@@ -48,7 +71,15 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ("--mem 6", "--mem 6: expected PART/WHOLE in GiB, such as 6/15"),
+        ("--mem 6", f"--mem 6: expected from 1MiB to 15109MiB, such as {EXAMPLES}; {BYTES}"),
+        ("--mem 2GB", "--mem 2GB: expected from 1MiB to 15109MiB, such as"),
+        ("--mem 1.5GiB", "--mem 1.5GiB: expected from 1MiB to 15109MiB"),
+        ("--mem 16GiB", "--mem 16GiB: expected from 1MiB to 15109MiB"),
+        ("--mem 0%", "--mem 0%: expected from 1MiB to 15109MiB"),
+        ("--mem 6GiB,", "--mem 6GiB,: expected from 1MiB to 15109MiB"),
+        ("--mem 40%/15", "--mem 40%/15: expected whole GiB such as 6"),
+        ("--mem 6/15GiB", "--mem 6/15GiB: expected whole GiB of at least 1 such as 6"),
+        ("--mem 1%,2%,3%,4%,5%", "--mem 1%,2%,3%,4%,5%: 5 values, but 4 GPUs are visible"),
         ("--mem 16/15", "--mem 16/15: 16 GiB is more than the 15 GiB given as the whole"),
         ("--mem x/15", "--mem x/15: expected whole GiB such as 6, or a comma list such as 3,1"),
         ("--mem 6/-15", "--mem 6/-15: expected whole GiB of at least 1 such as 6"),
@@ -73,7 +104,7 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
         ("-high-prio --mem 6/15", "unknown option -high-prio"),
         ("--gpus= --mem 6/15", "--gpus: the value is empty"),
         ("--weight 2", "--mem is missing"),
-        ("--mem \x1b[31m", "--mem \\x1b[31m: expected PART/WHOLE"),
+        ("--mem \x1b[31m", "--mem \\x1b[31m: expected from 1MiB"),
     ],
 )
 def test_a_refusal_names_the_option_the_value_and_what_is_allowed(
@@ -99,4 +130,4 @@ def test_an_incomplete_command_line_is_refused(words: list[str]) -> None:
 
 
 def test_help_needs_nothing_else() -> None:
-    assert "--mem PART/WHOLE" in (parse(["--help"]).answer or "")
+    assert "--mem SIZE" in (parse(["--help"]).answer or "")

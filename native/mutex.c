@@ -1,11 +1,17 @@
-/* A mutex between the threads of one process: see mutex.h. */
+/*
+ * A mutex between the threads of one process: see mutex.h.
+ *
+ * Locked instructions are most of what it costs, so giving it back has none. The processor may then
+ * look for sleepers before others see that the mutex is free, and miss one who goes to sleep at
+ * that moment. So nobody sleeps for long at a time.
+ */
 #include "mutex.h"
 
 #include <stdbool.h>
 
 #include "futex.h"
 
-enum { SPIN_ROUNDS = 32, SPIN_LONGEST = 64 };
+enum { SPIN_ROUNDS = 32, SPIN_LONGEST = 64, SLEEP_NS = 1000000 };
 
 static bool
 take_free(struct cgpu_mutex *mutex)
@@ -13,25 +19,28 @@ take_free(struct cgpu_mutex *mutex)
     uint32_t free = 0;
 
     /* acquire: what the last holder wrote is seen */
-    return __atomic_compare_exchange_n(&mutex->word, &free, 1, false, __ATOMIC_ACQUIRE,
+    return __atomic_compare_exchange_n(&mutex->held, &free, 1, false, __ATOMIC_ACQUIRE,
                                        __ATOMIC_RELAXED);
 }
 
 static void
 lock_slowly(struct cgpu_mutex *mutex)
 {
+    const struct timespec longest = {.tv_nsec = SLEEP_NS};
     unsigned pauses = 1;
 
     for (int round = 0; round < SPIN_ROUNDS; round++) {
         cgpu_futex_pause(pauses);
         pauses = pauses < SPIN_LONGEST ? pauses * 2 : pauses;
-        if (__atomic_load_n(&mutex->word, __ATOMIC_RELAXED) == 0 && take_free(mutex)) {
+        if (__atomic_load_n(&mutex->held, __ATOMIC_RELAXED) == 0 && take_free(mutex)) {
             return;
         }
     }
-    while (__atomic_exchange_n(&mutex->word, 2, __ATOMIC_ACQUIRE) != 0) {
-        (void)cgpu_futex_wait(&mutex->word, FUTEX_WAIT_PRIVATE, 2, NULL);
+    __atomic_add_fetch(&mutex->sleepers, 1, __ATOMIC_RELAXED);
+    while (!take_free(mutex)) {
+        (void)cgpu_futex_wait(&mutex->held, FUTEX_WAIT_PRIVATE, 1, &longest);
     }
+    __atomic_sub_fetch(&mutex->sleepers, 1, __ATOMIC_RELAXED);
 }
 
 void
@@ -46,7 +55,8 @@ void
 cgpu_mutex_unlock(struct cgpu_mutex *mutex)
 {
     /* release: the next holder sees what we wrote */
-    if (__atomic_exchange_n(&mutex->word, 0, __ATOMIC_RELEASE) == 2) {
-        cgpu_futex_wake_one(&mutex->word, FUTEX_WAKE_PRIVATE);
+    __atomic_store_n(&mutex->held, 0, __ATOMIC_RELEASE);
+    if (__atomic_load_n(&mutex->sleepers, __ATOMIC_RELAXED) != 0) {
+        cgpu_futex_wake_one(&mutex->held, FUTEX_WAKE_PRIVATE);
     }
 }

@@ -1,11 +1,12 @@
-/* A mutex between the threads of one process, in one word: no allocator, no C library state. */
+/* A mutex between the threads of one process, in two words: no allocator, no C library state. */
 #ifndef CGPU_MUTEX_H
 #define CGPU_MUTEX_H
 
 #include <stdint.h>
 
 struct cgpu_mutex {
-    uint32_t word; /* 0: free, 1: held, 2: held and somebody may be asleep */
+    uint32_t held;
+    uint32_t sleepers; /* threads that may be asleep until it is free */
 };
 
 void cgpu_mutex_lock(struct cgpu_mutex *mutex);

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from cgpu_cli.answer import print_json
 from cgpu_hook.paths import state_path
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class Doctor:
         worst = max((f.level for f in findings), key=LEVELS.index)
         if given.json:
             shown = [found._asdict() for found in findings]
-            print(json.dumps({"version": 1, "worst": worst, "findings": shown}, indent=2))
+            print_json({"worst": worst, "findings": shown})
         else:
             _show([f for f in findings if f.level != "ok" or not given.quiet])
         return 1 if worst == "error" else 0

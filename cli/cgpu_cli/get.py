@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from cgpu_cli.answer import print_json
 from cgpu_cli.completion import TARGETS
 from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
@@ -43,15 +43,15 @@ class Get:
         if target is not None and ("/" in target or target in (_ALL, *_NODE)):
             path = "" if target == _ALL else target
             answer = ask_server(given, {"request": "get", "path": path})
-            print(json.dumps(answer, indent=2) if given.json else _values(answer))
-            return 0
-        answer = ask_server(given, {"request": "status"})
-        if target is not None:
-            answer = _only(answer, target)
-        if given.json:
-            print(json.dumps(answer, indent=2))
+            text = _values(answer)
         else:
-            print("\n".join(_lines(answer)) or "no GPU is known here: cgpu doctor says why")
+            answer = ask_server(given, {"request": "status"})
+            answer = answer if target is None else _only(answer, target)
+            text = "\n".join(_lines(answer)) or "no GPU is known here: cgpu doctor says why"
+        if given.json:
+            print_json(answer)
+        else:
+            print(text)
         return 0
 
 

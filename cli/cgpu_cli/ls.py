@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
+from cgpu_cli.answer import print_json
 from cgpu_cli.completion import TARGETS
 from cgpu_cli.guest import ask_server
 
@@ -33,7 +33,7 @@ class Ls:
         request = {"request": "ls", "path": given.path, "recursive": given.recursive}
         answer = ask_server(given, request)
         if given.json:
-            print(json.dumps(answer, indent=2))
+            print_json(answer)
         elif "listing" in answer:
             blocks = [f"{path or '/'}:\n{_lines(its)}" for path, its in answer["listing"].items()]
             print("\n\n".join(blocks))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
+from cgpu_cli.answer import print_json
 from cgpu_hook import preview
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Plan:
         """Print the plan."""
         plan = preview.preview(given.config, given.state_dir, given.driver_dir)
         if given.json:
-            print(json.dumps(plan.as_json(), indent=2))
+            print_json(plan.as_json())
         else:
             print("\n".join(_lines(plan)))
         return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cgpu_cli.answer import print_json
 from cgpu_cli.completion import TARGETS
 from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
@@ -35,7 +36,7 @@ class Set:
             help="such as policy=2, weight=4, memsize=4GiB (or 512MiB, 40%%, 6/15; without a unit"
             " it is in bytes)",
         )
-        parser.add_argument("--json", action="store_true", help="for programs: {} when it is done")
+        parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
         """Ask the server to do it; it is in force when this returns."""
@@ -43,7 +44,7 @@ class Set:
         request = {"request": "set", "target": given.target, "values": values}
         ask_server(given, request)
         if given.json:
-            print("{}")
+            print_json({})
         return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import textwrap
 import time
@@ -116,7 +115,9 @@ def _look(given: argparse.Namespace, form: Form) -> None:
 
     usage = chosen(look(given.state_dir, given.driver_dir), given.id)
     if given.json:
-        print(json.dumps(usage.as_json(), indent=2 if given.loop is None else None), flush=True)
+        from cgpu_cli.answer import print_json
+
+        print_json(usage.as_json(), is_one_line=given.loop is not None)
     elif given.asked is not None:
         _print(given.asked.lines(usage, form))
     elif given.list_gpus:

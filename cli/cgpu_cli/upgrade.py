@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from cgpu_cli.answer import print_json
 from cgpu_env import CgpuError
 from cgpu_hook import installation
 from cgpu_hook.paths import state_path
@@ -65,7 +66,7 @@ class Upgrade:
         signal.signal(signal.SIGTERM, _interrupted)
         outcome = _outcome(given)
         if given.json:
-            print(json.dumps({"version": 1, "dry_run": given.dry_run, **outcome._asdict()}))
+            print_json({"dry_run": given.dry_run, **outcome._asdict()})
         else:
             _show(outcome, given)
         return 0

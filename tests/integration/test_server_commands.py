@@ -144,14 +144,15 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     ]
     assert cgpu(world, "ls", "0").stdout.split()[0] == f"{session}/"
     listed = json.loads(cgpu(world, "ls", "--json", f"0/{session}").stdout)
-    assert listed == {"names": ["highprio", "id", "memsize", "meminfo", "weight"], "folders": []}
+    assert listed["names"] == ["highprio", "id", "memsize", "meminfo", "weight"]
+    assert listed["folders"] == []
     below = cgpu(world, "ls", "-R").stdout.split("\n\n")
     assert [block.split()[0] for block in below] == ["/:", "0:", f"0/{session}:"]
     assert below[1].split()[1:] == cgpu(world, "ls", "0").stdout.split()
     assert below[2].split()[1:] == listed["names"]
     everything = json.loads(cgpu(world, "ls", "-R", "--json", "/0").stdout)["listing"]
     assert [*everything] == ["0", f"0/{session}"]
-    assert everything[f"0/{session}"] == listed
+    assert everything[f"0/{session}"]["names"] == listed["names"]
     assert cgpu(world, "set", session, "memsize=4194304").returncode == 0
     assert cgpu(world, "set", f"0/{session}", "memsize=8388608", "weight=2").returncode == 0
     done = cgpu(world, "set", session, "memsize=2GB")
@@ -168,7 +169,7 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
         f"id: {session}\nmemsize: 8388608\nmeminfo: Free: 8388608\n"
         in cgpu(world, "get", f"0/{session}").stdout
     )
-    assert get(world, "0/policy") == {"path": "0/policy", "value": "2"}
+    assert get(world, "0/policy")["value"] == "2"
     assert get(world, "0/")["values"]["free_weight"] == "18"
     for path, name, folder in (
         ("0/none", "0/none", " 0"),

@@ -16,9 +16,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import server_world
-from cgpu_run_world import CAP_SIX, NOBODY, World
+from cgpu_run_world import CAP_SIX, NOBODY
 from server_world import is_arbitrated, wait_until
+from users_world import Node
 
 from cgpu_hook import client
 
@@ -30,28 +30,11 @@ SLEEP = ("--", "sleep", "60")
 TESLA_T4_BYTES = 15109 << 20
 
 
-class Node:
-    """Root's server, and a user's programs on the same simulated GPU."""
-
-    def __init__(self, *, service: bool) -> None:
-        self.root = World()
-        self.root.state.mkdir(mode=0o700)
-        self.server = server_world.World(self.root.state)
-        self.user = World(root=False, node_state=self.root.state)
-        self.user.driver = self.root.driver
-        driver = ("--driver-dir", str(self.root.driver))
-        self.process = self.server.start(*driver, service=service)
-
-    def status(self) -> dict[str, Any]:
-        return self.server.ask({"request": "status"})
-
-
 @pytest.fixture(params=[False, True], ids=["started", "service"])
 def node(request: pytest.FixtureRequest) -> Iterator[Node]:
     made = Node(service=request.param)
     yield made
-    made.process.kill()
-    made.process.wait()
+    made.end()
 
 
 def test_a_users_program_is_in_the_same_account_as_roots(node: Node) -> None:
@@ -226,8 +209,7 @@ def test_roots_smi_does_without_a_server(node: Node) -> None:
     assert [each["id"] for each in stopped["containers"]] == node.root.sessions()
     assert stopped["gpus"][0]["promised_bytes"] == with_server["gpus"][0]["promised_bytes"]
     assert [note for note in stopped["notes"] if "is stopped and does not answer" in note]
-    node.process.kill()
-    node.process.wait()
+    node.end()
     assert [each["id"] for each in node.root.smi()["containers"]] == node.root.sessions()
     running.kill()
     running.communicate()
@@ -336,8 +318,7 @@ def _files(node: Node, name: str) -> list[Any]:
 
 
 def test_without_the_nodes_server_a_user_has_an_account_of_their_own(node: Node) -> None:
-    node.process.kill()
-    node.process.wait()
+    node.end()
     done = node.user.run("--mem", "6/15", "--", "true")
     assert done.returncode == 0, done.stderr
     assert node.root.sessions() == []

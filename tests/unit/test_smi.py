@@ -312,6 +312,8 @@ def test_a_loop_shows_it_again_until_it_is_interrupted(
     said = capsys.readouterr().out
     if form == "--json":
         looks = [json.loads(line) for line in said.splitlines()]
+        assert [look.pop("version") for look in looks] == [1] * 3
+        assert all(look.pop("time") for look in looks)
         assert looks == [json.loads(json.dumps(usage.as_json()))] * 3
     else:
         assert said.count("Session run-1" if form else "|run-1 ") == 3

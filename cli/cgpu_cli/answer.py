@@ -1,0 +1,22 @@
+"""What ``--json`` prints: an answer's fields, behind the version of the format and the time.
+
+docs/json.md describes the fields; a test holds it to what the programs print.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VERSION = 1  # of all of them: one more when a key goes or means something else
+
+
+def print_json(fields: Mapping[str, Any], *, is_one_line: bool = False) -> None:
+    """Print an answer for programs."""
+    now = datetime.now(timezone.utc).replace(tzinfo=None)
+    head = {"version": VERSION, "time": f"{now.isoformat(timespec='milliseconds')}Z"}
+    print(json.dumps({**head, **fields}, indent=None if is_one_line else 2), flush=True)

@@ -40,8 +40,8 @@ def node(request: pytest.FixtureRequest) -> Iterator[Node]:
 def test_a_users_program_is_in_the_same_account_as_roots(node: Node) -> None:
     """CLI-2: memory, weights and time of a GPU are added up over all."""
     running = node.user.start("--mem", "9/15", "--weight", "7", *SLEEP)
-    wait_until(node.root.sessions, "it is admitted")
-    (name,) = node.root.sessions()
+    wait_until(lambda: _admitted(node), "it is admitted")
+    (name,) = _admitted(node)
     directory = node.root.state / "containers" / name
     wait_until(lambda: is_arbitrated(directory), "it is arbitrated")
     assert node.user.sessions() == [], "it has no account of its own"
@@ -199,7 +199,7 @@ def test_a_user_is_told_of_sessions_in_an_account_of_their_own(node: Node) -> No
 def test_roots_smi_does_without_a_server(node: Node) -> None:
     """CLI-3, REL-2: the files say as much."""
     running = node.root.start("--mem", "8/15", *SLEEP)
-    wait_until(node.root.sessions, "it is admitted")
+    wait_until(lambda: _admitted(node), "it is admitted")
     with_server = node.root.smi()
     os.kill(node.process.pid, signal.SIGSTOP)
     try:
@@ -218,7 +218,7 @@ def test_roots_smi_does_without_a_server(node: Node) -> None:
 def test_a_users_request_is_judged_by_the_same_rules(node: Node) -> None:
     """CLI-2, ENV-9."""
     keeper = node.root.start("--mem", "1/15", "--policy", "2", *SLEEP)
-    wait_until(node.root.sessions, "it is admitted")
+    wait_until(lambda: _admitted(node), "it is admitted")
     for flags, sentence in (
         (("--mem", "16/15"), "cgpu-run: --mem 16/15: "),
         (("--mem", "1/15", "--weight", "20"), "--weight 20: GPU 0 has 19 of 20 free"),

@@ -73,7 +73,7 @@ gpu-check: build ## tests and measurements on a real GPU; results in bench/resul
 	$(BIN)/python -m bench.gpu
 
 man: build ## write the manual pages, docs/man
-	$(BIN)/python deploy/man.py
+	$(BIN)/python deploy/man
 
 dist: build ## source distribution and wheels (x86_64, aarch64) in dist/
 	PYTHON=$(abspath $(BIN))/python sh deploy/dist.sh dist

@@ -244,7 +244,8 @@ setup(
         "cgpu_sim": "tests/sim/cgpu_sim",
     },
     data_files=[
-        (f"share/man/man{section}", sorted(glob(f"docs/man/*.{section}"))) for section in (1, 5, 8)
+        (f"share/man/man{section}", sorted(glob(f"docs/man/*.{section}")))
+        for section in (1, 5, 7, 8)
     ],
     include_package_data=False,  # all of it is in package_data
     package_data={

@@ -140,8 +140,9 @@ def test_commands_of_the_operators_page_run_as_written(booted: Machine) -> None:
 
 
 def test_man_finds_the_pages(booted: Machine) -> None:
-    for page in ("cgpu", "cgpu-run", "cgpu-smi", "cgpu.toml", "cgpud", "cgpu-runtime", "cgpu-hook"):
-        assert booted.run("man", "--where", page).stdout.startswith("/usr/share/man/")
+    for path in (ROOT / "docs" / "man").iterdir():
+        page, _, section = path.name.rpartition(".")
+        assert booted.run("man", "--where", section, page).stdout.startswith("/usr/share/man/")
 
 
 def test_metrics_are_served_by_the_packaged_socket(booted: Machine) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import runpy
+import shlex
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
+from cgpu_cli import commands, options, smi
+from cgpu_env import Gpu, parse_request
+from cgpu_env.request import environment
+from cgpu_native import policies
+from cgpu_server import main as server
 
 pytestmark = pytest.mark.unit
 
@@ -16,7 +25,7 @@ FOLDER = ROOT / "docs" / "man"
 
 def test_the_pages_are_those_of_these_programs() -> None:
     """``make man`` writes them."""
-    made = runpy.run_path(str(ROOT / "deploy" / "man.py"))["pages"]()
+    made = runpy.run_path(str(ROOT / "deploy" / "man"))["pages"]()
     assert {path.name: path.read_text() for path in FOLDER.iterdir()} == made
 
 
@@ -31,3 +40,67 @@ def test_a_page_is_understood_by_man(name: str) -> None:
     words = ["man", "--warnings", "--encoding=UTF-8", "--local-file", str(FOLDER / name)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def section(name: str, title: str) -> str:
+    """A section of a page, as it is read: without the marks of roff."""
+    text = (FOLDER / name).read_text().partition(f".SH {title}\n")[2].partition("\n.SH ")[0]
+    return text.replace("\\-", "-").replace("\\fB", "").replace("\\fR", "").replace("\\e", "\\")
+
+
+PAGES = sorted(path.name for path in FOLDER.iterdir() if path.name != "cgpu-hook.8")
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_every_page_has_variables_and_examples(name: str) -> None:
+    assert section(name, "ENVIRONMENT")
+    assert section(name, "EXAMPLES").count(".nf") >= (10 if name == "cgpu.7" else 1)
+
+
+def test_the_overview_has_every_variable_of_the_code() -> None:
+    sources = [
+        path.read_text()
+        for folder in ("cgpu_env", "cli", "hook", "native", "shim")
+        for path in (ROOT / folder).rglob("*.[pch]*")
+        if path.suffix in {".py", ".c", ".h"}
+    ]
+    read = set(re.findall(r'"((?:ALIYUN_COM_GPU|CGPU)_[A-Z_]+[A-Z])"', "\n".join(sources)))
+    read -= {"ALIYUN_COM_GPU_MEM_UNIT", "CGPU_SIM_TAG"}  # of other tools; of the simulated driver
+    listed = re.findall(r"^(?:\.B )?([A-Z_]{5,})$", section("cgpu.7", "ENVIRONMENT"), re.MULTILINE)
+    assert set(listed) - {"NVIDIA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR"} == read
+    for name in PAGES:
+        named = re.findall(r"\b(?:ALIYUN_COM_GPU|CGPU)_[A-Z_]+[A-Z]\b", (FOLDER / name).read_text())
+        assert set(named) <= read, name
+
+
+def test_the_overview_has_the_policies_of_the_code() -> None:
+    listed = re.findall(r"^\.B (\d) (.+)$", section("cgpu.7", "POLICIES"), re.MULTILINE)
+    said = {int(number): name.removesuffix(" (default)") for number, name in listed}
+    assert said == policies.POLICIES
+
+
+def commands_of(name: str) -> list[str]:
+    """What the examples of a page type."""
+    blocks = re.findall(r"^\.nf\n(.*?)\n\.fi", section(name, "EXAMPLES"), re.MULTILINE | re.DOTALL)
+    return "\n".join(blocks).replace("\\\n", " ").splitlines()
+
+
+COMMANDS = [each for name in PAGES if name != "cgpu.toml.5" for each in commands_of(name)]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_example_is_understood_by_its_program(command: str) -> None:
+    program, *words = shlex.split(command)
+    gpus = [Gpu(index, f"GPU-{index}", 15 << 30) for index in range(2)]
+    if program == "docker":
+        given = environment(value for flag, value in pairwise(words) if flag == "-e")
+        asked = parse_request(given, gpus)
+        assert (asked is None) == ("CGPU_DISABLE" in given)
+    elif program == "cgpu-run":
+        assert parse_request(options.variables(options.parse(words)), gpus, has_units=True)
+    elif program == "cgpu-runtime":
+        flags = section("cgpu-runtime.8", "OPTIONS")
+        assert all(word in flags for word in words if word.startswith("--"))
+    else:
+        parsers = {"cgpu": commands, "cgpu-smi": smi, "cgpud": server}
+        assert parsers[program].arguments().parse_args(words)

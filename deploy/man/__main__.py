@@ -1,0 +1,252 @@
+"""Write the manual pages, ``docs/man``, from the programs' own command lines and tables.
+
+``make man`` runs it; a test holds the pages against what it would write. The variables of a
+container and the policies are the README's tables. What nothing says of itself stands here.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+from argparse_manpage.manpage import Manpage
+from examples import of_page
+from roff import entry, example, of_markdown, roff, table
+
+from cgpu_cli.options import USAGE
+from cgpu_hook import config
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "docs" / "man"
+_SEE_ALSO = (
+    *("cgpu(1)", "cgpu-run(1)", "cgpu-smi(1)", "cgpu.toml(5)", "cgpu(7)"),
+    *("cgpud(8)", "cgpu-runtime(8)"),
+)
+
+_STATUS = """
+.SH EXIT STATUS
+0 done; 2 refused, with one sentence that says what is wrong and what is allowed; 1, of
+.BR "cgpu doctor" ,
+an error was found.
+"""
+_FILES = """\
+.SH FILES
+.TP
+.I /etc/cgpu/config.toml
+settings of the node, see
+.BR cgpu.toml (5)
+.TP
+.I /run/cgpu
+state: containers, their limits and ledgers, the server's socket; of a user
+.I $XDG_RUNTIME_DIR/cgpu
+.TP
+.I /run/cgpu_km
+settings and memory of containers as files, while cgpud runs
+.TP
+.I /var/lib/cgpu
+what
+.B cgpu install
+has changed, and what was there before
+"""
+_RUNTIME = """\
+.SH NAME
+cgpu-runtime, cgpu-hook \\- make containers with a share of a GPU
+.SH SYNOPSIS
+.B cgpu-runtime
+[\\fB\\-\\-cgpu\\-state\\-dir\\fR \\fIDIR\\fR] [\\fB\\-\\-cgpu\\-driver\\-dir\\fR \\fIDIR\\fR]
+[\\fB\\-\\-cgpu\\-runtime\\fR \\fIPROGRAM\\fR] \\fIARGUMENT\\fR...
+.br
+.B cgpu-hook
+.BR precreate | prestart | poststop
+.SH DESCRIPTION
+Container engines start
+.B cgpu-runtime
+in place of runc or crun, which it hands everything to. Before a container is created whose
+environment has ALIYUN_COM_GPU_MEM_CONTAINER, its share is reserved, and what holds it to that is
+added to its configuration. One that cannot be held to its share is not created.
+.PP
+.B cgpu-hook
+does the same for engines that only know hooks, and lets go of the share when a container has ended.
+.PP
+.B cgpu install
+tells engines of them. The low-level runtime is
+.I /etc/cgpu/runtime
+if there is such a link, else the first runc or crun of the usual places.
+.SH OPTIONS
+.TP
+\\fB\\-\\-cgpu\\-state\\-dir\\fR \\fIDIR\\fR
+where state is kept
+.TP
+\\fB\\-\\-cgpu\\-driver\\-dir\\fR \\fIDIR\\fR
+where the driver's libraries are
+.TP
+\\fB\\-\\-cgpu\\-runtime\\fR \\fIPROGRAM\\fR
+the low-level runtime
+.PP
+All others are the low-level runtime's.
+"""
+
+# Beside the variables of a container, which the README's table has.
+_VARIABLES = {
+    "CGPU_STATE_DIR": "where state is kept, if the command line does not say it",
+    "CGPU_DRIVER_DIR": "where libcuda.so.1 and libnvidia-ml.so.1 are, if the command line does not"
+    " say it",
+    "CGPU_LOG": "of a program with a share: off, and cgpu writes nothing to its standard error",
+    "NVIDIA_VISIBLE_DEVICES": "of a container: its GPUs where ALIYUN_COM_GPU_VISIBLE_DEVICES is"
+    " not set; it is made without cgpu where this is none, void or empty",
+    "XDG_RUNTIME_DIR": "of a user other than root: state is kept in its folder cgpu, if neither"
+    " command line nor CGPU_STATE_DIR says where",
+}
+_OF_COMMANDS = ("CGPU_STATE_DIR", "CGPU_DRIVER_DIR", "XDG_RUNTIME_DIR")
+_ENVIRONMENT = {
+    "cgpu.1": _OF_COMMANDS,
+    "cgpu-smi.1": _OF_COMMANDS,
+    "cgpu-run.1": (*_OF_COMMANDS, "CGPU_LOG"),
+    "cgpud.8": ("XDG_RUNTIME_DIR",),
+    "cgpu-runtime.8": ("XDG_RUNTIME_DIR",),
+    "cgpu.toml.5": (),
+    "cgpu.7": tuple(_VARIABLES),
+}
+_OF_CONTAINERS = """\
+What a container asks for is in its own environment, see
+.BR cgpu (7).
+"""
+_OVERVIEW = """\
+.SH NAME
+cgpu \\- shares of GPUs for containers: variables, policies, examples
+.SH DESCRIPTION
+A container that is made by
+.BR cgpu-runtime (8)
+gets a part of the memory of each of its GPUs, never more, and a part of the GPU's time. It asks by
+variables of its environment. A program that
+.BR cgpu-run (1)
+starts gets the same by options.
+.BR cgpud (8),
+which whatever needs it starts, divides the time.
+.PP
+A value that is not allowed never makes a container without a cap: its creation fails, with a
+sentence that names the variable, the value and what is allowed. A misspelt ALIYUN_COM_GPU_* is
+refused too.
+"""
+
+
+class Parsed(NamedTuple):
+    """A program whose command line is an ``argparse`` parser."""
+
+    module: str
+    what: str
+    more: str = ""
+
+
+PARSED = {
+    "cgpu.1": Parsed("cgpu_cli.commands", "share GPUs between containers", _STATUS),
+    "cgpu-smi.1": Parsed("cgpu_cli.smi", "show who uses the GPUs, and what they may use"),
+    "cgpud.8": Parsed("cgpu_server.main", "divide the time of a node's GPUs"),
+}
+
+
+def pages() -> dict[str, str]:
+    """Every page by its file's name."""
+    made = {name: _page(name, _parsed(name, program)) for name, program in PARSED.items()}
+    made["cgpu-run.1"] = _page("cgpu-run.1", _run())
+    made["cgpu-runtime.8"] = _page("cgpu-runtime.8", _RUNTIME)
+    made["cgpu-hook.8"] = ".so man8/cgpu-runtime.8\n"
+    made["cgpu.toml.5"] = _page("cgpu.toml.5", _configuration())
+    made["cgpu.7"] = _page("cgpu.7", _OVERVIEW)
+    return made
+
+
+def _page(name: str, body: str) -> str:
+    title, _, section = name.rpartition(".")
+    others = [page for page in _SEE_ALSO if page != f"{title}({section})"]
+    also = " ,\n".join(f".BR {page.replace('(', ' (')}" for page in others)
+    parts = (body, _environment(name), _FILES, f".SH EXAMPLES\n{_examples(name)}")
+    whole = "\n".join(part.strip() for part in parts)
+    text = f'.TH {title.upper()} {section} "" "cgpu" "cgpu"\n{whole}\n.SH SEE ALSO\n{also}\n'
+    return re.sub(r"\n{2,}", "\n.sp\n", text)  # roff has no empty lines
+
+
+def _environment(name: str) -> str:
+    """The variables that this program reads; on the page about all of it, also policies."""
+    own = "".join(entry(each, _VARIABLES[each]) for each in _ENVIRONMENT[name])
+    if name != "cgpu.7":
+        return f".SH ENVIRONMENT\n{own}.PP\n{_OF_CONTAINERS}"
+    readme = (ROOT / "README.md").read_text()
+    asked = [
+        f".TP\n{of_markdown(variable)}\n{of_markdown(meaning)}; such as {of_markdown(value)}\n"
+        for variable, value, meaning in table(readme, "Ask for a share")[0]
+    ]
+    listed, rest = table(readme, "Share the GPU's time")
+    policies = [
+        f".TP\n.B {of_markdown(number)} {of_markdown(title)}\n{of_markdown(meaning)}\n"
+        for number, title, meaning in listed
+    ]
+    return (
+        f".SH ENVIRONMENT\n{''.join(asked)}{own}"
+        f".SH POLICIES\n{''.join(policies)}.PP\n{of_markdown(rest)}\n"
+    )
+
+
+def _examples(name: str) -> str:
+    if name == "cgpu.toml.5":
+        return f".nf\n{roff((ROOT / 'deploy' / 'config.toml').read_text())}.fi\n"
+    return "".join(example(*each) for each in of_page(name))
+
+
+def _parsed(name: str, program: Parsed) -> str:
+    parser = import_module(program.module).arguments()
+    made = str(Manpage(parser, format="pretty", _data={"description": program.what}))
+    body = made[made.index(".SH NAME") :].replace("``", '"').replace(".SH COMMENTS", ".SH NOTES")
+    head = f".SH NAME\n{name.rpartition('.')[0]} \\- {program.what}\n"
+    return re.sub(r"\.SH NAME\n.*\n(?=\.SH)", lambda _: head, body) + program.more
+
+
+def _run() -> str:
+    usage, what, options, status = USAGE.split("\n\n")
+    synopsis = usage.removeprefix("usage: ").removeprefix("cgpu-run")
+    entries = [re.split(r" {2,}", line.strip(), maxsplit=1) for line in options.splitlines()]
+    return (
+        ".SH NAME\ncgpu-run \\- run a program with a share of the GPUs\n"
+        f".SH SYNOPSIS\n.B cgpu-run\n{roff(synopsis.strip())}\n"
+        f".SH DESCRIPTION\n{roff(what)} No container and no root is needed.\n"
+        f".SH OPTIONS\n{''.join(entry(name, text) for name, text in entries)}"
+        f".SH EXIT STATUS\n{roff(status.partition(': ')[2].strip())}\n"
+    )
+
+
+def _configuration() -> str:
+    defaults = config.Config()
+    entries = [
+        f".TP\n.BR {table}.{key}\n{roff(allowed)}; {_default(getattr(defaults, key))}\n"
+        for key, (table, allowed, _) in config._KEYS.items()  # noqa: SLF001
+    ]
+    return (
+        ".SH NAME\ncgpu.toml \\- settings of a node for cgpu\n"
+        f".SH SYNOPSIS\n.I {config.CONFIG_PATH}\n"
+        ".SH DESCRIPTION\nThe file is TOML, belongs to root, and nobody else can write to it. A"
+        " server that runs follows it; one that is not understood is refused with a sentence, and"
+        " no container is made meanwhile.\n"
+        f".SH KEYS\n{''.join(entries)}"
+    )
+
+
+def _default(value: object) -> str:
+    shown = str(value).lower() if isinstance(value, bool) else value
+    return "not set by default" if value is None else f"{shown} by default"
+
+
+def main() -> None:
+    """Write them, and remove what is no page any more."""
+    FOLDER.mkdir(exist_ok=True)
+    made = pages()
+    for path in FOLDER.iterdir():
+        if path.name not in made:
+            path.unlink()
+    for name, text in made.items():
+        (FOLDER / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()

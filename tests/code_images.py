@@ -22,17 +22,17 @@ def run(proxied: Proxied, program: str, *arguments: str, **env: str) -> list[str
 
 def cubin(*, managed: bool, sections: int = 3, symbols: int = 2) -> bytes:
     """A cubin with one variable of 4,000 bytes: a symbol table, its names, and no code."""
-    names = b"\0plain\0"
+    names = b"\0plain\0.nv.global\0"
     table = bytes(SYMBOL) + struct.pack("<IBBHQQ", 1, 0x11, 4 if managed else 0, 1, 0, 4000)
     at = ELF_HEADER
     header = b"\x7fELF\x02\x01\x01" + bytes(9)
     offset = at + len(table) + len(names)
-    rest = (2, 190, 1, 0, 0, offset, 0, 64, 0, 0, SECTION, sections, 0)
+    rest = (2, 190, 1, 0, 0, offset, 0, 64, 0, 0, SECTION, sections, 1)
     header += struct.pack("<HHIQQQIHHHHHH", *rest)
     sizes = (SYMBOL * symbols, len(names))
     rows = struct.pack("<IIQQQQIIQQ", 0, 2, 0, 0, at, sizes[0], 1, 1, 8, SYMBOL)
     rows += struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, at + len(table), sizes[1], 0, 0, 1, 0)
-    rows += struct.pack("<IIQQQQIIQQ", 0, 8, 3, 0, offset, 4000, 0, 0, 4, 0)
+    rows += struct.pack("<IIQQQQIIQQ", 7, 8, 3, 0, offset, 4000, 0, 0, 4, 0)
     return header + table + names + rows
 
 

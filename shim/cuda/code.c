@@ -4,7 +4,7 @@
  * The driver does not say, and takes it in pieces of its own choice. So the whole GPU's free memory
  * is compared before and after, less what this container was charged for meanwhile. Other
  * containers allocate and free at the same time: so the difference counts at most as much as the
- * image can need (image.c), and never less than nothing.
+ * image can need (image.c), and no less than the variables that it declares.
  *
  * Loads of several threads go on at once, and no lock is held while the driver compiles. They share
  * one point of comparison, which the first of them sets. Whoever ends takes what is missing since
@@ -46,6 +46,12 @@ static uint64_t
 smaller(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
+}
+
+static uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
 }
 
 CUresult
@@ -97,9 +103,10 @@ cgpu_code_end(struct cgpu_code *code)
     leave(watch, code);
     struct look now = look(code->gpu);
     uint64_t gone = missing(watch, &now);
-    code->taken = smaller(gone, code->bound);
-    uint64_t rest = smaller(gone - code->taken, watch->bounds);
-    code->beyond = gone - code->taken - rest;
+    uint64_t own = smaller(gone, code->bound);
+    uint64_t rest = smaller(gone - own, watch->bounds);
+    code->taken = larger(own, code->least);
+    code->beyond = gone - own - rest;
     watch->available = now.available + rest;
     watch->used = now.used + code->taken; /* it is charged now, or unloaded */
     watch->known = now.known;

@@ -8,8 +8,8 @@
  * variables are refused when their address is asked for.
  *
  * A cubin says what is to be allocated, PTX less exactly (ptx.c). Of the members of a fat binary
- * the driver loads one, so the largest counts. `make gpu-check` compares what modules take with
- * these bounds.
+ * the driver loads one: so the largest counts, and the least that one of those that can be read
+ * declares. `make gpu-check` compares what modules take with these bounds.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -67,6 +67,22 @@ scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct cgpu_imag
     }
 }
 
+/* Whether SECTION holds variables in global memory; LIMIT as below. */
+static bool
+has_variables(const unsigned char *elf, uint64_t limit, const Elf64_Ehdr *header,
+              const Elf64_Shdr *section)
+{
+    static const char name[] = ".nv.global"; /* and ".nv.global.init" */
+    Elf64_Shdr names;
+    if (header->e_shstrndx >= header->e_shnum) {
+        return false;
+    }
+    memcpy(&names, elf + header->e_shoff + header->e_shstrndx * sizeof(names), sizeof(names));
+    return names.sh_offset <= limit && names.sh_size <= limit - names.sh_offset &&
+           names.sh_size >= sizeof(name) && section->sh_name <= names.sh_size - sizeof(name) &&
+           memcmp(elf + names.sh_offset + section->sh_name, name, sizeof(name) - 1) == 0;
+}
+
 /* A cubin of at most LIMIT bytes. What it can take is what it says is to be allocated. */
 static void
 scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
@@ -84,6 +100,9 @@ scan_elf(const unsigned char *elf, uint64_t limit, struct cgpu_image *image)
         memcpy(&section, elf + header.e_shoff + i * sizeof(section), sizeof(section));
         if ((section.sh_flags & SHF_ALLOC) != 0) {
             cgpu_image_add(image, section.sh_size);
+            if (has_variables(elf, limit, &header, &section)) {
+                cgpu_image_add_variables(image, section.sh_size);
+            }
         }
         if (section.sh_type == SHT_SYMTAB && section.sh_offset <= limit &&
             section.sh_size <= limit - section.sh_offset) {
@@ -113,6 +132,9 @@ scan_member(const unsigned char *body, const struct fat_member *member, struct c
         cgpu_ptx_scan((const char *)body, member->bytes, &own);
     }
     image->bytes = own.bytes > image->bytes ? own.bytes : image->bytes;
+    if (own.variables != 0 && (image->variables == 0 || own.variables < image->variables)) {
+        image->variables = own.variables;
+    }
     image->hidden |= own.hidden;
     image->managed |= own.managed;
 }

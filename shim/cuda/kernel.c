@@ -2,10 +2,10 @@
  * Kernels of libraries. Their handles can be launched in every context of the process, without
  * asking for a function: the runtime library does so since CUDA 12.
  *
- * The launch takes the kernel's code and local memory, but a launch is too hot for a look. So the
- * local memory is charged when the handle is given out, in every context and in those that come
- * later (growth.c). Only local memory can be large. Code is measured when a function is asked for;
- * if none is, the code is small, and left to the audit.
+ * The launch takes the kernel's code and local memory and the library's variables, but a launch is
+ * too hot for a look. So the local memory is charged when the handle is given out, in every context
+ * and in those that come later (growth.c), and variables in the current one (library.c). Code is
+ * measured when a function is asked for; if none is, the code is small, and left to the audit.
  *
  * Assumed of the driver: cuKernelGetAttribute takes no device memory, and a kernel needs as much
  * local memory on the process's other GPUs as on the current one.
@@ -44,7 +44,10 @@ handed_out(CUkernel kernel, CUlibrary library)
     if (cgpu_library_of(kernel) == library) {
         return CUDA_SUCCESS;
     }
-    CUresult status = cgpu_growth_local_memory_everywhere(most_local_bytes(kernel));
+    CUresult status = cgpu_library_load_variables(library);
+    if (status == CUDA_SUCCESS) {
+        status = cgpu_growth_local_memory_everywhere(most_local_bytes(kernel));
+    }
     return status == CUDA_SUCCESS ? cgpu_library_note_part(kernel, library) : status;
 }
 

@@ -247,6 +247,7 @@ struct cgpu_code {
     int32_t gpu;
     uint64_t owner;
     uint64_t bound;  /* the most that it can take */
+    uint64_t least;  /* what it takes at least; 0 until the caller sets it */
     uint64_t taken;  /* what it took and was charged for */
     uint64_t beyond; /* what is missing beyond that and belongs to no other load */
 };
@@ -295,6 +296,16 @@ struct cgpu_loaded cgpu_module_loaded(uint32_t kind, const void *handle);
 /* What is left of BOUND after the charges under KIND and HANDLE. */
 uint64_t cgpu_module_left(uint64_t bound, uint32_t kind, uint64_t handle);
 
+/* Record what the variables of LIBRARY take in each context. */
+CUresult cgpu_library_note_variables(const void *library, uint64_t bytes);
+
+/*
+ * A kernel's handle is given out, and any launch of it may load LIBRARY into the current context.
+ * If it has variables it is loaded at once, so that they are charged. OUT_OF_MEMORY: they do not
+ * fit, and stay charged.
+ */
+CUresult cgpu_library_load_variables(CUlibrary library);
+
 /* Look before a use of LIBRARY that may load it into the current context. It is charged as
  * CGPU_KIND_LIBRARY under the mix of LIBRARY and owner. */
 CUresult cgpu_library_begin(struct cgpu_code *code, const void *library);
@@ -338,9 +349,10 @@ CUresult cgpu_function_look(CUfunction function, const struct cgpu_function_orig
 enum { CGPU_CODE_PLAUSIBLE = 64 << 20 };
 
 struct cgpu_image {
-    uint64_t bytes; /* the most that loading may take */
-    bool hidden;    /* it has parts that cannot be read, where variables may add to this */
-    bool managed;   /* a managed variable is declared */
+    uint64_t bytes;     /* the most that loading may take */
+    uint64_t variables; /* in global memory, whose sizes it states; 0: it states none */
+    bool hidden;        /* it has parts that cannot be read, where variables may add to this */
+    bool managed;       /* a managed variable is declared */
 };
 
 /* Sums and products stop at CGPU_IMAGE_MOST. */
@@ -357,6 +369,14 @@ cgpu_image_add(struct cgpu_image *image, uint64_t bytes)
 {
     bytes = bytes < CGPU_IMAGE_MOST ? bytes : CGPU_IMAGE_MOST;
     image->bytes = image->bytes < CGPU_IMAGE_MOST - bytes ? image->bytes + bytes : CGPU_IMAGE_MOST;
+}
+
+static inline void
+cgpu_image_add_variables(struct cgpu_image *image, uint64_t bytes)
+{
+    struct cgpu_image sum = {.bytes = image->variables};
+    cgpu_image_add(&sum, bytes);
+    image->variables = sum.bytes;
 }
 
 /* Look through the code at DATA, whose bounds only its own headers tell. */

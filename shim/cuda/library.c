@@ -37,6 +37,26 @@ cgpu_module_left(uint64_t bound, uint32_t kind, uint64_t handle)
 }
 
 CUresult
+cgpu_library_note_variables(const void *library, uint64_t bytes)
+{
+    struct cgpu_holding holding = {
+        .handle = (uint64_t)(uintptr_t)library,
+        .owner = (uint64_t)(uintptr_t)library,
+        .extra = bytes,
+        .kind = CGPU_KIND_LIBRARY_VARIABLES,
+    };
+    return bytes != 0 ? cgpu_charge_hold(&holding) : CUDA_SUCCESS;
+}
+
+static uint64_t
+variables_of(const void *library)
+{
+    struct cgpu_holding holding;
+    uint64_t handle = (uint64_t)(uintptr_t)library;
+    return cgpu_charge_find(CGPU_KIND_LIBRARY_VARIABLES, handle, &holding) ? holding.extra : 0;
+}
+
+CUresult
 cgpu_library_begin(struct cgpu_code *code, const void *library)
 {
     struct cgpu_target target;
@@ -46,7 +66,27 @@ cgpu_library_begin(struct cgpu_code *code, const void *library)
     }
     struct cgpu_loaded loaded = cgpu_module_loaded(CGPU_KIND_LIBRARY_IMAGE, library);
     uint64_t key = cgpu_kinds_mix(library, target.owner);
-    return cgpu_code_begin(code, cgpu_module_left(loaded.bound, CGPU_KIND_LIBRARY, key));
+    status = cgpu_code_begin(code, cgpu_module_left(loaded.bound, CGPU_KIND_LIBRARY, key));
+    code->least = cgpu_module_left(variables_of(library), CGPU_KIND_LIBRARY, key);
+    return status;
+}
+
+CUresult
+cgpu_library_load_variables(CUlibrary library)
+{
+    struct cgpu_code code;
+    CUmodule module;
+    if (variables_of(library) == 0 || cgpu_library_begin(&code, library) != CUDA_SUCCESS) {
+        return CUDA_SUCCESS;
+    }
+    int mode = cgpu_reclaim_relax(); /* whatever streams capture */
+    bool loaded = code.least != 0 && cgpu_real.cuLibraryGetModule(&module, library) == 0;
+    cgpu_reclaim_restore(mode);
+    if (!loaded) { /* charged already, or no launch will load it either */
+        cgpu_code_cancel(&code);
+        return CUDA_SUCCESS;
+    }
+    return cgpu_code_end_loaded(&code, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, code.owner));
 }
 
 CUresult
@@ -117,7 +157,7 @@ cgpu_module_unload_library(CUresult (*real)(CUlibrary), CUlibrary library)
         (void)cgpu_charge_settle(&taken[i], status);
     }
     (void)cgpu_charge_settle(noted ? &image : NULL, status);
-    if (status == CUDA_SUCCESS) { /* its kernels and modules, which cost nothing */
+    if (status == CUDA_SUCCESS) { /* what is recorded of it, which costs nothing */
         cgpu_charge_give_back_owned((uint64_t)(uintptr_t)library);
     }
     return status;

@@ -62,6 +62,13 @@ bound_of(const struct cgpu_image *image)
     return image->bytes + CGPU_CODE_SLACK;
 }
 
+/* Smaller variables may lie in a block that is there already. */
+static uint64_t
+least_of(const struct cgpu_image *image)
+{
+    return image->variables > CGPU_BLOCK_SMALL ? image->variables : 0;
+}
+
 /* Run LOAD; undo it if what it took does not fit. */
 static CUresult
 load_charged(const struct load *load, struct cgpu_code *code)
@@ -70,6 +77,7 @@ load_charged(const struct load *load, struct cgpu_code *code)
     if (status != CUDA_SUCCESS) {
         return status;
     }
+    code->least = least_of(&load->scan);
     status = load->run(load);
     if (status != CUDA_SUCCESS) {
         cgpu_code_cancel(code);
@@ -194,7 +202,9 @@ note_image(const struct load *load)
         .extra = cgpu_module_remember(bound_of(&load->scan)),
         .kind = CGPU_KIND_LIBRARY_IMAGE,
     };
-    return cgpu_charge_hold(&holding);
+    CUresult status = cgpu_charge_hold(&holding);
+    return status == CUDA_SUCCESS ? cgpu_library_note_variables(*load->out, least_of(&load->scan))
+                                  : status;
 }
 
 /* What loading a library takes in the current context, if any; most of it comes later. */

@@ -178,14 +178,27 @@ begins(const char *text, const char *end, const char *word, size_t length)
     return (size_t)(end - text) > length && memcmp(text, word, length) == 0;
 }
 
+/* As a part of an instruction (ld.global) it declares nothing. */
 static void
-scan_directive(const char *at, const char *end, struct cgpu_image *image)
+scan_global(const char *text, const char *end, bool is_variable, struct cgpu_image *image)
+{
+    struct cgpu_image own = {.bytes = 0};
+    scan_declaration(text, end, &own);
+    cgpu_image_add(image, own.bytes);
+    image->hidden |= own.hidden;
+    if (is_variable) {
+        cgpu_image_add_variables(image, own.bytes);
+    }
+}
+
+static void
+scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_image *image)
 {
     static const char attribute[] = ".attribute", global[] = ".global", constant[] = ".const";
     if (begins(at, end, attribute, sizeof(attribute) - 1)) {
         image->managed |= declares_managed(at + sizeof(attribute) - 1, end);
     } else if (begins(at, end, global, sizeof(global) - 1)) {
-        scan_declaration(at + sizeof(global) - 1, end, image);
+        scan_global(at + sizeof(global) - 1, end, is_variable, image);
     } else if (begins(at, end, constant, sizeof(constant) - 1)) {
         scan_declaration(at + sizeof(constant) - 1, end, image);
     }
@@ -205,7 +218,7 @@ cgpu_ptx_scan(const char *text, uint64_t limit, struct cgpu_image *image)
         if (at == NULL) {
             break;
         }
-        scan_directive(at, end, image);
+        scan_directive(at, end, at == text || !is_word(at[-1]), image);
     }
     image->hidden |= size < limit && text[size] != '\0';
     cgpu_image_add(image, cgpu_image_product(size, CGPU_PTX_GROWTH));

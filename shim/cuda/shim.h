@@ -57,14 +57,15 @@ enum cgpu_kind {
     CGPU_KIND_GROWTH,   /* handle: context + enum cgpu_growth, extra: the default it grows from */
     CGPU_KIND_PHYSICAL, /* handle: serial, extra: references by handles and mappings */
     CGPU_KIND_HANDLE,   /* handle: of physical memory, extra: count << 40 | serial */
-    CGPU_KIND_ARRAY_MAPPING, /* handle: mix of array and serial, owner: array, extra: serial */
-    CGPU_KIND_EXEC,          /* handle: executable graph that allocates, extra: see graph.c */
-    CGPU_KIND_MODULE,        /* extra: see module.c */
-    CGPU_KIND_LIBRARY,       /* in one context; handle: mix of library and context */
-    CGPU_KIND_LIBRARY_IMAGE, /* handle: library, extra: see module.c */
-    CGPU_KIND_LIBRARY_PART,  /* handle: kernel or module, owner, extra: its library */
-    CGPU_KIND_FUNCTION,      /* handle: function seen, extra: serial of its module or library */
-    CGPU_KIND_READY,         /* see kernel.c */
+    CGPU_KIND_ARRAY_MAPPING,     /* handle: mix of array and serial, owner: array, extra: serial */
+    CGPU_KIND_EXEC,              /* handle: executable graph that allocates, extra: see graph.c */
+    CGPU_KIND_MODULE,            /* extra: see module.c */
+    CGPU_KIND_LIBRARY,           /* in one context; handle: mix of library and context */
+    CGPU_KIND_LIBRARY_IMAGE,     /* handle: library, extra: see module.c */
+    CGPU_KIND_LIBRARY_PART,      /* handle: kernel or module, owner, extra: its library */
+    CGPU_KIND_LIBRARY_VARIABLES, /* handle and owner: library, extra: bytes in each context */
+    CGPU_KIND_FUNCTION,          /* handle: function seen, extra: serial of its module or library */
+    CGPU_KIND_READY,             /* see kernel.c */
     CGPU_KIND_FREED /* small linear memory freed in a stream, bytes: the next one, extra: size */
 };
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from code_images import cubin, run
+from code_images import cubin, fat, run
 from cuda_base import MIB
 
 if TYPE_CHECKING:
@@ -92,6 +93,53 @@ def test_mem_1_a_neighbours_memory_is_not_charged_as_a_function_that_is_loaded_l
         CGPU_SIM_LAZY="1",
     )
     assert out == ["True", "0"]
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        "made(cuda.cuModuleLoadData, image)",
+        "made(cuda.cuLibraryGetModule, load_library(image))",
+        "made(cuda.cuLibraryGetKernel, load_library(image), b'plain')",
+        "made(cuda.cuModuleLoadFatBinary, open(sys.argv[1], 'rb').read())",
+    ],
+    ids=["module", "library", "kernel", "fat binary"],
+)
+def test_mem_1_variables_are_charged_while_a_neighbour_frees_memory(
+    proxied: Proxied, tmp_path: Path, load: str
+) -> None:
+    """MEM-1: what an image declares is charged even if the GPU has more free than before."""
+    size = struct.pack("<Q", 100 * MIB)
+    image = cubin(managed=False).replace(struct.pack("<Q", 4000), size)
+    (tmp_path / "fat").write_bytes(fat((2, image, 0), (1, b"packed", 0x8000)))
+    out = run(
+        proxied,
+        NEIGHBOUR
+        + rf"""
+        image = b".version 7.0\n.global .b8 t[100 * MIB];\n.visible .entry plain() {{ ret; }}\n\0"
+        image = image.replace(b"100 * MIB", b"%d" % (100 * MIB))
+        for call in ("cuModuleLoadData", "cuLibraryGetModule", "cuModuleLoadFatBinary"):
+            inject(machine, Fault(call, delay_us=50000, repeat=True))
+        def free():
+            for address in held:
+                check(real.cuMemFree_v2(address))
+                stop.wait(0.02)
+        check(real.cuCtxPushCurrent_v2(others))
+        held = [c_uint64() for _ in range(30)]
+        for address in held:
+            check(real.cuMemAlloc_v2(byref(address), c_size_t(100 * MIB)))
+        check(real.cuCtxPopCurrent_v2(byref(c_void_p())))
+        thread = threading.Thread(target=free)
+        thread.start()
+        for _ in range(5):
+            {load}
+        show((used() - base) // MIB >= 500)
+        stop.set()
+        thread.join()
+        """,
+        str(tmp_path / "fat"),
+    )
+    assert out == ["True"]
 
 
 @pytest.mark.parametrize("dimensions", ["[314572800]", "[300][0x100000]", "[ 300 ][1048576]"])

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 VENDOR = "GPU-"
-_MAX_INDEX = 9999
+MAX_INDEX = 9999
 _ALLOWED = "expected all, or a comma list of GPU indices or UUIDs such as 0,1"
 
 
@@ -31,7 +31,7 @@ def check(variable: str, value: str) -> list[str]:
     for name in names:
         if not name or name == "all" or not (name.isascii() and name.replace("-", "").isalnum()):
             raise refused(variable, value, _ALLOWED)
-        if name.isdecimal() and integer(name, _MAX_INDEX) is None:
+        if name.isdecimal() and integer(name, MAX_INDEX) is None:
             raise refused(variable, value, f"{_ALLOWED}; {name[:20]} is not an index")
     return names
 
@@ -53,7 +53,7 @@ def select(variable: str, value: str, gpus: Sequence[Gpu]) -> list[Gpu]:
 
 
 def _find(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
-    index = integer(name, _MAX_INDEX)
+    index = integer(name, MAX_INDEX)
     if index is not None:
         found = [gpu for gpu in gpus if gpu.index == index]
     else:

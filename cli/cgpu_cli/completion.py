@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cgpu_hook.rules import POLICIES
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
@@ -16,9 +18,22 @@ TARGETS = {"bash": "_cgpu_targets", "zsh": "_cgpu_targets", "fish": f"({_COMMAND
 # Those of cgpu_install, which takes long to import.
 ENGINE_NAMES = "docker containerd crio podman nvidia systemd metrics podman-hooks crio-hooks"
 ENGINES = {"bash": "_cgpu_engines", "zsh": f"({ENGINE_NAMES})", "fish": ENGINE_NAMES}
+_BY_NAME = " ".join(f"policy={name}" for name in POLICIES)
+SETTINGS = {"bash": "_cgpu_settings", "zsh": f"({_BY_NAME})", "fish": _BY_NAME}
+# For bash, policy=fixed is three words: its function is asked for the last one alone.
+_BASH_SETTINGS = f"""
+_cgpu_settings() {{
+    local word=$1 before=${{COMP_WORDS[COMP_CWORD-1]}}
+    [ "$word" = = ] && word= before==
+    if [ "$before" = = ]; then
+        compgen -W "{" ".join(POLICIES)}" -- "$word"
+    else
+        compgen -W "{_BY_NAME}" -- "$word"
+    fi
+}}"""
 _PREAMBLES = {
     "bash": f'_cgpu_targets() {{ compgen -W "$({_COMMAND})" -- "$1"; }}\n'
-    f'_cgpu_engines() {{ compgen -W "{ENGINE_NAMES}" -- "$1"; }}',
+    f'_cgpu_engines() {{ compgen -W "{ENGINE_NAMES}" -- "$1"; }}' + _BASH_SETTINGS,
     "zsh": f'_cgpu_targets() {{ compadd "$@" -- ${{(f)"$({_COMMAND})"}} }}',
 }
 _LISTED = "targets"
@@ -75,7 +90,8 @@ def _run() -> argparse.ArgumentParser:
     for name in options.FLAGS:
         parser.add_argument(f"--{name}", action="store_true", help=options.help_of(name))
     for name in options.VALUES:
-        parser.add_argument(f"--{name}", help=options.help_of(name))
+        choices = POLICIES if name == "policy" else None
+        parser.add_argument(f"--{name}", choices=choices, help=options.help_of(name))
     words = parser.add_argument("program", nargs="*")
     words.complete = shtab.FILE  # type: ignore[attr-defined]
     return parser

@@ -6,6 +6,7 @@ from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
 from cgpu_env.version import VERSION
+from cgpu_hook import rules
 from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 USAGE = """\
@@ -16,7 +17,7 @@ Run PROGRAM with a share of the GPUs' memory, and no more.
   --mem SIZE         of each GPU: 6GiB, 512MiB, 40%, or 6/15 of it; 3,1/15 or 6GiB,40% on two
   --weight N         compute weight, from 1 to the GPU's max_inst (20); 1 by default
   --high-prio        high priority: goes before the others when it has work
-  --policy N         compute policy 0..6 of the GPUs, if no one else holds them under another
+  --policy POLICY    compute policy, such as fixed or 3, if nobody has the GPUs under another
   --gpus LIST        indices or UUIDs in the order the program sees them; all by default
   --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR; else CGPU_DRIVER_DIR
   --state-dir DIR    keep state in DIR, an account of its own; else CGPU_STATE_DIR
@@ -29,12 +30,12 @@ Exit status: PROGRAM's own; 2 where cgpu-run refuses; 126 or 127 where PROGRAM c
 
 VALUES = ("mem", "weight", "policy", "gpus", "driver-dir", "state-dir")
 FLAGS = ("high-prio", "no-namespaces", "version", "help")
-_POLICIES = "0123456"
 
 
 class Options(NamedTuple):
     """What the user wrote, not judged yet but for its form; ``program`` with its arguments.
 
+    ``policy_word`` is how the policy was written.
     ``answer`` is what to print instead of running anything.
     """
 
@@ -42,6 +43,7 @@ class Options(NamedTuple):
     weight: str | None
     high_prio: bool
     policy: int | None
+    policy_word: str | None
     gpus: str | None
     driver_dir: str | None
     state_dir: str | None
@@ -51,9 +53,14 @@ class Options(NamedTuple):
 
 
 def help_of(name: str) -> str:
-    """What the usage says of an option."""
+    """What the usage says of an option, as a parser of options takes it."""
     lines = [line.strip().removeprefix("-h, ") for line in USAGE.splitlines()]
-    return next(line for line in lines if line.startswith(f"--{name} ")).partition("  ")[2].strip()
+    return (
+        next(line for line in lines if line.startswith(f"--{name} "))
+        .partition("  ")[2]
+        .strip()
+        .replace("%", "%%")
+    )
 
 
 def parse(arguments: list[str]) -> Options:
@@ -94,13 +101,15 @@ def _options(values: dict[str, str], program: list[str]) -> Options:
     if answer is None and not any(program[:1]):
         raise CgpuError("no program to run", hint="see cgpu-run --help")
     policy = values.get("policy")
-    if policy is not None and (len(policy) != 1 or policy not in _POLICIES):
-        raise CgpuError(f"--policy {shown(policy)}: expected a whole number from 0 to 6")
+    number = None if policy is None else rules.value_of("policy", policy)
+    if policy is not None and number is None:
+        raise CgpuError(f"--policy {shown(policy)}: expected {rules.allowed('policy')}")
     return Options(
         mem=values.get("mem", ""),
         weight=values.get("weight"),
         high_prio="high-prio" in values,
-        policy=None if policy is None else int(policy),
+        policy=number,
+        policy_word=policy,
         gpus=values.get("gpus"),
         driver_dir=values.get("driver-dir") or named(DRIVER_VARIABLE),
         state_dir=values.get("state-dir") or named(STATE_VARIABLE),
@@ -131,6 +140,7 @@ def in_options(message: str, options: Options) -> str:
     given = variables(options)
     mem = f"--mem {shown(options.mem)}"
     names = {
+        f"--policy {options.policy}:": f"--policy {shown(options.policy_word or '')}:",
         f"{MEM_CONTAINER}={shown(given[MEM_CONTAINER])}": mem,
         f"{MEM_DEV}={shown(given.get(MEM_DEV, ''))}": mem,
         MEM_CONTAINER: mem,

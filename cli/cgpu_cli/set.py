@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.completion import TARGETS
+from cgpu_cli.completion import SETTINGS, TARGETS
 from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
@@ -25,17 +25,18 @@ class Set:
         target = parser.add_argument(
             "target",
             metavar="TARGET",
-            help="a GPU's index or UUID; a container's id, or GPU/ID for its memsize on one;"
-            " node, for default_memsize, inst_ctl and upgrade",
+            help="a GPU's index or UUID, or all for every GPU; a container's id, or GPU/ID for its"
+            " memsize on one; node, for default_memsize, inst_ctl and upgrade",
         )
         target.complete = TARGETS  # type: ignore[attr-defined]
-        parser.add_argument(
+        values = parser.add_argument(
             "values",
             metavar="NAME=VALUE",
             nargs="+",
-            help="such as policy=2, weight=4, memsize=4GiB (or 512MiB, 40%%, 6/15; without a unit"
-            " it is in bytes)",
+            help="such as policy=fixed (or its number), weight=4, memsize=4GiB (or 512MiB, 40%%,"
+            " 6/15; without a unit it is in bytes)",
         )
+        values.complete = SETTINGS  # type: ignore[attr-defined]
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:

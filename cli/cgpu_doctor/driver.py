@@ -11,6 +11,8 @@ import cgpu_shim
 from cgpu_doctor.elf import exported, glibc_needed
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
+from cgpu_hook import rules
+from cgpu_hook.config import CONFIG_PATH
 from cgpu_hook.driver import CUDA, PROXIED
 from cgpu_hook.node import load_node
 
@@ -57,6 +59,9 @@ def driver(ground: Ground) -> Iterator[Finding]:
         names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in node.gpus)
         yield Finding("ok", f"{where}: {names}", node.driver_version)
     yield from (Finding("warning", note, mend="cgpu probe") for note in node.notes)
+    for name in rules.strangers(node):
+        what = f"{CONFIG_PATH}: [gpu.{name}]: this node has no such GPU"
+        yield Finding("warning", what, name, f"mend {CONFIG_PATH}; cgpu-smi -L lists the GPUs")
     yield from _versions(ground, node)
     nodes = [*node.device_nodes, *(n for gpu in node.gpus for n in gpu.device_nodes)]
     missing = [n.host for n in nodes if not os.path.exists(n.host)]

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cgpu_hook import rules
-from cgpu_hook.change import CONTAINER_KEYS, change_container, change_gpu, change_node
+from cgpu_hook.change import CONTAINER_KEYS, change_container, change_gpus, change_node
 
-__all__ = ["CONTAINER_KEYS", "GPU_KEYS", "NODE_KEYS", "set_container", "set_gpu", "set_node"]
+__all__ = ["CONTAINER_KEYS", "GPU_KEYS", "NODE_KEYS", "set_container", "set_gpus", "set_node"]
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
@@ -32,13 +32,13 @@ def set_node(daemon: Daemon, values: Mapping[str, Any]) -> None:
     daemon.refresh()
 
 
-def set_gpu(daemon: Daemon, gpu: GpuShare | NodeGpu, values: Mapping[str, Any]) -> None:
-    """Change some of a GPU's ``GPU_KEYS``.
+def set_gpus(daemon: Daemon, gpus: Sequence[GpuShare | NodeGpu], values: Mapping[str, Any]) -> None:
+    """Change some of the ``GPU_KEYS`` of GPUs.
 
     Raises:
-        CgpuError: it cannot be done; one sentence says why.
+        CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
-    change_gpu(daemon.registry, gpu, values, daemon.defaults)
+    change_gpus(daemon.registry, gpus, values, daemon.defaults)
     daemon.refresh()
 
 

@@ -75,7 +75,7 @@ class Daemon:
     ) -> None:
         self.registry, self.conductor, self.driver_dir = registry, conductor, driver_dir
         self.records: tuple[Record, ...] = ()
-        self.config, self.defaults = Config(), rules.Rules()
+        self.config, self.defaults = Config(), rules.Defaults()
         self.looked = time.monotonic()
         self.refreshed: Callable[[], None] = lambda: None
         self.audited: Callable[[], Mapping[str, bool]] = dict
@@ -156,6 +156,7 @@ class Daemon:
             self._folder_time = self._time_of_change()
             self.records = tuple(self.registry.reap())
             changes = rules.read(self.registry.state_dir)
+        self.defaults = rules.configured(self.config, self.gpus() if self.config.gpu else ())
         inhabited = {share.uuid for record in self.records for share in record.gpus}
         self._table = {
             uuid: rules.of(uuid, changes, self.defaults, inhabited=uuid in inhabited)
@@ -181,7 +182,7 @@ class Daemon:
 
     def rules_of(self, uuid: str) -> Rules:
         """The rules in force on a GPU."""
-        return self._table.get(uuid, self.defaults)
+        return self._table.get(uuid) or self.defaults.of(uuid)
 
     def gpus(self) -> list[GpuShare | NodeGpu]:
         """The node's GPUs; where the driver does not answer, those that containers have."""
@@ -263,7 +264,6 @@ class Daemon:
             self._configured = seen
             try:
                 self.config = load_config(CONFIG_PATH)
-                self.defaults = rules.configured(self.config)
             except CgpuError as error:
                 log.error(
                     "configuration_refused",

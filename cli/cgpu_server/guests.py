@@ -42,7 +42,7 @@ class Guests:
         if not all(isinstance(text, str) for text in (*variables.values(), *command)):
             raise CgpuError("admit: expected strings in variables and command")
         if policy is not None:
-            policy = rules.checked("policy", policy, *rules.RANGES["policy"])
+            policy = rules.checked_rule("policy", policy)
         started = start_time(peer.pid) if peer.pid > 0 else None
         if started is None:
             raise CgpuError("admit: your process is not seen from here")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cgpu_server.control import Peer
     from cgpu_server.daemon import Daemon
 
-_WHOLE_NODE = "node"
+_WHOLE_NODE, _EVERY_GPU = "node", "all"
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
 _STRANGER = "you are neither root nor the owner of the state directory"
 
@@ -139,7 +139,7 @@ class Requests:
         elif not tree.is_for_all:
             raise CgpuError(_STRANGER)
         elif values.keys() <= set(changes.GPU_KEYS):
-            changes.set_gpu(daemon, self._gpu(target), values)
+            changes.set_gpus(daemon, self._gpus(target), values)
         elif values.keys() <= set(NODE_SETTINGS) and target == _WHOLE_NODE:
             for name, value in values.items():
                 tree.write(name, str(value))
@@ -164,6 +164,10 @@ class Requests:
     def _stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         self._daemon.stop()
         return {}
+
+    def _gpus(self, target: str) -> list[GpuShare | NodeGpu]:
+        every = self._daemon.gpus() if target == _EVERY_GPU else []
+        return every or [self._gpu(target)]
 
     def _gpu(self, target: str) -> GpuShare | NodeGpu:
         for gpu in self._daemon.gpus():

@@ -293,7 +293,9 @@ def _node_setting(name: str) -> Node:
 def _rule(name: str) -> Node:
     return Node(
         lambda tree, folder: str(getattr(tree.daemon.rules_of(_gpu(folder).uuid), name)),
-        lambda tree, folder, text: changes.set_gpu(tree.daemon, _gpu(folder), {name: _value(text)}),
+        lambda tree, folder, text: changes.set_gpus(
+            tree.daemon, [_gpu(folder)], {name: _value(text)}
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from roff import entry, example, of_markdown, roff, table
 
 from cgpu_cli.options import USAGE
 from cgpu_hook import config
+from cgpu_hook.rules import RANGES
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "man"
@@ -222,6 +223,8 @@ def _configuration() -> str:
         f".TP\n.BR {table}.{key}\n{roff(allowed)}; {_default(getattr(defaults, key))}\n"
         for key, (table, allowed, _) in config._KEYS.items()  # noqa: SLF001
     ]
+    of_one = f"{', '.join(RANGES)} of one GPU, by its index or its whole UUID"
+    entries.append(f".TP\n.B [gpu.0]\n{roff(of_one)}; those of node by default\n")
     return (
         ".SH NAME\ncgpu.toml \\- settings of a node for cgpu\n"
         f".SH SYNOPSIS\n.I {config.CONFIG_PATH}\n"

@@ -52,7 +52,7 @@ cgpu top
 cgpu set 3f2a91 weight=4 memsize=8GiB
 
 # Fixed parts of GPU 0, a tenth for each weight; what one leaves idle goes to nobody:
-cgpu set 0 policy=3 max_inst=10
+cgpu set 0 policy=fixed max_inst=10
 
 # What keeps this node from dividing its GPUs, and what mends it:
 cgpu doctor""",

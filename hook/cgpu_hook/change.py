@@ -18,13 +18,13 @@ from cgpu_hook.paths import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from cgpu_env.request import GpuShare
     from cgpu_hook.node import NodeGpu
     from cgpu_hook.record import Record
     from cgpu_hook.registry import Registry
-    from cgpu_hook.rules import Rules
+    from cgpu_hook.rules import Defaults
 
 CONTAINER_KEYS = ("weight", "highprio", "memsize")
 PRIORITIES = (0, 1)
@@ -41,34 +41,38 @@ def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
         rules.write_node(registry.state_dir, values)
 
 
-def change_gpu(
-    registry: Registry, gpu: GpuShare | NodeGpu, wanted: Mapping[str, object], defaults: Rules
+def change_gpus(
+    registry: Registry,
+    gpus: Sequence[GpuShare | NodeGpu],
+    wanted: Mapping[str, object],
+    defaults: Defaults,
 ) -> None:
-    """Change some of ``policy``, ``max_inst`` and ``prio_ratio`` of a GPU.
+    """Change some of ``policy``, ``max_inst`` and ``prio_ratio`` of GPUs: of all, or of none.
 
     Raises:
         CgpuError: a value is out of range or too small for those that run; nothing was changed.
     """
-    values = {name: rules.checked(name, v, *rules.RANGES[name]) for name, v in wanted.items()}
+    values = {name: rules.checked_rule(name, given) for name, given in wanted.items()}
     with registry.locked(make=True):
         living = registry.reap()
-        taken = sum(entry.weight for entry in on_gpu(living, gpu.uuid))
-        if values.get("max_inst", taken) < taken:
-            raise CgpuError(
-                f"max_inst={values['max_inst']}: the containers on GPU {gpu.index} have weight"
-                f" {taken} together"
-            )
         changes = rules.read(registry.state_dir)
-        rules.change(changes, gpu.uuid, values)
+        for gpu in gpus:
+            taken = sum(entry.weight for entry in on_gpu(living, gpu.uuid))
+            if values.get("max_inst", taken) < taken:
+                raise CgpuError(
+                    f"max_inst={values['max_inst']}: the containers on GPU {gpu.index} have weight"
+                    f" {taken} together"
+                )
+            rules.change(changes, gpu.uuid, values)
         rules.write(registry.state_dir, changes)
-        _publish(registry, living, {gpu.uuid}, defaults)
+        _publish(registry, living, {gpu.uuid for gpu in gpus}, defaults)
 
 
 def change_container(  # noqa: PLR0913 (what a server knows)
     registry: Registry,
     name: str,
     wanted: Mapping[str, object],
-    defaults: Rules,
+    defaults: Defaults,
     *,
     uuid: str | None = None,
     overcommit: bool = False,
@@ -140,7 +144,7 @@ def _with_terms(
     entry: Record,
     wanted: Mapping[str, object],
     others: list[Record],
-    defaults: Rules,
+    defaults: Defaults,
 ) -> Record:
     """The container with the weight and priority that are wanted."""
     weight, high = entry.weight, int(entry.high_priority)
@@ -153,7 +157,7 @@ def _with_terms(
 
 
 def _checked_weight(
-    entry: Record, value: object, others: list[Record], changes: rules.Changes, defaults: Rules
+    entry: Record, value: object, others: list[Record], changes: rules.Changes, defaults: Defaults
 ) -> int:
     weight = 1
     for share in entry.gpus:
@@ -240,7 +244,7 @@ def _rewrite(registry: Registry, entry: Record) -> None:
     write_atomically(path, record.pack(entry, before), temporary=temporary)
 
 
-def _publish(registry: Registry, living: list[Record], uuids: set[str], defaults: Rules) -> None:
+def _publish(registry: Registry, living: list[Record], uuids: set[str], defaults: Defaults) -> None:
     """Bring records and limits pages of all on these GPUs in line with what holds now."""
     changes = rules.read(registry.state_dir)
     table = {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}

@@ -6,8 +6,11 @@
     max_inst = 20          # containers on a GPU, and the sum of their weights: 1..25
     default_memsize = 0    # cap of a container that names none: bytes, or "6GiB"; 0: no cap
     overcommit = false     # true: caps on a GPU may add up to more than its memory
-    policy = 6             # compute policy of a GPU: 0..6
+    policy = 6             # compute policy of a GPU: 0..6, or its name
     prio_ratio = 80        # percent of a GPU's time for high-priority containers: 20..99
+
+    [gpu.0]                # of one GPU, by index or UUID: policy, max_inst, prio_ratio
+    policy = "fixed"
 
     [driver]
     library_dir = "/usr/lib/x86_64-linux-gnu"
@@ -25,23 +28,26 @@ from __future__ import annotations
 import os
 import sys
 
-from cgpu_env.errors import CgpuError
+from cgpu_env.devices import MAX_INDEX
+from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST
+from cgpu_env.values import integer
 from cgpu_hook.rules import (
     DEFAULT_ALLOWED,
     DEFAULT_MEMSIZE,
     DEFAULT_POLICY,
     DEFAULT_PRIO_RATIO,
     RANGES,
+    allowed,
     default_bytes,
-    expected,
+    value_of,
 )
 from cgpu_hook.trust import check_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
 CONFIG_PATH = "/etc/cgpu/config.toml"
@@ -59,44 +65,55 @@ class Config(NamedTuple):
     metrics: str | None = None
     interval_seconds: float = 2.0  # between two looks of the audit
     action: str = "log"  # of the audit
+    # Of single GPUs, by index or UUID in lower case: some of ``RANGES``.
+    gpu: Mapping[str, Mapping[str, int]] = {}
 
 
-def _whole(least: int, most: int) -> Callable[[object], bool]:
-    return lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most
+def _rule(name: str) -> Callable[[object], object]:
+    return lambda given: value_of(name, given)
+
+
+def _if(check: Callable[[Any], bool]) -> Callable[[object], object]:
+    return lambda given: given if check(given) else None
 
 
 _SHORTEST, _LONGEST = 0.1, 3600
 _ACTIONS = ("log", "kill", "off")
 
-# name: (table, what is allowed in words, the check)
-_KEYS: dict[str, tuple[str, str, Callable[[object], bool]]] = {
-    **{name: ("node", expected(*ends), _whole(*ends)) for name, ends in RANGES.items()},
-    DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, lambda v: default_bytes(v) is not None),
-    "overcommit": ("node", "true or false", lambda v: isinstance(v, bool)),
+# name: (table, what is allowed in words, what reads it: None where it is not allowed)
+_KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
+    **{name: ("node", allowed(name), _rule(name)) for name in RANGES},
+    DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, default_bytes),
+    "overcommit": ("node", "true or false", _if(lambda v: isinstance(v, bool))),
     "library_dir": (
         "driver",
         "the absolute path of a directory",
-        lambda v: isinstance(v, str) and v.startswith("/"),
+        _if(lambda v: isinstance(v, str) and v.startswith("/")),
     ),
     "metrics": (
         "server",
         "an address and a port, such as 127.0.0.1:9477",
-        lambda v: isinstance(v, str) and v.rpartition(":")[2].isdecimal(),
+        _if(lambda v: isinstance(v, str) and v.rpartition(":")[2].isdecimal()),
     ),
     "interval_seconds": (
         "audit",
         f"a number of seconds from {_SHORTEST} to {_LONGEST}",
-        lambda v: (
-            isinstance(v, int | float) and not isinstance(v, bool) and _SHORTEST <= v <= _LONGEST
+        _if(
+            lambda v: (
+                isinstance(v, int | float)
+                and not isinstance(v, bool)
+                and _SHORTEST <= v <= _LONGEST
+            )
         ),
     ),
     "action": (
         "audit",
         f"one of {', '.join(_ACTIONS)}",
-        lambda v: isinstance(v, str) and v in _ACTIONS,
+        _if(lambda v: isinstance(v, str) and v in _ACTIONS),
     ),
 }
-_TABLES = ("node", "driver", "server", "audit")
+_GPU = "gpu"
+_TABLES = ("node", _GPU, "driver", "server", "audit")
 
 
 def load_config(path: str = CONFIG_PATH) -> Config:
@@ -110,14 +127,42 @@ def load_config(path: str = CONFIG_PATH) -> Config:
         return Config()
     check_source(os.path.realpath(path))  # whoever can write it lifts every cap
     values: dict[str, Any] = {}
-    for table, entries in _parse(path).items():
+    for table, found in _parse(path).items():
         if table not in _TABLES:
             raise CgpuError(f"{path}: {table}: expected the tables {', '.join(_TABLES)} only")
-        if not isinstance(entries, dict):
-            raise CgpuError(f"{path}: {table}: expected a table, [{table}] on a line of its own")
-        for key, value in entries.items():
-            values[key] = _checked(path, table, key, value)
+        entries = _table(path, table, found)
+        if table == _GPU:
+            values[table] = {gpu.lower(): _of_gpu(path, gpu, its) for gpu, its in entries.items()}
+        else:
+            names = [name for name, (where, _, _) in _KEYS.items() if where == table]
+            values |= {key: _read(path, table, names, key, its) for key, its in entries.items()}
     return Config(**values)
+
+
+def _table(path: str, name: str, found: object) -> dict[str, Any]:
+    if not isinstance(found, dict):
+        raise CgpuError(f"{path}: {name}: expected a table, [{name}] on a line of its own")
+    return found
+
+
+def _of_gpu(path: str, gpu: str, found: object) -> dict[str, int]:
+    """The rules of one GPU."""
+    table = f"{_GPU}.{shown(gpu)}"
+    if integer(gpu, MAX_INDEX) is None and not _is_uuid(gpu):
+        raise CgpuError(
+            f"{path}: [{table}]: expected the index or the whole UUID of a GPU, such as [{_GPU}.0]"
+        )
+    entries = _table(path, table, found)
+    return {key: _read(path, table, RANGES, key, given) for key, given in entries.items()}
+
+
+def _is_uuid(text: str) -> bool:
+    from cgpu_native import uuid_bytes
+
+    try:
+        return bool(uuid_bytes(text))
+    except ValueError:
+        return False
 
 
 def _parse(path: str) -> dict[str, Any]:
@@ -135,11 +180,12 @@ def _parse(path: str) -> dict[str, Any]:
     return parsed
 
 
-def _checked(path: str, table: str, key: str, value: object) -> object:
-    known = _KEYS.get(key)
-    if known is None or known[0] != table:
-        names = ", ".join(name for name, (where, _, _) in _KEYS.items() if where == table)
-        raise CgpuError(f"{path}: [{table}] has no key {key}: expected one of {names}")
-    if not known[2](value):
-        raise CgpuError(f"{path}: {key} = {str(value)[:60]}: expected {known[1]}")
-    return default_bytes(value) if key == DEFAULT_MEMSIZE else value
+def _read(path: str, table: str, names: Iterable[str], key: str, given: object) -> Any:  # noqa: ANN401
+    """The value of a key, one of ``names``."""
+    if key not in names:
+        raise CgpuError(f"{path}: [{table}] has no key {key}: expected one of {', '.join(names)}")
+    _, allowed_there, read = _KEYS[key]
+    value = read(given)
+    if value is None:
+        raise CgpuError(f"{path}: {key} = {shown(str(given))}: expected {allowed_there}")
+    return value

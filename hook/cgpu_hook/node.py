@@ -15,6 +15,7 @@ from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, default_memsize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
     from cgpu_hook.config import Config
@@ -57,6 +58,7 @@ class Node(NamedTuple):
         notes: what could not be found out, one sentence each.
         policy: compute policy of a GPU for which nobody has chosen another.
         prio_ratio: percent of a GPU's time for high-priority containers, likewise.
+        gpu: what holds on single GPUs instead, by index or UUID (``Config.gpu``).
     """
 
     driver_version: str
@@ -71,6 +73,7 @@ class Node(NamedTuple):
     notes: tuple[str, ...] = ()
     policy: int = DEFAULT_POLICY
     prio_ratio: int = DEFAULT_PRIO_RATIO
+    gpu: Mapping[str, Mapping[str, int]] = {}
 
 
 def load_node(
@@ -162,4 +165,5 @@ def _node(facts: dict[str, Any], config: Config) -> Node:
         notes=tuple(facts["notes"]),
         policy=config.policy,
         prio_ratio=config.prio_ratio,
+        gpu=config.gpu,
     )

@@ -31,7 +31,8 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     )
     if planned is None:
         return Plan()
-    changes, defaults = rules.read(planned.places.state_dir), rules.configured(planned.node)
+    node = planned.node
+    changes, defaults = rules.read(planned.places.state_dir), rules.configured(node, node.gpus)
     uuids = [share.uuid for share in planned.plan.gpus]
     now = {uuid: rules.of(uuid, changes, defaults, inhabited=False) for uuid in uuids}
     check_weight(planned.plan.request, now, container_environment(config))

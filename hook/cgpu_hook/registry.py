@@ -122,7 +122,7 @@ class Registry:
     ) -> dict[str, Rules]:
         """Admit a request to the rules of its GPUs, and change these by what it brings along."""
         uuids = [share.uuid for share in request.gpus]
-        changes, defaults = rules.read(self.state_dir), rules.configured(node)
+        changes, defaults = rules.read(self.state_dir), rules.configured(node, node.gpus)
         empty = [uuid for uuid in uuids if not admission.on_gpu(living, uuid)]
         now = {u: rules.of(u, changes, defaults, inhabited=u not in empty) for u in uuids}
         admission.check(request, living, node, now, given)

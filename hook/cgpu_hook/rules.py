@@ -1,34 +1,47 @@
 """The rules of each GPU: compute policy, max_inst and prio_ratio.
 
-What the configuration says holds until somebody changes it for one GPU. The changes are kept in
-``<state>/rules.json``, written under the registry's lock, so that admission and a server that is
-started again know them. A policy that came with a program (``cgpu-run --policy``) holds as long as
-somebody is on the GPU. The cap of containers that name none is kept there too.
+What the configuration says, of all GPUs or of one, holds until somebody changes it for one. The
+changes are kept in ``<state>/rules.json``, written under the registry's lock, so that admission and
+a server that is started again know them. A policy that came with a program (``cgpu-run --policy``)
+holds as long as somebody is on the GPU. The cap of containers that name none is kept there too.
 """
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST, MOST_INST
-from cgpu_env.values import BYTES, LARGEST_BYTES, LEAST_BYTES, MIB, Size, size
+from cgpu_env.values import BYTES, LARGEST_BYTES, LEAST_BYTES, MIB, Size, integer, size
 from cgpu_hook import jsontext
 from cgpu_hook.paths import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+    from collections.abc import Iterable, Mapping
+    from typing import Any, TypeGuard
 
+    from cgpu_env.request import GpuShare
     from cgpu_hook.config import Config
-    from cgpu_hook.node import Node
+    from cgpu_hook.node import Node, NodeGpu
 
     Changes = dict[str, dict[str, int]]
 
 FILE = "rules.json"
 VERSION = 1
+_POLICY = "policy"
+# As they are typed, by number; a test holds them against the policies' own names. A container that
+# asks for nothing is made without the C core, which has those.
+POLICIES = (
+    "fair-share",
+    "preemptive",
+    "weighted-preemptive",
+    "fixed",
+    "soft",
+    "native",
+    "weighted-fair",
+)
 # Least and most of each rule; the configuration's keys are named alike.
-RANGES = {"max_inst": (1, MOST_INST), "policy": (0, 6), "prio_ratio": (20, 99)}
+RANGES = {"max_inst": (1, MOST_INST), _POLICY: (0, len(POLICIES) - 1), "prio_ratio": (20, 99)}
 DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _LENT = "lent_policy"
 # Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
@@ -51,9 +64,50 @@ class Rules(NamedTuple):
     prio_ratio: int = DEFAULT_PRIO_RATIO
 
 
+class Defaults(NamedTuple):
+    """The rules of GPUs that nobody has changed: ``own`` those of single ones, by UUID."""
+
+    common: Rules = Rules()
+    own: Mapping[str, Rules] = {}
+
+    def of(self, uuid: str) -> Rules:
+        """Those of one GPU."""
+        return self.own.get(uuid, self.common)
+
+
 def expected(least: int, most: int) -> str:
     """What is allowed, in words."""
     return f"a whole number from {least} to {most}"
+
+
+def allowed(name: str) -> str:
+    """What a rule may be, in words."""
+    names = f", or one of {', '.join(POLICIES)}" if name == _POLICY else ""
+    return expected(*RANGES[name]) + names
+
+
+def value_of(name: str, given: object) -> int | None:
+    """The value of a rule; a policy may be given by its name. None: it is none."""
+    value = policy_of(given) if name == _POLICY and isinstance(given, str) else given
+    return value if _is_whole(value, *RANGES[name]) else None
+
+
+def policy_of(word: str) -> int | None:
+    """The policy that is meant by its number or by its name, such as ``Weighted fair``."""
+    name = word.strip().lower().replace(" ", "-").replace("_", "-")
+    return POLICIES.index(name) if name in POLICIES else integer(word, len(POLICIES) - 1)
+
+
+def checked_rule(name: str, given: object) -> int:
+    """The same.
+
+    Raises:
+        CgpuError: one sentence that names it, the value and what is allowed.
+    """
+    value = value_of(name, given)
+    if value is None:
+        raise CgpuError(f"{name}={shown(str(given))}: expected {allowed(name)}")
+    return value
 
 
 def checked(name: str, value: object, least: int, most: int) -> int:
@@ -62,14 +116,18 @@ def checked(name: str, value: object, least: int, most: int) -> int:
     Raises:
         CgpuError: one sentence that names it, the value and what is allowed.
     """
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise CgpuError(f"{name}={str(value)[:60]}: expected {expected(least, most)}")
+    if not _is_whole(value, least, most):
+        raise CgpuError(f"{name}={shown(str(value))}: expected {expected(least, most)}")
     return value
+
+
+def _is_whole(value: object, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def amount(value: object) -> Size | None:
     """The size that is meant by a number of bytes, or by a text; None where neither is."""
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST_BYTES:
+    if _is_whole(value, 0, LARGEST_BYTES):
         return Size(value)
     return size(value) if isinstance(value, str) else None
 
@@ -82,9 +140,25 @@ def default_bytes(value: object) -> int | None:
     return given.part
 
 
-def configured(source: Config | Node) -> Rules:
-    """The rules of a GPU that nobody has changed."""
-    return Rules(source.policy, source.max_inst, source.prio_ratio)
+def configured(source: Config | Node, gpus: Iterable[GpuShare | NodeGpu]) -> Defaults:
+    """The rules of these GPUs as long as nobody changes them; a UUID goes before an index."""
+    common = Rules(source.policy, source.max_inst, source.prio_ratio)
+    own = {}
+    for gpu in gpus if source.gpu else ():
+        by_index, by_uuid = (source.gpu.get(name, {}) for name in _names(gpu))
+        own[gpu.uuid] = common._replace(**{**by_index, **by_uuid})
+    return Defaults(common, own)
+
+
+def _names(gpu: GpuShare | NodeGpu) -> tuple[str, str]:
+    """What the configuration may call a GPU."""
+    return str(gpu.index), gpu.uuid.lower()
+
+
+def strangers(node: Node) -> list[str]:
+    """The GPUs of the configuration that the node does not have."""
+    names = {name for gpu in node.gpus for name in _names(gpu)}
+    return [name for name in node.gpu if name not in names]
 
 
 def read(state_dir: str) -> Changes:
@@ -153,11 +227,11 @@ def _write(state_dir: str, changes: Changes, node: dict[str, int]) -> None:
     write_atomically(f"{state_dir}/{FILE}", jsontext.dumps(content).encode())
 
 
-def of(uuid: str, changes: Changes, defaults: Rules, *, inhabited: bool) -> Rules:
+def of(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool) -> Rules:
     """The rules in force on a GPU; ``inhabited``: whether any container is on it."""
     own = dict(changes.get(uuid, {}))
     lent = own.pop(_LENT, None)
-    rules = defaults._replace(**own)
+    rules = defaults.of(uuid)._replace(**own)
     return rules._replace(policy=lent) if lent is not None and inhabited else rules
 
 
@@ -178,10 +252,9 @@ def change(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
     """Enter checked values; a policy takes the place of one that was brought."""
     own = changes.setdefault(uuid, {})
     own.update(wanted)
-    if "policy" in wanted:
+    if _POLICY in wanted:
         own.pop(_LENT, None)
 
 
 def _fits(name: str, value: object) -> bool:
-    least, most = {**RANGES, **NODE_RANGES}["policy" if name == _LENT else name]
-    return isinstance(value, int) and least <= value <= most
+    return _is_whole(value, *{**RANGES, **NODE_RANGES}[_POLICY if name == _LENT else name])

@@ -34,7 +34,7 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
     state = open_state(state_dir)
     records = Registry(state).records()
     node = load_node(state, driver_dir)
-    changes, defaults = rules.read(state), rules.configured(node)
+    changes, defaults = rules.read(state), rules.configured(node, node.gpus)
 
     def rules_of(uuid: str) -> Rules:
         return rules.of(uuid, changes, defaults, inhabited=bool(on_gpu(records, uuid)))

@@ -160,11 +160,20 @@ def test_memory_is_written_in_the_units_that_people_type(world: World) -> None:
         assert world.read(path) == f"{size}\n"
 
 
+def test_a_policy_is_written_by_its_name_too(world: World) -> None:
+    """TREE, SCH-9: and read as a number, as cGPU has it."""
+    world.admit(ID)
+    world.serve()
+    for text, number in (("fixed", 3), ("weighted fair", 6), ("Weighted-Preemptive", 2)):
+        assert world.write("0/policy", text) == ""
+        assert world.read("0/policy") == f"{number}\n"
+
+
 @pytest.mark.parametrize(
     ("path", "text", "allowed"),
     [
         ("0/policy", "9", "policy=9: expected a whole number from 0 to 6"),
-        ("0/policy", "two", "policy=two: expected a whole number from 0 to 6"),
+        ("0/policy", "two", "policy=two: expected a whole number from 0 to 6, or one of fair"),
         ("0/policy", "", "policy=: expected a whole number from 0 to 6"),
         ("0/policy", "1 1", "policy=1 1: expected a whole number from 0 to 6"),
         ("0/max_inst", "26", "max_inst=26: expected a whole number from 1 to 25"),

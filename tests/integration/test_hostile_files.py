@@ -26,7 +26,7 @@ from test_server_metrics import logged, scrape, serve
 import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_hook import change, marks, processes, usage
-from cgpu_hook.rules import Rules
+from cgpu_hook.rules import Defaults
 from cgpu_server import audit
 from cgpu_server.gauge import Reading
 
@@ -120,10 +120,10 @@ def test_a_lease_refuses_changes_of_its_own_container_only(world: World, stack: 
     world.admit("b")
     ours = stack.enter_context(Hostile("lease", hostile / "limits"))
     world.admit("c")  # who comes moves the parts of all
-    change.change_container(world.registry, "b", {"weight": 2}, Rules())
+    change.change_container(world.registry, "b", {"weight": 2}, Defaults())
     with pytest.raises(CgpuError, match=r"a: a process holds a lease on it .*: it cannot be chang"):
-        change.change_container(world.registry, "a", {"memsize": MIB}, Rules())
-    change.change_gpu(world.registry, NODE.gpus[0], {"policy": 1}, Rules())
+        change.change_container(world.registry, "a", {"memsize": MIB}, Defaults())
+    change.change_gpus(world.registry, [NODE.gpus[0]], {"policy": 1}, Defaults())
     world.registry.remove("a")
     assert world.containers() == ["b", "c"]
     assert ours.holds_leases(), "all of it has waited for the lease"

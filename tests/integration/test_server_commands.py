@@ -19,7 +19,7 @@ from packages import ensure_packages
 from server_world import wait_until
 
 import cgpu_native
-from cgpu_hook.rules import DEFAULT_ALLOWED
+from cgpu_hook.rules import DEFAULT_ALLOWED, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 MEM = ("--mem", "6/15")
 SLEEP = ("--", "sleep", "60")
+ANY_POLICY = allowed("policy")
 _NONE = "cgpu: 'none': no such GPU or container: cgpu get shows all, cgpu ls what they have\n"
 
 
@@ -111,14 +112,17 @@ def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["0", "policy=9"], "cgpu: policy=9: expected a whole number from 0 to 6"),
+        (["0", "policy=9"], f"cgpu: policy=9: expected {ANY_POLICY}"),
+        (["all", "policy=fixd"], f"cgpu: policy=fixd: expected {ANY_POLICY}"),
+        (["all", "max_inst=fixed"], "cgpu: max_inst=fixed: expected a whole number from 1 to 25"),
+        (["all", "weight=2"], "cgpu: 'all': no such container or session: cgpu get lists them"),
         (["0", "policy"], "cgpu: policy: expected NAME=VALUE, such as weight=4"),
-        (["0", "policy=-1"], "cgpu: policy=-1: expected a whole number from 0 to 6"),
+        (["0", "policy=-1"], f"cgpu: policy=-1: expected {ANY_POLICY}"),
         (
             ["node", "default_memsize=1.5GiB"],
             f"cgpu: default_memsize=1.5GiB: expected {DEFAULT_ALLOWED}",
         ),
-        (["0", "policy=1GiB"], "cgpu: policy=1GiB: expected a whole number from 0 to 6"),
+        (["0", "policy=1GiB"], f"cgpu: policy=1GiB: expected {ANY_POLICY}"),
         (["7", "policy=1"], "cgpu: '7': no such GPU: expected the index or UUID of a GPU, of 0"),
         (["none", "weight=1"], "cgpu: 'none': no such container or session: cgpu get lists them"),
     ],
@@ -281,10 +285,15 @@ def test_a_shell_completes_commands_and_what_they_can_name(
     assert complete(ours, "cgpu ls --js") == ["--json"]
     assert complete(ours, "cgpu install cont") == ["containerd"]
     assert complete(ours, "cgpu help doc") == ["doctor"]
+    assert complete(ours, "cgpu set all policy=fi") == ["policy=fixed"]
     if complete is not _zsh:  # whose stand-in speaks for cgpu only
         assert complete(ours, "cgpu-smi --query-g") == ["--query-gpu"]
         assert complete(ours, "cgpu-run --high") == ["--high-prio"]
+        assert complete(ours, "cgpu-run --policy weighted-f") == ["weighted-fair"]
         assert complete(ours, "cgpud --idle") == ["--idle-exit"]
+    if complete is _bash:  # which takes what = divides for three words
+        assert complete(ours, "cgpu set 0 policy = fi") == ["fixed"]
+        assert complete(ours, "cgpu set 0 policy =")[:2] == ["fair-share", "preemptive"]
 
 
 def test_what_can_be_named_is_told_without_starting_a_server(world: World, session: str) -> None:

@@ -171,6 +171,16 @@ def test_a_driver_that_is_not_whole_is_an_error(
     assert wrong(driver.driver(ground)) == [("error", value, mend)]
 
 
+def test_a_gpu_of_the_configuration_that_is_not_there_is_a_warning(
+    ground: Ground, node: Callable[..., None]
+) -> None:
+    node(gpu={str(GPU.index): {"policy": 3}, GPU.uuid.lower(): {"policy": 3}})
+    assert wrong(driver.driver(ground)) == []
+    node(gpu={"7": {"policy": 3}})
+    mend = "mend /etc/cgpu/config.toml; cgpu-smi -L lists the GPUs"
+    assert wrong(driver.driver(ground)) == [("warning", "7", mend)]
+
+
 def test_another_kernel_module_than_library_is_an_error(
     ground: Ground, node: Callable[..., None]
 ) -> None:

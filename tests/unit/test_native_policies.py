@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cgpu_hook import rules
 from cgpu_native.policies import POLICIES, WHOLE_PPM, entitle
 
 pytestmark = pytest.mark.unit
@@ -14,6 +15,12 @@ def test_there_are_seven_policies_with_a_name_each() -> None:
     assert len(set(POLICIES.values())) == 7
     assert POLICIES[3] == "fixed"
     assert POLICIES[6] == "weighted fair"
+
+
+def test_policies_are_typed_by_their_names() -> None:
+    assert [name.replace("-", " ") for name in rules.POLICIES] == [*POLICIES.values()]
+    for word in ("weighted-fair", "Weighted fair", "weighted_fair", "6"):
+        assert rules.policy_of(word) == 6
 
 
 def test_sch3_a_weight_of_6_in_20_is_a_ceiling_of_30_percent() -> None:

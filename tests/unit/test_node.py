@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook import discovery, driver
+from cgpu_hook import discovery, driver, rules
 from cgpu_hook.node import DeviceNode, Node, load_node
 
 pytestmark = pytest.mark.unit
@@ -207,6 +207,33 @@ def test_the_configured_default_size_has_a_unit_if_it_is_written_with_one(
     assert load(fake, "[node]\ndefault_memsize = '512MiB'").default_memsize == 512 << 20
 
 
+def test_the_configuration_has_rules_of_single_gpus(fake: FakeDriver) -> None:
+    """SCH-9: by index or UUID, of which the UUID goes first; policies by name too."""
+    uuid = "GPU-6B2D7B82-9fca-5904-af21-8bac6234f891"  # GPU 1
+    text = f"""
+[node]
+policy = "Weighted preemptive"
+[gpu.0]
+policy = "fixed"
+max_inst = 10
+[gpu.{uuid}]
+policy = 5
+[gpu.1]
+policy = "soft"
+prio_ratio = 50
+[gpu.7]
+"""
+    node = load(fake, text)
+    gpus = [node.gpus[0]._replace(index=i, uuid=f"{uuid[:-1]}{i}".lower()) for i in range(3)]
+    defaults = rules.configured(node, gpus)
+    assert [defaults.of(gpu.uuid) for gpu in gpus] == [
+        rules.Rules(3, 10, 80),
+        rules.Rules(5, 20, 50),
+        rules.Rules(2, 20, 80),
+    ]
+    assert rules.strangers(node._replace(gpus=tuple(gpus))) == ["7"]
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -221,7 +248,14 @@ def test_the_configured_default_size_has_a_unit_if_it_is_written_with_one(
         ),
         ("[node]\ndefault_memsize = '40%'", "default_memsize = 40%: expected 0 for none or at"),
         ("[node]\ndefault_memsize = true", "default_memsize = True: expected 0 for none or at"),
-        ("[node]\npolicy = 7", "policy = 7: expected a whole number from 0 to 6"),
+        ("[node]\npolicy = 7", "policy = 7: expected a whole number from 0 to 6, or one of fair"),
+        ("[node]\npolicy = 'fare'", "policy = fare: expected a whole number from 0 to 6, or one"),
+        ("[gpu.0]\npolicy = 'x'", "policy = x: expected a whole number from 0 to 6, or one of"),
+        ("[gpu.0]\nmemory = 1", "[gpu.0] has no key memory: expected one of max_inst, policy,"),
+        ("[gpu.0]\novercommit = true", "[gpu.0] has no key overcommit: expected one of max_inst"),
+        ("[gpu]\npolicy = 'fixed'", "[gpu.policy]: expected the index or the whole UUID of a GPU"),
+        ("[gpu.GPU-8f3a]\npolicy = 3", "[gpu.GPU-8f3a]: expected the index or the whole UUID"),
+        ("[gpu]\n0 = 'fixed'", "gpu.0: expected a table, [gpu.0] on a line of its own"),
         ("[node]\nprio_ratio = 19", "prio_ratio = 19: expected a whole number from 20 to 99"),
         ("[node]\novercommit = 1", "overcommit = 1: expected true or false"),
         ("[node]\nlibrary_dir = '/x'", "[node] has no key library_dir: expected one of max_inst"),
@@ -231,7 +265,7 @@ def test_the_configured_default_size_has_a_unit_if_it_is_written_with_one(
         ("[audit]\ninterval_seconds = true", "interval_seconds = True: expected a number of"),
         ("[audit]\naction = 'kil'", "action = kil: expected one of log, kill, off"),
         ("[audit]\naction = ['kill']", "action = ['kill']: expected one of log, kill, off"),
-        ("[other]\nx = 1", "other: expected the tables node, driver, server, audit only"),
+        ("[other]\nx = 1", "other: expected the tables node, gpu, driver, server, audit only"),
         ("node = 1", "node: expected a table, [node] on a line of its own"),
         ("[node", "not TOML"),
     ],

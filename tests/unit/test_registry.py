@@ -17,7 +17,7 @@ from cgpu_hook.change import change_container
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import AdmissionError, Owner, Registry
-from cgpu_hook.rules import Rules
+from cgpu_hook.rules import Defaults
 
 pytestmark = pytest.mark.unit
 
@@ -114,11 +114,11 @@ def test_what_creation_said_is_kept_until_the_cap_is_another(registry: Registry)
     """ENV-2: for the server's log, and for cgpu doctor."""
     directory = admit(registry, "one", ask(SIX)._replace(notes=("GPU 0 is smaller", "GPU 1 too")))
     assert record.notes(directory) == ("GPU 0 is smaller", "GPU 1 too")
-    change_container(registry, "one", {"weight": 2}, Rules())
+    change_container(registry, "one", {"weight": 2}, Defaults())
     assert len(record.notes(directory)) == 2
-    change_container(registry, "one", {"memsize": MIB}, Rules())
+    change_container(registry, "one", {"memsize": MIB}, Defaults())
     assert record.notes(directory) == ()
-    change_container(registry, "one", {"memsize": 2 * MIB}, Rules())
+    change_container(registry, "one", {"memsize": 2 * MIB}, Defaults())
     assert record.notes(admit(registry, "two", ask(SIX))) == ()
 
 

@@ -95,8 +95,12 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
         ),
         ("--mem 6/15 --gpus 7", "--gpus 7: no GPU 7 here; this node has GPUs 0, 1, 2, 3"),
         ("--mem 6/15 --gpus 1,1", "--gpus 1,1: 1 names GPU 1 a second time"),
-        ("--mem 6/15 --policy 7", "--policy 7: expected a whole number from 0 to 6"),
+        (
+            "--mem 6/15 --policy 7",
+            "--policy 7: expected a whole number from 0 to 6, or one of fair",
+        ),
         ("--mem 6/15 --policy 01", "--policy 01: expected a whole number from 0 to 6"),
+        ("--mem 6/15 --policy fare", "--policy fare: expected a whole number from 0 to 6, or one"),
         ("--mem 6/15 --policy=", "--policy: the value is empty"),
         ("--memory 6/15", "unknown option --memory"),
         ("-m 6/15", "unknown option -m"),

@@ -47,7 +47,7 @@ def test_a_wrong_configuration_is_told_and_so_is_its_mending(
         caplog.clear()
         daemon.refresh()
         daemon.refresh()
-        most.append(daemon.defaults.max_inst)
+        most.append(daemon.defaults.common.max_inst)
         said.append([message.split()[0] for message in caplog.messages])
     assert most == [20, 9, 9, 8, 20]
     read = ["configuration_read"]

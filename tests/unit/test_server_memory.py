@@ -14,12 +14,12 @@ import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_env.errors import shown
 from cgpu_hook import rules
-from cgpu_hook.change import change_container, change_gpu, change_node
+from cgpu_hook.change import change_container, change_gpus, change_node
 from cgpu_hook.config import Config
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import AdmissionError, Owner, Registry
-from cgpu_hook.rules import Rules
+from cgpu_hook.rules import Defaults
 from cgpu_hook.usage import use_of
 
 pytestmark = pytest.mark.unit
@@ -46,7 +46,7 @@ def admit(registry: Registry, name: str, *caps: int) -> Path:
 
 def change_memory(registry: Registry, name: str, wanted: object, **more: Any) -> None:
     """Another cap, in bytes."""
-    change_container(registry, name, {"memsize": wanted}, Rules(), **more)
+    change_container(registry, name, {"memsize": wanted}, Defaults(), **more)
 
 
 def caps(directory: Path) -> list[int]:
@@ -87,10 +87,10 @@ def test_what_is_changed_together_is_changed_or_not_together(
     good = {"weight": 4, "highprio": 1, "memsize": 200 * MIB}
     before = [each.read_bytes() for each in (*directory.iterdir(), *other.iterdir())]
     with pytest.raises(CgpuError):
-        change_container(registry, "a", {**good, **wrong}, Rules())
+        change_container(registry, "a", {**good, **wrong}, Defaults())
     after = [each.read_bytes() for each in (*directory.iterdir(), *other.iterdir())]
     assert after == before
-    change_container(registry, "a", good, Rules())
+    change_container(registry, "a", good, Defaults())
     (entry, _) = registry.records()
     assert (entry.weight, entry.high_priority) == (4, True)
     assert caps(directory) == promised(registry, "a") == [200, 200]
@@ -308,8 +308,8 @@ def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
     """ENV-4, SCH-9: they are kept in one file."""
     admit(registry, "a", 300)
     change_node(registry, {"default_memsize": 5 * MIB})
-    change_gpu(registry, GPUS[0], {"policy": 2}, Rules())
-    change_container(registry, "a", {"weight": 3}, Rules())
+    change_gpus(registry, [GPUS[0]], {"policy": 2}, Defaults())
+    change_container(registry, "a", {"weight": 3}, Defaults())
     assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 5 * MIB
     assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
     change_node(registry, {"default_memsize": 0})

@@ -11,18 +11,22 @@ import pytest
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_hook import rules
-from cgpu_hook.change import change_container, change_gpu, find
+from cgpu_hook.change import change_container, change_gpus, find
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import AdmissionError, Owner, Registry
-from cgpu_hook.rules import Rules
+from cgpu_hook.rules import Defaults, Rules
 
 pytestmark = pytest.mark.unit
 
 MIB = 1 << 20
 UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
 GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", 15109 * MIB, 0, ()) for i, uuid in enumerate(UUIDS))
-DEFAULTS = Rules()
+DEFAULTS = Defaults()
+ANY_POLICY = (
+    "a whole number from 0 to 6, or one of fair-share, preemptive, weighted-preemptive, fixed,"
+    " soft, native, weighted-fair"
+)
 
 
 @pytest.fixture
@@ -35,13 +39,13 @@ def admit(
     name: str,
     weight: int = 1,
     gpus: tuple[int, ...] = (0,),
-    defaults: Rules = DEFAULTS,
+    defaults: Defaults = DEFAULTS,
     policy: int | None = None,
     *,
     high: bool = False,
 ) -> Path:
-    node = Node("1", "/", {}, {}, GPUS, (), defaults.max_inst, 0, overcommit=False)
-    node = node._replace(policy=defaults.policy, prio_ratio=defaults.prio_ratio)
+    node = Node("1", "/", {}, {}, GPUS, (), defaults.common.max_inst, 0, overcommit=False)
+    node = node._replace(policy=defaults.common.policy, prio_ratio=defaults.common.prio_ratio)
     request = Request(tuple(GpuShare(i, UUIDS[i], MIB) for i in gpus), weight, high)
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
     return Path(registry.admit(name, "container", request, node, owner, ["true"], policy=policy))
@@ -51,7 +55,7 @@ def page(directory: Path) -> cgpu_native.Limits:
     return cgpu_native.read_limits(directory / "limits")
 
 
-def in_force(registry: Registry, gpu: int = 0, defaults: Rules = DEFAULTS) -> Rules:
+def in_force(registry: Registry, gpu: int = 0, defaults: Defaults = DEFAULTS) -> Rules:
     changes = rules.read(registry.state_dir)
     inhabited = any(gpu == share.index for r in registry.records() for share in r.gpus)
     return rules.of(UUIDS[gpu], changes, defaults, inhabited=inhabited)
@@ -67,7 +71,7 @@ def parts(*directories: Path) -> list[tuple[int, int, int]]:
 
 def test_the_configured_policy_holds_where_nobody_chose_another(registry: Registry) -> None:
     """CLI-2."""
-    directory = admit(registry, "a", defaults=Rules(policy=3))
+    directory = admit(registry, "a", defaults=Defaults(Rules(policy=3)))
     assert page(directory).policy == 3
     assert registry.records()[0].policy == 3
 
@@ -98,18 +102,38 @@ def test_another_policy_is_refused_on_any_gpu_that_somebody_has(registry: Regist
 def test_a_change_reaches_every_page_and_record_and_those_who_come(registry: Registry) -> None:
     """SCH-9, REL-2: also whoever starts again reads it."""
     first, second = admit(registry, "a"), admit(registry, "b", gpus=(1, 0))
-    change_gpu(registry, GPUS[0], {"policy": 2, "prio_ratio": 50}, DEFAULTS)
+    change_gpus(registry, [GPUS[0]], {"policy": 2, "prio_ratio": 50}, DEFAULTS)
     assert in_force(registry) == Rules(2, 20, 50)
-    assert in_force(registry, 1) == DEFAULTS
+    assert in_force(registry, 1) == Rules()
     assert [page(first).policy, page(second).policy] == [2, 6]
     assert [entry.policy for entry in Registry(registry.state_dir).records()] == [2, 6]
     assert page(admit(registry, "c")).policy == 2
 
 
+def test_all_gpus_change_or_none(registry: Registry) -> None:
+    """SCH-9."""
+    first = admit(registry, "a", gpus=(0,))
+    second = admit(registry, "b", weight=5, gpus=(1,))
+    change_gpus(registry, GPUS, {"policy": "soft", "max_inst": 9}, DEFAULTS)
+    assert [in_force(registry, i) for i in range(2)] == [Rules(4, 9, 80)] * 2
+    assert [page(first).policy, page(second).policy] == [4, 4]
+    with pytest.raises(CgpuError, match="max_inst=4: the containers on GPU 1 have weight 5"):
+        change_gpus(registry, GPUS, {"policy": "fixed", "max_inst": 4}, DEFAULTS)
+    assert [in_force(registry, i) for i in range(2)] == [Rules(4, 9, 80)] * 2
+
+
+def test_a_gpu_can_have_rules_of_its_own_until_they_are_changed(registry: Registry) -> None:
+    """SCH-9: what the configuration says of one GPU."""
+    defaults = Defaults(Rules(policy=1), {UUIDS[1]: Rules(policy=3, prio_ratio=50)})
+    assert [in_force(registry, i, defaults).policy for i in range(2)] == [1, 3]
+    change_gpus(registry, GPUS, {"policy": 2}, defaults)
+    assert [in_force(registry, i, defaults) for i in range(2)] == [Rules(2), Rules(2, 20, 50)]
+
+
 def test_a_change_takes_the_place_of_a_policy_that_was_brought(registry: Registry) -> None:
     """SCH-9."""
     admit(registry, "a", policy=3)
-    change_gpu(registry, GPUS[0], {"policy": 1}, DEFAULTS)
+    change_gpus(registry, [GPUS[0]], {"policy": 1}, DEFAULTS)
     assert in_force(registry).policy == 1
     registry.remove("a")
     assert in_force(registry).policy == 1
@@ -118,8 +142,11 @@ def test_a_change_takes_the_place_of_a_policy_that_was_brought(registry: Registr
 @pytest.mark.parametrize(
     ("values", "sentence"),
     [
-        ({"policy": 7}, "policy=7: expected a whole number from 0 to 6"),
-        ({"policy": "x"}, "policy=x: expected a whole number from 0 to 6"),
+        ({"policy": 7}, f"policy=7: expected {ANY_POLICY}"),
+        ({"policy": "x"}, f"policy=x: expected {ANY_POLICY}"),
+        ({"policy": "7"}, f"policy=7: expected {ANY_POLICY}"),
+        ({"policy": True}, f"policy=True: expected {ANY_POLICY}"),
+        ({"max_inst": "fixed"}, "max_inst=fixed: expected a whole number from 1 to 25"),
         ({"max_inst": 26}, "max_inst=26: expected a whole number from 1 to 25"),
         ({"prio_ratio": 100}, "prio_ratio=100: expected a whole number from 20 to 99"),
         ({"prio_ratio": True}, "prio_ratio=True: expected a whole number from 20 to 99"),
@@ -132,14 +159,14 @@ def test_a_rule_that_cannot_hold_is_refused(
     """SCH-9, SCH-10."""
     admit(registry, "a", weight=5)
     with pytest.raises(CgpuError) as refusal:
-        change_gpu(registry, GPUS[0], {"prio_ratio": 30, **values}, DEFAULTS)
+        change_gpus(registry, [GPUS[0]], {"prio_ratio": 30, **values}, DEFAULTS)
     assert str(refusal.value) == sentence
-    assert in_force(registry) == DEFAULTS
+    assert in_force(registry) == Rules()
 
 
 def test_a_weight_within_a_raised_max_inst_is_admitted(registry: Registry) -> None:
     """ENV-6, SCH-10: on the GPU whose max_inst was raised, and on no other."""
-    change_gpu(registry, GPUS[0], {"max_inst": 25}, DEFAULTS)
+    change_gpus(registry, [GPUS[0]], {"max_inst": 25}, DEFAULTS)
     with pytest.raises(AdmissionError) as refusal:
         admit(registry, "a", weight=22, gpus=(0, 1))
     assert str(refusal.value) == (
@@ -161,7 +188,7 @@ def test_a_weight_that_nobody_set_is_not_called_set(registry: Registry) -> None:
 
 def test_max_inst_of_a_gpu_bounds_what_is_admitted_there(registry: Registry) -> None:
     """SCH-10."""
-    change_gpu(registry, GPUS[0], {"max_inst": 2}, DEFAULTS)
+    change_gpus(registry, [GPUS[0]], {"max_inst": 2}, DEFAULTS)
     with pytest.raises(
         AdmissionError, match="ALIYUN_COM_GPU_SCHD_WEIGHT=3: expected a whole number from 1 to 2"
     ):
@@ -235,13 +262,13 @@ def test_whoever_comes_or_changes_moves_the_parts_of_the_others(registry: Regist
     assert parts(first, second) == [(25, 0, 25), (75, 25, 75)]
     change_container(registry, "a", {"weight": 3}, DEFAULTS)
     assert parts(first, second) == [(50, 0, 50), (50, 50, 50)]
-    change_gpu(registry, GPUS[0], {"policy": 3}, DEFAULTS)
+    change_gpus(registry, [GPUS[0]], {"policy": 3}, DEFAULTS)
     assert parts(first, second) == [(15, 0, 15), (15, 15, 15)]
 
 
 def test_under_policy_0_each_has_one_of_max_inst_whatever_its_weight(registry: Registry) -> None:
     """SCH-0."""
-    defaults = Rules(policy=0, max_inst=4)
+    defaults = Defaults(Rules(policy=0, max_inst=4))
     first = admit(registry, "a", weight=1, defaults=defaults)
     second = admit(registry, "b", weight=3, defaults=defaults, high=True)
     assert [share for share, *_ in parts(first, second)] == [25, 25]

@@ -22,7 +22,7 @@ from cgpu_hook.change import change_container
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
 from cgpu_hook.registry import Owner, Registry
-from cgpu_hook.rules import Rules
+from cgpu_hook.rules import Defaults
 from cgpu_hook.usage import read_usage
 from cgpu_hook.view import parsed
 
@@ -191,7 +191,7 @@ def test_what_is_promised_is_what_admission_gives_nobody_else(
     """CLI-3, MEM-8: a lowered cap frees what the container has given back, and no more."""
     registry = Registry(str(tmp_path))
     assert usage.as_json()["gpus"][1]["promised_bytes"] == owed(registry.records(), UUIDS[1])
-    change_container(registry, "0123456789abcdef", {"memsize": 40 * MIB}, Rules(), uuid=UUIDS[1])
+    change_container(registry, "0123456789abcdef", {"memsize": 40 * MIB}, Defaults(), uuid=UUIDS[1])
     again = read_usage(str(tmp_path), None)
     told = again.as_json()
     (held,) = (gpu for gpu in told["containers"][0]["gpus"] if gpu["index"] == 1)

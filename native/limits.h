@@ -14,6 +14,8 @@ enum {
     CGPU_LIMITS_MAGIC = 0x4d494c43, /* the bytes "CLIM" */
     CGPU_LIMITS_VERSION = 2,
     CGPU_RELEASE_SIZE = 16,
+    CGPU_METERED = 1,            /* metered: measured_ppm and charged_ns are being kept */
+    CGPU_METERED_ROUGHLY = 2,    /* metered: programs run at once, who had the GPU is a guess */
     CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points unknown to this release */
 };
 
@@ -35,7 +37,7 @@ struct cgpu_limits_gpu {
     uint64_t
         heartbeat_ns;    /* host's CLOCK_MONOTONIC when the arbiter last lived; 0: there was none */
     uint64_t charged_ns; /* GPU time charged since the arbiter took the container on */
-    uint32_t metered;    /* 1: measured_ppm and charged_ns are being kept (not so while FREE) */
+    uint32_t metered;    /* CGPU_METERED, and how well; 0 while FREE */
     uint32_t limit_ppm;  /* what it may have at most while others compete, as last worked out */
     uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
     uint64_t waits;        /* how often that began */

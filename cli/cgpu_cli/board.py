@@ -56,8 +56,7 @@ up, down      move through the containers; left, right: see columns that have no
 ? or Escape   this help, and back
 q or Ctrl-C   quit
 
-Compute       percent of the GPU's time in the last second; ~ is the GPU's own figure, which
-              is the container's where it is alone there; - is not known
+Compute       percent of the GPU's time in the last second; ~ is an estimate; - is not known
 Memory        percent of its cap that it holds
 Weight        among those that compute; ! is high priority
 Limit         percent of the GPU's time that it may have while others compete

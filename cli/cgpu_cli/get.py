@@ -94,5 +94,8 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 
 def _shares(gpu: dict[str, Any]) -> str:
     measured = f"{gpu['measured_ppm'] / _PPM_OF_A_PERCENT:.1f}%" if gpu["metered"] else "-"
+    estimate = gpu.get("estimated_ppm")
+    if estimate is not None:
+        measured = f"~{estimate / _PPM_OF_A_PERCENT:.0f}%"
     memory = f"memsize={gpu['memsize']} free={gpu['free_bytes']}"
     return f"limit={gpu['limit_ppm'] / _PPM_OF_A_PERCENT:.1f}% measured={measured} {memory}"

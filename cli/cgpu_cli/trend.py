@@ -31,7 +31,7 @@ class Row(NamedTuple):
         weight: among those that compute.
         high_priority: whether its kernels go first.
         compute: percent of the GPU's time in the last second; None where nobody knows.
-        is_estimate: whether ``compute`` is the GPU's utilisation, which the row has to itself.
+        is_estimate: whether ``compute`` is an estimate.
         limit: percent that it may have; None for one that has just ended.
         throttled: percent of the time since the last look for which it waited for its turn.
         used: bytes that it holds.

@@ -323,7 +323,7 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_estimated_ratio",
         "gauge",
-        "The GPU's utilisation, where the container has the GPU to itself and nobody measures.",
+        "Part that it had by an estimate, while nobody measures.",
         lambda its: _ratio(its.estimated_percent),
     ),
     _compute(

@@ -107,12 +107,15 @@ class Requests:
                     "figures": own and own._asdict(),
                 }
             )
+        visible = {record.id for record in tree.records}
+        uses = daemon.utilisation.estimated(map(use_of, daemon.records))
+        theirs = [use for use in uses if use.id in visible]
         size = rules.default_memsize(daemon.registry.state_dir, daemon.config)
         return {
             "pid": os.getpid(),
             "node": {"default_memsize": size, **releases(tree.records)},
             "gpus": gpus,
-            "containers": [*map(_container, located([*map(use_of, tree.records)]))],
+            "containers": [*map(_container, located(theirs))],
         }
 
     def _usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
@@ -220,9 +223,11 @@ def _memory(gpu: GpuUse) -> dict[str, Any]:
 
 def _compute(gpu: GpuUse) -> dict[str, Any]:
     its = gpu.compute
+    estimate = its.estimated_percent if its else None
     return {
         "limit_ppm": ppm(its and its.limit_percent),
         "measured_ppm": ppm(its and its.measured_percent),
+        "estimated_ppm": None if estimate is None else ppm(estimate),
         "charged_ns": its.charged_ns if its else 0,
         "share_ppm": ppm(its and its.share_percent),
         "metered": its is not None and its.measured_percent is not None,

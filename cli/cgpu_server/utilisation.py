@@ -70,7 +70,9 @@ class Utilisation:
             its = gpu.compute
             if its is None:
                 return None
-            estimate = alone.get(gpu.uuid) if its.measured_percent is None else None
+            estimate = its.estimated_percent
+            if estimate is None and its.measured_percent is None:
+                estimate = alone.get(gpu.uuid)
             return its._replace(
                 estimated_percent=None if estimate is None else float(estimate),
                 estimated_ns=self._alone_ns.get((directory, place), 0),

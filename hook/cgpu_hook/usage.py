@@ -180,10 +180,10 @@ def _pages(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu | None], str 
 
 def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
     arbitrated = now - gpu.heartbeat_ns < _STALE_NS
-    measured_percent = gpu.measured_ppm / _PPM_OF_A_PERCENT
+    percent = gpu.measured_ppm / _PPM_OF_A_PERCENT if arbitrated and gpu.metered else None
     return Compute(
         gpu.limit_ppm / _PPM_OF_A_PERCENT,
-        measured_percent if arbitrated and gpu.metered else None,
+        None if gpu.is_rough else percent,
         gpu.charged_ns,
         arbitrated,
         gpu.share_ppm / _PPM_OF_A_PERCENT,
@@ -191,4 +191,5 @@ def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
         gpu.throttled_ns,
         max(0, now - gpu.heartbeat_ns) if gpu.heartbeat_ns else None,
         gpu.heartbeat_ns,
+        percent if gpu.is_rough else None,
     )

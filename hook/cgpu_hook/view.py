@@ -26,7 +26,7 @@ class Compute(NamedTuple):
     Attributes:
         limit_percent: at most, while others compete; prio_ratio for high priority, the policy's
             ceiling, or its part by weight of what high-priority containers leave.
-        measured_percent: in the last second; None where nobody measures.
+        measured_percent: in the last second; None where nobody measures, or only roughly.
         charged_ns: GPU time since the arbiter took the container on.
         arbitrated: whether an arbiter lives.
         share_percent: its own part while none does.
@@ -34,9 +34,9 @@ class Compute(NamedTuple):
         throttled_ns: for how long it waited, one thread or many.
         heartbeat_age_ns: since the arbiter's last sign; None where there was none.
         heartbeat_ns: the host's monotonic clock at that sign; 0 where there was none.
-        estimated_percent: the GPU's utilisation, where the container has the GPU to itself and
-            nobody measures.
-        estimated_ns: GPU time by such estimates, beside ``charged_ns``.
+        estimated_percent: where ``measured_percent`` is None: by a rough measure (policy 4), or the
+            GPU's utilisation of a container that has the GPU to itself.
+        estimated_ns: GPU time by that utilisation, beside ``charged_ns``.
     """
 
     limit_percent: float

@@ -81,7 +81,7 @@ struct cgpu_tenant_report {
     uint32_t limit_ppm;    /* prio_ratio, ceiling, or part by weight of what priority leaves */
     uint32_t fallback_ppm;
     uint32_t offset_ppm; /* where its part of the fallback period begins */
-    bool metered;
+    uint32_t metered;    /* as in the limits page */
 };
 void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place,
                          struct cgpu_tenant_report *out);

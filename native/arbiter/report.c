@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "arbiter_state.h"
+#include "limits.h"
 
 static uint32_t
 measured(const struct cgpu_tenant *tenant)
@@ -64,5 +65,7 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place, struct cgpu_t
     }
     out->fallback_ppm = tenant->claim.fallback_ppm;
     out->offset_ppm = offset_of(arbiter, place);
-    out->metered = tenant->gate != CGPU_GATE_FREE;
+    if (tenant->gate != CGPU_GATE_FREE) {
+        out->metered = CGPU_METERED | (arbiter->policy->soft ? CGPU_METERED_ROUGHLY : 0);
+    }
 }

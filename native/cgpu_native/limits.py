@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 MAX_GPUS: int = lib.CGPU_MAX_GPUS
 ID_SIZE: int = lib.CGPU_ID_SIZE
 LIMITS_VERSION: int = lib.CGPU_LIMITS_VERSION
+METERED: int = lib.CGPU_METERED
+METERED_ROUGHLY: int = lib.CGPU_METERED_ROUGHLY
 HEAD_SIZE = 8
 _FIRST = "0.1.0"  # did not write which release it is
 
@@ -56,10 +58,15 @@ class LimitsGpu(NamedTuple):
     """For which threads of it were seen waiting at its closed gate, in nanoseconds."""
     waits: int = 0
     """How often that began."""
-    metered: bool = False
-    """Whether the arbiter keeps the last two."""
+    metered: int = 0
+    """``CGPU_METERED`` while the arbiter keeps both, ``CGPU_METERED_ROUGHLY`` if by guessing."""
     heartbeat_ns: int = 0
     """``CLOCK_MONOTONIC`` at which the arbiter last gave a sign; 0: there was none."""
+
+    @property
+    def is_rough(self) -> bool:
+        """Whether ``measured_ppm`` is an estimate."""
+        return bool(self.metered & METERED_ROUGHLY)
 
 
 class Limits(NamedTuple):
@@ -119,8 +126,7 @@ def _gpu(entry: Any) -> LimitsGpu:  # noqa: ANN401 - cffi's structures have no t
         total_bytes=entry.total_bytes,
         context_bytes=entry.context_bytes,
         outside_bytes=entry.outside_bytes,
-        **{field: getattr(entry, field) for field in _COMPUTE[:-1]},
-        metered=bool(entry.metered),
+        **{field: getattr(entry, field) for field in _COMPUTE},
     )
 
 

@@ -4,6 +4,7 @@
 
 #include "arbiter/arbiter.h"
 #include "check.h"
+#include "limits.h"
 #include "status.h"
 
 #define MS UINT64_C(1000000)
@@ -502,6 +503,28 @@ TEST(limits_of_those_beside_a_high_priority_one_are_parts_of_what_it_leaves)
     CHECK(report.limit_ppm == 250000);
     cgpu_arbiter_report(arbiter, three, &report);
     CHECK(report.limit_ppm == 750000);
+}
+
+/* Programs run at once: whose time it was is a guess, and whoever shows it has to know. */
+TEST(charges_under_the_soft_policy_are_marked_as_rough_sch4)
+{
+    const struct {
+        uint32_t policy, metered;
+    } cases[] = {{CGPU_POLICY_WEIGHTED_FAIR, CGPU_METERED},
+                 {CGPU_POLICY_PREEMPTIVE, CGPU_METERED},
+                 {CGPU_POLICY_SOFT, CGPU_METERED | CGPU_METERED_ROUGHLY},
+                 {CGPU_POLICY_NATIVE, 0}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct cgpu_tenant_report report;
+
+        start(cases[i].policy);
+        int place = add(1, false);
+        demands[place].waiting = demands[add(1, false)].waiting = true;
+        step(MS);
+        cgpu_arbiter_report(arbiter, place, &report);
+        CHECK(report.metered == cases[i].metered);
+    }
 }
 
 /* Who dies does not ring, and what a container says of its end may be anything. */

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from urllib.request import urlopen
+from typing import TYPE_CHECKING
 
 import pytest
-from audited import BYPASS, Bypass, configure, server_command, until
-from cgpu_run_world import MIB, World
-from prometheus_client.parser import text_string_to_metric_families
+from audit_world import FAST, Audited, scrape
+from audited import BYPASS, Bypass, configure, until
+from cgpu_run_world import MIB
 
-import cgpu_native
-from cgpu_cli import tenant
 from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
-from cgpu_hook import client
 from cgpu_install.machine import Machine
 from cgpu_sim import Fault, inject
 
@@ -29,70 +24,9 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-FAST = "interval_seconds = 0.1"
 KILL = f'{FAST}\naction = "kill"'
 CAP, CONTEXT = 6043, 105  # MiB
 OUT_OF_MEMORY = 2
-
-
-class Audited(World):
-    """A machine with a server that audits, and programs on it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state.mkdir(mode=0o700)
-        self.log = self.folder / "log"
-        self._ends: list[Bypass] = []
-        self._servers: list[subprocess.Popen[bytes]] = []
-
-    def serve(self, audit: str = FAST, *flags: str) -> subprocess.Popen[bytes]:
-        """Start the server."""
-        where = ("--state-dir", self.state, "--driver-dir", self.driver, "--log", self.log)
-        command = server_command(self.folder, audit, *where, *flags)
-        server = subprocess.Popen(command, env=self.environment())
-        self._servers.append(server)
-        until(lambda: "serving" in self.said(), "it serves")
-        return server
-
-    def program(self, *options: str) -> Bypass:
-        """A session of 6 of 15 GiB."""
-        real = self.state / "real" if "--no-namespaces" not in options else self.driver
-        libraries = (self.driver / "libcuda.so.1", real / "libcuda.so.1")
-        words = (sys.executable, "-I", BYPASS, *libraries, self.state / "ledger")
-        made = Bypass(self.start("--mem", "6/15", *options, "--", *words))
-        self._ends.append(made)
-        return made
-
-    def close(self) -> None:
-        """End all of it."""
-        for program in self._ends:
-            program.close()
-        for server in self._servers:
-            server.terminate()
-            server.wait(20)
-
-    def said(self, event: str = "") -> str:
-        """The lines of the server's log with ``event``."""
-        text = self.log.read_text() if self.log.exists() else ""
-        return "\n".join(line for line in text.splitlines() if event in line)
-
-    def pages(self) -> list[cgpu_native.LimitsGpu]:
-        """Of the sessions there are."""
-        found = []
-        for name in self.sessions():
-            found += cgpu_native.read_limits(self.state / "containers" / name / "limits").gpus
-        return found
-
-    def outside(self) -> int:
-        """What the only session holds around its ledger, in MiB."""
-        (page,) = self.pages()
-        return page.outside_bytes // MIB
-
-    def status(self) -> dict[str, Any]:
-        """What the server says of the only session's memory."""
-        (container,) = client.ask(str(self.state), {"request": "status"})["containers"]
-        found: dict[str, Any] = container["gpus"][0]
-        return found
 
 
 @pytest.fixture
@@ -129,46 +63,6 @@ def test_what_is_taken_around_cgpu_counts_as_used_until_it_is_given_back(world: 
     until(lambda: world.outside() == 0, "it is no longer charged")
     assert program.ask("take 1000") == 0
     assert "bypass_ended" not in world.said()
-
-
-@pytest.mark.parametrize("policy", ["6", "5"])
-def test_a_busy_gpu_is_seen_where_nobody_measures(world: Audited, policy: str) -> None:
-    """CLI-3: a container alone on its GPU; its counter goes on."""
-    world.serve(FAST, "--metrics", "127.0.0.1:0")
-    share = ("--mem", "6/15", "--policy", policy)
-    process = world.start(*share, "--", sys.executable, "-I", tenant.__file__)
-    assert process.stdin is not None
-    process.stdin.write("compute 2000\n")
-    process.stdin.flush()
-
-    def is_seen() -> bool:
-        said = world.smi()
-        if not said["containers"]:  # it is being admitted
-            return False
-        (gpu,), (container,) = said["gpus"], said["containers"]
-        (its,) = container["gpus"]
-        return (
-            gpu["measured_percent"] is its["measured_percent"] is None
-            and (gpu["utilisation_percent"] or 0) > 0
-            and its["estimated_percent"] == gpu["utilisation_percent"]
-        )
-
-    until(is_seen, "it is busy, by whom is an estimate")
-    for name in ("cgpu_container_compute_seconds_total", "cgpu_gpu_busy_seconds_total"):
-        for _ in range(2):
-            before = scrape(world)[name]
-            until(lambda: scrape(world)[name] > before, f"{name} goes on")  # noqa: B023 (now)
-    assert 0 < scrape(world)["cgpu_gpu_utilisation_ratio"] <= 1
-    process.kill()
-    process.communicate()
-
-
-def scrape(world: Audited) -> dict[str, float]:
-    """By metric, where there is one container and one GPU."""
-    address = re.findall(r"metrics_served address=(\S+)", world.said())[0]
-    with urlopen(f"http://{address}/metrics", timeout=20) as answer:
-        families = text_string_to_metric_families(answer.read().decode())
-    return {sample.name: sample.value for family in families for sample in family.samples}
 
 
 @pytest.mark.parametrize("how", ["around", "lone"])

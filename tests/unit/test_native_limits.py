@@ -29,7 +29,9 @@ GPUS = st.builds(
     total_bytes=U64,
     context_bytes=U64,
     outside_bytes=U64,
-    **dict.fromkeys(("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm"), U32),
+    **dict.fromkeys(
+        ("gate", "share_ppm", "offset_ppm", "limit_ppm", "measured_ppm", "metered"), U32
+    ),
     **dict.fromkeys(("charged_ns", "throttled_ns", "waits", "heartbeat_ns"), U64),
 )
 

@@ -17,6 +17,7 @@ from cgpu_hook.record import Owner, Record
 from cgpu_hook.rules import Rules
 from cgpu_hook.usage import usage_of, use_of
 from cgpu_hook.view import parsed
+from cgpu_native.limits import METERED, METERED_ROUGHLY
 from cgpu_server.audit import Look
 from cgpu_server.utilisation import Utilisation
 
@@ -43,7 +44,7 @@ class World:
         self.records: list[Record] = []
         self.utilisation = Utilisation(lambda: self.look, lambda: self.now)
 
-    def add(self, name: str, *gpus: int, metered: bool = False) -> None:
+    def add(self, name: str, *gpus: int, metered: int = 0) -> None:
         """A container on these GPUs."""
         directory = self.folder / name
         directory.mkdir()
@@ -53,7 +54,7 @@ class World:
         self.records.append(record)
         self.measure(name, metered=metered)
 
-    def measure(self, name: str, *, metered: bool) -> None:
+    def measure(self, name: str, *, metered: int) -> None:
         """What the arbiter writes down."""
         (record,) = (each for each in self.records if each.id == name)
         heartbeat = 1 << 62  # of an arbiter that lives
@@ -115,7 +116,7 @@ def test_one_on_two_gpus_has_an_estimate_of_each_that_it_has_alone(world: World)
 def test_what_is_measured_needs_no_estimate_and_nothing_counts_twice(world: World) -> None:
     world.add("a", 1)
     world.pass_seconds(2)
-    world.measure("a", metered=True)
+    world.measure("a", metered=METERED)
     world.pass_seconds(3)
     its = world.compute("a")
     assert (its.measured_percent, its.estimated_percent) == (25.0, None)
@@ -175,7 +176,7 @@ def test_a_container_that_is_gone_leaves_its_time_to_nobody(world: World) -> Non
 
 def test_estimates_are_shown_with_a_mark(world: World, capsys: pytest.CaptureFixture[str]) -> None:
     world.add("a", 0)
-    world.add("b", 1, metered=True)
+    world.add("b", 1, metered=METERED)
     world.pass_seconds(5)
     usage = parsed(world.usage().as_json())
     assert usage == world.usage()._replace(
@@ -194,3 +195,22 @@ def test_estimates_are_shown_with_a_mark(world: World, capsys: pytest.CaptureFix
     rows = {row.id: row for row in Trend().rows(usage)}
     assert (rows["a"].compute, rows["a"].is_estimate) == (40.0, True)
     assert (rows["b"].compute, rows["b"].is_estimate) == (25.0, False)
+
+
+def test_what_is_measured_roughly_is_an_estimate(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SCH-4: the GPU's own figure is that of both, and each has what the page says."""
+    for name in "ab":
+        world.add(name, 0, metered=METERED | METERED_ROUGHLY)
+    world.pass_seconds(5)
+    its = world.compute("a")
+    assert (its.measured_percent, its.estimated_percent, its.estimated_ns) == (None, 25.0, 0)
+    usage = parsed(world.usage().as_json())
+    table.show(usage)
+    said = capsys.readouterr().out
+    assert said.count("~25% / 50.0%") == 2
+    assert "prio_ratio 80, 40% busy" in said
+    assert {(row.compute, row.is_estimate) for row in Trend().rows(usage)} == {(25.0, True)}
+    told = [" ".join(line.split()) for line in lines(usage)]
+    assert told.count("Utilisation : N/A") == told.count("Estimated Utilisation : 25.0 %") == 2

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import signal
+import sys
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -32,6 +34,7 @@ _ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30
 _NARROW, _NARROW_NAME = 100, 16  # columns of a terminal; of a name in it
 _MOST_PANELS = 3
 _SIGNALLED = 128
+_HANG_UP_SECONDS = 0.5  # for which textual reads the end of its input again and again
 _BUSY, _FULL = 90, 100  # percent
 # column: the order that a click on its head asks for
 _COLUMNS = {
@@ -122,6 +125,18 @@ class Board(App[None]):
         table.focus()
         self.again()
         self.set_interval(self._seconds, self.again)
+        if not self.is_headless:
+            self.set_interval(_HANG_UP_SECONDS, self._end_without_terminal)
+
+    def _end_without_terminal(self) -> None:
+        """End once the terminal is gone.
+
+        The kernel sends SIGHUP only where it controls the session, and textual reads on.
+        """
+        terminal = select.poll()
+        terminal.register(sys.stdin.fileno(), 0)  # hang-ups are told unasked
+        if terminal.poll(0):
+            self.exit(return_code=_SIGNALLED + signal.SIGHUP)
 
     def again(self) -> None:
         """Look once more, unless somebody paused it or the last look is not over."""

@@ -200,6 +200,27 @@ def test_top_gives_the_terminal_back_however_it_ends(
     assert b"Traceback" not in said
 
 
+def test_top_ends_when_its_terminal_is_gone(world: World) -> None:
+    """Nobody sends SIGHUP where the terminal does not control the session."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        words_of(world, "cgpu top"),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env=world.environment(TERM="xterm-256color"),
+        start_new_session=True,
+    )
+    os.close(theirs)
+    _until(ours, b"Container")
+    os.close(ours)
+    try:
+        assert process.wait(60) == 128 + signal.SIGHUP
+    finally:
+        process.kill()
+        process.wait()
+
+
 def _until(end: int, what: bytes) -> bytes:
     found, deadline = b"", time.monotonic() + 60
     while what not in found:

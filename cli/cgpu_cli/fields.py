@@ -53,7 +53,13 @@ def _process(read: Callable[[Holding], Value], unit: str = "") -> Field:
     return Field(lambda row: read(row.process) if row.process else None, unit)
 
 
-_TIMESTAMP = Field(lambda _: time.strftime("%Y/%m/%d %H:%M:%S"))
+def _now() -> str:
+    ms = time.time_ns() // 1_000_000
+    day_and_time = time.strftime("%Y/%m/%d %H:%M:%S", time.localtime(ms // 1000))
+    return f"{day_and_time}.{ms % 1000:03}"
+
+
+_TIMESTAMP = Field(lambda _: _now())
 _GPU_NAME = Field(lambda row: row.gpu.name)
 _GPU_UUID = Field(lambda row: row.gpu.uuid)
 _USED_BY_PROCESS = _process(lambda its: its.used_bytes // _MIB, _SIZE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,6 +93,15 @@ def test_fields_of_containers_and_processes_are_printed_as_csv(say: Say) -> None
         "[N/A], [N/A], 1 MiB, bb22",
         f"{os.getpid()}, {_own_program()}, 100 MiB, aa11",
     ]
+
+
+def test_the_timestamp_has_milliseconds_as_in_nvidia_smi(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time_ns", lambda: 1_795_342_272_007_999_999)
+    monkeypatch.setattr("time.localtime", time.gmtime)
+    (row,) = say("--query-gpu=timestamp", "--format=csv,noheader", "-i", "0")
+    assert row == "2026/11/22 10:11:12.007"
 
 
 def _own_program() -> str:

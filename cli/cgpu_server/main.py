@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 def arguments() -> Parser:
     """The command line."""
     from cgpu_env.commandline import Parser
+    from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
     parser = Parser(
         prog="cgpud",
@@ -22,8 +23,11 @@ def arguments() -> Parser:
         epilog="It is started by whatever needs it; as a service it is there from the beginning.",
     )
     parser.add_version("cgpud")
-    parser.add_argument("--state-dir", metavar="DIR", help="where state is kept")
-    parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
+    state, driver = named(STATE_VARIABLE), named(DRIVER_VARIABLE)
+    parser.add_argument("--state-dir", metavar="DIR", default=state, help="where state is kept")
+    parser.add_argument(
+        "--driver-dir", metavar="DIR", default=driver, help="where the driver's libraries are"
+    )
     parser.add_argument(
         "--idle-exit", metavar="SECONDS", type=float, help="end when no container lives for so long"
     )

@@ -105,7 +105,7 @@ _ENVIRONMENT = {
     "cgpu.1": _OF_COMMANDS,
     "cgpu-smi.1": _OF_COMMANDS,
     "cgpu-run.1": (*_OF_COMMANDS, "CGPU_LOG"),
-    "cgpud.8": ("XDG_RUNTIME_DIR",),
+    "cgpud.8": _OF_COMMANDS,
     "cgpu-runtime.8": ("XDG_RUNTIME_DIR",),
     "cgpu.toml.5": (),
     "cgpu.7": tuple(_VARIABLES),

@@ -8,7 +8,8 @@ import stat
 from cgpu_env.errors import CgpuError
 
 ROOT_STATE = "/run/cgpu"
-# What people's commands read where the option is not given; nothing that an engine starts does.
+# What people's commands and cgpud read where the option is not given. Nothing else that an engine
+# starts does, and the cgpud that it starts has an environment of its own.
 STATE_VARIABLE, DRIVER_VARIABLE = "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"
 
 

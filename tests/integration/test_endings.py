@@ -49,7 +49,7 @@ LATE = {
     "cgpu get": "cgpu_cli.set",
     "cgpu-smi": "cgpu_cli.fields",
     "cgpu-run --help": "cgpu_cli.libc",
-    "cgpud --help": "cgpu_env.commandline",
+    "cgpud --help": "cgpu_hook.paths",
 }
 INTERRUPTED_AT = """
 import os, signal, sys

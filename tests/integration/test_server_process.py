@@ -25,6 +25,7 @@ from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
 from cgpu_hook import client, server
 from cgpu_install.machine import Machine
+from cgpu_sim import make_driver_dir
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,6 +48,26 @@ def test_an_admission_starts_the_server_and_its_page_comes_to_life(world: World)
     server.wake(str(world.state))
     wait_until(lambda: is_arbitrated(directory), "the page has a heartbeat")
     assert page(directory).gate & 3, "a lone container's gate is open"
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_directories_are_named_by_variables_or_options(tmp_path: Path, *, is_named: bool) -> None:
+    """CLI-8: as for the commands, options go first."""
+    state, other = tmp_path / "state", tmp_path / "other"
+    driver = make_driver_dir(tmp_path / "driver")
+    places = (state, driver) if not is_named else (other, tmp_path / "nothing")
+    variables = dict(zip(("CGPU_STATE_DIR", "CGPU_DRIVER_DIR"), map(str, places), strict=True))
+    flags = ["--state-dir", str(state), "--driver-dir", str(driver)] if is_named else []
+    words = [sys.executable, "-m", "cgpu_server.main", *flags]
+    process = subprocess.Popen(words, env={**environment(), **variables})
+    try:
+        wait_until(lambda: state.exists() and server.is_listening(str(state)), "it serves there")
+        answer = client.ask(str(state), {"request": "status"})
+        assert len(answer["gpus"]) == 1, "of the simulated driver"
+    finally:
+        process.terminate()
+        process.wait()
+    assert not other.exists()
 
 
 def test_the_server_that_was_started_keeps_nothing_of_its_starter(world: World) -> None:

@@ -50,7 +50,7 @@ class Install:
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)
-        job.journal.install(plan.changes)
+        job.journal.install(plan.changes, job.machine.bin_dir)
         unread = [engine for engine in engines if engine.name in job.journal.unread]
         _report(plan, unread if given.now else _changed(plan, engines), given)
         if given.now and job.machine.has(BOOTED):

@@ -136,14 +136,18 @@ class Journal:
         except OSError as error:
             raise CgpuError(f"{error.filename or FOLDER}: {error.strerror}") from None
 
-    def install(self, changes: Sequence[Change]) -> None:
-        """Make the changes, each written down first.
+    def install(self, changes: Sequence[Change], bin_dir: str) -> None:
+        """Make the changes, each written down first, and where the programs are.
 
         Raises:
             CgpuError: a file cannot be written, or is another one meanwhile.
         """
-        if changes:
+        is_elsewhere = bool(self.saved) and bin_dir != self.bin_dir
+        if changes or is_elsewhere:
             with self._locked(changes), self._all_or_nothing():
+                self.bin_dir = bin_dir
+                if is_elsewhere:
+                    self._save()
                 self._install(changes)
 
     @contextlib.contextmanager
@@ -174,7 +178,6 @@ class Journal:
                 self._undo.append(lambda: self._put(path, before))
 
     def _install(self, changes: Sequence[Change]) -> None:
-        self.bin_dir = self._machine.bin_dir
         self.unread |= {change.engine for change in changes}
         for change in changes:
             folders = self._make_folders(change.path)

@@ -17,7 +17,7 @@ from cgpu_cli import install as install_command
 from cgpu_env import CgpuError
 from cgpu_install.engines import ENGINES, named
 from cgpu_install.journal import Journal
-from cgpu_install.machine import Machine
+from cgpu_install.machine import BIN_DIR, Machine
 from cgpu_install.plan import Plan, installing, uninstalling
 
 pytestmark = pytest.mark.integration
@@ -317,8 +317,9 @@ def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
 
     monkeypatch.setattr(Journal, "_put", put_some)
     journal = Journal(place)
+    plan = installing(place, named(["docker", "nvidia"]), journal, forgiving=False)
     with pytest.raises(KeyboardInterrupt):
-        journal.install(installing(place, named(["docker", "nvidia"]), journal, forgiving=False)[0])
+        journal.install(plan.changes, BIN_DIR)
     monkeypatch.undo()
     if step % 2:  # either way
         cgpu("install", "--root", machine, "docker", "nvidia")
@@ -397,7 +398,7 @@ def test_of_two_installs_at_once_the_later_one_forgets_nothing(machine: Path) ->
     changes = installing(place, named(["docker"]), late, forgiving=False).changes
     cgpu("install", "--root", machine, "nvidia")
     with pytest.raises(CgpuError, match=r"install\.json: changed meanwhile: run this again"):
-        late.install(changes)
+        late.install(changes, BIN_DIR)
     assert Journal(place).engines() == {"podman", "nvidia", "programs"}
 
 
@@ -420,7 +421,8 @@ def test_what_is_written_is_on_the_disk_before_the_next_step(
     monkeypatch.setattr(os, "rename", noted_rename)
     place = Machine(str(machine))
     journal = Journal(place)
-    journal.install(installing(place, named(["docker"]), journal, forgiving=False).changes)
+    plan = installing(place, named(["docker"]), journal, forgiving=False)
+    journal.install(plan.changes, BIN_DIR)
     files = [path for what, path in steps if what == "rename" and Path(path).is_file()]
     for path in (f"{machine}{name}" for name in ("/var/lib/cgpu/install.json", f"/{DOCKER}")):
         assert path in files

@@ -55,13 +55,14 @@ is_there(const char *path)
 }
 
 void
-cgpu_creation_settle(const struct cgpu_creation *creation)
+cgpu_creation_settle(struct cgpu_creation *creation)
 {
     char message[256];
     const char *state_dir = creation->arguments->state_dir;
     const char *command[] = {"give-back", "--id",        creation->arguments->id,
                              "--pid",     creation->pid, state_dir != NULL ? "--state-dir" : NULL,
                              state_dir,   NULL};
+    cgpu_python_wait(&creation->python);
     if (!is_there(creation->kept) && is_there(creation->share)) {
         /* If this fails too, the next admission finds the share's owner dead. */
         cgpu_python_run(&creation->python, command, message, sizeof message);

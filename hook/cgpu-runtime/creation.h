@@ -19,12 +19,15 @@ struct cgpu_creation {
     char share[PATH_MAX];    /* the directory of its share; empty: cgpu is off for it */
 };
 
-/* Change CONFIG; 0, or -1 after a sentence. */
+/*
+ * Change CONFIG; 0, or -1 after a sentence. The editor may still run: it tells the server of the
+ * container, which nobody waits for before the low-level runtime starts.
+ */
 int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *arguments,
                        const struct cgpu_report *report, const char *runtime, const char *bundle,
                        const char *config);
 
 /* The low-level runtime has ended: give the share back if it does not know the container. */
-void cgpu_creation_settle(const struct cgpu_creation *creation);
+void cgpu_creation_settle(struct cgpu_creation *creation);
 
 #endif

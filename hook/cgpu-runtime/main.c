@@ -166,7 +166,7 @@ is_supervised(const struct cgpu_arguments *arguments)
 /* Start the low-level runtime, and wait for the outcome if it creates a container of ours. */
 static int
 hand_on(const struct cgpu_arguments *arguments, const struct cgpu_report *report,
-        const char *runtime, const struct cgpu_creation *creation)
+        const char *runtime, struct cgpu_creation *creation)
 {
     struct cgpu_stand_in stand_in;
     if (creation->share[0] != '\0' && !is_supervised(arguments) &&
@@ -175,6 +175,7 @@ hand_on(const struct cgpu_arguments *arguments, const struct cgpu_report *report
         cgpu_creation_settle(creation);
         cgpu_stand_in_end(status);
     }
+    cgpu_python_wait(&creation->python); /* or it would be a child of the runtime's */
     execv(runtime, arguments->forwarded);
     cgpu_report_error(report, "%s: %s", runtime, strerror(errno));
     return FAILED;

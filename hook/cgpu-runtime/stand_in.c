@@ -92,9 +92,12 @@ cgpu_stand_in_wait(const struct cgpu_stand_in *stand_in)
     sigfillset(&all);
     release_descriptors();
     for (;;) {
-        pid_t changed = waitpid(stand_in->child, &status, WNOHANG | WUNTRACED);
+        pid_t changed = waitpid(-1, &status, WNOHANG | WUNTRACED);
         if (changed < 0 && errno != EINTR) {
             return FAILED << 8;
+        }
+        if (changed > 0 && changed != stand_in->child) {
+            continue; /* the editor, which has told the server meanwhile */
         }
         if (changed > 0 && !WIFSTOPPED(status)) {
             return status;

@@ -6,11 +6,12 @@ import os
 
 from cgpu_env.record import NamedTuple
 from cgpu_hook import document
-from cgpu_hook.container import Setting, admit, draft, give_back, rootfs_path
+from cgpu_hook.container import Setting, admit, announce, draft, give_back, rootfs_path
 from cgpu_hook.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _VENDOR_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
@@ -35,7 +36,7 @@ class Creation(NamedTuple):
     runtime_dir: str
 
 
-def edit_bundle(creation: Creation, setting: Setting) -> str | None:
+def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], None]) -> None:
     """Change a bundle's configuration so that its container gets its share and no more.
 
     Where cgpu is off the file is not touched. After an error nothing has changed.
@@ -43,9 +44,8 @@ def edit_bundle(creation: Creation, setting: Setting) -> str | None:
     Args:
         creation: the container.
         setting: where state and driver are.
-
-    Returns:
-        The directory of its share, which its hook may still have to admit; None where cgpu is off.
+        answer: called as soon as the container may be created, with the directory of its share,
+            which its hook may still have to admit; empty where cgpu is off.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.
@@ -57,12 +57,14 @@ def edit_bundle(creation: Creation, setting: Setting) -> str | None:
 
     planned = draft(config, creation.id, rootfs, setting)
     if planned is None:
-        return None
+        answer("")
+        return
     if _is_legacy(planned.config):  # the share is admitted by our prestart hook
         from cgpu_hook.legacy import deferred
 
         document.write(creation.config_path, deferred(planned, setting))
-        return planned.places.container
+        answer(planned.places.container)
+        return
     from cgpu_hook.edit import edited
 
     new = edited(planned.config, planned.plan)
@@ -72,7 +74,8 @@ def edit_bundle(creation: Creation, setting: Setting) -> str | None:
     except BaseException:
         give_back(planned)
         raise
-    return planned.places.container
+    answer(planned.places.container)
+    announce(planned)
 
 
 def _is_legacy(config: dict[str, Any]) -> bool:

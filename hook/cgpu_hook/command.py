@@ -1,9 +1,9 @@
 """What the static programs start: ``edit``, ``give-back``, ``prestart``, ``precreate``; ``cgpud``.
 
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
-stderr and exit status 1, as runc has it; stdout carries nothing but the answers of edit (the
-directory of the share) and precreate (the configuration). crun and podman keep what a hook says to
-themselves, so it goes to the system's log too.
+stderr and exit status 1, as runc has it; stdout carries nothing but the answers of edit (``ready``
+and the directory of the share) and precreate (the configuration). crun and podman keep what a hook
+says to themselves, so it goes to the system's log too.
 """
 
 from __future__ import annotations
@@ -59,9 +59,12 @@ def _edit(options: dict[str, str]) -> None:
         int(options["pid"]),
         options["runtime-dir"],
     )
-    share = edit_bundle(creation, _setting(options))
-    if share is not None:
-        os.write(1, f"{share}\n".encode())
+    edit_bundle(creation, _setting(options), _answer)
+
+
+def _answer(share: str) -> None:
+    """Let the launcher go on (``hook/common/python.c``)."""
+    os.write(1, os.fsencode(f"ready {share}\n"))
 
 
 def _give_back(options: dict[str, str]) -> None:

@@ -81,7 +81,6 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     """
     from cgpu_hook.liveness import start_time
     from cgpu_hook.registry import Owner, Registry
-    from cgpu_hook.server import wake
 
     started = start_time(pid)
     if started is None:
@@ -96,6 +95,12 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
         [str(argument) for argument in process.get("args") or []],
         given=container_environment(draft.config),
     )
+
+
+def announce(draft: Draft) -> None:
+    """Let the server look at an admitted container; whoever waits for the container comes first."""
+    from cgpu_hook.server import wake
+
     wake(draft.places.state_dir, draft.node.driver_dir)
 
 

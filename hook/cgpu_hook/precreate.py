@@ -7,7 +7,7 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document, jsontext
-from cgpu_hook.container import Setting, admit, draft, rootfs_path
+from cgpu_hook.container import Setting, admit, announce, draft, rootfs_path
 from cgpu_hook.rootfs import Rootfs
 
 TYPE_CHECKING = False
@@ -34,6 +34,8 @@ def precreate(setting: Setting) -> None:
         admit(planned, os.getppid(), directory)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+    if planned is not None:
+        announce(planned)
 
 
 def _identity(config: dict[str, Any]) -> tuple[str, str]:

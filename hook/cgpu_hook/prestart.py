@@ -12,7 +12,7 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document, jsontext
-from cgpu_hook.container import Draft, Setting, admit, draft, give_back, rootfs_path
+from cgpu_hook.container import Draft, Setting, admit, announce, draft, give_back, rootfs_path
 from cgpu_hook.paths import open_state
 from cgpu_hook.plan import PAGES
 from cgpu_hook.rootfs import Rootfs
@@ -45,6 +45,7 @@ def prestart(setting: Setting) -> None:
     except BaseException:
         give_back(planned)
         raise
+    announce(planned)
 
 
 def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:

@@ -102,45 +102,49 @@ become_python(const struct cgpu_python *python, const char *const *arguments, in
     _exit(127);
 }
 
-/* Keep the last line of what comes through FD, as far as it fits. */
-static void
-read_last_line(int fd, char *out, size_t size)
+/*
+ * Read lines from FD until one is an answer, and keep what follows its first word; else keep the
+ * last line, as far as it fits. An interpreter's own warnings begin otherwise.
+ */
+static bool
+read_answer(int fd, char *out, size_t size)
 {
-    size_t used = 0;
-    char c;
+    static const char answer[] = "ready ";
     FILE *stream = fdopen(fd, "r");
-    bool fresh = false;
-    while (stream != NULL && (c = (char)fgetc(stream), !feof(stream) && !ferror(stream))) {
-        if (c == '\n') {
-            fresh = true;
-            continue;
-        }
-        used = fresh ? 0 : used;
-        fresh = false;
-        if (used + 1 < size) {
-            out[used++] = c;
-        }
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t length;
+    bool answered = false;
+    out[0] = '\0';
+    while (stream != NULL && !answered && (length = getline(&line, &room, stream)) > 0) {
+        bool whole = line[length - 1] == '\n';
+        line[length - whole] = '\0';
+        answered = whole && strncmp(line, answer, sizeof answer - 1) == 0;
+        snprintf(out, size, "%s", line + (answered ? sizeof answer - 1 : 0));
     }
-    out[used] = '\0';
+    free(line);
     if (stream != NULL) {
         fclose(stream);
     }
+    return answered;
 }
 
-static int
-wait_for(pid_t child)
+int
+cgpu_python_wait(struct cgpu_python *python)
 {
     int status = 0;
-    while (waitpid(child, &status, 0) < 0) {
+    while (python->child > 0 && waitpid(python->child, &status, 0) < 0) {
         if (errno != EINTR) {
-            return -1;
+            status = -1;
+            break;
         }
     }
+    python->child = 0;
     return status;
 }
 
 int
-cgpu_python_run(const struct cgpu_python *python, const char *const *arguments, char *message,
+cgpu_python_run(struct cgpu_python *python, const char *const *arguments, char *message,
                 size_t size)
 {
     int ends[2];
@@ -150,21 +154,21 @@ cgpu_python_run(const struct cgpu_python *python, const char *const *arguments, 
     }
     /* An ignored SIGCHLD would take the exit status away; the caller's setting is restored. */
     void (*before)(int) = signal(SIGCHLD, SIG_DFL);
-    pid_t child = fork();
-    if (child == 0) {
+    python->child = fork();
+    if (python->child == 0) {
         become_python(python, arguments, ends[1]);
     }
     close(ends[1]);
-    if (child < 0) {
+    if (python->child < 0) {
         close(ends[0]);
         signal(SIGCHLD, before);
         return -1;
     }
-    read_last_line(ends[0], message, size);
-    int status = wait_for(child);
+    bool answered = read_answer(ends[0], message, size);
+    int status = answered ? 0 : cgpu_python_wait(python);
     signal(SIGCHLD, before);
-    if (status != 0 && message[0] == '\0') {
-        snprintf(message, size, "the editor ended with wait status %d", status);
+    if (!answered && message[0] == '\0') {
+        snprintf(message, size, "the editor ended without an answer, with wait status %d", status);
     }
-    return status;
+    return answered ? 0 : -1;
 }

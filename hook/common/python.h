@@ -4,10 +4,12 @@
 
 #include <limits.h>
 #include <stddef.h>
+#include <sys/types.h>
 
 struct cgpu_python {
     char interpreter[PATH_MAX];
     char bootstrap[PATH_MAX];
+    pid_t child; /* that has answered and goes on; 0: none */
 };
 
 enum { CGPU_PYTHON_ARGUMENTS = 24 }; /* room for what a command is given */
@@ -22,10 +24,14 @@ const char *cgpu_python_find(struct cgpu_python *out);
 void cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments);
 
 /*
- * Run it and wait, with nothing on its stdin and without our stdout. What it prints last comes back
- * in MESSAGE. 0, or another number where it failed; MESSAGE then says why.
+ * Run it until it answers, with nothing on its stdin and without our stdout. An answer is a line
+ * "ready TEXT": 0, and TEXT comes back in MESSAGE. The child may then go on, with what nobody has
+ * to wait for. -1 where it ended without an answer: MESSAGE is the last line that it wrote.
  */
-int cgpu_python_run(const struct cgpu_python *python, const char *const *arguments, char *message,
+int cgpu_python_run(struct cgpu_python *python, const char *const *arguments, char *message,
                     size_t size);
+
+/* Wait for the end of a child that goes on, if there is one; its wait status. */
+int cgpu_python_wait(struct cgpu_python *python);
 
 #endif

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -310,24 +311,61 @@ def test_the_server_is_told_of_an_admission_and_of_nothing_else(world: World) ->
     assert world.server.calls() == 0
 
 
-def test_a_python_that_does_not_work_refuses_creation(world: World, tmp_path: Path) -> None:
-    """REL-1; the programs are copied, with a broken interpreter named beside them."""
-    package = tmp_path / "package"
-    (package / "_bin").mkdir(parents=True)
+def with_interpreter(folder: Path, interpreter: str) -> Path:
+    """A copy of the launcher with another interpreter named beside it."""
+    package = folder / "package"
+    (package / "_bin").mkdir(parents=True, exist_ok=True)
     (package / "bootstrap.py").write_text("")
+    (package / "_bin" / "interpreter").write_text(f"{interpreter}\n")
     runtime = package / "_bin" / "cgpu-runtime"
-    runtime.write_bytes((HOOK.parent / "cgpu-runtime").read_bytes())
-    runtime.chmod(0o755)
+    shutil.copy(HOOK.parent / "cgpu-runtime", runtime)
+    return runtime
+
+
+def create_with(runtime: Path, world: World, lowlevel: Path) -> subprocess.CompletedProcess[str]:
+    """``create`` by such a launcher."""
+    return subprocess.run(
+        [str(runtime), *world.options(lowlevel), "create", "c1"],
+        cwd=world.bundle, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+
+
+def script(path: Path, *lines: str) -> Path:
+    """A program that is a shell script."""
+    path.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    path.chmod(0o755)
+    return path
+
+
+def test_a_python_that_does_not_work_refuses_creation(world: World, tmp_path: Path) -> None:
+    """REL-1: only an answer lets the launcher go on, and not an end without an error."""
     world.write_config()
-    for content in ("/bin/false\n", "/nowhere/python3\n", "/etc/passwd\n"):
-        (package / "_bin" / "interpreter").write_text(content)
-        done = subprocess.run(
-            [str(runtime), *world.options(world.stub()), "create", "c1"],
-            cwd=world.bundle, capture_output=True, text=True, check=False,
-        )  # fmt: skip
+    half = script(tmp_path / "half", "printf 'ready /share'")
+    warning = script(tmp_path / "warning", "echo '/ready /share: DeprecationWarning' >&2")
+    paths = ("/bin/false", "/bin/true", "/nowhere/python3", "/etc/passwd", half, warning)
+    for interpreter in paths:
+        done = create_with(with_interpreter(tmp_path, str(interpreter)), world, world.stub())
         assert done.returncode == 1, done
         assert done.stderr.startswith("cgpu: ")
         assert world.call() is None
+
+
+def test_the_low_level_runtime_starts_before_the_server_is_told(
+    world: World, tmp_path: Path
+) -> None:
+    """The editor goes on behind its answer until the runtime has run; the launcher outlives it."""
+    ran, told = tmp_path / "ran", tmp_path / "told"
+    editor = script(
+        tmp_path / "editor",
+        f"echo 'ready {tmp_path}/share'",
+        f"until [ -e {ran} ]; do sleep 0.01; done",
+        f"touch {told}",
+    )
+    lowlevel = script(tmp_path / "runtime", f"touch {ran}")
+    world.write_config()
+    done = create_with(with_interpreter(tmp_path, str(editor)), world, lowlevel)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert told.exists()
 
 
 def test_the_python_side_sees_none_of_the_callers_environment(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import statistics
 import subprocess
 import time
@@ -40,12 +41,13 @@ def once(command: Sequence[str]) -> float:
 def in_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Timing]:
     """Time each command ``rounds`` times, one of each per round; one round warms up.
 
-    Every other round is in reverse order, so that none is always the one after a certain other.
+    Each round has an order of its own, the same in every run: what a container leaves to be cleaned
+    up delays the next command, and with an order and its reverse never the first one.
     """
+    order = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in commands}
     for turn in range(rounds + 1):
-        names = list(commands) if turn % 2 else list(commands)[::-1]
-        for name in names:
+        for name in order.sample(list(commands), len(commands)):
             command = commands[name]
             elapsed = once(command)
             if turn > 0:

@@ -41,8 +41,9 @@ def once(command: Sequence[str]) -> float:
 def in_turns(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str, Timing]:
     """Time each command ``rounds`` times, one of each per round; one round warms up.
 
-    Each round has an order of its own, the same in every run: what a container leaves to be cleaned
-    up delays the next command, and with an order and its reverse never the first one.
+    Each round has an order of its own, the same in every run. With an order and its reverse, the
+    commands at both ends come after themselves every other time, and the others never: plain
+    ``docker run`` takes 255 ms after itself and 271 after another runtime.
     """
     order = random.Random(0)
     samples: dict[str, list[float]] = {name: [] for name in commands}

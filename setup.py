@@ -85,7 +85,8 @@ def _sim(soname: str, folder: str) -> Binary:
 
 def _static(name: str) -> Binary:
     sources = sorted(glob(f"hook/{name}/*.c") + glob("hook/common/*.c"))
-    flags = ["-static", "-D_GNU_SOURCE", "-I", "hook/common"]
+    # -s: zig makes debugging information for musl's thousand files otherwise.
+    flags = ["-static", "-s", "-D_GNU_SOURCE", "-I", "hook/common"]
     return Binary(f"hook/cgpu_hook/_bin/{name}", sources, MUSL, flags)
 
 

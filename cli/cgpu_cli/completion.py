@@ -113,12 +113,19 @@ PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 
 
 def _targets(given: argparse.Namespace) -> list[str]:
-    """The node, its GPUs and containers, of a server that is there: none is started for this."""
+    """The node, its GPUs and containers, of a server that is there: none is started for this.
+
+    Of containers the ids, and those names that mean one and are one word.
+    """
     from cgpu_cli.guest import is_served
-    from cgpu_hook import client
+    from cgpu_hook import client, target
     from cgpu_hook.paths import ROOT_STATE, state_path
 
     state = ROOT_STATE if is_served(given.state_dir) else state_path(given.state_dir)
     answer = client.ask(state, {"request": "status"})
     gpus = [str(gpu["index"]) for gpu in answer["gpus"]]
-    return ["node", *gpus, *(container["id"] for container in answer["containers"])]
+    there = {container["id"]: container["name"] for container in answer["containers"]}
+    names = [
+        n for n in there.values() if n.split() == [n] and len(target.containers(n, there)) == 1
+    ]
+    return ["node", "all", *gpus, *there, *names]

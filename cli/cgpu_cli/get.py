@@ -9,12 +9,13 @@ from cgpu_cli.completion import TARGETS
 from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
+from cgpu_hook import target
 
 if TYPE_CHECKING:
     import argparse
 
 _RULES = ("policy", "max_inst", "prio_ratio", "free_weight", "containers")
-_ALL = "node"  # as `cgpu set` calls it
+_WHOLE_NODE, _EVERY_GPU = "node", "all"  # as `cgpu set` calls them
 _NODE = ("default_memsize", "inst_ctl", "upgrade", "version")
 _PPM_OF_A_PERCENT = 10_000
 _LIST = "cgpu get shows all, cgpu ls what they have"
@@ -27,26 +28,26 @@ class Get:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which of them, and how."""
-        target = parser.add_argument(
+        words = parser.add_argument(
             "target",
             metavar="TARGET",
             nargs="?",
-            help="a GPU's index or UUID, a container's id, `node`, or a node of the control tree"
-            " such as 0/policy (see cgpu ls)",
+            help="a GPU's index or UUID, or all for every GPU; a container's id or name; `node`; or"
+            " a node of the control tree such as 0/policy (see cgpu ls)",
         )
-        target.complete = TARGETS  # type: ignore[attr-defined]
+        words.complete = TARGETS  # type: ignore[attr-defined]
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:
         """Print what the server says."""
-        target = given.target
-        if target is not None and ("/" in target or target in (_ALL, *_NODE)):
-            path = "" if target == _ALL else target
+        word = given.target
+        if word is not None and _is_path(word):
+            path = "" if word == _WHOLE_NODE else word
             answer = ask_server(given, {"request": "get", "path": path})
             text = _values(answer)
         else:
             answer = ask_server(given, {"request": "status"})
-            answer = answer if target is None else _only(answer, target)
+            answer = answer if word is None else _only(answer, word)
             text = "\n".join(_lines(answer)) or "no GPU is known here: cgpu doctor says why"
         if given.json:
             print_json(answer)
@@ -63,20 +64,27 @@ def _values(answer: dict[str, Any]) -> str:
     return "\n".join(f"{name}: {line}" for name, line in lines)
 
 
-def _only(answer: dict[str, Any], target: str) -> dict[str, Any]:
-    gpus = [gpu for gpu in answer["gpus"] if target in (str(gpu["index"]), gpu["uuid"])]
-    if gpus:
-        return {**answer, "gpus": gpus, "containers": []}
-    ids = [entry["id"] for entry in answer["containers"] if entry["id"].startswith(target)]
-    chosen = [target] if target in ids else ids
-    if len(chosen) != 1 or not target:
-        what = (
-            f"the beginning of {len(chosen)} ids"
-            if chosen
-            else f"no such GPU or container: {_LIST}"
-        )
-        raise CgpuError(f"{shown(target)!r}: {what}")
-    containers = [entry for entry in answer["containers"] if entry["id"] == chosen[0]]
+def _is_path(word: str) -> bool:
+    """Whether it is one of the control tree: a pod's name has slashes too."""
+    first, slash, _ = word.lstrip("/").partition("/")
+    is_gpu = first.isdecimal() or first.lower().startswith("gpu-")
+    return first in (_WHOLE_NODE, *_NODE) or (is_gpu and bool(slash)) or word.startswith("/")
+
+
+def _only(answer: dict[str, Any], word: str) -> dict[str, Any]:
+    """What is said of the GPU or the container that is meant."""
+    if word == _EVERY_GPU:
+        return {**answer, "containers": []}
+    gpus = {gpu["uuid"]: gpu["index"] for gpu in answer["gpus"]}
+    names = {entry["id"]: entry.get("name", "") for entry in answer["containers"]}
+    if target.gpus(word, gpus):
+        uuid = target.gpu(word, gpus)
+        chosen = [gpu for gpu in answer["gpus"] if gpu["uuid"] == uuid]
+        return {**answer, "gpus": chosen, "containers": []}
+    if not target.containers(word, names):
+        raise CgpuError(f"{shown(word)!r}: no such GPU or container: {_LIST}")
+    id_ = target.container(word, names)
+    containers = [entry for entry in answer["containers"] if entry["id"] == id_]
     return {**answer, "gpus": [], "containers": containers}
 
 

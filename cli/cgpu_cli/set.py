@@ -25,8 +25,8 @@ class Set:
         target = parser.add_argument(
             "target",
             metavar="TARGET",
-            help="a GPU's index or UUID, or all for every GPU; a container's id, or GPU/ID for its"
-            " memsize on one; node, for default_memsize, inst_ctl and upgrade",
+            help="a GPU's index or UUID, or all for every GPU; a container's id or name, or"
+            " GPU/ID for its memsize on one; node, for default_memsize, inst_ctl and upgrade",
         )
         target.complete = TARGETS  # type: ignore[attr-defined]
         values = parser.add_argument(

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
+from cgpu_hook import target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cgpu_hook.view import GpuTotals, Usage
+    from cgpu_hook.view import Usage
 
 _SHORTEST, _LONGEST = 0.1, 86400  # seconds
 
@@ -38,33 +39,41 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
         "--id",
         metavar="GPU",
         type=lambda text: text.split(","),
-        help="only these: indices or UUIDs, with commas between",
+        help="only these: GPUs by index or UUID, containers by id or name; with commas between",
     )
 
 
 def chosen(usage: Usage, words: Sequence[str] | None) -> Usage:
-    """What of ``usage`` is on the GPUs that ``words`` name; None: all of it.
+    """The GPUs that ``words`` mean, with all that is on them, and the containers; None: all.
 
     Raises:
-        CgpuError: a word names no GPU, or several.
+        CgpuError: a word means neither, or several.
     """
     if words is None:
         return usage
-    wanted = {_gpu(usage, word).uuid for word in words}
+    uuids, ids = _meant(usage, words)
     uses = [
-        use._replace(gpus=tuple(gpu for gpu in use.gpus if gpu.uuid in wanted))
+        use._replace(gpus=tuple(g for g in use.gpus if g.uuid in uuids or use.id in ids))
         for use in usage.uses
     ]
+    shown_on = uuids | {gpu.uuid for use in uses for gpu in use.gpus}
     return usage._replace(
-        gpus=tuple(gpu for gpu in usage.gpus if gpu.uuid in wanted),
+        gpus=tuple(gpu for gpu in usage.gpus if gpu.uuid in shown_on),
         uses=tuple(use for use in uses if use.gpus),
     )
 
 
-def _gpu(usage: Usage, word: str) -> GpuTotals:
-    named = [gpu for gpu in usage.gpus if word in (str(gpu.index), gpu.uuid)]
-    found = named or [gpu for gpu in usage.gpus if word and gpu.uuid.startswith(word)]
-    if len(found) != 1:
-        there = f"one of {', '.join(str(gpu.index) for gpu in usage.gpus)}, or a UUID"
-        raise CgpuError(f"--id {shown(word)}: expected {there}", hint="cgpu-smi -L lists them")
-    return found[0]
+def _meant(usage: Usage, words: Sequence[str]) -> tuple[set[str], set[str]]:
+    """UUIDs of GPUs, and ids of containers."""
+    gpus = {gpu.uuid: gpu.index for gpu in usage.gpus}
+    names = {use.id: use.name for use in usage.uses}
+    uuids, ids = set(), set()
+    for word in words:
+        if target.gpus(word, gpus):
+            uuids.add(target.gpu(word, gpus))
+        elif target.containers(word, names):
+            ids.add(target.container(word, names))
+        else:
+            there = f"one of {', '.join(map(str, gpus.values()))}, a UUID, or a container"
+            raise CgpuError(f"--id {shown(word)}: expected {there}", hint="cgpu-smi lists them")
+    return uuids, ids

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook import rules
+from cgpu_hook import rules, target
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import find
+from cgpu_hook.names import names_of
 from cgpu_hook.node import load_node
 from cgpu_hook.usage import located, usage_of, use_of
 from cgpu_hook.view import ppm
@@ -130,20 +131,19 @@ class Requests:
         return whole._replace(uses=tuple(located(whole.uses))).as_json()
 
     def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        target, values = request.get("target"), request.get("values")
-        if not isinstance(target, str) or not isinstance(values, dict) or not values:
+        word, values = request.get("target"), request.get("values")
+        if not isinstance(word, str) or not isinstance(values, dict) or not values:
             raise CgpuError("set: expected a target and values")
         daemon = self._daemon
         if values.keys() <= set(changes.CONTAINER_KEYS):
             daemon.refresh()
-            gpu, slash, name = target.rpartition("/")
-            uuid = self._gpu(gpu).uuid if slash else None
-            changes.set_container(daemon, find(tree.records, name).id, values, uuid)
+            id_, uuid = self._container(word, tree)
+            changes.set_container(daemon, id_, values, uuid)
         elif not tree.is_for_all:
             raise CgpuError(_STRANGER)
         elif values.keys() <= set(changes.GPU_KEYS):
-            changes.set_gpus(daemon, self._gpus(target), values)
-        elif values.keys() <= set(NODE_SETTINGS) and target == _WHOLE_NODE:
+            changes.set_gpus(daemon, self._gpus(word), values)
+        elif values.keys() <= set(NODE_SETTINGS) and word == _WHOLE_NODE:
             for name, value in values.items():
                 tree.write(name, str(value))
         else:
@@ -168,17 +168,21 @@ class Requests:
         self._daemon.stop()
         return {}
 
-    def _gpus(self, target: str) -> list[GpuShare | NodeGpu]:
-        every = self._daemon.gpus() if target == _EVERY_GPU else []
-        return every or [self._gpu(target)]
+    def _container(self, word: str, tree: Tree) -> tuple[str, str | None]:
+        """The id that is meant, and in GPU/CONTAINER the UUID; a pod's name has slashes too."""
+        gpu, slash, name = word.partition("/")
+        if not slash or target.containers(word, names_of(tree.records)):
+            return find(tree.records, word).id, None
+        uuid = self._gpu(gpu).uuid
+        return find(tree.records, name).id, uuid
 
-    def _gpu(self, target: str) -> GpuShare | NodeGpu:
-        for gpu in self._daemon.gpus():
-            if target in (str(gpu.index), gpu.uuid):
-                return gpu
-        there = ", ".join(str(gpu.index) for gpu in self._daemon.gpus())
-        allowed = f"expected the index or UUID of a GPU, of {there}" if there else "see cgpu doctor"
-        raise CgpuError(f"{shown(target)!r}: no such GPU: {allowed}")
+    def _gpus(self, word: str) -> list[GpuShare | NodeGpu]:
+        every = self._daemon.gpus() if word == _EVERY_GPU else []
+        return every or [self._gpu(word)]
+
+    def _gpu(self, word: str) -> GpuShare | NodeGpu:
+        there = {gpu.uuid: gpu for gpu in self._daemon.gpus()}
+        return there[target.gpu(word, {uuid: gpu.index for uuid, gpu in there.items()})]
 
 
 def _walk(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -200,6 +204,7 @@ def _container(use: Use) -> dict[str, Any]:
     return {
         "id": use.id,
         "kind": use.kind,
+        "name": use.name,
         "weight": use.weight,
         "high_priority": use.high_priority,
         "mark": next((gpu.mark for gpu in use.gpus), None),

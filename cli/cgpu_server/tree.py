@@ -14,8 +14,9 @@ import cgpu_native
 from cgpu_env import CgpuError, version
 from cgpu_env.errors import shown
 from cgpu_env.values import LARGEST_BYTES, integer
-from cgpu_hook import installation, processes, rules
+from cgpu_hook import installation, processes, rules, target
 from cgpu_hook.admission import free_weight, on_gpu
+from cgpu_hook.names import names_of
 from cgpu_server import changes
 
 if TYPE_CHECKING:
@@ -132,12 +133,31 @@ class Tree:
                 folder = below[word]
             elif word in _table(folder) and place == len(words) - 1:
                 return folder, _table(folder)[word]
+            elif (meant := self._meant(folder, word)) is not None:
+                folder = meant
             else:
                 there = " ".join(["cgpu ls", *filter(None, ["/".join(words[:place])])])
                 raise MissingError(
                     f"{shown('/'.join(words))!r}: no such node: {shown(there)} lists what is there"
                 )
         return folder, folder
+
+    def _meant(self, folder: Folder, word: str) -> Folder | None:
+        """The folder below that a word means which is not its name, as ``target`` has it."""
+        if folder.record is not None:
+            return None
+        if folder.gpu is None:
+            gpus = {gpu.uuid: gpu for gpu in self.daemon.gpus()}
+            uuids = target.gpus(word, {uuid: gpu.index for uuid, gpu in gpus.items()})
+            return Folder(gpus[uuids[0]]) if len(uuids) == 1 else None
+        records = {entry.id: entry for entry in on_gpu(self.records, folder.gpu.uuid)}
+        names = names_of(records.values())
+        if not target.containers(word, names):
+            return None
+        try:
+            return Folder(folder.gpu, records[target.container(word, names)])
+        except CgpuError as error:  # it means more than one
+            raise MissingError(str(error)) from None
 
     def _below(self, folder: Folder) -> list[tuple[str, Folder]]:
         """The folders in one."""

@@ -48,8 +48,8 @@ cgpu-run --mem 6GiB --weight 2 -- python3 train.py
 cgpu-smi
 cgpu top
 
-# Another weight and another cap for a container that runs:
-cgpu set 3f2a91 weight=4 memsize=8GiB
+# Another weight and another cap for a container that runs, by its name:
+cgpu set web weight=4 memsize=8GiB
 
 # Fixed parts of GPU 0, a tenth for each weight; what one leaves idle goes to nobody:
 cgpu set 0 policy=fixed max_inst=10
@@ -65,7 +65,7 @@ cgpu plan /path/to/config.json
 
 # Rules, caps and shares; then who holds a container's memory:
 cgpu get
-cgpu get 0/3f2a91b0c4d5/meminfo
+cgpu get 0/web/meminfo
 
 # 2 GiB for every container that names no share:
 cgpu set node default_memsize=2GiB

@@ -12,8 +12,9 @@ from contextlib import suppress
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.values import MIB, cap_bytes
-from cgpu_hook import compute, record, rules
+from cgpu_hook import compute, record, rules, target
 from cgpu_hook.admission import free_weight, on_gpu, owed
+from cgpu_hook.names import names_of
 from cgpu_hook.paths import write_atomically
 
 TYPE_CHECKING = False
@@ -84,7 +85,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 
     Args:
         registry: of the state directory.
-        name: the container's id, or the beginning of one.
+        name: the container's id, the beginning of one, or its name.
         wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.amount``).
         defaults: the rules of a GPU that nobody has changed.
         uuid: of the GPU that the cap is of; None: each of its GPUs.
@@ -125,18 +126,16 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 
 
 def find(living: list[Record], name: str) -> Record:
-    """The container that ``name`` is the id of, or the beginning of the id of no other one.
+    """The container that is meant by its id, the beginning of that, or its name.
 
     Raises:
         CgpuError: there is none, or more than one.
     """
-    found = [r for r in living if r.id == name] or [r for r in living if r.id.startswith(name)]
-    if len(found) == 1 and name:
-        return found[0]
-    if not found or not name:
-        raise CgpuError(f"{shown(name)!r}: no such container or session: cgpu get lists them")
-    ids = ", ".join(entry.id[:12] for entry in found[:3])
-    raise CgpuError(f"{shown(name)!r} is the beginning of {len(found)} ids: {ids}")
+    for entry in living:
+        if entry.id == name:
+            return entry
+    by_id = {entry.id: entry for entry in living}
+    return by_id[target.container(name, names_of(living))]
 
 
 def _with_terms(

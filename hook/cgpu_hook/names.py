@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from cgpu_hook.record import Record
 
@@ -30,6 +30,11 @@ def name_of(record: Record) -> str:
     if record.kind == "session":
         return os.path.basename(record.command[0]) if record.command else ""
     return _name(record.id, record.owner.runtime_dir, int(time.monotonic() / _REMEMBERED_SECONDS))
+
+
+def names_of(records: Iterable[Record]) -> dict[str, str]:
+    """Their names, by id."""
+    return {record.id: name_of(record) for record in records}
 
 
 @functools.lru_cache(maxsize=1024)

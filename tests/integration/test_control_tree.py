@@ -160,6 +160,21 @@ def test_memory_is_written_in_the_units_that_people_type(world: World) -> None:
         assert world.read(path) == f"{size}\n"
 
 
+def test_a_container_is_found_by_its_whole_id_and_by_the_beginning(world: World) -> None:
+    """TREE: it is listed once, and what means more than one container is not there."""
+    world.admit(ID, weight=3)
+    other = f"{ID[:6]}{'f' * 58}"
+    world.admit(other)
+    world.serve()
+    for name in (ID, ID[:12], ID[:7]):
+        assert world.read(f"0/{name}/weight") == "3\n"
+    assert world.write(f"0/{other}/weight", "2") == ""
+    assert world.read(f"0/{other[:7]}/weight") == "2\n"
+    assert not (world.tree / "0" / ID[:6]).exists()
+    folders = [path.name for path in (world.tree / "0").iterdir() if path.is_dir()]
+    assert sorted(folders) == sorted([ID[:12], other[:12]])
+
+
 def test_a_policy_is_written_by_its_name_too(world: World) -> None:
     """TREE, SCH-9: and read as a number, as cGPU has it."""
     world.admit(ID)

@@ -297,7 +297,13 @@ def test_a_shell_completes_commands_and_what_they_can_name(
 
 
 def test_what_can_be_named_is_told_without_starting_a_server(world: World, session: str) -> None:
-    assert cgpu(world, "completion", "targets").stdout.split() == ["node", "0", session]
+    assert cgpu(world, "completion", "targets").stdout.split() == [
+        "node",
+        "all",
+        "0",
+        session,
+        "sleep",
+    ]
     empty = World()
     assert cgpu(empty, "completion", "targets").returncode == 2
     assert not (empty.state / "cgpud.sock").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
@@ -12,12 +13,20 @@ import server_world
 from cgpu_run_world import World
 from server_world import wait_until
 
+from cgpu_env import GpuShare, Request
+from cgpu_hook.liveness import start_time
+from cgpu_hook.node import load_node
+from cgpu_hook.registry import Owner, Registry
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.integration
 PATIENCE = 60  # seconds, for a program to start on a busy machine
 SLEEP = ("--", "sleep", "60")
+A, D = (letter * 64 for letter in "ad")
+B, C = (f"{'b' * 12}{digit}{'c' * 51}" for digit in "12")  # whose first 12 characters are alike
+POD = "prod/web-0/model"
 
 
 class Served:
@@ -35,6 +44,28 @@ class Served:
         command = ["unshare", "-m", "sh", "-c", view, "sh", *self.server.command(*flags)]
         self._process = subprocess.Popen(command, env=self.world.environment())
         wait_until(lambda: self.server.pid() is not None, "it serves", PATIENCE)
+
+    def admit(self, id_: str, name: str) -> None:
+        """A container on GPU 0, to which its engine gave a name."""
+        runtime = self.world.folder / id_
+        runtime.mkdir()
+        labels = [f"bundle={runtime}"]
+        (runtime / "state.json").write_text(json.dumps({"config": {"labels": labels}}))
+        config = {"annotations": {"nerdctl/name": name}}
+        (runtime / "config.json").write_text(json.dumps(config))
+        state = str(self.world.state)
+        node = load_node(state, str(self.world.driver))
+        request = Request((GpuShare(0, node.gpus[0].uuid, 1 << 20),), 1, high_priority=False)
+        owner = Owner(os.getpid(), start_time(os.getpid()) or 0, str(runtime))
+        Registry(state).admit(id_, "container", request, node, owner, ["true"])
+
+    def smi(self, *words: str) -> dict[str, Any]:
+        """What ``cgpu-smi --json`` says."""
+        command = [sys.executable, "-m", "cgpu_cli.smi", "--json", *words, *self.world.flags()]
+        done = self.world.run_command(command)
+        assert done.returncode == 0, done.stderr
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
 
     def cgpu(self, *words: str) -> subprocess.CompletedProcess[str]:
         """Run a command of ``cgpu``."""
@@ -66,8 +97,94 @@ def served() -> Iterator[Served]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def named() -> Iterator[Served]:
+    """Four containers on GPU 0: two are called web; the last one has the name of a pod's."""
+    made = Served()
+    for id_, name in ((A, "db"), (B, "web"), (C, "web"), (D, POD)):
+        made.admit(id_, name)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("word", "id_"), [("db", A), (A, A), (A[:4], A), (B[:13], B), (POD, D)])
+def test_a_container_is_named_by_its_name_its_id_or_the_beginning_of_that(
+    named: Served, word: str, id_: str
+) -> None:
+    """CLI-10, TREE-4, CLI-3."""
+    assert [each["id"] for each in named.get(word)["containers"]] == [id_]
+    assert named.cgpu("set", word, "weight=4").stderr == ""
+    assert named.cgpu("set", f"0/{word}", "memsize=8MiB").stderr == ""
+    (told,) = named.get(word)["containers"]
+    assert (told["weight"], told["gpus"][0]["memsize"]) == (4, 8 << 20)
+    assert [each["id"] for each in named.smi("-i", word)["containers"]] == [id_]
+    if "/" not in word:
+        assert named.cgpu("get", f"0/{word}/weight").stdout == "4\n"
+        assert "meminfo" in named.cgpu("ls", f"0/{word}").stdout.split()
+
+
+BOTH = f"{B} (web), {C} (web)"
+WEB = f"'web' means 2 containers: {BOTH}: name one by its id"
+SHORT = f"'bbbb' means 2 containers: {BOTH}: name one by its id"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["get", "web"], WEB),
+        (["set", "web", "weight=2"], WEB),
+        (["set", "0/web", "memsize=8MiB"], WEB),
+        (["get", "0/web/weight"], WEB),
+        (["ls", "0/bbbb"], SHORT),
+        (["get", "bbbb"], SHORT),
+        (["set", "bbbb", "weight=2"], SHORT),
+        (["get", "nobody"], "'nobody': no such GPU or container: cgpu get shows all, cgpu ls what"),
+        (["get", "prod/web-1/model"], "'prod/web-1/model': no such GPU or container: cgpu get"),
+        (["set", "nobody", "weight=2"], "'nobody': no such container or session: cgpu get lists"),
+        (["set", "7/db", "memsize=8MiB"], "'7': no such GPU: expected the index or UUID of a GPU"),
+        (["set", "GPU-", "policy=3"], "'GPU-' is the beginning of 2 UUIDs: GPU-"),
+    ],
+)
+def test_what_could_mean_more_than_one_or_none_is_refused_with_what_there_is(
+    named: Served, words: list[str], sentence: str
+) -> None:
+    """CLI-10: nothing is guessed."""
+    done = named.cgpu(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"cgpu: {sentence}")
+
+
+def test_a_name_that_is_the_beginning_of_an_id_takes_no_command_from_its_owner(
+    served: Served,
+) -> None:
+    """CLI-10, REL-5: an image chooses the name of its container."""
+    served.admit(A, A[:6])
+    served.admit(D, A[:6])
+    done = served.cgpu("set", A[:6], "weight=9")
+    assert done.stderr.startswith(
+        f"cgpu: '{A[:6]}' means 2 containers: {A[:12]} ({A[:6]}), {D[:12]}"
+    )
+    assert [each["weight"] for each in served.get()["containers"]] == [1, 1]
+
+
+def test_a_gpu_is_named_by_the_beginning_of_its_uuid(served: Served) -> None:
+    """CLI-10, SCH-9."""
+    (_, gpu) = served.get()["gpus"]
+    word = gpu["uuid"][:-1].upper()
+    assert served.cgpu("set", word, "policy=soft").stderr == ""
+    assert [each["policy"] for each in served.get(word)["gpus"]] == [4]
+    assert served.cgpu("get", f"{gpu['uuid']}/policy").stdout == "4\n"
+    assert [each["index"] for each in served.get("all")["gpus"]] == [0, 1]
+    assert [each["index"] for each in served.smi("-i", word)["gpus"]] == [1]
+
+
+def test_a_shell_is_told_the_names_that_mean_one_container(named: Served) -> None:
+    done = named.cgpu("completion", "targets")
+    assert done.stdout.split() == ["node", "all", "0", "1", A, B, C, D, "db", POD]
+
+
 def test_policies_are_chosen_by_name_and_for_all_gpus_at_once(served: Served) -> None:
-    """SCH-9, CLI-2: all change, or none."""
+    """CLI-10, SCH-9: all change, or none."""
     assert served.cgpu("set", "all", "policy=fixed", "max_inst=8").stderr == ""
     assert served.rules() == [(3, 8)] * 2
     words = ("--mem", "6/15", "--gpus", "1")

@@ -247,7 +247,7 @@ def test_a_container_is_found_by_the_beginning_of_its_id(registry: Registry) -> 
         admit(registry, name)
     living = registry.records()
     assert [find(living, name).id for name in ("abc", "ab")] == ["abc", "ab"]
-    with pytest.raises(CgpuError, match="'a' is the beginning of 3 ids: ab, abc, abd"):
+    with pytest.raises(CgpuError, match="'a' means 3 containers: ab, abc, abd: name one by its"):
         find(living, "a")
     for name in ("", "x"):
         with pytest.raises(CgpuError, match="no such container"):

@@ -137,8 +137,8 @@ def test_a_loop_without_a_number_is_of_five_seconds_and_has_one_header(
     [
         (["--query-gpu=index,power.draw"], "'power.draw' is no field: expected some of timestamp,"),
         (["--query-gpu=index", "--format=xml"], "'xml': expected csv, with ,noheader and"),
-        (["-i", "3"], "--id 3: expected one of 0, 1, 2, or a UUID"),
-        (["-i", "GPU-"], "--id GPU-: expected one of 0, 1, 2, or a UUID"),
+        (["-i", "3"], "--id 3: expected one of 0, 1, 2, a UUID, or a container"),
+        (["-i", "GPU-"], "'GPU-' is the beginning of 3 UUIDs: "),
         (["-L", "-q"], "not allowed with"),
     ],
 )

@@ -1,0 +1,76 @@
+"""Which GPU or which container is meant by a word that somebody typed.
+
+A GPU has an index and a UUID, a container an id and a name; of a UUID and of an id the beginning
+will do. What could be meant otherwise too is refused, never guessed: also a name that another
+container's id begins with, for whoever makes an image may choose the name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_env.devices import VENDOR
+from cgpu_env.errors import CgpuError, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_SHORT = 12
+_LISTED = 5
+
+
+def gpus(word: str, there: Mapping[str, int]) -> list[str]:
+    """The UUIDs that a word may mean of the GPUs ``there``, index by UUID."""
+    wanted = word.lower()
+    named = [uuid for uuid, index in there.items() if wanted in (str(index), uuid.lower())]
+    if named or not wanted.startswith(VENDOR.lower()):
+        return named
+    return [uuid for uuid in there if uuid.lower().startswith(wanted)]
+
+
+def gpu(word: str, there: Mapping[str, int]) -> str:
+    """The UUID that a word means.
+
+    Raises:
+        CgpuError: there is none, or more than one; the sentence lists what could be meant.
+    """
+    found = gpus(word, there)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = ", ".join(f"{uuid} (GPU {there[uuid]})" for uuid in found)
+        raise CgpuError(f"{shown(word)!r} is the beginning of {len(found)} UUIDs: {listed}")
+    known = ", ".join(map(str, there.values()))
+    allowed = f"expected the index or UUID of a GPU, of {known}" if known else "see cgpu doctor"
+    raise CgpuError(f"{shown(word)!r}: no such GPU: {allowed}")
+
+
+def containers(word: str, there: Mapping[str, str]) -> list[str]:
+    """The ids that a word may mean of the containers ``there``, name by id."""
+    if word in there or not word:
+        return [word] if word else []
+    return [id_ for id_, name in there.items() if name == word or id_.startswith(word)]
+
+
+def container(word: str, there: Mapping[str, str]) -> str:
+    """The id that a word means.
+
+    Raises:
+        CgpuError: there is none, or more than one; the sentence lists what could be meant.
+    """
+    found = containers(word, there)
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        raise CgpuError(f"{shown(word)!r}: no such container or session: cgpu get lists them")
+    listed = ", ".join(_described(id_, there[id_], found) for id_ in found[:_LISTED])
+    more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+    raise CgpuError(
+        f"{shown(word)!r} means {len(found)} containers: {listed}{more}: name one by its id"
+    )
+
+
+def _described(id_: str, name: str, beside: list[str]) -> str:
+    short = id_[:_SHORT]
+    is_clear = sum(other.startswith(short) for other in beside) == 1
+    return shown(short if is_clear else id_, len(id_)) + (f" ({shown(name)})" if name else "")

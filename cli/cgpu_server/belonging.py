@@ -12,7 +12,7 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_hook.liveness import folder_of, start_time
+from cgpu_hook.liveness import folder_of, mounts, start_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -108,16 +108,15 @@ class Belonging:
         return self._mounted(process) or self._session(process)
 
     def _mounted(self, process: Process) -> Record | None:
-        """Whose limits page is mounted where the process lives."""
-        # ID parent major:minor root ..., see proc_pid_mountinfo(5)
-        mounts = [line.split(" ", 4) for line in _lines(process.pid, "mountinfo")]
-        places = {(m[2], m[3]) for m in mounts if m[3].endswith("/limits")}
+        """Whose limits page is mounted where the process lives, as far as that can be read."""
+        rows = (row for row in mounts(folder_of(process.pid)) if row is not None)
+        places = {(row[2].decode(), row[3]) for row in rows if row[3].endswith(b"/limits")}
         for record in self._records.values() if places else ():
             facts = _stat(f"{record.directory}/limits")
             if facts is None:
                 continue
             device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
-            tail = f"/containers/{record.id}/limits"
+            tail = os.fsencode(f"/containers/{record.id}/limits")
             here = any(dev == device and root.endswith(tail) for dev, root in places)
             if here and self._may_be(record, process):
                 return record

@@ -13,7 +13,8 @@ import pytest
 import cgpu_native
 from cgpu_env import GpuShare
 from cgpu_hook import processes
-from cgpu_hook.liveness import is_inhabited, start_time
+from cgpu_hook import liveness
+from cgpu_hook.liveness import is_inhabited, mounts, start_time
 from cgpu_hook.record import Owner, Record
 from cgpu_server.belonging import Belonging, read_process
 
@@ -111,6 +112,20 @@ def test_mounts_of_any_name_hide_nobody_and_break_nothing(ledger: Path, name: by
         assert not is_inhabited(str(ledger.parent))
         process = read_process(strange.pid)
         assert process is not None
+        assert Belonging([session(ledger)]).of(process) is None
+
+
+def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-2: reading ends after some time, and the session keeps what it has."""
+    with Strange(MOUNTS, b"mounted", ledger) as strange:
+        process = read_process(strange.pid)
+        assert process is not None
+        assert None not in list(mounts(f"/proc/{strange.pid}"))
+        monkeypatch.setattr(liveness, "MOUNTS_CPU_S", 0.0)
+        assert list(mounts(f"/proc/{strange.pid}")) == [None]
+        assert is_inhabited(str(ledger.parent))
         assert Belonging([session(ledger)]).of(process) is None
 
 

@@ -12,7 +12,7 @@ import random
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import cgpu_native
 from cgpu_env import CgpuError
@@ -37,10 +37,11 @@ from cgpu_server.judgement import (
     larger,
     steady,
 )
+from cgpu_server.look import NOTHING, Look, asked_by_process, by_container
 from cgpu_server.pages import pages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from cgpu_hook.record import Record
     from cgpu_server.daemon import Daemon
@@ -56,22 +57,6 @@ _ADVICE = "look at the program and its image, or end the container; see Audit in
 _ADVICE_LEDGER = "its ledger was tampered with: end the container and look at its image"
 
 
-class Look(NamedTuple):
-    """What the audit last saw.
-
-    Attributes:
-        told: whether the driver says how much each process holds, by the GPU's UUID.
-        foreign_bytes: what processes of no container hold, likewise.
-        bypasses: how many findings there were, by container and place of its GPU.
-        utilisation: how busy the driver says that a GPU is, in percent, where it says so.
-    """
-
-    told: dict[str, bool]
-    foreign_bytes: dict[str, int]
-    bypasses: dict[Place, int]
-    utilisation: dict[str, int]
-
-
 class Audit:
     """Audits the containers of ``daemon``.
 
@@ -80,7 +65,7 @@ class Audit:
     """
 
     def __init__(self, daemon: Daemon, back_off: float = _BACK_OFF_SECONDS) -> None:
-        self.last = Look({}, {}, {}, {})
+        self.last = NOTHING
         self._daemon, self._back_off = daemon, back_off
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._ended = threading.Event()
@@ -124,7 +109,7 @@ class Audit:
             self._gauge.close()
         self._gauge = None
         self._before, self._said, self._owners = {}, {}, Owners()
-        self.last = Look({}, {}, self._counts({}), {})
+        self.last = NOTHING
         for record in self._daemon.records if lift else ():
             for place, page in enumerate(pages_of(record)[0]):
                 _charge(record, place, page, 0)
@@ -150,12 +135,13 @@ class Audit:
 
     def _forget(self) -> None:
         """What the last look saw is not so for ever."""
-        self.last = self.last._replace(told=dict.fromkeys(self.last.told, False), utilisation={})
+        told = dict.fromkeys(self.last.told, False)
+        self.last = self.last._replace(told=told, utilisation={}, shares={})
 
     def _look(self) -> None:
         """Look several times, and act on what all of it and the look before say."""
         records = self._daemon.records
-        found = self._compare(records)
+        found = self._compare(records, asked_by_process(self.last, records))
         for _ in range(_READINGS - 1):
             if all(verdict == CALM for verdict in found.values()):
                 break
@@ -176,15 +162,19 @@ class Audit:
         living = {record.directory for record in records}
         self._before = {key: each for key, each in self._before.items() if key[0] in living}
 
-    def _compare(self, records: Sequence[Record]) -> dict[Place, Verdict]:
+    def _compare(
+        self, records: Sequence[Record], asked: Collection[str] | None = None
+    ) -> dict[Place, Verdict]:
         """One comparison of all containers; those of a GPU whose driver does not tell are absent.
+
+        ``asked`` are the GPUs whose time is divided anew by the driver's figures; None: as before.
 
         Raises:
             CgpuError: the driver does not answer.
         """
         gauge = self._opened()
         before = _accounts(records)
-        readings = gauge.read()
+        readings = gauge.read(asked or ())
         after = _accounts(records)
         accounts = {key: larger(before[key], after[key]) for key in before.keys() & after.keys()}
         whose = self._whose(readings.values(), records)
@@ -203,7 +193,8 @@ class Audit:
             foreign[uuid] = self._foreign(uuid, reading, whose)
             verdicts.update(_verdicts(here, reading, accounts, whose, foreign[uuid]))
         busy = {u: r.utilisation for u, r in readings.items() if r.utilisation is not None}
-        self.last = Look(told, foreign, self._counts(accounts), busy)
+        shares = self.last.shares if asked is None else by_container(readings, whose, records)
+        self.last = Look(told, foreign, self._counts(accounts), busy, shares)
         return verdicts
 
     def _opened(self) -> Gauge:

@@ -18,8 +18,8 @@ from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
 from cgpu_hook.node import load_node
 from cgpu_hook.usage import use_of
-from cgpu_server.audit import Look
 from cgpu_server.journal import log
+from cgpu_server.look import NOTHING
 from cgpu_server.metrics import METRICS, View
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Collector:
             daemon.conductor.figures(),
             time.monotonic() - daemon.looked,
             self._version,
-            self._audit.last if self._audit else Look({}, {}, {}, {}),
+            self._audit.last if self._audit else NOTHING,
             daemon.utilisation.busy_ns,
         )
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cgpu_hook.rules import Rules
     from cgpu_hook.view import Compute, GpuUse, Use
     from cgpu_native.arbitration import Figures
-    from cgpu_server.audit import Look
+    from cgpu_server.look import Look
 
     Sample = tuple[tuple[str, ...], float]
 
@@ -335,7 +335,7 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_seconds_total",
         "counter",
-        "GPU time charged to it, or by the estimate while it has the GPU to itself.",
+        "GPU time charged to it, or by the driver's utilisation while nobody measures.",
         lambda its: (its.charged_ns + its.estimated_ns) / _NS,
     ),
     _compute(

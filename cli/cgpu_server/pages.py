@@ -24,3 +24,9 @@ def pages_of(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu], str | Non
         return its, marks.of(error)
     except (OSError, cgpu_native.NativeError):  # it is ending
         return (), None
+
+
+def is_measured(record: Record, place: int) -> bool:
+    """Whether its arbiter keeps what it has of that GPU's time."""
+    pages, _ = pages_of(record)
+    return place < len(pages) and bool(pages[place].metered)

@@ -1,21 +1,22 @@
 """How busy GPUs are by the driver's own figure: all there is where nobody measures.
 
-It is the GPU's, not a container's: of one that has the GPU to itself it is an estimate.
+A container's is an estimate: the GPU's, if it has that to itself, else what its processes had.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
-from cgpu_server.pages import pages_of
+from cgpu_server.pages import is_measured
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from cgpu_hook.record import Record
     from cgpu_hook.view import Compute, GpuUse, Use
-    from cgpu_server.audit import Look
+    from cgpu_server.look import Look
 
     Place = tuple[str, int]  # a container's directory, and which of its GPUs
 
@@ -35,7 +36,7 @@ class Utilisation:
     ) -> None:
         self._look, self._clock = look, clock
         self._counted: float | None = None
-        self._alone_ns: dict[Place, int] = {}
+        self._estimated_ns: dict[Place, int] = {}
         self.busy_ns: dict[str, int] = {}
 
     def percent(self) -> Mapping[str, int]:
@@ -48,23 +49,24 @@ class Utilisation:
         now = self._clock()
         passed = 0.0 if self._counted is None else now - self._counted
         self._counted = now
-        look, alone_ns = self._seen(), {}
+        look, estimated_ns = self._seen(), {}
         percent = look.utilisation if look else {}
         busy = {uuid: round(each * passed * _NS / _PERCENT) for uuid, each in percent.items()}
         self.busy_ns = {**self.busy_ns, **{u: self.busy_ns.get(u, 0) + n for u, n in busy.items()}}
         places = [(r, place, gpu.uuid) for r in records for place, gpu in enumerate(r.gpus)]
-        alone = _alone(look, (uuid for _, _, uuid in places))
-        for record, place, uuid in places:
+        estimates = _estimates(look, [((r.directory, place), uuid) for r, place, uuid in places])
+        for record, place, _ in places:
             key = record.directory, place
-            alone_ns[key] = self._alone_ns.get(key, 0)
-            if uuid in alone and not _is_measured(record, place):
-                alone_ns[key] += busy[uuid]
-        self._alone_ns = alone_ns
+            estimated_ns[key] = self._estimated_ns.get(key, 0)
+            if key in estimates and not is_measured(record, place):
+                estimated_ns[key] += round(estimates[key] * passed * _NS / _PERCENT)
+        self._estimated_ns = estimated_ns
 
     def estimated(self, uses: Iterable[Use]) -> list[Use]:
-        """All containers of the node, with estimates for those that have a GPU to themselves."""
-        uses, look = list(uses), self._seen()
-        alone = _alone(look, (gpu.uuid for use in uses for gpu in use.gpus))
+        """All containers of the node, with estimates for those that nobody measures."""
+        uses = list(uses)
+        there = [((u.directory, i), gpu.uuid) for u in uses for i, gpu in enumerate(u.gpus)]
+        estimates = _estimates(self._seen(), there)
 
         def of(directory: str, place: int, gpu: GpuUse) -> Compute | None:
             its = gpu.compute
@@ -72,10 +74,10 @@ class Utilisation:
                 return None
             estimate = its.estimated_percent
             if estimate is None and its.measured_percent is None:
-                estimate = alone.get(gpu.uuid)
+                estimate = estimates.get((directory, place))
             return its._replace(
                 estimated_percent=None if estimate is None else float(estimate),
-                estimated_ns=self._alone_ns.get((directory, place), 0),
+                estimated_ns=self._estimated_ns.get((directory, place), 0),
             )
 
         return [
@@ -93,18 +95,15 @@ class Utilisation:
         return self._look() if self._look else None
 
 
-def _alone(look: Look | None, uuids: Iterable[str]) -> dict[str, int]:
-    """Percent of the GPUs that have one container, and are known to have nobody else's process."""
+def _estimates(look: Look | None, there: Sequence[tuple[Place, str]]) -> dict[Place, int]:
+    """Percent by container and place: the GPU's of one alone, else what its processes had."""
     if look is None:
         return {}
-    there = list(uuids)
-    return {
-        uuid: percent
-        for uuid, percent in look.utilisation.items()
-        if there.count(uuid) == 1 and look.told.get(uuid) and not look.foreign_bytes.get(uuid)
+    counts = Counter(uuid for _, uuid in there)
+    found = {
+        key: look.shares.get(key)
+        if look.is_shared(uuid, counts[uuid])
+        else look.utilisation.get(uuid)
+        for key, uuid in there
     }
-
-
-def _is_measured(record: Record, place: int) -> bool:
-    pages, _ = pages_of(record)
-    return place < len(pages) and bool(pages[place].metered)
+    return {key: percent for key, percent in found.items() if percent is not None}

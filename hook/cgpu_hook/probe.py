@@ -2,7 +2,8 @@
 
 ``python -I -S probe.py facts|contexts DRIVER_DIR`` prints one JSON object. ``facts`` asks NVML and
 is quick. ``contexts`` makes a CUDA context on each GPU to see what it costs, the only way to know.
-``holdings`` prints who holds how much of each GPU, once for each line that it reads.
+``holdings`` prints who holds how much of each GPU, once for each line that it reads; of the GPUs
+whose UUIDs are on that line, also how busy each process keeps them.
 Standard library only; nothing of cgpu is imported, so that it runs isolated.
 """
 
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 _FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can have
 _NOT_AVAILABLE = (1 << 64) - 1
 _SETTLE_SECONDS = 0.2
+_WHOLE = 100  # percent; drivers give nonsense above it for processes that end
 # A process may be in several; drivers for some products have the first only.
 _COMPUTE, *_OTHERS = (
     f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")
 )
-_NOT_SUPPORTED, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 3, 7, 13
+_NOT_SUPPORTED, _NOT_FOUND, _INSUFFICIENT_SIZE, _FUNCTION_NOT_FOUND = 3, 6, 7, 13
+_WINDOW_US = 1_000_000
 
 
 class _Memory(ctypes.Structure):
@@ -48,6 +51,14 @@ class _MemoryV2(ctypes.Structure):
 
 class _Rates(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Sample(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("at_us", ctypes.c_uint64),
+        *((name, ctypes.c_uint) for name in ("sm", "memory", "encoder", "decoder")),
+    )
 
 
 class _ProcessV1(ctypes.Structure):
@@ -168,18 +179,26 @@ def _in_use(nvml: _Library, handle: ctypes.c_void_p) -> int:
     return int(memory.used)
 
 
-def _holdings(nvml: _Library) -> list[dict[str, object]]:
-    """Of each GPU what is in use, without what the driver keeps, by whom, and how busy it is."""
+def _holdings(nvml: _Library, wanted: Sequence[str]) -> list[dict[str, object]]:
+    """Of each GPU what is in use, without what the driver keeps, by whom, and how busy it is.
+
+    Args:
+        nvml: the driver.
+        wanted: UUIDs of the GPUs of which also the processes' utilisation is wanted.
+    """
     gpus: list[dict[str, object]] = []
     for _, handle in _handles(nvml):
         used = _in_use(nvml, handle)
         holders = _holders(nvml, handle)
+        uuid = nvml.text("nvmlDeviceGetUUID", handle)
+        busy = _busy(nvml, handle) if uuid in wanted else None
         gpus.append(
             {
-                "uuid": nvml.text("nvmlDeviceGetUUID", handle),
+                "uuid": uuid,
                 "used_bytes": used,
                 "holders": [*holders.items()],
                 "utilisation": _utilisation(nvml, handle),
+                "busy": None if busy is None else [*busy.items()],
             }
         )
     return gpus
@@ -190,6 +209,18 @@ def _utilisation(nvml: _Library, handle: ctypes.c_void_p) -> int | None:
     rates = _Rates()
     status = nvml.status("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
     return min(rates.gpu, 100) if status == 0 else None
+
+
+def _busy(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int] | None:
+    """Process -> percent of its last second or less; idle ones are absent. None: not told."""
+    samples, count = (_Sample * _FEW_PROCESSES)(), ctypes.c_uint(_FEW_PROCESSES)
+    since = ctypes.c_uint64(time.time_ns() // 1000 - _WINDOW_US)
+    name = "nvmlDeviceGetProcessUtilization"
+    status = nvml.status(name, handle, samples, ctypes.byref(count), since)
+    if status not in {0, _NOT_FOUND}:  # it is "not found" if all were idle
+        return None
+    told = [each for each in samples[: count.value if status == 0 else 0] if each.sm <= _WHOLE]
+    return {each.pid: each.sm for each in sorted(told, key=lambda each: each.at_us)}
 
 
 def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
@@ -231,8 +262,8 @@ def main(what: str, driver_dir: str) -> None:
     nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
     nvml.call("nvmlInit_v2")
     if what == "holdings":
-        for _ in sys.stdin:
-            print(json.dumps(_holdings(nvml)), flush=True)  # noqa: T201
+        for line in sys.stdin:
+            print(json.dumps(_holdings(nvml, line.split())), flush=True)  # noqa: T201
         return
     answer: dict[str, object]
     if what == "facts":

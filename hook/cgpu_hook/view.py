@@ -34,8 +34,8 @@ class Compute(NamedTuple):
         throttled_ns: for how long it waited, one thread or many.
         heartbeat_age_ns: since the arbiter's last sign; None where there was none.
         heartbeat_ns: the host's monotonic clock at that sign; 0 where there was none.
-        estimated_percent: where ``measured_percent`` is None: by a rough measure (policy 4), or the
-            GPU's utilisation of a container that has the GPU to itself.
+        estimated_percent: where ``measured_percent`` is None: by a rough measure (policy 4), or by
+            the driver's utilisation: the GPU's of a container alone there, else its processes'.
         estimated_ns: GPU time by that utilisation, beside ``charged_ns``.
     """
 

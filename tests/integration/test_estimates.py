@@ -9,6 +9,10 @@ import pytest
 from audit_world import FAST, Audited, scrape
 from audited import until
 
+from cgpu_env import CgpuError
+from cgpu_server.gauge import Gauge
+from cgpu_sim import Fault, inject
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -61,9 +65,59 @@ def test_shares_that_are_not_measured_are_estimates_everywhere(world: Audited) -
             for its in shares
         )
 
-    until(are_seen, "both have a share, and neither is measured")
+    until(are_seen, "both have a share, and neither is measured", 60)
     said = world.cgpu("get")
     assert len(re.findall(r"measured=~\d+%", said)) == 2, said
     figures = scrape(world)
     assert "cgpu_container_compute_used_ratio" not in figures
     assert figures["cgpu_container_compute_estimated_ratio"] > 0
+
+
+def test_several_that_nobody_measures_have_what_the_driver_says_of_their_processes(
+    world: Audited,
+) -> None:
+    """Under policy 5; then one of them rests."""
+    world.serve(FAST)
+    busy = [world.busy("--policy", "5") for _ in range(2)]
+    until(lambda: _known(estimates(world)) == [True, True], "both have a share", 60)
+    assert busy[0].stdin is not None
+    busy[0].stdin.write("rest\n")
+    busy[0].stdin.flush()
+    until(lambda: _known(estimates(world)) == [False, True], "one of them has none", 60)
+
+
+@pytest.mark.parametrize("result", [3, 13, 999])
+def test_a_driver_that_says_nothing_of_processes_leaves_the_gpus_figure(
+    world: Audited, result: int
+) -> None:
+    """It does not support that, lacks the function, or fails."""
+    inject(world.driver, Fault("nvmlDeviceGetProcessUtilization", result=result, repeat=True))
+    world.serve(FAST)
+    for _ in range(2):
+        world.busy("--policy", "5")
+    until(lambda: len(estimates(world)) == 2, "both are there", 60)
+    until(lambda: world.smi()["gpus"][0]["utilisation_percent"], "the GPU is busy", 60)
+    assert estimates(world) == [None, None]
+    assert not world.said("audit_fails")
+
+
+def test_a_driver_that_hangs_when_asked_of_processes_is_not_asked_again(world: Audited) -> None:
+    (uuid,) = Gauge(str(world.driver)).read()
+    name = "nvmlDeviceGetProcessUtilization"
+    inject(world.driver, Fault(name, delay_us=600_000_000, repeat=True))
+    gauge = Gauge(str(world.driver), patience=3)
+    with pytest.raises(CgpuError):
+        gauge.read([uuid])
+    gauge.patience = 60
+    assert gauge.read([uuid])[uuid].busy is None
+    gauge.close()
+
+
+def _known(found: list[float | None]) -> list[bool] | None:
+    """Whether each has more than nothing, sorted; None where one is not known."""
+    return sorted(n > 0 for n in found if n is not None) if None not in found else None
+
+
+def estimates(world: Audited) -> list[float | None]:
+    """Of the sessions."""
+    return [gpu["estimated_percent"] for each in world.smi()["containers"] for gpu in each["gpus"]]

@@ -20,7 +20,7 @@ from cgpu_hook.rules import Rules
 from cgpu_hook.view import Compute, GpuUse, Use
 from cgpu_native.arbitration import Figures
 from cgpu_server import exporter
-from cgpu_server.audit import Look
+from cgpu_server.look import Look
 from cgpu_server.metrics import METRICS
 from cgpu_server.serve import metrics_address
 
@@ -119,7 +119,7 @@ class World:
 
     def audit(self) -> Audit:
         place = str(self.folder), 0
-        look = Look({UUID: True}, {UUID: 5}, {place: 2}, {UUID: 75})
+        look = Look({UUID: True}, {UUID: 5}, {place: 2}, {UUID: 75}, {})
         return cast("Audit", SimpleNamespace(last=look))
 
 

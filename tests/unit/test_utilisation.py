@@ -18,7 +18,9 @@ from cgpu_hook.rules import Rules
 from cgpu_hook.usage import usage_of, use_of
 from cgpu_hook.view import parsed
 from cgpu_native.limits import METERED, METERED_ROUGHLY
-from cgpu_server.audit import Look
+from cgpu_server.belonging import Process
+from cgpu_server.gauge import Reading
+from cgpu_server.look import NOTHING, Look, asked_by_process, by_container
 from cgpu_server.utilisation import Utilisation
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, 100.0
-        self.look = Look(dict.fromkeys(UUIDS, True), {}, {}, {UUIDS[0]: 40, UUIDS[1]: 100})
+        self.look = Look(dict.fromkeys(UUIDS, True), {}, {}, {UUIDS[0]: 40, UUIDS[1]: 100}, {})
         self.records: list[Record] = []
         self.utilisation = Utilisation(lambda: self.look, lambda: self.now)
 
@@ -113,6 +115,43 @@ def test_one_on_two_gpus_has_an_estimate_of_each_that_it_has_alone(world: World)
     assert world.compute("b").estimated_percent is None
 
 
+def test_of_several_the_processes_utilisation_is_an_estimate(world: World) -> None:
+    for name in "abc":
+        world.add(name, 0)
+    places = {name: (str(world.folder / name), 0) for name in "abc"}
+    world.look = world.look._replace(shares={places["a"]: 30, places["b"]: 0})
+    world.pass_seconds(5)
+    found = {name: world.compute(name) for name in "abc"}
+    assert {n: its.estimated_percent for n, its in found.items()} == {"a": 30, "b": 0, "c": None}
+    assert {n: its.estimated_ns for n, its in found.items()} == {"a": 1.5 * NS, "b": 0, "c": 0}
+    assert all(its.measured_percent is None for its in found.values())
+
+
+def test_the_driver_is_asked_about_processes_only_where_that_says_more(world: World) -> None:
+    world.add("a", 0, 1)
+    assert asked_by_process(world.look, world.records) == set(), "it is alone on both"
+    foreign = world.look._replace(foreign_bytes={UUIDS[1]: MIB})
+    assert asked_by_process(foreign, world.records) == {UUIDS[1]}
+    world.add("b", 0, metered=METERED)
+    assert asked_by_process(world.look, world.records) == {UUIDS[0]}
+    world.measure("a", metered=METERED)
+    assert asked_by_process(foreign, world.records) == set(), "all are measured"
+
+
+def test_a_container_has_what_its_processes_have_and_a_gpu_at_most(world: World) -> None:
+    world.add("a", 0)
+    world.add("b", 0, 1)
+    a, b = world.records
+    process = Process(1, 1, 1, 1, 0, ends=False)
+    whose = {1: (process, a), 2: (process, a), 3: (process, b), 4: (process, None)}
+    readings = {
+        UUIDS[0]: Reading(0, {}, 90, {1: 70, 2: 60, 4: 5, 5: 5}),
+        UUIDS[1]: Reading(0, {}, 90, None),
+    }
+    found = by_container(readings, whose, world.records)
+    assert found == {(a.directory, 0): 100, (b.directory, 0): 0}
+
+
 def test_what_is_measured_needs_no_estimate_and_nothing_counts_twice(world: World) -> None:
     world.add("a", 1)
     world.pass_seconds(2)
@@ -144,7 +183,7 @@ def test_where_the_driver_does_not_say_who_is_there_nobody_is_alone(world: World
 def test_the_audit_may_look_again_while_the_last_look_is_read(world: World) -> None:
     """Each of these would be half of one look and half of the other."""
     world.add("a", 0)
-    nothing = Look({}, {}, {}, {})
+    nothing = NOTHING
     for looks in ([nothing, world.look], [world.look, nothing]):
         seen = itertools.cycle(looks)
         world.utilisation = Utilisation(lambda seen=seen: next(seen), lambda: world.now)
@@ -156,7 +195,7 @@ def test_the_audit_may_look_again_while_the_last_look_is_read(world: World) -> N
 def test_an_audit_that_sees_nothing_estimates_nothing(world: World) -> None:
     world.add("a", 0)
     world.pass_seconds(5)
-    world.look = Look({}, {}, {}, {})
+    world.look = NOTHING
     world.pass_seconds(5)
     its = world.compute("a")
     assert (its.estimated_percent, its.estimated_ns) == (None, 2 * NS)

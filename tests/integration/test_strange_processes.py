@@ -12,8 +12,7 @@ import pytest
 
 import cgpu_native
 from cgpu_env import GpuShare
-from cgpu_hook import processes
-from cgpu_hook import liveness
+from cgpu_hook import liveness, processes
 from cgpu_hook.liveness import is_inhabited, mounts, start_time
 from cgpu_hook.record import Owner, Record
 from cgpu_server.belonging import Belonging, read_process

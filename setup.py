@@ -220,6 +220,26 @@ class BuildPy(build_py):
         super().run()
 
 
+# What people read is as in the repository, so that links work; what other programs read is apart.
+DOCUMENTS = [
+    *("CHANGELOG.md", "CONTRIBUTING.md", "README.md", "deploy/README.md"),
+    *(path for kind in ("*.*", "decisions/*") for path in sorted(glob(f"docs/{kind}"))),
+]
+SHARED = ["deploy/runtimeclass.yaml", *sorted(glob("deploy/prometheus/*"))]
+MANUAL = sorted(glob("docs/man/*"))
+
+
+def _data_files() -> list[tuple[str, list[str]]]:
+    """What an installation has in ``share``, by folder."""
+    named = {path: Path("doc/cgpu", path) for path in DOCUMENTS}
+    named |= {path: Path("cgpu", Path(path).relative_to("deploy")) for path in SHARED}
+    named |= {path: Path(f"man/man{path[-1]}", Path(path).name) for path in MANUAL}
+    folders: dict[str, list[str]] = {}
+    for path, place in named.items():
+        folders.setdefault(f"share/{place.parent}", []).append(path)
+    return list(folders.items())
+
+
 setup(
     packages=[
         "cgpu_env",
@@ -244,10 +264,7 @@ setup(
         "cgpu_server": "cli/cgpu_server",
         "cgpu_sim": "tests/sim/cgpu_sim",
     },
-    data_files=[
-        (f"share/man/man{section}", sorted(glob(f"docs/man/*.{section}")))
-        for section in (1, 5, 7, 8)
-    ],
+    data_files=_data_files(),
     include_package_data=False,  # all of it is in package_data
     package_data={
         "cgpu_env": ["py.typed"],

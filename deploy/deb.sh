@@ -22,7 +22,7 @@ for machine in $machines; do
     rm -rf "$work"
     tree=$work/cgpu-$version
     mkdir -p "$tree"
-    cp -rL deploy README.md docs "$tree" # units are links
+    cp -rL deploy "$tree" # units are links
     mv "$tree/deploy/debian" "$tree/debian"
     cd "$tree"
     sed -i "s/@MAINTAINER@/$maintainer/" debian/control

@@ -17,6 +17,7 @@ from cgpu_cli.set import Set
 from cgpu_cli.top import Top
 from cgpu_cli.upgrade import Upgrade
 from cgpu_env.commandline import Parser
+from cgpu_hook import installation
 from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 
@@ -67,7 +68,12 @@ COMMANDS: tuple[Command, ...] = (
 
 def arguments() -> Parser:
     """The command line, one subcommand for each of ``COMMANDS``."""
-    parser = Parser(prog="cgpu", description="Share GPUs between containers.")
+    parser = Parser(
+        prog="cgpu",
+        description="Share GPUs between containers.",
+        epilog=_where(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_version("cgpu")
     _add_directories(parser, named(DRIVER_VARIABLE), named(STATE_VARIABLE))
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
@@ -78,6 +84,17 @@ def arguments() -> Parser:
         command.add_arguments(sub)
         sub.set_defaults(command=command)
     return parser
+
+
+def _where() -> str:
+    """Where the files of an installation are that people look for."""
+    shared = installation.shared()
+    if shared is None:
+        return ""
+    return (
+        f"documents: {shared}/doc/cgpu (man 7 cgpu: variables, policies, examples)\n"
+        f"alert rules, dashboard, RuntimeClass: {shared}/cgpu\n"
+    )
 
 
 def _add_directories(

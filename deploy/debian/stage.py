@@ -53,7 +53,7 @@ def _install(wheel: Path, root: Path, packages: str) -> None:
         "platlib": packages,
         "headers": f"{PREFIX}/include",
         "scripts": f"{PREFIX}/bin",
-        "data": "/usr" if own else PREFIX,  # our manual pages
+        "data": "/usr" if own else PREFIX,  # our manual pages and documents
     }
     place = SchemeDictionaryDestination(
         scheme, interpreter=f"{PREFIX}/bin/python3", script_kind="posix", destdir=str(root)

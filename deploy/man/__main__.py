@@ -50,6 +50,16 @@ settings and memory of containers as files, while cgpud runs
 what
 .B cgpu install
 has changed, and what was there before
+.TP
+.I /usr/share/doc/cgpu
+documents of the package; those of an environment are in its own
+.IR share ,
+which
+.B cgpu help
+names
+.TP
+.I /usr/share/cgpu
+likewise, alert rules for Prometheus, a dashboard for Grafana and a RuntimeClass for Kubernetes
 """
 _RUNTIME = """\
 .SH NAME

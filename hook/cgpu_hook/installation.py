@@ -59,6 +59,13 @@ def own_environment() -> str | None:
     return path if os.path.isfile(f"{path}/pyvenv.cfg") else None
 
 
+def shared() -> str | None:
+    """Where this installation has documents and what else is for others; None: a source tree."""
+    own = own_environment()
+    places = (f"{own}/share", "/usr/share") if own else ()  # a package's is /usr/lib/cgpu
+    return next((place for place in places if os.path.isdir(f"{place}/doc/cgpu")), None)
+
+
 def release_of(environment: str) -> str:
     """The release in an environment, found out without running anything of it."""
     pattern = f"{glob.escape(environment)}/lib/python3*/site-packages/cgpu_env/version.py"

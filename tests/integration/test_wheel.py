@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import platform
+import re
 import subprocess
 import tarfile
 import zipfile
@@ -155,11 +157,40 @@ def test_a_wheel_has_every_module_and_nothing_else_of_the_tree(wheel: zipfile.Zi
     binding = "cgpu_native/_native.abi3.so"
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}
     packed = {name for name in names if ".data/" not in name}
-    manual = {f"man{file.suffix[1:]}/{file.name}" for file in (ROOT / "docs" / "man").iterdir()}
-    assert {name.partition(".data/data/share/man/")[2] for name in names - packed} == manual
     folder = ROOT / "cli" / "cgpu_install" / "files"
     files = {f"cgpu_install/files/{file.name}" for file in folder.iterdir()}
     assert packed == modules | PROGRAMS | LIBRARIES | {binding} | files
+
+
+def shared(wheel: zipfile.ZipFile) -> dict[str, bytes]:
+    """What an installation has in ``share``, by path."""
+    found = {name.partition(".data/data/share/")[2]: name for name in wheel.namelist()}
+    return {path: wheel.read(name) for path, name in found.items() if path}
+
+
+def test_a_wheel_has_documents_and_manual_pages(wheel: zipfile.ZipFile) -> None:
+    """And what other programs read: rules of alerts, a dashboard, a RuntimeClass."""
+    manual, documents = ROOT / "docs" / "man", ("*.md", "docs/*.*", "docs/decisions/*")
+    expected = {f"man/man{file.suffix[1:]}/{file.name}": file for file in manual.iterdir()}
+    for pattern in (*documents, "deploy/README.md"):
+        files = ROOT.glob(pattern)
+        expected |= {f"doc/cgpu/{file.relative_to(ROOT)}": file for file in files}
+    others = [*(ROOT / "deploy/prometheus").iterdir(), ROOT / "deploy/runtimeclass.yaml"]
+    expected |= {f"cgpu/{file.relative_to(ROOT / 'deploy')}": file for file in others}
+    assert shared(wheel) == {path: file.read_bytes() for path, file in expected.items()}
+
+
+def test_an_installed_document_links_to_what_is_installed(wheel: zipfile.ZipFile) -> None:
+    """But for files that are in ``share/cgpu``."""
+    files = shared(wheel)
+    folders = {str(parent) for path in files for parent in Path(path).parents}
+    broken = {
+        f"{path}: {target}"
+        for path, content in files.items()
+        for target in re.findall(rb"\]\((?!http|#)([^)#]+)", content if path[-3:] == ".md" else b"")
+        if os.path.normpath(f"{path}/../{target.decode()}") not in {*files, *folders}
+    }
+    assert {line for line in broken if "deploy/prometheus" not in line} == set()
 
 
 def test_programs_in_a_wheel_can_be_executed(wheel: zipfile.ZipFile) -> None:

@@ -145,6 +145,14 @@ def test_man_finds_the_pages(booted: Machine) -> None:
         assert booted.run("man", "--where", section, page).stdout.startswith("/usr/share/man/")
 
 
+def test_help_says_where_the_documents_are(booted: Machine) -> None:
+    said = booted.run("cgpu", "--help").stdout
+    assert "documents: /usr/share/doc/cgpu " in said
+    assert said.endswith("alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n")
+    booted.run("test", "-e", "/usr/share/doc/cgpu/docs/operating.md")
+    booted.run("test", "-e", "/usr/share/cgpu/prometheus/cgpu-alerts.yml")
+
+
 def test_metrics_are_served_by_the_packaged_socket(booted: Machine) -> None:
     """The packaged units are used as they are; the service itself has no network."""
     booted.run("cgpu", "install", "metrics", "--now")

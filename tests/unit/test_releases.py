@@ -242,3 +242,14 @@ def test_environments_are_found_by_the_links_beside_them(tmp_path: Path) -> None
     assert found.back == str(tmp_path / "cgpu-1.0")
     plain = installation.containing(str(tmp_path / "other"))
     assert (plain.prefix, plain.back) == (str(tmp_path / "other"), None)
+
+
+def test_an_installation_knows_where_its_documents_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An environment has its own; a source tree names no other release's."""
+    monkeypatch.setattr(installation, "own_environment", lambda: str(tmp_path))
+    (tmp_path / "share" / "doc" / "cgpu").mkdir(parents=True)
+    assert installation.shared() == f"{tmp_path}/share"
+    monkeypatch.setattr(installation, "own_environment", lambda: None)
+    assert installation.shared() is None

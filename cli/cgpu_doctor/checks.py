@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_doctor import driver, kernel, releases, state, wiring
+from cgpu_doctor import driver, kernel, metrics, releases, state, wiring
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 
@@ -26,6 +26,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "leftovers": state.leftovers,
     "shares": state.shares,
     "server": state.server,
+    "metrics": metrics.served,
     "releases": releases.environments,
 }
 

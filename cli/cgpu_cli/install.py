@@ -33,6 +33,11 @@ class Install:
         """Which engines, and how."""
         _common_arguments(parser, "those that are found")
         parser.add_argument(
+            "--default",
+            action="store_true",
+            help="containers that name no runtime get cgpu's; of docker and containerd",
+        )
+        parser.add_argument(
             "--bin-dir", metavar="DIR", help="where engines find the programs: /usr/bin"
         )
 
@@ -46,7 +51,11 @@ class Install:
         engines = named(given.engines) if given.engines else found(job.machine)
         if not engines:
             raise CgpuError("no container engine found", hint=f"name one: {_NAMES}")
-        plan = installing(job.machine, engines, job.journal, forgiving=not given.engines)
+        plan = installing(
+            *(job.machine, engines, job.journal),
+            forgiving=not given.engines,
+            is_default=given.default,
+        )
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)

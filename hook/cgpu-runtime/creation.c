@@ -1,13 +1,22 @@
 #include "creation.h"
 
 #include <errno.h>
-#include <stdbool.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "lowlevel.h"
+
+/* Whether something is there: a new file differs from one that was removed in inode or birth. */
+static bool
+look(const char *path, struct statx *out)
+{
+    memset(out, 0, sizeof *out);
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_INO | STATX_BTIME, out) == 0 ||
+           errno != ENOENT;
+}
 
 int
 cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *arguments,
@@ -44,26 +53,45 @@ cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *
         cgpu_report_error(report, "%s", strncmp(said, "cgpu: ", 6) == 0 ? said + 6 : said);
         return -1;
     }
+    look(creation->kept, &creation->before);
     return 0;
 }
 
-static bool
-is_there(const char *path)
+bool
+cgpu_creation_is_taken(const struct cgpu_creation *creation)
 {
-    struct stat facts;
-    return lstat(path, &facts) == 0 || errno != ENOENT;
+    return creation->before.stx_ino != 0;
+}
+
+static bool
+is_same(const struct statx *a, const struct statx *b)
+{
+    return a->stx_ino == b->stx_ino && a->stx_dev_major == b->stx_dev_major &&
+           a->stx_dev_minor == b->stx_dev_minor && a->stx_btime.tv_sec == b->stx_btime.tv_sec &&
+           a->stx_btime.tv_nsec == b->stx_btime.tv_nsec;
+}
+
+/* Whether the low-level runtime, which ended with STATUS, knows this container, no other one. */
+static bool
+is_known(const struct cgpu_creation *creation, int status)
+{
+    struct statx now;
+    bool there = look(creation->kept, &now);
+    bool another = cgpu_creation_is_taken(creation) && is_same(&creation->before, &now);
+    return there && !(another && status != 0);
 }
 
 void
-cgpu_creation_settle(struct cgpu_creation *creation)
+cgpu_creation_settle(struct cgpu_creation *creation, int status)
 {
     char message[256];
     const char *state_dir = creation->arguments->state_dir;
     const char *command[] = {"give-back", "--id",        creation->arguments->id,
                              "--pid",     creation->pid, state_dir != NULL ? "--state-dir" : NULL,
                              state_dir,   NULL};
+    struct statx share;
     cgpu_python_wait(&creation->python);
-    if (!is_there(creation->kept) && is_there(creation->share)) {
+    if (!is_known(creation, status) && look(creation->share, &share)) {
         /* If this fails too, the next admission finds the share's owner dead. */
         cgpu_python_run(&creation->python, command, message, sizeof message);
     }

@@ -6,6 +6,8 @@
 #define CGPU_CREATION_H
 
 #include <limits.h>
+#include <stdbool.h>
+#include <sys/stat.h>
 
 #include "arguments.h"
 #include "python.h"
@@ -16,6 +18,7 @@ struct cgpu_creation {
     struct cgpu_python python;
     char pid[24];            /* the share's owner: this process */
     char kept[PATH_MAX * 2]; /* where the low-level runtime keeps the container's state */
+    struct statx before;     /* what was at KEPT before the runtime began; no inode: nothing */
     char share[PATH_MAX];    /* the directory of its share; empty: cgpu is off for it */
 };
 
@@ -27,7 +30,10 @@ int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_argumen
                        const struct cgpu_report *report, const char *runtime, const char *bundle,
                        const char *config);
 
-/* The low-level runtime has ended: give the share back if it does not know the container. */
-void cgpu_creation_settle(struct cgpu_creation *creation);
+/* Whether the low-level runtime has another container of this id already, so that it will fail. */
+bool cgpu_creation_is_taken(const struct cgpu_creation *creation);
+
+/* The low-level runtime has ended with STATUS: give the share back if it has no such container. */
+void cgpu_creation_settle(struct cgpu_creation *creation, int status);
 
 #endif

@@ -84,6 +84,41 @@ def test_rel_3_a_creation_that_fails_below_gives_its_share_back_before_it_ends(
     assert shares == []
 
 
+@pytest.mark.parametrize(
+    ("subcommand", "manager"), [("create", {}), ("run", {}), ("run", {"NOTIFY_SOCKET": "/nowhere"})]
+)
+def test_rel_3_a_name_that_another_container_has_below_gives_the_share_back(
+    world: World, runtime: Path, subcommand: str, manager: dict[str, str]
+) -> None:
+    """The low-level runtime knows a container of that name: one that was made without cgpu."""
+    other = name()
+    world.write_config(["OTHER=1"], "sleep 1000")
+    done = world.runtime("create", other, lowlevel=runtime)
+    assert done.returncode == 0, done
+    try:
+        world.write_config()
+        done = world.runtime(subcommand, other, lowlevel=runtime, env={**os.environ, **manager})
+        assert "exist" in done.stderr, done
+        assert done.returncode != 0
+        assert world.shares() == []
+        assert world.runtime("state", other, lowlevel=runtime).returncode == 0
+    finally:
+        world.runtime("delete", "--force", other, lowlevel=runtime)
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_rel_3_a_container_that_takes_the_place_of_another_keeps_its_share(
+    world: World, *, ours: bool
+) -> None:
+    """The other one is deleted between our look and the runtime's."""
+    kept = world.runs / "c1"
+    kept.mkdir()
+    world.write_config()
+    path = stub(world, f"mv {kept} {kept}.gone; mkdir {kept}" if ours else "exit 1")
+    world.runtime("--root", str(world.runs), "create", "c1", lowlevel=path)
+    assert world.shares() == (["c1"] if ours else [])
+
+
 def test_rel_3_a_program_that_is_not_there_gives_the_share_back(
     world: World, runtime: Path
 ) -> None:

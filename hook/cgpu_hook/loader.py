@@ -2,7 +2,8 @@
 
 NVIDIA's images have a compatibility driver; some nodes mount a directory with the driver in it. A
 loader searches LD_LIBRARY_PATH, its cache, then its default directories. In each directory it
-prefers subdirectories for the processor. Paths that programs open themselves are not covered.
+prefers subdirectories for the processor. The cache may be made anew when a container starts, from
+the directories that /etc/ld.so.conf names. Paths that programs open themselves are not covered.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _USUAL = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 _TOOLKITS, _TOOLKIT, _COMPAT = "/usr/local", "cuda", "compat"
 _BELOW_A_MOUNT = ("", "/lib64", "/lib")
 _CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
-_MOST_CACHED, _MOST_PRELOADED = 16 << 20, 1 << 20  # bytes
+_CONFIGURATION = "/etc/ld.so.conf"
+_MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
 # Subdirectories for the processor, which the loader prefers; they may be nested.
 _HARDWARE = frozenset(
@@ -79,7 +81,8 @@ class Finder:
             self._file(path)
         for path in self._cached():
             self._file(path)
-        for folder in (*usual, *searched_by_default(self._view)):
+        configured = (_absolute(folder, cwd) for folder in _configured(self._view))
+        for folder in (*usual, *searched_by_default(self._view), *configured):
             self._directory(folder)
         for name in self._view.names(_TOOLKITS):
             if name.startswith(_TOOLKIT):
@@ -156,7 +159,11 @@ def _search_path(text: str | None, cwd: str) -> Iterator[str]:
         raise CgpuError(f"LD_LIBRARY_PATH has more than {_MOST_ENTRIES} entries: use fewer")
     for entry in entries:
         for folder in _expanded(entry):
-            yield folder if folder.startswith("/") else f"{cwd}/{folder}"
+            yield _absolute(folder, cwd)
+
+
+def _absolute(path: str, cwd: str) -> str:
+    return path if path.startswith("/") else f"{cwd}/{path}"
 
 
 def _expanded(entry: str) -> list[str]:
@@ -174,3 +181,57 @@ def _preloaded(view: View, environment: Mapping[str, str]) -> list[str]:
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
     entries = f"{environment.get('LD_PRELOAD', '')} {os.fsdecode(data)}"
     return [path for path in entries.replace(":", " ").split() if path.startswith("/")]
+
+
+def _configured(view: View) -> dict[str, None]:
+    """The directories from which the image's ldconfig makes the cache.
+
+    Raises:
+        CgpuError: there is more to read than in any real image.
+    """
+    folders: dict[str, None] = {}
+    seen: set[str] = set()
+    todo: list[tuple[str, list[str], int]] = [(_CONFIGURATION, [], 0)]
+    steps = size = 0
+    while todo:
+        path, pattern, at = todo.pop()  # the first ``at`` parts of the pattern are in the path
+        steps += 1
+        if at < len(pattern):
+            names = _matching(view, path, pattern[at])
+            todo += [(f"{path}/{name}", pattern, at + 1) for name in names]
+        elif (place := resolved(view, path)) not in seen:
+            seen.add(place)
+            data = view.read(place, _MOST_CONFIGURED) or b""
+            size += len(data)
+            for entry, is_included in _entries(os.fsdecode(data)):
+                if is_included:
+                    todo.append(("", _absolute(entry, os.path.dirname(path)).split("/")[1:], 0))
+                else:
+                    folders[entry] = None
+        if max(steps, len(folders)) > _MOST_ENTRIES or size > _MOST_CONFIGURED:
+            raise CgpuError(
+                f"the image's {_CONFIGURATION} leads to more than {_MOST_ENTRIES} files or"
+                f" directories, or {_MOST_CONFIGURED >> 20} MiB, which is too much to search for"
+                " a driver: name fewer"
+            )
+    return folders
+
+
+def _entries(text: str) -> Iterator[tuple[str, bool]]:
+    """Each directory of a file for ldconfig, and each pattern of files that it includes."""
+    for line in text.replace("\0", "\n").split("\n"):
+        words = line.partition("#")[0].strip()
+        if words.startswith(("include ", "include\t")):
+            yield from ((word, True) for word in words.split()[1:])
+        elif folder := words.partition("=")[0].rstrip().rstrip("/"):
+            yield folder, False
+
+
+def _matching(view: View, folder: str, part: str) -> list[str]:
+    """The names that may match a part of a shell's pattern: those with the same fixed ends."""
+    first = next((at for at, letter in enumerate(part) if letter in "*?[\\"), None)
+    if first is None:
+        return [part]
+    start, end = part[:first], part[max(map(part.rfind, "*?]\\")) + 1 :]
+    names = view.names(resolved(view, folder))
+    return [name for name in names if name.startswith(start) and name.endswith(end)]

@@ -134,7 +134,7 @@ class Rootfs:
                 return None
             if facts.st_size > most:
                 raise CgpuError(f"the image's {shown(path)} is larger than {most >> 20} MiB")
-            return os.pread(file, most, 0)
+            return os.pread(file, facts.st_size, 0)
         except OSError:
             return None
         finally:

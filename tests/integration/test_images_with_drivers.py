@@ -110,6 +110,14 @@ def cached(form: str) -> Callable[[Brought], None]:
     return make
 
 
+def configured(image: Brought) -> None:
+    """A directory that is not in the cache yet."""
+    image.put("opt/driver")
+    image.write("etc/ld.so.conf", "include ld.so.conf.d/*.conf\n")
+    image.write("etc/ld.so.conf.d/000.conf", "# a driver\n/opt/driver/ # here\n")
+    shutil.copy("/sbin/ldconfig", image.root / "bin/ldconfig")
+
+
 def node(image: Brought) -> None:
     """A device plugin's: libraries below ``lib64`` of a directory of the node."""
     for name in ("libcuda.so", "libnvidia-ml.so", "libnvidia-opencl.so"):
@@ -136,6 +144,7 @@ LAYOUTS = {
     "in the cache": Layout(cached("new")),
     "in the cache of both formats": Layout(cached("compat")),
     "in the cache of the old format": Layout(cached("old")),
+    "in the cache when it has started": Layout(configured, (), (), "ldconfig"),
     "node": Layout(node, (CUDA_PATH,), (("nvidia", "/usr/local/nvidia"),)),
     "node, the path is set while it runs": Layout(
         node, (), (("nvidia", "/usr/local/nvidia"),),
@@ -232,6 +241,8 @@ def test_rel_6_the_images_loader_finds_no_driver_but_ours(
     assert "brought" in before.values(), "the loader does find it where nothing is covered"
     if "ln -s" in layout.entrypoint:
         (world.rootfs / COMPAT / "lib").unlink()
+    if layout.make is configured:
+        (world.rootfs / "etc/ld.so.cache").unlink()
     after = loaded(world, SIX, layout)
     assert "brought" not in after.values()
     assert [after[name] for name, whose in before.items() if whose == "brought"].count("ours")

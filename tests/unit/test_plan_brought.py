@@ -225,3 +225,48 @@ def test_opencl_of_a_mounted_directory_is_masked() -> None:
     host = {f"/drv/lib64/{n}": "x" for n in (CUDA, NVML, "libnvidia-opencl.so.1")}
     result = decide(mounts=[bind("/usr/local/nvidia", "/drv")], host=host)
     assert result.masks == ("/usr/local/nvidia/lib64/libnvidia-opencl.so.1",)
+
+
+CONFIGURED = {
+    **DEBIAN_IMAGE,
+    "/etc/ld.so.conf": "include /etc/ld.so.conf.d/*.conf more/[a-b]?.conf\t/etc/ld.so.conf\n"
+    "/opt/a=libc6",
+    "/etc/ld.so.conf.d/x.conf": "-> ../../../../srv/x.conf",
+    "/etc/ld.so.conf.d/y.conf": "# /opt/no\n\n  /opt/b/ # yes\nrelative\n/opt/\0/x\n/\n",
+    "/etc/ld.so.conf.d/z.txt": "/opt/no",
+    "/etc/more/a1.conf": "include /etc/more/*/deep/*",
+    "/etc/more/x/deep/any": "/opt/d",
+    "/srv/x.conf": "hwcap 0 nosegneg\n/opt/c",
+    **{f"/opt/{name}/libcuda.so.1": name for name in ("a", "b", "c", "d", "no")},
+    "/relative/libcuda.so.1": "x",
+}
+
+
+def test_a_driver_is_covered_before_ldconfig_puts_it_into_the_cache() -> None:
+    result = placed(decide(CONFIGURED, process={"env": SIX, "cwd": "/"}))
+    found = {path for path in result if path.endswith(CUDA) and path.count("/") < 4}
+    assert found == {f"/opt/{n}/{CUDA}" for n in ("a", "b", "c", "d")} | {f"/relative/{CUDA}"}
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        {"/etc/ld.so.conf": "\n".join(f"/x{i}" for i in range(2000))},
+        {f"/etc/ld.so.conf.d/{i}": "" for i in range(2000)},
+        {"/etc/ld.so.conf": "include /nowhere\n" * 2000},
+        {"/etc/ld.so.conf": "include /" + "*/../" * 40 + "*"},
+        {"/etc/ld.so.conf": "include /" + "x/" * 400_000 + "*"},
+        {f"/etc/ld.so.conf.d/{i}": "#" * (1 << 18) for i in range(5)},
+        {"/etc/ld.so.conf": "#" * (2 << 20)},
+    ],
+)
+def test_rel_4_a_configuration_of_the_loader_that_costs_too_much_is_refused(
+    tmp_path: Path, entries: dict[str, str]
+) -> None:
+    include = {"/etc/ld.so.conf": "include /etc/ld.so.conf.d/*"}
+    for path, text in {f"{DEBIAN}/libc.so.6": "", **include, **entries}.items():
+        (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path[1:]).write_text(text)
+    config = {"process": {"env": SIX}, "mounts": [DEV]}
+    with pytest.raises(CgpuError, match=r"the image's /etc/ld\.so\.conf"):
+        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)

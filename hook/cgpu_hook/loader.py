@@ -77,7 +77,7 @@ class Finder:
         """
         for folder in _search_path(environment.get("LD_LIBRARY_PATH"), cwd):
             self._directory(folder)
-        for path in _preloaded(self._view, environment):
+        for path in _preloaded(self._view, environment, cwd):
             self._file(path)
         for path in self._cached():
             self._file(path)
@@ -176,11 +176,13 @@ def _expanded(entry: str) -> list[str]:
     return found
 
 
-def _preloaded(view: View, environment: Mapping[str, str]) -> list[str]:
+def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> Iterator[str]:
     """The paths that every program loads first; plain names are found by the search path."""
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
     entries = f"{environment.get('LD_PRELOAD', '')} {os.fsdecode(data)}"
-    return [path for path in entries.replace(":", " ").split() if path.startswith("/")]
+    for entry in entries.replace(":", " ").replace("\0", " ").split():
+        if "/" in entry:
+            yield from (_absolute(path, cwd) for path in _expanded(entry))
 
 
 def _configured(view: View) -> dict[str, None]:

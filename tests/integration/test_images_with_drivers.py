@@ -167,6 +167,9 @@ LAYOUTS = {
     "loaded before all others": Layout(
         lambda image: image.put("opt/x"), ("LD_PRELOAD=/opt/x/libcuda.so.1",)
     ),
+    "loaded before all others, by a relative path": Layout(
+        lambda image: image.put("root/x"), ("LD_PRELOAD=x/libcuda.so.1",)
+    ),
     "loaded before all others, by the image": Layout(
         lambda image: (image.put("opt/x"), image.write("etc/ld.so.preload", "/opt/x/libcuda.so.1"))  # type: ignore[arg-type,return-value]
     ),

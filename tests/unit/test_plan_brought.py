@@ -270,3 +270,16 @@ def test_rel_4_a_configuration_of_the_loader_that_costs_too_much_is_refused(
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"the image's /etc/ld\.so\.conf"):
         plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+
+
+@pytest.mark.parametrize(
+    "path", ["x/libcuda.so.1", "../opt/x/libcuda.so.1", "/opt/$LIB/libcuda.so.1"]
+)
+def test_a_library_that_is_loaded_before_all_others_is_covered(path: str) -> None:
+    image = {**DEBIAN_IMAGE, **{f"/opt/{name}/libcuda.so.1": name for name in ("x", "lib64")}}
+    for env, more in (
+        ([f"LD_PRELOAD=libz.so {path}"], {}),
+        ([], {"/etc/ld.so.preload": f"\0 {path}"}),
+    ):
+        process = {"env": [*SIX, *env], "cwd": "/opt"}
+        assert [d for d in placed(decide({**image, **more}, process=process)) if "/opt" in d]

@@ -100,7 +100,8 @@ def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
             if os.path.isfile(path := f"{folder}/{soname}"):
                 places.setdefault(os.path.realpath(path), _MASKED)
     finder = Finder(Rootfs("/", is_complete=True), (*driver.PROXIED, driver.OPENCL))
-    finder.look(environment, os.getcwd(), usual=(node.driver_dir, *driver.SEARCHED))
+    usual = (node.driver_dir, *driver.SEARCHED)
+    finder.look(environment, os.getcwd(), usual=usual, follow_origin=False)
     for soname, paths in finder.files.items():
         for path in paths:
             places.setdefault(path, soname if soname in driver.PROXIED else _MASKED)

@@ -16,7 +16,7 @@ from cgpu_hook.rootfs import resolved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from cgpu_hook.rootfs import View
 
@@ -28,6 +28,9 @@ _CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
 _CONFIGURATION = "/etc/ld.so.conf"
 _MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
+_MOST_ANYWHERE = 1 << 16  # directories, where every one has to be looked into
+_ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
+_KERNELS = ("/proc", "/sys", "/dev")
 # Subdirectories for the processor, which the loader prefers; they may be nested.
 _HARDWARE = frozenset(
     (
@@ -54,6 +57,7 @@ class Finder:
         self._prefixes = tuple(self._stems.values())
         self._seen: set[str] = set()
         self._looked = 0
+        self._most = _MOST_DIRECTORIES
         self.files: dict[str, list[str]] = {soname: [] for soname in self._stems}
 
     def look(
@@ -61,8 +65,9 @@ class Finder:
         environment: Mapping[str, str],
         cwd: str,
         *,
-        mounts: Iterable[str] = (),
+        mounts: Sequence[str] = (),
         usual: Iterable[str] = _USUAL,
+        follow_origin: bool = True,
     ) -> None:
         """Look everywhere the loader of a program with ``environment`` may look.
 
@@ -71,22 +76,25 @@ class Finder:
             cwd: its working directory.
             mounts: where directories of the host are mounted.
             usual: directories that may come onto the path later.
+            follow_origin: whether ``$ORIGIN`` may lead to every directory there is.
 
         Raises:
             CgpuError: there is more to look at than in any real image, or it cannot be seen.
         """
-        for folder in _search_path(environment.get("LD_LIBRARY_PATH"), cwd):
+        searched = list(_search_path(environment.get("LD_LIBRARY_PATH"), cwd))
+        preloaded = list(_preloaded(self._view, environment, cwd))
+        if follow_origin:
+            self._follow_origin(searched + preloaded, ["/", *mounts])
+        for folder in searched:
             self._directory(folder)
-        for path in _preloaded(self._view, environment, cwd):
+        for path in preloaded:
             self._file(path)
         for path in self._cached():
             self._file(path)
         configured = (_absolute(folder, cwd) for folder in _configured(self._view))
         for folder in (*usual, *searched_by_default(self._view), *configured):
             self._directory(folder)
-        for name in self._view.names(_TOOLKITS):
-            if name.startswith(_TOOLKIT):
-                self._tree(f"{_TOOLKITS}/{name}/{_COMPAT}", 0)
+        self._toolkits()
         for place in mounts:
             for below in _BELOW_A_MOUNT:
                 if any(self._view.kind(f"{place}{below}/{name}") for name in self._usual_names()):
@@ -103,6 +111,26 @@ class Finder:
         from cgpu_hook import ldcache  # rare: most images name no driver
 
         return ldcache.paths(data, self._prefixes)
+
+    def _follow_origin(self, paths: list[str], roots: list[str]) -> None:
+        """If one of ``paths`` begins at the program: look into every directory below ``roots``."""
+        if not any(word in path for path in paths for word in _ORIGIN):
+            return
+        self._most = _MOST_ANYWHERE
+        todo = [resolved(self._view, root) for root in roots]
+        known = {*_KERNELS}
+        while todo:
+            path = todo.pop()
+            if path in known:
+                continue
+            known.add(path)
+            self._directory(path)
+            todo += [f"{path.rstrip('/')}/{name}" for name in self._view.folders(path)]
+
+    def _toolkits(self) -> None:
+        for name in self._view.names(_TOOLKITS):
+            if name.startswith(_TOOLKIT):
+                self._tree(f"{_TOOLKITS}/{name}/{_COMPAT}", 0)
 
     def _tree(self, path: str, depth: int) -> None:
         """Look into a directory and all below it: scripts of images may link to any of them."""
@@ -122,11 +150,8 @@ class Finder:
         if place in self._seen or self._view.kind(place) != "directory":
             return []
         self._seen.add(place)
-        if len(self._seen) > _MOST_DIRECTORIES:
-            raise CgpuError(
-                f"LD_LIBRARY_PATH and the image have more than {_MOST_DIRECTORIES} directories with"
-                " libraries, which is too many to search for a driver: use fewer"
-            )
+        if len(self._seen) > self._most:
+            raise self._too_many()
         names = self._view.names(place)
         for name in names:
             if name.startswith(self._prefixes):
@@ -134,6 +159,17 @@ class Finder:
             elif name in _HARDWARE:
                 self._directory(f"{place}/{name}")
         return names
+
+    def _too_many(self) -> CgpuError:
+        if self._most == _MOST_ANYWHERE:
+            return CgpuError(
+                "$ORIGIN in LD_LIBRARY_PATH or LD_PRELOAD may lead to any directory, and the image"
+                f" with its mounts has more than {self._most}: write the directory itself instead"
+            )
+        return CgpuError(
+            f"LD_LIBRARY_PATH and the image have more than {self._most} directories with"
+            " libraries, which is too many to search for a driver: use fewer"
+        )
 
     def _file(self, path: str) -> None:
         name = os.path.basename(path)

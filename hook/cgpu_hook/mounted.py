@@ -67,6 +67,12 @@ class Mounted:
         self._refuse_opaque(place)
         return [] if view is None else view.names(below)
 
+    def folders(self, path: str) -> list[str]:
+        """As ``View.folders``, without mount points that the runtime will create."""
+        place, view, below = self._at(path)
+        self._refuse_opaque(place)
+        return [] if view is None else view.folders(below)
+
     def link(self, path: str) -> str:
         """As ``View.link``."""
         found = self._links.get(path)

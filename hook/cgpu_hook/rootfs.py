@@ -14,6 +14,7 @@ from cgpu_env.errors import CgpuError, shown
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Protocol
 
     class View(Protocol):
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
         def names(self, path: str) -> list[str]:
             """The entries of a directory, sorted; empty where it is none."""
+
+        def folders(self, path: str) -> list[str]:
+            """The names of the directories in a directory, without links to some."""
 
         def link(self, path: str) -> str:
             """What a symbolic link says; empty where it is none."""
@@ -79,17 +83,21 @@ class Rootfs:
     def names(self, path: str) -> list[str]:
         """The entries of a directory, sorted; empty where it is none."""
         if path not in self._names:
-            self._names[path] = self._listed(path)
+            self._names[path] = sorted(self._listed(path, os.listdir))
         return self._names[path]
 
-    def _listed(self, path: str) -> list[str]:
+    def folders(self, path: str) -> list[str]:
+        """The names of the directories in a directory, without links to some."""
+        return self._listed(path, _folders)
+
+    def _listed(self, path: str, listed: Callable[[int], list[str]]) -> list[str]:
         fd = self._directory(path)
         if fd is None:
             return []
         readable = None
         try:
             readable = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
-            return sorted(os.listdir(readable))
+            return listed(readable)
         except OSError as error:
             _refuse_exhausted(error)
             return []
@@ -181,6 +189,11 @@ class Rootfs:
         for fd in {fd for fd in self._open.values() if fd is not None}:
             os.close(fd)
         self._open.clear()
+
+
+def _folders(fd: int) -> list[str]:
+    with os.scandir(fd) as entries:
+        return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
 def _refuse_exhausted(error: OSError) -> None:

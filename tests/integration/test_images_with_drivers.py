@@ -163,6 +163,16 @@ LAYOUTS = {
     "a path with words of the loader": Layout(
         lambda image: image.put("opt/lib/x86_64-linux-gnu"), ("LD_LIBRARY_PATH=/opt/$LIB:/x",)
     ),
+    "a path beside the program": Layout(
+        lambda image: image.put("drv"), ("LD_LIBRARY_PATH=$ORIGIN/../drv",)
+    ),
+    "a path beside a program that the first one starts": Layout(
+        lambda image: image.put("opt/app/drv"),
+        ("LD_LIBRARY_PATH=${ORIGIN}/../drv",),
+        (),
+        "busybox mkdir -p /opt/app/bin; busybox cp /bin/which-driver /opt/app/bin;"
+        " PATH=/opt/app/bin:$PATH",
+    ),
     "directories of the processor": Layout(hardware, ("LD_LIBRARY_PATH=/opt/lib",)),
     "loaded before all others": Layout(
         lambda image: image.put("opt/x"), ("LD_PRELOAD=/opt/x/libcuda.so.1",)

@@ -56,9 +56,12 @@ class Image:
         return "link" if text.startswith("-> ") else kinds.get(text, "file")
 
     def names(self, path: str) -> list[str]:
-        if self.kind(path) != "directory":
+        if path != "/" and self.kind(path) != "directory":
             return []
         return sorted(posixpath.basename(p) for p in self.entries if posixpath.dirname(p) == path)
+
+    def folders(self, path: str) -> list[str]:
+        return [n for n in self.names(path) if self.kind(posixpath.join(path, n)) == "directory"]
 
     def link(self, path: str) -> str:
         return self.entries[path][3:] if self.kind(path) == "link" else ""

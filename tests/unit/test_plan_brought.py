@@ -25,7 +25,7 @@ from test_plan import (
 )
 
 from cgpu_env import CgpuError
-from cgpu_hook import ldcache
+from cgpu_hook import ldcache, loader
 from cgpu_hook.plan import plan
 from cgpu_hook.rootfs import Rootfs
 
@@ -283,3 +283,43 @@ def test_a_library_that_is_loaded_before_all_others_is_covered(path: str) -> Non
     ):
         process = {"env": [*SIX, *env], "cwd": "/opt"}
         assert [d for d in placed(decide({**image, **more}, process=process)) if "/opt" in d]
+
+
+ORIGINS = ("LD_LIBRARY_PATH=/x:$ORIGIN/../drv", "LD_PRELOAD=${ORIGIN}/../drv/libcuda.so.1")
+
+
+@pytest.mark.parametrize("variable", ORIGINS)
+def test_a_path_beside_any_program_may_lead_to_any_directory(variable: str) -> None:
+    """Also in a mounted directory, and where the loader looks for other reasons."""
+    image = {
+        **DEBIAN_IMAGE,
+        "/opt/app/drv/libcuda.so.1": "a",
+        "/drv/glibc-hwcaps/app/libnvidia-ml.so.1": "b",
+        "/proc/app/libcuda.so.1": "the kernel's, not looked at",
+    }
+    host = {"/somewhere/app/drv/libcuda.so.1": "c"}
+    result = placed(decide(image, [*SIX, variable], [bind("/data")], host))
+    assert {path for path in result if "/app/" in path} == {
+        "/opt/app/drv/libcuda.so.1",
+        "/drv/glibc-hwcaps/app/libnvidia-ml.so.1",
+        "/data/app/drv/libcuda.so.1",
+    }
+
+
+def test_a_path_beside_the_program_refuses_no_large_image_without_a_driver(tmp_path: Path) -> None:
+    for path in (f"{DEBIAN}/libc.so.6", *(f"/opt/{i % 20}/{i}/lib/x" for i in range(600))):
+        (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path[1:]).touch()
+    config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
+    assert f"{DEBIAN}/{CUDA}" in placed(plan(config, NODE, Rootfs(str(tmp_path)), PLACES))
+
+
+def test_rel_4_a_path_beside_the_program_refuses_more_than_can_be_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "_MOST_ANYWHERE", 100)
+    for i in range(100):
+        (tmp_path / f"{i}").mkdir()
+    config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
+    with pytest.raises(CgpuError, match=r"\$ORIGIN"):
+        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)

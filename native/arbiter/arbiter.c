@@ -19,7 +19,6 @@ cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules, 
     arbiter->now = now;
     arbiter->holder = -1;
     cgpu_arbiter_set_rules(arbiter, rules);
-    cgpu_bucket_reset(&arbiter->high, rules->prio_ratio * (CGPU_WHOLE_PPM / 100));
 }
 
 /* The same debt at another weight. */
@@ -37,14 +36,10 @@ static void
 take_claim(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, const struct cgpu_claim *claim)
 {
     struct cgpu_claim before = tenant->claim;
-    bool was_capped = cgpu_tenant_is_capped(tenant);
 
     tenant->claim = *claim;
     if (claim->competes != before.competes) {
         rescale(tenant, arbiter->floor_ns[tenant->high], before.competes);
-    }
-    if (cgpu_tenant_is_capped(tenant) && (!was_capped || before.competes == 0)) {
-        cgpu_bucket_reset(&tenant->bucket, claim->ceiling_ppm);
     }
 }
 
@@ -73,10 +68,24 @@ entitle(struct cgpu_arbiter *arbiter)
     }
 }
 
+/* Where gates stand open together some run ahead, more than any turn does: nobody's debt. */
+static void
+forget_leads(struct cgpu_arbiter *arbiter)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, arbiter->floor_ns[tenant->high]);
+    }
+}
+
 /* The caller has checked them: what is out of range is taken for the nearest that is not. */
 void
 cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules)
 {
+    if (arbiter->policy != NULL && arbiter->policy->soft) {
+        forget_leads(arbiter);
+    }
     arbiter->rules = *rules;
     arbiter->rules.max_inst += rules->max_inst == 0;
     if (rules->policy >= CGPU_POLICIES) {
@@ -136,7 +145,6 @@ cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight
 
         tenant->virtual_ns = arbiter->floor_ns[high_priority] + ahead;
         tenant->high = high_priority;
-        cgpu_bucket_reset(&tenant->bucket, tenant->claim.ceiling_ppm);
     }
     tenant->claim.weight = weight > 0 ? weight : 1;
     tenant->claim.high_priority = high_priority;

@@ -84,6 +84,7 @@ enum cgpu_stage {
 
 /* Fills with time, empties by what is charged. */
 struct cgpu_bucket {
+    uint32_t rate_ppm; /* 0: no limit */
     int64_t credit_ns;
     uint64_t lag_ns; /* of its owner; of more than one: 0 */
     bool dry;        /* until it has filled up to where running again is worth it */
@@ -142,8 +143,7 @@ struct cgpu_arbiter {
     const struct cgpu_policy *policy;
     uint64_t now;            /* of the last step */
     int holder;              /* -1: none */
-    struct cgpu_bucket high; /* of all high-priority containers */
-    bool contended;          /* somebody of low priority has or wants work */
+    struct cgpu_bucket high; /* of all high-priority containers, while others want the GPU */
     uint64_t floor_ns[2];    /* virtual time of those that compete, by priority */
     uint64_t level_ns[2];    /* virtual time up to which turns go, by priority */
     uint64_t paid_ns;        /* by all, ever */
@@ -174,7 +174,14 @@ cgpu_since(uint64_t now, uint64_t then)
 static inline bool
 cgpu_tenant_is_capped(const struct cgpu_tenant *tenant)
 {
-    return !tenant->high && tenant->claim.ceiling_ppm < CGPU_WHOLE_PPM;
+    return tenant->bucket.rate_ppm != 0;
+}
+
+/* High priority has its ratio only: somebody of low priority has or wants work. */
+static inline bool
+cgpu_arbiter_is_contended(const struct cgpu_arbiter *arbiter)
+{
+    return arbiter->high.rate_ppm != 0;
 }
 
 /* In flight, as far as the container says. */
@@ -215,16 +222,15 @@ uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);
 uint64_t cgpu_turn_early(const struct cgpu_arbiter *arbiter, int place);
 
 /* bucket.c */
-int64_t cgpu_bucket_enough(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
-void cgpu_bucket_reset(struct cgpu_bucket *bucket, uint32_t rate_ppm);
-void cgpu_bucket_fill(struct cgpu_bucket *bucket, uint32_t rate_ppm, uint64_t ns, bool wanted);
-void cgpu_bucket_forget(struct cgpu_bucket *bucket, uint32_t rate_ppm);
+void cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted);
+void cgpu_bucket_forget(struct cgpu_bucket *bucket);
 void cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns);
+/* When all time up to now is charged: its rate from now on, and whether it is dry. */
 void cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm);
 /* How long until it is no longer dry. */
-uint64_t cgpu_bucket_rest(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
+uint64_t cgpu_bucket_rest(const struct cgpu_bucket *bucket);
 /* How long its owner may run on. */
-uint64_t cgpu_bucket_lasts(const struct cgpu_bucket *bucket, uint32_t rate_ppm);
+uint64_t cgpu_bucket_lasts(const struct cgpu_bucket *bucket);
 
 /* Why a holder's turn ends. */
 enum cgpu_turn_end {

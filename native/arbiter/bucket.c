@@ -10,28 +10,21 @@ part(uint64_t ns, uint64_t rate_ppm)
 }
 
 /* Credit at which running again is worth it: then it runs and rests within a cycle. */
-int64_t
-cgpu_bucket_enough(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
+static int64_t
+enough(const struct cgpu_bucket *bucket)
 {
-    uint64_t rest = CGPU_CYCLE_NS / CGPU_WHOLE_PPM * (CGPU_WHOLE_PPM - rate_ppm);
+    uint64_t rest = CGPU_CYCLE_NS / CGPU_WHOLE_PPM * (CGPU_WHOLE_PPM - bucket->rate_ppm);
     uint64_t run = cgpu_larger(CGPU_RUN_NS, CGPU_RUN_LAGS * bucket->lag_ns);
 
-    return (int64_t)cgpu_larger((uint64_t)part(rest, rate_ppm), run);
-}
-
-void
-cgpu_bucket_reset(struct cgpu_bucket *bucket, uint32_t rate_ppm)
-{
-    bucket->credit_ns = cgpu_bucket_enough(bucket, rate_ppm);
-    bucket->dry = false;
+    return (int64_t)cgpu_larger((uint64_t)part(rest, bucket->rate_ppm), run);
 }
 
 /* Whoever wants and may not saves up; whoever does not want gains no more than it needs. */
 void
-cgpu_bucket_fill(struct cgpu_bucket *bucket, uint32_t rate_ppm, uint64_t ns, bool wanted)
+cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
 {
-    int64_t full = wanted ? (int64_t)CGPU_DEPTH_NS : cgpu_bucket_enough(bucket, rate_ppm);
-    int64_t credit = bucket->credit_ns + part(cgpu_lesser(ns, LONGEST_NS), rate_ppm);
+    int64_t full = wanted ? (int64_t)CGPU_DEPTH_NS : enough(bucket);
+    int64_t credit = bucket->credit_ns + part(cgpu_lesser(ns, LONGEST_NS), bucket->rate_ppm);
 
     if (bucket->credit_ns < full) {
         bucket->credit_ns = credit < full ? credit : full;
@@ -40,11 +33,11 @@ cgpu_bucket_fill(struct cgpu_bucket *bucket, uint32_t rate_ppm, uint64_t ns, boo
 
 /* Idleness brings no credit. */
 void
-cgpu_bucket_forget(struct cgpu_bucket *bucket, uint32_t rate_ppm)
+cgpu_bucket_forget(struct cgpu_bucket *bucket)
 {
-    int64_t enough = cgpu_bucket_enough(bucket, rate_ppm);
+    int64_t most = enough(bucket);
 
-    bucket->credit_ns = bucket->credit_ns < enough ? bucket->credit_ns : enough;
+    bucket->credit_ns = bucket->credit_ns < most ? bucket->credit_ns : most;
 }
 
 void
@@ -58,39 +51,51 @@ cgpu_bucket_take(struct cgpu_bucket *bucket, uint64_t ns)
 
 /* What is used up by work in flight once the gate closes. */
 static int64_t
-promised(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
+promised(const struct cgpu_bucket *bucket)
 {
-    uint64_t flight = CGPU_FLIGHT_NS + bucket->lag_ns;
+    return part(CGPU_FLIGHT_NS + bucket->lag_ns, CGPU_WHOLE_PPM - bucket->rate_ppm);
+}
 
-    return part(flight, CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM));
+/* What was saved up at another rate would exceed this one; what is owed stays owed. */
+static void
+change_rate(struct cgpu_bucket *bucket, uint32_t rate_ppm)
+{
+    bool limited = bucket->rate_ppm != 0;
+
+    bucket->rate_ppm = rate_ppm;
+    if (limited) {
+        cgpu_bucket_forget(bucket);
+    } else {
+        bucket->credit_ns = enough(bucket);
+    }
 }
 
 void
 cgpu_bucket_judge(struct cgpu_bucket *bucket, uint32_t rate_ppm)
 {
-    if (bucket->credit_ns <= promised(bucket, rate_ppm)) {
-        bucket->dry = true;
-    } else if (bucket->credit_ns >= cgpu_bucket_enough(bucket, rate_ppm)) {
+    if (bucket->rate_ppm != rate_ppm) {
+        change_rate(bucket, rate_ppm);
+    }
+    if (rate_ppm == 0 || bucket->credit_ns >= enough(bucket)) {
         bucket->dry = false;
+    } else if (bucket->credit_ns <= promised(bucket)) {
+        bucket->dry = true;
     }
 }
 
 uint64_t
-cgpu_bucket_rest(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
+cgpu_bucket_rest(const struct cgpu_bucket *bucket)
 {
-    int64_t missing = cgpu_bucket_enough(bucket, rate_ppm) - bucket->credit_ns;
+    int64_t missing = enough(bucket) - bucket->credit_ns;
 
-    if (missing <= 0 || rate_ppm == 0) {
-        return 0;
-    }
-    return (uint64_t)missing * CGPU_WHOLE_PPM / rate_ppm + 1;
+    return missing <= 0 ? 0 : (uint64_t)missing * CGPU_WHOLE_PPM / bucket->rate_ppm + 1;
 }
 
 uint64_t
-cgpu_bucket_lasts(const struct cgpu_bucket *bucket, uint32_t rate_ppm)
+cgpu_bucket_lasts(const struct cgpu_bucket *bucket)
 {
-    uint64_t emptied_ppm = cgpu_larger(CGPU_WHOLE_PPM - cgpu_lesser(rate_ppm, CGPU_WHOLE_PPM), 1);
-    int64_t left = bucket->credit_ns - promised(bucket, rate_ppm);
+    uint64_t emptied_ppm = CGPU_WHOLE_PPM - bucket->rate_ppm;
+    int64_t left = bucket->credit_ns - promised(bucket);
 
     return left <= 0 ? 0 : (uint64_t)left * CGPU_WHOLE_PPM / emptied_ppm;
 }

@@ -25,12 +25,7 @@ cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
     arbiter->paid_ns += ns;
     tenant->virtual_ns += ns * unit / tenant->claim.competes;
     tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, most);
-    if (cgpu_tenant_is_capped(tenant)) {
-        cgpu_bucket_take(&tenant->bucket, ns);
-    }
-    if (tenant->high && arbiter->contended) {
-        cgpu_bucket_take(&arbiter->high, ns);
-    }
+    cgpu_bucket_take(tenant->high ? &arbiter->high : &tenant->bucket, ns);
 }
 
 /* Given up, and perhaps still at work. */
@@ -161,7 +156,7 @@ come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
     }
     tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed));
     if (idle_ns >= CGPU_RECENT_NS) {
-        cgpu_bucket_forget(&tenant->bucket, tenant->claim.ceiling_ppm);
+        cgpu_bucket_forget(&tenant->bucket);
     }
 }
 
@@ -260,43 +255,38 @@ turn_parts(struct cgpu_arbiter *arbiter, uint64_t now)
     arbiter->part = part;
 }
 
+/* For the time that has passed, at the rates that held in it. */
 static void
 fill_buckets(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
     bool high_wants = false;
-    uint32_t rate = arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
 
-    arbiter->contended = false;
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (!tenant->present) {
-            continue;
-        }
-        if (cgpu_tenant_is_capped(tenant)) {
-            cgpu_bucket_fill(&tenant->bucket, tenant->claim.ceiling_ppm, ns, tenant->wanted);
-        }
-        high_wants |= tenant->high && tenant->wanted;
-        arbiter->contended |= !tenant->high && tenant->wanted;
+        cgpu_bucket_fill(&tenant->bucket, ns, tenant->wanted);
+        high_wants |= tenant->present && tenant->high && tenant->wanted;
     }
-    if (arbiter->contended) {
-        cgpu_bucket_fill(&arbiter->high, rate, ns, high_wants);
-    } else {
-        cgpu_bucket_reset(&arbiter->high, rate);
-    }
+    cgpu_bucket_fill(&arbiter->high, ns, high_wants);
 }
 
 static void
 judge_buckets(struct cgpu_arbiter *arbiter)
 {
+    bool contended = false;
+
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        uint32_t ceiling = tenant->high ? CGPU_WHOLE_PPM : tenant->claim.ceiling_ppm;
 
-        if (tenant->present && cgpu_tenant_is_capped(tenant)) {
-            cgpu_bucket_judge(&tenant->bucket, tenant->claim.ceiling_ppm);
+        if (tenant->present) {
+            cgpu_bucket_judge(&tenant->bucket, ceiling < CGPU_WHOLE_PPM ? ceiling : 0);
+            contended |= !tenant->high && tenant->wanted;
         }
     }
-    cgpu_bucket_judge(&arbiter->high, arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100));
+    contended &= arbiter->policy->metered;
+    cgpu_bucket_judge(&arbiter->high,
+                      contended ? arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100) : 0);
 }
 
 /* Work behind a closed gate that counts again: it had stood apart, and nobody waits for it. */

@@ -7,12 +7,6 @@ earlier(uint64_t a, uint64_t b, uint64_t now)
     return cgpu_lesser(a, cgpu_larger(b, now));
 }
 
-static uint32_t
-prio_ppm(const struct cgpu_arbiter *arbiter)
-{
-    return arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
-}
-
 static uint64_t
 for_closing(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
 {
@@ -46,11 +40,10 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
         return holder->until_ns;
     }
     if (cgpu_tenant_is_capped(holder)) {
-        at = earlier(at, now + cgpu_bucket_lasts(&holder->bucket, holder->claim.ceiling_ppm),
-                     now + 1);
+        at = earlier(at, now + cgpu_bucket_lasts(&holder->bucket), now + 1);
     }
-    if (holder->high && arbiter->contended) {
-        at = earlier(at, now + cgpu_bucket_lasts(&arbiter->high, prio_ppm(arbiter)), now + 1);
+    if (holder->high && cgpu_arbiter_is_contended(arbiter)) {
+        at = earlier(at, now + cgpu_bucket_lasts(&arbiter->high), now + 1);
     }
     if (next >= 0) {
         if (holder->high == arbiter->tenants[next].high) {
@@ -78,12 +71,11 @@ for_waiting(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant
     if (tenant->stage == CGPU_STAGE_EXPIRED && now < tenant->closed_ns + CGPU_LONGEST_NS) {
         at = earlier(at, tenant->closed_ns + CGPU_LONGEST_NS, now + 1);
     }
-    if (cgpu_tenant_is_capped(tenant) && tenant->bucket.dry) {
-        at = earlier(at, now + cgpu_bucket_rest(&tenant->bucket, tenant->claim.ceiling_ppm),
-                     now + 1);
+    if (tenant->bucket.dry) {
+        at = earlier(at, now + cgpu_bucket_rest(&tenant->bucket), now + 1);
     }
     if (tenant->high && arbiter->high.dry) {
-        at = earlier(at, now + cgpu_bucket_rest(&arbiter->high, prio_ppm(arbiter)), now + 1);
+        at = earlier(at, now + cgpu_bucket_rest(&arbiter->high), now + 1);
     }
     return at;
 }

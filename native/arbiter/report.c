@@ -60,7 +60,7 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place, struct cgpu_t
     out->limit_ppm = tenant->claim.ceiling_ppm;
     if (tenant->high && arbiter->policy->metered) {
         out->limit_ppm = arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
-    } else if (arbiter->policy->metered && !cgpu_tenant_is_capped(tenant)) {
+    } else if (arbiter->policy->metered && tenant->claim.ceiling_ppm == CGPU_WHOLE_PPM) {
         out->limit_ppm = part_by_weight(arbiter, place);
     }
     out->fallback_ppm = tenant->claim.fallback_ppm;

@@ -36,10 +36,8 @@ end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint6
     used = cgpu_since(ns - others / 2, own);
     tenant->active_ns = now; /* it was not idle: no debt is forgotten for that */
     owe(arbiter, tenant, others);
-    if (cgpu_tenant_is_capped(tenant)) {
-        cgpu_bucket_take(&tenant->bucket, used);
-    }
-    if (tenant->high && arbiter->contended) {
+    cgpu_bucket_take(&tenant->bucket, used);
+    if (tenant->high) {
         cgpu_bucket_take(&arbiter->high, others / 2);
     }
     tenant->charged_ns += used;

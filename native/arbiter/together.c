@@ -74,7 +74,7 @@ may_be_open(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, bool
 
     tenant->ahead = lead > (tenant->ahead ? most / 2 : most);
     if (tenant->high) {
-        return !(arbiter->high.dry && arbiter->contended);
+        return !arbiter->high.dry;
     }
     return !high_works && !tenant->ahead;
 }

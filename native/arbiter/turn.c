@@ -116,10 +116,7 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
         now < tenant->closed_ns + CGPU_LONGEST_NS) {
         return false;
     }
-    if (tenant->high) {
-        return !(arbiter->high.dry && arbiter->contended);
-    }
-    return !(cgpu_tenant_is_capped(tenant) && tenant->bucket.dry);
+    return !(tenant->high ? arbiter->high.dry : tenant->bucket.dry);
 }
 
 static bool
@@ -245,7 +242,7 @@ is_done(const struct cgpu_tenant *holder, uint64_t now)
 static bool
 is_limited(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
 {
-    return cgpu_tenant_is_capped(holder) || (holder->high && arbiter->contended);
+    return cgpu_tenant_is_capped(holder) || (holder->high && cgpu_arbiter_is_contended(arbiter));
 }
 
 static void

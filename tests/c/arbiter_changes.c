@@ -1,0 +1,111 @@
+/* Rules that change while containers compute: what they owe and what they have saved up (SCH-9). */
+#include <stdlib.h>
+
+#include "arbiter/arbiter.h"
+#include "check.h"
+
+#define MS UINT64_C(1000000)
+
+static struct cgpu_arbiter *arbiter;
+static struct cgpu_demand demands[CGPU_MAX_TENANTS];
+static enum cgpu_gate gates[CGPU_MAX_TENANTS];
+static uint64_t now = 1000 * MS;
+
+static void
+step(uint64_t by)
+{
+    uint64_t at = 0;
+
+    now += by;
+    for (int i = 0; i < 4 && at <= now; i++) {
+        at = cgpu_arbiter_step(arbiter, now, demands, gates);
+    }
+    CHECK(at > now);
+}
+
+static void
+set_policy(uint32_t policy)
+{
+    struct cgpu_rules rules = {.policy = policy, .max_inst = 20, .prio_ratio = 80};
+
+    cgpu_arbiter_set_rules(arbiter, &rules);
+}
+
+/* A container with a ceiling of 50 %, which it has exceeded by a kernel of 400 ms. */
+static int
+overruns(void)
+{
+    struct cgpu_rules rules = {CGPU_POLICY_FIXED, 20, 80};
+    int place;
+
+    free(arbiter);
+    arbiter = malloc(cgpu_arbiter_size());
+    CHECK(arbiter != NULL);
+    cgpu_arbiter_init(arbiter, &rules, now);
+    place = cgpu_arbiter_add(arbiter, 10, false, now);
+    demands[place] = (struct cgpu_demand){.waiting = true};
+    step(0);
+    demands[place] =
+        (struct cgpu_demand){.active = true, .certain = true, .end_ns = now + 400 * MS};
+    step(400 * MS);
+    demands[place] = (struct cgpu_demand){.waiting = true};
+    step(0);
+    CHECK(gates[place] == CGPU_GATE_CLOSED);
+    return place;
+}
+
+/* How long PLACE, which waits, is kept out. */
+static uint64_t
+kept_out(int place)
+{
+    uint64_t since = now;
+
+    while (gates[place] == CGPU_GATE_CLOSED) {
+        step(MS);
+    }
+    return now - since;
+}
+
+TEST(what_a_container_owes_it_repays_at_its_new_ceiling)
+{
+    int place = overruns();
+    uint64_t usual = kept_out(place), lowered, raised;
+
+    place = overruns();
+    cgpu_arbiter_set_tenant(arbiter, place, 5, false);
+    lowered = kept_out(place);
+    place = overruns();
+    cgpu_arbiter_set_tenant(arbiter, place, 19, false);
+    raised = kept_out(place);
+    CHECK(usual > 380 * MS && usual < 420 * MS);
+    CHECK(lowered > 2 * usual - 20 * MS && lowered < 2 * usual + 20 * MS);
+    CHECK(raised > usual / 2 && raised < usual);
+}
+
+TEST(without_a_ceiling_nothing_is_owed_to_one)
+{
+    int place = overruns();
+
+    set_policy(CGPU_POLICY_WEIGHTED_FAIR);
+    step(MS);
+    CHECK(gates[place] != CGPU_GATE_CLOSED);
+    set_policy(CGPU_POLICY_FIXED);
+    step(MS);
+    CHECK(gates[place] != CGPU_GATE_CLOSED);
+}
+
+/* For seconds nobody had to look. */
+TEST(time_before_a_ceiling_neither_fills_nor_empties_it)
+{
+    int place = overruns();
+
+    set_policy(CGPU_POLICY_WEIGHTED_FAIR);
+    demands[place] = (struct cgpu_demand){.active = true};
+    step(MS);
+    step(5000 * MS);
+    set_policy(CGPU_POLICY_FIXED);
+    step(5000 * MS);
+    CHECK(gates[place] == CGPU_GATE_PRESSED);
+    step(20 * MS);
+    CHECK(gates[place] == CGPU_GATE_CLOSED);
+}

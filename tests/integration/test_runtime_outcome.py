@@ -261,6 +261,7 @@ def test_a_terminal_is_the_runtimes_and_its_keys_come_once(world: World) -> None
     argv = command(world, stub(world, script), "run", "c1")
     child, terminal = pty.fork()
     if child == 0:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where tests run in the background
         os.chdir(world.bundle)
         os.execv(argv[0], argv)
     got, said = world.folder / "got", b""

@@ -35,7 +35,7 @@ class Install:
         parser.add_argument(
             "--default",
             action="store_true",
-            help="containers that name no runtime get cgpu's; of docker and containerd",
+            help="make cgpu the default runtime of docker and containerd",
         )
         parser.add_argument(
             "--bin-dir", metavar="DIR", help="where engines find the programs: /usr/bin"

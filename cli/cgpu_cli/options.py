@@ -14,10 +14,10 @@ usage: cgpu-run --mem SIZE [options] [--] PROGRAM [ARGUMENT...]
 
 Run PROGRAM with a share of the GPUs' memory, and no more.
 
-  --mem SIZE         of each GPU: 6GiB, 512MiB, 40%, or 6/15 of it; 3,1/15 or 6GiB,40% on two
+  --mem SIZE         cap on each GPU: 6GiB, 512MiB, 40% or 6/15 of it; 3,1/15 or 6GiB,40% on two
   --weight N         compute weight, from 1 to the GPU's max_inst (20); 1 by default
   --high-prio        high priority: goes before the others when it has work
-  --policy POLICY    compute policy, such as fixed or 3, if nobody has the GPUs under another
+  --policy POLICY    compute policy, such as fixed or 3; refused if others use a GPU under another
   --gpus LIST        indices or UUIDs in the order the program sees them; all by default
   --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR; else CGPU_DRIVER_DIR
   --state-dir DIR    keep state in DIR, an account of its own; else CGPU_STATE_DIR

@@ -22,9 +22,9 @@ exit status: 0 shown, also where --loop was interrupted; 2 the state directory o
 be read, or a wrong option; 130 interrupted.
 
 Compute is measured share / limit in percent of the GPU's time, over the last second. A share is not
-measured while a container has the GPU to itself, under policy 5, and where no cgpud runs: then ~ is
+measured while a container has the GPU to itself, under policy 5, and where no cgpud runs. ~ is then
 the utilisation that the driver reports, of the GPU if it has one container, else of the container's
-processes, and - is not known. Under policy 4 each share is an estimate, marked with ~. A limit by
+processes; - means not known. Under policy 4 each share is an estimate, marked with ~. A limit by
 weight is a part of what high-priority containers (!) leave, which have prio_ratio.
 
 -q and --json show the processes' ids: on the host, 0 or N/A where they are not found there, and in

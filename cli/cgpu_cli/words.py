@@ -39,7 +39,7 @@ def add_gpus(parser: argparse.ArgumentParser) -> None:
         "--id",
         metavar="GPU",
         type=lambda text: text.split(","),
-        help="only these: GPUs by index or UUID, containers by id or name; with commas between",
+        help="only these GPUs (index or UUID) and containers (id or name), separated by commas",
     )
 
 

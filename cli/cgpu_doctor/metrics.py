@@ -35,7 +35,7 @@ def served(ground: Ground) -> Iterator[Finding]:
     by_systemd = ground.machine.has(f"{UNITS}/{WANTED_BY[SOCKET]}.wants/{SOCKET}")
     said = _of_socket(ground) if by_systemd else load_config(ground.machine.at(CONFIG_PATH)).metrics
     if said is None:
-        yield Finding("ok", "metrics are served nowhere, as nothing says where")
+        yield Finding("ok", "metrics are served nowhere: no address is set")
         return
     try:
         address, port = _parsed(said)
@@ -115,7 +115,7 @@ def _silent(ground: Ground, said: str, *, by_systemd: bool) -> Iterator[Finding]
         mend = f"systemctl restart {SOCKET} {SERVICE}"
         yield Finding("warning", f"{said}: {SOCKET} does not listen there", said, mend)
     elif runs:
-        what = f"cgpud runs, and serves no metrics at {said}; {SERVICE} has no network for that"
+        what = f"cgpud runs but serves no metrics at {said}; {SERVICE} has no network for them"
         yield Finding("warning", what, said, "cgpu install metrics --now, or see cgpud's log")
     else:
         yield Finding("ok", f"metrics will be served at {said} by the next cgpud", said)

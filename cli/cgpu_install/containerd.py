@@ -77,7 +77,7 @@ def take(text: str, program: str) -> str | None:
 
 
 def default_place(data: dict[str, Any]) -> tuple[str, ...]:
-    """Where the runtime stands that a pod has which names none."""
+    """Where the runtime of pods that name none is written."""
     return ("plugins", _plugin(data), "containerd", "default_runtime_name")
 
 

@@ -317,13 +317,13 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_used_ratio",
         "gauge",
-        "Part that it had in the last second; absent while nobody measures.",
+        "Part that it had in the last second; absent while nobody measures, and under policy 4.",
         lambda its: _ratio(its.measured_percent),
     ),
     _compute(
         "compute_estimated_ratio",
         "gauge",
-        "Part that it had by an estimate, while nobody measures.",
+        "Part that it had by an estimate, while nobody measures or under policy 4.",
         lambda its: _ratio(its.estimated_percent),
     ),
     _compute(

@@ -28,9 +28,9 @@ _SEE_ALSO = (
 
 _STATUS = """
 .SH EXIT STATUS
-0 done; 2 refused, with one sentence that says what is wrong and what is allowed; 1, of
-.BR "cgpu doctor" ,
-an error was found.
+0 done; 2 refused, with one sentence that says what is wrong and what is allowed; 1
+.B cgpu doctor
+found an error.
 """
 _FILES = """\
 .SH FILES
@@ -52,11 +52,10 @@ what
 has changed, and what was there before
 .TP
 .I /usr/share/doc/cgpu
-documents of the package; those of an environment are in its own
-.IR share ,
-which
+documents of the Debian package; those of an environment are in its own
+.IR share ;
 .B cgpu help
-names
+says where
 .TP
 .I /usr/share/cgpu
 likewise, alert rules for Prometheus, a dashboard for Grafana and a RuntimeClass for Kubernetes
@@ -101,14 +100,14 @@ All others are the low-level runtime's.
 
 # Beside the variables of a container, which the README's table has.
 _VARIABLES = {
-    "CGPU_STATE_DIR": "where state is kept, if the command line does not say it",
-    "CGPU_DRIVER_DIR": "where libcuda.so.1 and libnvidia-ml.so.1 are, if the command line does not"
-    " say it",
-    "CGPU_LOG": "of a program with a share: off, and cgpu writes nothing to its standard error",
+    "CGPU_STATE_DIR": "where commands and cgpud keep state, unless the command line says where",
+    "CGPU_DRIVER_DIR": "where commands and cgpud find libcuda.so.1 and libnvidia-ml.so.1, unless"
+    " the command line says where",
+    "CGPU_LOG": "off: in a program with a share, cgpu writes nothing to standard error",
     "NVIDIA_VISIBLE_DEVICES": "of a container: its GPUs where ALIYUN_COM_GPU_VISIBLE_DEVICES is"
     " not set; it is made without cgpu where this is none, void or empty",
-    "XDG_RUNTIME_DIR": "of a user other than root: state is kept in its folder cgpu, if neither"
-    " command line nor CGPU_STATE_DIR says where",
+    "XDG_RUNTIME_DIR": "of a user other than root: state is kept in its folder cgpu, unless the"
+    " command line or, for commands and cgpud, CGPU_STATE_DIR says where",
 }
 _OF_COMMANDS = ("CGPU_STATE_DIR", "CGPU_DRIVER_DIR", "XDG_RUNTIME_DIR")
 _ENVIRONMENT = {
@@ -131,11 +130,11 @@ cgpu \\- shares of GPUs for containers: variables, policies, examples
 A container that is made by
 .BR cgpu-runtime (8)
 gets a part of the memory of each of its GPUs, never more, and a part of the GPU's time. It asks by
-variables of its environment. A program that
+variables in its environment. A program that
 .BR cgpu-run (1)
 starts gets the same by options.
-.BR cgpud (8),
-which whatever needs it starts, divides the time.
+.BR cgpud (8)
+divides the time; the first command or container that needs it starts it.
 .PP
 A value that is not allowed never makes a container without a cap: its creation fails, with a
 sentence that names the variable, the value and what is allowed. A misspelt ALIYUN_COM_GPU_* is

@@ -60,7 +60,7 @@ def own_environment() -> str | None:
 
 
 def shared() -> str | None:
-    """Where this installation has documents and what else is for others; None: a source tree."""
+    """Where this installation has its documents and other shared files; None: a source tree."""
     own = own_environment()
     places = (f"{own}/share", "/usr/share") if own else ()  # a package's is /usr/lib/cgpu
     return next((place for place in places if os.path.isdir(f"{place}/doc/cgpu")), None)

@@ -33,11 +33,6 @@ class Install:
         """Which engines, and how."""
         _common_arguments(parser, "those that are found")
         parser.add_argument(
-            "--default",
-            action="store_true",
-            help="make cgpu the default runtime of docker and containerd",
-        )
-        parser.add_argument(
             "--bin-dir", metavar="DIR", help="where engines find the programs: /usr/bin"
         )
 
@@ -51,11 +46,7 @@ class Install:
         engines = named(given.engines) if given.engines else found(job.machine)
         if not engines:
             raise CgpuError("no container engine found", hint=f"name one: {_NAMES}")
-        plan = installing(
-            *(job.machine, engines, job.journal),
-            forgiving=not given.engines,
-            is_default=given.default,
-        )
+        plan = installing(job.machine, engines, job.journal, forgiving=not given.engines)
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)

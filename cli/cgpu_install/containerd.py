@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_install import entry, toml_text
-from cgpu_install.tree import about, look
+from cgpu_install.tree import look
 
 if TYPE_CHECKING:
     from cgpu_install.machine import Machine
@@ -40,20 +40,17 @@ def files(machine: Machine) -> list[str]:
         if name in seen:
             continue
         seen.append(name)
-        try:
-            data = toml_text.parse(machine.text(name))
-            is_one = _has_plugin(data)
-            pending += _imports(machine, name, data)
-        except CgpuError as error:
-            raise about(name, error) from None
-        having += [name] if is_one and name != MAIN else []
+        data = toml_text.parse(machine.text(name))
+        if _has_plugin(data) and name != MAIN:
+            having.append(name)
+        pending += _imports(machine, name, data)
     return having[-1:] or [MAIN]
 
 
 def _imports(machine: Machine, name: str, data: dict[str, Any]) -> list[str]:
     imports = data.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(each, str) for each in imports):
-        raise CgpuError("imports: expected a list of paths")
+        raise CgpuError(f"{name}: imports: expected a list of paths")
     folder = os.path.dirname(name)
     return [path for each in imports for path in machine.matching(os.path.join(folder, each))]
 
@@ -76,25 +73,16 @@ def take(text: str, program: str) -> str | None:
     return entry.take(_entry(data), text, program) if data.get("version") in _PLUGINS else text
 
 
-def default_place(data: dict[str, Any]) -> tuple[str, ...]:
-    """Where the runtime of pods that name none is written."""
-    return ("plugins", _plugin(data), "containerd", "default_runtime_name")
-
-
 def _has_plugin(data: dict[str, Any]) -> bool:
-    return any(look(data, ("plugins", name)) is not None for name in _PLUGINS.values())
+    return any(name in data.get("plugins", {}) for name in _PLUGINS.values())
 
 
-def _plugin(data: dict[str, Any]) -> str:
+def _entry(data: dict[str, Any]) -> entry.Entry:
     version = data.get("version", 1)
     if version not in _PLUGINS:
         allowed = "expected 2 or 3; see `containerd config migrate`"
         raise CgpuError(f"version = {shown(str(version))}: {allowed}")
-    return _PLUGINS[version]
-
-
-def _entry(data: dict[str, Any]) -> entry.Entry:
-    place = ("plugins", _plugin(data), "containerd", "runtimes", "cgpu")
+    place = ("plugins", _PLUGINS[version], "containerd", "runtimes", "cgpu")
     return entry.Entry(toml_text, place, ("options", "BinaryName"), _like_runc)
 
 

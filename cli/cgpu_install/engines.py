@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_install import containerd, entry, json_text, toml_text
-from cgpu_install.entry import Default, Entry
+from cgpu_install.entry import Entry
 from cgpu_install.machine import BIN_DIR, BOOTED
 
 if TYPE_CHECKING:
@@ -40,23 +40,13 @@ class File(NamedTuple):
     """A file of a machine, and how it comes to name cgpu and to name it no more.
 
     ``add`` and ``take`` get its text, empty where there is none, and the path of ``program``; what
-    ``take`` returns may be None: then nothing is left of the file. ``default`` is where it names
-    the engine's default runtime; None: no such place.
+    ``take`` returns may be None: then nothing is left of the file.
     """
 
     path: str
     program: str
     add: Callable[[str, str], str]
     take: Callable[[str, str], str | None]
-    default: Default | None = None
-
-    def without(self, text: str, original: str) -> str | None:
-        """``text`` as ``take`` leaves it, and with a default runtime that is there."""
-        taken = self.take(text, self.program)
-        is_ours = taken is not None and taken != text
-        return (
-            self.default.restore(taken, original) if taken and is_ours and self.default else taken
-        )
 
 
 class Engine(NamedTuple):
@@ -93,8 +83,8 @@ def _own(name: str, program: str) -> str:
     return shipped(name).replace(f"{BIN_DIR}/cgpu", f"{os.path.dirname(program)}/cgpu")
 
 
-def _entry_of(kind: Entry, path: str, program: str, default: Default | None = None) -> File:
-    return File(path, program, partial(entry.add, kind), partial(entry.take, kind), default)
+def _entry_of(kind: Entry, path: str, program: str) -> File:
+    return File(path, program, partial(entry.add, kind), partial(entry.take, kind))
 
 
 def _own_entry(  # noqa: PLR0913, PLR0917 (a row of the table)
@@ -118,8 +108,6 @@ def _at(data: Any, place: Sequence[str]) -> object:  # noqa: ANN401
 
 
 _DOCKER = Entry(json_text, ("runtimes", "cgpu"), ("path",), lambda _, program: {"path": program})
-_DOCKER_DEFAULT = Default(json_text, lambda _: ("default-runtime",))
-_CONTAINERD_DEFAULT = Default(toml_text, containerd.default_place)
 _NVIDIA = Entry(
     toml_text,
     ("nvidia-container-runtime", "runtimes"),
@@ -133,9 +121,8 @@ _OCI_HOOK = partial(_own_entry, json_text, ("hook",), ("path",))
 
 
 def _containerd(machine: Machine) -> list[File]:
-    program, default = machine.program(RUNTIME), _CONTAINERD_DEFAULT
-    paths = containerd.files(machine)
-    return [File(path, program, containerd.add, containerd.take, default) for path in paths]
+    program = machine.program(RUNTIME)
+    return [File(p, program, containerd.add, containerd.take) for p in containerd.files(machine)]
 
 
 def _hooks(machine: Machine, *stages: str) -> list[File]:
@@ -170,7 +157,7 @@ def _unit(name: str, mark: str, machine: Machine) -> File:
 ENGINES: tuple[Engine, ...] = (
     Engine(
         "docker",
-        lambda m: [_entry_of(_DOCKER, DOCKER, m.program(RUNTIME), _DOCKER_DEFAULT)],
+        lambda m: [_entry_of(_DOCKER, DOCKER, m.program(RUNTIME))],
         lambda m: m.has(DOCKER) or m.has_program("dockerd"),
         ("systemctl try-reload-or-restart docker",),
     ),

@@ -13,10 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-_RUNTIME = "cgpu"  # its name in engines
-_PLAIN = ("runc", "io.containerd.runc.v2")  # docker's default has either name
-
-
 class Format(Protocol):
     """``json_text`` or ``toml_text``."""
 
@@ -48,43 +44,6 @@ class Entry(NamedTuple):
     make: Callable[[dict[str, Any], str], object]
     replaces: bool = False
     whole: Callable[[str], str] | None = None
-
-
-class Default(NamedTuple):
-    """Where a configuration names the runtime of containers that name none.
-
-    Attributes:
-        format: how the file is written.
-        place: of that name, in a configuration.
-    """
-
-    format: Format
-    place: Callable[[dict[str, Any]], tuple[str, ...]]
-
-    def put(self, text: str) -> str:
-        """``text`` with our runtime there.
-
-        Raises:
-            CgpuError: one is there that does more than runc, and would do it for nobody any more.
-        """
-        place = self.place(data := self.format.parse(text))
-        there = look(data, place)
-        if there not in (None, *_PLAIN, _RUNTIME):
-            raise CgpuError(
-                f"{'.'.join(place)} = {shown(str(there))}: expected runc, or none",
-                hint="of NVIDIA's runtime: cgpu install nvidia, and its containers pass cgpu",
-            )
-        return text if there == _RUNTIME else self.format.put(text, place, _RUNTIME)
-
-    def restore(self, text: str, original: str) -> str:
-        """``text`` with what ``original`` has there, where it names our runtime, which is gone."""
-        place = self.place(data := self.format.parse(text))
-        if look(data, place) != _RUNTIME:
-            return text
-        before = look(self.format.parse(original), place)
-        if isinstance(before, str) and before != _RUNTIME:
-            return self.format.put(text, place, before)
-        return self.format.take(text, alone(data, place))
 
 
 def add(entry: Entry, text: str, program: str) -> str:

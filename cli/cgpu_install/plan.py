@@ -12,7 +12,6 @@ from cgpu_env import CgpuError
 from cgpu_hook.trust import check_source
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
-from cgpu_install.tree import about
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,12 +62,7 @@ def content(machine: Machine, path: str) -> Content:
 
 
 def installing(
-    machine: Machine,
-    engines: Sequence[Engine],
-    journal: Journal,
-    *,
-    forgiving: bool,
-    is_default: bool = False,
+    machine: Machine, engines: Sequence[Engine], journal: Journal, *, forgiving: bool
 ) -> Plan:
     """What ``cgpu install`` does.
 
@@ -77,17 +71,14 @@ def installing(
         engines: for which.
         journal: what was done before.
         forgiving: whether an engine that could not use cgpu is left out.
-        is_default: whether containers that name no runtime get ours, where an engine can do that.
 
     Raises:
-        CgpuError: a file is not understood, or no engine can have a default runtime; then nothing
-            is to be changed.
+        CgpuError: a file is not understood; then nothing is to be changed.
     """
-    changes, notes, used, files = [], [], [], []
+    changes, notes, used = [], [], []
     for engine in engines:
         try:
-            its = _files(engine, machine)
-            made = [_added(machine, engine, f, journal, is_default=is_default) for f in its]
+            made = [_added(machine, engine, file, journal) for file in _files(engine, machine)]
         except UnusedError as error:
             if not forgiving:
                 raise
@@ -96,10 +87,6 @@ def installing(
         enabled = [_enabled(machine, engine, unit, journal) for unit in engine.units]
         changes += [*made, *enabled]
         used.append(engine)
-        files += its
-    if is_default and not any(file.default for file in files):
-        given = ", ".join(engine.name for engine in engines)
-        raise CgpuError(f"--default: expected docker or containerd among the engines, not {given}")
     names = dict.fromkeys(name for engine in used for name in engine.links)
     links = [_linked(machine, name, journal) for name in names]
     return Plan([c for c in (*links, *changes) if c.before != c.after], notes)
@@ -152,25 +139,28 @@ def _files(engine: Engine, machine: Machine) -> list[File]:
     try:
         return engine.files(machine)
     except CgpuError as error:
-        raise about(engine.name, error) from None
+        raise _of(engine.name, error) from None
 
 
-def _added(
-    machine: Machine, engine: Engine, file: File, journal: Journal, *, is_default: bool
-) -> Change:
+def _of(what: str, error: CgpuError) -> CgpuError:
+    """``error`` with the name of the engine or file that it is about, once."""
+    sentence = str(error) if str(error).startswith("/") else f"{what}: {error}"
+    return type(error)(sentence, hint=error.hint)
+
+
+def _added(machine: Machine, engine: Engine, file: File, journal: Journal) -> Change:
     before, text = machine.read(file.path), machine.text(file.path)
     try:
         after = file.add(text, file.program)
-        after = file.default.put(after) if is_default and file.default else after
         saved = journal.saved.get(file.path)
         if saved is None:
             undo: Content = before
         elif journal.is_untouched(file.path, before):
             undo = journal.before(file.path)
         else:
-            undo = _bytes(file.without(text, _original(journal, file.path)))
+            undo = _bytes(file.take(text, file.program))
     except CgpuError as error:
-        raise about(file.path, error) from None
+        raise _of(file.path, error) from None
     return Change(engine.name, file.path, before, after.encode(), undo)
 
 
@@ -182,16 +172,10 @@ def _taken(machine: Machine, engine: str, path: str, file: File | None, journal:
         after = before  # not as we left it, so it is somebody else's
     else:
         try:
-            after = _bytes(file.without(machine.text(path), _original(journal, path)))
+            after = _bytes(file.take(machine.text(path), file.program))
         except CgpuError as error:
-            raise about(path, error) from None
+            raise _of(path, error) from None
     return Change(engine, path, before, after, after)
-
-
-def _original(journal: Journal, path: str) -> str:
-    """What was there before cgpu; empty where there was no file, or nobody knows."""
-    before = journal.before(path) if path in journal.saved else None
-    return before.decode() if isinstance(before, bytes) else ""
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -28,7 +28,8 @@ _CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
 _CONFIGURATION = "/etc/ld.so.conf"
 _MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
-_MOST_ANYWHERE = 1 << 16  # directories, where every one has to be looked into
+# Where every directory has to be looked into: directories, and what is in them.
+_MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
 _KERNELS = ("/proc", "/sys", "/dev")
 # Subdirectories for the processor, which the loader prefers; they may be nested.
@@ -58,6 +59,7 @@ class Finder:
         self._seen: set[str] = set()
         self._looked = 0
         self._most = _MOST_DIRECTORIES
+        self._entries = 0
         self.files: dict[str, list[str]] = {soname: [] for soname in self._stems}
 
     def look(
@@ -82,7 +84,7 @@ class Finder:
             CgpuError: there is more to look at than in any real image, or it cannot be seen.
         """
         searched = list(_search_path(environment.get("LD_LIBRARY_PATH"), cwd))
-        preloaded = list(_preloaded(self._view, environment, cwd))
+        preloaded = _preloaded(self._view, environment, cwd)
         if follow_origin:
             self._follow_origin(searched + preloaded, ["/", *mounts])
         for folder in searched:
@@ -124,8 +126,10 @@ class Finder:
             if path in known:
                 continue
             known.add(path)
-            self._directory(path)
+            self._entries += len(self._directory(path))
             todo += [f"{path.rstrip('/')}/{name}" for name in self._view.folders(path)]
+            if len(known) + len(todo) > _MOST_ANYWHERE or self._entries > _MOST_NAMES:
+                raise self._too_many()
 
     def _toolkits(self) -> None:
         for name in self._view.names(_TOOLKITS):
@@ -164,7 +168,8 @@ class Finder:
         if self._most == _MOST_ANYWHERE:
             return CgpuError(
                 "$ORIGIN in LD_LIBRARY_PATH or LD_PRELOAD may lead to any directory, and the image"
-                f" with its mounts has more than {self._most}: write the directory itself instead"
+                f" with its mounts has more than {self._most}, or {_MOST_NAMES} files: write the"
+                " directory itself instead"
             )
         return CgpuError(
             f"LD_LIBRARY_PATH and the image have more than {self._most} directories with"
@@ -212,13 +217,20 @@ def _expanded(entry: str) -> list[str]:
     return found
 
 
-def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> Iterator[str]:
-    """The paths that every program loads first; plain names are found by the search path."""
+def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> list[str]:
+    """The paths that every program loads first; plain names are found by the search path.
+
+    One more than are looked at is enough, as it is refused.
+    """
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
     entries = f"{environment.get('LD_PRELOAD', '')} {os.fsdecode(data)}"
+    found: list[str] = []
     for entry in entries.replace(":", " ").replace("\0", " ").split():
         if "/" in entry:
-            yield from (_absolute(path, cwd) for path in _expanded(entry))
+            found += (_absolute(path, cwd) for path in _expanded(entry))
+        if len(found) > _MOST_FILES:
+            break
+    return found
 
 
 def _configured(view: View) -> dict[str, None]:
@@ -236,7 +248,8 @@ def _configured(view: View) -> dict[str, None]:
         steps += 1
         if at < len(pattern):
             names = _matching(view, path, pattern[at])
-            todo += [(f"{path}/{name}", pattern, at + 1) for name in names]
+            steps += len(names)
+            todo += [(f"{path}/{name}", pattern, at + 1) for name in names[:_MOST_ENTRIES]]
         elif (place := resolved(view, path)) not in seen:
             seen.add(place)
             data = view.read(place, _MOST_CONFIGURED) or b""

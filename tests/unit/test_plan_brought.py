@@ -6,6 +6,7 @@ import os
 import random
 import resource
 import struct
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -270,6 +271,31 @@ def test_rel_4_a_configuration_of_the_loader_that_costs_too_much_is_refused(
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"the image's /etc/ld\.so\.conf"):
         plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("/etc/ld.so.conf", "include /d" + "/*" * 38),
+        ("/etc/ld.so.preload", "/$LIB${LIB}$PLATFORM${PLATFORM} " * (1 << 15)),
+    ],
+)
+def test_rel_4_what_the_loader_reads_takes_no_memory_without_bounds(
+    tmp_path: Path, path: str, text: str
+) -> None:
+    """A pattern that matches much at each of its steps, and names that each mean 256 paths."""
+    for name in (f"{DEBIAN}/libc.so.6"[1:], path[1:], *(f"d/{i}" for i in range(5000))):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "d/zz").symlink_to(".")
+    (tmp_path / path[1:]).write_text(text)
+    config = {"process": {"env": SIX}, "mounts": [DEV]}
+    tracemalloc.start()
+    with pytest.raises(CgpuError, match="the image"):
+        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 16 << 20
 
 
 @pytest.mark.parametrize(

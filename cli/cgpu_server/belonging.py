@@ -25,6 +25,7 @@ _LONG_ID = re.compile(r"[0-9a-f]{64}")  # unmistakable, whatever stands before i
 _SUFFIX = ".scope"
 _DEPTH = 64  # of a family of processes, at most
 _NOBODY = 0
+_MOUNTS_CPU_S = 0.1  # of the processor, for reading one process's mounts
 
 
 class Process(NamedTuple):
@@ -109,7 +110,8 @@ class Belonging:
 
     def _mounted(self, process: Process) -> Record | None:
         """Whose limits page is mounted where the process lives, as far as that can be read."""
-        rows = (row for row in mounts(folder_of(process.pid)) if row is not None)
+        until = time.thread_time() + _MOUNTS_CPU_S
+        rows = (row for row in mounts(folder_of(process.pid), until) if row is not None)
         places = {(row[2].decode(), row[3]) for row in rows if row[3].endswith(b"/limits")}
         for record in self._records.values() if places else ():
             facts = _stat(f"{record.directory}/limits")

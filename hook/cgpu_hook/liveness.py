@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 # Fields of /proc/PID/stat, counted behind the program's name.
 _STATE, _THREADS, _START_TIME = 0, 17, 19
 
-MOUNTS_CPU_S = 0.1  # of the processor, for reading one process's mounts; 5,000 take a tenth of it
+MOUNTS_CPU_S = 0.5  # of the processor, for reading mounts; 25,000 take a tenth of it
 
 
 def start_time(pid: int) -> int | None:
@@ -80,9 +80,10 @@ def is_inhabited(directory: str) -> bool:
     """Whether the limits in ``directory`` are mounted in a namespace that a process lives in.
 
     Namespaces have no lasting name, their numbers are used again: so the mounts are compared. They
-    are read and not looked up, for what a path leads to in there is the session's to decide. A
-    namespace with too many mounts to read may have these.
+    are read and not looked up, for what a path leads to in there is the session's to decide. If
+    there are too many to read, they may be among them.
     """
+    until = time.thread_time() + MOUNTS_CPU_S
     path = os.fsencode(f"/{os.path.basename(directory)}/limits")
     seen = {None, _link("/proc/self/ns/mnt")}
     for pid in filter(str.isdecimal, os.listdir("/proc")):
@@ -90,18 +91,17 @@ def is_inhabited(directory: str) -> bool:
         namespace = _link(f"{folder}/ns/mnt")
         if namespace not in seen:
             seen.add(namespace)
-            if _is_mounted(folder, path):
+            if _is_mounted(folder, path, until):
                 return True
     return False
 
 
-def mounts(folder: str) -> Iterator[list[bytes] | None]:
+def mounts(folder: str, until: float) -> Iterator[list[bytes] | None]:
     """What proc_pid_mountinfo(5) says of each mount of a process: ID, parent, device, root, rest.
 
     Anybody can stack mounts, and the kernel walks down the stack for each line: so there is an end
-    to it. The last item is None where that came before the end of the list.
+    to it, when the thread's time is ``until``. The last item is None where that came too early.
     """
-    until = time.thread_time() + MOUNTS_CPU_S
     try:
         with open(f"{folder}/mountinfo", "rb") as file:  # whose paths need not be text
             for line in file:
@@ -113,9 +113,9 @@ def mounts(folder: str) -> Iterator[list[bytes] | None]:
         return
 
 
-def _is_mounted(folder: str, path: bytes) -> bool:
+def _is_mounted(folder: str, path: bytes, until: float) -> bool:
     """Whether a process may have a file mounted whose path in its file system ends so."""
-    return any(mount is None or mount[3].endswith(path) for mount in mounts(folder))
+    return any(mount is None or mount[3].endswith(path) for mount in mounts(folder, until))
 
 
 def _link(path: str) -> str | None:

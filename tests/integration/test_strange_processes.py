@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from cgpu_env import GpuShare
 from cgpu_hook import liveness, processes
 from cgpu_hook.liveness import is_inhabited, mounts, start_time
 from cgpu_hook.record import Owner, Record
+from cgpu_server import belonging
 from cgpu_server.belonging import Belonging, read_process
 
 if TYPE_CHECKING:
@@ -121,9 +123,11 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
     with Strange(MOUNTS, b"mounted", ledger) as strange:
         process = read_process(strange.pid)
         assert process is not None
-        assert None not in list(mounts(f"/proc/{strange.pid}"))
+        folder, now = f"/proc/{strange.pid}", time.thread_time()
+        assert None not in list(mounts(folder, now + 60))
+        assert list(mounts(folder, now)) == [None]
         monkeypatch.setattr(liveness, "MOUNTS_CPU_S", 0.0)
-        assert list(mounts(f"/proc/{strange.pid}")) == [None]
+        monkeypatch.setattr(belonging, "_MOUNTS_CPU_S", 0.0)
         assert is_inhabited(str(ledger.parent))
         assert Belonging([session(ledger)]).of(process) is None
 

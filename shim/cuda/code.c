@@ -94,28 +94,48 @@ cgpu_code_cancel(const struct cgpu_code *code)
     pthread_mutex_unlock(&cgpu_state->kinds.code);
 }
 
-CUresult
-cgpu_code_end(struct cgpu_code *code)
+static uint64_t
+least_of(const struct cgpu_code *code)
+{
+    return code->payer_kind == 0 ? code->least
+                                 : cgpu_module_left(code->least, code->payer_kind, code->payer);
+}
+
+/* Under the lock. */
+static CUresult
+end(struct cgpu_code *code)
 {
     struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[code->gpu];
     uint64_t charged;
-    pthread_mutex_lock(&cgpu_state->kinds.code);
     leave(watch, code);
     struct look now = look(code->gpu);
     uint64_t gone = missing(watch, &now);
     uint64_t own = smaller(gone, code->bound);
     uint64_t rest = smaller(gone - own, watch->bounds);
-    code->taken = larger(own, code->least);
+    code->taken = larger(own, least_of(code));
     code->beyond = gone - own - rest;
     watch->available = now.available + rest;
     watch->used = now.used + code->taken; /* it is charged now, or unloaded */
     watch->known = now.known;
-    CUresult status = cgpu_charge_try(code->gpu, code->taken, &charged);
+    return cgpu_charge_try(code->gpu, code->taken, &charged);
+}
+
+/* Not under the lock: making room takes its time. */
+static CUresult
+insist(const struct cgpu_code *code, CUresult status)
+{
+    uint64_t charged;
+    return status == CUDA_ERROR_OUT_OF_MEMORY ? cgpu_charge(code->gpu, code->taken, &charged)
+                                              : status;
+}
+
+CUresult
+cgpu_code_end(struct cgpu_code *code)
+{
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    CUresult status = end(code);
     pthread_mutex_unlock(&cgpu_state->kinds.code);
-    if (status == CUDA_ERROR_OUT_OF_MEMORY) {
-        status = cgpu_charge(code->gpu, code->taken, &charged);
-    }
-    return status;
+    return insist(code, status);
 }
 
 CUresult
@@ -145,10 +165,13 @@ cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
 CUresult
 cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle)
 {
-    CUresult status = cgpu_code_end(code);
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    CUresult status = end(code);
+    CUresult kept = cgpu_code_keep(code, kind, handle);
+    pthread_mutex_unlock(&cgpu_state->kinds.code);
+    status = insist(code, status);
     if (status != CUDA_SUCCESS) {
         cgpu_charge_force(code->gpu, code->taken);
     }
-    CUresult kept = cgpu_code_keep(code, kind, handle);
     return status != CUDA_SUCCESS ? status : kept;
 }

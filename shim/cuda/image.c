@@ -132,7 +132,9 @@ scan_member(const unsigned char *body, const struct fat_member *member, struct c
         cgpu_ptx_scan((const char *)body, member->bytes, &own);
     }
     image->bytes = own.bytes > image->bytes ? own.bytes : image->bytes;
-    if (own.variables != 0 && (image->variables == 0 || own.variables < image->variables)) {
+    bool is_read = !own.hidden && (member->kind == FAT_KIND_ELF || text);
+    if (is_read && (!image->read || own.variables < image->variables)) {
+        image->read = true;
         image->variables = own.variables;
     }
     image->hidden |= own.hidden;

@@ -41,13 +41,11 @@ most_local_bytes(CUkernel kernel)
 static CUresult
 handed_out(CUkernel kernel, CUlibrary library)
 {
-    if (cgpu_library_of(kernel) == library) {
-        return CUDA_SUCCESS;
-    }
     CUresult status = cgpu_library_load_variables(library);
-    if (status == CUDA_SUCCESS) {
-        status = cgpu_growth_local_memory_everywhere(most_local_bytes(kernel));
+    if (status != CUDA_SUCCESS || cgpu_library_of(kernel) == library) {
+        return status;
     }
+    status = cgpu_growth_local_memory_everywhere(most_local_bytes(kernel));
     return status == CUDA_SUCCESS ? cgpu_library_note_part(kernel, library) : status;
 }
 

@@ -246,8 +246,10 @@ void cgpu_graph_memory_settle(void);
 struct cgpu_code {
     int32_t gpu;
     uint64_t owner;
-    uint64_t bound;  /* the most that it can take */
-    uint64_t least;  /* what it takes at least; 0 until the caller sets it */
+    uint64_t bound; /* the most that it can take */
+    uint64_t least; /* what its variables take, which the caller sets, less what PAYER has */
+    uint32_t payer_kind;
+    uint64_t payer;  /* of a library in a context; kind 0: none */
     uint64_t taken;  /* what it took and was charged for */
     uint64_t beyond; /* what is missing beyond that and belongs to no other load */
 };
@@ -264,8 +266,10 @@ CUresult cgpu_code_end(struct cgpu_code *code);
 /* Record the charge under KIND and HANDLE; creates the holding if need be. */
 CUresult cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle);
 
-/* Both, for code that cannot be unloaded alone: if it does not fit it is refused, but stays
- * charged. */
+/*
+ * Both, for code that cannot be unloaded alone: if it does not fit it is refused, but stays
+ * charged. Of threads that load a library at once, one is charged its variables.
+ */
 CUresult cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle);
 
 /* ---- module.c ---- */
@@ -352,6 +356,7 @@ struct cgpu_image {
     uint64_t bytes;     /* the most that loading may take */
     uint64_t variables; /* in global memory, whose sizes it states; 0: it states none */
     bool hidden;        /* it has parts that cannot be read, where variables may add to this */
+    bool read;          /* of a fat binary: one that could be read was among its members */
     bool managed;       /* a managed variable is declared */
 };
 

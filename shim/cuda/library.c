@@ -67,8 +67,22 @@ cgpu_library_begin(struct cgpu_code *code, const void *library)
     struct cgpu_loaded loaded = cgpu_module_loaded(CGPU_KIND_LIBRARY_IMAGE, library);
     uint64_t key = cgpu_kinds_mix(library, target.owner);
     status = cgpu_code_begin(code, cgpu_module_left(loaded.bound, CGPU_KIND_LIBRARY, key));
-    code->least = cgpu_module_left(variables_of(library), CGPU_KIND_LIBRARY, key);
+    code->least = variables_of(library);
+    code->payer_kind = CGPU_KIND_LIBRARY;
+    code->payer = key;
     return status;
+}
+
+/* What the variables of LIBRARY take in the current context beyond what it is charged there. */
+static uint64_t
+uncharged_variables(const void *library)
+{
+    struct cgpu_target target;
+    uint64_t bytes = variables_of(library);
+    if (bytes == 0 || cgpu_target_current(&target) != CUDA_SUCCESS) {
+        return 0;
+    }
+    return cgpu_module_left(bytes, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, target.owner));
 }
 
 CUresult
@@ -76,13 +90,13 @@ cgpu_library_load_variables(CUlibrary library)
 {
     struct cgpu_code code;
     CUmodule module;
-    if (variables_of(library) == 0 || cgpu_library_begin(&code, library) != CUDA_SUCCESS) {
+    if (uncharged_variables(library) == 0 || cgpu_library_begin(&code, library) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
     int mode = cgpu_reclaim_relax(); /* whatever streams capture */
-    bool loaded = code.least != 0 && cgpu_real.cuLibraryGetModule(&module, library) == 0;
+    CUresult status = cgpu_real.cuLibraryGetModule(&module, library);
     cgpu_reclaim_restore(mode);
-    if (!loaded) { /* charged already, or no launch will load it either */
+    if (status != CUDA_SUCCESS) { /* no launch will load it either */
         cgpu_code_cancel(&code);
         return CUDA_SUCCESS;
     }

@@ -331,3 +331,57 @@ def test_a_file_that_is_cut_short_while_it_is_loaded_does_not_end_the_program(
     path = tmp_path / "module.ptx"
     path.touch()
     assert run(proxied, program, str(path)) == ["alive"]
+
+
+TABLE = rf"""
+        table = b".version 7.0\n.global .b8 t[{100 * MIB}];\n"
+        table += b".visible .entry plain() {{ ret; }}\n.visible .entry other() {{ ret; }}\n\0"
+"""
+
+
+def test_mem_6_threads_that_use_a_library_at_once_are_charged_its_variables_once(
+    proxied: Proxied,
+) -> None:
+    """MEM-6."""
+    out = run(
+        proxied,
+        TABLE
+        + """
+        import threading
+        from cgpu_sim import Fault, inject
+        from pathlib import Path
+        machine = Path(os.environ["CGPU_SIM_MACHINE"]).parent
+        inject(machine, Fault("cuLibraryGetModule", delay_us=200000, repeat=True))
+        library, current = load_library(table), c_void_p()
+        check(cuda.cuCtxGetCurrent(byref(current)))
+        def get(name):
+            check(cuda.cuCtxSetCurrent(current))
+            made(cuda.cuLibraryGetKernel, library, name)
+        threads = [threading.Thread(target=get, args=(name,)) for name in (b"plain", b"other")]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        show((used() - base) // MIB, drift())
+        """,
+    )
+    assert out == ["102 0"]
+
+
+def test_mem_1_variables_are_charged_to_each_context_that_asks_for_a_kernel(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: also to one that was made after the kernel's handle was given out."""
+    out = run(
+        proxied,
+        TABLE
+        + """
+        library, first = load_library(table), c_void_p()
+        check(cuda.cuCtxPopCurrent_v2(byref(first)))
+        made(cuda.cuLibraryGetKernel, library, b"plain")
+        show(used() - base)
+        check(cuda.cuCtxPushCurrent_v2(first))
+        for _ in range(2):
+            made(cuda.cuLibraryGetKernel, library, b"plain")
+            show((used() - base) // MIB, drift())
+        """,
+    )
+    assert out == ["0", "102 0", "102 0"]

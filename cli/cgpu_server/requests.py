@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cgpu_server.control import Peer
     from cgpu_server.daemon import Daemon
 
+_SHORT_ID = 12
 _WHOLE_NODE, _EVERY_GPU = "node", "all"
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
 _STRANGER = "you are neither root nor the owner of the state directory"
@@ -171,7 +172,14 @@ class Requests:
     def _container(self, word: str, tree: Tree) -> tuple[str, str | None]:
         """The id that is meant, and in GPU/CONTAINER the UUID; a pod's name has slashes too."""
         gpu, slash, name = word.partition("/")
-        if not slash or target.containers(word, names_of(tree.records)):
+        names = names_of(tree.records)
+        whole = target.containers(word, names)
+        if slash and whole and target.containers(name, names):
+            raise CgpuError(
+                f"{shown(word)!r} may be container {shown(name)!r} on GPU {shown(gpu)}, and is the"
+                f" name of {whole[0][:_SHORT_ID]}: name one by its id"
+            )
+        if not slash or whole:
             return find(tree.records, word).id, None
         uuid = self._gpu(gpu).uuid
         return find(tree.records, name).id, uuid

@@ -123,6 +123,16 @@ def test_a_container_is_named_by_its_name_its_id_or_the_beginning_of_that(
         assert "meminfo" in named.cgpu("ls", f"0/{word}").stdout.split()
 
 
+def test_a_name_like_a_gpu_and_a_name_is_not_taken_for_them(served: Served) -> None:
+    """CLI-10: whoever makes a container may choose its name."""
+    served.admit(A, "db")
+    served.admit(B, "0/db")
+    said = served.cgpu("set", "0/db", "weight=2").stderr
+    assert f"'0/db' may be container 'db' on GPU 0, and is the name of {B[:12]}" in said
+    assert served.cgpu("set", f"0/{A}", "memsize=8MiB").stderr == ""
+    assert served.cgpu("set", B, "weight=2").stderr == ""
+
+
 BOTH = f"{B} (web), {C} (web)"
 WEB = f"'web' means 2 containers: {BOTH}: name one by its id"
 SHORT = f"'bbbb' means 2 containers: {BOTH}: name one by its id"
@@ -207,7 +217,9 @@ def test_policies_are_chosen_by_name_and_for_all_gpus_at_once(served: Served) ->
 def test_a_gpu_has_the_policy_that_the_configuration_gives_it() -> None:
     """SCH-9: until somebody changes it."""
     served = Served('[node]\npolicy = "soft"\n[gpu.0]\npolicy = "fixed"\nmax_inst = 10\n')
-    assert served.rules() == [(3, 10), (4, 20)]
-    assert served.cgpu("set", "0", "policy=native").stderr == ""
-    assert served.rules() == [(5, 10), (4, 20)]
-    served.close()
+    try:
+        assert served.rules() == [(3, 10), (4, 20)]
+        assert served.cgpu("set", "0", "policy=native").stderr == ""
+        assert served.rules() == [(5, 10), (4, 20)]
+    finally:
+        served.close()

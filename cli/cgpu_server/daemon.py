@@ -90,6 +90,7 @@ class Daemon:
         self._stopping = False
         self._folder_time: int | None = None
         self._configured: object = ()
+        self._followed: object = None
         self._inhabited = time.monotonic()
         self._marking = Marking()
 
@@ -156,7 +157,7 @@ class Daemon:
             self._folder_time = self._time_of_change()
             self.records = tuple(self.registry.reap())
             changes = rules.read(self.registry.state_dir)
-        self.defaults = rules.configured(self.config, self.gpus() if self.config.gpu else ())
+        self._follow_configuration()
         inhabited = {share.uuid for record in self.records for share in record.gpus}
         self._table = {
             uuid: rules.of(uuid, changes, self.defaults, inhabited=uuid in inhabited)
@@ -251,6 +252,14 @@ class Daemon:
         except OSError:
             return 0
         return changed if time.time_ns() - changed > _COARSE_NS else None
+
+    def _follow_configuration(self) -> None:
+        """The rules of each GPU by the configuration; the driver may hang, so it is asked seldom."""
+        inhabited = frozenset(gpu.uuid for record in self.records for gpu in record.gpus)
+        followed = self.config, inhabited
+        if followed != self._followed:
+            self._followed = followed
+            self.defaults = rules.configured(self.config, self.gpus() if self.config.gpu else ())
 
     def _configure(self) -> None:
         """Read the configuration where it is new; a wrong one is not followed."""

@@ -88,6 +88,7 @@ cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *ru
     }
     arbiter->rules = *rules;
     arbiter->rules.max_inst += rules->max_inst == 0;
+    arbiter->rules.prio_ratio = (uint32_t)cgpu_larger(1, cgpu_lesser(rules->prio_ratio, 99));
     if (rules->policy >= CGPU_POLICIES) {
         arbiter->rules.policy = CGPU_POLICY_NATIVE;
     }

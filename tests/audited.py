@@ -64,7 +64,7 @@ class Bypass:
             self._process.communicate(timeout=20)
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = 20) -> None:
+def until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
     """Return when ``condition`` holds; fail after ``seconds`` saying ``what`` did not come true."""
     deadline = time.monotonic() + seconds
     while not condition():

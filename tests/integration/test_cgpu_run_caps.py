@@ -63,10 +63,12 @@ def test_a_refused_size_is_repeated_as_it_was_typed(mem: str, sentence: str) -> 
     """ENV-9."""
     world = World()
     beside = world.start(*SIX, "--", "sleep", "60")
-    wait_until(lambda: len(world.sessions()) == 1, "it is admitted")
-    done = world.run("--mem", mem, "--", "true")
-    beside.kill()
-    beside.communicate()
+    try:
+        wait_until(lambda: len(world.sessions()) == 1, "it is admitted")
+        done = world.run("--mem", mem, "--", "true")
+    finally:
+        beside.kill()
+        beside.communicate()
     assert done.returncode == 2
     assert done.stderr.startswith(f"cgpu-run: --mem {mem}: {sentence}")
 

@@ -77,6 +77,7 @@ def test_nothing_is_wrong_where_nothing_says_where_metrics_are(ground: Ground) -
     ],
 )
 def test_who_serves_the_address_is_told(
+    monkeypatch: pytest.MonkeyPatch,
     ground: Ground,
     port: int,
     said: list[bytes],
@@ -85,6 +86,7 @@ def test_who_serves_the_address_is_told(
     level: str,
     what: str,
 ) -> None:
+    monkeypatch.setattr(metrics, "_PATIENCE", 60)
     said[0] = content
     configure(ground, f"{address}:{port}")
     found = only(ground)

@@ -138,7 +138,7 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     reading = Reading(1000 * MIB, {os.getpid(): 1000 * MIB})
     nothing = lambda: None  # noqa: E731
     gauge = SimpleNamespace(
-        folder="/", read=lambda: {UUIDS[0]: reading}, close=nothing, interrupt=nothing
+        folder="/", read=lambda _: {UUIDS[0]: reading}, close=nothing, interrupt=nothing
     )
     monkeypatch.setattr(audit, "Gauge", lambda _: gauge)
     config = SimpleNamespace(action="report", interval_seconds=0.05)

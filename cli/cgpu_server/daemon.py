@@ -254,7 +254,7 @@ class Daemon:
         return changed if time.time_ns() - changed > _COARSE_NS else None
 
     def _follow_configuration(self) -> None:
-        """The rules of each GPU by the configuration; the driver may hang, so it is asked seldom."""
+        """The rules of each GPU by the configuration. The driver may hang: it is asked seldom."""
         inhabited = frozenset(gpu.uuid for record in self.records for gpu in record.gpus)
         followed = self.config, inhabited
         if followed != self._followed:

@@ -256,7 +256,7 @@ class Daemon:
     def _follow_configuration(self) -> None:
         """The rules of each GPU by the configuration. The driver may hang: it is asked seldom."""
         inhabited = frozenset(gpu.uuid for record in self.records for gpu in record.gpus)
-        followed = self.config, inhabited
+        followed = self.config, self.driver_dir, inhabited
         if followed != self._followed:
             self._followed = followed
             self.defaults = rules.configured(self.config, self.gpus() if self.config.gpu else ())

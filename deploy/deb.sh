@@ -8,6 +8,7 @@ python=${PYTHON:-python3}
 out=$(realpath -m "${1:-dist}")
 machines=${MACHINES-x86_64 aarch64}
 debian_python=$(/usr/bin/python3 -c 'import sys; print(*sys.version_info[:2], sep=".")')
+# shellcheck source=/dev/null
 . /etc/os-release
 version=$("$python" -c 'from cgpu_env.version import VERSION; print(VERSION.replace(".dev", "~dev"))')
 full=$version+$ID$VERSION_ID

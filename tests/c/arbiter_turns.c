@@ -1,4 +1,4 @@
-/* Turns: exclusive, charged to their end, pre-empted, and taken from who gives no sign. */
+/* Turns: exclusive, charged to their end, preempted, and taken from who gives no sign. */
 #include <string.h>
 
 #include "arbiter_world.h"

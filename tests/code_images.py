@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import struct
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from cuda_proxied import Proxied
 
 START = "from cuda_kind_calls import *\ncontext()\nbase = used()\n"
@@ -36,12 +39,13 @@ def cubin(*, managed: bool, sections: int = 3, symbols: int = 2) -> bytes:
     return header + table + names + rows
 
 
-def fat(*members: tuple[int, bytes, int]) -> bytes:
+def fat(*members: tuple[int, bytes, int], architectures: Iterable[int] = repeat(75)) -> bytes:
     """A fat binary of (kind, image, flags)."""
     body = b""
-    for kind, content, flags in members:
+    for (kind, content, flags), architecture in zip(members, architectures, strict=False):
         image = content.ljust((len(content) + 7) // 8 * 8, b"\0")
-        body += struct.pack("<HHIQ", kind, 0x101, 64, len(image)) + bytes(24)
+        body += struct.pack("<HHIQ", kind, 0x101, 64, len(image))
+        body += struct.pack("<12xI8x", architecture)
         body += struct.pack("<Q", flags) + bytes(16) + image
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 

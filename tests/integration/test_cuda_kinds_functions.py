@@ -142,6 +142,38 @@ def test_mem_1_variables_are_charged_while_a_neighbour_frees_memory(
     assert out == ["True"]
 
 
+PLAIN = cubin(managed=False, sections=2, symbols=1)
+LARGE = cubin(managed=False).replace(struct.pack("<Q", 4000), struct.pack("<Q", 100 * MIB))
+LARGE_PTX = b".version 7.0\n.global .b8 t[%d];\n\0" % (100 * MIB)
+
+
+@pytest.mark.parametrize(
+    ("members", "charged"),
+    [
+        ({90: (2, LARGE, 0), 75: (2, PLAIN, 0)}, 2),
+        ({75: (2, PLAIN, 0), 90: (2, LARGE, 0)}, 2),
+        ({80: (2, PLAIN, 0), 75: (2, LARGE, 0)}, 102),
+        ({75: (2, PLAIN, 0), 60: (1, LARGE_PTX, 0)}, 2),
+        ({80: (2, PLAIN, 0), 60: (1, LARGE_PTX, 0)}, 102),
+    ],
+    ids=["its cubin last", "its cubin first", "its cubin is large", "before PTX", "else PTX"],
+)
+def test_mem_1_variables_of_the_member_that_the_driver_chooses_are_charged(
+    proxied: Proxied, tmp_path: Path, members: dict[int, tuple[int, bytes, int]], charged: int
+) -> None:
+    """MEM-1: those of a fat binary's other members take nothing. The GPU is of 7.5."""
+    (tmp_path / "fat").write_bytes(fat(*members.values(), architectures=members))
+    out = run(
+        proxied,
+        """
+        made(cuda.cuModuleLoadFatBinary, open(sys.argv[1], "rb").read())
+        show((used() - base) // MIB, drift())
+        """,
+        str(tmp_path / "fat"),
+    )
+    assert out == [f"{charged} 0"]
+
+
 @pytest.mark.parametrize("dimensions", ["[314572800]", "[300][0x100000]", "[ 300 ][1048576]"])
 def test_mem_1_large_variables_of_ptx_are_charged_when_it_is_loaded(
     proxied: Proxied, dimensions: str

@@ -9,6 +9,7 @@
 #include "sim.h"
 
 enum { FAT_WRAPPER = 0x466243b1, FAT_KIND_PTX = 1, FAT_KIND_ELF = 2 };
+enum { CUBIN_FIRST = 1 << 16 };                      /* above any architecture */
 enum { SYMBOL_ENTRY = 0x10, SYMBOL_MANAGED = 0x04 }; /* st_other of CUDA symbols */
 
 #define FAT_MAGIC      0xba55ed50u
@@ -195,43 +196,58 @@ looks_like_ptx(const char *text)
     }
 }
 
-/* The first member that can be read: a cubin, else PTX. */
+/* How well ENTRY suits a GPU of architecture ARCH, 75 for 7.5: 0 is not at all. */
+static uint32_t
+fitness(const struct fat_entry *entry, uint32_t arch)
+{
+    if ((entry->flags & FAT_COMPRESSED) != 0) {
+        sim_log("compressed members of fat binaries are not simulated");
+    } else if (entry->kind == FAT_KIND_PTX && entry->arch <= arch) {
+        return 1 + entry->arch;
+    } else if (entry->kind == FAT_KIND_ELF && entry->arch <= arch &&
+               entry->arch / 10 == arch / 10) {
+        return CUBIN_FIRST + entry->arch;
+    }
+    return 0;
+}
+
+/* As the driver does: the newest cubin of the GPU's generation, else the newest PTX. */
 static int
-parse_fat(const char *data, struct sim_image *image)
+parse_fat(const char *data, uint32_t arch, struct sim_image *image)
 {
     const struct fat_header *header = (const void *)data;
-    const char *end = data + header->header_bytes + header->bytes, *ptx = NULL;
-    const struct fat_entry *entry;
-    int result = CUDA_ERROR_NO_BINARY_FOR_GPU;
-    for (const char *at = data + header->header_bytes; at < end && result != CUDA_SUCCESS;
+    const char *end = data + header->header_bytes + header->bytes;
+    const struct fat_entry *entry, *best = NULL;
+    uint32_t best_fitness = 0;
+    for (const char *at = data + header->header_bytes; at < end;
          at += entry->header_bytes + entry->bytes) {
         entry = (const void *)at;
-        if ((entry->flags & FAT_COMPRESSED) != 0) {
-            sim_log("compressed members of fat binaries are not simulated");
-        } else if (entry->kind == FAT_KIND_ELF) {
-            result = parse_elf(at + entry->header_bytes, image);
-        } else if (entry->kind == FAT_KIND_PTX) {
-            ptx = at + entry->header_bytes;
+        if (fitness(entry, arch) > best_fitness) {
+            best = entry;
+            best_fitness = fitness(entry, arch);
         }
     }
-    if (result != CUDA_SUCCESS && ptx != NULL) {
-        result = parse_ptx(ptx, image);
+    if (best == NULL) {
+        return CUDA_ERROR_NO_BINARY_FOR_GPU;
     }
+    const char *body = (const char *)best + best->header_bytes;
+    int result = best->kind == FAT_KIND_ELF ? parse_elf(body, image) : parse_ptx(body, image);
     image->bytes = (uint64_t)(end - data);
     return result;
 }
 
 int
-sim_image_parse(const void *data, struct sim_image *image)
+sim_image_parse(const void *data, const struct sim_device *device, struct sim_image *image)
 {
     uint32_t magic;
     memset(image, 0, sizeof *image);
     memcpy(&magic, data, sizeof magic);
     if (magic == FAT_WRAPPER) {
-        return sim_image_parse(((const struct fat_wrapper *)data)->data, image);
+        return sim_image_parse(((const struct fat_wrapper *)data)->data, device, image);
     }
     if (magic == FAT_MAGIC) {
-        return parse_fat(data, image);
+        const struct cgpu_machine_gpu *gpu = device->facts;
+        return parse_fat(data, gpu->capability_major * 10 + gpu->capability_minor, image);
     }
     if (memcmp(data, ELFMAG, SELFMAG) == 0) {
         return parse_elf(data, image);

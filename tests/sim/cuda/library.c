@@ -87,7 +87,8 @@ load(struct sim_library **out, const void *data)
     if (out == NULL || data == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    int result = sim_image_parse(data, &image);
+    /* Its kernels are those that the first GPU finds; a module is made of it for each. */
+    int result = sim_image_parse(data, sim_device(0), &image);
     if (result != CUDA_SUCCESS) {
         sim_image_free(&image);
         return result;

@@ -80,7 +80,7 @@ sim_module_load(struct sim_context *context, const void *data, struct sim_module
     if (data == NULL || out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    int result = sim_image_parse(data, &image);
+    int result = sim_image_parse(data, context->device, &image);
     if (result == CUDA_SUCCESS) {
         bytes = image.bytes;
         for (size_t i = 0; i < image.global_count; i++) {

@@ -280,7 +280,7 @@ struct sim_image {
     uint64_t bytes;
 };
 
-int sim_image_parse(const void *data, struct sim_image *image);
+int sim_image_parse(const void *data, const struct sim_device *device, struct sim_image *image);
 int sim_image_read_file(const char *path, void **data);
 void sim_image_free(struct sim_image *image);
 

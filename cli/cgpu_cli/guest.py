@@ -43,12 +43,13 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
     Raises:
         CgpuError: it refuses, does not start or does not answer.
     """
-    from cgpu_hook.client import AbsentError, ask, ask_started
+    from cgpu_hook.client import AbsentError, ask, ask_started, with_driver
     from cgpu_hook.paths import open_state
 
     if os.geteuid() != 0 and not given.state_dir:
+        real = given.driver_dir and os.path.realpath(given.driver_dir)  # root follows no link here
         try:
-            return ask(ROOT_STATE, request)
+            return ask(ROOT_STATE, with_driver(request, real))
         except AbsentError:  # the user's own serves
             pass
     return ask_started(open_state(given.state_dir), given.driver_dir, request)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from cgpu_env import CgpuError
 from cgpu_hook import rules
 from cgpu_hook.config import CONFIG_PATH, Config, load_config
-from cgpu_hook.node import load_node
+from cgpu_hook.node import driver_folder, load_node
 from cgpu_server.conductor import Conductor, Demand
 from cgpu_server.control import Control
 from cgpu_server.filesystem import ControlTree
@@ -196,15 +196,26 @@ class Daemon:
                 found.setdefault(share.uuid, share)
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
+    def own_driver(self) -> str | None:
+        """Where the driver is whose GPUs are shared, whether or not it answers; None: not found."""
+        with contextlib.suppress(CgpuError):
+            return os.path.realpath(driver_folder(self.driver_dir, self.config))
+        return None
+
     def adopt_driver(self, folder: str) -> None:
-        """Use the driver in ``folder``, if none was named so far and none is found."""
-        if self.driver_dir is None and not self._has_driver(None) and self._has_driver(folder):
+        """Use the driver in ``folder``, if none was named so far and none is found.
+
+        Raises:
+            CgpuError: there is none in ``folder``, or it does not answer.
+        """
+        if self.driver_dir is None and not self._has_driver():
+            load_node(self.registry.state_dir, folder)
             self.driver_dir = folder
             log.info("driver_named", path=folder)
 
-    def _has_driver(self, folder: str | None) -> bool:
+    def _has_driver(self) -> bool:
         try:
-            load_node(self.registry.state_dir, folder)
+            load_node(self.registry.state_dir)
         except CgpuError:
             return False
         return True

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import shown
+from cgpu_env.errors import LONGEST_PATH, shown
 from cgpu_hook import rules, target
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import find
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _SHORT_ID = 12
 _WHOLE_NODE, _EVERY_GPU = "node", "all"
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
+_ANOTHER_DRIVER = "leave --driver-dir out, or name another --state-dir for the GPUs there"
 _STRANGER = "you are neither root nor the owner of the state directory"
 
 
@@ -63,13 +64,32 @@ class Requests:
         if name in _MASTERS and not peer.is_trusted:
             raise CgpuError(_STRANGER)
         given = request.get("driver_dir")
-        if peer.is_trusted and isinstance(given, str):
-            self._daemon.adopt_driver(given)
+        if isinstance(given, str):
+            self._heed_driver(given, peer, is_only_shown=name == "usage")
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
             known = ", ".join((*self._table, "admit"))
             raise CgpuError(f"request {shown(str(name))!r}: expected one of {known}")
         return answer(request, Tree(self._daemon, None if peer.is_trusted else peer.uid))
+
+    def _heed_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
+        """Adopt the driver that somebody names; refuse where ours is another.
+
+        What a guest names is compared as it is, for it may be a path at which root hangs. Whoever
+        only wants to see the GPUs is told which driver's they are.
+        """
+        real = os.path.realpath(given) if peer.is_trusted else given
+        if real == self._daemon.own_driver():
+            return
+        if peer.is_trusted:
+            self._daemon.adopt_driver(given)
+        own = self._daemon.own_driver()
+        if own not in (None, real) and not is_only_shown:
+            raise CgpuError(
+                f"the server of {self._daemon.registry.state_dir} shares the GPUs of {own},"
+                f" not of {shown(given, LONGEST_PATH)}",
+                hint=_ANOTHER_DRIVER,
+            )
 
     def _ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._daemon.refresh()

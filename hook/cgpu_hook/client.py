@@ -13,7 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import jsontext, server
+from cgpu_hook import driver, jsontext, server
 
 if TYPE_CHECKING:
     from typing import Any
@@ -62,7 +62,8 @@ def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any])
     """The same, with a server that is started if there is none.
 
     Raises:
-        CgpuError: it refuses, does not start or does not answer.
+        CgpuError: it refuses, does not start, does not answer, or is not started for want of the
+            driver that was named.
     """
     request = with_driver(request, driver_dir)
     due = time.monotonic()
@@ -72,6 +73,8 @@ def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any])
         if now > deadline:
             raise CgpuError(f"cgpud does not start: see {state_dir}/{server.LOG}")
         if now >= due:
+            if driver_dir:
+                driver.check(driver_dir)  # a server without one would be there for all others too
             server.wake(state_dir, driver_dir)
             due = now + _RESTART_SECONDS
         time.sleep(_POLL_SECONDS)

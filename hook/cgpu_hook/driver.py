@@ -74,6 +74,17 @@ def find_driver_dir() -> str:
     raise CgpuError("no NVIDIA driver found on this machine", hint=_WHERE)
 
 
+def check(driver_dir: str) -> None:
+    """Refuse a directory that was named and has no driver.
+
+    Raises:
+        CgpuError: one of the two libraries is missing there.
+    """
+    for soname in PROXIED:
+        if not os.path.exists(f"{driver_dir}/{soname}"):
+            raise missing(driver_dir, soname)
+
+
 def missing(driver_dir: str, soname: str) -> CgpuError:
     """What to say where the directory that was named has no ``soname``."""
     return CgpuError(f"driver directory {driver_dir}: no {soname} there", hint=_WHERE)

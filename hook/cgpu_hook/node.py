@@ -97,8 +97,7 @@ def load_node(
         CgpuError: no driver, it does not answer, or the configuration is wrong.
     """
     config = load_config(config_path)
-    given = driver_dir or config.library_dir
-    folder = os.path.abspath(given) if given else driver.find_driver_dir()
+    folder = driver_folder(driver_dir, config)
     path = f"{state_dir}/node.json"
     identity = _identity(folder)
     facts = None if refresh else read_facts(path)
@@ -112,6 +111,16 @@ def load_node(
         )
     size = default_memsize(state_dir, config)
     return _node(facts, config._replace(default_memsize=size))
+
+
+def driver_folder(driver_dir: str | None, config: Config) -> str:
+    """The absolute path of the driver's libraries: as named, as configured, else as found.
+
+    Raises:
+        CgpuError: nobody named one, and none is found.
+    """
+    given = driver_dir or config.library_dir
+    return os.path.abspath(given) if given else driver.find_driver_dir()
 
 
 def _identity(folder: str) -> dict[str, Any]:

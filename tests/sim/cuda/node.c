@@ -26,6 +26,7 @@ struct node_parameters { /* layout of CUgraphNodeParams */
         struct sim_host_call host;
         struct sim_graph *graph;
         struct sim_event *event;
+        struct sim_wait_node wait;
         struct alloc_parameters alloc;
         uint64_t address;
         long long words[29];
@@ -249,6 +250,8 @@ add_any(PLACE, struct node_parameters *parameters)
     case SIM_OP_WAIT_EVENT:
     case SIM_OP_RECORD_EVENT:
         return add_event(PLACED, operation.type, parameters->event);
+    case SIM_OP_AWAIT_SEMAPHORE:
+        return sim_graph_add_wait(PLACED, &parameters->wait);
     case SIM_OP_ALLOC:
         return add_alloc(PLACED, &parameters->alloc);
     case SIM_OP_FREE:
@@ -265,16 +268,31 @@ SIM_API(cuGraphAddNode, (PLACE, struct node_parameters *parameters), (PLACED, pa
     return add_any(PLACED, parameters);
 }
 
-SIM_API(cuGraphAddNode_v2,
-        (struct sim_node * *out, struct sim_graph *graph, struct sim_node *const *dependencies,
-         const void *edges, size_t count, struct node_parameters *parameters),
-        (out, graph, dependencies, edges, count, parameters))
+static int
+add_any_v2(PLACE, const void *edges, struct node_parameters *parameters)
 {
     if (edges != NULL) {
         sim_log("data on the edges of graphs is not simulated");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
     return add_any(PLACED, parameters);
+}
+
+SIM_API(cuGraphAddNode_v2,
+        (struct sim_node * *out, struct sim_graph *graph, struct sim_node *const *dependencies,
+         const void *edges, size_t count, struct node_parameters *parameters),
+        (out, graph, dependencies, edges, count, parameters))
+{
+    return add_any_v2(PLACED, edges, parameters);
+}
+
+/* Of CUDA 13.4: as the second, but for a kernel's context. */
+SIM_API(cuGraphAddNode_v3,
+        (struct sim_node * *out, struct sim_graph *graph, struct sim_node *const *dependencies,
+         const void *edges, size_t count, struct node_parameters *parameters),
+        (out, graph, dependencies, edges, count, parameters))
+{
+    return add_any_v2(PLACED, edges, parameters);
 }
 
 static struct sim_operation *

@@ -63,7 +63,7 @@ WAIT_VALUE(cuStreamWaitValue64_v2, uint64_t)
 
 /* ---- semaphores ---- */
 
-struct semaphore {
+struct sim_semaphore {
     uint64_t *timeline;
 };
 
@@ -76,13 +76,14 @@ struct import_parameters { /* layout of CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC */
     unsigned flags, reserved[16];
 };
 
-struct semaphore_parameters { /* layout of CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS and _SIGNAL_PARAMS */
+struct sim_semaphore_value { /* layout of CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS and _SIGNAL_PARAMS */
     uint64_t value;
     unsigned rest[34];
 };
 
 SIM_API(cuImportExternalSemaphore,
-        (struct semaphore * *out, const struct import_parameters *parameters), (out, parameters))
+        (struct sim_semaphore * *out, const struct import_parameters *parameters),
+        (out, parameters))
 {
     if (out == NULL || parameters == NULL || parameters->type != TIMELINE_FD) {
         return parameters == NULL || out == NULL ? CUDA_ERROR_INVALID_VALUE
@@ -94,21 +95,21 @@ SIM_API(cuImportExternalSemaphore,
         return CUDA_ERROR_INVALID_VALUE;
     }
     close(parameters->handle.fd); /* it is the driver's from now on */
-    struct semaphore *semaphore = malloc(sizeof *semaphore);
+    struct sim_semaphore *semaphore = malloc(sizeof *semaphore);
     semaphore->timeline = page;
     *out = semaphore;
     return CUDA_SUCCESS;
 }
 
 /* Streams may still wait for it: its page stays. */
-SIM_API(cuDestroyExternalSemaphore, (struct semaphore * semaphore), (semaphore))
+SIM_API(cuDestroyExternalSemaphore, (struct sim_semaphore * semaphore), (semaphore))
 {
     free(semaphore);
     return CUDA_SUCCESS;
 }
 
 static struct sim_operation
-semaphore_wait(const struct semaphore *semaphore, const struct semaphore_parameters *parameters)
+semaphore_wait(const struct sim_semaphore *semaphore, const struct sim_semaphore_value *parameters)
 {
     return (struct sim_operation){
         .type = SIM_OP_AWAIT_SEMAPHORE,
@@ -118,7 +119,7 @@ semaphore_wait(const struct semaphore *semaphore, const struct semaphore_paramet
 }
 
 SIM_API_PER_THREAD(cuWaitExternalSemaphoresAsync, _ptsz,
-                   (struct semaphore *const *list, const struct semaphore_parameters *parameters,
+                   (struct sim_semaphore *const *list, const struct sim_semaphore_value *parameters,
                     unsigned count, void *stream),
                    (list, parameters, count, stream))
 {
@@ -131,7 +132,7 @@ SIM_API_PER_THREAD(cuWaitExternalSemaphoresAsync, _ptsz,
 }
 
 SIM_API_PER_THREAD(cuSignalExternalSemaphoresAsync, _ptsz,
-                   (struct semaphore *const *list, const struct semaphore_parameters *parameters,
+                   (struct sim_semaphore *const *list, const struct sim_semaphore_value *parameters,
                     unsigned count, void *stream),
                    (list, parameters, count, stream))
 {
@@ -147,16 +148,10 @@ SIM_API_PER_THREAD(cuSignalExternalSemaphoresAsync, _ptsz,
     return result;
 }
 
-struct node_parameters { /* layout of CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1 */
-    struct semaphore *const *list;
-    const struct semaphore_parameters *parameters;
-    unsigned count;
-};
-
-SIM_API(cuGraphAddExternalSemaphoresWaitNode,
-        (struct sim_node * *out, struct sim_graph *graph, struct sim_node *const *dependencies,
-         size_t count, const struct node_parameters *node),
-        (out, graph, dependencies, count, node))
+int
+sim_graph_add_wait(struct sim_node **out, struct sim_graph *graph,
+                   struct sim_node *const *dependencies, size_t count,
+                   const struct sim_wait_node *node)
 {
     if (out == NULL || sim_object_find(SIM_GRAPH, graph) == NULL || node == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -164,6 +159,14 @@ SIM_API(cuGraphAddExternalSemaphoresWaitNode,
     if (node->count != 1) {
         return sim_unsupported("a graph's node that waits for several semaphores");
     }
-    struct sim_operation operation = semaphore_wait(node->list[0], node->parameters);
+    struct sim_operation operation = semaphore_wait(node->list[0], node->values);
     return sim_graph_add(graph, dependencies, count, &operation, out);
+}
+
+SIM_API(cuGraphAddExternalSemaphoresWaitNode,
+        (struct sim_node * *out, struct sim_graph *graph, struct sim_node *const *dependencies,
+         size_t count, const struct sim_wait_node *node),
+        (out, graph, dependencies, count, node))
+{
+    return sim_graph_add_wait(out, graph, dependencies, count, node);
 }

@@ -118,6 +118,12 @@ struct sim_host_call { /* layout of CUDA_HOST_NODE_PARAMS_v1 */
     void *data;
 };
 
+struct sim_wait_node { /* layout of CUDA_EXT_SEM_WAIT_NODE_PARAMS_v1 */
+    struct sim_semaphore *const *list;
+    const struct sim_semaphore_value *values;
+    unsigned count;
+};
+
 enum sim_operation_type { /* values of CUgraphNodeType */
                           SIM_OP_KERNEL = 0,
                           SIM_OP_COPY,
@@ -207,6 +213,9 @@ struct sim_graph *sim_graph_new(void);
 void sim_graph_free(struct sim_graph *graph);
 int sim_graph_add(struct sim_graph *graph, struct sim_node *const *dependencies, size_t count,
                   const struct sim_operation *operation, struct sim_node **out);
+int sim_graph_add_wait(struct sim_node **out, struct sim_graph *graph,
+                       struct sim_node *const *dependencies, size_t count,
+                       const struct sim_wait_node *node);
 int sim_graph_clone(struct sim_graph *graph, struct sim_graph **out);
 size_t sim_graph_order(struct sim_graph *graph, struct sim_node **out); /* topological */
 int sim_graph_memory_node(struct sim_context *context, uint64_t bytes,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
@@ -43,9 +44,12 @@ class Set:
         """Ask the server to do it; it is in force when this returns."""
         values = dict(map(_pair, given.values))
         request = {"request": "set", "target": given.target, "values": values}
-        ask_server(given, request)
+        notes = ask_server(given, request).get("notes", [])  # an older server says nothing
         if given.json:
-            print_json({})
+            print_json({"notes": notes})
+        else:
+            for note in notes:
+                print(f"cgpu: note: {note}", file=sys.stderr)
         return 0
 
 

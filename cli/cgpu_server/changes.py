@@ -44,14 +44,18 @@ def set_gpus(daemon: Daemon, gpus: Sequence[GpuShare | NodeGpu], values: Mapping
 
 def set_container(
     daemon: Daemon, name: str, values: Mapping[str, Any], uuid: str | None = None
-) -> None:
+) -> tuple[str, ...]:
     """Change some of a container's ``CONTAINER_KEYS``; its cap on the GPU ``uuid``, or on all.
+
+    Returns:
+        What whoever asks should know of it, one sentence each.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
     overcommit = daemon.config.overcommit
-    change_container(
+    notes = change_container(
         daemon.registry, name, values, daemon.defaults, uuid=uuid, overcommit=overcommit
     )
     daemon.refresh()
+    return notes

@@ -156,10 +156,11 @@ class Requests:
         if not isinstance(word, str) or not isinstance(values, dict) or not values:
             raise CgpuError("set: expected a target and values")
         daemon = self._daemon
+        notes: tuple[str, ...] = ()
         if values.keys() <= set(changes.CONTAINER_KEYS):
             daemon.refresh()
             id_, uuid = self._container(word, tree)
-            changes.set_container(daemon, id_, values, uuid)
+            notes = changes.set_container(daemon, id_, values, uuid)
         elif not tree.is_for_all:
             raise CgpuError(_STRANGER)
         elif values.keys() <= set(changes.GPU_KEYS):
@@ -173,7 +174,7 @@ class Requests:
                 f" a container has {', '.join(changes.CONTAINER_KEYS)};"
                 f" the {_WHOLE_NODE} has {', '.join(NODE_SETTINGS)}"
             )
-        return {}
+        return {"notes": notes}
 
     def _lend_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         if self._daemon.tree is None:

@@ -77,7 +77,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
     *,
     uuid: str | None = None,
     overcommit: bool = False,
-) -> None:
+) -> tuple[str, ...]:
     """Change some of ``CONTAINER_KEYS``: all that is wanted, or nothing.
 
     Where a cap is less than what the container holds, nothing is taken from it and new requests
@@ -90,6 +90,9 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         defaults: the rules of a GPU that nobody has changed.
         uuid: of the GPU that the cap is of; None: each of its GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
+
+    Returns:
+        What the container holds above a cap that was changed, a sentence for each GPU.
 
     Raises:
         CgpuError: there is no such container, or not so much free; nothing was changed.
@@ -123,6 +126,18 @@ def change_container(  # noqa: PLR0913 (what a server knows)
             with suppress(FileNotFoundError):
                 os.unlink(f"{entry.directory}/{record.NOTES}")  # they describe the cap before
         _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
+    return _excesses(new, caps, uuid) if "memsize" in wanted else ()
+
+
+def _excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:
+    """What a container holds above its caps on the GPU ``uuid``, or on all."""
+    held = [-(-share.memory_bytes // MIB) for share in entry.gpus]  # or the cap, if that is more
+    return tuple(
+        f"GPU {share.index}: it holds {mib}MiB, {mib - cap // MIB}MiB above its cap; it keeps them,"
+        " and its requests are refused until it holds less than the cap"
+        for share, mib, cap in zip(entry.gpus, held, caps, strict=True)
+        if share.memory_bytes > cap and uuid in (None, share.uuid)
+    )
 
 
 def find(living: list[Record], name: str) -> Record:

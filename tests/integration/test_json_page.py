@@ -81,6 +81,10 @@ def test_what_get_prints_is_described(world: World) -> None:
 
 def test_what_set_and_ls_print_is_described(world: World) -> None:
     check("cgpu set --json", answer(world, "set", "0", "prio_ratio=80"))
+    lowered = answer(world, "set", world.sessions()[0], "memsize=50MiB")
+    check("cgpu set --json", lowered)
+    assert len(lowered["notes"]) == 1
+    answer(world, "set", world.sessions()[0], "memsize=6GiB")
     check("cgpu ls --json", answer(world, "ls"))
     check("cgpu ls --recursive --json", answer(world, "ls", "-R"))
 

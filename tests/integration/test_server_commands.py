@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import select
 import shlex
 import subprocess
@@ -14,7 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cgpu_run_world import World
+from cgpu_run_world import PROGRAMS, World
 from packages import ensure_packages
 from server_world import wait_until
 
@@ -107,6 +108,23 @@ def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
     smi = world.smi()
     assert (smi["gpus"][0]["policy_name"], smi["gpus"][0]["max_inst"]) == ("fixed", 10)
     wait_until(lambda: world.smi()["containers"][0]["gpus"][0]["limit_percent"] == 50, "in force")
+
+
+def test_a_cap_below_what_is_held_is_set_and_said(world: World) -> None:
+    """MEM-8."""
+    running = world.start(*MEM, "--", sys.executable, "-I", PROGRAMS / "hold.py")
+    assert running.stdout is not None
+    assert running.stdout.readline() == "held\n"
+    (name,) = world.sessions()
+    done = cgpu(world, "set", name, "memsize=50MiB")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert re.fullmatch(
+        r"cgpu: note: GPU 0: it holds (\d+)MiB, (\d+)MiB above its cap; it keeps them, and its"
+        r" requests are refused until it holds less than the cap\n",
+        done.stderr,
+    )
+    assert cgpu(world, "set", name, "memsize=6GiB").stderr == ""
+    running.communicate("\n")
 
 
 @pytest.mark.parametrize(

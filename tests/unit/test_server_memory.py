@@ -44,9 +44,9 @@ def admit(registry: Registry, name: str, *caps: int) -> Path:
     return Path(registry.admit(name, "container", request, node, owner, ["true"]))
 
 
-def change_memory(registry: Registry, name: str, wanted: object, **more: Any) -> None:
+def change_memory(registry: Registry, name: str, wanted: object, **more: Any) -> tuple[str, ...]:
     """Another cap, in bytes."""
-    change_container(registry, name, {"memsize": wanted}, Defaults(), **more)
+    return change_container(registry, name, {"memsize": wanted}, Defaults(), **more)
 
 
 def caps(directory: Path) -> list[int]:
@@ -152,6 +152,22 @@ def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Re
         change_memory(registry, "b", 900 * MIB)
         change_memory(registry, "a", 100 * MIB)
     assert promised(registry, "a") == [100]
+
+
+def test_whoever_lowers_a_cap_below_what_is_held_is_told(registry: Registry) -> None:
+    """MEM-8: of each GPU whose cap was changed."""
+    directory = admit(registry, "a", 300, 300)
+    with cgpu_native.Ledger.attach(directory / "ledger") as process:
+        for place in (0, 1):
+            process.charge(place, 300 * MIB, 200 * MIB + 1)
+        assert change_memory(registry, "a", 201 * MIB) == ()
+        (told,) = change_memory(registry, "a", 120 * MIB, uuid=UUIDS[1])
+        assert told == (
+            "GPU 1: it holds 201MiB, 81MiB above its cap; it keeps them, and its requests are"
+            " refused until it holds less than the cap"
+        )
+        assert len(change_memory(registry, "a", 100 * MIB)) == 2
+        assert change_container(registry, "a", {"weight": 2}, Defaults()) == ()
 
 
 def test_what_a_ledger_says_beyond_what_was_promised_is_not_kept_from_others(

@@ -50,7 +50,7 @@ class Node(NamedTuple):
     """A file of the tree; ``write`` is None where it can only be read."""
 
     read: Callable[[Tree, Folder], str]
-    write: Callable[[Tree, Folder, str], None] | None = None
+    write: Callable[[Tree, Folder, str], object] | None = None
 
 
 class Tree:

@@ -8,7 +8,7 @@ from cgpu_env.values import integer, items
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 VENDOR = "GPU-"
 MAX_INDEX = 9999
@@ -62,9 +62,8 @@ def _find(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> Gpu:
         return found[0]
     if found:
         indices = ", ".join(str(gpu.index) for gpu in found)
-        raise refused(
-            variable, value, f"{name} is the start of more than one UUID (GPUs {indices})"
-        )
+        what = f"{name} is the start of more than one UUID (GPUs {indices}): write more"
+        raise refused(variable, value, what)
     raise _unknown(variable, value, name, gpus)
 
 
@@ -74,5 +73,12 @@ def _is_prefix(name: str, uuid: str) -> bool:
 
 
 def _unknown(variable: str, value: str, name: str, gpus: Sequence[Gpu]) -> EnvError:
-    here = ", ".join(str(gpu.index) for gpu in gpus)
-    return refused(variable, value, f"no GPU {name[:60]} here; this node has GPUs {here}")
+    return refused(variable, value, f"no GPU {name[:60]} here; {here(gpu.index for gpu in gpus)}")
+
+
+def here(indices: Iterable[int]) -> str:
+    """Which GPUs the node has, for a refusal."""
+    known = [str(index) for index in indices]
+    if not known:
+        return "this node has no GPU"
+    return f"this node has {'GPU' if len(known) == 1 else 'GPUs'} {', '.join(known)}"

@@ -47,8 +47,10 @@ class Get:
             text = _values(answer)
         else:
             answer = ask_server(given, {"request": "status"})
+            if not answer["gpus"]:
+                raise CgpuError("no GPU is known here", hint="cgpu doctor says why")
             answer = answer if word is None else _only(answer, word)
-            text = "\n".join(_lines(answer)) or "no GPU is known here: cgpu doctor says why"
+            text = "\n".join(_lines(answer))
         if given.json:
             print_json(answer)
         else:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cgpu_install.machine import Machine
     from cgpu_install.plan import Plan
 
+_SHOWN = 5
 _NAMES = ENGINE_NAMES.replace(" ", ", ")
 
 
@@ -136,7 +137,11 @@ def _check_idle(state_dir: str) -> None:
 
     living = [entry.id for entry in Registry(state_dir).records() if entry.kind == "container"]
     if living:
-        raise CgpuError(f"{len(living)} containers run with cgpu: stop them first: {living[0]} ...")
+        raise CgpuError(f"containers run with cgpu: stop them first: {_named(living)}")
+
+
+def _named(ids: list[str]) -> str:
+    return ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if ids[_SHOWN:] else "")
 
 
 def _end_server(state_dir: str) -> list[str]:
@@ -152,7 +157,8 @@ def _end_server(state_dir: str) -> list[str]:
         return []
     who, living = f"cgpud (pid {running.pid})", Registry(state_dir).records()
     if living:
-        return [f"{who} goes on for {len(living)} sessions, until they end: {living[0].id} ..."]
+        these = _named([entry.id for entry in living])
+        return [f"{who} goes on until these sessions end: {these}"]
     if not server.end(state_dir, running.pid):
         return [f"{who} does not end: kill -KILL {running.pid}"]
     return [f"{who} has ended, for no container runs"]

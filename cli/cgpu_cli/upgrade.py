@@ -134,10 +134,9 @@ def _package_of(path: str) -> str:
 def _show(outcome: Outcome, given: argparse.Namespace) -> None:
     for line in outcome.said:
         print(line)
-    count = sum(outcome.containers.values())
     parts = ", ".join(f"{number} of {name}" for name, number in outcome.containers.items())
-    if count:
-        print(f"hot: {count} containers go on with the cgpu that made them: {parts}")
+    if parts:
+        print(f"hot: containers go on with the cgpu that made them: {parts}")
     elif given.source or given.back:
         print("cold: no container runs")
     if given.dry_run:

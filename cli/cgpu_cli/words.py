@@ -7,6 +7,7 @@ import contextlib
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
+from cgpu_env.devices import here
 from cgpu_env.errors import shown
 from cgpu_hook import target
 
@@ -74,6 +75,6 @@ def _meant(usage: Usage, words: Sequence[str]) -> tuple[set[str], set[str]]:
         elif target.containers(word, names):
             ids.add(target.container(word, names))
         else:
-            there = f"one of {', '.join(map(str, gpus.values()))}, a UUID, or a container"
-            raise CgpuError(f"--id {shown(word)}: expected {there}", hint="cgpu-smi lists them")
+            what = f"a GPU's index or UUID, or a container; {here(gpus.values())}"
+            raise CgpuError(f"--id {shown(word)}: expected {what}", hint="cgpu-smi lists them")
     return uuids, ids

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ FAMILIES = (
     "cuModuleLoad", "cuMulticast", "cuStreamBatch", "cuVDPAUCtx",
 )  # fmt: skip
 _SHOWN = 5
+_SIMULATED = f"cgpu demo; or {sys.executable} -m cgpu_sim DIR and --driver-dir DIR"
 
 
 @cache
@@ -51,6 +53,11 @@ def _node(ground: Ground) -> Node:
 
 def driver(ground: Ground) -> Iterator[Finding]:
     """The driver answers, and its libraries and kernel module are of one version."""
+    found = _asked(ground)
+    if isinstance(found, CgpuError) and not ground.driver_dir and ground.word(MODULE) is None:
+        yield Finding("error", str(found), mend=found.hint)
+        yield Finding("note", "a simulated GPU will do to try cgpu", mend=_SIMULATED)
+        return
     node = _node(ground)
     where = f"driver {node.driver_version} in {node.driver_dir}"
     if not node.gpus:
@@ -98,13 +105,13 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
     unknown = sorted(name for name in names if f"{name}\0".encode() not in proxy)
     refused = [name for name in unknown if name.startswith(FAMILIES)]
     if refused:
-        what = f"{len(refused)} of the driver's entry points are newer than this cgpu"
         first = ", ".join(refused[:_SHOWN])
-        what += f", which hands them out to no container: {first}"
+        what = f"this cgpu hands out to no container what is newer in the driver: {first}"
+        what += f" and {len(refused) - _SHOWN} more" if refused[_SHOWN:] else ""
         mend = "install a newer cgpu, then: cgpu install"
         yield Finding("warning", what, first, mend)
     elif unknown:
-        what = f"{len(unknown)} new entry points, none of which allocates or launches"
+        what = f"new entry points, none of which allocates or launches: {len(unknown)}"
         yield Finding("note", what, ", ".join(unknown[:_SHOWN]))
     else:
         yield Finding("ok", f"all {len(names)} of the driver are known", str(len(names)))

@@ -54,7 +54,7 @@ def leftovers(ground: Ground) -> Iterator[Finding]:
     folder = f"{ground.state_dir}/containers"
     dead = [name for name in _names(folder) if name not in living and _is_settled(folder, name)]
     if dead:
-        what = f"{len(dead)} containers are gone and still have their share: "
+        what = "containers that are gone still have their share: "
         yield Finding("warning", what + ", ".join(dead[:_SHOWN]), dead[0], _LOOK)
     mounts = [point for point, name in _mounted(ground, folder) if name not in living]
     for point in mounts:
@@ -65,7 +65,7 @@ def leftovers(ground: Ground) -> Iterator[Finding]:
         what = f"{point}: the control tree of a cgpud that is gone, or hangs"
         yield Finding("warning", what, point, f"umount -l {point}")
     if not dead and not mounts and not trees:
-        yield Finding("ok", f"{len(living)} containers and sessions, nothing left of others")
+        yield Finding("ok", f"nothing is left of others than those that run: {len(living)}")
 
 
 def shares(ground: Ground) -> Iterator[Finding]:
@@ -91,13 +91,13 @@ def server(ground: Ground) -> Iterator[Finding]:
         except CgpuError as error:
             yield Finding("warning", str(error), path, _LOOK)
         else:
-            yield Finding("ok", f"cgpud runs, with {count} containers and sessions", path)
+            yield Finding("ok", f"cgpud runs; containers and sessions: {count}", path)
             yield from _told(answer)
         return
     if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
         yield Finding("warning", f"{path}: nobody listens: cgpud was killed", path, _LOOK)
     if count:
-        what = f"no cgpud runs for {count} containers: each keeps to a fixed part of the time"
+        what = "no cgpud runs: each container keeps to a fixed part of the time"
         yield Finding("warning", what, str(count), _LOOK)
     elif not os.path.exists(path):
         yield Finding("ok", "no cgpud runs, and none is needed: the first container starts one")

@@ -58,7 +58,7 @@ def check(living: list[Guest], layouts: Layouts) -> None:
     names = ", ".join(f"{guest.id[:12]} ({guest.release})" for guest in lost[:_SHOWN])
     more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
     raise CgpuError(
-        f"cgpu {layouts.release} cannot read the files of {len(lost)} running containers:"
+        f"cgpu {layouts.release} cannot read the files of running containers:"
         f" {names}{more}; nothing was changed",
         hint="end them first, or take a release in between that reads both",
     )

@@ -138,9 +138,9 @@ def _share(record: Record, uuid: str) -> GpuShare | None:
 
 def _check_count(share: GpuShare, beside: list[Record], most: int, asked: str) -> None:
     if len(beside) >= most:
+        already = "1 container" if len(beside) == 1 else f"{len(beside)} containers"
         raise AdmissionError(
-            f"{asked}: GPU {share.index} has {len(beside)} containers already,"
-            f" and max_inst allows {most}"
+            f"{asked}: GPU {share.index} has {already} already, and max_inst allows {most}"
         )
 
 

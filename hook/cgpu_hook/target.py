@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_env.devices import VENDOR
+from cgpu_env.devices import VENDOR, here
 from cgpu_env.errors import CgpuError, shown
 
 if TYPE_CHECKING:
@@ -39,10 +39,11 @@ def gpu(word: str, there: Mapping[str, int]) -> str:
         return found[0]
     if found:
         listed = ", ".join(f"{uuid} (GPU {there[uuid]})" for uuid in found)
-        raise CgpuError(f"{shown(word)!r} is the beginning of {len(found)} UUIDs: {listed}")
-    known = ", ".join(map(str, there.values()))
-    allowed = f"expected the index or UUID of a GPU, of {known}" if known else "see cgpu doctor"
-    raise CgpuError(f"{shown(word)!r}: no such GPU: {allowed}")
+        raise CgpuError(
+            f"{shown(word)!r} is the beginning of {len(found)} UUIDs, write more of one: {listed}"
+        )
+    what = f"expected index or UUID; {here(there.values())}"
+    raise CgpuError(f"{shown(word)!r}: no such GPU: {what}")
 
 
 def containers(word: str, there: Mapping[str, str]) -> list[str]:

@@ -141,7 +141,7 @@ def test_a_cap_below_what_is_held_is_set_and_said(world: World) -> None:
             f"cgpu: default_memsize=1.5GiB: expected {DEFAULT_ALLOWED}",
         ),
         (["0", "policy=1GiB"], f"cgpu: policy=1GiB: expected {ANY_POLICY}"),
-        (["7", "policy=1"], "cgpu: '7': no such GPU: expected the index or UUID of a GPU, of 0"),
+        (["7", "policy=1"], "cgpu: '7': no such GPU: expected index or UUID; this node has GPU 0"),
         (["none", "weight=1"], "cgpu: 'none': no such container or session: cgpu get lists them"),
     ],
 )
@@ -327,13 +327,25 @@ def test_what_can_be_named_is_told_without_starting_a_server(world: World, sessi
     assert not (empty.state / "cgpud.sock").exists()
 
 
+@pytest.mark.parametrize("words", [[], ["all"], ["0"], ["--json"]])
+def test_get_without_any_gpu_is_refused_as_cgpu_smi_is(words: list[str]) -> None:
+    world = World()
+    command = [sys.executable, "-m", "cgpu_cli.main", "get", *world.flags()]
+    done = world.run_command([*command, *words])
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "cgpu: no GPU is known here\n  cgpu doctor says why\n"
+    assert world.run_command([*command, "node"]).returncode == 0
+
+
 @pytest.mark.parametrize("how", ["get", "smi"])
 def test_a_server_that_found_no_driver_takes_the_one_that_is_named(how: str) -> None:
     """CLI-8: it was started by a command that named none, and would answer for the others."""
     world = World()
     words = [sys.executable, "-m", "cgpu_cli.main", "set", "0", "policy=2", *world.flags()]
     refused = world.run_command(words)
-    assert "'0': no such GPU: see cgpu doctor" in refused.stderr
+    assert refused.stderr == (
+        "cgpu: '0': no such GPU: expected index or UUID; this node has no GPU\n"
+    )
     said = get(world) if how == "get" else world.smi()
     assert [gpu["index"] for gpu in said["gpus"]] == [0]
     assert cgpu(world, "set", "0", "policy=2").returncode == 0

@@ -151,8 +151,8 @@ SHORT = f"'bbbb' means 2 containers: {BOTH}: name one by its id"
         (["get", "nobody"], "'nobody': no such GPU or container: cgpu get shows all, cgpu ls what"),
         (["get", "prod/web-1/model"], "'prod/web-1/model': no such GPU or container: cgpu get"),
         (["set", "nobody", "weight=2"], "'nobody': no such container or session: cgpu get lists"),
-        (["set", "7/db", "memsize=8MiB"], "'7': no such GPU: expected the index or UUID of a GPU"),
-        (["set", "GPU-", "policy=3"], "'GPU-' is the beginning of 2 UUIDs: GPU-"),
+        (["set", "7/db", "memsize=8MiB"], "'7': no such GPU: expected index or UUID"),
+        (["set", "GPU-", "policy=3"], "'GPU-' is the beginning of 2 UUIDs, write more of one: "),
     ],
 )
 def test_what_could_mean_more_than_one_or_none_is_refused_with_what_there_is(

@@ -425,6 +425,16 @@ def test_a_share_without_a_total_is_refused() -> None:
     assert refusal(mem="6").startswith("ALIYUN_COM_GPU_MEM_DEV is not set: ")
 
 
+def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
+    """ENV-5, ENV-9."""
+    said = refusal(FOUR[:1], mem="6", dev="15", visible="7")
+    assert said.endswith("=7: no GPU 7 here; this node has GPU 0")
+    said = refusal(mem="6", dev="15", visible="0,GPU-f")
+    assert said.endswith("=0,GPU-f: no GPU GPU-f here; this node has GPUs 0, 1, 2, 3")
+    said = refusal(mem="6", dev="15", visible="0,GPU-")
+    assert said.endswith("GPU- is the start of more than one UUID (GPUs 0, 1, 2, 3): write more")
+
+
 def test_a_share_on_a_node_without_gpus_is_refused() -> None:
     """ENV-9."""
     assert refusal((), mem="6", dev="15").endswith("this node has no GPU")

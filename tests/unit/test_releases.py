@@ -213,7 +213,7 @@ def test_a_release_that_cannot_read_a_living_container_is_refused(
     with pytest.raises(CgpuError) as refusal:
         living.check(living.guests(registry.state_dir), reader)
     release = version.VERSION
-    assert f"cgpu {release} cannot read the files of 1 running containers" in str(refusal.value)
+    assert f"cgpu {release} cannot read the files of running containers: " in str(refusal.value)
     assert f"abc ({release})" in str(refusal.value)
     assert "end them" in refusal.value.hint
 

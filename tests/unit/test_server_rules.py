@@ -197,7 +197,12 @@ def test_max_inst_of_a_gpu_bounds_what_is_admitted_there(registry: Registry) -> 
         admit(registry, name)
     with pytest.raises(AdmissionError, match="GPU 0 has 2 containers already, and max_inst allows"):
         admit(registry, "c")
-    admit(registry, "c", weight=3, gpus=(1,))
+    change_gpus(registry, [GPUS[1]], {"max_inst": 1}, DEFAULTS)
+    admit(registry, "c", gpus=(1,))
+    with pytest.raises(AdmissionError, match="GPU 1 has 1 container already, and max_inst allows"):
+        admit(registry, "d", gpus=(1,))
+    change_gpus(registry, [GPUS[1]], {"max_inst": 4}, DEFAULTS)
+    admit(registry, "d", weight=3, gpus=(1,))
 
 
 def test_weight_and_priority_change_in_record_and_page(registry: Registry) -> None:

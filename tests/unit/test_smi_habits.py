@@ -137,8 +137,8 @@ def test_a_loop_without_a_number_is_of_five_seconds_and_has_one_header(
     [
         (["--query-gpu=index,power.draw"], "'power.draw' is no field: expected some of timestamp,"),
         (["--query-gpu=index", "--format=xml"], "'xml': expected csv, with ,noheader and"),
-        (["-i", "3"], "--id 3: expected one of 0, 1, 2, a UUID, or a container"),
-        (["-i", "GPU-"], "'GPU-' is the beginning of 3 UUIDs: "),
+        (["-i", "3"], "--id 3: expected a GPU's index or UUID, or a container; this node has GPUs"),
+        (["-i", "GPU-"], "'GPU-' is the beginning of 3 UUIDs, write more of one: "),
         (["-L", "-q"], "not allowed with"),
     ],
 )
@@ -162,5 +162,5 @@ def test_the_description_of_some_gpus_leaves_out_the_others() -> None:
     assert [gpu.index for gpu in second.gpus] == [1]
     assert [(use.id, [gpu.index for gpu in use.gpus]) for use in second.uses] == [("aa11", [1])]
     assert chosen(usage, ["2"]).uses == ()
-    with pytest.raises(CgpuError, match="expected one of 0, 1, 2"):
+    with pytest.raises(CgpuError, match="this node has GPUs 0, 1, 2"):
         chosen(usage, ["01"])

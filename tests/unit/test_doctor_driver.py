@@ -1,0 +1,42 @@
+"""What ``cgpu doctor`` says where no driver is found (CLI-4)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgpu_doctor import driver
+from cgpu_doctor.finding import Ground
+from cgpu_env import CgpuError
+from cgpu_install.machine import Machine
+
+pytestmark = pytest.mark.unit
+
+ABSENT = CgpuError("no NVIDIA driver found on this machine", hint="name it")
+
+
+@pytest.fixture
+def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ground:
+    """A machine of files, on which no driver is found."""
+    monkeypatch.setattr(driver, "_asked", lambda _: ABSENT)
+    return Ground(Machine(str(tmp_path)), str(tmp_path), None)
+
+
+def test_whoever_has_no_gpu_is_told_of_a_simulated_one(ground: Ground) -> None:
+    missing, note = driver.driver(ground)
+    assert (missing.level, missing.what, missing.mend) == ("error", str(ABSENT), ABSENT.hint)
+    assert note.level == "note"
+    assert "cgpu demo" in note.mend
+    assert f"{sys.executable} -m cgpu_sim DIR" in note.mend
+
+
+def test_whoever_has_a_gpu_or_names_a_driver_is_told_of_the_fault_alone(ground: Ground) -> None:
+    with pytest.raises(CgpuError, match="no NVIDIA driver"):
+        list(driver.driver(ground._replace(driver_dir="/x")))
+    module = Path(ground.machine.at(driver.MODULE))
+    module.parent.mkdir(parents=True)
+    module.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.1  x\n")
+    with pytest.raises(CgpuError, match="no NVIDIA driver"):
+        list(driver.driver(ground))

@@ -34,6 +34,7 @@ def run(name: str, work: Callable[[], int]) -> NoReturn:
     """
     _accept_any_text()
     try:
+        _hear_interrupts()
         status = _finish(work)
     except KeyboardInterrupt:
         _end_by("SIGINT")
@@ -51,6 +52,26 @@ def run(name: str, work: Callable[[], int]) -> NoReturn:
         status = _say(name, f"{what} at {place(error)}", "please report this line")
     _drop_output()
     sys.exit(status)
+
+
+def undo_when_terminated() -> None:
+    """Let SIGTERM and the end of the terminal be exceptions, so that everything is undone."""
+    import signal  # noqa: PLC0415 (1.5 ms, which cgpu-run does not wait for)
+
+    def end(number: int, _frame: object) -> NoReturn:
+        sys.exit(_SIGNALLED + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # by nohup
+            signal.signal(number, end)
+
+
+def _hear_interrupts() -> None:
+    """Let an interrupt be an exception, as Python has it, also after ``cgpu_entry``."""
+    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 (as there)
+
+    if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def _finish(work: Callable[[], int]) -> int:

@@ -10,19 +10,21 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cgpu_cli import table, tenant
+from cgpu_cli import offspring, table, tenant
 from cgpu_cli.look import look
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, program
 from cgpu_hook.driver import find_driver_dir
 from cgpu_hook.node import load_node
 from cgpu_hook.paths import open_state
 
 if TYPE_CHECKING:
     import argparse
+    from contextlib import AbstractContextManager
 
 
 TAG = "CGPU_SIM_TAG"  # a simulated GPU tells programs apart by it
@@ -44,23 +46,18 @@ class Demo:
 
     def run(self, given: argparse.Namespace) -> int:
         """Run the demonstration; 0 where everything went as it must."""
-        with tempfile.TemporaryDirectory(prefix="cgpu-demo-", ignore_cleanup_errors=True) as folder:
+        program.undo_when_terminated()
+        with tempfile.TemporaryDirectory(prefix="cgpu-demo-") as folder, _server_of_own(given):
             driver = given.driver_dir or driver_directory(Path(folder, "driver"))
             state = open_state(given.state_dir or f"{folder}/state")
             stage = Programs(state, driver, given.nvidia_smi)
             good = play(stage, load_node(state, driver).gpus[0].memory_bytes)
-            if not given.state_dir:
-                _end_server(state)
         return 0 if good else 1
 
 
-def _end_server(state: str) -> None:
-    """End the server that the programs started: it goes on writing into a folder that goes."""
-    from cgpu_upgrade import server
-
-    pid = server.running(state).pid
-    if pid is not None:
-        server.end(state, pid)
+def _server_of_own(given: argparse.Namespace) -> AbstractContextManager[None]:
+    """A server of our own folder is not to go on writing there; any other one goes on."""
+    return nullcontext() if given.state_dir else offspring.ended()
 
 
 class Programs:
@@ -84,6 +81,7 @@ class Programs:
             stdout=subprocess.PIPE,
             text=True,
             env={**os.environ, TAG: str(part)},
+            start_new_session=True,  # an interrupt from the terminal is for the demonstration
         )
         return Tenant(part, process, process.kill)
 
@@ -106,8 +104,8 @@ class Programs:
 
     def _cgpu_run(self, part: int) -> list[str]:
         flags = ["--driver-dir", self._driver, "--state-dir", self._state, "--gpus", "0"]
-        program = [sys.executable, "-m", "cgpu_cli.run"]
-        return [*program, *flags, *_share(part), "--"]
+        words = [sys.executable, "-m", "cgpu_cli.run"]
+        return [*words, *flags, *_share(part), "--"]
 
 
 def _share(part: int) -> list[str]:

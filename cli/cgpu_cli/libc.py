@@ -7,6 +7,7 @@ import os
 
 MS_RDONLY, MS_NOSUID, MS_NODEV = 0x1, 0x2, 0x4
 MS_REMOUNT, MS_BIND, MS_REC, MS_SLAVE = 0x20, 0x1000, 0x4000, 0x80000
+_PR_SET_CHILD_SUBREAPER = 36
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x20000, 0x10000000
 # What a user's namespace may not drop from a mount: (as statvfs has it, as mount takes it).
 _LOCKED = ((0x2, 0x2), (0x4, 0x4), (0x8, 0x8), (0x400, 0x400), (0x800, 0x800), (0x1000, 0x200000))
@@ -88,6 +89,11 @@ def _unshare_user() -> None:
 def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of whatever our children leave behind, in place of the first process."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 
 def restore_signals() -> None:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import signal
 import subprocess
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, program
 from cgpu_hook import installation
 from cgpu_hook.paths import state_path
 
@@ -63,7 +61,7 @@ class Upgrade:
             raise CgpuError("--back: expected no SOURCE beside it")
         if os.geteuid() != 0:
             raise CgpuError("you are not root, who runs the node side", hint="run it as root")
-        signal.signal(signal.SIGTERM, _interrupted)
+        program.undo_when_terminated()
         outcome = _outcome(given)
         if given.json:
             print_json({"dry_run": given.dry_run, **outcome._asdict()})
@@ -82,11 +80,6 @@ def _outcome(given: argparse.Namespace) -> Outcome:
         place, options = _installation(given.prefix), shlex.split(given.pip)
         return upgrade.upgrade(place, state, given.source, options, dry=given.dry_run)
     return upgrade.follow(state, dry=given.dry_run)
-
-
-def _interrupted(_signal: int, _frame: object) -> NoReturn:
-    """End as by an exception, so that everything is put back."""
-    sys.exit(128 + signal.SIGTERM)
 
 
 def _installation(prefix: str | None) -> installation.Installation:

@@ -11,14 +11,23 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NoReturn
+
+from cgpu_env import program
 
 ROOT = Path(__file__).resolve().parents[2]
 SETUP = ROOT / "deploy" / "setup.sh"
 sys.path.insert(0, str(ROOT / "tests"))  # its engines and real nvidia-smi
 
 
-def main() -> int:
-    """Run the demonstration on the best stage there is; 0 where all was as it must be."""
+def main() -> NoReturn:
+    """Run the demonstration, and exit."""
+    program.run("demo", _work)
+
+
+def _work() -> int:
+    """Run it on the best stage there is, else become ``cgpu demo``; 0 where all was as it must."""
+    program.undo_when_terminated()
     nvidia_smi = _nvidia_smi()
     reason = _why_no_docker()
     if not reason:
@@ -34,7 +43,7 @@ def main() -> int:
                 return 0 if stage.play() else 1
     print(f"{reason}; showing cgpu-run instead.\n", flush=True)
     flags = ["--nvidia-smi", str(nvidia_smi)] if nvidia_smi else []
-    return subprocess.call([sys.executable, "-m", "cgpu_cli.main", "demo", *flags])
+    return os.execv(sys.executable, [sys.executable, "-m", "cgpu_cli.main", "demo", *flags])  # noqa: S606
 
 
 def _why_no_docker() -> str:
@@ -62,4 +71,4 @@ def _nvidia_smi() -> Path | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -91,6 +91,7 @@ class Containers:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # an interrupt from the terminal is for the demonstration
         )
         return Tenant(part, process, lambda: self._docker.docker("kill", name, check=False))
 

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import servers
 from cgpu_run_world import CAP_NINE, CAP_SIX, MIB, World
 from server_world import wait_until
 
@@ -185,19 +184,3 @@ def test_the_demonstration_shows_both_shares_and_succeeds() -> None:
     assert f"0MiB / {CAP_NINE}MiB" in done.stdout
     assert "CUDA_ERROR_OUT_OF_MEMORY" in done.stdout
     assert done.stdout.endswith("All of it as it must be.\n")
-
-
-def test_the_demonstration_leaves_no_server_and_no_folder(tmp_path: Path) -> None:
-    """A server that goes on writes into the folder while it is removed."""
-    world = World()
-    words = [sys.executable, "-m", "cgpu_cli.main", "demo", "--nvidia-smi", ""]
-    done = world.run_command(
-        [*words, "--driver-dir", str(world.driver)],
-        env={**world.environment(), "TMPDIR": str(tmp_path)},
-    )
-    try:
-        assert done.stderr == ""
-        assert servers.serving(tmp_path) == []
-        assert list(tmp_path.iterdir()) == []
-    finally:
-        servers.end_servers(tmp_path)

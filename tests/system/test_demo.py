@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
+from enclosure import CGROUPS, PREFIX
 
 pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+DEMO = [sys.executable, ROOT / "deploy" / "demo"]
+
+
 def test_the_demonstration_runs_two_containers_and_succeeds() -> None:
     """CLI-1, ENV-6, ENV-8, MEM-2, MEM-4, SCH-6: shares by the simulated GPU's own account."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [sys.executable, ROOT / "deploy" / "demo"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    done = subprocess.run(DEMO, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = done.stdout
     assert "$ docker run --runtime=cgpu -e ALIYUN_COM_GPU_MEM_CONTAINER=6" in shown
@@ -36,3 +36,25 @@ def test_the_demonstration_runs_two_containers_and_succeeds() -> None:
     assert had == pytest.approx([100 / 3, 200 / 3], abs=3)
     assert "where 0 of 15109 MiB are free" in shown
     assert shown.endswith("All of it as it must be.\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("moment", ["Making an image", "--runtime=cgpu"])
+def test_an_interrupted_demonstration_leaves_nothing(moment: str, number: signal.Signals) -> None:
+    process = subprocess.Popen(
+        DEMO,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert any(moment in line for line in iter(process.stdout.readline, ""))
+    os.killpg(process.pid, number)
+    _, said = process.communicate(timeout=200)
+    status = -number if number == signal.SIGINT else 128 + number
+    assert (process.returncode, said) == (status, "")
+    name = f"{PREFIX}{process.pid}"
+    folders = [CGROUPS, *CGROUPS.glob("*/"), Path(tempfile.gettempdir())]
+    assert [folder for folder in folders if (folder / name).exists()] == []

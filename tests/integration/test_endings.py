@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import pytest
@@ -60,6 +61,21 @@ sys.addaudithook(audit)
 sys.argv = {words!r}
 from {module} import main
 main()
+"""
+# Counted from where Python has found the first line of ours.
+INTERRUPTED_NTH = """
+import os, signal, sys
+left = {nth}
+def audit(event, arguments):
+    global left
+    if event == "import" and "cgpu_entry" in sys.modules:
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.addaudithook(audit)
+sys.argv = {words!r}
+from {module} import {function}
+{function}()
 """
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 
@@ -120,6 +136,27 @@ def test_an_interrupt_while_it_starts_is_silent(world: World, typed: str) -> Non
     script = INTERRUPTED_AT.format(at=LATE[typed], words=typed.split(), module=MODULES[name])
     done = end(world, [sys.executable, "-c", script], subprocess.DEVNULL)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
+
+
+def interrupted_at_import(nth: int, words: list[str]) -> list[str]:
+    """The program that pip puts into ``bin``, with a signal to itself at its ``nth`` import."""
+    [begin] = entry_points(group="console_scripts", name=words[0])
+    script = INTERRUPTED_NTH.format(nth=nth, words=words, module=begin.module, function=begin.attr)
+    return [sys.executable, "-c", script]
+
+
+@pytest.mark.parametrize("typed", LATE)
+def test_an_interrupt_at_any_import_of_a_program_is_silent(world: World, typed: str) -> None:
+    for nth in (1, 2, 3, 5, 8, 13):
+        done = end(world, interrupted_at_import(nth, typed.split()), subprocess.DEVNULL)
+        assert (done.returncode, done.stderr) == (-signal.SIGINT, ""), nth
+
+
+def test_a_program_ignores_an_interrupt_where_it_was_told_to(world: World) -> None:
+    """As a shell without job control tells what it starts in the background."""
+    started = interrupted_at_import(1, ["cgpu", "--version"])
+    done = end(world, ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *started], subprocess.PIPE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cgpu {VERSION}\n", "")
 
 
 def test_an_interrupt_while_a_server_is_asked_is_silent(world: World) -> None:

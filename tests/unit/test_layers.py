@@ -44,6 +44,7 @@ PACKAGES = {
         ROOT / "cli" / "cgpu_server",
         {"cgpu_hook", "cgpu_native", "cgpu_env"},
     ),
+    "cgpu_entry": (ROOT / "cli" / "cgpu_entry", {"cgpu_cli", "cgpu_server"}),
     "cgpu_sim": (ROOT / "tests" / "sim" / "cgpu_sim", set()),
 }
 # Folder with C in it: the folders whose headers it may include.

@@ -1,0 +1,42 @@
+"""Where the programs in ``bin`` begin: an interrupt ends them silently until they can handle it.
+
+Python answers it with a traceback while it imports what a program is made of. Nothing is imported
+here before that is changed; ``cgpu_env.program`` changes it back.
+"""
+
+import _signal  # type: ignore[import-not-found]  # built in, unlike ``signal``
+
+if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else it is ignored
+    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+
+def cgpu() -> "NoReturn":
+    """Run ``cgpu``."""
+    from cgpu_cli.main import main
+
+    main()
+
+
+def cgpu_run() -> "NoReturn":
+    """Run ``cgpu-run``."""
+    from cgpu_cli.run import main
+
+    main()
+
+
+def cgpu_smi() -> "NoReturn":
+    """Run ``cgpu-smi``."""
+    from cgpu_cli.smi import main
+
+    main()
+
+
+def cgpud() -> "NoReturn":
+    """Run ``cgpud``."""
+    from cgpu_server.main import main
+
+    main()

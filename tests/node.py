@@ -27,6 +27,7 @@ class Node:
         subprocess.run(
             [sys.executable, "-m", "cgpu_sim", self.driver, *flags],
             env={**os.environ, "PYTHONPATH": str(ROOT / "tests" / "sim")},
+            stdout=subprocess.DEVNULL,
             check=True,
         )
 

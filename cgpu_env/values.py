@@ -7,7 +7,7 @@ is typed to our own tools (``Size``) may have.
 
 from __future__ import annotations
 
-from cgpu_env.errors import refused
+from cgpu_env.errors import refused, shown
 from cgpu_env.record import NamedTuple
 
 BLANKS = " \t\n\r\f\v"
@@ -59,11 +59,22 @@ def size(text: str) -> Size | None:
     return None if number is None else Size(number * _UNITS.get(unit, 1))
 
 
+def slip(text: str) -> str:
+    """What is wrong with a size that has a number and no unit of ours, or that is a fraction."""
+    text = text.strip(BLANKS)
+    unit = text.lstrip("0123456789.")
+    number, unit = text.removesuffix(unit), unit.lstrip(BLANKS)
+    if number and unit not in _UNITS and unit.isascii() and unit.isalpha():
+        return f"there is no unit {shown(unit)}: "
+    return f"{shown(number)} is no whole number: " if "." in number else ""
+
+
 def cap_bytes(name: str, value: str, given: Size | None, total: int) -> int:
     """The cap in bytes on a GPU of ``total`` that ``value`` means, which was read as ``given``."""
     wanted = given.of(total) if given else 0
+    wrong = "" if given else next(filter(None, map(slip, items(value))), "")
     if not LEAST_BYTES <= wanted <= total:
-        allowed = f"expected from {LEAST_BYTES // MIB}MiB to {total // MIB}MiB"
+        allowed = f"{wrong}expected from {LEAST_BYTES // MIB}MiB to {total // MIB}MiB"
         example = "such as 6GiB, 512MiB, 40% or 6/15 of the GPU"
         raise refused(name, value, f"{allowed}, {example}; {BYTES}")
     return wanted

@@ -142,7 +142,7 @@ def in_options(message: str, options: Options) -> str:
     names = {
         f"--policy {options.policy}:": f"--policy {shown(options.policy_word or '')}:",
         f"{MEM_CONTAINER}={shown(given[MEM_CONTAINER])}": mem,
-        f"{MEM_DEV}={shown(given.get(MEM_DEV, ''))}": mem,
+        f"{MEM_DEV}={shown(given.get(MEM_DEV, ''))}": f"{mem}, after the slash",
         MEM_CONTAINER: mem,
         f"of {MEM_DEV}": "given as the whole",
         f"{VISIBLE}=": "--gpus ",

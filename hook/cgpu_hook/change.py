@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
-from cgpu_env.values import MIB, cap_bytes
+from cgpu_env.values import MIB, cap_bytes, slip
 from cgpu_hook import compute, record, rules, target
 from cgpu_hook.admission import free_weight, on_gpu, owed
 from cgpu_hook.names import names_of
@@ -211,7 +211,8 @@ def _checked_memory(
 def _checked_default(name: str, wanted: object) -> int:
     size = rules.default_bytes(wanted)
     if size is None:
-        raise CgpuError(f"{name}={shown(str(wanted))}: expected {rules.DEFAULT_ALLOWED}")
+        what = f"{slip(str(wanted))}expected {rules.DEFAULT_ALLOWED}"
+        raise CgpuError(f"{name}={shown(str(wanted))}: {what}")
     return size
 
 

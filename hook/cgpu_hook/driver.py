@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from cgpu_env.errors import CgpuError
+from cgpu_hook.paths import inside
 
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
@@ -102,7 +103,7 @@ def libraries(driver_dir: str) -> dict[str, str]:
         if not os.path.isfile(path):
             raise missing(driver_dir, soname)
         if _is_proxy(path, soname):
-            raise CgpuError("already inside a cgpu container or session: a share is not divided")
+            raise inside()
         found[soname] = path
     return found
 

@@ -39,7 +39,7 @@ def open_state(given: str | None = None) -> str:
         given: the directory that the user named, or None for the default.
 
     Raises:
-        CgpuError: it cannot be made, or somebody else owns it or can write to it.
+        CgpuError: it cannot be made, somebody else owns or can write to it, or it is a session's.
     """
     path = state_path(given)
     try:
@@ -47,7 +47,17 @@ def open_state(given: str | None = None) -> str:
     except OSError as error:
         raise CgpuError(f"state directory {path}: {error.strerror}") from None
     check_state(path)
+    if os.path.exists(f"{path}/limits"):
+        raise inside()  # over which the session has mounted its own
     return os.path.realpath(path)
+
+
+def inside() -> CgpuError:
+    """What to say where somebody asks a container or session for what a node has."""
+    return CgpuError(
+        "already inside a cgpu container or session: a share is not divided",
+        hint="run this outside; nvidia-smi shows the share from inside",
+    )
 
 
 def check_state(path: str) -> None:

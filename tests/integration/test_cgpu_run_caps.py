@@ -54,7 +54,7 @@ def test_a_share_may_have_a_unit(mem: str, cap: int) -> None:
 @pytest.mark.parametrize(
     ("mem", "sentence"),
     [
-        ("2GB", "expected from 1MiB to 15109MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU;"),
+        ("2GB", "there is no unit GB: expected from 1MiB to 15109MiB, such as 6GiB, 512MiB, 40%"),
         ("6", "expected from 1MiB to 15109MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU;"),
         ("10GiB", "10240 MiB asked on GPU 0, where 9065 of 15109 MiB are free"),
     ],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SHARE = ("--mem", "6/15", "--")
+INSIDE = "already inside a cgpu container or session: a share is not divided"
 LIBC_SIGNALS = 3 << 31  # 32 and 33, the C library's own: make leaves them ignored in what it starts
 
 
@@ -225,6 +226,22 @@ def test_mounts_do_not_reach_a_host_that_shares_its_mounts() -> None:
     assert during == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["cgpu_cli.run", *SHARE, "true"], ["cgpu_cli.smi"], ["cgpu_cli.main", "get"]],
+)
+def test_a_session_is_no_node_of_its_own(words: list[str]) -> None:
+    """Its state directory is the session's, and there is no server."""
+    world = World()
+    program, *rest = words
+    named = ["--driver-dir", str(world.driver), *world.flags()]
+    done = world.run(*SHARE, sys.executable, "-m", program, *named, *rest)
+    assert done.returncode == 2
+    sentence, hint = done.stderr.splitlines()
+    assert sentence.partition(": ")[2] == INSIDE
+    assert hint == "  run this outside; nvidia-smi shows the share from inside"
+
+
 def test_a_session_within_a_session_is_refused(world: World) -> None:
     inner = [sys.executable, "-m", "cgpu_cli.run", "--driver-dir", world.driver, *SHARE, "true"]
     state = ["env", f"XDG_RUNTIME_DIR={world.folder}/inner"]
@@ -233,4 +250,4 @@ def test_a_session_within_a_session_is_refused(world: World) -> None:
     flags = ["--state-dir", f"{world.folder}/inner/cgpu"]
     done = world.run(*SHARE, *state, *inner[:3], *flags, *inner[3:])
     assert done.returncode == 2
-    assert done.stderr.startswith("cgpu-run: already inside a cgpu container or session")
+    assert done.stderr.startswith(f"cgpu-run: {INSIDE}\n")

@@ -138,7 +138,7 @@ def test_a_cap_below_what_is_held_is_set_and_said(world: World) -> None:
         (["0", "policy=-1"], f"cgpu: policy=-1: expected {ANY_POLICY}"),
         (
             ["node", "default_memsize=1.5GiB"],
-            f"cgpu: default_memsize=1.5GiB: expected {DEFAULT_ALLOWED}",
+            f"cgpu: default_memsize=1.5GiB: 1.5 is no whole number: expected {DEFAULT_ALLOWED}",
         ),
         (["0", "policy=1GiB"], f"cgpu: policy=1GiB: expected {ANY_POLICY}"),
         (["7", "policy=1"], "cgpu: '7': no such GPU: expected index or UUID; this node has GPU 0"),
@@ -178,7 +178,7 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
     assert cgpu(world, "set", session, "memsize=4194304").returncode == 0
     assert cgpu(world, "set", f"0/{session}", "memsize=8388608", "weight=2").returncode == 0
     done = cgpu(world, "set", session, "memsize=2GB")
-    assert done.stderr.startswith("cgpu: memsize=2GB: expected from 1MiB to ")
+    assert done.stderr.startswith("cgpu: memsize=2GB: there is no unit GB: expected from 1MiB to ")
     assert cgpu(world, "set", session, "memsize=2GiB").returncode == 0
     assert cgpu(world, "get", f"0/{session}/memsize").stdout == f"{2 << 30}\n"
     assert cgpu(world, "set", session, "memsize=8388608").returncode == 0

@@ -87,8 +87,42 @@ def test_the_dashboards_panels_have_room_and_a_place_each() -> None:
 def test_the_dashboard_names_only_variables_that_it_has() -> None:
     """Grafana shows an empty panel for any other one."""
     own = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
-    used = set(re.findall(r"\$\{?(\w+)", json.dumps(DASHBOARD)))
+    used = set(re.findall(r"\$\{?([a-z_]\w*)", json.dumps(DASHBOARD)))  # $1 is of label_replace
     assert used - {"__all", "__rate_interval"} == own
+
+
+LONG = "3f4a5b6c7d8e" + "0" * 52
+SHOWN = [
+    ("web", LONG, "web 3f4a5b6c7d8e"),
+    ("default/my pod/main", LONG, "default/my pod/main 3f4a5b6c7d8e"),
+    ("", LONG, "3f4a5b6c7d8e"),
+    ("python", "run-13a63079", "python run-13a63079"),
+    ("a-name-longer-than-ids", "mine", "a-name-longer-than-ids mine"),
+    ("", "mine", "mine"),
+]
+
+
+def test_legends_have_a_containers_name_and_the_beginning_of_its_id(tmp_path: Path) -> None:
+    """Sessions of one program have one name, and some containers have none."""
+    [query] = [query for title, query in QUERIES if title == "Memory by container"]
+    for variable, value in VARIABLES.items():
+        query = query.replace(variable, value)
+    groups = []
+    for name, container, shown in SHOWN:
+        labels = f'instance="n", container="{container}"'
+        info = f'cgpu_container_info{{{labels}, kind="container", name="{name}"}}'
+        used = f'cgpu_container_memory_used_bytes{{{labels}, gpu="0"}}'
+        outcome = f'{{{labels}, gpu="0", shown="{shown}"}}'
+        expected = {"expr": query, "exp_samples": [{"labels": outcome, "value": 7}]}
+        groups.append(
+            {
+                "input_series": [{"series": info, "values": "1"}, {"series": used, "values": "7"}],
+                "promql_expr_test": [expected],
+            }
+        )
+    cases = tmp_path / "cases.yml"
+    cases.write_text(json.dumps({"tests": groups}))
+    promtool("test", "rules", cases)
 
 
 class Prometheus:
@@ -206,6 +240,10 @@ def _check_dashboard(server: Prometheus) -> None:
         for target in panel["targets"]:
             named = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
             assert all(named <= labels.keys() for labels, _ in server.query(target["expr"])), panel
+    held = next(query for title, query in QUERIES if title == "Memory by container")
+    infos = [labels for labels, _ in server.query("cgpu_container_info")]
+    known = {f"{labels['name']} {labels['container']}" for labels in infos}
+    assert {labels["shown"] for labels, _ in server.query(held)} == known
     values = {}
     for variable in DASHBOARD["templating"]["list"][1:]:
         found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])

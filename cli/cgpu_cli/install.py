@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _NAMES = ENGINE_NAMES.replace(" ", ", ")
+_ID = 128  # characters, at most, of a container's id
 
 
 class Install:
@@ -134,14 +135,18 @@ def _check_rights(machine: Machine) -> None:
 def _check_idle(state_dir: str) -> None:
     """Their engines end containers through our programs, and start their hooks."""
     from cgpu_hook.registry import Registry
+    from cgpu_install import running
 
-    living = [entry.id for entry in Registry(state_dir).records() if entry.kind == "container"]
-    if living:
+    shares = [entry.id for entry in Registry(state_dir).records() if entry.kind == "container"]
+    if living := list(dict.fromkeys((*shares, *running.containers()))):
         raise CgpuError(f"containers run with cgpu: stop them first: {_named(living)}")
 
 
 def _named(ids: list[str]) -> str:
-    return ", ".join(ids[:_SHOWN]) + (f" and {len(ids) - _SHOWN} more" if ids[_SHOWN:] else "")
+    from cgpu_env.errors import shown
+
+    named = ", ".join(shown(id_, _ID) for id_ in ids[:_SHOWN])
+    return named + (f" and {len(ids) - _SHOWN} more" if ids[_SHOWN:] else "")
 
 
 def _end_server(state_dir: str) -> list[str]:

@@ -199,6 +199,21 @@ def test_podman_runs_a_capped_container_with_our_runtime(
     assert podman.run("debian", "true", options=options, check=False).returncode != 0
 
 
+def test_nothing_is_uninstalled_under_a_container_of_podmans(
+    installed: Installed, podman: Podman
+) -> None:
+    """One that our runtime made without a share."""
+    installed.cgpu("install", "podman")
+    options = ["--runtime", "cgpu"]
+    made = podman.run("debian", "sleep", "1000", options=options, detach=True).stdout.strip()
+    try:
+        done = installed.cgpu("uninstall", "podman", check=False)
+        assert f"containers run with cgpu: stop them first: {made}\n" in done.stderr
+    finally:
+        podman.podman("rm", "--force", "--time=0", made, options=options)
+    installed.cgpu("uninstall", "podman")
+
+
 @pytest.mark.parametrize("engine", ["podman-hooks", "crio-hooks"])
 def test_podman_runs_a_capped_container_with_our_hooks(
     installed: Installed, podman: Podman, guests: list[Volume], engine: str

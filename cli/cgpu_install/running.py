@@ -1,0 +1,80 @@
+"""Containers that an engine will end by our runtime, with a share or without.
+
+No engine is asked: what keeps a container for one knows the runtime too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_PROC = "/proc"
+_SHIM, _MONITOR = "containerd-shim", "conmon"  # of docker and containerd; of podman and CRI-O
+_LARGEST_FILE = 1 << 22
+_OURS = re.compile(r'/cgpu-runtime(?=["\n]|$)')
+
+
+def containers(proc: str = _PROC) -> list[str]:
+    """The ids of those containers."""
+    found = {id_ for place in _namespaces(proc) for id_ in _bundles(place)}
+    found.update(id_ for folder in processes(_MONITOR, proc) for id_ in _monitored(folder))
+    return sorted(found)
+
+
+def processes(name: str, proc: str = _PROC) -> Iterator[str]:
+    """The folders of processes of a name, or one that begins so, on this very machine.
+
+    Those with another root directory have their engine, and its configuration, in there.
+    """
+    for pid in filter(str.isdecimal, os.listdir(proc)):
+        folder = f"{proc}/{pid}"
+        with suppress(OSError):  # it ended meanwhile
+            is_one = text(f"{folder}/comm").startswith(name)
+            if is_one and os.path.samefile(f"{folder}/root", "/"):
+                yield folder
+
+
+def _namespaces(proc: str) -> Iterable[str]:
+    """The folders of containerd's bundles: a shim stands in the bundle of its first container."""
+    found = {}
+    for folder in processes(_SHIM, proc):
+        with suppress(OSError):
+            facts = os.stat(place := f"{folder}/cwd/..")
+            found[facts.st_dev, facts.st_ino] = place
+    return found.values()
+
+
+def _bundles(place: str) -> Iterator[str]:
+    """Those where a shim wrote down that ours ends the container."""
+    with suppress(OSError):
+        for id_ in os.listdir(place):
+            files = (f"{place}/{id_}/{name}" for name in ("runtime", "options.json"))
+            if any(_OURS.search(text(file)) for file in files):
+                yield id_
+
+
+def _monitored(folder: str) -> Iterator[str]:
+    """The container of a monitor, if it lives: a server that it started keeps the monitor, too."""
+    argv = text(f"{folder}/cmdline").split("\0")
+    given = dict(reversed(list(pairwise(argv))))  # of several the first: others are another's
+    if not {"-c", "-p"} <= given.keys() or not any(_OURS.search(word) for word in argv):
+        return
+    proc, own = os.path.split(folder)
+    pid = text(f"{folder}/root{given['-p']}").strip()
+    if pid.isdecimal() and f"\nPPid:\t{own}\n" in text(f"{proc}/{pid}/status"):
+        yield given["-c"]
+
+
+def text(path: str) -> str:
+    """A file that any user may have made: of a pipe, or of what is too large, not all is read."""
+    with suppress(OSError):
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            return (file.read(_LARGEST_FILE) or b"").decode(errors="replace")
+    return ""

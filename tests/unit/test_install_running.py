@@ -1,0 +1,120 @@
+"""Which containers an engine ends by our runtime, found without asking any engine (CLI-4)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cgpu_install import running
+
+pytestmark = pytest.mark.unit
+
+OURS, RUNC = "/usr/bin/cgpu-runtime", "runc"
+
+
+class Machine:
+    """A ``/proc`` with what keeps containers, and the bundles that it stands in."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.bundles = folder / "proc", folder / "bundles"
+        (self.proc / "self").mkdir(parents=True)
+
+    def process(self, comm: str, *words: str, root: str = "/") -> Path:
+        folder = self.proc / str(len(list(self.proc.iterdir())))
+        folder.mkdir()
+        (folder / "comm").write_text(f"{comm}\n")
+        (folder / "cmdline").write_bytes(b"".join(word.encode() + b"\0" for word in words))
+        (folder / "root").symlink_to(root)
+        return folder
+
+    def monitor(self, id_: str, *words: str, root: str = "/") -> Path:
+        """One with a container; returns the container's process."""
+        pid_file = self.proc / id_
+        place = str(pid_file) if root == "/" else f"/{id_}"
+        own = self.process(
+            "conmon", "conmon", "--api", "1", "-c", id_, "-p", place, *words, root=root
+        )
+        made = self.process("sh")
+        (made / "status").write_text(f"Name:\tsh\nPPid:\t{own.name}\nUid:\t0\n")
+        pid_file.write_text(made.name)
+        return made
+
+    def bundle(self, id_: str, **files: str) -> Path:
+        folder = self.bundles / "ns" / id_
+        folder.mkdir(parents=True)
+        for name, text in files.items():
+            (folder / name.replace("_", ".")).write_text(text)
+        return folder
+
+    def found(self) -> list[str]:
+        return running.containers(str(self.proc))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_a_shim_stands_for_all_containers_of_its_namespace(machine: Machine) -> None:
+    """That of a pod keeps several, and stands in the bundle of the first."""
+    pod = machine.bundle("pod", runtime=OURS)
+    machine.bundle("plain", runtime=RUNC, options_json='{"binary_name":"runc"}')
+    machine.bundle("main", runtime=OURS)
+    machine.bundle("later", options_json=f'{{"binary_name":"{OURS}","root":"/run/x"}}')
+    for _ in range(2):
+        (machine.process("containerd-shim") / "cwd").symlink_to(pod)
+    assert machine.found() == ["later", "main", "pod"]
+
+
+@pytest.mark.parametrize("runtime", [RUNC, "", "/usr/bin/cgpu-runtime.old", "/x/my-cgpu-runtime"])
+def test_those_of_other_runtimes_are_not_counted(machine: Machine, runtime: str) -> None:
+    options = f'{{"binary_name":"{runtime}"}}'
+    place = machine.bundle("plain", runtime=runtime, options_json=options)
+    (machine.process("containerd-shim") / "cwd").symlink_to(place)
+    machine.monitor("plain", "-r", runtime)
+    machine.process("sleep", "sleep", "-c", "1", OURS)
+    assert machine.found() == []
+
+
+def test_a_monitor_names_its_container_and_its_runtime(machine: Machine) -> None:
+    """podman's and CRI-O's, as both start it."""
+    more = ["-b", "/var/lib/containers/c", "--exit-command-arg", "-c"]
+    machine.monitor("one", "-r", OURS, *more)
+    machine.monitor("two", f"--runtime={OURS}")
+    assert machine.found() == ["one", "two"]
+
+
+def test_a_monitor_whose_container_has_ended_counts_no_more(machine: Machine) -> None:
+    """It waits for the server that was started with its container; the id is another one's."""
+    left = machine.monitor("left", "-r", OURS)
+    (left / "status").write_text("Name:\tother\nPPid:\t4711\n")
+    (machine.monitor("removed", "-r", OURS).parent / "removed").unlink()
+    assert machine.found() == []
+
+
+def test_an_engine_in_a_root_of_its_own_is_not_this_machines(machine: Machine) -> None:
+    place = machine.bundle("inner", runtime=OURS)
+    (machine.process("containerd-shim", root=str(machine.proc)) / "cwd").symlink_to(place)
+    machine.monitor("inner", "-r", OURS, root=str(machine.proc))
+    assert machine.found() == []
+
+
+def test_what_users_make_holds_up_nobody(machine: Machine) -> None:
+    """A pipe that nobody writes to, and a name that is no text."""
+    made = machine.monitor("slow", "-r", OURS)
+    (made.parent / "slow").unlink()
+    os.mkfifo(made.parent / "slow")
+    place = machine.bundle("odd")
+    os.mkfifo(place / "runtime")
+    (machine.process("containerd-shim") / "cwd").symlink_to(place)
+    (machine.process("other") / "comm").write_bytes(b"\xff\n")
+    assert machine.found() == []
+
+
+def test_what_ends_meanwhile_is_passed_over(machine: Machine) -> None:
+    machine.process("containerd-shim")
+    machine.process("containerd-shim", root="/nowhere at all")
+    (machine.proc / "4711").mkdir()
+    assert machine.found() == []

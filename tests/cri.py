@@ -7,18 +7,62 @@ number, a message, or a list of them. The numbers are those of Kubernetes' ``run
 from __future__ import annotations
 
 import uuid
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
+from enclosure import wait_until
+from engines import PATH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from engines import Volume
+    from engines import Docker, Volume
+    from installed import Installed
 
 _VARINT, _BYTES = 0, 2
 _NODE_NETWORK = 2
 Message = dict[int, Any]
+CONTAINERD = "/etc/containerd/config.toml"
+IMAGE = "docker.io/library/pod:latest"
+_CONFIGURATION = """# as a node of Kubernetes has it
+version = 2
+root = "{base}/root"
+state = "{base}/state"
+
+[grpc]
+  address = "{base}/socket"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "docker.io/library/pod:latest"
+  restrict_oom_score_adj = true # tests may lack the right to lower it
+  disable_apparmor = true
+
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+"""
+
+
+@contextmanager
+def served(installed: Installed, docker: Docker, *words: str) -> Iterator[Cri]:
+    """containerd with what ``cgpu`` with ``words`` makes of its configuration."""
+    inside, base = installed.enclosure, installed.base / "cri"
+    base.mkdir()
+    installed.write(CONTAINERD, _CONFIGURATION.format(base=base))
+    installed.cgpu(*words)
+    image = base / "image.tar"
+    container = docker.docker("create", "debian", "true").stdout.strip()
+    changes = ["--change", f"ENV PATH={PATH}", "--change", 'CMD ["sleep", "100000"]']
+    docker.docker("commit", *changes, container, "pod")
+    docker.docker("save", "--output", image, "pod")
+    with (base / "log").open("w") as log:
+        daemon = inside.start("containerd", "--log-level=warn", stdout=log, stderr=log)
+    ctr = ["ctr", "--address", base / "socket", "--namespace", "k8s.io"]
+    wait_until(lambda: inside.run(*ctr, "version", check=False).returncode == 0, "it answers")
+    inside.run(*ctr, "images", "import", image)
+    yield Cri(str(base / "socket"), inside.cgroup)
+    daemon.terminate()
+    daemon.wait(30)
 
 
 def _number(value: int) -> bytes:
@@ -84,11 +128,7 @@ class Cri:
         volumes: Sequence[Volume] = (),
     ) -> str:
         """What ``command`` prints in a container of a pod with a runtime handler."""
-        name = f"p{uuid.uuid4().hex[:8]}"
-        linux = {1: f"/{self._cgroup}/{name}", 2: {1: {1: _NODE_NETWORK}}}
-        pod = {1: {1: name, 2: name, 3: "default"}, 8: linux}
-        pod_id = self._text(self.call("RunPodSandbox", {1: pod, 2: handler}), 1)
-        try:
+        with self.pod(handler) as (pod_id, pod):
             config = {
                 1: {1: "main"},
                 2: {1: image},
@@ -101,6 +141,16 @@ class Cri:
             self.call("StartContainer", {1: container})
             said = self.call("ExecSync", {1: container, 2: list(command), 3: 60})
             return self._text(said, 1)
+
+    @contextmanager
+    def pod(self, handler: str) -> Iterator[tuple[str, Message]]:
+        """A pod with a runtime handler, empty for the default: its id and what it was made from."""
+        name = f"p{uuid.uuid4().hex[:8]}"
+        linux = {1: f"/{self._cgroup}/{name}", 2: {1: {1: _NODE_NETWORK}}}
+        pod: Message = {1: {1: name, 2: name, 3: "default"}, 8: linux}
+        pod_id = self._text(self.call("RunPodSandbox", {1: pod, 2: handler}), 1)
+        try:
+            yield pod_id, pod
         finally:
             self.call("StopPodSandbox", {1: pod_id})
             self.call("RemovePodSandbox", {1: pod_id})

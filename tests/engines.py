@@ -46,7 +46,7 @@ class Docker:
     ) -> None:
         """``prepare`` may change the configuration before dockerd reads it."""
         self.enclosure = enclosure
-        base = enclosure.base / "docker"
+        self.base = base = enclosure.base / "docker"
         base.mkdir()
         self.socket = base / "socket"
         self.configuration = base / "daemon.json"
@@ -66,10 +66,13 @@ class Docker:
         self.configuration.write_text(json.dumps(settings, indent=4))
         prepare(self.configuration)
         self.log = base / "log"
-        with self.log.open("w") as log:
-            self._daemon = enclosure.start(
-                "dockerd", "--config-file", self.configuration, stdout=log, stderr=log
-            )
+        self.serve()
+
+    def serve(self, *options: str) -> None:
+        """Start the daemon; again after ``stop``."""
+        command = ["dockerd", "--config-file", self.configuration, *options]
+        with self.log.open("a") as log:
+            self._daemon = self.enclosure.start(*command, stdout=log, stderr=log)
         wait_until(self._answers, f"dockerd answers; see {self.log}", 60)
 
     def _answers(self) -> bool:
@@ -125,7 +128,7 @@ class Docker:
 
     def stop(self) -> None:
         """End the daemon as its administrator would: it stops its containers first."""
-        pid = (self.enclosure.base / "docker" / "pid").read_text()
+        pid = (self.base / "pid").read_text()
         self.enclosure.run("kill", pid)
         self._daemon.wait(60)
 
@@ -207,12 +210,14 @@ class Podman:
         env: Mapping[str, str] | None = None,
         volumes: Sequence[Volume] = (),
         detach: bool = False,
+        is_grouped: bool = True,
         check: bool = True,
     ) -> Result:
         """``podman run --rm``; ``options`` are podman's global ones, such as ``--runtime``."""
         limits = [*ULIMITS, "--ulimit", "nproc=1024:1024"]
         mounts = [f"--volume={v.host}:{v.container}:ro" for v in volumes]
-        place = ["--network=none", f"--cgroup-parent=/{self.enclosure.cgroup}"]
+        group = f"--cgroup-parent=/{self.enclosure.cgroup}"
+        place = ["--network=none", group if is_grouped else "--cgroups=disabled"]
         flags = [
             f"--detach={str(detach).lower()}",
             *place,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_cli.completion import ENGINE_NAMES, ENGINES
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _NAMES = ENGINE_NAMES.replace(" ", ", ")
+_SECONDS, _STEP = 30, 0.1  # for dockerd, which reads its file when it has time
 _ID = 128  # characters, at most, of a container's id
 
 
@@ -34,6 +37,11 @@ class Install:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which engines, and how."""
         _common_arguments(parser, "those that are found")
+        parser.add_argument(
+            "--default",
+            action="store_true",
+            help="make cgpu the default runtime of docker and containerd",
+        )
         parser.add_argument(
             "--bin-dir", metavar="DIR", help="where engines find the programs: /usr/bin"
         )
@@ -48,7 +56,11 @@ class Install:
         engines = named(given.engines) if given.engines else found(job.machine)
         if not engines:
             raise CgpuError("no container engine found", hint=f"name one: {_NAMES}")
-        plan = installing(job.machine, engines, job.journal, forgiving=not given.engines)
+        plan = installing(
+            *(job.machine, engines, job.journal),
+            forgiving=not given.engines,
+            is_default=given.default,
+        )
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)
@@ -72,6 +84,7 @@ class Uninstall:
     def run(self, given: argparse.Namespace) -> int:
         """Change back what was changed, all or nothing."""
         from cgpu_install.engines import ENGINES, named
+        from cgpu_install.machine import BOOTED
         from cgpu_install.plan import PROGRAMS, is_last, uninstalling
 
         job = _job(given, None)
@@ -82,13 +95,17 @@ class Uninstall:
         _check_rights(job.machine)
         if not given.root:
             _check_idle(state_path(given.state_dir))
+        if given.now and job.machine.has(BOOTED) and _is_dockers_default(engines):
+            _let_go(job, plan)
+            plan = uninstalling(job.machine, engines, job.journal)
         gone = [engine.name for engine in engines]
         everything = is_last(engines, job.journal)
         gone += [PROGRAMS] if everything else []
         job.journal.uninstall(plan.changes, gone)
         if everything and not given.root:
             plan.notes.extend(_end_server(state_path(given.state_dir)))
-        undone = [e._replace(then=e.undone or e.then) for e in _changed(plan, engines)]
+        restarts = not given.root and _is_dockers_default(engines)
+        undone = [_undone(engine, restarts=restarts) for engine in _changed(plan, engines)]
         _report(plan, undone, given)
         return 0
 
@@ -147,6 +164,37 @@ def _named(ids: list[str]) -> str:
 
     named = ", ".join(shown(id_, _ID) for id_ in ids[:_SHOWN])
     return named + (f" and {len(ids) - _SHOWN} more" if ids[_SHOWN:] else "")
+
+
+def _is_dockers_default(engines: Iterable[Engine]) -> bool:
+    """Whether a dockerd that runs, and is one of ``engines``, makes containers by ours."""
+    from cgpu_install import dockerd
+    from cgpu_install.entry import NAME
+
+    return any(engine.name == "docker" for engine in engines) and dockerd.default_runtime() == NAME
+
+
+def _let_go(job: _Job, plan: Plan) -> None:
+    """Make dockerd take runc for its default; a restart, which ends containers, does it as well."""
+    from cgpu_install.engines import named
+    from cgpu_install.plan import letting_go
+
+    job.journal.install([letting_go(job.machine, plan)], job.machine.bin_dir)
+    docker = named(["docker"])
+    with contextlib.suppress(CgpuError):
+        _run(_commands(docker))
+        deadline = time.monotonic() + _SECONDS
+        while _is_dockers_default(docker) and time.monotonic() < deadline:
+            time.sleep(_STEP)
+
+
+def _undone(engine: Engine, *, restarts: bool) -> Engine:
+    """``engine`` with the commands after cgpu was taken out."""
+    from cgpu_install import dockerd
+
+    if engine.name == "docker" and restarts:
+        return engine._replace(then=(dockerd.RESTART,))
+    return engine._replace(then=engine.undone or engine.then)
 
 
 def _end_server(state_dir: str) -> list[str]:

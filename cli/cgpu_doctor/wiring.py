@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import subprocess
 import sys
@@ -12,8 +10,10 @@ from typing import TYPE_CHECKING
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 from cgpu_hook.config import CONFIG_PATH, load_config
+from cgpu_install import dockerd
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import HOOK, RUNTIME, SERVICE
+from cgpu_install.entry import NAME
 from cgpu_install.journal import Journal
 from cgpu_install.plan import PROGRAMS, found, installing
 from cgpu_upgrade.environment import UNTOUCHED
@@ -21,12 +21,11 @@ from cgpu_upgrade.environment import UNTOUCHED
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cgpu_doctor.finding import Ground
+    from cgpu_doctor.finding import Ground, Level
     from cgpu_install.engines import Engine
 
 _SECONDS = 10
 _OF_INTERPRETERS = ("interpreter", "internal error")
-_DOCKER_SOCKET = "/var/run/docker.sock"
 
 
 def configuration(ground: Ground) -> Iterator[Finding]:
@@ -55,8 +54,10 @@ def engines(ground: Ground) -> Iterator[Finding]:
 
 def _engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
     install = f"cgpu install {engine.name}"
+    machine, journal = ground.machine, Journal(ground.machine)
     try:
-        plan = installing(ground.machine, [engine], Journal(ground.machine), forgiving=False)
+        default = any(file.is_default(machine) for file in engine.files(machine))
+        plan = installing(machine, [engine], journal, forgiving=False, is_default=default)
     except UnusedError as error:
         yield Finding("note", str(error), engine.name)
         return
@@ -68,23 +69,33 @@ def _engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
     if own:
         what = f"{engine.name} is not told of this cgpu: {', '.join(own)}"
         # Without the units the first container starts a server.
-        yield Finding("note" if engine.name == "systemd" else "warning", what, own[0], install)
+        level: Level = "error" if default else "note" if engine.name == "systemd" else "warning"
+        yield Finding(level, what, own[0], install)
     elif links:
         what = f"{engine.name} starts {links[0]}, which is not there or not of this cgpu"
         yield Finding("error", what, links[0], install)
     else:
-        yield Finding("ok", f"{engine.name} knows cgpu", engine.name)
+        what = f"{engine.name} knows cgpu{', and has it for its default runtime' * default}"
+        yield Finding("ok", what, engine.name)
         yield from _running(ground, engine)
+    if engine.name == "docker" and not machine.root:
+        default = default or any(dockerd.options(machine))
+        yield from _dockerd(engine, is_told=not own, is_default=default)
+
+
+def _dockerd(engine: Engine, *, is_told: bool, is_default: bool) -> Iterator[Finding]:
+    """What a dockerd that runs goes by; it may not have read its file since."""
+    default, _, runtimes = dockerd.said("{{.DefaultRuntime}} {{json .Runtimes}}").partition(" ")
+    if is_told and default and f'"{NAME}"' not in runtimes:
+        what = "dockerd has not read its configuration since"
+        yield Finding("error", what, "docker", engine.then[0])
+    elif default and (default == NAME) != is_default:
+        what = f"dockerd's default runtime is still {default}, and not what {dockerd.FILE} says"
+        yield Finding("error", what, default, engine.then[0] if is_default else dockerd.RESTART)
 
 
 def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:
-    """What an engine that runs says itself; it may not have read its configuration since."""
-    if engine.name == "docker" and ground.machine.has(_DOCKER_SOCKET):
-        said = _output("docker", "info", "--format", "{{json .Runtimes}}")
-        with contextlib.suppress(ValueError):
-            if said and "cgpu" not in (json.loads(said) or ()):
-                what = "dockerd has not read its configuration since"
-                yield Finding("error", what, "docker", engine.then[0])
+    """Whether systemd has what was told it."""
     if engine.name == "systemd" and ground.machine.has("/run/systemd/system"):
         state = _output("systemctl", "is-active", SERVICE)
         if state == "failed":

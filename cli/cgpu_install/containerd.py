@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_install import entry, toml_text
-from cgpu_install.tree import look
+from cgpu_install.tree import about, look
 
 if TYPE_CHECKING:
     from cgpu_install.machine import Machine
@@ -28,29 +28,36 @@ class UnusedError(CgpuError):
 def files(machine: Machine) -> list[str]:
     """The one file that decides: the last one read with a section of the plugin, else the main one.
 
-    Only what the main file imports is read, and what that imports in turn: /etc/containerd/conf.d
-    too, which the default configuration of containerd 2.2 and later names. Before 2.1 the whole
-    section comes from the last file that has one.
+    Before 2.1 the whole section comes from that file.
+    """
+    having = [name for name, data in _read(machine).items() if _has_plugin(data) and name != MAIN]
+    return having[-1:] or [MAIN]
+
+
+def _read(machine: Machine) -> dict[str, dict[str, Any]]:
+    """What containerd reads: the main file, what it imports, and what that imports in turn.
+
+    /etc/containerd/conf.d too, which the default configuration of containerd 2.2 and later names.
     """
     pending = [MAIN]
-    seen: list[str] = []
-    having: list[str] = []
+    seen: dict[str, dict[str, Any]] = {}
     while pending:
         name = pending.pop(0)
         if name in seen:
             continue
-        seen.append(name)
-        data = toml_text.parse(machine.text(name))
-        if _has_plugin(data) and name != MAIN:
-            having.append(name)
-        pending += _imports(machine, name, data)
-    return having[-1:] or [MAIN]
+        try:
+            data = seen[name] = toml_text.parse(machine.text(name))
+            look(data, ("plugins", ""))
+            pending += _imports(machine, name, data)
+        except CgpuError as error:
+            raise about(name, error) from None
+    return seen
 
 
 def _imports(machine: Machine, name: str, data: dict[str, Any]) -> list[str]:
     imports = data.get("imports", [])
     if not isinstance(imports, list) or not all(isinstance(each, str) for each in imports):
-        raise CgpuError(f"{name}: imports: expected a list of paths")
+        raise CgpuError("imports: expected a list of paths")
     folder = os.path.dirname(name)
     return [path for each in imports for path in machine.matching(os.path.join(folder, each))]
 
@@ -73,16 +80,49 @@ def take(text: str, program: str) -> str | None:
     return entry.take(_entry(data), text, program) if data.get("version") in _PLUGINS else text
 
 
+def default_place(data: dict[str, Any]) -> tuple[str, ...]:
+    """Where the runtime of pods that name none is written."""
+    return ("plugins", _plugin(data), "containerd", "default_runtime_name")
+
+
+def check_default(machine: Machine) -> None:
+    """No file that containerd reads has a default that is in the way.
+
+    Raises:
+        CgpuError: one has.
+    """
+    for name, data in _read(machine).items():
+        for plugin in _PLUGINS.values():
+            _check_default(name, data, ("plugins", plugin, "containerd"))
+
+
+def _check_default(name: str, data: dict[str, Any], section: tuple[str, ...]) -> None:
+    try:
+        place = (*section, "default_runtime_name")
+        entry.check_plain(place, look(data, place))
+        older = (*section, "default_runtime", "runtime_type")  # until 1.7
+        kind = look(data, older)
+    except CgpuError as error:
+        raise about(name, error) from None
+    if kind:
+        sentence = f"{name}: {'.'.join(older)} = {shown(str(kind))}: expected none"
+        raise CgpuError(f"{sentence}, for it goes before {place[-1]}")
+
+
 def _has_plugin(data: dict[str, Any]) -> bool:
-    return any(name in data.get("plugins", {}) for name in _PLUGINS.values())
+    return any(look(data, ("plugins", name)) is not None for name in _PLUGINS.values())
 
 
-def _entry(data: dict[str, Any]) -> entry.Entry:
+def _plugin(data: dict[str, Any]) -> str:
     version = data.get("version", 1)
     if version not in _PLUGINS:
         allowed = "expected 2 or 3; see `containerd config migrate`"
         raise CgpuError(f"version = {shown(str(version))}: {allowed}")
-    place = ("plugins", _PLUGINS[version], "containerd", "runtimes", "cgpu")
+    return _PLUGINS[version]
+
+
+def _entry(data: dict[str, Any]) -> entry.Entry:
+    place = ("plugins", _plugin(data), "containerd", "runtimes", "cgpu")
     return entry.Entry(toml_text, place, ("options", "BinaryName"), _like_runc)
 
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_install import containerd, entry, json_text, toml_text
-from cgpu_install.entry import Entry
+from cgpu_install import containerd, dockerd, entry, json_text, toml_text
+from cgpu_install.entry import NAME, Default, Entry
 from cgpu_install.machine import BIN_DIR, BOOTED
+from cgpu_install.tree import about
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from cgpu_install.machine import Machine
 
 RUNTIME, HOOK, SERVER = "cgpu-runtime", "cgpu-hook", "cgpud"
-DOCKER = "/etc/docker/daemon.json"
 NVIDIA = "/etc/nvidia-container-runtime/config.toml"
 CRIO = "/etc/crio/crio.conf.d/99-cgpu.conf"
 PODMAN = "/etc/containers/containers.conf.d/cgpu.conf"
@@ -40,13 +40,32 @@ class File(NamedTuple):
     """A file of a machine, and how it comes to name cgpu and to name it no more.
 
     ``add`` and ``take`` get its text, empty where there is none, and the path of ``program``; what
-    ``take`` returns may be None: then nothing is left of the file.
+    ``take`` returns may be None: then nothing is left of the file. ``default`` is where it names
+    the engine's default runtime; None: no such place.
     """
 
     path: str
     program: str
     add: Callable[[str, str], str]
     take: Callable[[str, str], str | None]
+    default: Default | None = None
+
+    def without(self, text: str, before: object) -> str | None:
+        """``text`` as ``take`` leaves it, with ``before`` for a default that is taken out too."""
+        taken = self.take(text, self.program)
+        is_out = taken is not None and taken != text
+        return self.default.restore(taken, before) if taken and is_out and self.default else taken
+
+    def is_default(self, machine: Machine) -> bool:
+        """Whether it names ours as the default runtime.
+
+        Raises:
+            CgpuError: it is not understood.
+        """
+        try:
+            return self.default is not None and self.default.named(machine.text(self.path)) == NAME
+        except CgpuError as error:
+            raise about(self.path, error) from None
 
 
 class Engine(NamedTuple):
@@ -61,6 +80,7 @@ class Engine(NamedTuple):
         links: programs of cgpu that it starts.
         units: those that systemd is to start with the machine.
         undone: commands after cgpu was taken out; none: the same as ``then``.
+        earlier: a file that named cgpu before; only where that may be another one today.
     """
 
     name: str
@@ -71,6 +91,7 @@ class Engine(NamedTuple):
     links: Sequence[str] = (RUNTIME, HOOK)
     units: Sequence[str] = ()
     undone: Sequence[str] = ()
+    earlier: Callable[[Machine, str], File] | None = None
 
 
 def shipped(name: str) -> str:
@@ -83,8 +104,8 @@ def _own(name: str, program: str) -> str:
     return shipped(name).replace(f"{BIN_DIR}/cgpu", f"{os.path.dirname(program)}/cgpu")
 
 
-def _entry_of(kind: Entry, path: str, program: str) -> File:
-    return File(path, program, partial(entry.add, kind), partial(entry.take, kind))
+def _entry_of(kind: Entry, path: str, program: str, default: Default | None = None) -> File:
+    return File(path, program, partial(entry.add, kind), partial(entry.take, kind), default)
 
 
 def _own_entry(  # noqa: PLR0913, PLR0917 (a row of the table)
@@ -108,6 +129,8 @@ def _at(data: Any, place: Sequence[str]) -> object:  # noqa: ANN401
 
 
 _DOCKER = Entry(json_text, ("runtimes", "cgpu"), ("path",), lambda _, program: {"path": program})
+_DOCKER_DEFAULT = Default(json_text, lambda _: dockerd.DEFAULT, dockerd.check_default)
+_CONTAINERD_DEFAULT = Default(toml_text, containerd.default_place, containerd.check_default)
 _NVIDIA = Entry(
     toml_text,
     ("nvidia-container-runtime", "runtimes"),
@@ -120,9 +143,9 @@ _PODMAN = partial(_own_entry, toml_text, ("engine", "runtimes", "cgpu"), ())
 _OCI_HOOK = partial(_own_entry, json_text, ("hook",), ("path",))
 
 
-def _containerd(machine: Machine) -> list[File]:
-    program = machine.program(RUNTIME)
-    return [File(p, program, containerd.add, containerd.take) for p in containerd.files(machine)]
+def _containerd(machine: Machine, path: str) -> File:
+    program, default = machine.program(RUNTIME), _CONTAINERD_DEFAULT
+    return File(path, program, containerd.add, containerd.take, default)
 
 
 def _hooks(machine: Machine, *stages: str) -> list[File]:
@@ -157,15 +180,16 @@ def _unit(name: str, mark: str, machine: Machine) -> File:
 ENGINES: tuple[Engine, ...] = (
     Engine(
         "docker",
-        lambda m: [_entry_of(_DOCKER, DOCKER, m.program(RUNTIME))],
-        lambda m: m.has(DOCKER) or m.has_program("dockerd"),
+        lambda m: [_entry_of(_DOCKER, dockerd.FILE, m.program(RUNTIME), _DOCKER_DEFAULT)],
+        lambda m: m.has(dockerd.FILE) or m.has_program("dockerd"),
         ("systemctl try-reload-or-restart docker",),
     ),
     Engine(
         "containerd",
-        _containerd,
+        lambda m: [_containerd(m, path) for path in containerd.files(m)],
         lambda m: m.has(containerd.MAIN),
         ("systemctl try-restart containerd",),
+        earlier=_containerd,
     ),
     Engine(
         "crio",

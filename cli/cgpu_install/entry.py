@@ -12,6 +12,12 @@ from cgpu_install.tree import alone, look
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from cgpu_install.machine import Machine
+
+
+NAME = "cgpu"  # of our runtime, in engines
+_PLAIN = ("runc", "io.containerd.runc.v2")  # docker's default has either name
+
 
 class Format(Protocol):
     """``json_text`` or ``toml_text``."""
@@ -44,6 +50,57 @@ class Entry(NamedTuple):
     make: Callable[[dict[str, Any], str], object]
     replaces: bool = False
     whole: Callable[[str], str] | None = None
+
+
+class Default(NamedTuple):
+    """Where a configuration names the runtime of containers that name none.
+
+    Attributes:
+        format: how the file is written.
+        place: of that name, in a configuration.
+        check: refuses where another place of a machine would overrule it.
+    """
+
+    format: Format
+    place: Callable[[dict[str, Any]], tuple[str, ...]]
+    check: Callable[[Machine], None]
+
+    def named(self, text: str) -> object:
+        """The runtime that ``text`` names; None: none."""
+        data = self.format.parse(text)
+        return look(data, self.place(data)) if data else None
+
+    def put(self, text: str) -> str:
+        """``text`` with our runtime there.
+
+        Raises:
+            CgpuError: one is there that does more than runc.
+        """
+        place = self.place(data := self.format.parse(text))
+        check_plain(place, there := look(data, place))
+        return text if there == NAME else self.format.put(text, place, NAME)
+
+    def restore(self, text: str, before: object) -> str:
+        """``text`` with ``before`` there, where it names our runtime, which is gone."""
+        place = self.place(data := self.format.parse(text))
+        if look(data, place) != NAME:
+            return text
+        if isinstance(before, str) and before != NAME:
+            return self.format.put(text, place, before)
+        return self.format.take(text, alone(data, place))
+
+
+def check_plain(place: Sequence[str], there: object) -> None:
+    """Refuse a default runtime that does more than runc: it would do it for nobody any more.
+
+    Raises:
+        CgpuError: with what does the same behind NVIDIA's.
+    """
+    if there not in (None, *_PLAIN, NAME):
+        is_nvidia = "nvidia" in str(there)
+        hint = "cgpu install nvidia: the containers of NVIDIA's runtime then pass cgpu's too"
+        sentence = f"{'.'.join(place)} = {shown(str(there))}: expected runc, or none"
+        raise CgpuError(sentence, hint=hint if is_nvidia else "")
 
 
 def add(entry: Entry, text: str, program: str) -> str:

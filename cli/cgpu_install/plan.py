@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
 import sysconfig
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_hook
 from cgpu_env import CgpuError
 from cgpu_hook.trust import check_source
+from cgpu_install import dockerd, json_text
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
+from cgpu_install.tree import about
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -62,7 +66,12 @@ def content(machine: Machine, path: str) -> Content:
 
 
 def installing(
-    machine: Machine, engines: Sequence[Engine], journal: Journal, *, forgiving: bool
+    machine: Machine,
+    engines: Sequence[Engine],
+    journal: Journal,
+    *,
+    forgiving: bool,
+    is_default: bool = False,
 ) -> Plan:
     """What ``cgpu install`` does.
 
@@ -71,14 +80,17 @@ def installing(
         engines: for which.
         journal: what was done before.
         forgiving: whether an engine that could not use cgpu is left out.
+        is_default: whether containers that name no runtime get ours, where an engine can do that.
 
     Raises:
-        CgpuError: a file is not understood; then nothing is to be changed.
+        CgpuError: a file is not understood, or no engine can have a default runtime; then nothing
+            is to be changed.
     """
-    changes, notes, used = [], [], []
+    changes, notes, used, files = [], [], [], []
     for engine in engines:
         try:
-            made = [_added(machine, engine, file, journal) for file in _files(engine, machine)]
+            its = _files(engine, machine)
+            made = [_added(machine, engine, f, journal, is_default=is_default) for f in its]
         except UnusedError as error:
             if not forgiving:
                 raise
@@ -87,6 +99,10 @@ def installing(
         enabled = [_enabled(machine, engine, unit, journal) for unit in engine.units]
         changes += [*made, *enabled]
         used.append(engine)
+        files += its
+    if is_default and not any(file.default for file in files):
+        given = ", ".join(engine.name for engine in engines)
+        raise CgpuError(f"--default: expected docker or containerd among the engines, not {given}")
     names = dict.fromkeys(name for engine in used for name in engine.links)
     links = [_linked(machine, name, journal) for name in names]
     return Plan([c for c in (*links, *changes) if c.before != c.after], notes)
@@ -101,12 +117,26 @@ def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) 
     changes = []
     for engine in engines:
         files = {file.path: file for file in _files(engine, machine)}
+        if engine.earlier:
+            earlier = partial(engine.earlier, machine)
+            files = {path: earlier(path) for path in journal.paths(engine.name)} | files
         paths = dict.fromkeys((*files, *journal.paths(engine.name)))
         changes += [_taken(machine, engine.name, p, files.get(p), journal) for p in paths]
     if is_last(engines, journal):
         links = dict.fromkeys((*journal.paths(PROGRAMS), *_made_by_hand(machine)))
         changes += [_unlinked(machine, path, journal) for path in links]
     return Plan([c for c in changes if c.before != c.after], [])
+
+
+def letting_go(machine: Machine, plan: Plan) -> Change:
+    """What dockerd reads before its file is as it was: a default runtime that is not ours.
+
+    On a reload it keeps the one that it has where the file names none any more.
+    """
+    before, path = machine.read(dockerd.FILE), dockerd.FILE
+    after = json_text.put(machine.text(path), dockerd.DEFAULT, "runc").encode()
+    undo = next((change.after for change in plan.changes if change.path == path), before)
+    return Change("docker", path, before, after, undo)
 
 
 def is_last(engines: Sequence[Engine], journal: Journal) -> bool:
@@ -139,28 +169,27 @@ def _files(engine: Engine, machine: Machine) -> list[File]:
     try:
         return engine.files(machine)
     except CgpuError as error:
-        raise _of(engine.name, error) from None
+        raise about(engine.name, error) from None
 
 
-def _of(what: str, error: CgpuError) -> CgpuError:
-    """``error`` with the name of the engine or file that it is about, once."""
-    sentence = str(error) if str(error).startswith("/") else f"{what}: {error}"
-    return type(error)(sentence, hint=error.hint)
-
-
-def _added(machine: Machine, engine: Engine, file: File, journal: Journal) -> Change:
+def _added(
+    machine: Machine, engine: Engine, file: File, journal: Journal, *, is_default: bool
+) -> Change:
     before, text = machine.read(file.path), machine.text(file.path)
     try:
         after = file.add(text, file.program)
+        if is_default and file.default:
+            file.default.check(machine)
+            after = file.default.put(after)
         saved = journal.saved.get(file.path)
         if saved is None:
             undo: Content = before
         elif journal.is_untouched(file.path, before):
             undo = journal.before(file.path)
         else:
-            undo = _bytes(file.take(text, file.program))
+            undo = _bytes(file.without(text, _default_before(journal, file)))
     except CgpuError as error:
-        raise _of(file.path, error) from None
+        raise about(file.path, error) from None
     return Change(engine.name, file.path, before, after.encode(), undo)
 
 
@@ -172,10 +201,19 @@ def _taken(machine: Machine, engine: str, path: str, file: File | None, journal:
         after = before  # not as we left it, so it is somebody else's
     else:
         try:
-            after = _bytes(file.take(machine.text(path), file.program))
+            after = _bytes(file.without(machine.text(path), _default_before(journal, file)))
         except CgpuError as error:
-            raise _of(path, error) from None
+            raise about(path, error) from None
     return Change(engine, path, before, after, after)
+
+
+def _default_before(journal: Journal, file: File) -> object:
+    """The default runtime that was there before cgpu; None: none, or nobody knows any more."""
+    with contextlib.suppress(CgpuError, UnicodeDecodeError):  # its backup is gone, or damaged
+        before = journal.before(file.path) if file.path in journal.saved else None
+        if file.default and isinstance(before, bytes):
+            return file.default.named(before.decode())
+    return None
 
 
 def _bytes(text: str | None) -> bytes | None:

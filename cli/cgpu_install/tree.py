@@ -11,6 +11,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
+def about(what: str, error: CgpuError) -> CgpuError:
+    """``error`` with the name of the engine or file that it is about, once."""
+    sentence = str(error) if str(error).startswith("/") else f"{what}: {error}"
+    return type(error)(sentence, hint=error.hint)
+
+
 def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)
     """What is at ``path``; None where there is nothing.
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import contained
 import grpc
 import pytest
-from cri import Cri
+from cri import CONTAINERD, IMAGE, Cri, served
 from enclosure import wait_until
-from engines import PATH, Docker, Podman
+from engines import Docker, Podman
 from installed import Installed
 from node import BIN, share
 
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from engines import Volume
 
 pytestmark = pytest.mark.system
-
-CONTAINERD = "/etc/containerd/config.toml"
 
 
 @pytest.fixture(scope="module")
@@ -241,52 +239,17 @@ def test_containerd_reads_what_was_installed(
     assert installed.read(CONTAINERD) == golden.read_text()
 
 
-CRI = """# as a node of Kubernetes has it
-version = 2
-root = "{base}/root"
-state = "{base}/state"
-
-[grpc]
-  address = "{base}/socket"
-
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "docker.io/library/pod:latest"
-  restrict_oom_score_adj = true # tests may lack the right to lower it
-  disable_apparmor = true
-
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
-    runtime_type = "io.containerd.runc.v2"
-"""
-
-
 @pytest.fixture
 def cri(installed: Installed, docker: Docker) -> Iterator[Cri]:
-    """containerd with what ``cgpu install containerd`` makes of its configuration."""
-    inside, base = installed.enclosure, installed.base / "cri"
-    base.mkdir()
-    installed.write(CONTAINERD, CRI.format(base=base))
-    installed.cgpu("install", "containerd")
-    image = base / "image.tar"
-    container = docker.docker("create", "debian", "true").stdout.strip()
-    changes = ["--change", f"ENV PATH={PATH}", "--change", 'CMD ["sleep", "100000"]']
-    docker.docker("commit", *changes, container, "pod")
-    docker.docker("save", "--output", image, "pod")
-    with (base / "log").open("w") as log:
-        daemon = inside.start("containerd", "--log-level=warn", stdout=log, stderr=log)
-    ctr = ["ctr", "--address", base / "socket", "--namespace", "k8s.io"]
-    wait_until(lambda: inside.run(*ctr, "version", check=False).returncode == 0, "it answers")
-    inside.run(*ctr, "images", "import", image)
-    yield Cri(str(base / "socket"), inside.cgroup)
-    daemon.terminate()
-    daemon.wait(30)
+    with served(installed, docker, "install", "containerd") as found:
+        yield found
 
 
 def test_containerd_runs_a_capped_container_of_a_pod(cri: Cri, guests: list[Volume]) -> None:
     """As a kubelet with a RuntimeClass asks for it; `runc` beside it is not touched."""
     env = share(6)
-    image = "docker.io/library/pod:latest"
-    shown = cri.run(image, "nvidia-smi", handler="cgpu", env=env, volumes=guests)
+    shown = cri.run(IMAGE, "nvidia-smi", handler="cgpu", env=env, volumes=guests)
     assert "/  6043MiB" in shown
-    assert cri.run(image, "ls", "/dev", handler="runc", env=env).find("cgpu") < 0
+    assert cri.run(IMAGE, "ls", "/dev", handler="runc", env=env).find("cgpu") < 0
     with pytest.raises(grpc.RpcError, match="ALIYUN_COM_GPU_MEM_CONTAINER=six"):
-        cri.run(image, "true", handler="cgpu", env=share("six"))
+        cri.run(IMAGE, "true", handler="cgpu", env=share("six"))

@@ -1,0 +1,71 @@
+"""dockerd: its configuration, its command line, and what it goes by while it runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+from cgpu_env import CgpuError
+from cgpu_install import running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cgpu_install.machine import Machine
+
+FILE = "/etc/docker/daemon.json"
+DEFAULT = ("default-runtime",)  # in that file
+RESTART = "systemctl restart docker"
+_SOCKET, _SECONDS = "/var/run/docker.sock", 10
+# Where distributions write its command line.
+_STARTS = (
+    "/etc/default/docker",
+    "/etc/sysconfig/docker",
+    "/etc/systemd/system/docker.service.d/*.conf",
+    "/etc/systemd/system/docker.service",
+    "/lib/systemd/system/docker.service",
+    "/usr/lib/systemd/system/docker.service",
+)
+_OPTION = re.compile(r"^[^#;\n]*--default-runtime[= ]([^\s\"']*)", re.MULTILINE)
+
+
+def said(template: str) -> str:
+    """What a dockerd that runs says of itself; empty where none does."""
+    if not os.path.exists(_SOCKET):
+        return ""
+    command = ["docker", "info", "--format", template]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def default_runtime() -> str:
+    """The runtime of containers that name none, in force; empty where no dockerd runs."""
+    return said("{{.DefaultRuntime}}")
+
+
+def check_default(machine: Machine) -> None:
+    """No command line has a default runtime: dockerd does not start where its file has one too.
+
+    Raises:
+        CgpuError: one has.
+    """
+    for option in options(machine):
+        expected = "expected none there, for dockerd does not start where its file has one too"
+        raise CgpuError(f"{option} on dockerd's command line: {expected}")
+
+
+def options(machine: Machine) -> Iterator[str]:
+    """Where a command line of dockerd names a default runtime, and which."""
+    files = [path for pattern in _STARTS for path in machine.matching(pattern)]
+    if not machine.root:
+        files += [f"{folder}/cmdline" for folder in running.processes("dockerd")]
+    for path in files:
+        if found := _OPTION.search(running.text(machine.at(path)).replace("\0", " ")):
+            yield f"{path}: --default-runtime={found[1]}"

@@ -1,0 +1,248 @@
+"""``cgpu install --default`` on the real-life configurations, and what gives it back (CLI-4)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cgpu_doctor import wiring
+from cgpu_doctor.finding import Ground
+from cgpu_env import CgpuError
+from cgpu_install import containerd, dockerd
+from cgpu_install.engines import File, named
+from cgpu_install.journal import Journal
+from cgpu_install.machine import Machine
+from cgpu_install.plan import installing, uninstalling
+from cgpu_install.toml_text import parse
+from cgpu_install.tree import look
+
+pytestmark = pytest.mark.unit
+
+GOLDEN = Path(__file__).with_name("golden")
+CASES = sorted(
+    path.relative_to(GOLDEN).as_posix().removesuffix(".after")
+    for engine in ("docker", "containerd")
+    for path in (GOLDEN / engine).glob("*.after")
+)
+OF_NVIDIA = ("docker/nvidia-ctk.json", "docker/one-line.json", "containerd/nvidia-v2.toml")
+
+
+def file_of(case: str) -> File:
+    (file,) = named([case.partition("/")[0]])[0].files(Machine("/nowhere"))
+    return file
+
+
+def default_of(case: str, text: str) -> object:
+    data = json.loads(text) if case.startswith("docker") else parse(text)
+    return look(data, file_of(case).default.place(data))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in OF_NVIDIA])
+def test_the_default_is_put_once_and_taken_out_without_a_trace(case: str) -> None:
+    """Also where others have changed the file since, and its bytes cannot just come back."""
+    file, before = file_of(case), (GOLDEN / case).read_bytes().decode()
+    assert file.default is not None
+    told = (GOLDEN / f"{case}.after").read_bytes().decode()
+    made = file.default.put(told)
+    assert default_of(case, made) == "cgpu"
+    assert file.default.put(made) == made
+    assert file.add(made, file.program) == made
+    left = file.without(made, file.default.named(before))
+    assert left is not None
+    assert "cgpu" not in left
+    has_one = "default" in before
+    assert default_of(case, left) == (default_of(case, before) if has_one else None)
+
+
+def test_the_default_that_was_there_comes_back_beside_what_others_wrote() -> None:
+    before = '{"default-runtime": "runc"}'
+    (file,) = named(["docker"])[0].files(Machine("/nowhere"))
+    assert file.default is not None
+    made = file.default.put(file.add(before, file.program)).replace("{", '{"debug": true, ', 1)
+    left = file.without(made, file.default.named(before))
+    assert left is not None
+    assert json.loads(left) == {"debug": True, "default-runtime": "runc"}
+
+
+@pytest.mark.parametrize("case", OF_NVIDIA)
+def test_a_default_of_others_is_refused_and_what_to_do_instead(case: str) -> None:
+    """Its containers would lose what it does for them."""
+    told = (GOLDEN / f"{case}.after").read_text()
+    default = file_of(case).default
+    assert default is not None
+    with pytest.raises(CgpuError, match=r"default.runtime\w* = nvidia: expected runc") as refusal:
+        default.put(told)
+    assert refusal.value.hint.startswith("cgpu install nvidia: ")
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """With docker and containerd."""
+    monkeypatch.setattr("cgpu_install.plan._target", lambda name: f"/opt/{name}")
+    for path, text in ((dockerd.FILE, "{}\n"), (containerd.MAIN, "version = 2\n")):
+        place = tmp_path / path[1:]
+        place.parent.mkdir(parents=True)
+        place.write_text(text)
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    return Machine(str(tmp_path))
+
+
+def install(machine: Machine, *names: str, is_default: bool) -> None:
+    journal = Journal(machine)
+    plan = installing(machine, named(names), journal, forgiving=False, is_default=is_default)
+    journal.install(plan.changes, machine.bin_dir)
+
+
+def uninstall(machine: Machine, *names: str) -> None:
+    journal = Journal(machine)
+    plan = uninstalling(machine, named(names), journal)
+    journal.uninstall(plan.changes, [*names, "programs"])
+
+
+def test_installing_again_keeps_the_default_and_uninstalling_gives_the_bytes_back(
+    machine: Machine,
+) -> None:
+    engines = ("docker", "containerd")
+    paths = (dockerd.FILE, containerd.MAIN)
+    before = [machine.text(path) for path in paths]
+    install(machine, *engines, is_default=False)
+    assert not any("default" in machine.text(path) for path in paths)
+    install(machine, *engines, is_default=True)
+    made = [machine.text(path) for path in paths]
+    assert all(re.search(r'default.runtime.*"cgpu"', text) for text in made)
+    install(machine, *engines, is_default=False)
+    assert [machine.text(path) for path in paths] == made
+    uninstall(machine, *engines)
+    assert [machine.text(path) for path in paths] == before
+
+
+def test_an_engine_without_a_default_runtime_is_refused(machine: Machine) -> None:
+    with pytest.raises(CgpuError, match=r"^--default: expected docker or containerd among"):
+        install(machine, "podman", is_default=True)
+
+
+@pytest.mark.parametrize("text", ["[plugins", "plugins = 1\n", "imports = 1\n"])
+def test_an_import_that_is_not_understood_is_named(machine: Machine, text: str) -> None:
+    write(machine, containerd.MAIN, 'version = 2\nimports = ["more.toml"]\n')
+    write(machine, "/etc/containerd/more.toml", text)
+    with pytest.raises(CgpuError, match=r"^/etc/containerd/more.toml: "):
+        installing(machine, named(["containerd"]), Journal(machine), forgiving=True)
+
+
+def write(machine: Machine, path: str, text: str) -> None:
+    Path(machine.at(path)).parent.mkdir(parents=True, exist_ok=True)
+    Path(machine.at(path)).write_text(text)
+
+
+def engines_of(machine: Machine) -> list[tuple[str, str]]:
+    """What the doctor says of them."""
+    ground = Ground(machine, machine.at("/run/cgpu"), None)
+    return [(found.level, found.what) for found in wiring.engines(ground)]
+
+
+def test_the_doctor_tells_a_default_and_what_is_wrong_with_it(machine: Machine) -> None:
+    engines = ("docker", "containerd")
+    install(machine, *engines, is_default=True)
+    known = [("ok", f"{name} knows cgpu, and has it for its default runtime") for name in engines]
+    assert engines_of(machine) == known
+    write(machine, dockerd.FILE, '{"default-runtime": "cgpu"}')  # dockerd starts no more
+    write(machine, "/etc/containerd/first.toml", section(2, 'default_runtime_name = "nvidia"'))
+    text = machine.text(containerd.MAIN)
+    write(machine, containerd.MAIN, 'imports = ["first.toml", "last.toml"]\nversion = 2\n')
+    write(machine, "/etc/containerd/last.toml", text)
+    assert [level for level, _ in engines_of(machine)] == ["error", "error"]
+    assert engines_of(machine)[0][1] == f"docker is not told of this cgpu: {dockerd.FILE}"
+    assert engines_of(machine)[1][1].startswith("/etc/containerd/first.toml: plugins.")
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_default_goes_also_where_nobody_knows_what_was_there_before(
+    machine: Machine, *, is_lost: bool
+) -> None:
+    """Others changed the file since, and the backup may be gone."""
+    write(machine, dockerd.FILE, '{"default-runtime": "runc"}\n')
+    install(machine, "docker", is_default=True)
+    write(machine, dockerd.FILE, machine.text(dockerd.FILE).replace("{", '{"debug": true, ', 1))
+    backup = Path(machine.at(f"/var/lib/cgpu/backup{dockerd.FILE}"))
+    if is_lost:
+        backup.unlink()
+    uninstall(machine, "docker")
+    left = json.loads(machine.text(dockerd.FILE))
+    assert left == {"debug": True} | ({} if is_lost else {"default-runtime": "runc"})
+
+
+MINE = 'snapshotter = "overlayfs"'
+
+
+def section(version: int, line: str) -> str:
+    plugin = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}[version]
+    return f'version = {version}\n[plugins."{plugin}".containerd]\n{line}\n'
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        (
+            'default_runtime_name = "nvidia"',
+            "default_runtime_name = nvidia: expected runc, or none",
+        ),
+        (
+            'default_runtime.runtime_type = "io.containerd.runc.v2"',
+            "default_runtime.runtime_type = io.containerd.runc.v2: expected none, for it goes",
+        ),
+    ],
+)
+def test_a_default_of_others_is_found_in_whatever_containerd_reads(
+    machine: Machine, version: int, line: str, sentence: str
+) -> None:
+    """From 2.1 a section is put together from all files; the last file is not all that counts."""
+    main = f'version = {version}\nimports = ["/etc/containerd/conf.d/*.toml"]\n'
+    write(machine, containerd.MAIN, main)
+    write(machine, "/etc/containerd/conf.d/10-other.toml", section(version, line))
+    write(machine, "/etc/containerd/conf.d/20-last.toml", section(version, "# nothing"))
+    install(machine, "containerd", is_default=False)
+    with pytest.raises(CgpuError, match=f"^/etc/containerd/conf.d/10-other.toml: .*{sentence}"):
+        install(machine, "containerd", is_default=True)
+    write(machine, "/etc/containerd/conf.d/10-other.toml", section(version, "# none"))
+    install(machine, "containerd", is_default=True)
+    assert '"cgpu"' in machine.text("/etc/containerd/conf.d/20-last.toml")
+    assert machine.text(containerd.MAIN) == main
+
+
+def test_no_default_is_left_in_a_file_that_decides_no_more(machine: Machine) -> None:
+    """Another tool has added an import since; from containerd 2.1 both files count."""
+    write(machine, containerd.MAIN, section(2, MINE))
+    install(machine, "containerd", is_default=True)
+    told = machine.text(containerd.MAIN)
+    write(machine, containerd.MAIN, 'imports = ["conf.d/*.toml"]\n' + told)
+    write(machine, "/etc/containerd/conf.d/99.toml", section(2, "# nothing"))
+    uninstall(machine, "containerd")
+    left = parse(machine.text(containerd.MAIN))
+    assert left == parse('imports = ["conf.d/*.toml"]\n' + section(2, MINE))
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "value"),
+    [
+        ("/etc/default/docker", 'DOCKER_OPTS="--debug --default-runtime=runc"', "runc"),
+        (
+            "/etc/systemd/system/docker.service.d/own.conf",
+            "[Service]\nExecStart=\nExecStart=/usr/bin/dockerd --default-runtime nvidia -H fd://\n",
+            "nvidia",
+        ),
+    ],
+)
+def test_a_default_on_dockerds_command_line_is_refused(
+    machine: Machine, path: str, text: str, value: str
+) -> None:
+    """With both dockerd would not start."""
+    write(machine, path, text)
+    install(machine, "docker", is_default=False)
+    with pytest.raises(CgpuError, match=f"^{path}: --default-runtime={value} on .*: expected none"):
+        install(machine, "docker", is_default=True)
+    write(machine, path, "".join(f"# {line}\n" for line in text.splitlines()))
+    install(machine, "docker", is_default=True)

@@ -170,6 +170,42 @@ def test_podman_with_our_hooks_refuses_bad_input(hooked: Podman, runtime: str) -
     assert "hook" in done.stderr
 
 
+def test_podman_with_our_hooks_needs_no_control_group(
+    hooked: Podman, podman_debian: str, guests: list[Volume], node: Node
+) -> None:
+    """``--cgroups=disabled``, which crun can."""
+    told: dict[str, Any] = {"options": ["--runtime", "crun"], "is_grouped": False}
+    done = hooked.run(podman_debian, *FILL, env=ENV, volumes=guests, **told)
+    assert _is_at_the_cap(done.stdout)
+    assert node.containers() == []
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_podman_has_to_be_told_that_our_runtime_needs_no_control_group(
+    podman: Podman,
+    guests: list[Volume],
+    wrapper: Callable[[str], Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+    *,
+    is_told: bool,
+) -> None:
+    """It knows by their names which runtimes can do without; ours can if crun is behind it."""
+    names = 'runtime_supports_nocgroup = ["cgpu"]\n' if is_told else ""
+    configuration = tmp_path / "containers.conf"
+    program = wrapper(CRUN)
+    configuration.write_text(f'[engine]\n{names}[engine.runtimes]\ncgpu = ["{program}"]\n')
+    monkeypatch.setenv("CONTAINERS_CONF", str(configuration))
+    told: dict[str, Any] = {"options": ["--runtime", "cgpu"], "is_grouped": False}
+    image = request.getfixturevalue("podman_debian")
+    done = podman.run(image, *FILL, env=ENV, volumes=guests, check=False, **told)
+    if is_told:
+        assert _is_at_the_cap(done.stdout)
+    else:
+        assert "OCI runtime cgpu is not compatible with NoCgroups" in done.stderr
+
+
 def test_podman_with_our_hooks_leaves_other_containers_alone(hooked: Podman) -> None:
     """ENV-1."""
     look = ["sh", "-c", "ls /dev; env"]

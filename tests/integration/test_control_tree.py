@@ -196,7 +196,7 @@ def test_a_policy_is_written_by_its_name_too(world: World) -> None:
         (f"0/{ID[:12]}/weight", "21", "weight=21: expected a whole number from 1 to 20"),
         (f"0/{ID[:12]}/highprio", "2", "highprio=2: expected a whole number from 0 to 1"),
         (f"0/{ID[:12]}/memsize", "0", "memsize=0: expected from 1MiB to 15109MiB, such as 6GiB"),
-        (f"0/{ID[:12]}/memsize", "2GB", "memsize=2GB: expected from 1MiB to 15109MiB, such as"),
+        (f"0/{ID[:12]}/memsize", "2GB", "memsize=2GB: there is no unit GB: expected from 1MiB"),
         ("default_memsize", "-1", "default_memsize=-1: expected 0 for none or at least 1MiB"),
         ("default_memsize", "2", "default_memsize=2: expected 0 for none or at least 1MiB"),
         ("inst_ctl", "1", "inst_ctl=1: expected reap"),

@@ -16,6 +16,7 @@ from step import step
 from cgpu_cli import tenant
 from cgpu_cli.demo import TAG, driver_directory, true_times
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
+from cgpu_hook.driver import PROXIED
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,7 +45,9 @@ class Containers:
             with step("Starting a dockerd of its own"):
                 self._docker = Docker(self._enclosure, {"cgpu": runtime})
             with step("Making an image of this machine's Python"):
-                image.make(base / "image", Path(tenant.__file__), nvidia_smi)
+                used = [Path(driver, name) for name in PROXIED]
+                used += [nvidia_smi] if nvidia_smi else []
+                image.make(base / "image", Path(tenant.__file__), used)
                 self._docker.load(_IMAGE, base / "image")
             gpus = self._usage()["gpus"]
         except BaseException:

@@ -22,17 +22,16 @@ for module in list(sys.modules.values()):
 """
 
 
-def make(root: Path, program: Path, nvidia_smi: Path | None) -> None:
-    """Fill ``root`` with what ``PYTHON -IS program`` and ``nvidia_smi`` load, at its own paths.
+def make(root: Path, program: Path, used: Iterable[Path]) -> None:
+    """Fill ``root`` with what ``PYTHON -IS program`` and the files ``used`` load, at its own paths.
 
-    Neither of the two programs is in it.
+    Neither the program nor those are in it.
     """
     python = Path(sys._base_executable).resolve()  # noqa: SLF001 (of no virtual environment)
     listed = _output(python, "-IS", "-c", _MODULES, program)
     modules = [Path(line) for line in listed.splitlines() if line and Path(line) != program]
     loaded = [python, *(module for module in modules if module.suffix == ".so")]
-    needed = [*loaded, *([nvidia_smi] if nvidia_smi else [])]
-    for path in {*modules, python, *_libraries(needed)}:
+    for path in {*modules, python, *_libraries([*loaded, *used])}:
         place = root / path.relative_to("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, place)

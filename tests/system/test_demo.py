@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +14,10 @@ from pathlib import Path
 
 import pytest
 from enclosure import CGROUPS, PREFIX
+
+from cgpu_cli import tenant
+from cgpu_hook.driver import PROXIED
+from cgpu_sim import make_driver_dir
 
 pytestmark = pytest.mark.system
 
@@ -36,6 +42,22 @@ def test_the_demonstration_runs_two_containers_and_succeeds() -> None:
     assert had == pytest.approx([100 / 3, 200 / 3], abs=3)
     assert "where 0 of 15109 MiB are free" in shown
     assert shown.endswith("All of it as it must be.\n")
+
+
+def test_its_image_has_what_a_driver_needs_also_without_nvidia_smi(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Since glibc 2.34 Python itself needs no libdl and no libpthread, and a driver does."""
+    monkeypatch.syspath_prepend(ROOT / "deploy" / "demo")
+    make = importlib.import_module("image").make
+    driver = make_driver_dir(tmp_path / "driver")
+    root = tmp_path / "image"
+    make(root, Path(tenant.__file__), [driver / name for name in PROXIED])
+    for name in PROXIED:
+        shutil.copy(driver / name, root / name)
+        words = ["chroot", root, "/python", "-ISc", f"import ctypes; ctypes.CDLL('/{name}')"]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""``cgpu demo`` leaves no process and no file behind, in whatever way it ends."""
+"""``cgpu demo`` leaves no process and no file behind, in whatever way it ends (CLI-9)."""
 
 from __future__ import annotations
 

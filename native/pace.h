@@ -18,7 +18,6 @@
 #define CGPU_PACE_BATCH_NS  UINT64_C(250000)   /* a batch ends when it holds so much work */
 #define CGPU_PACE_FLIGHT_NS UINT64_C(500000)   /* launch on when this much or less is left to do */
 #define CGPU_PACE_AHEAD_NS  UINT64_C(10000000) /* the same while nobody waits */
-#define CGPU_PACE_LARGE_NS  UINT64_C(1000000)  /* a batch that is launched so far ahead */
 #define CGPU_PACE_LAG_NS    UINT64_C(1000000)  /* no GPU is taken for slower to answer than this */
 #define CGPU_PACE_LONE_NS   UINT64_C(12000000) /* so long a kernel is mostly alone in its turn */
 #define CGPU_PACE_EDGES_NS  UINT64_C(500000)   /* of what is seen of it, not its own */

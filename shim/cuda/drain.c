@@ -29,11 +29,16 @@ suspect_all(int32_t gpu, uint64_t now)
     cgpu_beyond_suspect(&cgpu_flow->gpus[gpu], now);
 }
 
-/* A marker behind a host function would take a place in the driver's queue: see admit_apart. */
+/*
+ * A marker behind a host function would take a place in the driver's queue: see admit_apart. Work
+ * behind more than enough markers gets one when another is passed; until then these say that the
+ * GPU is busy.
+ */
 static bool
 mark_streams(int32_t gpu, uint64_t now)
 {
     bool all = true;
+    cgpu_flow->gpus[gpu].deferred = 0;
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (!stream->used || cgpu_stream_owner(stream)->gpu != gpu || stream->apart ||
@@ -42,10 +47,13 @@ mark_streams(int32_t gpu, uint64_t now)
         }
         if (cgpu_late_at_call(stream, now)) {
             all = false;
+        } else if (stream->in_flight > CGPU_STREAM_MARKERS) {
+            cgpu_flow->gpus[gpu].deferred = 1;
         } else if (!cgpu_marker_cut(stream, now)) {
             return false;
         }
     }
+    cgpu_marker_publish(&cgpu_flow->gpus[gpu]);
     return all;
 }
 
@@ -180,7 +188,7 @@ cgpu_drain_finish(uint32_t place, uint64_t now)
         return;
     }
     cgpu_marker_harvest(gpu, now);
-    if (!is_busy(gpu)) {
+    if (!is_busy(gpu) && !gpu->deferred) {
         say_quiet(place);
     }
 }

@@ -224,24 +224,6 @@ admit_apart(struct launch *launch, uint64_t ns)
     return let_in(launch);
 }
 
-/* How much may be in flight. A stream has few events, too few to run far ahead. */
-static uint64_t
-flight_of(const struct launch *launch)
-{
-    bool ahead = cgpu_gate_is_unhurried(launch->word) &&
-                 cgpu_stream_owner(launch->stream)->means != CGPU_MARKER_EVENTS;
-    return ahead ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
-}
-
-/* Far ahead few markers do: they take places in the driver's queue. */
-static uint64_t
-batch_of(const struct launch *launch)
-{
-    bool far =
-        flight_of(launch) > CGPU_PACE_FLIGHT_NS && launch->gpu->pace.left_ns > CGPU_PACE_FLIGHT_NS;
-    return far ? CGPU_PACE_LARGE_NS : CGPU_PACE_BATCH_NS;
-}
-
 static enum verdict
 admit_metered(struct launch *launch)
 {
@@ -254,8 +236,7 @@ admit_metered(struct launch *launch)
         return admit_apart(launch, ns);
     }
     cgpu_marker_sum(launch->stream, &batch);
-    bool full = batch.launches != 0 &&
-                (ns == 0 || launch->stream->unsure || batch.work_ns + ns >= batch_of(launch));
+    bool full = cgpu_flight_is_full(launch->stream, &batch, ns);
     if ((full || ns == 0) && drop_captured(launch)) {
         return PASS;
     }
@@ -263,16 +244,8 @@ admit_metered(struct launch *launch)
         launch->until = launch->now + CGPU_PACE_IDLE_NS / 4;
         return CROWDED;
     }
-    bool cut = !full || cgpu_marker_cut(launch->stream, launch->now);
-    if (cut) {
-        launch->until = cgpu_pace_room(&gpu->pace, flight_of(launch), launch->now);
-    } else {
-        launch->until = launch->now + CGPU_PACE_FLIGHT_NS;
-    }
-    if (launch->until != 0 && full && cut) { /* an idle GPU may have passed the marker by now */
-        cgpu_marker_harvest(gpu, launch->now);
-        launch->until = cgpu_pace_room(&gpu->pace, flight_of(launch), launch->now);
-    }
+    launch->until =
+        cgpu_flight_room(launch->stream, launch->word, full ? &batch : NULL, ns, launch->now);
     if (launch->until != 0) {
         return drop_captured(launch) ? PASS : CROWDED;
     }

@@ -11,6 +11,7 @@
  *   beyond.c   streams for which the table has no room
  *   marker.c   batches: placing markers, seeing them passed
  *   enter.c    the slow path of a launch: gate, batch, room
+ *   flight.c   when a batch ends, how much may be in flight
  *   drain.c    seeing all work of a GPU to its end, telling idleness
  *   monitor.c  the helper thread that does it, and drives the fallback
  *   await.c    what may wait for the program
@@ -46,6 +47,7 @@ enum {
     CGPU_MAX_FLIGHTS = CGPU_STREAM_PLACES + CGPU_PACE_BATCHES,
     CGPU_STREAM_BUCKETS = 256,
     CGPU_STREAM_EVENTS = 4,
+    CGPU_STREAM_MARKERS = 2, /* of one stream that have not been passed; a closing gate adds one */
     CGPU_MAX_CALLS = 1024,
     CGPU_DRIVER_QUEUE = 1024, /* pieces of work that the driver takes before a thread must wait */
     CGPU_MARKER_PAGE = 8192,  /* bytes: a word for each stream state */
@@ -155,6 +157,7 @@ struct cgpu_flow_gpu {
     uint32_t apart;       /* of these, in streams that nobody waits for */
     uint32_t aside;       /* some streams stand apart */
     uint32_t crowded;     /* threads that sleep until there is room */
+    uint32_t deferred;    /* some stream has work that gets a marker when another is passed */
     uint32_t beyond;      /* suspect streams beyond the table */
     uint32_t beyond_more; /* not all of them are known */
     uint32_t beyond_busy; /* 1: they count as work in flight */
@@ -452,6 +455,13 @@ bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
 /* Whether one more marker may be put in flight. */
 bool cgpu_marker_has_room(struct cgpu_flow_gpu *gpu, uint64_t now);
 
+/* Whether STREAM gets no more markers before one is passed: see CGPU_STREAM_MARKERS. */
+static inline bool
+cgpu_marker_is_enough(const struct cgpu_stream *stream)
+{
+    return stream->in_flight >= CGPU_STREAM_MARKERS;
+}
+
 /* End STREAM's batch by a marker. False: too many are in flight, nothing was done. */
 bool cgpu_marker_cut(struct cgpu_stream *stream, uint64_t now);
 /* Measure the lag by a marker alone, if nobody has work on the GPU as WORD's turn begins. */
@@ -486,6 +496,19 @@ void cgpu_marker_leave(const struct cgpu_visit *visit);
 
 /* The slow path of a launch, see launch.h. HELD: a lock that must not be held while waiting. */
 CUresult cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held);
+
+/* ---- flight.c: under the lock ---- */
+
+/* Whether BATCH of STREAM ends before a launch of NS; 0: nobody knows how long that takes. */
+bool cgpu_flight_is_full(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch,
+                         uint64_t ns);
+
+/*
+ * May a launch of NS go into STREAM under the gate WORD? Ends the batch by a marker if it is FULL
+ * (NULL: it is not) and the stream may have one more. 0: yes, else when to look again.
+ */
+uint64_t cgpu_flight_room(struct cgpu_stream *stream, uint32_t word,
+                          const struct cgpu_unmarked *full, uint64_t ns, uint64_t now);
 
 /* ---- await.c: under the lock ---- */
 

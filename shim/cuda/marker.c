@@ -205,7 +205,7 @@ cgpu_marker_was_passed(const struct cgpu_flight *flight)
 void
 cgpu_marker_publish(struct cgpu_flow_gpu *gpu)
 {
-    bool certain = gpu->pace.uncertain == 0;
+    bool certain = gpu->pace.uncertain == 0 && !gpu->deferred;
     /* relaxed: each is a hint that stands alone */
     __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->end_ns, gpu->pace.end_ns, __ATOMIC_RELAXED);
@@ -238,6 +238,7 @@ take_out(struct cgpu_flow_gpu *gpu, bool (*is)(const struct cgpu_flight *, const
     }
     if (kept != gpu->flights) {
         gpu->flights = kept;
+        gpu->settled = gpu->deferred ? CGPU_UNSETTLED : gpu->settled;
         cgpu_marker_publish(gpu);
     }
 }
@@ -369,6 +370,7 @@ cgpu_marker_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1};
     const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[cgpu_stream_owner(stream)->gpu];
     if (cgpu_gate_is_metered(word) && !stream->apart && !cgpu_late_called(stream, now) &&
+        !cgpu_marker_is_enough(stream) &&
         __atomic_load_n(&limits->quiet_gate, __ATOMIC_RELAXED) == word &&
         cgpu_marker_has_room(cgpu_stream_gpu(stream), now)) {
         put(stream, &nothing, now);

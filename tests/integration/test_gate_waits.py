@@ -117,11 +117,12 @@ def test_the_time_that_a_kernel_was_not_waited_for_is_told_when_it_ends(
         process.communicate(timeout=60)
 
 
-# The driver's queue holds 1,023: the wait, the launches, and the markers placed before it is known
-# that the stream waits. A host function is known at once.
-MOST = dict.fromkeys(("function", "value", "kernel", "semaphore", "graph"), 1000) | {
-    "function": 1022
-}
+# The driver's queue holds 1,023: the wait, the launches, and the markers that may be placed before
+# it is known that the stream waits. A host function is known at once.
+BEHIND = 3
+CLOSINGS = 15
+UNSEEN = ("value", "kernel", "semaphore", "graph")
+MOST = dict.fromkeys(UNSEEN, 1022 - BEHIND) | {"function": 1022}
 
 
 @pytest.mark.parametrize("how", MOST)
@@ -141,6 +142,68 @@ def test_a_program_may_launch_what_the_drivers_queue_holds_before_it_signals(
     show(cuda.cuStreamSynchronize(stream))
     """
     assert proxied.check(WAITS + dedent(program), how, str(count)).out == ["0"]
+
+
+# Launches as many kernels as each line read says, ``other`` of them into a stream of its own. The
+# kernel that waits is known to be short: nobody sleeps until it has ended.
+ROUNDS = """
+other = made(cuda.cuStreamCreate, NON_BLOCKING)
+check(kernels.launch(20, stream)); check(kernels.launch(20, other))
+for _ in range(3):
+    wait(sys.argv[1]); signal(); check(cuda.cuStreamSynchronize(stream))
+check(cuda.cuCtxSynchronize())
+show("ready")
+sys.stdin.readline()
+wait(sys.argv[1])
+show("waits")
+for line in sys.stdin:
+    count, others, pause = line.split()
+    for _ in range(int(count)):
+        check(kernels.launch(20, stream))
+        time.sleep(float(pause))
+    for _ in range(int(others)):
+        check(kernels.launch(20, other))
+    show("launched")
+signal()
+show(cuda.cuCtxSynchronize())
+"""
+
+
+@pytest.mark.parametrize("how", UNSEEN)
+@pytest.mark.parametrize("state", [OPEN, PRESSED])
+def test_a_thread_that_launches_slowly_has_as_few_markers_behind_a_wait(
+    proxied: Proxied, gate: Gate, how: str, state: int
+) -> None:
+    """As on a machine that is busy: while others wait, each pause took a place in the queue."""
+    with proxied.start(WAITS + ROUNDS, how) as process:
+        assert read(process) == "ready"
+        gate.set(state)
+        before = gate.work.markers
+        assert ask(process, "") == "waits"
+        assert ask(process, "25 0 0.001") == "launched"
+        assert ask(process, f"{MOST[how] - 25} 0 0") == "launched"
+        assert gate.work.markers - before <= BEHIND
+        assert process.communicate(timeout=60)[0] == "0\n"
+
+
+@pytest.mark.parametrize("how", UNSEEN)
+def test_a_gate_that_closes_often_puts_no_more_markers_behind_a_wait(
+    proxied: Proxied, gate: Gate, how: str
+) -> None:
+    """Each time it closes, the work of another stream gets a marker."""
+    with proxied.start(WAITS + ROUNDS, how) as process:
+        assert read(process) == "ready"
+        before = gate.work.markers
+        assert ask(process, "") == "waits"
+        for _ in range(CLOSINGS):
+            assert ask(process, "1 1 0") == "launched"
+            placed = gate.work.markers
+            gate.set(CLOSED)
+            gate.wait(lambda placed=placed: gate.work.markers > placed)
+            gate.set(OPEN)
+        assert gate.work.markers - before <= CLOSINGS + BEHIND
+        assert ask(process, f"{MOST[how] - CLOSINGS} 0 0") == "launched"
+        assert process.communicate(timeout=60)[0] == "0\n"
 
 
 @pytest.mark.parametrize("state", [OPEN, PRESSED, CLOSED])

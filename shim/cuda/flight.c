@@ -1,0 +1,59 @@
+/*
+ * How far a stream is launched ahead: when a batch ends, and how much may be in flight.
+ *
+ * A stream has two markers at most that have not been passed, and a third when its gate closes. It
+ * may wait for something that the program does only later, and each marker behind that takes a
+ * place of the driver's queue. What is launched while it has two goes on with its batch.
+ */
+#include "flow.h"
+
+/* A stream has few events, too few to run far ahead. */
+static uint64_t
+flight_of(const struct cgpu_stream *stream, uint32_t word)
+{
+    bool ahead =
+        cgpu_gate_is_unhurried(word) && cgpu_stream_owner(stream)->means != CGPU_MARKER_EVENTS;
+    return ahead ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
+}
+
+bool
+cgpu_flight_is_full(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch,
+                    uint64_t ns)
+{
+    return batch->launches != 0 &&
+           (ns == 0 || stream->unsure || batch->work_ns + ns >= CGPU_PACE_BATCH_NS);
+}
+
+/* BATCH goes on, as the third part of what may be in flight: two have markers. */
+static uint64_t
+room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
+              uint64_t flight, uint64_t now)
+{
+    const struct cgpu_pace *pace = &cgpu_stream_gpu(stream)->pace;
+    if (ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
+        batch->work_ns + ns <= flight / (CGPU_STREAM_MARKERS + 1)) {
+        return cgpu_pace_room(pace, flight - batch->work_ns, now);
+    }
+    uint64_t until = cgpu_pace_room(pace, 0, now);
+    return until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;
+}
+
+uint64_t
+cgpu_flight_room(struct cgpu_stream *stream, uint32_t word, const struct cgpu_unmarked *full,
+                 uint64_t ns, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = cgpu_stream_gpu(stream);
+    uint64_t flight = flight_of(stream, word);
+    if (full != NULL && cgpu_marker_is_enough(stream)) {
+        return room_unmarked(stream, full, ns, flight, now);
+    }
+    if (full != NULL && !cgpu_marker_cut(stream, now)) {
+        return now + CGPU_PACE_FLIGHT_NS;
+    }
+    uint64_t until = cgpu_pace_room(&gpu->pace, flight, now);
+    if (until != 0 && full != NULL) { /* an idle GPU may have passed the marker by now */
+        cgpu_marker_harvest(gpu, now);
+        until = cgpu_pace_room(&gpu->pace, flight, now);
+    }
+    return until;
+}

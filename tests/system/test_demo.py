@@ -63,6 +63,7 @@ def test_its_image_has_what_a_driver_needs_also_without_nvidia_smi(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("moment", ["Making an image", "--runtime=cgpu"])
 def test_an_interrupted_demonstration_leaves_nothing(moment: str, number: signal.Signals) -> None:
+    """CLI-9."""
     process = subprocess.Popen(
         DEMO,
         stdout=subprocess.PIPE,

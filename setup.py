@@ -40,7 +40,9 @@ WARNINGS = [
     "-Wconversion",
     "-Wno-sign-conversion",
 ]
-CFLAGS = ["-std=gnu11", "-O2", "-g", "-fno-sanitize=all", "-iquote", "native", *WARNINGS]
+# -s: debugging information names the folders of this machine, and zig makes some of musl's thousand
+# files too. The code is the same without this option, for who wants to debug.
+CFLAGS = ["-std=gnu11", "-O2", "-s", "-fno-sanitize=all", "-iquote", "native", *WARNINGS]
 if os.environ.get("CGPU_WERROR"):
     CFLAGS.append("-Werror")
 
@@ -85,8 +87,7 @@ def _sim(soname: str, folder: str) -> Binary:
 
 def _static(name: str) -> Binary:
     sources = sorted(glob(f"hook/{name}/*.c") + glob("hook/common/*.c"))
-    # -s: zig makes debugging information for musl's thousand files otherwise.
-    flags = ["-static", "-s", "-D_GNU_SOURCE", "-I", "hook/common"]
+    flags = ["-static", "-D_GNU_SOURCE", "-I", "hook/common"]
     return Binary(f"hook/cgpu_hook/_bin/{name}", sources, MUSL, flags)
 
 
@@ -200,7 +201,7 @@ class BuildExt(build_ext):
 
     def build_extensions(self) -> None:
         zig = [sys.executable, "-m", "ziglang", "cc", "-target", GLIBC]
-        compile_flags = ["-O2", "-g", "-fPIC", "-DNDEBUG", "-fno-sanitize=all"]
+        compile_flags = ["-O2", "-s", "-fPIC", "-DNDEBUG", "-fno-sanitize=all"]
         self.compiler.set_executables(
             compiler_so=[*zig, *compile_flags],
             linker_so=[*zig, *compile_flags, "-shared", "-lpthread"],  # zig's own parts, as above

@@ -3,6 +3,7 @@
 # distribution unpacks to: so that is complete, and the tree's own products stay this machine's.
 #   dist.sh [FOLDER]      for $MACHINES, with the interpreter $PYTHON, which has the build's requirements
 set -eu
+umask 022 # a wheel keeps its files' modes
 
 python=${PYTHON:-python3}
 out=$(realpath -m "${1:-dist}")

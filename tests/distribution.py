@@ -61,6 +61,7 @@ def _make(script: str, folder: Path, *machines: str) -> None:
         ["sh", script, str(folder)],
         cwd=ROOT,
         env=environment,
+        umask=0o077,  # of a careful builder; packages have modes of their own
         capture_output=True,
         text=True,
         check=False,

@@ -20,12 +20,12 @@ module["build_binary"](binary, Path(sys.argv[2]))
 """
 
 
-def build(path: str, machine: str, folder: Path) -> Path:
+def build(path: str, machine: str, folder: Path, root: Path = ROOT) -> Path:
     """Build the product ``path`` of the table for ``machine`` (``aarch64``) into ``folder``."""
     target = folder / Path(path).name
     subprocess.run(
         [sys.executable, "-c", PROGRAM, path, str(target)],
-        cwd=ROOT,
+        cwd=root,
         env=os.environ | {"CGPU_BUILD_MACHINE": machine},
         check=True,
     )

@@ -7,13 +7,16 @@ import json
 import os
 import platform
 import re
+import shutil
 import subprocess
+import sysconfig
 import tarfile
 import zipfile
 from pathlib import Path
 
 import distribution
 import images
+import products
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
@@ -68,19 +71,41 @@ def test_a_wheel_serves_every_python_and_distribution(machine: str) -> None:
 def test_binaries_need_nothing_that_their_tag_does_not_promise(
     wheel: zipfile.ZipFile, machine: str
 ) -> None:
-    binaries = {
-        name: ELFFile(io.BytesIO(wheel.read(name)))
-        for name in wheel.namelist()
-        if wheel.read(name)[:4] == b"\x7fELF"
-    }
-    assert binaries.keys() > PROGRAMS | LIBRARIES
-    for name, elf in binaries.items():
+    for name, content in _binaries(wheel).items():
+        elf = ELFFile(io.BytesIO(content))
         assert elf["e_machine"] == ELF_MACHINES[machine], name
         assert _newest_glibc(elf) <= GLIBC, name
         tags = {} if name in PROGRAMS else _dynamic_tags(elf)
         needed = {path for path in tags.get("DT_NEEDED", ()) if not path.startswith("/dev/cgpu/")}
         assert needed <= MANYLINUX2014 | LOADERS, name
         assert not tags.keys() & {"DT_RPATH", "DT_RUNPATH"}, name
+
+
+def _binaries(wheel: zipfile.ZipFile) -> dict[str, bytes]:
+    contents = {name: wheel.read(name) for name in wheel.namelist()}
+    found = {name: content for name, content in contents.items() if content[:4] == b"\x7fELF"}
+    assert found.keys() > PROGRAMS | LIBRARIES
+    return found
+
+
+def test_binaries_name_no_folder_of_the_machine_that_built_them(wheel: zipfile.ZipFile) -> None:
+    """Else they differ from folder to folder: nobody could build them again and compare."""
+    folders = (str(ROOT), "ziglang", sysconfig.get_path("include"), str(Path.home() / ".cache"))
+    for name, content in _binaries(wheel).items():
+        assert [folder for folder in folders if folder.encode() in content] == [], name
+        sections = {each.name for each in ELFFile(io.BytesIO(content)).iter_sections()}
+        assert not {each for each in sections if each.startswith(".debug")}, name
+
+
+def test_a_binary_is_the_same_bytes_in_whatever_folder_it_is_built(tmp_path: Path) -> None:
+    path = "shim/cgpu_shim/_lib/libnvidia-ml.so.1"
+    made = []
+    for root in (tmp_path / "here", tmp_path / "in" / "another" / "place"):
+        for part in ("native", "shim"):
+            shutil.copytree(ROOT / part, root / part)
+        shutil.copy(ROOT / "setup.py", root)
+        made.append(products.build(path, platform.machine(), root / "out", root).read_bytes())
+    assert made[0] == made[1]
 
 
 def _newest_glibc(elf: ELFFile) -> tuple[int, ...]:
@@ -193,9 +218,13 @@ def test_an_installed_document_links_to_what_is_installed(wheel: zipfile.ZipFile
     assert {line for line in broken if "deploy/prometheus" not in line} == set()
 
 
-def test_programs_in_a_wheel_can_be_executed(wheel: zipfile.ZipFile) -> None:
-    modes = {name: wheel.getinfo(name).external_attr >> 16 for name in PROGRAMS}
-    assert all(mode & 0o111 == 0o111 for mode in modes.values()), modes
+def test_everybody_may_read_a_wheels_files_and_execute_its_programs(
+    wheel: zipfile.ZipFile,
+) -> None:
+    """Whatever the builder's umask."""
+    for file in wheel.infolist():
+        least = 0o755 if file.filename in PROGRAMS else 0o644
+        assert file.external_attr >> 16 & least == least, file.filename
 
 
 def test_a_wheel_has_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> None:

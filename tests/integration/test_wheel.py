@@ -31,6 +31,7 @@ PACKAGES = {
     "cgpu_native": "native/cgpu_native",
     "cgpu_shim": "shim/cgpu_shim",
     "cgpu_hook": "hook/cgpu_hook",
+    "cgpu_entry": "cli/cgpu_entry",
     "cgpu_cli": "cli/cgpu_cli",
     "cgpu_install": "cli/cgpu_install",
     "cgpu_upgrade": "cli/cgpu_upgrade",

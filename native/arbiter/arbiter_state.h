@@ -98,7 +98,7 @@ struct cgpu_tenant {
     bool asked;  /* its demand was read after its gate had closed */
     bool early;  /* another was let in before its end was seen */
     bool quiet;  /* nothing of others was in flight when this turn began */
-    bool stray;  /* closes what a policy without turns let in */
+    bool stray;  /* closes what a gate without turns let in */
     enum cgpu_stage stage;
     enum cgpu_gate gate;
     struct cgpu_claim claim;

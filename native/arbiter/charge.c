@@ -34,7 +34,7 @@ overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 {
     const struct cgpu_demand *demand = &tenant->demand;
 
-    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&
+    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED && !tenant->stray &&
            !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
 }
 
@@ -66,10 +66,19 @@ share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
     }
 }
 
+/* Its work has ended. What a stray saved up while it drained would be more than its part. */
+static void
+go_away(struct cgpu_tenant *tenant)
+{
+    tenant->stage = CGPU_STAGE_AWAY;
+    if (tenant->stray) {
+        cgpu_bucket_forget(&tenant->bucket);
+    }
+}
+
 /*
  * Those that close pay until they are seen to have ended, not until they say they had; true: there
- * are such. What was let in by a policy without turns is nobody's debt under the one that follows:
- * all drain together then, as much as each had queued.
+ * are such. What strays had queued is nobody's debt: all drain together.
  */
 static bool
 charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
@@ -89,7 +98,7 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
         }
         tenant->asked = true;
         if (!tenant->demand.active) {
-            tenant->stage = CGPU_STAGE_AWAY;
+            go_away(tenant);
         }
     }
     return closing;
@@ -103,7 +112,7 @@ end_expired(struct cgpu_arbiter *arbiter)
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
         if (tenant->present && tenant->stage == CGPU_STAGE_EXPIRED && !tenant->demand.active) {
-            tenant->stage = CGPU_STAGE_AWAY;
+            go_away(tenant);
         }
     }
 }

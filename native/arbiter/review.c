@@ -1,14 +1,16 @@
 /* What ends turns before the next one is chosen. */
 #include "arbiter_state.h"
 
-/* Gates that another policy left open. */
+/* Gates that another policy left open, or that was free until its container got a ceiling. */
 static void
 close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        bool turns = i == arbiter->holder &&
+                     (tenant->gate != CGPU_GATE_FREE || !cgpu_tenant_is_capped(tenant));
 
-        if (i != arbiter->holder && tenant->present && tenant->stage == CGPU_STAGE_HOLDS) {
+        if (tenant->present && tenant->stage == CGPU_STAGE_HOLDS && !turns) {
             cgpu_turn_close(arbiter, i, now);
             tenant->stray = true;
         }

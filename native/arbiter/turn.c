@@ -111,6 +111,9 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
     if (!tenant->present || tenant->absent_until > now) {
         return false;
     }
+    if (tenant->stage == CGPU_STAGE_CLOSING && tenant->stray) {
+        return false;
+    }
     /* not for ever: what is in flight may wait for what waits at the gate */
     if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->several &&
         now < tenant->closed_ns + CGPU_LONGEST_NS) {

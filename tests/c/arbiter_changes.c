@@ -79,7 +79,47 @@ TEST(time_before_a_ceiling_neither_fills_nor_empties_it)
     step(5000 * MS);
     set_policy(CGPU_POLICY_FIXED);
     step(5000 * MS);
+    demands[place] = (struct cgpu_demand){.waiting = true};
+    step(0);
     CHECK(gates[place] == CGPU_GATE_PRESSED);
+    demands[place] = (struct cgpu_demand){.active = true};
     step(20 * MS);
     CHECK(gates[place] == CGPU_GATE_CLOSED);
+}
+
+/* PLACE, alone, has so much in its queue that it takes NS to end when POLICY gets a ceiling. */
+static void
+empties_its_queue(uint32_t policy, uint64_t ns)
+{
+    int place;
+
+    start(policy);
+    place = cgpu_arbiter_add(arbiter, 2, false, now);
+    demands[place] = (struct cgpu_demand){.active = true};
+    step(MS);
+    step(5000 * MS);
+    CHECK(gates[place] == CGPU_GATE_FREE);
+    set_policy(CGPU_POLICY_FIXED);
+    demands[place].waiting = true;
+    for (uint64_t left = ns; left > 0; left -= MS) {
+        step(MS);
+        CHECK(gates[place] == CGPU_GATE_CLOSED);
+    }
+    demands[place].active = false;
+    CHECK(kept_out(place) < 20 * MS);
+    demands[place] = (struct cgpu_demand){.active = true};
+    step(15 * MS); /* it has saved up no more than a run needs */
+    CHECK(gates[place] == CGPU_GATE_CLOSED);
+}
+
+TEST(what_one_alone_had_queued_when_it_got_a_ceiling_is_nobodys_debt)
+{
+    empties_its_queue(CGPU_POLICY_WEIGHTED_FAIR, 150 * MS);
+    empties_its_queue(CGPU_POLICY_NATIVE, 150 * MS);
+}
+
+TEST(nor_is_it_where_it_takes_longer_than_anybody_waits)
+{
+    empties_its_queue(CGPU_POLICY_WEIGHTED_FAIR, 500 * MS);
+    empties_its_queue(CGPU_POLICY_NATIVE, 500 * MS);
 }

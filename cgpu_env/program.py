@@ -55,7 +55,7 @@ def run(name: str, work: Callable[[], int]) -> NoReturn:
 
 
 def undo_when_terminated() -> None:
-    """Let SIGTERM and the end of the terminal be exceptions, so that everything is undone."""
+    """Turn SIGTERM and SIGHUP into exceptions, so that everything is undone."""
     import signal  # noqa: PLC0415 (1.5 ms, which cgpu-run does not wait for)
 
     def end(number: int, _frame: object) -> NoReturn:
@@ -67,7 +67,7 @@ def undo_when_terminated() -> None:
 
 
 def _hear_interrupts() -> None:
-    """Let an interrupt be an exception, as Python has it, also after ``cgpu_entry``."""
+    """Make an interrupt an exception again, which ``cgpu_entry`` has changed."""
     import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 (as there)
 
     if _signal.getsignal(_signal.SIGINT) == _signal.SIG_DFL:

@@ -60,13 +60,13 @@ def size(text: str) -> Size | None:
 
 
 def slip(text: str) -> str:
-    """What is wrong with a size that has a number and no unit of ours, or that is a fraction."""
+    """What is wrong with a size: its unit, or a number that is not whole; empty: neither."""
     text = text.strip(BLANKS)
     unit = text.lstrip("0123456789.")
     number, unit = text.removesuffix(unit), unit.lstrip(BLANKS)
     if number and unit not in _UNITS and unit.isascii() and unit.isalpha():
         return f"there is no unit {shown(unit)}: "
-    return f"{shown(number)} is no whole number: " if "." in number else ""
+    return f"{shown(number)} is not a whole number: " if "." in number else ""
 
 
 def cap_bytes(name: str, value: str, given: Size | None, total: int) -> int:

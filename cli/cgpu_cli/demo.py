@@ -56,7 +56,7 @@ class Demo:
 
 
 def _server_of_own(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """A server of our own folder is not to go on writing there; any other one goes on."""
+    """End the server of a folder of our own, where it would go on writing; leave any other."""
     return nullcontext() if given.state_dir else offspring.ended()
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _SHOWN = 5
 _NAMES = ENGINE_NAMES.replace(" ", ", ")
-_SECONDS, _STEP = 30, 0.1  # for dockerd, which reads its file when it has time
+_SECONDS, _STEP = 30, 0.1  # for dockerd, which rereads its file some time after the command
 _ID = 128  # characters, at most, of a container's id
 
 
@@ -167,7 +167,7 @@ def _named(ids: list[str]) -> str:
 
 
 def _is_dockers_default(engines: Iterable[Engine]) -> bool:
-    """Whether a dockerd that runs, and is one of ``engines``, makes containers by ours."""
+    """Whether ``engines`` has docker, and a running dockerd has our runtime as its default."""
     from cgpu_install import dockerd
     from cgpu_install.entry import NAME
 
@@ -175,7 +175,7 @@ def _is_dockers_default(engines: Iterable[Engine]) -> bool:
 
 
 def _let_go(job: _Job, plan: Plan) -> None:
-    """Make dockerd take runc for its default; a restart, which ends containers, does it as well."""
+    """Make dockerd take runc as its default without a restart, which would end containers."""
     from cgpu_install.engines import named
     from cgpu_install.plan import letting_go
 

@@ -92,7 +92,7 @@ def _write(path: str, text: str) -> None:
 
 
 def adopt_orphans() -> None:
-    """Become the parent of whatever our children leave behind, in place of the first process."""
+    """Become the parent of processes whose parent, a descendant of ours, has ended."""
     _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), "prctl")
 
 

@@ -1,4 +1,4 @@
-"""Nothing that a command starts lives longer than the command, in whatever way that ends."""
+"""No process that a command starts outlives the command, however that ends."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _POLL_SECONDS = 0.01
 
 @contextlib.contextmanager
 def ended() -> Iterator[None]:
-    """End all processes that were started inside, also those that left their parents behind.
+    """End all processes that were started inside, also those whose parents have ended.
 
-    Whoever interrupts this a second time waits: it takes no longer than a kill.
+    Further interrupts are ignored meanwhile: it takes no longer than a kill.
     """
     libc.adopt_orphans()
     try:
@@ -34,7 +34,7 @@ def ended() -> Iterator[None]:
 
 
 def _kill_children() -> None:
-    """Kill our children, who leave theirs to us, and wait a little for one of them.
+    """Kill our children, whose own then become ours, and wait a little for one of them.
 
     Raises:
         ChildProcessError: there are none.

@@ -106,7 +106,7 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
     refused = [name for name in unknown if name.startswith(FAMILIES)]
     if refused:
         first = ", ".join(refused[:_SHOWN])
-        what = f"this cgpu hands out to no container what is newer in the driver: {first}"
+        what = f"this cgpu hides newer entry points of the driver from containers: {first}"
         what += f" and {len(refused) - _SHOWN} more" if refused[_SHOWN:] else ""
         mend = "install a newer cgpu, then: cgpu install"
         yield Finding("warning", what, first, mend)

@@ -65,7 +65,7 @@ def leftovers(ground: Ground) -> Iterator[Finding]:
         what = f"{point}: the control tree of a cgpud that is gone, or hangs"
         yield Finding("warning", what, point, f"umount -l {point}")
     if not dead and not mounts and not trees:
-        yield Finding("ok", f"nothing is left of others than those that run: {len(living)}")
+        yield Finding("ok", f"nothing is left of ended containers; running: {len(living)}")
 
 
 def shares(ground: Ground) -> Iterator[Finding]:

@@ -86,10 +86,10 @@ def default_place(data: dict[str, Any]) -> tuple[str, ...]:
 
 
 def check_default(machine: Machine) -> None:
-    """No file that containerd reads has a default that is in the way.
+    """Refuse a default that is in the way, in any file that containerd reads.
 
     Raises:
-        CgpuError: one has.
+        CgpuError: there is one.
     """
     for name, data in _read(machine).items():
         for plugin in _PLUGINS.values():
@@ -106,7 +106,7 @@ def _check_default(name: str, data: dict[str, Any], section: tuple[str, ...]) ->
         raise about(name, error) from None
     if kind:
         sentence = f"{name}: {'.'.join(older)} = {shown(str(kind))}: expected none"
-        raise CgpuError(f"{sentence}, for it goes before {place[-1]}")
+        raise CgpuError(f"{sentence}, because it overrides {place[-1]}")
 
 
 def _has_plugin(data: dict[str, Any]) -> bool:

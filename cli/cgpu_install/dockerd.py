@@ -1,4 +1,4 @@
-"""dockerd: its configuration, its command line, and what it goes by while it runs."""
+"""dockerd: its configuration, its command line, and what it says while it runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _OPTION = re.compile(r"^[^#;\n]*--default-runtime[= ]([^\s\"']*)", re.MULTILINE)
 
 
 def said(template: str) -> str:
-    """What a dockerd that runs says of itself; empty where none does."""
+    """What a running dockerd says of itself; empty if none runs."""
     if not os.path.exists(_SOCKET):
         return ""
     command = ["docker", "info", "--format", template]
@@ -46,18 +46,18 @@ def said(template: str) -> str:
 
 
 def default_runtime() -> str:
-    """The runtime of containers that name none, in force; empty where no dockerd runs."""
+    """The default runtime that is in force; empty if no dockerd runs."""
     return said("{{.DefaultRuntime}}")
 
 
 def check_default(machine: Machine) -> None:
-    """No command line has a default runtime: dockerd does not start where its file has one too.
+    """Refuse a default runtime on a command line: dockerd does not start if its file has one too.
 
     Raises:
-        CgpuError: one has.
+        CgpuError: there is one.
     """
     for option in options(machine):
-        expected = "expected none there, for dockerd does not start where its file has one too"
+        expected = "expected none there, because dockerd does not start if its file has one too"
         raise CgpuError(f"{option} on dockerd's command line: {expected}")
 
 

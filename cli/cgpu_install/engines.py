@@ -51,7 +51,7 @@ class File(NamedTuple):
     default: Default | None = None
 
     def without(self, text: str, before: object) -> str | None:
-        """``text`` as ``take`` leaves it, with ``before`` for a default that is taken out too."""
+        """``text`` as ``take`` leaves it; a default that names ours becomes ``before`` again."""
         taken = self.take(text, self.program)
         is_out = taken is not None and taken != text
         return self.default.restore(taken, before) if taken and is_out and self.default else taken

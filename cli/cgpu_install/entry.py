@@ -91,14 +91,14 @@ class Default(NamedTuple):
 
 
 def check_plain(place: Sequence[str], there: object) -> None:
-    """Refuse a default runtime that does more than runc: it would do it for nobody any more.
+    """Refuse a default runtime that does more than runc: its containers would lose that.
 
     Raises:
-        CgpuError: with what does the same behind NVIDIA's.
+        CgpuError: it does; for NVIDIA's with what to do instead.
     """
     if there not in (None, *_PLAIN, NAME):
         is_nvidia = "nvidia" in str(there)
-        hint = "cgpu install nvidia: the containers of NVIDIA's runtime then pass cgpu's too"
+        hint = "cgpu install nvidia: containers of NVIDIA's runtime then go through cgpu's too"
         sentence = f"{'.'.join(place)} = {shown(str(there))}: expected runc, or none"
         raise CgpuError(sentence, hint=hint if is_nvidia else "")
 

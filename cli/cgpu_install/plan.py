@@ -129,9 +129,9 @@ def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) 
 
 
 def letting_go(machine: Machine, plan: Plan) -> Change:
-    """What dockerd reads before its file is as it was: a default runtime that is not ours.
+    """The change that makes dockerd read runc as its default before its file is restored.
 
-    On a reload it keeps the one that it has where the file names none any more.
+    On a reload dockerd keeps its default if the file names none.
     """
     before, path = machine.read(dockerd.FILE), dockerd.FILE
     after = json_text.put(machine.text(path), dockerd.DEFAULT, "runc").encode()

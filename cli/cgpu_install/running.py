@@ -1,6 +1,6 @@
 """Containers that an engine will end by our runtime, with a share or without.
 
-No engine is asked: what keeps a container for one knows the runtime too.
+No engine is asked: the shim or monitor of a container knows the runtime too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def containers(proc: str = _PROC) -> list[str]:
 
 
 def processes(name: str, proc: str = _PROC) -> Iterator[str]:
-    """The folders of processes of a name, or one that begins so, on this very machine.
+    """The folders of processes whose names begin with ``name`` and whose root is the machine's.
 
     Those with another root directory have their engine, and its configuration, in there.
     """
@@ -51,7 +51,7 @@ def _namespaces(proc: str) -> Iterable[str]:
 
 
 def _bundles(place: str) -> Iterator[str]:
-    """Those where a shim wrote down that ours ends the container."""
+    """The ids of containers whose shim wrote down our runtime."""
     with suppress(OSError):
         for id_ in os.listdir(place):
             files = (f"{place}/{id_}/{name}" for name in ("runtime", "options.json"))
@@ -60,7 +60,7 @@ def _bundles(place: str) -> Iterator[str]:
 
 
 def _monitored(folder: str) -> Iterator[str]:
-    """The container of a monitor, if it lives: a server that it started keeps the monitor, too."""
+    """The container of a monitor, if it lives: a server started with it keeps the monitor too."""
     argv = text(f"{folder}/cmdline").split("\0")
     given = dict(reversed(list(pairwise(argv))))  # of several the first: others are another's
     if not {"-c", "-p"} <= given.keys() or not any(_OURS.search(word) for word in argv):
@@ -72,7 +72,7 @@ def _monitored(folder: str) -> Iterator[str]:
 
 
 def text(path: str) -> str:
-    """A file that any user may have made: of a pipe, or of what is too large, not all is read."""
+    """A file that any user may have made; of a pipe or a very large file not all is read."""
     with suppress(OSError):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(fd, "rb") as file:

@@ -48,7 +48,7 @@ def set_container(
     """Change some of a container's ``CONTAINER_KEYS``; its cap on the GPU ``uuid``, or on all.
 
     Returns:
-        What whoever asks should know of it, one sentence each.
+        Notes for whoever asks, one sentence each.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.

@@ -197,7 +197,7 @@ class Daemon:
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
     def own_driver(self) -> str | None:
-        """Where the driver is whose GPUs are shared, whether or not it answers; None: not found."""
+        """The folder of the driver whose GPUs are shared, answering or not; None: not found."""
         with contextlib.suppress(CgpuError):
             return os.path.realpath(driver_folder(self.driver_dir, self.config))
         return None

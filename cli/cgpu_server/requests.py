@@ -73,10 +73,10 @@ class Requests:
         return answer(request, Tree(self._daemon, None if peer.is_trusted else peer.uid))
 
     def _heed_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
-        """Adopt the driver that somebody names; refuse where ours is another.
+        """Adopt the driver that a request names; refuse it if ours is another.
 
-        What a guest names is compared as it is, for it may be a path at which root hangs. Whoever
-        only wants to see the GPUs is told which driver's they are.
+        A guest's path is only compared as text, because root could hang at it. A request that
+        only shows GPUs is answered with the driver that they are of.
         """
         real = os.path.realpath(given) if peer.is_trusted else given
         if real == self._daemon.own_driver():

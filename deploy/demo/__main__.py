@@ -26,7 +26,7 @@ def main() -> NoReturn:
 
 
 def _work() -> int:
-    """Run it on the best stage there is, else become ``cgpu demo``; 0 where all was as it must."""
+    """Run it on the best stage there is, else become ``cgpu demo``; 0 if all went as it must."""
     program.undo_when_terminated()
     nvidia_smi = _nvidia_smi()
     reason = _why_no_docker()

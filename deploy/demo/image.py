@@ -25,7 +25,7 @@ for module in list(sys.modules.values()):
 def make(root: Path, program: Path, used: Iterable[Path]) -> None:
     """Fill ``root`` with what ``PYTHON -IS program`` and the files ``used`` load, at its own paths.
 
-    Neither the program nor those are in it.
+    The program and ``used`` themselves are not in it.
     """
     python = Path(sys._base_executable).resolve()  # noqa: SLF001 (of no virtual environment)
     listed = _output(python, "-IS", "-c", _MODULES, program)

@@ -62,8 +62,8 @@ def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any])
     """The same, with a server that is started if there is none.
 
     Raises:
-        CgpuError: it refuses, does not start, does not answer, or is not started for want of the
-            driver that was named.
+        CgpuError: it refuses, does not start, does not answer, or is not started because the
+            named driver is missing.
     """
     request = with_driver(request, driver_dir)
     due = time.monotonic()
@@ -74,7 +74,7 @@ def ask_started(state_dir: str, driver_dir: str | None, request: dict[str, Any])
             raise CgpuError(f"cgpud does not start: see {state_dir}/{server.LOG}")
         if now >= due:
             if driver_dir:
-                driver.check(driver_dir)  # a server without one would be there for all others too
+                driver.check(driver_dir)  # else all others would get a server without a driver
             server.wake(state_dir, driver_dir)
             due = now + _RESTART_SECONDS
         time.sleep(_POLL_SECONDS)

@@ -76,7 +76,7 @@ def find_driver_dir() -> str:
 
 
 def check(driver_dir: str) -> None:
-    """Refuse a directory that was named and has no driver.
+    """Refuse a named directory that has no driver.
 
     Raises:
         CgpuError: one of the two libraries is missing there.

@@ -53,7 +53,7 @@ def open_state(given: str | None = None) -> str:
 
 
 def inside() -> CgpuError:
-    """What to say where somebody asks a container or session for what a node has."""
+    """The refusal of a request that only a node can answer, inside a container or session."""
     return CgpuError(
         "already inside a cgpu container or session: a share is not divided",
         hint="run this outside; nvidia-smi shows the share from inside",

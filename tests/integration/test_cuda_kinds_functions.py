@@ -161,7 +161,7 @@ LARGE_PTX = b".version 7.0\n.global .b8 t[%d];\n\0" % (100 * MIB)
 def test_mem_1_variables_of_the_member_that_the_driver_chooses_are_charged(
     proxied: Proxied, tmp_path: Path, members: dict[int, tuple[int, bytes, int]], charged: int
 ) -> None:
-    """MEM-1: those of a fat binary's other members take nothing. The GPU is of 7.5."""
+    """MEM-1: those of a fat binary's other members take nothing. The GPU is of capability 7.5."""
     (tmp_path / "fat").write_bytes(fat(*members.values(), architectures=members))
     out = run(
         proxied,

@@ -138,7 +138,7 @@ def test_a_cap_below_what_is_held_is_set_and_said(world: World) -> None:
         (["0", "policy=-1"], f"cgpu: policy=-1: expected {ANY_POLICY}"),
         (
             ["node", "default_memsize=1.5GiB"],
-            f"cgpu: default_memsize=1.5GiB: 1.5 is no whole number: expected {DEFAULT_ALLOWED}",
+            f"cgpu: default_memsize=1.5GiB: 1.5 is not a whole number: expected {DEFAULT_ALLOWED}",
         ),
         (["0", "policy=1GiB"], f"cgpu: policy=1GiB: expected {ANY_POLICY}"),
         (["7", "policy=1"], "cgpu: '7': no such GPU: expected index or UUID; this node has GPU 0"),

@@ -186,7 +186,7 @@ def test_mounts_of_users_disturb_neither_server_nor_doctor(tmp_path: Path) -> No
     words = [sys.executable, "-c", LOOKS, tmp_path]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
-    assert "nothing is left of others" in done.stdout
+    assert "nothing is left of ended containers" in done.stdout
 
 
 def test_many_mappings_hold_nobody_up(ledger: Path, monkeypatch: pytest.MonkeyPatch) -> None:

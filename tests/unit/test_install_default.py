@@ -192,7 +192,7 @@ def section(version: int, line: str) -> str:
         ),
         (
             'default_runtime.runtime_type = "io.containerd.runc.v2"',
-            "default_runtime.runtime_type = io.containerd.runc.v2: expected none, for it goes",
+            "default_runtime.runtime_type = io.containerd.runc.v2: expected none, because it",
         ),
     ],
 )

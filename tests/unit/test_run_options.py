@@ -74,7 +74,7 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
         ("--mem 6", f"--mem 6: expected from 1MiB to 15109MiB, such as {EXAMPLES}; {BYTES}"),
         ("--mem 2GB", "--mem 2GB: there is no unit GB: expected from 1MiB to 15109MiB, such as"),
         ("--mem 6GiB,2gib", "--mem 6GiB,2gib: there is no unit gib: expected from 1MiB to"),
-        ("--mem 1.5GiB", "--mem 1.5GiB: 1.5 is no whole number: expected from 1MiB to 15109MiB"),
+        ("--mem 1.5GiB", "--mem 1.5GiB: 1.5 is not a whole number: expected from 1MiB to 15109MiB"),
         ("--mem 16GiB", "--mem 16GiB: expected from 1MiB to 15109MiB"),
         ("--mem 0%", "--mem 0%: expected from 1MiB to 15109MiB"),
         ("--mem 6GiB,", "--mem 6GiB,: expected from 1MiB to 15109MiB"),

@@ -241,9 +241,9 @@ _ODD_SIZES = [
 FAULTS: dict[object, str] = {
     **{f"6{unit}": f"there is no unit {unit}: " for unit in ("GB", "G", "g", "gib")},
     "6 Gi": "there is no unit Gi: ",
-    "1.5GiB": "1.5 is no whole number: ",
-    "40.5%": "40.5 is no whole number: ",
-    1.5: "1.5 is no whole number: ",
+    "1.5GiB": "1.5 is not a whole number: ",
+    "40.5%": "40.5 is not a whole number: ",
+    1.5: "1.5 is not a whole number: ",
 }
 
 

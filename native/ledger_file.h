@@ -44,18 +44,18 @@ struct cgpu_ledger_slot {
  * process alone. Times are CLOCK_MONOTONIC of the host, all of them in ns.
  */
 struct cgpu_ledger_work {
-    uint32_t owner;     /* slot + 1 and generation, as in a lock word; 0: free */
-    uint32_t gpu;       /* place in the limits */
-    uint32_t active;    /* gate word under which it launched since it was last quiet; 0: quiet */
-    uint32_t waiting;   /* threads that wait at the closed gate */
-    uint32_t idle;      /* active, but all that was launched has ended, some 200 us ago */
-    uint32_t certain;   /* end_ns rests on measured kernels only */
-    uint64_t end_ns;    /* when what is in flight is expected to end */
-    uint64_t busy_ns;   /* GPU time of all that has ended, as measured */
-    uint64_t waited_ns; /* that threads have waited at the closed gate, added up */
-    uint64_t markers;   /* placed */
-    uint32_t threads;   /* that have launched and live */
-    uint32_t lag_ns;    /* from launch to sight, without work, see pace.h; 0: unknown */
+    uint32_t owner;    /* slot + 1 and generation, as in a lock word; 0: free */
+    uint32_t gpu;      /* place in the limits */
+    uint32_t active;   /* gate word under which it launched since it was last quiet; 0: quiet */
+    uint32_t waiting;  /* threads that wait at the closed gate */
+    uint32_t idle;     /* active, but all that was launched has ended, some 200 us ago */
+    uint32_t certain;  /* end_ns rests on measured kernels only */
+    uint64_t end_ns;   /* when what is in flight is expected to end */
+    uint64_t busy_ns;  /* GPU time of all that has ended, as measured */
+    uint64_t begun_ns; /* before this it launched nothing since it was last quiet */
+    uint64_t markers;  /* placed */
+    uint32_t threads;  /* that have launched and live */
+    uint32_t lag_ns;   /* from launch to sight, without work, see pace.h; 0: unknown */
 };
 
 struct cgpu_ledger_file {

@@ -82,6 +82,16 @@ cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_wor
 }
 
 void
+cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
+{
+    if (__atomic_load_n(&work->active, __ATOMIC_RELAXED) == 0) {
+        __atomic_store_n(&work->begun_ns, now, __ATOMIC_RELAXED);
+    }
+    /* seq_cst: who sees it sees when it began */
+    __atomic_store_n(&work->active, word, __ATOMIC_SEQ_CST);
+}
+
+void
 cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     uint32_t *bell = &ledger->file->gpus[gpu].bell;

@@ -25,6 +25,9 @@
  */
 int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out);
 
+/* From NOW on WORK may be in flight under the gate WORD: see above; the fence is the caller's. */
+void cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now);
+
 /* Make the arbiter look at GPU soon: one futex system call. */
 void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 

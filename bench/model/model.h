@@ -65,6 +65,7 @@ struct tenant_spec {
     uint32_t gpus;      /* bits */
     uint64_t start_ns;
     uint64_t lag_ns; /* what it says of the lag; 0: the truth */
+    uint32_t late;   /* says that its work began when it is asked, and ended when its gate closed */
     struct load load;
 };
 
@@ -167,7 +168,7 @@ struct process {
     uint64_t stays, stayed_ns;
     uint32_t active;
     bool waiting, idle, certain;
-    uint64_t end_ns, busy_ns;
+    uint64_t begun_ns, end_ns, busy_ns;
 
     uint64_t gpu_ns; /* really used */
 };

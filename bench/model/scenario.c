@@ -73,12 +73,19 @@ parse_field(struct tenant_spec *tenant, const char *text, char **end)
         uint64_t *time;
         uint32_t *number;
     } fields[] = {
-        {"weight", NULL, &tenant->weight},        {"processes", NULL, &tenant->processes},
-        {"sync", NULL, &tenant->load.sync_every}, {"think", &tenant->load.think_ns, NULL},
-        {"burst", &tenant->load.burst_ns, NULL},  {"pause", &tenant->load.pause_ns, NULL},
-        {"start", &tenant->start_ns, NULL},       {"gpus", NULL, &tenant->gpus},
-        {"meet", NULL, &tenant->load.meet_every}, {"barrier", NULL, &tenant->load.barrier},
-        {"one", NULL, &tenant->load.one_thread},  {"lag", &tenant->lag_ns, NULL},
+        {"weight", NULL, &tenant->weight},
+        {"processes", NULL, &tenant->processes},
+        {"sync", NULL, &tenant->load.sync_every},
+        {"think", &tenant->load.think_ns, NULL},
+        {"burst", &tenant->load.burst_ns, NULL},
+        {"pause", &tenant->load.pause_ns, NULL},
+        {"start", &tenant->start_ns, NULL},
+        {"gpus", NULL, &tenant->gpus},
+        {"meet", NULL, &tenant->load.meet_every},
+        {"barrier", NULL, &tenant->load.barrier},
+        {"one", NULL, &tenant->load.one_thread},
+        {"lag", &tenant->lag_ns, NULL},
+        {"late", NULL, &tenant->late},
     };
 
     if (strncmp(text, "kernel", length) == 0) {

@@ -7,6 +7,9 @@ static void
 add_demand(struct cgpu_demand *sum, const struct process *process, uint64_t lag_ns)
 {
     if (process->active != 0) {
+        if (!sum->active || process->begun_ns < sum->begun_ns) {
+            sum->begun_ns = process->begun_ns;
+        }
         sum->idle = (sum->idle || !sum->active) && process->idle;
         sum->certain = (sum->certain || !sum->active) && process->certain;
         sum->active = true;
@@ -35,6 +38,10 @@ read_demands(const struct world *world, int gpu, struct cgpu_demand *demands)
             uint64_t said = world->scenario->tenants[process->tenant].lag_ns;
 
             add_demand(&demands[place], process, said != 0 ? said : process->pace.lag_ns);
+            if (world->scenario->tenants[process->tenant].late != 0) {
+                demands[place].begun_ns = world->now;
+                demands[place].end_ns = process->active != 0 ? demands[place].end_ns : 0;
+            }
         }
     }
 }

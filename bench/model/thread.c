@@ -105,6 +105,7 @@ enter(struct world *world, struct process *process)
         gpu_submit(world, process, 0, 0);
         put_marker(world, process);
     }
+    process->begun_ns = process->active == 0 ? world->now : process->begun_ns;
     process->word = word;
     process->active = word;
     process->idle = false;

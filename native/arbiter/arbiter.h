@@ -22,14 +22,15 @@
 
 /* What a container's living processes say, together, about one GPU. */
 struct cgpu_demand {
-    bool waiting;     /* a thread waits at the closed gate */
-    bool active;      /* something may be in flight, or launched any moment if the gate is open */
-    bool idle;        /* active, but every active process says that it has nothing to do */
-    bool certain;     /* end_ns rests on measured kernels only */
-    uint64_t end_ns;  /* when what is in flight is expected to end; 0: unknown */
-    uint64_t lag_ns;  /* from a launch on a GPU without work to seeing its end, without the work */
-    uint64_t busy_ns; /* GPU time of what has ended, summed: only the soft policy believes it */
-    uint64_t stays;   /* how often work began to stand apart as it did not end for a second */
+    bool waiting;      /* a thread waits at the closed gate */
+    bool active;       /* something may be in flight, or launched any moment if the gate is open */
+    bool idle;         /* active, but every active process says that it has nothing to do */
+    bool certain;      /* end_ns rests on measured kernels only */
+    uint64_t begun_ns; /* before this nothing was launched since it was last quiet; 0: unknown */
+    uint64_t end_ns;   /* when what is in flight is expected to end; 0: unknown */
+    uint64_t lag_ns;   /* from a launch on a GPU without work to seeing its end, without the work */
+    uint64_t busy_ns;  /* GPU time of what has ended, summed: only the soft policy believes it */
+    uint64_t stays;    /* how often work began to stand apart as it did not end for a second */
     uint64_t stayed_ns; /* for how long it stood apart, until it ended, summed */
 };
 

@@ -1,8 +1,8 @@
 /*
  * Inside the arbiter. The parts: arbiter.c (who is there, the step), charge.c (who pays for the
  * time that has passed), stay.c (work that stood apart), bucket.c (ceilings), turn.c (whose turn is
- * it), review.c, together.c (the soft policy), look.c (when to look again), report.c (figures for
- * people), group.c (turns on several GPUs together).
+ * it), unused.c (what of a turn nobody used), review.c, together.c (the soft policy), look.c (when
+ * to look again), report.c (figures for people), group.c (turns on several GPUs together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
@@ -26,6 +26,13 @@
 enum { CGPU_QUIET_TURNS = 64 };
 /* Of each turn nobody has the first part: a thread wakes up, the GPU switches. */
 #define CGPU_START_NS UINT64_C(60000)
+
+/*
+ * A container with a ceiling may leave the GPU unused without being charged (unused.c) for one part
+ * of so many of all time. What it does not need is kept, up to so much.
+ */
+enum { CGPU_SPARE_PART = 200 };
+#define CGPU_SPARE_NS (5 * CGPU_MS)
 
 /* What is in flight when a gate closes goes on for about so long: it is closed so much earlier. */
 #define CGPU_FLIGHT_NS UINT64_C(450000)
@@ -86,8 +93,9 @@ enum cgpu_stage {
 struct cgpu_bucket {
     uint32_t rate_ppm; /* 0: no limit */
     int64_t credit_ns;
-    uint64_t lag_ns; /* of its owner; of more than one: 0 */
-    bool dry;        /* until it has filled up to where running again is worth it */
+    uint64_t lag_ns;   /* of its owner; of more than one: 0 */
+    uint64_t spare_ns; /* so much its owner may leave unused without being charged */
+    bool dry;          /* until it has filled up to where running again is worth it */
 };
 
 struct cgpu_tenant {
@@ -109,6 +117,7 @@ struct cgpu_tenant {
     uint64_t turn_ns;    /* of this turn */
     uint64_t start_ns;   /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
+    uint64_t begun_ns; /* when it first launched in this turn, once that was seen */
     uint64_t turns;
     uint64_t closed_ns;
     uint64_t active_ns; /* when it last had or wanted work */
@@ -215,6 +224,12 @@ void cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                     const struct cgpu_demand *says, uint64_t now);
 /* When everything is charged: note how matters stand if work begins to stand apart. */
 void cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
+
+/* unused.c */
+/* Of the time since FROM, what is not charged to TENANT: from before its first launch. */
+uint64_t cgpu_unused_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
+/* The same, with its gate closed: from after the end of its work. */
+uint64_t cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
 
 /* lag.c */
 uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);

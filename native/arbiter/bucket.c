@@ -29,6 +29,7 @@ cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
     if (bucket->credit_ns < full) {
         bucket->credit_ns = credit < full ? credit : full;
     }
+    bucket->spare_ns = cgpu_lesser(bucket->spare_ns + ns / CGPU_SPARE_PART, CGPU_SPARE_NS);
 }
 
 /* Idleness brings no credit. */

@@ -1,8 +1,8 @@
 /*
  * Who pays for the time since the last step: whoever is closing, up to its end, and only then the
- * holder. Those that were given up share the bill, for their work may still run. But for its lag,
- * nothing that a container says makes it pay less where somebody else wants the GPU, or where it
- * has a ceiling.
+ * holder. Those that were given up share the bill, for their work may still run. But for its lag
+ * and what unused.c believes, nothing that a container says makes it pay less where somebody else
+ * wants the GPU, or where it has a ceiling.
  */
 #include "arbiter_state.h"
 
@@ -93,7 +93,7 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
         }
         closing = true;
         if (!paid && !tenant->stray) {
-            share_bill(arbiter, i, ns, now);
+            share_bill(arbiter, i, ns - cgpu_unused_after(tenant, now - ns, now), now);
             paid = true;
         }
         tenant->asked = true;
@@ -148,6 +148,7 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
     if (holder->gate == CGPU_GATE_OPEN && !cgpu_tenant_is_capped(holder)) {
         ns = used_alone(holder, busy_before, ns);
     }
+    ns -= cgpu_unused_before(holder, now - ns, now);
     share_bill(arbiter, arbiter->holder, ns, now);
 }
 
@@ -223,6 +224,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         tenant->wanted = wants;
         tenant->active_ns = wants ? now : tenant->active_ns;
         if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {
+            tenant->begun_ns = tenant->shown ? tenant->begun_ns : tenant->demand.begun_ns;
             tenant->shown = true;
             tenant->absences = 0;
         }

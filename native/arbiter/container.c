@@ -266,6 +266,9 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     if (work->active == 0) {
         return;
     }
+    if (!out->active || work->begun_ns < out->begun_ns) {
+        out->begun_ns = work->begun_ns;
+    }
     out->idle = work->idle != 0 && (out->idle || !out->active);
     out->certain = work->certain != 0 && work->end_ns != 0 && (out->certain || !out->active);
     out->active = true;

@@ -67,6 +67,7 @@ cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int place, uint64_t now)
     tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
     tenant->stage = CGPU_STAGE_HOLDS;
     tenant->opened_ns = now;
+    tenant->begun_ns = 0;
     arbiter->holder = place;
 }
 

@@ -99,7 +99,7 @@ publish(struct launch *launch)
     if (before == launch->word) {
         return true;
     }
-    __atomic_store_n(&work->active, launch->word, __ATOMIC_SEQ_CST);
+    cgpu_work_begin(work, launch->word, launch->now);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     bool same = cgpu_flow_gate(launch->gpu) == launch->word;
     if (same && before == 0) {
@@ -296,7 +296,6 @@ wait_for_gate(struct launch *launch)
         }
         struct timespec slice = {0, helped ? (long)SLICE_NS : (long)ALONE_NS};
         cgpu_futex_wait((uint32_t *)(uintptr_t)gate, FUTEX_WAIT, word, &slice);
-        __atomic_add_fetch(&work->waited_ns, cgpu_flow_now() - begun, __ATOMIC_RELAXED);
     }
     __atomic_sub_fetch(&work->waiting, 1, __ATOMIC_RELAXED);
 }

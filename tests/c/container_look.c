@@ -99,6 +99,29 @@ TEST(what_processes_say_is_added_up)
     cgpu_container_close(container);
 }
 
+TEST(the_first_of_the_processes_at_work_says_when_a_container_began)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledgers[2] = {check_attach(guest->ledger), check_attach(guest->ledger)};
+    struct cgpu_ledger_work *a = claim(ledgers[0], 0);
+    struct cgpu_ledger_work *b = claim(ledgers[1], 0);
+
+    cgpu_work_begin(a, 9, 70);
+    CHECK(look(container, MS).active && look(container, MS).begun_ns == 70);
+    cgpu_work_begin(b, 9, 90);
+    cgpu_work_begin(a, 11, 95); /* a new turn, with work of the last one in flight */
+    CHECK(look(container, 2 * MS).begun_ns == 70);
+    a->active = 0;
+    CHECK(look(container, 3 * MS).begun_ns == 90);
+    cgpu_work_begin(a, 11, 97);
+    b->begun_ns = 0; /* not known */
+    CHECK(look(container, 4 * MS).begun_ns == 0);
+    cgpu_ledger_detach(ledgers[0]);
+    cgpu_ledger_detach(ledgers[1]);
+    cgpu_container_close(container);
+}
+
 TEST(of_what_stood_apart_only_that_since_the_first_look_counts_and_nothing_is_taken_back)
 {
     struct guest *guest = guest_make(guest_scene(), 0, 0);

@@ -17,7 +17,7 @@ MODEL = HERE.parent.parent / "bench" / "model"
 PARTS = (
     *("policy*.c", "arbiter.c", "bucket.c", "charge.c"),
     *("group*.c", "lag.c", "look.c", "report.c", "review.c", "stay.c"),
-    *("together.c", "turn.c"),
+    *("together.c", "turn.c", "unused.c"),
 )
 GROUPS = {
     "share-75-25": 36,
@@ -49,6 +49,8 @@ GROUPS = {
     "edge-slow": 4,
     "edge-ceiling": 24,
     "edge-liar": 96,
+    "slow-ceiling": 8,
+    "liar-ceiling": 120,
     "idle-pauses": 6,
     "idle-newcomer": 80,
     "long-shares": 13,

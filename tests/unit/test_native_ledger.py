@@ -81,7 +81,7 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
         "certain": 20,
         "end_ns": 24,
         "busy_ns": 32,
-        "waited_ns": 40,
+        "begun_ns": 40,
         "markers": 48,
         "threads": 56,
         "lag_ns": 60,

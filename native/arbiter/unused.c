@@ -1,0 +1,41 @@
+/*
+ * Time in which a container had the GPU and did not use it, because its threads woke up late:
+ * before the first launch of its turn, and after the end of its last kernel until that is seen.
+ *
+ * Beside others there is none: gates open before the others' work has ended. A container with a
+ * ceiling that came to an idle GPU is believed when its work began and ended, but only up to a
+ * small part of all time, so a false report gains no more than that.
+ */
+#include "arbiter_state.h"
+
+static uint64_t
+believe(struct cgpu_tenant *tenant, uint64_t ns)
+{
+    struct cgpu_bucket *bucket = &tenant->bucket;
+
+    if (!tenant->quiet || !cgpu_tenant_is_capped(tenant)) {
+        return 0;
+    }
+    ns = cgpu_lesser(ns, bucket->spare_ns);
+    bucket->spare_ns -= ns;
+    return ns;
+}
+
+uint64_t
+cgpu_unused_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
+{
+    uint64_t begun = cgpu_lesser(tenant->begun_ns, now);
+
+    from = cgpu_larger(from, tenant->opened_ns + CGPU_START_NS);
+    return believe(tenant, cgpu_since(begun, from));
+}
+
+/* What it did not need of the time that nobody pays for at the beginning makes up for this. */
+uint64_t
+cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
+{
+    uint64_t rest = cgpu_since(tenant->opened_ns + CGPU_START_NS, tenant->begun_ns);
+    uint64_t ended = cgpu_larger(from, tenant->demand.end_ns);
+
+    return tenant->demand.active ? 0 : believe(tenant, cgpu_since(now, ended + rest));
+}

@@ -81,8 +81,9 @@ def take(text: str, program: str) -> str | None:
 
 
 def default_place(data: dict[str, Any]) -> tuple[str, ...]:
-    """Where the runtime of pods that name none is written."""
-    return ("plugins", _plugin(data), "containerd", "default_runtime_name")
+    """Where the runtime of pods that name none is written; nowhere, for an unknown version."""
+    plugin = _PLUGINS.get(data.get("version", 1), "")
+    return ("plugins", plugin, "containerd", "default_runtime_name")
 
 
 def check_default(machine: Machine) -> None:

@@ -32,10 +32,13 @@ _OPTION = re.compile(r"^[^#;\n]*--default-runtime[= ]([^\s\"']*)", re.MULTILINE)
 
 
 def said(template: str) -> str:
-    """What a running dockerd says of itself; empty if none runs."""
+    """What this machine's dockerd says of itself; empty if none runs.
+
+    A user's environment and context may name another machine's.
+    """
     if not os.path.exists(_SOCKET):
         return ""
-    command = ["docker", "info", "--format", template]
+    command = ["docker", "--host", f"unix://{_SOCKET}", "info", "--format", template]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False

@@ -53,8 +53,7 @@ class File(NamedTuple):
     def without(self, text: str, before: object) -> str | None:
         """``text`` as ``take`` leaves it; a default that names ours becomes ``before`` again."""
         taken = self.take(text, self.program)
-        is_out = taken is not None and taken != text
-        return self.default.restore(taken, before) if taken and is_out and self.default else taken
+        return self.default.restore(taken, before) if taken and self.default else taken
 
     def is_default(self, machine: Machine) -> bool:
         """Whether it names ours as the default runtime.

@@ -81,9 +81,9 @@ class Default(NamedTuple):
         return text if there == NAME else self.format.put(text, place, NAME)
 
     def restore(self, text: str, before: object) -> str:
-        """``text`` with ``before`` there, where it names our runtime, which is gone."""
+        """``text`` with ``before`` there, where it names our runtime and has none of that name."""
         place = self.place(data := self.format.parse(text))
-        if look(data, place) != NAME:
+        if look(data, place) != NAME or look(data, (*place[:-1], "runtimes", NAME)) is not None:
             return text
         if isinstance(before, str) and before != NAME:
             return self.format.put(text, place, before)

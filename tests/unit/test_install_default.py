@@ -174,6 +174,49 @@ def test_a_default_goes_also_where_nobody_knows_what_was_there_before(
     assert left == {"debug": True} | ({} if is_lost else {"default-runtime": "runc"})
 
 
+@pytest.mark.parametrize(
+    ("engine", "path"), [("docker", dockerd.FILE), ("containerd", containerd.MAIN)]
+)
+def test_a_default_whose_runtime_others_took_out_goes_too(
+    machine: Machine, engine: str, path: str
+) -> None:
+    """Engines do not start with it."""
+    install(machine, engine, is_default=True)
+    file = file_of(engine)
+    assert file.default is not None
+    left = file.take(machine.text(path), file.program)
+    assert left is not None
+    assert default_of(engine, left) == "cgpu"
+    write(machine, path, left)
+    uninstall(machine, engine)
+    assert default_of(engine, machine.text(path)) is None
+
+
+def test_a_runtime_of_others_that_has_our_name_stays_the_default(machine: Machine) -> None:
+    text = '{"default-runtime": "cgpu", "runtimes": {"cgpu": {"path": "/usr/bin/other"}}}\n'
+    write(machine, dockerd.FILE, text)
+    uninstall(machine, "docker")
+    assert machine.text(dockerd.FILE) == text
+
+
+def test_a_containerd_that_cannot_have_us_keeps_nobody_from_uninstalling(machine: Machine) -> None:
+    write(machine, containerd.MAIN, text := "version = 1\n")
+    uninstall(machine, "containerd")
+    assert machine.text(containerd.MAIN) == text
+
+
+def test_the_dockerd_of_this_machine_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not that of a user's environment or context."""
+    (tmp_path / "socket").touch()
+    (tmp_path / "docker").write_text('#!/bin/sh\necho "$*"\n')
+    (tmp_path / "docker").chmod(0o755)
+    monkeypatch.setattr(dockerd, "_SOCKET", str(tmp_path / "socket"))
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    assert dockerd.said("X") == f"--host unix://{tmp_path}/socket info --format X"
+
+
 MINE = 'snapshotter = "overlayfs"'
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cgpu_install.engines import Engine
     from cgpu_install.journal import Journal
     from cgpu_install.machine import Machine
-    from cgpu_install.plan import Plan
+    from cgpu_install.plan import Change, Plan
 
 _SHOWN = 5
 _NAMES = ENGINE_NAMES.replace(" ", ", ")
@@ -83,6 +83,7 @@ class Uninstall:
 
     def run(self, given: argparse.Namespace) -> int:
         """Change back what was changed, all or nothing."""
+        from cgpu_install import dockerd
         from cgpu_install.engines import ENGINES, named
         from cgpu_install.machine import BOOTED
         from cgpu_install.plan import PROGRAMS, is_last, uninstalling
@@ -90,13 +91,15 @@ class Uninstall:
         job = _job(given, None)
         engines = named(given.engines) if given.engines else list(ENGINES)
         plan = uninstalling(job.machine, engines, job.journal)
+        if any(engine.name == "docker" for engine in engines):
+            dockerd.check_unnamed(job.machine)
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)
         if not given.root:
             _check_idle(state_path(given.state_dir))
         if given.now and job.machine.has(BOOTED) and _is_dockers_default(engines):
-            _let_go(job, plan)
+            _let_go(job, plan, state_path(given.state_dir))
             plan = uninstalling(job.machine, engines, job.journal)
         gone = [engine.name for engine in engines]
         everything = is_last(engines, job.journal)
@@ -104,7 +107,7 @@ class Uninstall:
         job.journal.uninstall(plan.changes, gone)
         if everything and not given.root:
             plan.notes.extend(_end_server(state_path(given.state_dir)))
-        restarts = not given.root and _is_dockers_default(engines)
+        restarts = not (given.root or given.now) and _is_dockers_default(engines)
         undone = [_undone(engine, restarts=restarts) for engine in _changed(plan, engines)]
         _report(plan, undone, given)
         return 0
@@ -174,18 +177,54 @@ def _is_dockers_default(engines: Iterable[Engine]) -> bool:
     return any(engine.name == "docker" for engine in engines) and dockerd.default_runtime() == NAME
 
 
-def _let_go(job: _Job, plan: Plan) -> None:
-    """Make dockerd take runc as its default without a restart, which would end containers."""
-    from cgpu_install.engines import named
+def _let_go(job: _Job, plan: Plan, state_dir: str) -> None:
+    """Make dockerd take runc as its default without a restart, which would end containers.
+
+    Raises:
+        CgpuError: it keeps ours, or containers were made meanwhile; its file is as it was.
+    """
     from cgpu_install.plan import letting_go
 
-    job.journal.install([letting_go(job.machine, plan)], job.machine.bin_dir)
+    change = letting_go(job.machine, plan)
+    with contextlib.ExitStack() as undo:
+        job.journal.install([change], job.machine.bin_dir)
+        undo.callback(_take_back, job, change)
+        _reload_dockerd()
+        _check_idle(state_dir)
+        undo.pop_all()
+
+
+def _reload_dockerd() -> None:
+    """Wait until it has another default runtime than ours.
+
+    Raises:
+        CgpuError: it keeps ours.
+    """
+    from cgpu_install import dockerd
+    from cgpu_install.engines import named
+
     docker = named(["docker"])
-    with contextlib.suppress(CgpuError):
+    why = f"it has not read {dockerd.FILE} within {_SECONDS} s"
+    try:
         _run(_commands(docker))
         deadline = time.monotonic() + _SECONDS
         while _is_dockers_default(docker) and time.monotonic() < deadline:
             time.sleep(_STEP)
+    except CgpuError as error:
+        why = str(error)
+    if _is_dockers_default(docker):
+        hint = f"mend that, or: cgpu uninstall, then: {dockerd.RESTART}"
+        raise CgpuError(f"dockerd's default runtime is still cgpu: {why}", hint=hint)
+
+
+def _take_back(job: _Job, change: Change) -> None:
+    """Undo ``change`` of dockerd's file, and make dockerd read that."""
+    from cgpu_install.engines import named
+
+    back = change._replace(before=change.after, after=change.before)
+    job.journal.install([back], job.machine.bin_dir)
+    with contextlib.suppress(CgpuError):  # there is another error to be told
+        _run(_commands(named(["docker"])))
 
 
 def _undone(engine: Engine, *, restarts: bool) -> Engine:

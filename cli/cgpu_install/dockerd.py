@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_install import running
+from cgpu_install.entry import NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,18 @@ def check_default(machine: Machine) -> None:
     for option in options(machine):
         expected = "expected none there, because dockerd does not start if its file has one too"
         raise CgpuError(f"{option} on dockerd's command line: {expected}")
+
+
+def check_unnamed(machine: Machine) -> None:
+    """Refuse our runtime as the default on a command line: without it dockerd does not start.
+
+    Raises:
+        CgpuError: it is there.
+    """
+    for option in options(machine):
+        if option.endswith(f"={NAME}"):
+            because = "because dockerd does not start if its default runtime is gone"
+            raise CgpuError(f"{option} on dockerd's command line: take it out first, {because}")
 
 
 def options(machine: Machine) -> Iterator[str]:

@@ -138,6 +138,55 @@ def test_a_default_is_put_and_taken_back_under_running_containers(
         assert docker.docker("exec", early, "echo", "goes on").stdout == "goes on\n"
 
 
+@contextmanager
+def meanwhile(node: Node, script: str) -> Iterator[None]:
+    """What ``systemctl`` does first, once."""
+    path = "/usr/local/bin/systemctl"
+    before = node.machine.read(path)
+    marker = node.docker.base / "asked"
+    once = f"if mkdir {marker} 2>/dev/null; then {script}; fi"
+    node.machine.write(path, before.replace("\n", f"\n{once}\n", 1))
+    try:
+        yield
+    finally:
+        node.machine.write(path, before)
+        node.machine.enclosure.run("rm", "-rf", str(marker))
+
+
+def test_a_dockerd_that_keeps_cgpu_keeps_its_programs_too(node: Node) -> None:
+    """Without them it could start no container."""
+    machine, before = node.machine, node.machine.read(DOCKER)
+    machine.cgpu("install", "docker", "--default", "--now")
+    wait_until(lambda: node.default() == "cgpu", "dockerd has read its file")
+    told = machine.read(DOCKER)
+    with meanwhile(node, "exit 5"):
+        done = machine.cgpu("uninstall", "--now", check=False)
+    assert done.returncode == 2
+    assert "dockerd's default runtime is still cgpu: systemctl " in done.stderr
+    assert machine.read(DOCKER) == told
+    assert node.docker.run("debian", "echo", "plain").stdout == "plain\n"
+    said = machine.cgpu("uninstall", "--now").stdout
+    assert "restart" not in said.replace("reload-or-restart", "")
+    assert (machine.read(DOCKER), node.default()) == (before, "runc")
+
+
+def test_a_container_made_while_dockerd_lets_go_keeps_cgpu_installed(node: Node) -> None:
+    machine, before = node.machine, node.machine.read(DOCKER)
+    machine.cgpu("install", "docker", "--default", "--now")
+    wait_until(lambda: node.default() == "cgpu", "dockerd has read its file")
+    told = machine.read(DOCKER)
+    with meanwhile(node, "docker run --detach --name late --network none debian sleep 1000"):
+        done = machine.cgpu("uninstall", "--now", check=False)
+    try:
+        assert "cgpu: containers run with cgpu: stop them first: " in done.stderr
+        assert machine.read(DOCKER) == told
+        wait_until(lambda: node.default() == "cgpu", "dockerd has read its file again")
+    finally:
+        node.docker.docker("rm", "--force", "late")
+    machine.cgpu("uninstall", "--now")
+    assert (machine.read(DOCKER), node.default()) == (before, "runc")
+
+
 def test_without_now_uninstall_says_that_a_reload_is_not_enough(node: Node) -> None:
     """dockerd keeps the default of before where its file names none any more."""
     machine, before = node.machine, node.machine.read(DOCKER)

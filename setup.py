@@ -40,8 +40,8 @@ WARNINGS = [
     "-Wconversion",
     "-Wno-sign-conversion",
 ]
-# -s: debugging information names the folders of this machine, and zig makes some of musl's thousand
-# files too. The code is the same without this option, for who wants to debug.
+# -s: no debugging information. It would name folders of this machine. zig would also compile musl
+# with it, which takes longer and makes large programs. The code is the same without -s.
 CFLAGS = ["-std=gnu11", "-O2", "-s", "-fno-sanitize=all", "-iquote", "native", *WARNINGS]
 if os.environ.get("CGPU_WERROR"):
     CFLAGS.append("-Werror")

@@ -34,7 +34,7 @@ overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 {
     const struct cgpu_demand *demand = &tenant->demand;
 
-    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED && !tenant->stray &&
+    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&
            !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
 }
 
@@ -48,19 +48,28 @@ less_start(struct cgpu_tenant *tenant, uint64_t ns)
     return ns - start;
 }
 
+static bool
+pays(const struct cgpu_arbiter *arbiter, int place, int payer, uint64_t now)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+
+    return place == payer || (overlaps(tenant, now) && !(tenant->stray && payer < 0));
+}
+
+/* PAYER (-1: nobody) and those that were given up; of these no stray if nobody else pays. */
 static void
 share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
 {
-    uint64_t payers = payer >= 0;
+    uint64_t payers = 0;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        payers += i != payer && overlaps(&arbiter->tenants[i], now);
+        payers += pays(arbiter, i, payer, now);
     }
     if (payer >= 0) {
         ns = less_start(&arbiter->tenants[payer], ns);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS && ns > 0; i++) {
-        if (i == payer || overlaps(&arbiter->tenants[i], now)) {
+        if (pays(arbiter, i, payer, now)) {
             cgpu_charge_pay(arbiter, &arbiter->tenants[i], ns / payers);
         }
     }
@@ -74,11 +83,12 @@ go_away(struct cgpu_tenant *tenant)
     if (tenant->stray) {
         cgpu_bucket_forget(&tenant->bucket);
     }
+    tenant->stray = false;
 }
 
 /*
  * Those that close pay until they are seen to have ended, not until they say they had; true: there
- * are such. What strays had queued is nobody's debt: all drain together.
+ * are such. What strays had queued is nobody's debt while all drain together.
  */
 static bool
 charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)

@@ -1,14 +1,18 @@
 /* What ends turns before the next one is chosen. */
 #include "arbiter_state.h"
 
-/* Gates that another policy left open, or that was free until its container got a ceiling. */
+/*
+ * Gates that another policy left open, or that was free until a container that is alone got a
+ * ceiling. Where another container came, what the first has queued delays it: that is charged.
+ */
 static void
 close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
         bool turns = i == arbiter->holder &&
-                     (tenant->gate != CGPU_GATE_FREE || !cgpu_tenant_is_capped(tenant));
+                     (tenant->gate != CGPU_GATE_FREE || !cgpu_tenant_is_capped(tenant) ||
+                      !cgpu_turn_alone(arbiter, i, CGPU_ALONE_NS, now));
 
         if (tenant->present && tenant->stage == CGPU_STAGE_HOLDS && !turns) {
             cgpu_turn_close(arbiter, i, now);

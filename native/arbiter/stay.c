@@ -1,7 +1,7 @@
 /*
  * Work that did not end for a second stood apart: nobody waited for it, and it was not charged.
  * What it had is charged when it ends, if ever. A GPU that divides its time gave it all of the time
- * in which nobody else was charged, and half of the rest.
+ * in which nobody else was charged, and half of the rest. What a stray had queued is not charged.
  */
 #include "arbiter_state.h"
 
@@ -56,7 +56,7 @@ cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
         }
         tenant->stay_ns = 0;
     }
-    tenant->stay_begins = says->stays != tenant->demand.stays;
+    tenant->stay_begins = says->stays != tenant->demand.stays && !tenant->stray;
 }
 
 void

@@ -66,6 +66,7 @@ cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int place, uint64_t now)
     note_early(arbiter, place);
     tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
     tenant->stage = CGPU_STAGE_HOLDS;
+    tenant->stray = false;
     tenant->opened_ns = now;
     tenant->begun_ns = 0;
     arbiter->holder = place;
@@ -78,7 +79,6 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
 
     cgpu_turn_reopen(arbiter, place, now);
     arbiter->level_ns[tenant->high] = level_for(arbiter, tenant->high, tenant->virtual_ns);
-    tenant->stray = false;
     tenant->turn_ns = 0;
     tenant->idle_ns = 0;
     tenant->turns += 1;

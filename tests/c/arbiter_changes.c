@@ -118,6 +118,56 @@ TEST(what_one_alone_had_queued_when_it_got_a_ceiling_is_nobodys_debt)
     empties_its_queue(CGPU_POLICY_NATIVE, 150 * MS);
 }
 
+/* After a second nobody waits for it, and it is told how long it went on. */
+TEST(nor_is_it_where_it_stands_apart)
+{
+    struct cgpu_tenant_report report;
+    int place;
+
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    place = cgpu_arbiter_add(arbiter, 2, false, now);
+    demands[place] = (struct cgpu_demand){.active = true};
+    step(MS);
+    step(5000 * MS);
+    CHECK(gates[place] == CGPU_GATE_FREE);
+    set_policy(CGPU_POLICY_FIXED);
+    for (int i = 0; i < 100; i++) {
+        step(10 * MS);
+    }
+    demands[place] = (struct cgpu_demand){.stays = 1};
+    step(0);
+    step(1300 * MS);
+    demands[place].stayed_ns = 1300 * MS;
+    step(0);
+    cgpu_arbiter_report(arbiter, place, &report);
+    CHECK(report.charged_ns == 0);
+    demands[place] = (struct cgpu_demand){0};
+}
+
+/* Under policy 2 one that is alone has no ceiling until another comes. */
+TEST(what_one_had_queued_when_another_came_is_charged)
+{
+    struct cgpu_tenant_report report;
+    int first, second;
+
+    start(CGPU_POLICY_WEIGHTED_PREEMPTIVE);
+    first = cgpu_arbiter_add(arbiter, 10, false, now);
+    demands[first] = (struct cgpu_demand){.active = true};
+    step(MS);
+    step(20000 * MS);
+    CHECK(gates[first] == CGPU_GATE_FREE);
+    second = cgpu_arbiter_add(arbiter, 10, false, now);
+    demands[second] = (struct cgpu_demand){.waiting = true};
+    for (int i = 0; i < 99; i++) {
+        step(10 * MS);
+    }
+    demands[first] = (struct cgpu_demand){0};
+    step(MS);
+    cgpu_arbiter_report(arbiter, first, &report);
+    CHECK(report.charged_ns > 400 * MS);
+    demands[second] = (struct cgpu_demand){0};
+}
+
 TEST(nor_is_it_where_it_takes_longer_than_anybody_waits)
 {
     empties_its_queue(CGPU_POLICY_WEIGHTED_FAIR, 500 * MS);

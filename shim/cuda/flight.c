@@ -17,12 +17,20 @@ flight_of(const struct cgpu_stream *stream, uint32_t word)
     return ahead ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
 }
 
+/* The markers that a stream may have, and the batch after them, fill FLIGHT and the GPU's lag. */
+static uint64_t
+batch_of(const struct cgpu_stream *stream, uint64_t flight)
+{
+    return (flight + cgpu_stream_gpu(stream)->pace.lag_ns) / (CGPU_STREAM_MARKERS + 1);
+}
+
 bool
 cgpu_flight_is_full(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch,
                     uint64_t ns)
 {
-    return batch->launches != 0 &&
-           (ns == 0 || stream->unsure || batch->work_ns + ns >= CGPU_PACE_BATCH_NS);
+    uint64_t most = batch_of(stream, CGPU_PACE_FLIGHT_NS);
+    most = most < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : most;
+    return batch->launches != 0 && (ns == 0 || stream->unsure || batch->work_ns + ns >= most);
 }
 
 /*
@@ -35,7 +43,7 @@ room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batc
 {
     const struct cgpu_pace *pace = &cgpu_stream_gpu(stream)->pace;
     if (ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
-        batch->work_ns + ns <= flight / (CGPU_STREAM_MARKERS + 1)) {
+        batch->work_ns + ns <= batch_of(stream, flight)) {
         return cgpu_pace_room(pace, flight - batch->work_ns, now);
     }
     uint64_t until = cgpu_pace_room(pace, 0, now);

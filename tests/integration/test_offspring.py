@@ -1,4 +1,4 @@
-"""What ``offspring.ended`` ends, what it spares, and that it ends itself."""
+"""What ``offspring.ended`` ends, what it spares, and that it ends itself (CLI-9)."""
 
 from __future__ import annotations
 

@@ -33,18 +33,37 @@ cgpu_flight_is_full(const struct cgpu_stream *stream, const struct cgpu_unmarked
     return batch->launches != 0 && (ns == 0 || stream->unsure || batch->work_ns + ns >= most);
 }
 
+/* Work on GPU behind streams' two markers, which has none yet. */
+static uint64_t
+unmarked_on(const struct cgpu_flow_gpu *gpu)
+{
+    uint64_t ns = 0;
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        const struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (stream->used && !stream->apart && cgpu_marker_is_enough(stream) &&
+            cgpu_stream_gpu(stream) == gpu) {
+            struct cgpu_unmarked sum;
+            cgpu_marker_sum(stream, &sum);
+            ns += sum.work_ns;
+        }
+    }
+    return ns;
+}
+
 /*
- * STREAM has its two markers, and BATCH has none yet. A launch is added to BATCH as long as that
- * takes no more than a third of what may be in flight.
+ * STREAM has its two markers, and BATCH has none yet. A launch is added to BATCH as long as all
+ * such batches take no more than a third of what may be in flight.
  */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
               uint64_t flight, uint64_t now)
 {
-    const struct cgpu_pace *pace = &cgpu_stream_gpu(stream)->pace;
+    const struct cgpu_flow_gpu *gpu = cgpu_stream_gpu(stream);
+    const struct cgpu_pace *pace = &gpu->pace;
+    uint64_t unmarked = unmarked_on(gpu);
     if (ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
-        batch->work_ns + ns <= batch_of(stream, flight)) {
-        return cgpu_pace_room(pace, flight - batch->work_ns, now);
+        unmarked + ns <= batch_of(stream, flight)) {
+        return cgpu_pace_room(pace, flight - unmarked, now);
     }
     uint64_t until = cgpu_pace_room(pace, 0, now);
     return until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;

@@ -14,7 +14,17 @@ from __future__ import annotations
 from cgpu_env.devices import Gpu, check, select
 from cgpu_env.errors import LONGEST_VALUE, EnvError, refused, shown
 from cgpu_env.record import NamedTuple
-from cgpu_env.values import BLANKS, MIB, cap_bytes, gib_list, items, number_in, size, truth
+from cgpu_env.values import (
+    BLANKS,
+    Size,
+    cap_bytes,
+    gib_list,
+    items,
+    misstated,
+    number_in,
+    size,
+    truth,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,8 +43,6 @@ HIGH_PRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
 NVIDIA_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NO_GPU = ("", "none", "void")
 MEM_UNIT = "ALIYUN_COM_GPU_MEM_UNIT"  # what device plugins say DEV is in; a share is a ratio
-GIB = 1 << 30
-_UNITS = {"GiB": GIB, "GB": GIB, "Gi": GIB, "MiB": MIB, "MB": MIB, "Mi": MIB}
 DEFAULT_MAX_INST, MOST_INST = 20, 25
 # max_inst is set for each GPU and can be changed, so admission checks weights against it.
 _MOST_WEIGHT = f"the GPU's max_inst, which is {DEFAULT_MAX_INST} by default and at most {MOST_INST}"
@@ -110,7 +118,7 @@ class _Asked(NamedTuple):
     sizes: list[str]  # as written, with units
 
 
-def is_asked(env: Mapping[str, str], *, default_memsize: int = 0) -> bool:
+def is_asked(env: Mapping[str, str], *, default_memsize: int | str = 0) -> bool:
     """Whether cgpu is on for a container, as far as that shows without the node's GPUs.
 
     Raises:
@@ -123,7 +131,7 @@ def parse_request(
     env: Mapping[str, str],
     gpus: Sequence[Gpu],
     *,
-    default_memsize: int = 0,
+    default_memsize: int | str = 0,
     has_units: bool = False,
 ) -> Request | None:
     """Read a container's request; whether its GPUs have room for it is for admission to say.
@@ -131,7 +139,8 @@ def parse_request(
     Args:
         env: the container's own environment.
         gpus: the GPUs of the node, in the order of their indices.
-        default_memsize: cap in bytes on each GPU of a container that names none; 0: no cap.
+        default_memsize: cap on each GPU of a container that names none, in bytes or as a part such
+            as 40% or 6/15; 0: no cap.
         has_units: whether a ``MEM_CONTAINER`` without ``MEM_DEV`` is sizes such as 6GiB or 40%, as
             in what is typed to our own tools.
 
@@ -149,18 +158,22 @@ def parse_request(
     visible = _visible(env, gpus)
     if not visible:
         return None
-    if asked.share:
-        caps, notes = _caps(env, visible, asked)
-    elif asked.sizes:
-        caps, notes = _sizes(env, visible, asked.sizes), ()
-    else:
-        caps, notes = [min(default_memsize, gpu.memory_bytes) for gpu in visible], ()
-    shares = (GpuShare(gpu.index, gpu.uuid, cap) for gpu, cap in zip(visible, caps, strict=True))
+    sizes = _sizes(env, visible, asked, default_memsize)
+    shares = (
+        GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.memory_bytes), gpu.memory_bytes))
+        for gpu, wanted in zip(visible, sizes, strict=True)
+    )
+    notes = misstated(
+        ((gpu.index, gpu.memory_bytes) for gpu in visible),
+        sizes,
+        _written(env, asked, default_memsize, has_units=has_units),
+        env.get(MEM_UNIT, "GiB") if asked.share else "GiB",
+    )
     return Request(tuple(shares), asked.weight, asked.high_priority, notes)
 
 
 def _asked(
-    env: Mapping[str, str], default_memsize: int, *, has_units: bool = False
+    env: Mapping[str, str], default_memsize: int | str, *, has_units: bool = False
 ) -> _Asked | None:
     if truth(DISABLE, env.get(DISABLE, "false")):
         return None
@@ -174,7 +187,7 @@ def _asked(
     if written and has_units and dev is None:
         return _Asked([], None, weight, high_priority, items(written))
     share = gib_list(MEM_CONTAINER, written, 0) if written else []
-    if not share and default_memsize <= 0:
+    if not share and not default_memsize:
         _refuse_rest(env)
         return None
     return None if 0 in share else _Asked(share, dev, weight, high_priority, [])
@@ -221,51 +234,42 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
     return select(NVIDIA_VISIBLE, nvidia, gpus)
 
 
-def _caps(
-    env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked
-) -> tuple[list[int], tuple[str, ...]]:
-    """The caps in bytes, ``floor(total * CONTAINER / DEV)`` for each GPU, and what is odd."""
+def _sizes(
+    env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked, default: int | str
+) -> list[Size]:
+    """What is wanted of each GPU."""
+    if asked.share:
+        return _parts(env, asked, len(visible))
+    if not asked.sizes:
+        return [size(str(default)) or Size(0)] * len(visible)
+    words = _per_gpu(MEM_CONTAINER, env, asked.sizes, len(visible))
+    sizes = [size(word) for word in words]
+    for gpu, wanted in zip(visible, sizes, strict=True):
+        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], wanted, gpu.memory_bytes)
+    return [wanted for wanted in sizes if wanted]
+
+
+def _parts(env: Mapping[str, str], asked: _Asked, count: int) -> list[Size]:
+    """CONTAINER of DEV for each of ``count`` GPUs."""
     if asked.dev is None:
         given = f"{MEM_CONTAINER}={env[MEM_CONTAINER]}"
         raise refused(MEM_DEV, None, f"{given} needs it, the whole GiB of each GPU such as 15")
-    shares = _per_gpu(MEM_CONTAINER, env, asked.share, len(visible))
-    devs = _per_gpu(MEM_DEV, env, asked.dev, len(visible))
+    shares = _per_gpu(MEM_CONTAINER, env, asked.share, count)
+    devs = _per_gpu(MEM_DEV, env, asked.dev, count)
     for part, whole in zip(shares, devs, strict=True):
         if part > whole:
             allowed = f"{part} GiB is more than the {whole} GiB of {MEM_DEV}"
             raise refused(MEM_CONTAINER, env[MEM_CONTAINER], allowed)
-    caps = [g.memory_bytes * c // d for g, c, d in zip(visible, shares, devs, strict=True)]
-    return caps, _notes(visible, shares, devs, env.get(MEM_UNIT, "GiB"))
+    return [Size(*pair, is_stated=True) for pair in zip(shares, devs, strict=True)]
 
 
-def _sizes(env: Mapping[str, str], visible: Sequence[Gpu], sizes: list[str]) -> list[int]:
-    words = _per_gpu(MEM_CONTAINER, env, sizes, len(visible))
-    return [
-        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], size(word), gpu.memory_bytes)
-        for gpu, word in zip(visible, words, strict=True)
-    ]
-
-
-def _notes(
-    visible: Sequence[Gpu], shares: list[int], devs: list[int], unit: str
-) -> tuple[str, ...]:
-    """A sentence for the GPUs that are not nearly as large as they are said to be."""
-    unit_bytes = _UNITS.get(unit, 0)
-    off: dict[tuple[int, int, int], list[str]] = {}
-    for gpu, part, whole in zip(visible, shares, devs, strict=True):
-        if unit_bytes and _is_off(gpu.memory_bytes, whole * unit_bytes):
-            off.setdefault((gpu.memory_bytes, part, whole), []).append(str(gpu.index))
-    return tuple(
-        f"{'GPU' if len(gpus) == 1 else 'GPUs'} {','.join(gpus)}"
-        f" {'has' if len(gpus) == 1 else 'have'} {total // MIB} MiB, not the {whole} {unit}"
-        f" of {MEM_DEV}: {part} of {whole} is {total * part // whole // MIB} MiB"
-        for (total, part, whole), gpus in off.items()
-    )
-
-
-def _is_off(total: int, stated: int) -> bool:
-    """Whether a stated whole is more than a tenth off, and not by the rounding to whole GiB."""
-    return abs(total - stated) >= GIB and abs(total - stated) * 10 > total
+def _written(env: Mapping[str, str], asked: _Asked, default: int | str, *, has_units: bool) -> str:
+    """Where the whole of each GPU is stated, as whoever asks knows it."""
+    if asked.sizes:
+        return f"--mem {shown(env[MEM_CONTAINER])}"
+    if not asked.share:
+        return f"default_memsize={default}"
+    return f"--mem {shown(f'{env[MEM_CONTAINER]}/{env[MEM_DEV]}')}" if has_units else MEM_DEV
 
 
 def _per_gpu(variable: str, env: Mapping[str, str], given: list[Given], count: int) -> list[Given]:

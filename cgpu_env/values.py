@@ -10,14 +10,19 @@ from __future__ import annotations
 from cgpu_env.errors import refused, shown
 from cgpu_env.record import NamedTuple
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 BLANKS = " \t\n\r\f\v"
 MAX_GIB = 1 << 20  # a pebibyte: far above any GPU, far below overflow of a byte count in 64 bits
 _DIGITS = frozenset("0123456789")
-MIB = 1 << 20
+MIB, GIB = 1 << 20, 1 << 30
 LARGEST_BYTES = 1 << 60
 LEAST_BYTES = MIB  # of a cap; whoever writes 6 means GiB
 BYTES = "a number without a unit is in bytes"
-_UNITS = {"GiB": 1 << 30, "MiB": MIB}
+_UNITS = {"GiB": GIB, "MiB": MIB}
+_WHOLE_UNITS = {**_UNITS, "GB": GIB, "Gi": GIB, "MB": MIB, "Mi": MIB}
 _PERCENT = 100
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
@@ -33,10 +38,14 @@ def integer(text: str, maximum: int) -> int | None:
 
 
 class Size(NamedTuple):
-    """Memory of a GPU: ``part`` of ``whole`` equal parts of it; where that is 0, ``part`` bytes."""
+    """Memory of a GPU: ``part`` of ``whole`` equal parts of it; where that is 0, ``part`` bytes.
+
+    ``is_stated``: whether ``whole`` is what somebody takes the GPU's memory to be, as in 6/15.
+    """
 
     part: int
     whole: int = 0
+    is_stated: bool = False
 
     def of(self, total: int) -> int:
         """In bytes, on a GPU of ``total``."""
@@ -49,7 +58,7 @@ def size(text: str) -> Size | None:
     part, slash, whole = text.partition("/")
     if slash:
         parts, wholes = integer(part, MAX_GIB), integer(whole, MAX_GIB)
-        return None if parts is None or not wholes else Size(parts, wholes)
+        return None if parts is None or not wholes else Size(parts, wholes, is_stated=True)
     if text.endswith("%"):
         percent = integer(text[:-1], _PERCENT)
         return None if percent is None else Size(percent, _PERCENT)
@@ -78,6 +87,35 @@ def cap_bytes(name: str, value: str, given: Size | None, total: int) -> int:
         example = "such as 6GiB, 512MiB, 40% or 6/15 of the GPU"
         raise refused(name, value, f"{allowed}, {example}; {BYTES}")
     return wanted
+
+
+def misstated(
+    gpus: Iterable[tuple[int, int]], sizes: Iterable[Size], written: str, unit: str = "GiB"
+) -> tuple[str, ...]:
+    """A sentence for the GPUs that are not nearly as large as somebody takes them to be.
+
+    Args:
+        gpus: index and bytes of each.
+        sizes: what is wanted of each.
+        written: where the whole is stated, as its writer knows it.
+        unit: of the whole; with an unknown one nothing is said.
+    """
+    unit_bytes = _WHOLE_UNITS.get(unit, 0)
+    off: dict[tuple[int, int, int], list[str]] = {}
+    for (index, total), wanted in zip(gpus, sizes, strict=True):
+        if unit_bytes and wanted.is_stated and _is_off(total, wanted.whole * unit_bytes):
+            off.setdefault((total, wanted.part, wanted.whole), []).append(str(index))
+    return tuple(
+        f"{'GPU' if len(here) == 1 else 'GPUs'} {','.join(here)}"
+        f" {'has' if len(here) == 1 else 'have'} {total // MIB} MiB, not the {whole} {unit}"
+        f" of {written}: {part} of {whole} is {total * part // whole // MIB} MiB"
+        for (total, part, whole), here in off.items()
+    )
+
+
+def _is_off(total: int, stated: int) -> bool:
+    """Whether a stated whole is more than a tenth off, and not by the rounding to whole GiB."""
+    return abs(total - stated) >= GIB and abs(total - stated) * 10 > total
 
 
 def items(text: str) -> list[str]:

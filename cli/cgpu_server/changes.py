@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from cgpu_hook.node import NodeGpu
     from cgpu_server.daemon import Daemon
 
-NODE_KEYS, GPU_KEYS = tuple(rules.NODE_RANGES), tuple(rules.RANGES)
+NODE_KEYS, GPU_KEYS = rules.NODE_KEYS, tuple(rules.RANGES)
 
 
 def set_node(daemon: Daemon, values: Mapping[str, Any]) -> None:

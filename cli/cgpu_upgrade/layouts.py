@@ -31,7 +31,7 @@ class Layouts(NamedTuple):
     Attributes:
         release: which one.
         reads: the versions of each that it understands.
-        writes: the version of each that it makes.
+        writes: the version of each that it makes, unless something is set that needs a later one.
     """
 
     release: str
@@ -45,7 +45,8 @@ class Layouts(NamedTuple):
 
 def own() -> Layouts:
     """Those of this release."""
-    return Layouts(VERSION, {name: [number] for name, number in _WRITES.items()}, _WRITES)
+    reads = {name: [number] for name, number in _WRITES.items()}
+    return Layouts(VERSION, {**reads, "rules": list(rules.READ)}, _WRITES)
 
 
 # It cannot be asked.

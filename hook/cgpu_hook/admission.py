@@ -149,7 +149,9 @@ def _asked(given: Mapping[str, str], node: Node) -> str:
     value = given.get(MEM_CONTAINER, "")
     if value.strip(BLANKS):
         return f"{MEM_CONTAINER}={shown(value)}"
-    return "the node's default_memsize" if node.default_memsize else MEM_CONTAINER
+    size = node.default_memsize
+    part = f"={size}" if isinstance(size, str) else ""
+    return f"the node's default_memsize{part}" if size else MEM_CONTAINER
 
 
 def _check_free_weight(

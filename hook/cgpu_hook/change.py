@@ -208,8 +208,8 @@ def _checked_memory(
     return cap
 
 
-def _checked_default(name: str, wanted: object) -> int:
-    size = rules.default_bytes(wanted)
+def _checked_default(name: str, wanted: object) -> int | str:
+    size = rules.default_size(wanted)
     if size is None:
         what = f"{slip(str(wanted))}expected {rules.DEFAULT_ALLOWED}"
         raise CgpuError(f"{name}={shown(str(wanted))}: {what}")

@@ -4,7 +4,7 @@
 
     [node]
     max_inst = 20          # containers on a GPU, and the sum of their weights: 1..25
-    default_memsize = 0    # cap of a container that names none: bytes, or "6GiB"; 0: no cap
+    default_memsize = 0    # cap of a container that names none: bytes, "6GiB", "40%"; 0: no cap
     overcommit = false     # true: caps on a GPU may add up to more than its memory
     policy = 6             # compute policy of a GPU: 0..6, or its name
     prio_ratio = 80        # percent of a GPU's time for high-priority containers: 20..99
@@ -40,7 +40,7 @@ from cgpu_hook.rules import (
     DEFAULT_PRIO_RATIO,
     RANGES,
     allowed,
-    default_bytes,
+    default_size,
     value_of,
 )
 from cgpu_hook.trust import check_source
@@ -57,7 +57,7 @@ class Config(NamedTuple):
     """What the administrator decided; the defaults hold where the file says nothing."""
 
     max_inst: int = DEFAULT_MAX_INST
-    default_memsize: int = 0
+    default_memsize: int | str = 0
     overcommit: bool = False
     policy: int = DEFAULT_POLICY
     prio_ratio: int = DEFAULT_PRIO_RATIO
@@ -83,7 +83,7 @@ _ACTIONS = ("log", "kill", "off")
 # name: (table, what is allowed in words, what reads it: None where it is not allowed)
 _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
     **{name: ("node", allowed(name), _rule(name)) for name in RANGES},
-    DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, default_bytes),
+    DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, default_size),
     "overcommit": ("node", "true or false", _if(lambda v: isinstance(v, bool))),
     "library_dir": (
         "driver",

@@ -53,7 +53,7 @@ class Node(NamedTuple):
         gpus: in the order of their indices.
         device_nodes: those that every container with a GPU needs.
         max_inst: containers on a GPU, and the sum of their weights.
-        default_memsize: cap in bytes of a container that names none; 0: none.
+        default_memsize: cap of a container that names none (``rules.default_size``); 0: none.
         overcommit: whether caps on a GPU may add up to more than its memory.
         notes: what could not be found out, one sentence each.
         policy: compute policy of a GPU for which nobody has chosen another.
@@ -68,7 +68,7 @@ class Node(NamedTuple):
     gpus: tuple[NodeGpu, ...]
     device_nodes: tuple[DeviceNode, ...]
     max_inst: int
-    default_memsize: int
+    default_memsize: int | str
     overcommit: bool
     notes: tuple[str, ...] = ()
     policy: int = DEFAULT_POLICY

@@ -11,7 +11,17 @@ from __future__ import annotations
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST, MOST_INST
-from cgpu_env.values import BYTES, LARGEST_BYTES, LEAST_BYTES, MIB, Size, integer, size
+from cgpu_env.values import (
+    BLANKS,
+    BYTES,
+    GIB,
+    LARGEST_BYTES,
+    LEAST_BYTES,
+    MIB,
+    Size,
+    integer,
+    size,
+)
 from cgpu_hook import jsontext
 from cgpu_hook.paths import write_atomically
 
@@ -28,6 +38,8 @@ if TYPE_CHECKING:
 
 FILE = "rules.json"
 VERSION = 1
+_WITH_PARTS = 2  # where the default size is a part: to earlier releases it would be none
+READ = (VERSION, _WITH_PARTS)
 _POLICY = "policy"
 # As they are typed, by number; a test holds them against the policies' own names. A container that
 # asks for nothing is made without the C core, which has those.
@@ -46,8 +58,12 @@ DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
 _LENT = "lent_policy"
 # Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
 DEFAULT_MEMSIZE = "default_memsize"
-NODE_RANGES = {DEFAULT_MEMSIZE: (0, LARGEST_BYTES)}
-DEFAULT_ALLOWED = f"0 for none or at least {LEAST_BYTES // MIB}MiB, such as 6GiB or 512MiB; {BYTES}"
+NODE_KEYS = (DEFAULT_MEMSIZE,)
+_LEAST_PARTS = GIB // LEAST_BYTES  # no GPU of these drivers has less than a GiB
+DEFAULT_ALLOWED = (
+    f"0 for none or at least {LEAST_BYTES // MIB}MiB, or a part of each GPU from 1/{_LEAST_PARTS}"
+    f" to 100%, such as 6GiB, 512MiB, 40% or 6/15; {BYTES}"
+)
 
 
 class Rules(NamedTuple):
@@ -132,12 +148,14 @@ def amount(value: object) -> Size | None:
     return size(value) if isinstance(value, str) else None
 
 
-def default_bytes(value: object) -> int | None:
-    """The bytes of a default size, the same on every GPU; None where it is none."""
+def default_size(value: object) -> int | str | None:
+    """A default size: bytes, or as written where it is a part of each GPU; None: it is none."""
     given = amount(value)
-    if given is None or given.whole or 0 < given.part < LEAST_BYTES:
+    if given is None or (given.part and given.of(GIB) < LEAST_BYTES):
         return None
-    return given.part
+    if not given.whole or not given.part:
+        return given.part
+    return None if given.part > given.whole else str(value).strip(BLANKS)
 
 
 def configured(source: Config | Node, gpus: Iterable[GpuShare | NodeGpu]) -> Defaults:
@@ -179,8 +197,8 @@ def write(state_dir: str, changes: Changes) -> None:
     _write(state_dir, changes, read_node(state_dir))
 
 
-def read_node(state_dir: str) -> dict[str, int]:
-    """What was changed of the whole node, by the names of ``NODE_RANGES``."""
+def read_node(state_dir: str) -> dict[str, int | str]:
+    """What was changed of the whole node, by the names of ``NODE_KEYS``."""
     try:
         node = _content(state_dir)["node"].items()
         return {name: value for name, value in node if _fits(name, value)}
@@ -188,7 +206,7 @@ def read_node(state_dir: str) -> dict[str, int]:
         return {}
 
 
-def write_node(state_dir: str, wanted: Mapping[str, int]) -> None:
+def write_node(state_dir: str, wanted: Mapping[str, int | str]) -> None:
     """Enter checked values of the whole node; the caller holds the registry's lock.
 
     Raises:
@@ -197,8 +215,8 @@ def write_node(state_dir: str, wanted: Mapping[str, int]) -> None:
     _write(state_dir, read(state_dir), {**read_node(state_dir), **wanted})
 
 
-def default_memsize(state_dir: str, source: Config | Node) -> int:
-    """Cap in bytes of a container that names none: as changed, else as configured; 0: none."""
+def default_memsize(state_dir: str, source: Config | Node) -> int | str:
+    """Cap of a container that names none (``default_size``): as changed, else as configured."""
     return read_node(state_dir).get(DEFAULT_MEMSIZE, source.default_memsize)
 
 
@@ -206,7 +224,7 @@ def is_foreign(state_dir: str) -> bool:
     """Whether the file is there, in order, and of another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
-            return bool(jsontext.loads(file.read().decode())["version"] != VERSION)
+            return jsontext.loads(file.read().decode())["version"] not in READ
     except (OSError, ValueError, TypeError, KeyError):
         return False
 
@@ -216,14 +234,15 @@ def _content(state_dir: str) -> dict[str, Any]:
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
             content: dict[str, Any] = jsontext.loads(file.read().decode())
-        return content if content["version"] == VERSION else {}
+        return content if content["version"] in READ else {}
     except (OSError, ValueError, TypeError, KeyError):
         return {}
 
 
-def _write(state_dir: str, changes: Changes, node: dict[str, int]) -> None:
+def _write(state_dir: str, changes: Changes, node: dict[str, int | str]) -> None:
     gpus = {uuid: gpu for uuid, gpu in changes.items() if gpu}
-    content = {"version": VERSION, "gpus": gpus, **({"node": node} if node else {})}
+    version = _WITH_PARTS if any(isinstance(value, str) for value in node.values()) else VERSION
+    content = {"version": version, "gpus": gpus, **({"node": node} if node else {})}
     write_atomically(f"{state_dir}/{FILE}", jsontext.dumps(content).encode())
 
 
@@ -257,4 +276,6 @@ def change(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
 
 
 def _fits(name: str, value: object) -> bool:
-    return _is_whole(value, *{**RANGES, **NODE_RANGES}[_POLICY if name == _LENT else name])
+    if name == DEFAULT_MEMSIZE:  # earlier releases let it be a few bytes
+        return _is_whole(value, 0, LARGEST_BYTES) or isinstance(default_size(value), str)
+    return _is_whole(value, *RANGES[_POLICY if name == _LENT else name])

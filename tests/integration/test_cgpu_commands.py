@@ -116,7 +116,7 @@ def test_the_program_the_log_and_doctor_hear_of_it_too(world: World) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     cgpu(world, "get")
-    said = "GPU 1 has 15109 MiB, not the 80 GiB"
+    said = "GPU 1 has 15109 MiB, not the 80 GiB of --mem 6/80: 6 of 80 is 1133 MiB"
     log = world.state / "cgpud.log"
     wait_until(lambda: "whole_misstated" in log.read_text(), "the log says it")
     (line,) = [line for line in log.read_text().splitlines() if "whole_misstated" in line]
@@ -128,10 +128,7 @@ def test_the_program_the_log_and_doctor_hear_of_it_too(world: World) -> None:
     assert said in finding["what"]
     process.kill()
     assert process.stderr is not None
-    assert process.stderr.read() == (
-        "cgpu-run: note: GPU 1 has 15109 MiB, not the 80 GiB given as the whole:"
-        " 6 of 80 is 1133 MiB\n"
-    )
+    assert process.stderr.read() == f"cgpu-run: note: {said}\n"
 
 
 def test_plan_says_when_cgpu_is_off(world: World) -> None:

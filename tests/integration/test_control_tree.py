@@ -152,6 +152,8 @@ def test_memory_is_written_in_the_units_that_people_type(world: World) -> None:
     world.serve()
     for path, text, size in (
         ("default_memsize", "2GiB", 2 << 30),
+        ("default_memsize", "40%", "40%"),
+        ("default_memsize", "6/15", "6/15"),
         (f"0/{ID[:12]}/memsize", "512MiB", 512 << 20),
         (f"0/{ID[:12]}/memsize", "40%", T4_BYTES * 2 // 5),
         (f"0/{ID[:12]}/memsize", "6/15", T4_BYTES * 6 // 15),

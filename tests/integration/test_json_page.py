@@ -76,6 +76,9 @@ def test_what_get_prints_is_described(world: World) -> None:
     # The server says so once it has seen the session.
     wait_until(lambda: answer(world, "get")["gpus"][0]["figures"], "it is arbitrated")
     check("cgpu get --json", answer(world, "get"))
+    answer(world, "set", "node", "default_memsize=40%")
+    check("cgpu get --json", answer(world, "get"))
+    answer(world, "set", "node", "default_memsize=0")
     check("cgpu get --json NODE", answer(world, "get", "node"), answer(world, "get", "0/policy"))
 
 

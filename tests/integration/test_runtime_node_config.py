@@ -37,21 +37,25 @@ def configure(world: World, text: str) -> None:
     (world.folder / "etc" / "cgpu" / "config.toml").write_text(text)
 
 
-def test_env_4_the_default_size_caps_a_container_that_names_none(world: World) -> None:
-    configure(world, "[node]\ndefault_memsize = 1048576\n")
+@pytest.mark.parametrize("size", ["1048576", '"6/15"'])
+def test_env_4_the_default_size_caps_a_container_that_names_none(world: World, size: str) -> None:
+    configure(world, f"[node]\ndefault_memsize = {size}\n")
     world.write_config([])
     done = create(world, *world.options(world.stub()))
     assert done.returncode == 0, done
     assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
 
 
-def test_env_4_a_default_size_that_was_changed_caps_the_next_container(world: World) -> None:
+@pytest.mark.parametrize("size", [1 << 20, "40%"])
+def test_env_4_a_default_size_that_was_changed_caps_the_next_container(
+    world: World, size: int | str
+) -> None:
     """TREE: the launcher looks for it without Python, where the server keeps it."""
     world.write_config([])
     before = world.config.read_bytes()
     assert create(world, *world.options(world.stub())).returncode == 0
     assert world.config.read_bytes() == before
-    change_node(Registry(str(world.state)), {"default_memsize": 1 << 20})
+    change_node(Registry(str(world.state)), {"default_memsize": size})
     assert create(world, *world.options(world.stub())).returncode == 0
     assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
 

@@ -246,6 +246,25 @@ def test_the_default_size_caps_containers_that_name_none(given: dict[str, str]) 
     assert [share.memory_bytes for share in request.gpus] == [4096, 2048]
 
 
+@pytest.mark.parametrize(("part", "bytes_"), [("40%", [6043, 400]), ("2/5", [6043, 400])])
+def test_a_default_size_may_be_a_part_of_each_gpu(part: str, bytes_: list[int]) -> None:
+    """ENV-4."""
+    small = Gpu(1, "GPU-small", 1001 * MIB)
+    request = parse_request({}, (T4, small), default_memsize=part)
+    assert request is not None
+    assert [share.memory_bytes // MIB for share in request.gpus] == bytes_
+    assert is_asked({}, default_memsize=part)
+
+
+def test_a_default_size_of_a_whole_that_is_far_off_is_said_by_its_name() -> None:
+    """ENV-2, ENV-4."""
+    request = parse_request({}, (T4,), default_memsize="6/80")
+    assert request is not None
+    assert request.notes == (
+        "GPU 0 has 15109 MiB, not the 80 GiB of default_memsize=6/80: 6 of 80 is 1133 MiB",
+    )
+
+
 @pytest.mark.parametrize("mem", ["0", "1,0", "3"])
 def test_the_default_size_does_not_replace_a_size_that_is_named(mem: str) -> None:
     """ENV-4."""

@@ -204,7 +204,8 @@ def test_the_configured_default_size_has_a_unit_if_it_is_written_with_one(
     fake: FakeDriver,
 ) -> None:
     """ENV-4."""
-    assert load(fake, "[node]\ndefault_memsize = '512MiB'").default_memsize == 512 << 20
+    for text, kept in (("512MiB", 512 << 20), (" 40%", "40%"), ("6/15", "6/15"), ("0%", 0)):
+        assert load(fake, f"[node]\ndefault_memsize = '{text}'").default_memsize == kept
 
 
 def test_the_configuration_has_rules_of_single_gpus(fake: FakeDriver) -> None:
@@ -246,7 +247,8 @@ prio_ratio = 50
             "[node]\ndefault_memsize = 2",
             "default_memsize = 2: expected 0 for none or at least 1MiB",
         ),
-        ("[node]\ndefault_memsize = '40%'", "default_memsize = 40%: expected 0 for none or at"),
+        ("[node]\ndefault_memsize = '101%'", "default_memsize = 101%: expected 0 for none or at"),
+        ("[node]\ndefault_memsize = '4/3'", "default_memsize = 4/3: expected 0 for none or at"),
         ("[node]\ndefault_memsize = true", "default_memsize = True: expected 0 for none or at"),
         ("[node]\npolicy = 7", "policy = 7: expected a whole number from 0 to 6, or one of fair"),
         ("[node]\npolicy = 'fare'", "policy = fare: expected a whole number from 0 to 6, or one"),

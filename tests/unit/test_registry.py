@@ -143,6 +143,8 @@ def test_a_default_size_for_which_there_is_no_room_is_refused_by_its_name(
         assert str(refusal.value) == (
             "the node's default_memsize: 9065 MiB asked on GPU 0, where 6043 of 15109 MiB are free"
         )
+    with pytest.raises(AdmissionError, match="the node's default_memsize=60%: 9065 MiB asked on"):
+        admit(registry, "two", ask(NINE), node=node._replace(default_memsize="60%"), given={})
 
 
 def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:

@@ -190,10 +190,17 @@ def test_rules_of_another_version_are_told_apart_from_none(registry: Registry) -
     assert not rules.is_foreign(registry.state_dir)
     rules.write(registry.state_dir, {})
     assert not rules.is_foreign(registry.state_dir)
-    path.write_text('{"version": 2}')
+    rules.write_node(registry.state_dir, {"default_memsize": 1 << 30})
+    living.check_rules(registry.state_dir, layouts.FIRST)
+    rules.write_node(registry.state_dir, {"default_memsize": "40%"})
+    assert not rules.is_foreign(registry.state_dir)
+    living.check_rules(registry.state_dir, layouts.own())
+    with pytest.raises(CgpuError, match="which is of version 2"):
+        living.check_rules(registry.state_dir, layouts.FIRST)
+    path.write_text('{"version": 3}')
     assert rules.is_foreign(registry.state_dir)
     assert rules.read(registry.state_dir) == {}
-    with pytest.raises(CgpuError, match="which is of version 2"):
+    with pytest.raises(CgpuError, match="which is of version 3"):
         living.check_rules(registry.state_dir, layouts.FIRST)
 
 

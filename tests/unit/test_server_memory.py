@@ -308,7 +308,9 @@ def test_a_refused_cap_is_repeated_as_it_was_typed(registry: Registry) -> None:
         change_memory(registry, "a", "60%")
 
 
-@pytest.mark.parametrize("value", [1, 2, 6, MIB - 1, "2", "40%", "6/15", True, "-1", *_ODD_SIZES])
+@pytest.mark.parametrize(
+    "value", [1, 2, 6, MIB - 1, "2", "101%", "4/3", "1/1025", "1/1048576", True, "-1", *_ODD_SIZES]
+)
 def test_a_default_size_of_some_bytes_is_refused(registry: Registry, value: object) -> None:
     """ENV-4: whoever writes 2 means GiB, and no container could start under two bytes."""
     with pytest.raises(CgpuError) as refusal:
@@ -316,19 +318,23 @@ def test_a_default_size_of_some_bytes_is_refused(registry: Registry, value: obje
     said = str(refusal.value)
     assert said.startswith(f"default_memsize={shown(str(value))}: {FAULTS.get(value, 'expected')}")
     assert said.endswith(
-        "expected 0 for none or at least 1MiB, such as 6GiB or 512MiB; a number without a unit is"
-        " in bytes"
+        "expected 0 for none or at least 1MiB, or a part of each GPU from 1/1024 to 100%, such as"
+        " 6GiB, 512MiB, 40% or 6/15; a number without a unit is in bytes"
     )
     assert not Path(registry.state_dir, rules.FILE).exists()
 
 
 @pytest.mark.parametrize(
-    ("value", "size"), [("2GiB", 2 << 30), ("512MiB", 512 * MIB), (MIB, MIB), ("0", 0), (0, 0)]
+    ("value", "size"),
+    [
+        *(("2GiB", 2 << 30), ("512MiB", 512 * MIB), (MIB, MIB), ("0", 0), (0, 0)),
+        *(("40%", "40%"), (" 6/15\n", "6/15"), ("1/1024", "1/1024"), ("0%", 0), ("0/15", 0)),
+    ],
 )
 def test_a_default_size_has_the_units_of_a_cap(
-    registry: Registry, value: object, size: int
+    registry: Registry, value: object, size: int | str
 ) -> None:
-    """ENV-4."""
+    """ENV-4: a part is of each GPU, so it stays one until a container comes."""
     change_node(registry, {"default_memsize": value})
     assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == size
 
@@ -350,6 +356,6 @@ def test_a_wrong_default_size_is_refused_and_a_damaged_one_not_followed(registry
     with pytest.raises(CgpuError, match="default_memsize=-1: expected 0 for none or at least 1MiB"):
         change_node(registry, {"default_memsize": -1})
     path = Path(registry.state_dir, rules.FILE)
-    for node in ({"default_memsize": -1}, {"default_memsize": "1"}, 3):
+    for node in ({"default_memsize": -1}, {"default_memsize": "1"}, {"default_memsize": "4/3"}, 3):
         path.write_text(json.dumps({"version": 1, "gpus": {}, "node": node}))
         assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 7

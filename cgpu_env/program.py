@@ -7,6 +7,7 @@ interrupt meets ``run`` also while Python still reads files.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import sys
 
@@ -32,7 +33,7 @@ def run(name: str, work: Callable[[], int]) -> NoReturn:
         name: of the program, before each sentence.
         work: all that it does; a ``CgpuError`` is shown with its hint, and gives the status.
     """
-    _accept_any_text()
+    _prepare_output()
     try:
         _hear_interrupts()
         status = _finish(work)
@@ -82,13 +83,21 @@ def _finish(work: Callable[[], int]) -> int:
         if isinstance(end.code, str):
             raise CgpuError(end.code) from None
         status = end.code or 0
-    if sys.stdout is not None:
-        sys.stdout.flush()
+    sys.stdout.flush()
     return status
 
 
-def _accept_any_text() -> None:
+class _Closed(io.TextIOBase):
+    """Stands for a standard output that was closed, where ``print`` would print nothing."""
+
+    def write(self, _text: str) -> NoReturn:
+        """Say so."""
+        raise CgpuError("cannot write the output: standard output is closed")
+
+
+def _prepare_output() -> None:
     r"""What the locale cannot show is printed as \xe4, whichever locale that is."""
+    sys.stdout = sys.stdout or _Closed()
     reconfigure = getattr(sys.stdout, "reconfigure", None)  # a test's stand-in has none
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")
@@ -116,8 +125,7 @@ def _say(name: str, sentence: str, hint: str, status: int = REFUSED) -> int:
 def _drop_output() -> None:
     """Let the interpreter not try once more to print what could not be printed."""
     try:
-        if sys.stdout is not None:
-            sys.stdout.flush()
+        sys.stdout.flush()
     except OSError:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, _STDOUT)

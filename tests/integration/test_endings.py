@@ -29,9 +29,12 @@ MODULES = {
     "cgpu-run": "cgpu_cli.run",
     "cgpu-smi": "cgpu_cli.smi",
     "cgpud": "cgpu_server.main",
+    "cgpu_sim": "cgpu_sim",
 }
+PROGRAMS = [name for name in MODULES if name != "cgpu_sim"]
 PRINTING = [
     "cgpu --help",
+    "cgpu --version",
     "cgpu help set",
     "cgpu get",
     "cgpu ls",
@@ -42,8 +45,12 @@ PRINTING = [
     "cgpu-smi -L",
     "cgpu-smi --json",
     "cgpu-smi --help",
+    "cgpu-smi --version",
     "cgpu-run --help",
+    "cgpu-run --version",
     "cgpud --help",
+    "cgpud --version",
+    "cgpu_sim --help",
 ]
 # What each imports last; an interrupt meets it there.
 LATE = {
@@ -105,7 +112,13 @@ def end(
 
 def unbuffered(typed: str) -> str:
     """On for what argparse prints, which ignores that it fails; otherwise it fails at the end."""
-    return "1" if "help" in typed else ""
+    return "1" if "help" in typed or "version" in typed else ""
+
+
+def name_of(typed: str) -> str:
+    """What a program calls itself."""
+    name = typed.split(maxsplit=1)[0]
+    return "python -m cgpu_sim" if name == "cgpu_sim" else name
 
 
 @pytest.mark.parametrize("typed", PRINTING)
@@ -113,12 +126,27 @@ def test_a_full_disk_is_one_sentence(world: World, typed: str) -> None:
     full = os.open("/dev/full", os.O_WRONLY)
     done = end(world, words_of(world, typed), full, PYTHONUNBUFFERED=unbuffered(typed))
     os.close(full)
-    name = typed.split(maxsplit=1)[0]
     assert done.returncode == 2
     assert done.stderr == (
-        f"{name}: cannot write the output or a file: No space left on device\n"
+        f"{name_of(typed)}: cannot write the output or a file: No space left on device\n"
         "  free some space there, and run it again\n"
     )
+
+
+@pytest.mark.parametrize("typed", PRINTING)
+def test_a_closed_output_is_one_sentence(world: World, typed: str) -> None:
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words_of(world, typed)]
+    done = end(world, closed, subprocess.PIPE)
+    said = f"{name_of(typed)}: cannot write the output: standard output is closed\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+
+
+def test_a_program_runs_also_with_a_closed_output(world: World) -> None:
+    """It is for the program to say that it cannot write."""
+    running = world.command(*world.flags(), "--mem", "6/15", "--", "sh", "-c", "echo up || exit 7")
+    done = end(world, ["sh", "-c", 'exec "$@" >&-', "sh", *running], subprocess.PIPE)
+    assert done.returncode == 7
+    assert "cgpu-run" not in done.stderr
 
 
 @pytest.mark.parametrize("typed", PRINTING)
@@ -189,7 +217,7 @@ def test_a_name_that_the_locale_cannot_show_is_shown_otherwise(world: World) -> 
     process.kill()
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program_says_its_version(world: World, name: str) -> None:
     done = end(world, words_of(world, f"{name} --version"), subprocess.PIPE)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{name} {VERSION}\n", "")

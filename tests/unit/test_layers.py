@@ -45,7 +45,7 @@ PACKAGES = {
         {"cgpu_hook", "cgpu_native", "cgpu_env"},
     ),
     "cgpu_entry": (ROOT / "cli" / "cgpu_entry", {"cgpu_cli", "cgpu_server"}),
-    "cgpu_sim": (ROOT / "tests" / "sim" / "cgpu_sim", set()),
+    "cgpu_sim": (ROOT / "tests" / "sim" / "cgpu_sim", {"cgpu_env"}),
 }
 # Folder with C in it: the folders whose headers it may include.
 INCLUDES = {

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import shlex
 from pathlib import Path
+from typing import NoReturn
 
+from cgpu_env import CgpuError, program
+from cgpu_env.commandline import Parser
 from cgpu_sim.directory import make_driver_dir
 from cgpu_sim.machine import TESLA_T4, Gpu
 
+_NAME = "python -m cgpu_sim"
 _DESCRIPTION = "Make a driver directory: a simulated NVIDIA driver with its GPUs."
 
 _FOREIGN = "it has files that are not a simulated driver's: name a new or an empty directory"
@@ -22,23 +26,25 @@ def parse_gpu(text: str) -> Gpu:
     return Gpu(name=name, mib=int(mib))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m cgpu_sim", description=_DESCRIPTION)
+def main(words: list[str] | None = None) -> NoReturn:
+    """Run the command, and exit."""
+    program.run(_NAME, lambda: _work(words))
+
+
+def _work(words: list[str] | None) -> int:
+    parser = Parser(prog=_NAME, description=_DESCRIPTION)
     parser.add_argument("directory", metavar="DIR", type=Path, help="made if it is missing")
     text = "a GPU and its memory; may be repeated; one Tesla T4:15109 by default"
     parser.add_argument("--gpu", type=parse_gpu, action="append", metavar="NAME:MIB", help=text)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args(words)
     folder, gpus = options.directory, options.gpu or [TESLA_T4]
-    try:
-        if not _may_be_filled(folder):
-            parser.exit(2, f"{parser.prog}: {folder}: {_FOREIGN}\n")
-        folder = make_driver_dir(folder, gpus)
-    except OSError as error:
-        parser.exit(1, f"{parser.prog}: {folder}: {error.strerror}\n")
+    if not _may_be_filled(folder):
+        raise CgpuError(f"{folder}: {_FOREIGN}")
+    folder = make_driver_dir(folder, gpus)
     names = ", ".join(f"{gpu.name} of {gpu.mib} MiB" for gpu in gpus)
     command = f"cgpu-run --driver-dir {shlex.quote(str(folder))} --mem 40% -- PROGRAM"
     print(f"A simulated driver with {names} is in {folder}. Use it:\n  {command}")  # noqa: T201
+    return 0
 
 
 def _may_be_filled(folder: Path) -> bool:

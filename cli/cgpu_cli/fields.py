@@ -62,6 +62,7 @@ def _now() -> str:
 _TIMESTAMP = Field(lambda _: _now())
 _GPU_NAME = Field(lambda row: row.gpu.name)
 _GPU_UUID = Field(lambda row: row.gpu.uuid)
+_PROCESS_NAME = _process(lambda its: _program(its.pid))
 _USED_BY_PROCESS = _process(lambda its: its.used_bytes // _MIB, _SIZE)
 
 GPU: dict[str, Field] = {
@@ -75,6 +76,9 @@ GPU: dict[str, Field] = {
     "gpu_uuid": _GPU_UUID,
     "memory.total": Field(lambda row: row.gpu.memory_bytes // _MIB, _SIZE),
     "memory.used": Field(lambda row: row.gpu.used_bytes // _MIB, _SIZE),
+    "memory.free": Field(
+        lambda row: max(0, row.gpu.memory_bytes - row.gpu.used_bytes) // _MIB, _SIZE
+    ),
     "memory.promised": Field(lambda row: row.gpu.promised_bytes // _MIB, _SIZE),
     "utilization.gpu": Field(lambda row: _whole(row.gpu), _PERCENT),
     "containers": Field(lambda row: row.gpu.containers),
@@ -88,7 +92,8 @@ APPS: dict[str, Field] = {
     "gpu_name": _GPU_NAME,
     "gpu_uuid": _GPU_UUID,
     "pid": _process(lambda its: its.pid or None),
-    "process_name": _process(lambda its: _program(its.pid)),
+    "process_name": _PROCESS_NAME,
+    "name": _PROCESS_NAME,
     "used_gpu_memory": _USED_BY_PROCESS,
     "used_memory": _USED_BY_PROCESS,
     "container": _container(lambda use, _: use.id),

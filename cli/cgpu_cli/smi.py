@@ -8,7 +8,7 @@ import textwrap
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from cgpu_env import program
+from cgpu_env import CgpuError, program
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,8 @@ weight is a part of what high-priority containers (!) leave, which have prio_rat
 -q and --json show the processes' ids: on the host, 0 or N/A where they are not found there, and in
 their containers.
 
-Fields are named as in nvidia-smi where it has them; [N/A] means not known.
+Fields are named as in nvidia-smi where it has them; [N/A] means not known. memory.used of a GPU is
+what containers hold, and memory.free the rest, promised or not.
 """
 _WHO = """
 Root sees all containers and sessions. Where root's cgpud serves the node, a user sees their own
@@ -69,7 +70,6 @@ def arguments() -> Parser:
         "--format",
         metavar="csv[,noheader][,nounits]",
         type=fields.form,
-        default=fields.Form(),
         help="how to print the fields of a query",
     )
     add_gpus(parser)
@@ -97,10 +97,10 @@ def main() -> NoReturn:
 
 def _work() -> int:
     given = arguments().parse_args()
+    form = _form(given)
     if given.loop is None:
-        _look(given, given.format)
+        _look(given, form)
         return 0
-    form = given.format
     try:
         while True:
             _look(given, form)
@@ -108,6 +108,19 @@ def _work() -> int:
             time.sleep(given.loop)
     except KeyboardInterrupt:
         return 0
+
+
+def _form(given: argparse.Namespace) -> Form:
+    """How to print fields; nvidia-smi refuses to do so with anything else, too."""
+    from cgpu_cli.fields import QUERIES, Form
+
+    if given.format is not None and given.asked is None:
+        options = [f"--query-{name}" for name in QUERIES]
+        raise CgpuError(
+            f"--format: it is for the fields of {', '.join(options[:-1])} or {options[-1]}",
+            hint="such as: cgpu-smi --query-gpu=index,name,memory.free --format=csv",
+        )
+    return given.format or Form()
 
 
 def _look(given: argparse.Namespace, form: Form) -> None:

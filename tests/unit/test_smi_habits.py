@@ -81,6 +81,19 @@ def test_fields_of_gpus_are_printed_as_csv(say: Say) -> None:
     ]
 
 
+def test_what_scripts_ask_nvidia_smi_for_is_answered(say: Say) -> None:
+    """memory.free is what no container holds, promised or not."""
+    query = "--query-gpu=index,uuid,memory.total,memory.used,memory.free"
+    assert say(query, "--format=csv,noheader,nounits", "-i", "1") == [
+        f"1, {UUIDS[1]}, 15109, 100, 15009"
+    ]
+    assert say(query, "--format=csv", "-i", "1")[0].endswith("memory.free [MiB]")
+    assert say("--query-compute-apps=pid,name") == [
+        "pid, name",
+        *(line for line in say("--query-compute-apps=pid,process_name")[1:]),
+    ]
+
+
 def test_fields_of_containers_and_processes_are_printed_as_csv(say: Say) -> None:
     assert say("--query-containers=id,name,gpu_index,utilization.gpu", "--format=nounits,csv") == [
         "id, name, gpu_index, utilization.gpu [%]",
@@ -140,6 +153,10 @@ def test_a_loop_without_a_number_is_of_five_seconds_and_has_one_header(
         (["-i", "3"], "--id 3: expected a GPU's index or UUID, or a container; this node has GPUs"),
         (["-i", "GPU-"], "'GPU-' is the beginning of 3 UUIDs, write more of one: "),
         (["-L", "-q"], "not allowed with"),
+        *(
+            (words, "--format: it is for the fields of --query-gpu, --query-compute-apps or")
+            for words in (["--format=csv"], ["-q", "--format=csv"], ["--json", "--format=csv"])
+        ),
     ],
 )
 def test_what_is_not_understood_is_refused(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 REFUSED = 2
 LONGEST_VALUE = 60
 LONGEST_PATH = 400
@@ -31,6 +35,14 @@ def shown(value: str, longest: int = LONGEST_VALUE) -> str:
     """``value`` as it may stand in a one-line message: printable, and cut when it is long."""
     cut = value if len(value) <= longest else value[:longest] + "..."
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def nearest(word: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that a misspelt ``word`` is most like; None: it is like none."""
+    from difflib import get_close_matches  # noqa: PLC0415 (heavy, and for a refusal only)
+
+    found = get_close_matches(word[:LONGEST_VALUE], [*known], n=1)
+    return found[0] if found else None
 
 
 def refused(variable: str, value: str | None, allowed: str) -> EnvError:

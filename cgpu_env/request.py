@@ -12,7 +12,7 @@ which only the rest is set: the container would start without the cap that someb
 from __future__ import annotations
 
 from cgpu_env.devices import Gpu, check, select
-from cgpu_env.errors import LONGEST_VALUE, EnvError, refused, shown
+from cgpu_env.errors import EnvError, nearest, refused, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import (
     BLANKS,
@@ -201,12 +201,9 @@ def _check_names(env: Mapping[str, str]) -> None:
 
 def _unknown(name: str, value: str) -> EnvError:
     """The error for a variable that only looks like one of ours."""
-    from difflib import get_close_matches  # noqa: PLC0415 (heavy, and for a refusal only)
-
     known = {other.removeprefix(PREFIX): other for other in (*_OURS, *PASSED_OVER)}
-    word = name.removeprefix(PREFIX)[:LONGEST_VALUE].strip(BLANKS).upper()
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
-    meant = f"did you mean {known[near[0]]}?" if near else f"there are {', '.join(sorted(_OURS))}."
+    near = nearest(name.removeprefix(PREFIX).strip(BLANKS).upper(), known)
+    meant = f"did you mean {known[near]}?" if near else f"there are {', '.join(sorted(_OURS))}."
     advice = f"Take it out, or set {DISABLE}=true for a container without cgpu"
     return refused(shown(name), value, f"there is no such variable: {meant} {advice}")
 

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import nearest, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -175,13 +175,15 @@ class Asked(NamedTuple):
 def asked(name: str) -> Callable[[str], Asked]:
     """What reads the value of ``--query-<name>``."""
     query = QUERIES[name]
+    allowed = ",".join(query.known)
 
     def read(text: str) -> Asked:
         names = [word.strip() for word in text.split(",")]
         for word in names:
             if word not in query.known:
-                allowed = f"expected some of {','.join(query.known)}"
-                raise argparse.ArgumentTypeError(f"{shown(word)!r} is no field: {allowed}")
+                near = nearest(word, query.known)
+                meant = f"did you mean {near}?" if near else f"expected some of {allowed}"
+                raise argparse.ArgumentTypeError(f"{shown(word)!r} is no field: {meant}")
         return Asked(query, names)
 
     return read

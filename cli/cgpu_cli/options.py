@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cgpu_env.errors import CgpuError, shown
+from cgpu_env.errors import CgpuError, nearest, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
 from cgpu_env.version import VERSION
@@ -88,8 +88,14 @@ def parse(arguments: list[str]) -> Options:
             if not values[name]:
                 raise CgpuError(f"--{name}: the value is empty", hint="see cgpu-run --help")
         else:
-            raise CgpuError(f"unknown option {shown(word)}", hint="see cgpu-run --help")
+            raise _unknown(word)
     return _options(values, rest)
+
+
+def _unknown(word: str) -> CgpuError:
+    near = nearest(word.lstrip("-").partition("=")[0], (*VALUES, *FLAGS))
+    meant = f": did you mean --{near}?" if near else ""
+    return CgpuError(f"unknown option {shown(word)}{meant}", hint="see cgpu-run --help")
 
 
 def _options(values: dict[str, str], program: list[str]) -> Options:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import LONGEST_PATH, shown
+from cgpu_env.errors import LONGEST_PATH, nearest, shown
 from cgpu_hook import rules, target
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import find
@@ -33,6 +33,10 @@ _WHOLE_NODE, _EVERY_GPU = "node", "all"
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
 _ANOTHER_DRIVER = "leave --driver-dir out, or name another --state-dir for the GPUs there"
 _STRANGER = "you are neither root nor the owner of the state directory"
+_EACH_HAS = (
+    f"a GPU has {', '.join(changes.GPU_KEYS)}; a container has"
+    f" {', '.join(changes.CONTAINER_KEYS)}; the {_WHOLE_NODE} has {', '.join(NODE_SETTINGS)}"
+)
 
 
 class Requests:
@@ -155,6 +159,7 @@ class Requests:
         word, values = request.get("target"), request.get("values")
         if not isinstance(word, str) or not isinstance(values, dict) or not values:
             raise CgpuError("set: expected a target and values")
+        _check_names(values)
         daemon = self._daemon
         notes: tuple[str, ...] = ()
         if values.keys() <= set(changes.CONTAINER_KEYS):
@@ -169,11 +174,7 @@ class Requests:
             for name, value in values.items():
                 tree.write(name, str(value))
         else:
-            raise CgpuError(
-                f"set {', '.join(map(shown, values))}: a GPU has {', '.join(changes.GPU_KEYS)};"
-                f" a container has {', '.join(changes.CONTAINER_KEYS)};"
-                f" the {_WHOLE_NODE} has {', '.join(NODE_SETTINGS)}"
-            )
+            raise CgpuError(f"set {', '.join(values)}: {_EACH_HAS}")
         return {"notes": notes}
 
     def _lend_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
@@ -212,6 +213,16 @@ class Requests:
     def _gpu(self, word: str) -> GpuShare | NodeGpu:
         there = {gpu.uuid: gpu for gpu in self._daemon.gpus()}
         return there[target.gpu(word, {uuid: gpu.index for uuid, gpu in there.items()})]
+
+
+def _check_names(values: dict[str, Any]) -> None:
+    """Refuse a name that nothing has."""
+    known = (*changes.GPU_KEYS, *changes.CONTAINER_KEYS, *NODE_SETTINGS)
+    for name in values:
+        if name not in known:
+            near = nearest(name, known)
+            meant = f"did you mean {near}?" if near else _EACH_HAS
+            raise CgpuError(f"set {shown(name)}: there is no such setting: {meant}")
 
 
 def _walk(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

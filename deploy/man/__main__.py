@@ -139,6 +139,8 @@ divides the time; the first command or container that needs it starts it.
 A value that is not allowed never makes a container without a cap: its creation fails, with a
 sentence that names the variable, the value and what is allowed. A misspelt ALIYUN_COM_GPU_* is
 refused too.
+.PP
+Where a command line has an option or a setting twice, the last one counts.
 """
 
 

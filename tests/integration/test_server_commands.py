@@ -29,6 +29,11 @@ pytestmark = pytest.mark.integration
 MEM = ("--mem", "6/15")
 SLEEP = ("--", "sleep", "60")
 ANY_POLICY = allowed("policy")
+NO_SETTING = "there is no such setting:"
+EACH_HAS = (
+    "a GPU has max_inst, policy, prio_ratio; a container has weight, highprio, memsize;"
+    " the node has default_memsize, inst_ctl, upgrade"
+)
 _NONE = "cgpu: 'none': no such GPU or container: cgpu get shows all, cgpu ls what they have\n"
 
 
@@ -99,7 +104,8 @@ def test_weight_priority_and_policy_of_the_command_line_hold(world: World, sessi
 def test_set_changes_a_gpu_and_a_container(world: World, session: str) -> None:
     """SCH-9."""
     assert cgpu(world, "set", session, "weight=5", "highprio=0").returncode == 0
-    assert cgpu(world, "set", "0", "policy=3", "max_inst=10", "prio_ratio=60").returncode == 0
+    given = ("policy=1", "policy=3", "max_inst=10", "prio_ratio=60")  # the last one counts
+    assert cgpu(world, "set", "0", *given).returncode == 0
     lines = cgpu(world, "get").stdout.splitlines()
     assert "policy=3 max_inst=10 prio_ratio=60 free_weight=5 containers=1" in lines[0]
     assert lines[1].startswith(f"{session}  weight=5 highprio=0  GPU 0 limit=")
@@ -135,6 +141,10 @@ def test_a_cap_below_what_is_held_is_set_and_said(world: World) -> None:
         (["all", "max_inst=fixed"], "cgpu: max_inst=fixed: expected a whole number from 1 to 25"),
         (["all", "weight=2"], "cgpu: 'all': no such container or session: cgpu get lists them"),
         (["0", "policy"], "cgpu: policy: expected NAME=VALUE, such as weight=4"),
+        (["0", "polcy=2"], f"cgpu: set polcy: {NO_SETTING} did you mean policy?"),
+        (["0", "policy=1", "wieght=2"], f"cgpu: set wieght: {NO_SETTING} did you mean weight?"),
+        (["0", "color=2"], f"cgpu: set color: {NO_SETTING} {EACH_HAS}"),
+        (["0", "policy=1", "weight=2"], f"cgpu: set policy, weight: {EACH_HAS}"),
         (["0", "policy=-1"], f"cgpu: policy=-1: expected {ANY_POLICY}"),
         (
             ["node", "default_memsize=1.5GiB"],

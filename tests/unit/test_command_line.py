@@ -1,0 +1,94 @@
+"""What the command lines of all programs have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_cli import commands, options, smi
+from cgpu_server import main as server
+
+if TYPE_CHECKING:
+    import argparse
+
+pytestmark = pytest.mark.unit
+
+PARSERS = {"cgpu": commands, "cgpu-smi": smi, "cgpud": server}
+
+
+def parse(command: str) -> argparse.Namespace:
+    """What a program makes of its command line."""
+    name, *words = command.split()
+    given: argparse.Namespace = PARSERS[name].arguments().parse_args(words)
+    return given
+
+
+def refusal(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line behind the usage."""
+    with pytest.raises(SystemExit) as end:
+        parse(command)
+    assert end.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("command", "meant"),
+    [
+        ("cgpu doctr", "doctor"),
+        ("cgpu help doctr", "doctor"),
+        ("cgpu completion bsh", "bash"),
+        ("cgpu --stat-dir=/x get", "--state-dir"),
+        ("cgpu get --jsno", "--json"),
+        ("cgpu set 0 policy=2 --jsno", "--json"),
+        ("cgpu ls --recrusive", "--recursive"),
+        ("cgpu-smi --formt csv", "--format"),
+        ("cgpu-smi --formt=csv", "--format"),
+        ("cgpu-smi -json", "--json"),
+        ("cgpu-smi --query-cpu=index", "--query-gpu"),
+        ("cgpu-smi --query-gpu=memory.fre", "memory.free"),
+        ("cgpud --metric-port=9", "--metrics"),
+    ],
+)
+def test_a_misspelt_word_is_refused_with_the_one_that_was_probably_meant(
+    command: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert refusal(command, capsys).endswith(f": did you mean {meant}?")
+
+
+@pytest.mark.parametrize(
+    "command", ["cgpu get --colour", "cgpu colour", "cgpu-smi -x", "cgpu-smi 0"]
+)
+def test_a_word_that_is_like_none_is_refused_without_a_guess(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refusal(command, capsys)
+    assert command.rpartition(" ")[2] in said
+    assert "did you mean" not in said
+
+
+def test_what_was_typed_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "\x1b" not in refusal("cgpu-smi --formt\x1b[31m", capsys)
+    assert "\x1b" not in refusal("cgpu doctr\x1b[31m", capsys)
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "value"),
+    [
+        ("cgpu --state-dir /a --state-dir /b get", "state_dir", "/b"),
+        ("cgpu --state-dir /a get --state-dir /b", "state_dir", "/b"),
+        ("cgpu-smi -i 0 --id 1", "id", ["1"]),
+        ("cgpu-smi -l 5 -l", "loop", 5.0),
+        ("cgpud --idle-exit 1 --idle-exit 2", "idle_exit", 2.0),
+    ],
+)
+def test_of_an_option_that_is_given_twice_the_last_counts(
+    command: str, name: str, value: object
+) -> None:
+    assert getattr(parse(command), name) == value
+
+
+def test_of_an_option_of_cgpu_run_that_is_given_twice_the_last_counts() -> None:
+    words = ["--mem", "1/15", "--weight=1", "--mem=6/15", "--weight", "2", "true"]
+    given = options.parse(words)
+    assert (given.mem, given.weight) == ("6/15", "2")

@@ -87,7 +87,7 @@ def _dockerd(engine: Engine, *, is_told: bool, is_default: bool) -> Iterator[Fin
     """What a dockerd that runs goes by; it may not have read its file since."""
     default, _, runtimes = dockerd.said("{{.DefaultRuntime}} {{json .Runtimes}}").partition(" ")
     if is_told and default and f'"{NAME}"' not in runtimes:
-        what = "dockerd has not read its configuration since"
+        what = f"dockerd has not read {dockerd.FILE} since it was changed"
         yield Finding("error", what, "docker", engine.then[0])
     elif default and (default == NAME) != is_default:
         what = f"dockerd's default runtime is still {default}, and not what {dockerd.FILE} says"

@@ -11,6 +11,12 @@ from cgpu_env import CgpuError
 
 BIN_DIR = "/usr/bin"
 BOOTED = "/run/systemd/system"  # there where systemd runs the machine, as sd_booted(3) has it
+_NOT_PLAIN = {
+    stat.S_IFLNK: "for a link has another owner",
+    stat.S_IFDIR: "not a directory",
+    stat.S_IFIFO: "not a pipe",
+    stat.S_IFSOCK: "not a socket",
+}
 _BINARIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 
@@ -47,8 +53,10 @@ class Machine(NamedTuple):
             CgpuError: it is no plain file, or cannot be read.
         """
         try:
-            if not stat.S_ISREG(os.lstat(self.at(path)).st_mode):
-                raise CgpuError(f"{path}: expected a plain file, for a link has another owner")
+            kind = stat.S_IFMT(os.lstat(self.at(path)).st_mode)
+            if kind != stat.S_IFREG:
+                because = _NOT_PLAIN.get(kind, "not a device")
+                raise CgpuError(f"{path}: expected a plain file, {because}")
             with open(self.at(path), "rb") as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
@@ -66,3 +74,15 @@ class Machine(NamedTuple):
             return (self.read(path) or b"").decode()
         except UnicodeDecodeError:
             raise CgpuError(f"{path}: expected UTF-8") from None
+
+    def check_folder(self, path: str) -> None:
+        """Refuse a path that is below something else than directories.
+
+        Raises:
+            CgpuError: it is.
+        """
+        folder = os.path.dirname(path)
+        while not os.path.lexists(self.at(folder)):
+            folder = os.path.dirname(folder)
+        if not os.path.isdir(self.at(folder)):
+            raise CgpuError(f"{folder}: expected a directory")

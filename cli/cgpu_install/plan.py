@@ -89,7 +89,7 @@ def installing(
     changes, notes, used, files = [], [], [], []
     for engine in engines:
         try:
-            its = _files(engine, machine)
+            its = engine.files(machine)
             made = [_added(machine, engine, f, journal, is_default=is_default) for f in its]
         except UnusedError as error:
             if not forgiving:
@@ -105,7 +105,10 @@ def installing(
         raise CgpuError(f"--default: expected docker or containerd among the engines, not {given}")
     names = dict.fromkeys(name for engine in used for name in engine.links)
     links = [_linked(machine, name, journal) for name in names]
-    return Plan([c for c in (*links, *changes) if c.before != c.after], notes)
+    needed = [c for c in (*links, *changes) if c.before != c.after]
+    for change in needed:
+        machine.check_folder(change.path)
+    return Plan(needed, notes)
 
 
 def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) -> Plan:
@@ -116,7 +119,7 @@ def uninstalling(machine: Machine, engines: Sequence[Engine], journal: Journal) 
     """
     changes = []
     for engine in engines:
-        files = {file.path: file for file in _files(engine, machine)}
+        files = {file.path: file for file in engine.files(machine)}
         if engine.earlier:
             earlier = partial(engine.earlier, machine)
             files = {path: earlier(path) for path in journal.paths(engine.name)} | files
@@ -134,7 +137,10 @@ def letting_go(machine: Machine, plan: Plan) -> Change:
     On a reload dockerd keeps its default if the file names none.
     """
     before, path = machine.read(dockerd.FILE), dockerd.FILE
-    after = json_text.put(machine.text(path), dockerd.DEFAULT, "runc").encode()
+    try:
+        after = json_text.put(machine.text(path), dockerd.DEFAULT, "runc").encode()
+    except CgpuError as error:
+        raise about(path, error) from None
     undo = next((change.after for change in plan.changes if change.path == path), before)
     return Change("docker", path, before, after, undo)
 
@@ -163,13 +169,6 @@ def _lines(what: Content) -> list[str]:
     if isinstance(what, Link):
         return [f"link to {what.target}\n"]
     return (what or b"").decode(errors="replace").splitlines(keepends=True)
-
-
-def _files(engine: Engine, machine: Machine) -> list[File]:
-    try:
-        return engine.files(machine)
-    except CgpuError as error:
-        raise about(engine.name, error) from None
 
 
 def _added(

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def about(what: str, error: CgpuError) -> CgpuError:
-    """``error`` with the name of the engine or file that it is about, once."""
-    sentence = str(error) if str(error).startswith("/") else f"{what}: {error}"
+def about(path: str, error: CgpuError) -> CgpuError:
+    """``error`` with the name of the file that it is about, once."""
+    sentence = str(error) if str(error).startswith("/") else f"{path}: {error}"
     return type(error)(sentence, hint=error.hint)
 
 

@@ -1,0 +1,180 @@
+"""Configurations that are no files or no texts: one sentence that names them, and no change."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_doctor import wiring
+from cgpu_doctor.finding import Ground
+from cgpu_env import CgpuError
+from cgpu_install import containerd, dockerd, plan
+from cgpu_install.engines import CRIO, HOOKS, NVIDIA, PODMAN, SERVICE, UNITS, named
+from cgpu_install.journal import Journal
+from cgpu_install.machine import Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+pytestmark = pytest.mark.unit
+
+FILES = {
+    "docker": dockerd.FILE,
+    "containerd": containerd.MAIN,
+    "crio": CRIO,
+    "podman": PODMAN,
+    "nvidia": NVIDIA,
+    "systemd": f"{UNITS}/{SERVICE}",
+    "podman-hooks": f"{HOOKS}/cgpu-precreate.json",
+}
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as end:
+        folder = os.open(path.parent, os.O_PATH)  # a socket's path is short
+        end.bind(f"/proc/self/fd/{folder}/{path.name}")
+        os.close(folder)
+
+
+def _bytes(content: bytes) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(content)
+
+
+ODD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "directory": (Path.mkdir, "expected a plain file, not a directory"),
+    "dangling link": (
+        lambda path: path.symlink_to("nowhere"),
+        "expected a plain file, for a link has another owner",
+    ),
+    "pipe": (os.mkfifo, "expected a plain file, not a pipe"),
+    "socket": (_socket, "expected a plain file, not a socket"),
+    "other encoding": (_bytes(b"\xe9"), "expected UTF-8"),
+}
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """An empty one."""
+    monkeypatch.setattr(plan, "_target", lambda name: f"/opt/{name}")
+    (tmp_path / "usr/bin").mkdir(parents=True)
+    return Machine(str(tmp_path))
+
+
+def place_of(machine: Machine, engine: str) -> Path:
+    """Where its configuration is to be; the folder is there."""
+    place = Path(machine.at(FILES[engine]))
+    place.parent.mkdir(parents=True)
+    return place
+
+
+def install(machine: Machine, engine: str) -> None:
+    journal = Journal(machine)
+    made = plan.installing(machine, named([engine]), journal, forgiving=True)
+    journal.install(made.changes, machine.bin_dir)
+
+
+def uninstall(machine: Machine, engine: str) -> None:
+    journal = Journal(machine)
+    made = plan.uninstalling(machine, named([engine]), journal)
+    journal.uninstall(made.changes, [engine, plan.PROGRAMS])
+
+
+def findings(machine: Machine, engine: str) -> list[tuple[str, str]]:
+    """What the doctor says of it."""
+    [one] = named([engine])
+    found = wiring._engine(Ground(machine, machine.at("/run/cgpu"), None), one)  # noqa: SLF001
+    return [(f.level, f.what) for f in found]
+
+
+@pytest.mark.parametrize("engine", FILES)
+@pytest.mark.parametrize("kind", ODD)
+def test_what_is_no_text_is_refused_by_name_and_by_what_it_is(
+    machine: Machine, engine: str, kind: str
+) -> None:
+    """Of a link that is not cgpu's, an uninstall has nothing to say, where nothing reads it."""
+    make, why = ODD[kind]
+    make(place_of(machine, engine))
+    sentence = f"{FILES[engine]}: {why}"
+    with pytest.raises(CgpuError) as refusal:
+        install(machine, engine)
+    assert str(refusal.value) == sentence
+    assert findings(machine, engine) == [("error", sentence)]
+    try:
+        uninstall(machine, engine)
+    except CgpuError as error:
+        assert str(error) == sentence  # noqa: PT017 (a link is left alone)
+    else:
+        assert kind == "dangling link"
+    assert not Path(machine.at("/var")).exists()
+    assert list(Path(machine.at("/usr/bin")).iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", FILES)
+def test_a_folder_that_is_a_file_is_found_before_anything_is_written(
+    machine: Machine, engine: str
+) -> None:
+    place = place_of(machine, engine)
+    place.parent.rmdir()
+    place.parent.touch()
+    sentence = f"{Path(FILES[engine]).parent}: expected a directory"
+    with pytest.raises(CgpuError) as refusal:
+        install(machine, engine)
+    assert str(refusal.value) == sentence
+    assert findings(machine, engine) == [("error", sentence)]
+    uninstall(machine, engine)
+    assert not Path(machine.at("/var")).exists()
+    assert place.parent.is_file()
+
+
+@pytest.mark.parametrize("engine", FILES)
+def test_a_file_that_cannot_be_read_is_named(
+    machine: Machine, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place_of(machine, engine).touch()
+
+    def refuse(path: str, _: str) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("cgpu_install.machine.open", refuse, raising=False)
+    for command in (install, uninstall):
+        with pytest.raises(CgpuError) as refusal:
+            command(machine, engine)
+        assert str(refusal.value) == f"{FILES[engine]}: Permission denied"
+
+
+@pytest.mark.parametrize("engine", FILES)
+def test_an_empty_file_gets_what_is_needed_and_is_empty_again(
+    machine: Machine, engine: str
+) -> None:
+    place = place_of(machine, engine)
+    place.touch()
+    install(machine, engine)
+    assert "cgpu" in place.read_text()
+    uninstall(machine, engine)
+    assert place.read_bytes() == b""
+
+
+@pytest.mark.parametrize(
+    ("engine", "where"),
+    [("docker", "line 2 column 2"), ("containerd", "at line 2, column 1"), ("crio", "at line 2")],
+)
+def test_a_text_that_is_not_understood_is_refused_with_its_line(
+    machine: Machine, engine: str, where: str
+) -> None:
+    place_of(machine, engine).write_text("\n{[")
+    for command in (install, uninstall):
+        with pytest.raises(CgpuError, match=rf"^{FILES[engine]}: not (JSON|TOML): .*{where}"):
+            command(machine, engine)
+    [(level, what)] = findings(machine, engine)
+    assert (level, what.startswith(f"{FILES[engine]}: not ")) == ("error", True)
+
+
+def test_a_program_is_not_linked_into_what_is_no_directory(machine: Machine) -> None:
+    Path(machine.at("/opt")).touch()
+    with pytest.raises(CgpuError, match=r"^/opt: expected a directory$"):
+        install(machine._replace(bin_dir="/opt/bin"), "podman")
+    assert not Path(machine.at("/var")).exists()

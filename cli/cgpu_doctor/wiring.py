@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from cgpu_doctor.finding import Ground, Level
     from cgpu_install.engines import Engine
+    from cgpu_install.machine import Machine
 
 _SECONDS = 10
 _OF_INTERPRETERS = ("interpreter", "internal error")
@@ -79,19 +81,33 @@ def _engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
         yield Finding("ok", what, engine.name)
         yield from _running(ground, engine)
     if engine.name == "docker" and not machine.root:
-        default = default or any(dockerd.options(machine))
-        yield from _dockerd(engine, is_told=not own, is_default=default)
+        default = default or any(dockerd.options(machine, dockerd.DEFAULT[0]))
+        yield from _dockerd(machine, engine, is_told=not own, is_default=default)
+        yield from _rootless()
 
 
-def _dockerd(engine: Engine, *, is_told: bool, is_default: bool) -> Iterator[Finding]:
+def _dockerd(
+    machine: Machine, engine: Engine, *, is_told: bool, is_default: bool
+) -> Iterator[Finding]:
     """What a dockerd that runs goes by; it may not have read its file since."""
     default, _, runtimes = dockerd.said("{{.DefaultRuntime}} {{json .Runtimes}}").partition(" ")
     if is_told and default and f'"{NAME}"' not in runtimes:
+        if option := dockerd.elsewhere(machine):
+            what = f"{option} on dockerd's command line: it does not read {dockerd.FILE}"
+            entry = json.dumps({"runtimes": {NAME: {"path": machine.program(RUNTIME)}}})[1:-1]
+            yield Finding("error", what, option, f"add to that file: {entry}")
+            return
         what = f"dockerd has not read {dockerd.FILE} since it was changed"
         yield Finding("error", what, "docker", engine.then[0])
     elif default and (default == NAME) != is_default:
         what = f"dockerd's default runtime is still {default}, and not what {dockerd.FILE} says"
         yield Finding("error", what, default, engine.then[0] if is_default else dockerd.RESTART)
+
+
+def _rootless() -> Iterator[Finding]:
+    for pid, uid in dockerd.of_users():
+        what = f"dockerd (pid {pid}) is user {uid}'s own (rootless): cgpu does not look at its file"
+        yield Finding("note", what, str(pid))
 
 
 def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:

@@ -24,12 +24,14 @@ _SOCKET, _SECONDS = "/var/run/docker.sock", 10
 _STARTS = (
     "/etc/default/docker",
     "/etc/sysconfig/docker",
+    "/etc/conf.d/docker",
     "/etc/systemd/system/docker.service.d/*.conf",
+    "/run/systemd/system/docker.service.d/*.conf",
+    "/usr/lib/systemd/system/docker.service.d/*.conf",
     "/etc/systemd/system/docker.service",
     "/lib/systemd/system/docker.service",
     "/usr/lib/systemd/system/docker.service",
 )
-_OPTION = re.compile(r"^[^#;\n]*--default-runtime[= ]([^\s\"']*)", re.MULTILINE)
 
 
 def said(template: str) -> str:
@@ -60,9 +62,21 @@ def check_default(machine: Machine) -> None:
     Raises:
         CgpuError: there is one.
     """
-    for option in options(machine):
-        expected = "expected none there, because dockerd does not start if its file has one too"
+    for option in options(machine, DEFAULT[0]):
+        expected = f"expected none there, because dockerd does not start if {FILE} has one too"
         raise CgpuError(f"{option} on dockerd's command line: {expected}")
+
+
+def check_runtimes(machine: Machine) -> None:
+    """Refuse runtimes on a command line: once dockerd rereads its file, it has only those in there.
+
+    Raises:
+        CgpuError: there is one.
+    """
+    for option in options(machine, "add-runtime"):
+        expected = f"expected none there, because dockerd forgets it when it reads {FILE} again"
+        hint = f"move it to runtimes in {FILE}, restart dockerd, then try again"
+        raise CgpuError(f"{option} on dockerd's command line: {expected}", hint=hint)
 
 
 def check_unnamed(machine: Machine) -> None:
@@ -71,17 +85,34 @@ def check_unnamed(machine: Machine) -> None:
     Raises:
         CgpuError: it is there.
     """
-    for option in options(machine):
+    for option in options(machine, DEFAULT[0]):
         if option.endswith(f"={NAME}"):
             because = "because dockerd does not start if its default runtime is gone"
             raise CgpuError(f"{option} on dockerd's command line: take it out first, {because}")
 
 
-def options(machine: Machine) -> Iterator[str]:
-    """Where a command line of dockerd names a default runtime, and which."""
+def options(machine: Machine, name: str) -> Iterator[str]:
+    """Where a command line of the machine's dockerd has an option, and what it says."""
     files = [path for pattern in _STARTS for path in machine.matching(pattern)]
     if not machine.root:
-        files += [f"{folder}/cmdline" for folder in running.processes("dockerd")]
+        own = (each for each in running.processes("dockerd") if not running.user(each))
+        files += [f"{folder}/cmdline" for folder in own]
+    option = re.compile(rf"^[^#;\n]*--{name}[= ]([^\s\"']*)", re.MULTILINE)
     for path in files:
-        if found := _OPTION.search(running.text(machine.at(path)).replace("\0", " ")):
-            yield f"{path}: --default-runtime={found[1]}"
+        if found := option.search(running.text(machine.at(path)).replace("\0", " ")):
+            yield f"{path}: --{name}={found[1]}"
+
+
+def elsewhere(machine: Machine) -> str:
+    """Which option makes dockerd read another file than ours; empty if none does."""
+    for option in options(machine, "config-file"):
+        if os.path.realpath(option.partition("=")[2]) != os.path.realpath(FILE):
+            return option
+    return ""
+
+
+def of_users() -> Iterator[tuple[int, int]]:
+    """Pid and user of each dockerd that is a user's own; it reads a file in that user's home."""
+    for folder in running.processes("dockerd"):
+        if uid := running.user(folder):
+            yield int(os.path.basename(folder)), uid

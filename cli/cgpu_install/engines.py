@@ -41,7 +41,8 @@ class File(NamedTuple):
 
     ``add`` and ``take`` get its text, empty where there is none, and the path of ``program``; what
     ``take`` returns may be None: then nothing is left of the file. ``default`` is where it names
-    the engine's default runtime; None: no such place.
+    the engine's default runtime; None: no such place. ``check`` refuses to change what ``add``
+    would, where the engine would take harm from it.
     """
 
     path: str
@@ -49,6 +50,7 @@ class File(NamedTuple):
     add: Callable[[str, str], str]
     take: Callable[[str, str], str | None]
     default: Default | None = None
+    check: Callable[[Machine], None] = lambda _: None
 
     def without(self, text: str, before: object) -> str | None:
         """``text`` as ``take`` leaves it; a default that names ours becomes ``before`` again."""
@@ -142,6 +144,11 @@ _PODMAN = partial(_own_entry, toml_text, ("engine", "runtimes", "cgpu"), ())
 _OCI_HOOK = partial(_own_entry, json_text, ("hook",), ("path",))
 
 
+def _docker(machine: Machine) -> list[File]:
+    file = _entry_of(_DOCKER, dockerd.FILE, machine.program(RUNTIME), _DOCKER_DEFAULT)
+    return [file._replace(check=dockerd.check_runtimes)]
+
+
 def _containerd(machine: Machine, path: str) -> File:
     program, default = machine.program(RUNTIME), _CONTAINERD_DEFAULT
     return File(path, program, containerd.add, containerd.take, default)
@@ -179,7 +186,7 @@ def _unit(name: str, mark: str, machine: Machine) -> File:
 ENGINES: tuple[Engine, ...] = (
     Engine(
         "docker",
-        lambda m: [_entry_of(_DOCKER, dockerd.FILE, m.program(RUNTIME), _DOCKER_DEFAULT)],
+        _docker,
         lambda m: m.has(dockerd.FILE) or m.has_program("dockerd"),
         ("systemctl try-reload-or-restart docker",),
     ),

@@ -177,6 +177,8 @@ def _added(
     before, text = machine.read(file.path), machine.text(file.path)
     try:
         after = file.add(text, file.program)
+        if after != text:
+            file.check(machine)
         if is_default and file.default:
             file.default.check(machine)
             after = file.default.put(after)

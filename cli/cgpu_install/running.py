@@ -40,6 +40,13 @@ def processes(name: str, proc: str = _PROC) -> Iterator[str]:
                 yield folder
 
 
+def user(folder: str) -> int:
+    """The user of a process; root's if it has ended."""
+    with suppress(OSError):
+        return os.stat(folder).st_uid
+    return 0
+
+
 def _namespaces(proc: str) -> Iterable[str]:
     """The folders of containerd's bundles: a shim stands in the bundle of its first container."""
     found = {}

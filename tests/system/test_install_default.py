@@ -38,6 +38,11 @@ class Node(NamedTuple):
     def default(self) -> str:
         return self.docker.docker("info", "--format", "{{.DefaultRuntime}}").stdout.strip()
 
+    def make_default(self) -> None:
+        """Of cgpu, as dockerd has it from then on."""
+        self.machine.cgpu("install", "docker", "--default", "--now")
+        wait_until(lambda: self.default() == "cgpu", "dockerd has read its file")
+
     def runtime(self, id_: str) -> str:
         return self.docker.docker(
             "inspect", "--format", "{{.HostConfig.Runtime}}", id_
@@ -118,8 +123,7 @@ def test_a_default_is_put_and_taken_back_under_running_containers(
     machine, docker = node.machine, node.docker
     before = machine.read(DOCKER)
     with started(node, "sleep", "1000") as early:
-        machine.cgpu("install", "docker", "--default", "--now")
-        wait_until(lambda: node.default() == "cgpu", "dockerd has read its file")
+        node.make_default()
         assert ("ok", "docker knows cgpu, and has it for its default runtime") in node.findings()
         shown = docker.run("debian", "nvidia-smi", env=share(6), volumes=guests)
         assert contained.memory_shown(shown) == [(0, 6043)]
@@ -156,8 +160,7 @@ def meanwhile(node: Node, script: str) -> Iterator[None]:
 def test_a_dockerd_that_keeps_cgpu_keeps_its_programs_too(node: Node) -> None:
     """Without them it could start no container."""
     machine, before = node.machine, node.machine.read(DOCKER)
-    machine.cgpu("install", "docker", "--default", "--now")
-    wait_until(lambda: node.default() == "cgpu", "dockerd has read its file")
+    node.make_default()
     told = machine.read(DOCKER)
     with meanwhile(node, "exit 5"):
         done = machine.cgpu("uninstall", "--now", check=False)
@@ -172,8 +175,7 @@ def test_a_dockerd_that_keeps_cgpu_keeps_its_programs_too(node: Node) -> None:
 
 def test_a_container_made_while_dockerd_lets_go_keeps_cgpu_installed(node: Node) -> None:
     machine, before = node.machine, node.machine.read(DOCKER)
-    machine.cgpu("install", "docker", "--default", "--now")
-    wait_until(lambda: node.default() == "cgpu", "dockerd has read its file")
+    node.make_default()
     told = machine.read(DOCKER)
     with meanwhile(node, "docker run --detach --name late --network none debian sleep 1000"):
         done = machine.cgpu("uninstall", "--now", check=False)
@@ -190,8 +192,7 @@ def test_a_container_made_while_dockerd_lets_go_keeps_cgpu_installed(node: Node)
 def test_without_now_uninstall_says_that_a_reload_is_not_enough(node: Node) -> None:
     """dockerd keeps the default of before where its file names none any more."""
     machine, before = node.machine, node.machine.read(DOCKER)
-    machine.cgpu("install", "docker", "--default", "--now")
-    wait_until(lambda: node.default() == "cgpu", "dockerd has read its file")
+    node.make_default()
     assert "\n  systemctl restart docker\n" in machine.cgpu("uninstall").stdout
     assert machine.read(DOCKER) == before
     kept = "dockerd's default runtime is still cgpu, and not what /etc/docker/daemon.json says"
@@ -205,8 +206,7 @@ def test_without_now_uninstall_says_that_a_reload_is_not_enough(node: Node) -> N
 def test_plain_containers_do_what_they_do_under_runc(node: Node) -> None:
     """Also on a node without a driver."""
     machine = node.machine
-    machine.cgpu("install", "docker", "--default", "--now")
-    wait_until(lambda: node.default() == "cgpu", "dockerd has read its file")
+    node.make_default()
     configuration = machine.read("/etc/cgpu/config.toml")
     machine.write("/etc/cgpu/config.toml", '[driver]\nlibrary_dir = "/nowhere"\n')
     try:
@@ -218,14 +218,27 @@ def test_plain_containers_do_what_they_do_under_runc(node: Node) -> None:
         machine.cgpu("uninstall", "--now")
 
 
-def test_a_command_line_that_dockerd_has_now_is_seen(node: Node) -> None:
-    """It would not start with both."""
+@pytest.mark.parametrize(
+    ("option", "words", "levels"),
+    [
+        ("--default-runtime=other", ["--default"], []),
+        ("--add-runtime=third=/usr/bin/crun", [], ["error"]),
+    ],
+)
+def test_a_command_line_that_dockerd_has_now_is_seen(
+    node: Node, option: str, words: list[str], levels: list[str]
+) -> None:
+    """It would not start with both, or would forget what it has from there."""
+    before = node.machine.read(DOCKER)
     with node.without_engine():
-        node.docker.serve("--default-runtime=other")
-        done = node.machine.cgpu("install", "docker", "--default", check=False)
-        node.docker.stop()
+        node.docker.serve(option)
+        done = node.machine.cgpu("install", "docker", *words, check=False)
         assert done.returncode == 2
-        assert "/cmdline: --default-runtime=other on dockerd's command line" in done.stderr
+        said = f"/cmdline: {option} on dockerd's command line: expected none there"
+        assert said in done.stderr
+        assert [level for level, what in node.findings() if option in what] == levels
+        node.docker.stop()
+    assert node.machine.read(DOCKER) == before
 
 
 @pytest.fixture

@@ -279,6 +279,7 @@ def test_no_default_is_left_in_a_file_that_decides_no_more(machine: Machine) -> 
             "[Service]\nExecStart=\nExecStart=/usr/bin/dockerd --default-runtime nvidia -H fd://\n",
             "nvidia",
         ),
+        ("/etc/conf.d/docker", 'DOCKER_OPTS="--default-runtime=runc"', "runc"),
     ],
 )
 def test_a_default_on_dockerds_command_line_is_refused(
@@ -287,10 +288,34 @@ def test_a_default_on_dockerds_command_line_is_refused(
     """With both dockerd would not start."""
     write(machine, path, text)
     install(machine, "docker", is_default=False)
-    with pytest.raises(CgpuError, match=f"^{path}: --default-runtime={value} on .*: expected none"):
+    with pytest.raises(CgpuError) as refusal:
         install(machine, "docker", is_default=True)
+    assert str(refusal.value) == (
+        f"{path}: --default-runtime={value} on dockerd's command line: expected none there,"
+        f" because dockerd does not start if {dockerd.FILE} has one too"
+    )
     write(machine, path, "".join(f"# {line}\n" for line in text.splitlines()))
     install(machine, "docker", is_default=True)
+
+
+def test_a_runtime_on_dockerds_command_line_is_refused(machine: Machine) -> None:
+    """dockerd forgets it when it reads the file again; one that has started with both has both."""
+    path, before = "/etc/default/docker", machine.text(dockerd.FILE)
+    write(machine, path, 'DOCKER_OPTS="--add-runtime kata=/usr/bin/kata"')
+    with pytest.raises(CgpuError) as refusal:
+        install(machine, "docker", is_default=False)
+    assert str(refusal.value) == (
+        f"{path}: --add-runtime=kata=/usr/bin/kata on dockerd's command line: expected none there,"
+        f" because dockerd forgets it when it reads {dockerd.FILE} again"
+    )
+    assert [level for level, _ in engines_of(machine)] == ["error", "warning"]
+    assert machine.text(dockerd.FILE) == before
+    write(machine, path, "")
+    install(machine, "docker", is_default=False)
+    write(machine, path, 'DOCKER_OPTS="--add-runtime=kata=/usr/bin/kata"')
+    install(machine, "docker", is_default=False)
+    uninstall(machine, "docker")
+    assert machine.text(dockerd.FILE) == before
 
 
 def test_uninstall_refuses_where_dockerds_command_line_names_cgpu(machine: Machine) -> None:

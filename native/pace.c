@@ -220,6 +220,7 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
 {
     finish_lesson(pace);
     batch->queued = pace->in_flight > 0;
+    batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
     batch->expected_ns = expected(pace, batch);
     if (pace->in_flight == 0) {
         pace->since_ns = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
@@ -276,6 +277,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
     pace->passed_ns = end > pace->passed_ns ? end : pace->passed_ns;
     pace->sharp = known;
+    pace->stream = batch->stream;
     pace->since_ns = pace->passed_ns;
     pace->end_ns = later(pace->passed_ns, pace->left_ns);
 }
@@ -314,7 +316,7 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .certain = batch->certain != 0,
         .exact = batch->queued != 0 && batch->start_ns <= pace->passed_ns,
         .known = known,
-        .cut = batch->start_ns < pace->passed_ns && pace->sharp == 0,
+        .cut = batch->begun != 0 || (batch->start_ns < pace->passed_ns && pace->sharp == 0),
     };
 
     if (batch->launches == 0) {

@@ -38,9 +38,11 @@ struct cgpu_pace_batch {
     uint64_t work_ns;  /* as estimated */
     uint64_t start_ns; /* not before this did it begin: its first launch, as far as that is known */
     uint32_t certain;  /* every launch in it was of a known key */
+    uint32_t stream;   /* any number, the same for what runs one after the other */
 
     /* Set when it is marked, left alone by everybody else. */
     uint32_t queued;      /* something was in flight: it begins when that ends */
+    uint32_t begun;       /* it may have run while another stream's batch did that has passed */
     uint64_t expected_ns; /* what it will take */
 };
 
@@ -55,7 +57,7 @@ struct cgpu_pace_lesson {
     bool certain;
     bool exact; /* false: the span is an upper bound */
     bool known;
-    bool cut; /* its begin was seen late: the span is too short */
+    bool cut; /* it may have begun before the span did, which is too short */
 };
 
 struct cgpu_pace {
@@ -63,7 +65,7 @@ struct cgpu_pace {
     uint64_t passed_ns; /* when a marker was last seen passed */
     uint64_t looked_ns; /* when markers were last looked at */
     uint32_t sharp;     /* passed_ns is about when it was */
-    uint32_t reserved;
+    uint32_t stream;    /* whose it was */
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */

@@ -13,6 +13,7 @@ PTX = b""".version 7.0
 .target sm_75
 .address_size 64
 .visible .entry spin_20us() { ret; }
+.visible .entry spin_200us() { ret; }
 .visible .entry spin_20000us() { ret; }
 .visible .entry spin_200000us() { ret; }
 .visible .entry spin_until(.param .u64 word) { ret; }
@@ -34,7 +35,7 @@ class Kernels:
         module = made(cuda.cuModuleLoadData, PTX)
         self._functions = {
             us: made(cuda.cuModuleGetFunction, module, f"spin_{us}us".encode())
-            for us in (20, 20000, 200000)
+            for us in (20, 200, 20000, 200000)
         }
         self._until = made(cuda.cuModuleGetFunction, module, b"spin_until")
 

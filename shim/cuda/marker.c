@@ -299,6 +299,7 @@ close_batch(struct cgpu_stream *stream)
         .work_ns = sum.work_ns,
         .start_ns = stream->begun_ns,
         .certain = !stream->unsure,
+        .stream = stream->place,
     };
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
         if (cgpu_lane[i].state == stream) { /* the caller is not launching meanwhile */

@@ -160,6 +160,32 @@ TEST(a_late_look_does_not_shorten_what_comes_after)
     CHECK(cgpu_pace_estimate(pace, 7) > 99 * US && cgpu_pace_estimate(pace, 7) <= 100 * US);
 }
 
+/* What was launched into other streams, too little to be marked, runs before the marked work of
+ * the first ends. Marked only then, it was taken for nothing. */
+TEST(work_of_other_streams_that_is_marked_late_does_not_shorten_what_it_takes)
+{
+    struct cgpu_pace *pace = fresh();
+
+    lone(pace, 7, 1, 100 * US, 300 * US);
+    for (uint64_t now = MS; now < 50 * MS; now += 5 * MS) {
+        uint64_t seen = now + 800 * US;
+
+        lone(pace, 7, 1, now, seen); /* of stream 0 */
+        for (uint32_t stream = 1; stream < 4; stream++) {
+            struct cgpu_pace_batch late = {.key = 7,
+                                           .launches = 1,
+                                           .work_ns = 200 * US,
+                                           .start_ns = now,
+                                           .certain = 1,
+                                           .stream = stream};
+
+            cgpu_pace_mark(pace, &late, seen + 10 * US * stream);
+            cgpu_pace_pass(pace, &late, seen + 10 * US * stream + 3 * US, true);
+        }
+    }
+    CHECK(cgpu_pace_estimate(pace, 7) >= 190 * US);
+}
+
 /* The first would be taken for twice as long as it was, and the second for nothing, again and
  * again: batches would shrink to a launch each. */
 TEST(batches_seen_passed_in_one_look_share_the_time)
@@ -241,9 +267,13 @@ TEST(no_input_breaks_the_bookkeeping)
     for (int i = 0; i < 200000; i++) {
         switch (rand() % 4) {
         case 0:
-            batch = (struct cgpu_pace_batch){odd_number(), odd_number(),           odd_number(),
-                                             odd_number(), (uint32_t)odd_number(), 0,
-                                             odd_number()};
+            batch = (struct cgpu_pace_batch){.key = odd_number(),
+                                             .launches = odd_number(),
+                                             .work_ns = odd_number(),
+                                             .start_ns = odd_number(),
+                                             .certain = (uint32_t)odd_number(),
+                                             .stream = (uint32_t)odd_number(),
+                                             .expected_ns = odd_number()};
             cgpu_pace_mark(pace, &batch, odd_number());
             break;
         case 1:

@@ -272,6 +272,24 @@ def test_work_in_flight_is_bounded_in_time(proxied: Proxied) -> None:
     assert proxied.check(START + lines).out == ["True"]
 
 
+def test_work_in_flight_is_bounded_for_all_streams_together(proxied: Proxied, gate: Gate) -> None:
+    """While nobody waits 13 ms of it: a newcomer waits for that, however many streams there are."""
+    program = """
+    import time
+    streams = [made(cuda.cuStreamCreate, NON_BLOCKING) for _ in range(13)]
+    for _ in range(3):
+        [check(kernels.launch(200, stream)) for stream in streams]; check(cuda.cuCtxSynchronize())
+    begun = time.monotonic()
+    for _ in range(40):
+        [check(kernels.launch(200, stream)) for stream in streams]
+    took = time.monotonic() - begun
+    show(took > 40 * 13 * 200e-6 - 0.024)
+    """
+    gate.set(OPEN)
+    lines = "\n".join(line.removeprefix("    ") for line in program.splitlines())
+    assert proxied.check(START + lines).out == ["True"]
+
+
 @pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("how", ["function", "callback", "graph"])
 @pytest.mark.usefixtures("gate")

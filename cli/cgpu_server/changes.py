@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from cgpu_hook import rules
 from cgpu_hook.change import CONTAINER_KEYS, change_container, change_gpus, change_node
+from cgpu_server.journal import log
+from cgpu_server.marking import tell_misstated
 
 __all__ = ["CONTAINER_KEYS", "GPU_KEYS", "NODE_KEYS", "set_container", "set_gpus", "set_node"]
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from cgpu_hook.node import NodeGpu
     from cgpu_server.daemon import Daemon
 
+_LOWERED = "nothing if it is meant so; else cgpu set a memsize of what it holds or more"
 NODE_KEYS, GPU_KEYS = rules.NODE_KEYS, tuple(rules.RANGES)
 
 
@@ -45,10 +48,10 @@ def set_gpus(daemon: Daemon, gpus: Sequence[GpuShare | NodeGpu], values: Mapping
 def set_container(
     daemon: Daemon, name: str, values: Mapping[str, Any], uuid: str | None = None
 ) -> tuple[str, ...]:
-    """Change some of a container's ``CONTAINER_KEYS``; its cap on the GPU ``uuid``, or on all.
+    """Change some of the ``CONTAINER_KEYS`` of container ``name``; its cap on ``uuid``, or on all.
 
     Returns:
-        Notes for whoever asks, one sentence each.
+        Notes for whoever asks, one sentence each; the log has them too, for the tree tells nobody.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.
@@ -58,4 +61,7 @@ def set_container(
         daemon.registry, name, values, daemon.defaults, uuid=uuid, overcommit=overcommit
     )
     daemon.refresh()
-    return notes
+    tell_misstated(name, notes.misstated)
+    for note in notes.excess:
+        log.warning("cap_below_use", container=name, note=note, do=_LOWERED)
+    return (*notes.misstated, *notes.excess)

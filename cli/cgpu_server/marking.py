@@ -17,12 +17,16 @@ _ADVICE = (
     "end the container: no ordinary program takes such locks; its cap holds, nobody waits for it,"
     " and memory of its processes that have exited still counts as used"
 )
-
-
 _MEANT = (
     "nothing if it is meant so; else start the container with the GPU's size as the whole, or cgpu"
     " set its memsize"
 )
+
+
+def tell_misstated(container: str, notes: Iterable[str]) -> None:
+    """Log what is odd about the whole of which a container has a part."""
+    for note in notes:
+        log.warning("whole_misstated", container=container, note=note, do=_MEANT)
 
 
 class Marking:
@@ -37,8 +41,7 @@ class Marking:
         records = tuple(records)
         for entry in records:
             if entry.directory not in self._looked:
-                for note in record.notes(entry.directory):
-                    log.warning("whole_misstated", container=entry.id, note=note, do=_MEANT)
+                tell_misstated(entry.id, record.notes(entry.directory))
         self._looked = {entry.directory for entry in records}
         costly = {
             r.directory: r.id for r in records if cgpu_native.is_costly(f"{r.directory}/ledger")

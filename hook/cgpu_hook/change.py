@@ -11,7 +11,8 @@ from contextlib import suppress
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
-from cgpu_env.values import MIB, cap_bytes, slip
+from cgpu_env.record import NamedTuple
+from cgpu_env.values import MIB, cap_bytes, misstated, slip
 from cgpu_hook import compute, record, rules, target
 from cgpu_hook.admission import free_weight, on_gpu, owed
 from cgpu_hook.names import names_of
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 
 CONTAINER_KEYS = ("weight", "highprio", "memsize")
 PRIORITIES = (0, 1)
+
+
+class Notes(NamedTuple):
+    """What whoever changes a cap may not have meant, one sentence each.
+
+    Attributes:
+        misstated: GPUs that are not nearly as large as the whole that was typed.
+        excess: what the container holds above its new cap, for each GPU.
+    """
+
+    misstated: tuple[str, ...] = ()
+    excess: tuple[str, ...] = ()
 
 
 def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
@@ -77,7 +90,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
     *,
     uuid: str | None = None,
     overcommit: bool = False,
-) -> tuple[str, ...]:
+) -> Notes:
     """Change some of ``CONTAINER_KEYS``: all that is wanted, or nothing.
 
     Where a cap is less than what the container holds, nothing is taken from it and new requests
@@ -92,7 +105,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         overcommit: whether caps on a GPU may add up to more than its memory.
 
     Returns:
-        What the container holds above a cap that was changed, a sentence for each GPU.
+        What is odd about a cap that was changed.
 
     Raises:
         CgpuError: there is no such container, or not so much free; nothing was changed.
@@ -122,11 +135,31 @@ def change_container(  # noqa: PLR0913 (what a server knows)
             _set_caps(entry, before)
             raise
         _set_caps(entry, caps)
+        notes = Notes()
         if "memsize" in wanted:
-            with suppress(FileNotFoundError):
-                os.unlink(f"{entry.directory}/{record.NOTES}")  # they describe the cap before
+            chosen = [page for page in pages if uuid in (None, page.uuid)]
+            notes = Notes(_misstated(chosen, wanted["memsize"]), _excesses(new, caps, uuid))
+            _keep(registry, entry, notes.misstated)
         _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
-    return _excesses(new, caps, uuid) if "memsize" in wanted else ()
+    return notes
+
+
+def _misstated(pages: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
+    """The GPUs that are not nearly as large as ``6/80`` says they are."""
+    size = rules.amount(wanted)
+    gpus = ((page.index, page.total_bytes) for page in pages)
+    return misstated(gpus, [size] * len(pages), f"memsize={shown(str(wanted))}") if size else ()
+
+
+def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
+    """Keep the notes instead of those that describe the cap before."""
+    path = f"{entry.directory}/{record.NOTES}"
+    with suppress(FileNotFoundError):
+        os.unlink(path)
+    if notes:
+        with suppress(OSError):  # the file system is full; whoever asks is told all the same
+            temporary = f"{registry.state_dir}/{record.NOTES}.new"
+            write_atomically(path, "\n".join(notes).encode(), temporary=temporary)
 
 
 def _excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from packages import ensure_packages
 from server_world import MIB, page, wait_until
 from servers import end_servers
 
+import cgpu_native
 from cgpu_env.version import VERSION
 
 if TYPE_CHECKING:
@@ -160,6 +161,22 @@ def test_memory_is_written_in_the_units_that_people_type(world: World) -> None:
     ):
         assert world.write(path, text) == ""
         assert world.read(path) == f"{size}\n"
+
+
+def test_what_is_odd_about_a_cap_that_is_written_is_in_the_log(world: World) -> None:
+    """TREE, MEM-8, ENV-2: as `cgpu set` prints it."""
+    world.admit(ID)
+    server = world.serve()
+    path = f"0/{ID[:12]}/memsize"
+    assert world.write(path, "6/80") == ""
+    with cgpu_native.Ledger.attach(world.state / "containers" / ID / "ledger") as process:
+        process.charge(0, 3 << 20, 3 << 20)
+        assert world.write(path, "1MiB") == ""
+    lines = said(server)
+    misstated = "GPU 0 has 15109 MiB, not the 80 GiB of memsize=6/80: 6 of 80 is 1133 MiB"
+    assert f'WARNING whole_misstated container={ID} note="{misstated}"' in lines
+    held = "GPU 0: it holds 3MiB, 2MiB above its cap"
+    assert f'WARNING cap_below_use container={ID} note="{held}' in lines
 
 
 def test_a_container_is_found_by_its_whole_id_and_by_the_beginning(world: World) -> None:

@@ -13,8 +13,8 @@ import pytest
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_env.errors import shown
-from cgpu_hook import rules
-from cgpu_hook.change import change_container, change_gpus, change_node
+from cgpu_hook import change, record, rules
+from cgpu_hook.change import Notes, change_container, change_gpus, change_node
 from cgpu_hook.config import Config
 from cgpu_hook.liveness import start_time
 from cgpu_hook.node import Node, NodeGpu
@@ -44,7 +44,7 @@ def admit(registry: Registry, name: str, *caps: int) -> Path:
     return Path(registry.admit(name, "container", request, node, owner, ["true"]))
 
 
-def change_memory(registry: Registry, name: str, wanted: object, **more: Any) -> tuple[str, ...]:
+def change_memory(registry: Registry, name: str, wanted: object, **more: Any) -> Notes:
     """Another cap, in bytes."""
     return change_container(registry, name, {"memsize": wanted}, Defaults(), **more)
 
@@ -160,14 +160,40 @@ def test_whoever_lowers_a_cap_below_what_is_held_is_told(registry: Registry) -> 
     with cgpu_native.Ledger.attach(directory / "ledger") as process:
         for place in (0, 1):
             process.charge(place, 300 * MIB, 200 * MIB + 1)
-        assert change_memory(registry, "a", 201 * MIB) == ()
-        (told,) = change_memory(registry, "a", 120 * MIB, uuid=UUIDS[1])
+        assert change_memory(registry, "a", 201 * MIB) == Notes()
+        (told,) = change_memory(registry, "a", 120 * MIB, uuid=UUIDS[1]).excess
         assert told == (
             "GPU 1: it holds 201MiB, 81MiB above its cap; it keeps them, and its requests are"
             " refused until it holds less than the cap"
         )
-        assert len(change_memory(registry, "a", 100 * MIB)) == 2
-        assert change_container(registry, "a", {"weight": 2}, Defaults()) == ()
+        assert len(change_memory(registry, "a", 100 * MIB).excess) == 2
+        assert change_container(registry, "a", {"weight": 2}, Defaults()) == Notes()
+
+
+def test_whoever_states_a_whole_that_is_far_off_is_told(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENV-2, MEM-8: the note is kept as long as the cap is, and is not worth a failure."""
+    directory = admit(registry, "a", 300, 300)
+    said = "have 1000 MiB, not the 80 GiB of memsize=6/80: 6 of 80 is 75 MiB"
+    assert change_memory(registry, "a", "6/80") == Notes((f"GPUs 0,1 {said}",))
+    assert record.notes(str(directory)) == (f"GPUs 0,1 {said}",)
+    one = f"GPU 1 {said.replace('have', 'has')}"
+    assert change_memory(registry, "a", "6/80", uuid=UUIDS[1]).misstated == (one,)
+    assert record.notes(str(directory)) == (one,)
+    for size in ("40%", 75 * MIB, "1/1"):
+        assert change_memory(registry, "a", size) == Notes()
+        assert record.notes(str(directory)) == ()
+    write = change.write_atomically
+
+    def refuse_notes(path: str, data: bytes, **more: Any) -> None:
+        if path.endswith(record.NOTES):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(path, data, **more)
+
+    monkeypatch.setattr("cgpu_hook.change.write_atomically", refuse_notes)
+    assert len(change_memory(registry, "a", "6/80").misstated) == 1
+    assert caps(directory) == [75, 75]
 
 
 def test_what_a_ledger_says_beyond_what_was_promised_is_not_kept_from_others(

@@ -14,17 +14,27 @@ missing() {
     done
 }
 
+has() {
+    command -v "$1" >/dev/null 2>&1
+}
+
 # Before anything is changed, and again where the machine had no Python.
 check_python() {
-    command -v "$1" >/dev/null 2>&1 || return 0
+    if ! has "$1"; then
+        echo "cgpu needs Python 3.10 or newer, and there is no $1 here: name one that is there, as in: make demo PYTHON=python3.12" >&2
+        exit 1
+    fi
     "$1" -c 'import sys
 if sys.version_info < (3, 10):
     sys.exit("cgpu needs Python 3.10 or newer, and %s is %d.%d: name a newer one, as in: make demo PYTHON=python3.12"
              % ((sys.argv[1],) + tuple(sys.version_info[:2])))' "$1"
 }
 
-check_python "${2:-python3}"
-command -v dpkg-query >/dev/null 2>&1 || exit 0 # not Debian: the user brings a compiler and Python headers
+python=${2:-python3}
+if has "$python" || [ "$python" != python3 ] || ! has dpkg-query; then # else it is installed below
+    check_python "$python"
+fi
+has dpkg-query || exit 0 # not Debian: the user brings a compiler and Python headers
 case "${1:-base}" in
     base) wanted=$(missing "$base") ;;
     demo) wanted=$(missing "$demo") ;;
@@ -50,4 +60,4 @@ fi
 # shellcheck disable=SC2086 # a list of names
 apt-get install -y -qq --no-install-recommends $wanted >/dev/null
 echo "Installing $wanted: $(($(date +%s) - began)) s"
-check_python "${2:-python3}"
+check_python "$python"

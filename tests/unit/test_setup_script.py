@@ -28,21 +28,43 @@ def old_python(tmp_path: Path) -> Path:
     return program
 
 
-def test_a_python_that_is_too_old_is_refused_before_anything_is_made(
-    tmp_path: Path, old_python: Path
-) -> None:
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """As much of this repository as `make demo` reads before it makes anything."""
     tree = tmp_path / "tree"
     (tree / "deploy").mkdir(parents=True)
     for name in ("Makefile", "pyproject.toml", "deploy/setup.sh", "deploy/step.sh"):
         shutil.copyfile(ROOT / name, tree / name)
+    return tree
+
+
+def refusal(tree: Path, python: str | Path) -> str:
+    """The sentence with which `make demo` refuses an interpreter; make adds a line of its own."""
     before = sorted(tree.rglob("*"))
-    command = ["make", "-C", str(tree), "demo", f"PYTHON={old_python}"]
+    command = ["make", "-C", str(tree), "demo", f"PYTHON={python}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    first = done.stderr.splitlines()[0]
-    assert NEEDED
-    assert first.startswith(f"cgpu needs Python {NEEDED[1]} or newer, and {old_python} is 3.9: ")
     assert sorted(tree.rglob("*")) == before
+    assert all(line.startswith("make: ") for line in done.stdout.splitlines())
+    said, of_make = done.stderr.splitlines()
+    assert of_make.startswith("make: *** [Makefile:")
+    return said
+
+
+def test_a_python_that_is_too_old_is_refused_before_anything_is_made(
+    tree: Path, old_python: Path
+) -> None:
+    assert NEEDED
+    said = refusal(tree, old_python)
+    assert said.startswith(f"cgpu needs Python {NEEDED[1]} or newer, and {old_python} is 3.9: ")
+
+
+def test_a_python_that_does_not_exist_is_refused_before_anything_is_made(tree: Path) -> None:
+    assert NEEDED
+    assert refusal(tree, "python9.9") == (
+        f"cgpu needs Python {NEEDED[1]} or newer, and there is no python9.9 here:"
+        " name one that is there, as in: make demo PYTHON=python3.12"
+    )
 
 
 def test_a_step_says_how_long_it_took_and_nothing_else() -> None:

@@ -38,7 +38,14 @@ NAMES = {metric.name for metric in METRICS}
 QUERIES = [
     (panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]
 ]
-VARIABLES = {"$__rate_interval": "10s", "$instance": ".*", "$gpu": ".*", "$container": ".*"}
+VARIABLES = {
+    "$__rate_interval": "10s",
+    "$__range": "1h",
+    "$instance": ".*",
+    "$gpu": ".*",
+    "$container": ".*",
+}
+[CHOICE] = [each for each in DASHBOARD["templating"]["list"] if each["name"] == "container"]
 ESTIMATE = "cgpu_container_compute_estimated_ratio"  # there where nobody measures
 MIB = 1 << 20
 
@@ -88,7 +95,7 @@ def test_the_dashboard_names_only_variables_that_it_has() -> None:
     """Grafana shows an empty panel for any other one."""
     own = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
     used = set(re.findall(r"\$\{?([a-z_]\w*)", json.dumps(DASHBOARD)))  # $1 is of label_replace
-    assert used - {"__all", "__rate_interval"} == own
+    assert used - {"__all", "__rate_interval", "__range"} == own
 
 
 LONG = "3f4a5b6c7d8e" + "0" * 52
@@ -102,24 +109,66 @@ SHOWN = [
 ]
 
 
+def filled_in(query: str) -> str:
+    """As Grafana asks it, with everything chosen."""
+    for variable, value in VARIABLES.items():
+        query = query.replace(variable, value)
+    return query
+
+
+def case(series: dict[str, str], query: str, outcome: str, value: int, at: str) -> dict[str, Any]:
+    """What promtool shall find for a query, of series with their values."""
+    expected = {"labels": outcome, "value": value}
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": its} for name, its in series.items()],
+        "promql_expr_test": [{"expr": query, "exp_samples": [expected], "eval_time": at}],
+    }
+
+
 def test_legends_have_a_containers_name_and_the_beginning_of_its_id(tmp_path: Path) -> None:
     """Sessions of one program have one name, and some containers have none."""
     [query] = [query for title, query in QUERIES if title == "Memory by container"]
-    for variable, value in VARIABLES.items():
-        query = query.replace(variable, value)
     groups = []
     for name, container, shown in SHOWN:
         labels = f'instance="n", container="{container}"'
         info = f'cgpu_container_info{{{labels}, kind="container", name="{name}"}}'
         used = f'cgpu_container_memory_used_bytes{{{labels}, gpu="0"}}'
         outcome = f'{{{labels}, gpu="0", shown="{shown}"}}'
-        expected = {"expr": query, "exp_samples": [{"labels": outcome, "value": 7}]}
-        groups.append(
-            {
-                "input_series": [{"series": info, "values": "1"}, {"series": used, "values": "7"}],
-                "promql_expr_test": [expected],
-            }
+        groups.append(case({info: "1", used: "7"}, filled_in(query), outcome, 7, "0m"))
+    cases = tmp_path / "cases.yml"
+    cases.write_text(json.dumps({"tests": groups}))
+    promtool("test", "rules", cases)
+
+
+def chosen_from(answers: list[dict[str, str]]) -> dict[str, str]:
+    """What Grafana lists to choose a container from: its value, and what is shown of it."""
+    pattern = CHOICE["regex"].removeprefix("/").removesuffix("/g").replace("(?<", "(?P<")
+    listed = {}
+    for labels in answers:
+        text = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+        groups = [found.groupdict() for found in re.finditer(pattern, f"{{{text}}} 1 0")]
+        value, shown = (next(g[k] for g in groups if g[k]) for k in ("value", "text"))
+        listed[value] = shown
+    return listed
+
+
+def test_a_container_is_chosen_by_its_name_also_after_its_end(tmp_path: Path) -> None:
+    """The name stands for the id, which the panels ask for."""
+    query = re.fullmatch(r"query_result\((.+)\)", CHOICE["query"]["query"])
+    assert query
+    groups = []
+    for name, container, shown in SHOWN:
+        own = {"instance": "n", "container": container, "kind": "container", "name": name}
+        labels = ", ".join(f'{label}="{value}"' for label, value in own.items())
+        limit = (
+            f'cgpu_container_memory_limit_bytes{{instance="n", container="{container}", gpu="0"}}'
         )
+        elsewhere = 'cgpu_container_info{instance="n", container="c9", name="of no GPU chosen"}'
+        series = {f"cgpu_container_info{{{labels}}}": "1 1", limit: "7 7", elsewhere: "1 1"}
+        outcome = f'cgpu_container_info{{{labels}, shown="{shown}"}}'
+        groups.append(case(series, filled_in(query[1]), outcome, 1, "30m"))
+        assert chosen_from([{**own, "shown": shown}]) == {container: shown}
     cases = tmp_path / "cases.yml"
     cases.write_text(json.dumps({"tests": groups}))
     promtool("test", "rules", cases)
@@ -154,9 +203,7 @@ class Prometheus:
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of what an expression gives now."""
-        for name, value in VARIABLES.items():
-            expression = expression.replace(name, value)
-        found = self.ask("query", query=expression)["result"]
+        found = self.ask("query", query=filled_in(expression))["result"]
         return [(each["metric"], float(each["value"][1])) for each in found]
 
     def answers(self, expression: str) -> bool:
@@ -242,14 +289,17 @@ def _check_dashboard(server: Prometheus) -> None:
             assert all(named <= labels.keys() for labels, _ in server.query(target["expr"])), panel
     held = next(query for title, query in QUERIES if title == "Memory by container")
     infos = [labels for labels, _ in server.query("cgpu_container_info")]
-    known = {f"{labels['name']} {labels['container']}" for labels in infos}
-    assert {labels["shown"] for labels, _ in server.query(held)} == known
+    known = {each["container"]: f"{each['name']} {each['container']}" for each in infos}
+    assert {labels["shown"] for labels, _ in server.query(held)} == {*known.values()}
     values = {}
-    for variable in DASHBOARD["templating"]["list"][1:]:
+    for variable in DASHBOARD["templating"]["list"][1:-1]:
         found = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]["query"])
         assert found
         values[variable["name"]] = {labels[found[2]] for labels, _ in server.query(found[1])}
-    assert (len(values["instance"]), values["gpu"], len(values["container"])) == (1, {"0"}, 2)
+    assert (len(values["instance"]), values["gpu"]) == (1, {"0"})
+    query = CHOICE["query"]["query"].removeprefix("query_result(").removesuffix(")")
+    assert len(known) == 2
+    assert chosen_from([labels for labels, _ in server.query(query)]) == known
 
 
 def test_prometheus_sees_what_programs_hold_and_wait_for(tmp_path: Path) -> None:

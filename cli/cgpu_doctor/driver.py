@@ -87,7 +87,7 @@ def _versions(ground: Ground, node: Node) -> Iterator[Finding]:
     simulated = os.path.exists(f"{node.driver_dir}/driver.json")
     if module and not simulated and module[1] != node.driver_version:
         what = f"the kernel module is {module[1]}, the libraries are {node.driver_version}"
-        yield Finding("error", what, module[1], "systemctl reboot")
+        yield Finding("error", what, module[1], "reboot")
 
 
 def _suffix(path: str, soname: str) -> str:

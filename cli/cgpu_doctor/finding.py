@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from cgpu_hook.server import LOG
+from cgpu_install.engines import SERVICE
+from cgpu_install.machine import BOOTED
+
 if TYPE_CHECKING:
     from cgpu_install.machine import Machine
 
@@ -36,6 +40,16 @@ class Ground(NamedTuple):
     machine: Machine
     state_dir: str
     driver_dir: str | None
+
+    @property
+    def is_booted(self) -> bool:
+        """Whether systemd runs the machine."""
+        return self.machine.has(BOOTED)
+
+    @property
+    def log(self) -> str:
+        """What shows cgpud's log."""
+        return f"journalctl -u {SERVICE}" if self.is_booted else f"{self.state_dir}/{LOG}"
 
     def word(self, path: str) -> str | None:
         """What a one-word file says; None where there is none."""

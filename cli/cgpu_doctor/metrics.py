@@ -32,8 +32,14 @@ def served(ground: Ground) -> Iterator[Finding]:
     """Whoever asks at the address gets cgpud's metrics."""
     if ground.state_dir != ground.machine.at(ROOT_STATE):  # of the node's own server alone
         return
-    by_systemd = ground.machine.has(f"{UNITS}/{WANTED_BY[SOCKET]}.wants/{SOCKET}")
+    has_unit = ground.machine.has(f"{UNITS}/{WANTED_BY[SOCKET]}.wants/{SOCKET}")
+    by_systemd = has_unit and ground.is_booted
     said = _of_socket(ground) if by_systemd else load_config(ground.machine.at(CONFIG_PATH)).metrics
+    if said is None and has_unit and not by_systemd:
+        what = f"{SOCKET} serves no metrics, because systemd does not run here"
+        mend = f"name an address: [server] metrics in {CONFIG_PATH}"
+        yield Finding("warning", what, SOCKET, mend)
+        return
     if said is None:
         yield Finding("ok", "metrics are served nowhere: no address is set")
         return
@@ -115,7 +121,10 @@ def _silent(ground: Ground, said: str, *, by_systemd: bool) -> Iterator[Finding]
         mend = f"systemctl restart {SOCKET} {SERVICE}"
         yield Finding("warning", f"{said}: {SOCKET} does not listen there", said, mend)
     elif runs:
-        what = f"cgpud runs but serves no metrics at {said}; {SERVICE} has no network for them"
-        yield Finding("warning", what, said, "cgpu install metrics --now, or see cgpud's log")
+        what, mend = f"cgpud runs but serves no metrics at {said}", f"see {ground.log}"
+        if ground.is_booted:
+            what = f"{what}; {SERVICE} has no network for them"
+            mend = f"cgpu install metrics --now, or {mend}"
+        yield Finding("warning", what, said, mend)
     else:
         yield Finding("ok", f"metrics will be served at {said} by the next cgpud", said)

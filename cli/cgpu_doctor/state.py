@@ -14,7 +14,6 @@ from cgpu_hook import client, installation, record
 from cgpu_hook import server as wakeup
 from cgpu_hook.paths import check_state
 from cgpu_hook.registry import Registry
-from cgpu_install.engines import SERVICE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -92,7 +91,7 @@ def server(ground: Ground) -> Iterator[Finding]:
             yield Finding("warning", str(error), path, _LOOK)
         else:
             yield Finding("ok", f"cgpud runs; containers and sessions: {count}", path)
-            yield from _told(answer)
+            yield from _told(ground, answer)
         return
     if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
         yield Finding("warning", f"{path}: nobody listens: cgpud was killed", path, _LOOK)
@@ -103,7 +102,7 @@ def server(ground: Ground) -> Iterator[Finding]:
         yield Finding("ok", "no cgpud runs, and none is needed: the first container starts one")
 
 
-def _told(answer: dict[str, Any]) -> Iterator[Finding]:
+def _told(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
     """What the server says of itself; one of another release may say less."""
     running, installed = answer["node"].get("version"), installation.installed_release()
     if running != installed:
@@ -112,7 +111,7 @@ def _told(answer: dict[str, Any]) -> Iterator[Finding]:
     for gpu in answer["gpus"]:
         if gpu.get("audited") is False:
             what = f"GPU {gpu['index']}: the driver does not say what processes hold"
-            mend = f"see audit_blind and audit_fails: journalctl -u {SERVICE}"
+            mend = f"see audit_blind and audit_fails: {ground.log}"
             yield Finding("warning", f"{what}: the audit sees nothing", gpu["uuid"], mend)
 
 

@@ -13,7 +13,7 @@ from cgpu_env import CgpuError
 from cgpu_hook.config import CONFIG_PATH, load_config
 from cgpu_install import dockerd
 from cgpu_install.containerd import UnusedError
-from cgpu_install.engines import HOOK, RUNTIME, SERVICE
+from cgpu_install.engines import HOOK, RUNTIME, SERVER, SERVICE
 from cgpu_install.entry import NAME
 from cgpu_install.journal import Journal
 from cgpu_install.plan import PROGRAMS, found, installing
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from cgpu_doctor.finding import Ground, Level
     from cgpu_install.engines import Engine
-    from cgpu_install.machine import Machine
 
 _SECONDS = 10
 _OF_INTERPRETERS = ("interpreter", "internal error")
@@ -51,10 +50,15 @@ def engines(ground: Ground) -> Iterator[Finding]:
     if not there:
         yield Finding("note", "no container engine found: only cgpu-run can be used")
     for engine in there:
-        yield from _engine(ground, engine)
+        yield from of_engine(ground, engine)
 
 
-def _engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
+def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
+    """One engine knows cgpu, or what makes that so."""
+    if engine.units and not ground.is_booted:
+        what = f"systemd does not run here: the first container starts {SERVER}, which logs to"
+        yield Finding("ok", f"{what} {ground.log}", engine.name)
+        return
     install = f"cgpu install {engine.name}"
     machine, journal = ground.machine, Journal(ground.machine)
     try:
@@ -82,14 +86,15 @@ def _engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
         yield from _running(ground, engine)
     if engine.name == "docker" and not machine.root:
         default = default or any(dockerd.options(machine, dockerd.DEFAULT[0]))
-        yield from _dockerd(machine, engine, is_told=not own, is_default=default)
-        yield from _rootless()
+        yield from of_dockerd(ground, is_told=not own, is_default=default)
+        yield from of_users()
 
 
-def _dockerd(
-    machine: Machine, engine: Engine, *, is_told: bool, is_default: bool
-) -> Iterator[Finding]:
+def of_dockerd(ground: Ground, *, is_told: bool, is_default: bool) -> Iterator[Finding]:
     """What a dockerd that runs goes by; it may not have read its file since."""
+    machine = ground.machine
+    by_systemd = (dockerd.RELOAD, dockerd.RESTART)
+    reload, restart = by_systemd if ground.is_booted else (dockerd.SIGNAL, "restart dockerd")
     default, _, runtimes = dockerd.said("{{.DefaultRuntime}} {{json .Runtimes}}").partition(" ")
     if is_told and default and f'"{NAME}"' not in runtimes:
         if option := dockerd.elsewhere(machine):
@@ -98,13 +103,14 @@ def _dockerd(
             yield Finding("error", what, option, f"add to that file: {entry}")
             return
         what = f"dockerd has not read {dockerd.FILE} since it was changed"
-        yield Finding("error", what, "docker", engine.then[0])
+        yield Finding("error", what, "docker", reload)
     elif default and (default == NAME) != is_default:
         what = f"dockerd's default runtime is still {default}, and not what {dockerd.FILE} says"
-        yield Finding("error", what, default, engine.then[0] if is_default else dockerd.RESTART)
+        yield Finding("error", what, default, reload if is_default else restart)
 
 
-def _rootless() -> Iterator[Finding]:
+def of_users() -> Iterator[Finding]:
+    """Which dockerds are not the machine's own."""
     for pid, uid in dockerd.of_users():
         what = f"dockerd (pid {pid}) is user {uid}'s own (rootless): cgpu does not look at its file"
         yield Finding("note", what, str(pid))
@@ -112,10 +118,10 @@ def _rootless() -> Iterator[Finding]:
 
 def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:
     """Whether systemd has what was told it."""
-    if engine.name == "systemd" and ground.machine.has("/run/systemd/system"):
+    if engine.name == "systemd":
         state = _output("systemctl", "is-active", SERVICE)
         if state == "failed":
-            yield Finding("error", f"{SERVICE} has failed", state, f"journalctl -u {SERVICE}")
+            yield Finding("error", f"{SERVICE} has failed", state, ground.log)
 
 
 def runtime(ground: Ground) -> Iterator[Finding]:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 FILE = "/etc/docker/daemon.json"
 DEFAULT = ("default-runtime",)  # in that file
-RESTART = "systemctl restart docker"
+RELOAD, RESTART = "systemctl try-reload-or-restart docker", "systemctl restart docker"
+SIGNAL = "kill -HUP $(cat /var/run/docker.pid)"  # makes it reload where systemd does not run
 _SOCKET, _SECONDS = "/var/run/docker.sock", 10
 # Where distributions write its command line.
 _STARTS = (

@@ -188,7 +188,7 @@ ENGINES: tuple[Engine, ...] = (
         "docker",
         _docker,
         lambda m: m.has(dockerd.FILE) or m.has_program("dockerd"),
-        ("systemctl try-reload-or-restart docker",),
+        (dockerd.RELOAD,),
     ),
     Engine(
         "containerd",

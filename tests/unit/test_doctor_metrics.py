@@ -11,7 +11,7 @@ import pytest
 
 from cgpu_doctor import metrics
 from cgpu_doctor.finding import Finding, Ground
-from cgpu_install.machine import Machine
+from cgpu_install.machine import BOOTED, Machine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,6 +26,7 @@ NOT_HERE = "192.0.2.1:9477"  # of an example network
 def ground(tmp_path: Path) -> Ground:
     (tmp_path / "run/cgpu").mkdir(parents=True, mode=0o700)
     (tmp_path / "etc/cgpu").mkdir(parents=True)
+    (tmp_path / BOOTED[1:]).mkdir(parents=True)
     return Ground(Machine(str(tmp_path)), str(tmp_path / "run/cgpu"), None)
 
 
@@ -132,14 +133,34 @@ def test_a_server_that_serves_none_is_told_from_one_that_is_to_come(
     assert "cgpu install metrics --now" in found.mend
 
 
-def test_the_socket_of_systemd_goes_before_the_configuration(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(metrics, "_answer", refused)
+def install_socket(ground: Ground) -> None:
     units = Path(ground.machine.at("/etc/systemd/system"))
     (units / "sockets.target.wants").mkdir(parents=True)
     (units / "sockets.target.wants/cgpud-metrics.socket").symlink_to("../cgpud-metrics.socket")
     (units / "cgpud-metrics.socket").write_text("[Socket]\nListenStream=127.0.0.1:9999\n")
+
+
+def test_without_systemd_its_socket_serves_nothing(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_answer", refused)
+    monkeypatch.setattr(metrics.wakeup, "is_listening", lambda _: True)
+    Path(ground.machine.at(BOOTED)).rmdir()
+    install_socket(ground)
+    found = only(ground)
+    assert (found.level, found.value) == ("warning", "cgpud-metrics.socket")
+    assert found.mend == "name an address: [server] metrics in /etc/cgpu/config.toml"
+    configure(ground, "127.0.0.1:9477")
+    found = only(ground)
+    assert (found.level, found.value) == ("warning", "127.0.0.1:9477")
+    assert found.mend == f"see {ground.state_dir}/cgpud.log"
+
+
+def test_the_socket_of_systemd_goes_before_the_configuration(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "_answer", refused)
+    install_socket(ground)
     configure(ground, "127.0.0.1:9477")
     found = only(ground)
     assert (found.level, found.value) == ("warning", "127.0.0.1:9999")

@@ -8,16 +8,15 @@ import re
 from pathlib import Path
 
 import pytest
+from wired import TARGET, findings, install, made_below, target, uninstall, write
 
 from cgpu_cli.install import Uninstall
-from cgpu_doctor import wiring
-from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
 from cgpu_install import containerd, dockerd
 from cgpu_install.engines import File, named
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
-from cgpu_install.plan import installing, uninstalling
+from cgpu_install.plan import installing
 from cgpu_install.toml_text import parse
 from cgpu_install.tree import look
 
@@ -83,25 +82,11 @@ def test_a_default_of_others_is_refused_and_what_to_do_instead(case: str) -> Non
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """With docker and containerd."""
-    monkeypatch.setattr("cgpu_install.plan._target", lambda name: f"/opt/{name}")
-    for path, text in ((dockerd.FILE, "{}\n"), (containerd.MAIN, "version = 2\n")):
-        place = tmp_path / path[1:]
-        place.parent.mkdir(parents=True)
-        place.write_text(text)
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    return Machine(str(tmp_path))
-
-
-def install(machine: Machine, *names: str, is_default: bool) -> None:
-    journal = Journal(machine)
-    plan = installing(machine, named(names), journal, forgiving=False, is_default=is_default)
-    journal.install(plan.changes, machine.bin_dir)
-
-
-def uninstall(machine: Machine, *names: str) -> None:
-    journal = Journal(machine)
-    plan = uninstalling(machine, named(names), journal)
-    journal.uninstall(plan.changes, [*names, "programs"])
+    monkeypatch.setattr(TARGET, target)
+    made = made_below(tmp_path)
+    write(made, dockerd.FILE, "{}\n")
+    write(made, containerd.MAIN, "version = 2\n")
+    return made
 
 
 def test_installing_again_keeps_the_default_and_uninstalling_gives_the_bytes_back(
@@ -110,12 +95,12 @@ def test_installing_again_keeps_the_default_and_uninstalling_gives_the_bytes_bac
     engines = ("docker", "containerd")
     paths = (dockerd.FILE, containerd.MAIN)
     before = [machine.text(path) for path in paths]
-    install(machine, *engines, is_default=False)
+    install(machine, *engines)
     assert not any("default" in machine.text(path) for path in paths)
     install(machine, *engines, is_default=True)
     made = [machine.text(path) for path in paths]
     assert all(re.search(r'default.runtime.*"cgpu"', text) for text in made)
-    install(machine, *engines, is_default=False)
+    install(machine, *engines)
     assert [machine.text(path) for path in paths] == made
     uninstall(machine, *engines)
     assert [machine.text(path) for path in paths] == before
@@ -134,15 +119,9 @@ def test_an_import_that_is_not_understood_is_named(machine: Machine, text: str) 
         installing(machine, named(["containerd"]), Journal(machine), forgiving=True)
 
 
-def write(machine: Machine, path: str, text: str) -> None:
-    Path(machine.at(path)).parent.mkdir(parents=True, exist_ok=True)
-    Path(machine.at(path)).write_text(text)
-
-
 def engines_of(machine: Machine) -> list[tuple[str, str]]:
     """What the doctor says of them."""
-    ground = Ground(machine, machine.at("/run/cgpu"), None)
-    return [(found.level, found.what) for found in wiring.engines(ground)]
+    return [(found.level, found.what) for found in findings(machine, "docker", "containerd")]
 
 
 def test_the_doctor_tells_a_default_and_what_is_wrong_with_it(machine: Machine) -> None:
@@ -249,7 +228,7 @@ def test_a_default_of_others_is_found_in_whatever_containerd_reads(
     write(machine, containerd.MAIN, main)
     write(machine, "/etc/containerd/conf.d/10-other.toml", section(version, line))
     write(machine, "/etc/containerd/conf.d/20-last.toml", section(version, "# nothing"))
-    install(machine, "containerd", is_default=False)
+    install(machine, "containerd")
     with pytest.raises(CgpuError, match=f"^/etc/containerd/conf.d/10-other.toml: .*{sentence}"):
         install(machine, "containerd", is_default=True)
     write(machine, "/etc/containerd/conf.d/10-other.toml", section(version, "# none"))
@@ -287,7 +266,7 @@ def test_a_default_on_dockerds_command_line_is_refused(
 ) -> None:
     """With both dockerd would not start."""
     write(machine, path, text)
-    install(machine, "docker", is_default=False)
+    install(machine, "docker")
     with pytest.raises(CgpuError) as refusal:
         install(machine, "docker", is_default=True)
     assert str(refusal.value) == (
@@ -303,7 +282,7 @@ def test_a_runtime_on_dockerds_command_line_is_refused(machine: Machine) -> None
     path, before = "/etc/default/docker", machine.text(dockerd.FILE)
     write(machine, path, 'DOCKER_OPTS="--add-runtime kata=/usr/bin/kata"')
     with pytest.raises(CgpuError) as refusal:
-        install(machine, "docker", is_default=False)
+        install(machine, "docker")
     assert str(refusal.value) == (
         f"{path}: --add-runtime=kata=/usr/bin/kata on dockerd's command line: expected none there,"
         f" because dockerd forgets it when it reads {dockerd.FILE} again"
@@ -311,9 +290,9 @@ def test_a_runtime_on_dockerds_command_line_is_refused(machine: Machine) -> None
     assert [level for level, _ in engines_of(machine)] == ["error", "warning"]
     assert machine.text(dockerd.FILE) == before
     write(machine, path, "")
-    install(machine, "docker", is_default=False)
+    install(machine, "docker")
     write(machine, path, 'DOCKER_OPTS="--add-runtime=kata=/usr/bin/kata"')
-    install(machine, "docker", is_default=False)
+    install(machine, "docker")
     uninstall(machine, "docker")
     assert machine.text(dockerd.FILE) == before
 
@@ -321,7 +300,7 @@ def test_a_runtime_on_dockerds_command_line_is_refused(machine: Machine) -> None
 def test_uninstall_refuses_where_dockerds_command_line_names_cgpu(machine: Machine) -> None:
     """Without the runtime dockerd would not start."""
     path = "/etc/default/docker"
-    install(machine, "docker", is_default=False)
+    install(machine, "docker")
     told = machine.text(dockerd.FILE)
     write(machine, path, 'DOCKER_OPTS="--default-runtime=cgpu"')
     given = argparse.Namespace(root=machine.root, engines=["docker"], now=False, dry_run=False)

@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from wired import TARGET, findings, install, made_below, target, uninstall
 
-from cgpu_doctor import wiring
-from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
-from cgpu_install import containerd, dockerd, plan
-from cgpu_install.engines import CRIO, HOOKS, NVIDIA, PODMAN, SERVICE, UNITS, named
-from cgpu_install.journal import Journal
-from cgpu_install.machine import Machine
+from cgpu_install import containerd, dockerd
+from cgpu_install.engines import CRIO, HOOKS, NVIDIA, PODMAN, SERVICE, UNITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from cgpu_install.machine import Machine
 
 pytestmark = pytest.mark.unit
 
@@ -59,9 +58,8 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """An empty one."""
-    monkeypatch.setattr(plan, "_target", lambda name: f"/opt/{name}")
-    (tmp_path / "usr/bin").mkdir(parents=True)
-    return Machine(str(tmp_path))
+    monkeypatch.setattr(TARGET, target)
+    return made_below(tmp_path)
 
 
 def place_of(machine: Machine, engine: str) -> Path:
@@ -71,23 +69,9 @@ def place_of(machine: Machine, engine: str) -> Path:
     return place
 
 
-def install(machine: Machine, engine: str) -> None:
-    journal = Journal(machine)
-    made = plan.installing(machine, named([engine]), journal, forgiving=True)
-    journal.install(made.changes, machine.bin_dir)
-
-
-def uninstall(machine: Machine, engine: str) -> None:
-    journal = Journal(machine)
-    made = plan.uninstalling(machine, named([engine]), journal)
-    journal.uninstall(made.changes, [engine, plan.PROGRAMS])
-
-
-def findings(machine: Machine, engine: str) -> list[tuple[str, str]]:
+def said(machine: Machine, engine: str) -> list[tuple[str, str]]:
     """What the doctor says of it."""
-    [one] = named([engine])
-    found = wiring._engine(Ground(machine, machine.at("/run/cgpu"), None), one)  # noqa: SLF001
-    return [(f.level, f.what) for f in found]
+    return [(found.level, found.what) for found in findings(machine, engine)]
 
 
 @pytest.mark.parametrize("engine", FILES)
@@ -102,7 +86,7 @@ def test_what_is_no_text_is_refused_by_name_and_by_what_it_is(
     with pytest.raises(CgpuError) as refusal:
         install(machine, engine)
     assert str(refusal.value) == sentence
-    assert findings(machine, engine) == [("error", sentence)]
+    assert said(machine, engine) == [("error", sentence)]
     try:
         uninstall(machine, engine)
     except CgpuError as error:
@@ -124,7 +108,7 @@ def test_a_folder_that_is_a_file_is_found_before_anything_is_written(
     with pytest.raises(CgpuError) as refusal:
         install(machine, engine)
     assert str(refusal.value) == sentence
-    assert findings(machine, engine) == [("error", sentence)]
+    assert said(machine, engine) == [("error", sentence)]
     uninstall(machine, engine)
     assert not Path(machine.at("/var")).exists()
     assert place.parent.is_file()
@@ -169,7 +153,7 @@ def test_a_text_that_is_not_understood_is_refused_with_its_line(
     for command in (install, uninstall):
         with pytest.raises(CgpuError, match=rf"^{FILES[engine]}: not (JSON|TOML): .*{where}"):
             command(machine, engine)
-    [(level, what)] = findings(machine, engine)
+    [(level, what)] = said(machine, engine)
     assert (level, what.startswith(f"{FILES[engine]}: not ")) == ("error", True)
 
 

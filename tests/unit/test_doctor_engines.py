@@ -1,0 +1,164 @@
+"""What ``cgpu doctor`` says of engines, of dockerds that run, and without systemd (CLI-4)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from wired import TARGET, findings, install, made_below, target, write
+
+from cgpu_doctor import wiring
+from cgpu_doctor.finding import Finding, Ground
+from cgpu_install import dockerd, running
+from cgpu_install.machine import BOOTED, Machine
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+USER = 1000
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    monkeypatch.setattr(TARGET, target)
+    return made_below(tmp_path / "machine")
+
+
+def wrong(found: list[Finding]) -> list[tuple[str, str, str]]:
+    """Level, value and mending of what is not in order."""
+    return [(f.level, f.value, f.mend) for f in found if f.level in ("warning", "error")]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("{}", ("warning", dockerd.FILE, "cgpu install docker")),
+        ("{,}", ("error", "docker", "mend it, then: cgpu install docker")),
+    ],
+)
+def test_an_engine_that_does_not_know_cgpu_is_named(
+    machine: Machine, text: str, expected: tuple[str, str, str]
+) -> None:
+    write(machine, dockerd.FILE, text)
+    assert wrong(findings(machine)) == [expected]
+
+
+def test_an_engine_without_its_program_is_an_error(machine: Machine) -> None:
+    settings = {"runtimes": {"cgpu": {"path": "/usr/bin/cgpu-runtime"}}}
+    write(machine, dockerd.FILE, json.dumps(settings))
+    assert wrong(findings(machine)) == [("error", "/usr/bin/cgpu-runtime", "cgpu install docker")]
+    for name in ("cgpu-runtime", "cgpu-hook"):
+        Path(machine.at(f"/usr/bin/{name}")).symlink_to(target(name))
+    assert wrong(findings(machine)) == []
+
+
+def test_without_systemd_no_unit_is_asked_for(machine: Machine) -> None:
+    """Also where its units are there, as in an image."""
+    write(machine, "/lib/systemd/systemd", "")
+    (asked,) = findings(machine)
+    assert (asked.level, asked.mend) == ("note", "cgpu install systemd")
+    Path(machine.at(BOOTED)).rmdir()
+    for _ in range(2):
+        (said,) = findings(machine)
+        assert (said.level, said.mend) == ("ok", "")
+        assert said.what == (
+            "systemd does not run here: the first container starts cgpud,"
+            f" which logs to {machine.at('/run/cgpu')}/cgpud.log"
+        )
+        install(machine, "systemd")
+
+
+class Processes:
+    """The dockerds that run."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+
+    def start(self, *words: str, uid: int = 0) -> int:
+        """One with a command line; returns its pid."""
+        pid = 100 + len(list(self._folder.iterdir()))
+        place = self._folder / str(pid)
+        place.mkdir()
+        (place / "cmdline").write_text("".join(f"{word}\0" for word in ("dockerd", *words)))
+        os.chown(place, uid, uid)
+        return pid
+
+    def folders(self, name: str) -> Iterator[str]:
+        """As ``running.processes`` has them."""
+        assert name == "dockerd"
+        return map(str, sorted(self._folder.iterdir()))
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
+    made = Processes(tmp_path / "proc")
+    monkeypatch.setattr(running, "processes", made.folders)
+    monkeypatch.setattr(dockerd, "_STARTS", ())
+    monkeypatch.setattr(dockerd, "said", lambda _: 'runc {"runc":{}}')
+    return made
+
+
+def unread() -> list[tuple[str, str, str]]:
+    """What is said where docker's file names cgpu, and dockerd does not know it."""
+    ground = Ground(Machine(), "/run/cgpu", None)
+    found = wiring.of_dockerd(ground, is_told=True, is_default=False)
+    return [(f.level, f.what, f.mend) for f in found]
+
+
+def test_a_dockerd_that_reads_another_file_is_told_from_one_that_has_not_read_ours(
+    processes: Processes,
+) -> None:
+    processes.start("--config-file", dockerd.FILE, "-H", "fd://")
+    processes.start("--config-file=/home/me/daemon.json", uid=USER)
+    [(level, what, _)] = unread()
+    since = "dockerd has not read /etc/docker/daemon.json since it was changed"
+    assert (level, what) == ("error", since)
+    processes.start("--config-file=/opt/daemon.json")
+    [(level, what, mend)] = unread()
+    assert level == "error"
+    assert what.endswith(
+        "/cmdline: --config-file=/opt/daemon.json on dockerd's command line:"
+        " it does not read /etc/docker/daemon.json"
+    )
+    assert mend == 'add to that file: "runtimes": {"cgpu": {"path": "/usr/bin/cgpu-runtime"}}'
+
+
+def test_the_command_line_of_a_users_own_dockerd_is_not_the_machines(processes: Processes) -> None:
+    """It reads a file in the user's home, which cgpu leaves alone."""
+    pid = processes.start("--default-runtime=crun", uid=USER)
+    dockerd.check_default(Machine())
+    [found] = wiring.of_users()
+    assert (found.level, found.value) == ("note", str(pid))
+    assert f"(pid {pid}) is user {USER}'s own (rootless)" in found.what
+
+
+@pytest.mark.parametrize("is_booted", [True, False])
+@pytest.mark.parametrize(
+    ("known", "is_default", "mends"),
+    [
+        ("runc {}", False, (dockerd.RELOAD, dockerd.SIGNAL)),
+        ('runc {"cgpu":{}}', True, (dockerd.RELOAD, dockerd.SIGNAL)),
+        ('cgpu {"cgpu":{}}', False, (dockerd.RESTART, "restart dockerd")),
+    ],
+)
+def test_what_makes_dockerd_read_its_file_is_told_for_this_machine(
+    machine: Machine,
+    monkeypatch: pytest.MonkeyPatch,
+    known: str,
+    mends: tuple[str, str],
+    *,
+    is_default: bool,
+    is_booted: bool,
+) -> None:
+    monkeypatch.setattr(dockerd, "said", lambda _: known)
+    ground = Ground(machine, machine.at("/run/cgpu"), None)
+    if not is_booted:
+        Path(machine.at(BOOTED)).rmdir()
+    found = wiring.of_dockerd(ground, is_told=True, is_default=is_default)
+    assert [(f.level, f.mend) for f in found] == [("error", mends[not is_booted])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from typing import Protocol
 
 from cgpu_cli.completion import Completion
@@ -91,8 +92,10 @@ def _where() -> str:
     shared = installation.shared()
     if shared is None:
         return ""
+    found = "" if shared == "/usr/share" else f"-M {shlex.quote(f'{shared}/man')} "
     return (
-        f"documents: {shared}/doc/cgpu (man 7 cgpu: variables, policies, examples)\n"
+        f"manual pages: man {found}7 cgpu (variables, policies, examples)\n"
+        f"documents: {shared}/doc/cgpu\n"
         f"alert rules, dashboard, RuntimeClass: {shared}/cgpu\n"
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
+import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from cgpu_cli import commands, options, smi
 from cgpu_env import Gpu, parse_request
 from cgpu_env.request import environment
+from cgpu_hook import installation
 from cgpu_native import policies
 from cgpu_server import main as server
 
@@ -40,6 +42,25 @@ def test_a_page_is_understood_by_man(name: str) -> None:
     words = ["man", "--warnings", "--encoding=UTF-8", "--local-file", str(FOLDER / name)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_says_how_to_read_the_pages_of_an_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commands may be links in a folder that man looks for no pages beside."""
+    shared = tmp_path / "an environment" / "share"
+    pages = shared / "man" / "man7"
+    pages.mkdir(parents=True)
+    shutil.copy(FOLDER / "cgpu.7", pages)
+    monkeypatch.setattr(installation, "shared", lambda: str(shared))
+    said = commands.arguments().format_help()
+    [line] = [line for line in said.splitlines() if line.startswith("manual pages: ")]
+    command, *words = shlex.split(line.removeprefix("manual pages: ").partition(" (")[0])
+    asked = [command, "--where", *words]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert done.stdout == f"{pages}/cgpu.7\n"
+    monkeypatch.setattr(installation, "shared", lambda: "/usr/share")
+    assert "manual pages: man 7 cgpu (" in commands.arguments().format_help()
 
 
 def section(name: str, title: str) -> str:

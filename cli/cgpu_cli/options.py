@@ -5,6 +5,7 @@ from __future__ import annotations
 from cgpu_env.errors import CgpuError, nearest, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
+from cgpu_env.values import items
 from cgpu_env.version import VERSION
 from cgpu_hook import rules
 from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
@@ -14,7 +15,7 @@ usage: cgpu-run --mem SIZE [options] [--] PROGRAM [ARGUMENT...]
 
 Run PROGRAM with a share of the GPUs' memory, and no more.
 
-  --mem SIZE         cap on each GPU: 6GiB, 512MiB, 40% or 6/15 of it; 3,1/15 or 6GiB,40% on two
+  --mem SIZE         cap on each GPU: 6GiB, 512MiB, 40% or 6/15 of it; 3,1/15 or 6GiB,6/15 on two
   --weight N         compute weight, from 1 to the GPU's max_inst (20); 1 by default
   --high-prio        high priority: goes before the others when it has work
   --policy POLICY    compute policy, such as fixed or 3; refused if others use a GPU under another
@@ -134,11 +135,20 @@ def _answer(values: dict[str, str]) -> str | None:
 def variables(options: Options) -> dict[str, str]:
     """The container environment that asks for the same, so that one set of rules judges both."""
     part, slash, whole = options.mem.partition("/")
+    if _is_mixed(options.mem):
+        part, slash = options.mem, ""
     optional = {WEIGHT: options.weight, VISIBLE: options.gpus}
     given = {name: value for name, value in optional.items() if value is not None}
     prio = {HIGH_PRIO: "1"} if options.high_prio else {}
     dev = {MEM_DEV: whole} if slash else {}
     return {MEM_CONTAINER: part, **dev, **given, **prio}
+
+
+def _is_mixed(mem: str) -> bool:
+    """Whether each GPU has a size of its own, as in ``6GiB,6/15``; ``3,1/15`` has one whole."""
+    sizes = items(mem)
+    plain = [each for each in sizes if "/" not in each]
+    return len(sizes) - len(plain) > 1 or any(each and not each.isdecimal() for each in plain)
 
 
 def in_options(message: str, options: Options) -> str:

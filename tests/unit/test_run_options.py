@@ -50,6 +50,11 @@ def test_options_become_the_variables_of_a_container() -> None:
         ("512MiB,6GiB", [512 * MIB, 6 << 30]),
         ("40%", [15109 * MIB * 2 // 5] * 2),
         ("100%, 1048576", [15109 * MIB, MIB]),
+        ("6GiB,6/15", [6 << 30, 15109 * MIB * 6 // 15]),
+        ("6/15, 40%", [15109 * MIB * 6 // 15, 15109 * MIB * 2 // 5]),
+        ("1/15,8/16", [15109 * MIB // 15, 15109 * MIB // 2]),
+        ("3,1/15", [15109 * MIB * 3 // 15, 15109 * MIB // 15]),
+        ("3/15,16", [15109 * MIB * 3 // 15, 15109 * MIB * 3 // 16]),
     ],
 )
 def test_a_share_of_memory_has_the_units_that_people_type(mem: str, sizes: list[int]) -> None:
@@ -61,6 +66,15 @@ def test_a_share_of_memory_has_the_units_that_people_type(mem: str, sizes: list[
         *zip((2, 0), sizes, strict=True)
     ]
     assert request.notes == ()
+
+
+def test_a_whole_that_is_far_off_is_said_of_the_gpu_that_has_it() -> None:
+    """ENV-2, CLI-2: with what was typed."""
+    request = parse_request(variables(parse(["--mem=6GiB,6/80", "x"])), GPUS[:2], has_units=True)
+    assert request is not None
+    assert request.notes == (
+        "GPU 1 has 15109 MiB, not the 80 GiB of --mem 6GiB,6/80: 6 of 80 is 1133 MiB",
+    )
 
 
 def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
@@ -76,6 +90,16 @@ def test_the_program_begins_at_the_first_word_that_is_no_option() -> None:
         ("--mem 6GiB,2gib", "--mem 6GiB,2gib: there is no unit gib: expected from 1MiB to"),
         ("--mem 1.5GiB", "--mem 1.5GiB: 1.5 is not a whole number: expected from 1MiB to 15109MiB"),
         ("--mem 16GiB", "--mem 16GiB: expected from 1MiB to 15109MiB"),
+        ("--mem 6GB,6/15", "--mem 6GB,6/15: there is no unit GB: expected from 1MiB to 15109MiB"),
+        (
+            "--mem 6GiB,20/15",
+            f"--mem 6GiB,20/15: expected from 1MiB to 15109MiB, such as {EXAMPLES}",
+        ),
+        (
+            "--mem 6GiB,6",
+            f"--mem 6GiB,6: expected from 1MiB to 15109MiB, such as {EXAMPLES}; {BYTES}",
+        ),
+        ("--mem 3,x/15", "--mem 3,x/15: expected whole GiB such as 6, or a comma list such as 3,1"),
         ("--mem 0%", "--mem 0%: expected from 1MiB to 15109MiB"),
         ("--mem 6GiB,", "--mem 6GiB,: expected from 1MiB to 15109MiB"),
         ("--mem 40%/15", "--mem 40%/15: expected whole GiB such as 6"),

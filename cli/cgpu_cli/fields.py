@@ -183,7 +183,7 @@ def asked(name: str) -> Callable[[str], Asked]:
             if word not in query.known:
                 near = nearest(word, query.known)
                 meant = f"did you mean {near}?" if near else f"expected some of {allowed}"
-                raise argparse.ArgumentTypeError(f"{shown(word)!r} is no field: {meant}")
+                raise argparse.ArgumentTypeError(f"'{shown(word)}' is no field: {meant}")
         return Asked(query, names)
 
     return read
@@ -194,7 +194,7 @@ def form(text: str) -> Form:
     words = text.split(",")
     if "csv" not in words or not {"csv", "noheader", "nounits"}.issuperset(words):
         allowed = "expected csv, with ,noheader and ,nounits if you like"
-        raise argparse.ArgumentTypeError(f"{shown(text)!r}: {allowed}")
+        raise argparse.ArgumentTypeError(f"'{shown(text)}': {allowed}")
     return Form("noheader" not in words, "nounits" not in words)
 
 

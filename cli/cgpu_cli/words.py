@@ -30,7 +30,7 @@ def seconds(word: str) -> float:
         if _SHORTEST <= value <= _LONGEST:
             return value
     allowed = f"expected a number of seconds from {_SHORTEST} to {_LONGEST}"
-    raise argparse.ArgumentTypeError(f"{shown(word)!r}: {allowed}")
+    raise argparse.ArgumentTypeError(f"'{shown(word)}': {allowed}")
 
 
 def add_gpus(parser: argparse.ArgumentParser) -> None:

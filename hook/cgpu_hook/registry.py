@@ -46,7 +46,7 @@ def checked_id(name: str) -> str:
     fits = 0 < len(name) <= _ID_LENGTH and _ID_CHARACTERS.issuperset(name)
     if not fits or name.startswith("."):
         allowed = f"1 to {_ID_LENGTH} letters, digits, _ . or -, the first not a dot"
-        raise CgpuError(f"container id {shown(name)!r}: expected {allowed}")
+        raise CgpuError(f"container id '{shown(name)}': expected {allowed}")
     return name
 
 

@@ -130,7 +130,7 @@ class Rootfs:
             file = os.open(name, _READ, dir_fd=fd)
         except BlockingIOError:  # the container will read it, so it may not be passed over
             raise CgpuError(
-                f"the image's {shown(path)!r}: another process holds a lease on it",
+                f"the image's '{shown(path)}': another process holds a lease on it",
                 hint="end the container that shares this file and holds the lease",
             ) from None
         except OSError as error:

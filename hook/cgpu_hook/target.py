@@ -40,10 +40,10 @@ def gpu(word: str, there: Mapping[str, int]) -> str:
     if found:
         listed = ", ".join(f"{uuid} (GPU {there[uuid]})" for uuid in found)
         raise CgpuError(
-            f"{shown(word)!r} is the beginning of {len(found)} UUIDs, write more of one: {listed}"
+            f"'{shown(word)}' is the beginning of {len(found)} UUIDs, write more of one: {listed}"
         )
     what = f"expected index or UUID; {here(there.values())}"
-    raise CgpuError(f"{shown(word)!r}: no such GPU: {what}")
+    raise CgpuError(f"'{shown(word)}': no such GPU: {what}")
 
 
 def containers(word: str, there: Mapping[str, str]) -> list[str]:
@@ -63,11 +63,11 @@ def container(word: str, there: Mapping[str, str]) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise CgpuError(f"{shown(word)!r}: no such container or session: cgpu get lists them")
+        raise CgpuError(f"'{shown(word)}': no such container or session: cgpu get lists them")
     listed = ", ".join(_described(id_, there[id_], found) for id_ in found[:_LISTED])
     more = f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
     raise CgpuError(
-        f"{shown(word)!r} means {len(found)} containers: {listed}{more}: name one by its id"
+        f"'{shown(word)}' means {len(found)} containers: {listed}{more}: name one by its id"
     )
 
 

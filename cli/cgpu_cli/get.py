@@ -33,7 +33,7 @@ class Get:
             metavar="TARGET",
             nargs="?",
             help="a GPU's index or UUID, or all for every GPU; a container's id or name; `node`; or"
-            " a node of the control tree such as 0/policy (see cgpu ls)",
+            " a node of the control tree such as 0/policy or ID/weight (see cgpu ls)",
         )
         words.complete = TARGETS  # type: ignore[attr-defined]
         parser.add_argument("--json", action="store_true", help="for programs")
@@ -49,8 +49,12 @@ class Get:
             answer = ask_server(given, {"request": "status"})
             if not answer["gpus"]:
                 raise CgpuError("no GPU is known here", hint="cgpu doctor says why")
-            answer = answer if word is None else _only(answer, word)
-            text = "\n".join(_lines(answer))
+            if word is not None and _is_below(answer, word):
+                answer = ask_server(given, {"request": "get", "path": word})
+                text = _values(answer)
+            else:
+                answer = answer if word is None else _only(answer, word)
+                text = "\n".join(_lines(answer))
         if given.json:
             print_json(answer)
         else:
@@ -73,18 +77,31 @@ def _is_path(word: str) -> bool:
     return first in (_WHOLE_NODE, *_NODE) or (is_gpu and bool(slash)) or word.startswith("/")
 
 
+def _is_below(answer: dict[str, Any], word: str) -> bool:
+    """Whether it is a node of a container that is named without a GPU, such as ``web/weight``."""
+    names = _names(answer)
+    return not target.containers(word, names) and bool(
+        target.containers(word.rpartition("/")[0], names)
+    )
+
+
+def _names(answer: dict[str, Any]) -> dict[str, str]:
+    """The name of each container, by its id."""
+    return {entry["id"]: entry.get("name", "") for entry in answer["containers"]}
+
+
 def _only(answer: dict[str, Any], word: str) -> dict[str, Any]:
     """What is said of the GPU or the container that is meant."""
     if word == _EVERY_GPU:
         return {**answer, "containers": []}
     gpus = {gpu["uuid"]: gpu["index"] for gpu in answer["gpus"]}
-    names = {entry["id"]: entry.get("name", "") for entry in answer["containers"]}
+    names = _names(answer)
     if target.gpus(word, gpus):
         uuid = target.gpu(word, gpus)
         chosen = [gpu for gpu in answer["gpus"] if gpu["uuid"] == uuid]
         return {**answer, "gpus": chosen, "containers": []}
     if not target.containers(word, names):
-        raise CgpuError(f"{shown(word)!r}: no such GPU or container: {_LIST}")
+        raise CgpuError(f"'{shown(word)}': no such GPU or container: {_LIST}")
     id_ = target.container(word, names)
     containers = [entry for entry in answer["containers"] if entry["id"] == id_]
     return {**answer, "gpus": [], "containers": containers}

@@ -20,7 +20,11 @@ class Ls:
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which folder, and how."""
         path = parser.add_argument(
-            "path", metavar="PATH", nargs="?", default="", help="such as 0, or 0/3f2a91b0c4d5"
+            "path",
+            metavar="PATH",
+            nargs="?",
+            default="",
+            help="such as 0 or 0/3f2a91b0c4d5, or a container's id or name",
         )
         path.complete = TARGETS  # type: ignore[attr-defined]
         parser.add_argument(

@@ -17,13 +17,23 @@ from cgpu_hook.view import ppm
 from cgpu_server import changes
 from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
-from cgpu_server.tree import NODE_SETTINGS, Folder, Tree, major, releases
+from cgpu_server.tree import (
+    COMMON,
+    NODE_SETTINGS,
+    Folder,
+    MissingError,
+    Tree,
+    major,
+    name_of,
+    releases,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
+    from cgpu_hook.record import Record
     from cgpu_hook.view import GpuUse, Use
     from cgpu_server.control import Peer
     from cgpu_server.daemon import Daemon
@@ -73,7 +83,7 @@ class Requests:
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
             known = ", ".join((*self._table, "admit"))
-            raise CgpuError(f"request {shown(str(name))!r}: expected one of {known}")
+            raise CgpuError(f"request '{shown(str(name))}': expected one of {known}")
         return answer(request, Tree(self._daemon, None if peer.is_trusted else peer.uid))
 
     def _heed_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
@@ -97,14 +107,19 @@ class Requests:
 
     def _ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._daemon.refresh()
-        path = "/".join(filter(None, str(request.get("path", "")).split("/")))
+        path, _ = _located(request, tree)
         if request.get("recursive"):
             return {"listing": dict(_walk(tree, path))}
         return _listed(tree, path)
 
     def _get(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._daemon.refresh()
-        path = str(request.get("path", ""))
+        path, entry = _located(request, tree)
+        if entry is not None and len(entry.gpus) > 1 and path.rpartition("/")[2] not in COMMON:
+            node = path.partition("/")[2]
+            forms = " or ".join(f"{share.index}/{node}" for share in entry.gpus)
+            asked = shown(str(request["path"]))
+            raise CgpuError(f"'{asked}' is another on each of its GPUs: cgpu get {forms}")
         if not isinstance(tree.find(path), Folder):
             return {"path": path, "value": tree.read(path).rstrip("\n")}
         below = {name: f"{path}/{name}" for name in tree.names(path)}
@@ -168,13 +183,16 @@ class Requests:
             notes = changes.set_container(daemon, id_, values, uuid)
         elif not tree.is_for_all:
             raise CgpuError(_STRANGER)
-        elif values.keys() <= set(changes.GPU_KEYS):
+        elif values.keys() <= set(changes.GPU_KEYS) and word != _WHOLE_NODE:
             changes.set_gpus(daemon, self._gpus(word), values)
         elif values.keys() <= set(NODE_SETTINGS) and word == _WHOLE_NODE:
             for name, value in values.items():
                 tree.write(name, str(value))
         else:
-            raise CgpuError(f"set {', '.join(values)}: {_EACH_HAS}")
+            raise CgpuError(
+                f"set {shown(word)} {', '.join(values)}: {_EACH_HAS}",
+                hint=f"cgpu set {_EVERY_GPU} changes every GPU" if word == _WHOLE_NODE else "",
+            )
         return {"notes": notes}
 
     def _lend_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
@@ -198,7 +216,7 @@ class Requests:
         whole = target.containers(word, names)
         if slash and whole and target.containers(name, names):
             raise CgpuError(
-                f"{shown(word)!r} may be container {shown(name)!r} on GPU {shown(gpu)}, and is the"
+                f"'{shown(word)}' may be container {shown(name)!r} on GPU {shown(gpu)}, and is the"
                 f" name of {whole[0][:_SHORT_ID]}: name one by its id"
             )
         if not slash or whole:
@@ -223,6 +241,30 @@ def _check_names(values: dict[str, Any]) -> None:
             near = nearest(name, known)
             meant = f"did you mean {near}?" if near else _EACH_HAS
             raise CgpuError(f"set {shown(name)}: there is no such setting: {meant}")
+
+
+def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
+    """The path that is asked for; a container's name or id leads to its folder on its first GPU.
+
+    Returns:
+        It, and the container if it was named without a GPU.
+
+    Raises:
+        CgpuError: it means nothing, or several containers.
+    """
+    path = "/".join(filter(None, str(request.get("path", "")).split("/")))
+    try:
+        tree.find(path)
+    except MissingError:
+        names = names_of(tree.records)
+        gpus = {gpu.uuid: gpu.index for gpu in tree.daemon.gpus()}
+        for word, node in ((path, ""), path.rpartition("/")[::2]):  # a pod's name has slashes too
+            if target.containers(word, names) and not target.gpus(word, gpus):
+                entry = find(tree.records, word)
+                place = f"{entry.gpus[0].index}/{name_of(entry, tree.records)}"
+                return f"{place}/{node}".rstrip("/"), entry
+        raise
+    return path, None
 
 
 def _walk(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:

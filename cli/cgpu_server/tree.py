@@ -94,7 +94,7 @@ class Tree:
         """
         folder = self.find(path)
         if isinstance(folder, Node):
-            raise MissingError(f"{shown(path)!r}: not a folder")
+            raise MissingError(f"'{shown(path)}': not a folder")
         return [*(name for name, _ in self._below(folder)), *_table(folder)]
 
     def read(self, path: str) -> str:
@@ -105,7 +105,7 @@ class Tree:
         """
         folder, node = self._find(_words(path))
         if isinstance(node, Folder):
-            raise MissingError(f"{shown(path)!r}: a folder")
+            raise MissingError(f"'{shown(path)}': a folder")
         return f"{node.read(self, folder)}\n"
 
     def write(self, path: str, text: str) -> None:
@@ -118,7 +118,7 @@ class Tree:
         """
         folder, node = self._find(_words(path))
         if isinstance(node, Folder):
-            raise MissingError(f"{shown(path)!r}: a folder")
+            raise MissingError(f"'{shown(path)}': a folder")
         if node.write is None:
             raise ReadOnlyError(f"{shown(path)}: can only be read")
         if not self.is_for_all and folder.record is None:
@@ -138,7 +138,7 @@ class Tree:
             else:
                 there = " ".join(["cgpu ls", *filter(None, ["/".join(words[:place])])])
                 raise MissingError(
-                    f"{shown('/'.join(words))!r}: no such node: {shown(there)} lists what is there"
+                    f"'{shown('/'.join(words))}': no such node: {shown(there)} lists what is there"
                 )
         return folder, folder
 
@@ -352,6 +352,9 @@ _CONTAINER = {
     "meminfo": Node(_meminfo),
     "weight": _term("weight", lambda folder: _record(folder).weight),
 }
+
+
+COMMON = ("highprio", "id", "weight")  # the same on each GPU of a container
 
 
 def _table(folder: Folder) -> dict[str, Node]:

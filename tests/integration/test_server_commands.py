@@ -144,7 +144,7 @@ def test_a_cap_below_what_is_held_is_set_and_said(world: World) -> None:
         (["0", "polcy=2"], f"cgpu: set polcy: {NO_SETTING} did you mean policy?"),
         (["0", "policy=1", "wieght=2"], f"cgpu: set wieght: {NO_SETTING} did you mean weight?"),
         (["0", "color=2"], f"cgpu: set color: {NO_SETTING} {EACH_HAS}"),
-        (["0", "policy=1", "weight=2"], f"cgpu: set policy, weight: {EACH_HAS}"),
+        (["0", "policy=1", "weight=2"], f"cgpu: set 0 policy, weight: {EACH_HAS}"),
         (["0", "policy=-1"], f"cgpu: policy=-1: expected {ANY_POLICY}"),
         (
             ["node", "default_memsize=1.5GiB"],

@@ -45,8 +45,8 @@ class Served:
         self._process = subprocess.Popen(command, env=self.world.environment())
         wait_until(lambda: self.server.pid() is not None, "it serves", PATIENCE)
 
-    def admit(self, id_: str, name: str) -> None:
-        """A container on GPU 0, to which its engine gave a name."""
+    def admit(self, id_: str, name: str, gpus: int = 1) -> None:
+        """A container on the first GPUs, to which its engine gave a name."""
         runtime = self.world.folder / id_
         runtime.mkdir()
         labels = [f"bundle={runtime}"]
@@ -55,7 +55,8 @@ class Served:
         (runtime / "config.json").write_text(json.dumps(config))
         state = str(self.world.state)
         node = load_node(state, str(self.world.driver))
-        request = Request((GpuShare(0, node.gpus[0].uuid, 1 << 20),), 1, high_priority=False)
+        shares = (GpuShare(gpu.index, gpu.uuid, 1 << 20) for gpu in node.gpus[:gpus])
+        request = Request(tuple(shares), 1, high_priority=False)
         owner = Owner(os.getpid(), start_time(os.getpid()) or 0, str(runtime))
         Registry(state).admit(id_, "container", request, node, owner, ["true"])
 
@@ -118,9 +119,42 @@ def test_a_container_is_named_by_its_name_its_id_or_the_beginning_of_that(
     (told,) = named.get(word)["containers"]
     assert (told["weight"], told["gpus"][0]["memsize"]) == (4, 8 << 20)
     assert [each["id"] for each in named.smi("-i", word)["containers"]] == [id_]
+    nodes = ["highprio", "id", "memsize", "meminfo", "weight"]
     if "/" not in word:
         assert named.cgpu("get", f"0/{word}/weight").stdout == "4\n"
-        assert "meminfo" in named.cgpu("ls", f"0/{word}").stdout.split()
+        assert named.cgpu("ls", f"0/{word}").stdout.split() == nodes
+    for place in (word, f"{word}/"):
+        assert named.cgpu("ls", place).stdout.split() == nodes
+    assert named.cgpu("ls", "-R", word).stdout.split() == [f"0/{_folder(id_)}:", *nodes]
+    assert named.cgpu("get", f"{word}/weight").stdout == "4\n"
+    assert named.cgpu("get", f"{word}/memsize").stdout == f"{8 << 20}\n"
+    assert f"id: {id_}\n" in named.cgpu("get", f"{word}/").stdout
+
+
+def _folder(id_: str) -> str:
+    """As the control tree shows it, beside those of the module."""
+    return id_ if id_ in {B, C} else id_[:12]
+
+
+def test_a_gpu_goes_before_a_container_whose_id_begins_alike(served: Served) -> None:
+    """CLI-10."""
+    served.admit(f"0{A[1:]}", "db")
+    for command in ("get", "ls"):
+        said = "cgpu: '0/weight': no such node: cgpu ls 0 lists what is there\n"
+        assert served.cgpu(command, "0/weight").stderr == said
+    assert served.cgpu("get", "0a/weight").stdout == "1\n"
+
+
+def test_a_node_that_is_another_on_each_gpu_is_asked_of_one(served: Served) -> None:
+    """CLI-10: nothing is guessed."""
+    served.admit(A, "db", gpus=2)
+    assert served.cgpu("get", "db/weight").stdout == "1\n"
+    assert served.cgpu("ls", "db").stdout.split()[0] == "highprio"
+    for asked, node in (("db/memsize", "/memsize"), ("db/", "")):
+        forms = f"0/{A[:12]}{node} or 1/{A[:12]}{node}"
+        said = f"cgpu: '{asked}' is another on each of its GPUs: cgpu get {forms}\n"
+        assert served.cgpu("get", asked).stderr == said
+    assert served.cgpu("get", f"1/{A[:12]}/memsize").stdout == f"{1 << 20}\n"
 
 
 def test_a_name_like_a_gpu_and_a_name_is_not_taken_for_them(served: Served) -> None:
@@ -146,6 +180,17 @@ SHORT = f"'bbbb' means 2 containers: {BOTH}: name one by its id"
         (["set", "0/web", "memsize=8MiB"], WEB),
         (["get", "0/web/weight"], WEB),
         (["ls", "0/bbbb"], SHORT),
+        (["ls", "web"], WEB),
+        (["ls", "nobody"], "'nobody': no such node: cgpu ls lists what is there"),
+        (["get", "web/weight"], WEB),
+        (["get", "db/nothing"], "'0/aaaaaaaaaaaa/nothing': no such node: cgpu ls 0/aaaaaaaaaaaa l"),
+        (["get", "nobody/weight"], "'nobody/weight': no such GPU or container: cgpu get shows"),
+        (["get", "\udcff"], "'\\udcff': no such GPU or container: cgpu get shows all"),
+        (["ls", "\udcff"], "'\\udcff': no such node: cgpu ls lists what is there"),
+        (["set", "\udcff", "weight=2"], "'\\udcff': no such container or session: cgpu get"),
+        (["set", "node", "max_inst=3"], "set node max_inst: a GPU has max_inst, policy, prio_ra"),
+        (["set", "node", "weight=3"], "'node': no such container or session: cgpu get lists th"),
+        (["set", "node", "overcommit=1"], "set overcommit: there is no such setting: a GPU has"),
         (["get", "bbbb"], SHORT),
         (["set", "bbbb", "weight=2"], SHORT),
         (["get", "nobody"], "'nobody': no such GPU or container: cgpu get shows all, cgpu ls what"),

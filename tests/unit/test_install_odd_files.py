@@ -1,4 +1,4 @@
-"""Configurations that are no files or no texts: one sentence that names them, and no change."""
+"""Configurations that are no files or no texts: a sentence names them, and no change (CLI-4)."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import program
@@ -56,6 +57,7 @@ def arguments() -> Parser:
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
     """Serve until told to end, and exit: 0, also where another one serves already."""
+    gc.enable()
     program.run("cgpud", lambda: _work(words))
 
 

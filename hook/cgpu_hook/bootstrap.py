@@ -1,4 +1,4 @@
-"""Start of the Python side, run as ``python -I -S -E -X utf8 bootstrap.py COMMAND ...``.
+"""Start of a module of ours, run as ``python -I -S -E -X utf8 bootstrap.py MODULE ARGUMENT ...``.
 
 ``-I -S -E`` leave nothing but the standard library on the path: no directory of a user, no .pth
 file, no variable. The directories of cgpu itself are added here, and only those.
@@ -28,8 +28,7 @@ def import_path() -> list[str]:
 if __name__ == "__main__":
     gc.disable()  # looking for garbage takes 0.7 ms of the start, and finds none; cgpud enables it
     sys.path += import_path()
-    from cgpu_hook.command import main
-
-    STATUS = main(sys.argv[1:])
+    __import__(sys.argv[1])
+    STATUS = sys.modules[sys.argv[1]].main(sys.argv[2:])
     sys.stdout.flush()
     os._exit(STATUS)  # the interpreter's own end takes 2 ms and has nothing left to do

@@ -1,4 +1,4 @@
-"""What the static programs start: ``edit``, ``give-back``, ``prestart``, ``precreate``; ``cgpud``.
+"""What the static programs start: ``edit``, ``give-back``, ``prestart``, ``precreate``.
 
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
 stderr and exit status 1, as runc has it; stdout carries nothing but the answers of edit (``ready``
@@ -87,21 +87,11 @@ def _precreate(options: dict[str, str]) -> None:
     precreate(_setting(options))
 
 
-def _cgpud(options: dict[str, str]) -> None:
-    import gc
-    from importlib import import_module  # by name: the server is built on the hook
-
-    gc.enable()
-    words = [word for name, value in options.items() for word in (f"--{name}", value)]
-    import_module("cgpu_server.main").main(words)
-
-
 _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
     "edit": _edit,
     "give-back": _give_back,
     "prestart": _prestart,
     "precreate": _precreate,
-    "cgpud": _cgpud,
 }
 
 

@@ -64,8 +64,8 @@ def address(folder: int) -> str:
 def _start(state_dir: str, driver_dir: str | None) -> None:
     from cgpu_hook import bootstrap
 
-    words = [sys.executable, "-I", "-S", "-E", os.path.realpath(bootstrap.__file__), "cgpud"]
-    words += ["--state-dir", state_dir, "--idle-exit", str(IDLE_SECONDS)]
+    words = [sys.executable, "-I", "-S", "-E", os.path.realpath(bootstrap.__file__)]
+    words += ["cgpu_server.main", "--state-dir", state_dir, "--idle-exit", str(IDLE_SECONDS)]
     words += ["--log", f"{state_dir}/{LOG}"]
     if driver_dir:
         words += ["--driver-dir", os.path.abspath(driver_dir)]

@@ -71,10 +71,12 @@ cgpu_python_find(struct cgpu_python *out)
 void
 cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments)
 {
-    const char *argv[CGPU_PYTHON_ARGUMENTS + 8] = {
-        python->interpreter, "-I", "-S", "-E", "-X", "utf8", python->bootstrap};
+    enum { FIRST = 8 };
+    const char *argv[CGPU_PYTHON_ARGUMENTS + FIRST + 1] = {
+        python->interpreter, "-I", "-S", "-E", "-X", "utf8", python->bootstrap,
+        "cgpu_hook.command"};
     for (size_t i = 0; i < CGPU_PYTHON_ARGUMENTS && arguments[i] != NULL; i++) {
-        argv[7 + i] = arguments[i];
+        argv[FIRST + i] = arguments[i];
     }
     /* Where a user without root keeps state; it is the engine's own, or pinned by our hook entry.
      */

@@ -50,7 +50,8 @@ def test_the_editor_loads_only_what_it_uses(tmp_path: Path) -> None:
     world = World(tmp_path / "world")
     world.write_config(hooks={"prestart": [{"path": "/proc/1/exe"}]})
     modules = loaded(
-        *(bootstrap.__file__, "cgpu_hook.command", "edit", "--config", world.config, "--bundle", world.bundle),
+        *(bootstrap.__file__, "cgpu_hook.command", "edit", "--config", world.config),
+        *("--bundle", world.bundle),
         *("--id", "c1", "--pid", "1", "--runtime-dir", "/nowhere"),
         *("--state-dir", world.state, "--driver-dir", world.driver),
     )

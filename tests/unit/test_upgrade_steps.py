@@ -80,7 +80,7 @@ def test_a_folder_at_the_prefix_becomes_a_link_while_no_container_is_made(
     place: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A start that has found its files below the folder would refuse them below a link."""
-    words = ["sh", "-c", "echo; read _", f"{place.prefix}/bootstrap.py", "cgpu_hook.command", "edit"]
+    words = ["sh", "-c", "echo; read _", f"{place.prefix}/bootstrap.py", "edit"]
     pipe = subprocess.PIPE
     with subprocess.Popen(words, stdin=pipe, stdout=pipe) as start:
         assert start.stdout is not None

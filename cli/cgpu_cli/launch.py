@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 
-from cgpu_cli import guest, keeper, libc, options
+from cgpu_cli import guest, keeper, libc, named_driver, options
 from cgpu_cli.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import Gpu, parse_request
 from cgpu_env.errors import CgpuError
@@ -63,6 +63,7 @@ def _run(given: Options) -> NoReturn:
 
 def _admit(given: Options) -> Session:
     state_dir = open_state(given.state_dir)
+    named_driver.check(state_dir, given.driver_dir)
     node = load_node(state_dir, given.driver_dir)
     if guest.is_possible(given):
         directory, request = guest.admit(given, node)

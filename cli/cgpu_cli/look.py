@@ -10,6 +10,7 @@ import os
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
+from cgpu_hook import driver
 from cgpu_hook.client import AbsentError, ask, with_driver
 from cgpu_hook.paths import ROOT_STATE, check_state, default_state_dir, open_state
 from cgpu_hook.view import parsed
@@ -27,7 +28,8 @@ def look(state_dir: str | None, driver_dir: str | None) -> Usage:
         driver_dir: where the user says that the driver's libraries are.
 
     Raises:
-        CgpuError: no state directory or no driver, or root's server refuses.
+        CgpuError: no state directory or no driver, root's server refuses, or the server shares the
+            GPUs of another driver than ``driver_dir``.
     """
     if os.geteuid() != 0 and not state_dir:
         try:
@@ -35,19 +37,18 @@ def look(state_dir: str | None, driver_dir: str | None) -> Usage:
         except AbsentError:
             pass
         else:
-            _check_driver(usage, driver_dir)
+            _check_driver(usage, ROOT_STATE, driver_dir)
             return usage._replace(notes=(*usage.notes, *_own_account()))
     state = open_state(state_dir)
     try:
         usage = _asked(state, driver_dir)
-        if _is_driver(usage, driver_dir):
-            return usage
     except AbsentError:
         return _read(state, driver_dir)
     except CgpuError as error:
         usage = _read(state, driver_dir)
         return usage._replace(notes=(*usage.notes, f"without the server: {error}"))
-    return _read(state, driver_dir)
+    _check_driver(usage, state, driver_dir)
+    return usage
 
 
 def _asked(state_dir: str, driver_dir: str | None) -> Usage:
@@ -64,17 +65,10 @@ def _read(state_dir: str, driver_dir: str | None) -> Usage:
     return read_usage(state_dir, driver_dir)
 
 
-def _is_driver(usage: Usage, driver_dir: str | None) -> bool:
-    """Whether the server shares the GPUs of the driver that the user named."""
-    return not driver_dir or os.path.realpath(driver_dir) == os.path.realpath(usage.driver_dir)
-
-
-def _check_driver(usage: Usage, driver_dir: str | None) -> None:
-    if not _is_driver(usage, driver_dir):
-        raise CgpuError(
-            f"the node's server shares the GPUs of {usage.driver_dir}, not of {driver_dir}",
-            hint="--state-dir DIR shows an account of your own",
-        )
+def _check_driver(usage: Usage, state_dir: str, driver_dir: str | None) -> None:
+    """Refuse a server that shares the GPUs of another driver than the user named."""
+    if driver_dir and os.path.realpath(driver_dir) != os.path.realpath(usage.driver_dir):
+        raise driver.another(state_dir, usage.driver_dir, driver_dir)
 
 
 def _own_account() -> tuple[str, ...]:

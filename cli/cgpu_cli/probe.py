@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cgpu_cli import named_driver
 from cgpu_hook.node import load_node
 from cgpu_hook.paths import open_state
 
@@ -24,6 +25,7 @@ class Probe:
     def run(self, given: argparse.Namespace) -> int:
         """Refresh ``node.json`` and print it for people."""
         state = open_state(given.state_dir)
+        named_driver.check(state, given.driver_dir)
         node = load_node(state, given.driver_dir, refresh=True)
         print(f"driver {node.driver_version} in {node.driver_dir}")
         for soname, path in {**node.libraries, **node.companions}.items():

@@ -6,8 +6,8 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import LONGEST_PATH, nearest, shown
-from cgpu_hook import rules, target
+from cgpu_env.errors import nearest, shown
+from cgpu_hook import driver, rules, target
 from cgpu_hook.admission import free_weight, on_gpu
 from cgpu_hook.change import find
 from cgpu_hook.names import names_of
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 _SHORT_ID = 12
 _WHOLE_NODE, _EVERY_GPU = "node", "all"
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
-_ANOTHER_DRIVER = "leave --driver-dir out, or name another --state-dir for the GPUs there"
 _STRANGER = "you are neither root nor the owner of the state directory"
 _EACH_HAS = (
     f"a GPU has {', '.join(changes.GPU_KEYS)}; a container has"
@@ -99,11 +98,7 @@ class Requests:
             self._daemon.adopt_driver(given)
         own = self._daemon.own_driver()
         if own not in (None, real) and not is_only_shown:
-            raise CgpuError(
-                f"the server of {self._daemon.registry.state_dir} shares the GPUs of {own},"
-                f" not of {shown(given, LONGEST_PATH)}",
-                hint=_ANOTHER_DRIVER,
-            )
+            raise driver.another(self._daemon.registry.state_dir, own, given)
 
     def _ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
         self._daemon.refresh()

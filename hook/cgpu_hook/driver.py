@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
 from cgpu_hook.paths import inside
 
 CUDA = "libcuda.so.1"
@@ -89,6 +89,14 @@ def check(driver_dir: str) -> None:
 def missing(driver_dir: str, soname: str) -> CgpuError:
     """What to say where the directory that was named has no ``soname``."""
     return CgpuError(f"driver directory {driver_dir}: no {soname} there", hint=_WHERE)
+
+
+def another(state_dir: str, own: str, given: str) -> CgpuError:
+    """What to say where a command names another driver than the one that a server shares."""
+    return CgpuError(
+        f"the server of {state_dir} shares the GPUs of {own}, not of {shown(given, LONGEST_PATH)}",
+        hint="leave --driver-dir out, or name another --state-dir for the GPUs there",
+    )
 
 
 def libraries(driver_dir: str) -> dict[str, str]:

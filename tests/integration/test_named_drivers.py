@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cgpu_run_world import World
 from server_world import wait_until
+from servers import end_servers
 from users_world import Node
 
 if TYPE_CHECKING:
@@ -17,7 +18,13 @@ if TYPE_CHECKING:
     from children import Child
 
 pytestmark = pytest.mark.integration
-COMMANDS = (["get"], ["get", "0/policy"], ["set", "0", "policy=2"], ["ls"])
+COMMANDS = (
+    ["get"],
+    ["get", "0/policy"],
+    ["set", "0", "policy=2"],
+    ["ls"],
+    ["top", "--svg", "/dev/null"],
+)
 
 
 class Served(World):
@@ -42,12 +49,13 @@ def served() -> Iterator[Served]:
     made.running.communicate()
 
 
-@pytest.mark.parametrize("words", COMMANDS)
+@pytest.mark.parametrize("words", [*COMMANDS, ["probe"]])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_command_that_names_another_driver_is_refused_with_both(
     served: Served, words: list[str], *, is_there: bool
 ) -> None:
-    """CLI-8: the server would answer for its own, and change it."""
+    """CLI-8: the server would answer for its own, and change it; its driver would be forgotten."""
+    facts = (served.state / "node.json").read_bytes()
     other = World().driver if is_there else served.folder / "nowhere"
     done = served.cgpu(*words, "--driver-dir", str(other))
     assert (done.returncode, done.stdout) == (2, "")
@@ -56,6 +64,7 @@ def test_a_command_that_names_another_driver_is_refused_with_both(
         "  leave --driver-dir out, or name another --state-dir for the GPUs there\n"
     )
     assert served.cgpu("get", "0/policy").stdout == "6\n"
+    assert (served.state / "node.json").read_bytes() == facts
 
 
 def test_the_servers_own_driver_may_be_named_in_any_way(served: Served) -> None:
@@ -69,11 +78,29 @@ def test_the_servers_own_driver_may_be_named_in_any_way(served: Served) -> None:
     assert served.cgpu("set", "0", "policy=3", "--driver-dir", str(served.driver)).stderr == ""
 
 
-def test_another_drivers_session_starts_beside_the_servers(served: Served) -> None:
-    """CLI-2: each asks the registry, and is on GPUs of its own."""
+@pytest.mark.parametrize("program", ["run", "smi"])
+def test_the_other_programs_refuse_it_too(served: Served, program: str) -> None:
+    """CLI-8: with a state directory of its own the other driver has its sessions."""
     other = World()
-    words = [*other.cgpu_run("--mem", "6/15", *served.flags()), "--", "true"]
-    done = served.run_command(words)
+    command = [sys.executable, "-m", f"cgpu_cli.{program}", "--driver-dir", str(other.driver)]
+    words = ["--mem", "6/15", "--", "true"] if program == "run" else []
+    facts = (served.state / "node.json").read_bytes()
+    done = served.run_command([*command, *served.flags(), *words])
+    assert (done.returncode, done.stdout) == (2, "")
+    sentence = f": the server of {served.state} shares the GPUs of {served.driver}, not of "
+    assert f"{sentence}{other.driver}\n" in done.stderr
+    assert (served.state / "node.json").read_bytes() == facts
+    done = served.run_command([*command, *other.flags(), *words])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_server_that_is_gone_keeps_no_other_driver_out(served: Served) -> None:
+    """CLI-8: nobody uses the first one's GPUs then."""
+    served.running.kill()
+    served.running.communicate()
+    end_servers(served.state)
+    other = World()
+    done = served.run_command([*other.cgpu_run("--mem", "6/15", *served.flags()), "--", "true"])
     assert (done.returncode, done.stderr) == (0, "")
 
 

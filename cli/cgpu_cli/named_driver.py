@@ -1,0 +1,27 @@
+"""A driver that a command names, where a server shares the GPUs of another."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from cgpu_hook.node import read_facts
+
+
+def check(state_dir: str, driver_dir: str | None) -> None:
+    """Refuse it before its facts replace those that the server and its containers go by.
+
+    Args:
+        state_dir: the state directory.
+        driver_dir: what the command names; None: nothing.
+
+    Raises:
+        CgpuError: the server of ``state_dir`` has another, or does not answer.
+    """
+    facts = read_facts(f"{state_dir}/node.json") if driver_dir else None
+    if facts is None or facts["identity"]["driver_dir"] == os.path.abspath(driver_dir or ""):
+        return
+    from cgpu_hook.client import AbsentError, ask, with_driver  # rare
+
+    with contextlib.suppress(AbsentError):
+        ask(state_dir, with_driver({"request": "ls"}, driver_dir))

@@ -96,15 +96,20 @@ class Uninstall:
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)
-        if not given.root:
-            _check_idle(state_path(given.state_dir))
+
+        def check() -> None:
+            if not given.root:
+                _check_idle(state_path(given.state_dir))
+
+        check()
         if given.now and job.machine.has(BOOTED) and _is_dockers_default(engines):
             _let_go(job, plan, state_path(given.state_dir))
             plan = uninstalling(job.machine, engines, job.journal)
         gone = [engine.name for engine in engines]
         everything = is_last(engines, job.journal)
         gone += [PROGRAMS] if everything else []
-        job.journal.uninstall(plan.changes, gone)
+        # Again, for until the programs are gone an engine can make containers that need them.
+        job.journal.uninstall(plan.changes, gone, check)
         if everything and not given.root:
             plan.notes.extend(_end_server(state_path(given.state_dir)))
         restarts = not (given.root or given.now) and _is_dockers_default(engines)

@@ -152,13 +152,15 @@ class Journal:
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
-        """Give back what was there where a file cannot be written; a full disk above all."""
+        """Give back what was there where a file cannot be written, or a check refuses."""
         self._undo.clear()
         before = self._text, self.bin_dir, dict(self.saved), set(self.unread)
         try:
             yield
-        except OSError as error:
-            sentence = f"{error.filename or FOLDER}: {error.strerror}"
+        except (OSError, CgpuError) as error:
+            sentence = str(error)
+            if isinstance(error, OSError):
+                sentence = f"{error.filename or FOLDER}: {error.strerror}"
             try:
                 while self._undo:
                     self._undo.pop()()
@@ -166,6 +168,8 @@ class Journal:
                 hint = f"{second.filename}: not given back: mend that, then: cgpu uninstall"
                 raise CgpuError(sentence, hint=hint) from None
             self._text, self.bin_dir, self.saved, self.unread = before
+            if isinstance(error, CgpuError):
+                raise
             raise CgpuError(f"{sentence}; nothing was changed") from None
 
     def _change(self, path: str, what: Content) -> None:
@@ -208,17 +212,24 @@ class Journal:
                 self.unread.difference_update(engines)
                 self._save()
 
-    def uninstall(self, changes: Sequence[Change], engines: Sequence[str]) -> None:
+    def uninstall(
+        self,
+        changes: Sequence[Change],
+        engines: Sequence[str],
+        check: Callable[[], object] = lambda: None,
+    ) -> None:
         """Make the changes, and forget what was done for ``engines``.
 
         Raises:
-            CgpuError: a file cannot be written, or is another one meanwhile.
+            CgpuError: a file cannot be written, or is another one meanwhile; or ``check`` refuses
+                what was changed, which is given back then.
         """
         if changes or self.saved:
             with self._locked(changes):
                 with self._all_or_nothing():
                     for change in changes:
                         self._change(change.path, change.after)
+                    check()
                 self._uninstall(engines)
 
     def _uninstall(self, engines: Sequence[str]) -> None:

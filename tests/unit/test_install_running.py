@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from pathlib import Path
 
 import pytest
+import wired
 
-from cgpu_install import running
+from cgpu_cli import install
+from cgpu_env import CgpuError
+from cgpu_install import dockerd, running
+from cgpu_install.journal import Journal
 
 pytestmark = pytest.mark.unit
 
@@ -118,3 +123,40 @@ def test_what_ends_meanwhile_is_passed_over(machine: Machine) -> None:
     machine.process("containerd-shim", root="/nowhere at all")
     (machine.proc / "4711").mkdir()
     assert machine.found() == []
+
+
+def test_a_container_made_while_cgpu_is_taken_out_gives_everything_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the search until the programs are gone an engine can make one, and not end it then."""
+    monkeypatch.setattr(wired.TARGET, wired.target)
+    machine = wired.made_below(tmp_path)
+    wired.write(machine, dockerd.FILE, "{}\n")
+    wired.install(machine, "docker", "podman")
+    before = tree(tmp_path)
+    searches: list[str] = []
+
+    def search(state_dir: str) -> None:
+        searches.append(state_dir)
+        if len(searches) > 1:
+            assert not Path(machine.at("/usr/bin/cgpu-runtime")).is_symlink()
+            raise CgpuError("containers run with cgpu: stop them first: late")
+
+    monkeypatch.setattr(install, "_check_idle", search)
+    monkeypatch.setattr(install, "_job", lambda *_: install._Job(machine, Journal(machine)))  # noqa: SLF001
+    monkeypatch.setattr(dockerd, "default_runtime", lambda: "")
+    given = argparse.Namespace(root="", engines=[], now=False, dry_run=False, state_dir="/nowhere")
+    with pytest.raises(CgpuError, match="stop them first: late"):
+        install.Uninstall().run(given)
+    assert (tree(tmp_path), len(searches)) == (before, 2)
+    wired.uninstall(machine, "docker", "podman")
+    assert machine.text(dockerd.FILE) == "{}\n"
+
+
+def tree(root: Path) -> dict[str, object]:
+    """Everything below ``root``."""
+    return {
+        str(path.relative_to(root)): path.readlink() if path.is_symlink() else path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_symlink() or path.is_file()
+    }

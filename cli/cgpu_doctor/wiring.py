@@ -35,8 +35,8 @@ def configuration(ground: Ground) -> Iterator[Finding]:
     try:
         load_config(path)
     except CgpuError as error:
-        facts = os.stat(path)
-        is_others = facts.st_uid != 0 or facts.st_mode & 0o022
+        facts = os.stat(path) if os.path.exists(path) else None
+        is_others = facts and (facts.st_uid != 0 or facts.st_mode & 0o022)
         mend = f"chown root: {path} && chmod go-w {path}" if is_others else f"mend {path}"
         yield Finding("error", str(error), path, f"{mend}, then: cgpu doctor")
         return

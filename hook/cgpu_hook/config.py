@@ -26,6 +26,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 
 from cgpu_env.devices import MAX_INDEX
@@ -123,7 +124,7 @@ def load_config(path: str = CONFIG_PATH) -> Config:
         CgpuError: one sentence that names the file, the key, the value and what is allowed, or says
             that others could change the file.
     """
-    if not os.path.exists(path):
+    if not _is_there(path):
         return Config()
     check_source(os.path.realpath(path))  # whoever can write it lifts every cap
     values: dict[str, Any] = {}
@@ -137,6 +138,22 @@ def load_config(path: str = CONFIG_PATH) -> Config:
             names = [name for name, (where, _, _) in _KEYS.items() if where == table]
             values |= {key: _read(path, table, names, key, its) for key, its in entries.items()}
     return Config(**values)
+
+
+def _is_there(path: str) -> bool:
+    """Whether there is a file; what is no file is refused, for somebody wanted other than defaults.
+
+    A pipe would be waited for, by every container that is made.
+    """
+    try:
+        facts = os.stat(path)
+    except OSError as error:
+        if os.path.islink(path):
+            raise CgpuError(f"{path}: {error.strerror}, where its link leads") from None
+        return False
+    if not stat.S_ISREG(facts.st_mode):
+        raise CgpuError(f"{path}: expected a file")
+    return True
 
 
 def _table(path: str, name: str, found: object) -> dict[str, Any]:

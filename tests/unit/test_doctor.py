@@ -345,6 +345,15 @@ def test_a_configuration_that_is_not_understood_is_an_error(ground: Ground) -> N
     assert [level for level, _, _ in wrong(wiring.configuration(ground))] == ["error"]
 
 
+def test_a_configuration_whose_link_leads_nowhere_is_an_error(ground: Ground) -> None:
+    path = Path(ground.machine.at("/etc/cgpu/config.toml"))
+    path.parent.mkdir(parents=True)
+    path.symlink_to("nowhere")
+    assert wrong(wiring.configuration(ground)) == [
+        ("error", str(path), f"mend {path}, then: cgpu doctor")
+    ]
+
+
 def test_a_configuration_that_others_can_write_is_mended_by_a_command(ground: Ground) -> None:
     path = Path(ground.machine.at("/etc/cgpu/config.toml"))
     write(path, "[node]\nmax_inst = 9\n")

@@ -8,13 +8,17 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from cgpu_env import CgpuError
 from cgpu_hook import discovery, driver, rules
+from cgpu_hook.config import Config, load_config
 from cgpu_hook.node import DeviceNode, Node, load_node
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 pytestmark = pytest.mark.unit
 
@@ -24,6 +28,29 @@ FACTS = {
     "driver_version": "535.309.01",
     "gpus": [{"index": 0, "uuid": UUID, "name": "T4", "memory_bytes": 15109 * MIB, "minor": 3}],
 }
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Path.mkdir, "expected a file"),
+        (os.mkfifo, "expected a file"),
+        (lambda path: path.symlink_to("nowhere"), "No such file or directory"),
+        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+    ],
+)
+def test_a_configuration_that_is_no_file_is_refused(
+    tmp_path: Path, make: Callable[[Path], object], why: str
+) -> None:
+    """Only where nothing is there the defaults hold: a link that broke once led to a cap."""
+    path = tmp_path / "config.toml"
+    assert load_config(str(path)) == Config()
+    make(path)
+    with pytest.raises(CgpuError) as refusal:
+        load_config(str(path))
+    where = ", where its link leads" if path.is_symlink() else ""
+    assert str(refusal.value) == f"{path}: {why}{where}"
 
 
 class FakeDriver:

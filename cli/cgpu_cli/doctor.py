@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
+from cgpu_env import CgpuError
 from cgpu_hook.paths import state_path
 
 if TYPE_CHECKING:
@@ -32,7 +34,9 @@ class Doctor:
         from cgpu_install.journal import Journal
         from cgpu_install.machine import Machine
 
-        machine = Machine(bin_dir=Journal(Machine()).bin_dir)
+        machine = Machine()
+        with contextlib.suppress(CgpuError):  # the check of the engines says so
+            machine = Machine(bin_dir=Journal(machine).bin_dir)
         findings = examine(Ground(machine, state_path(given.state_dir), given.driver_dir))
         worst = max((f.level for f in findings), key=LEVELS.index)
         if given.json:

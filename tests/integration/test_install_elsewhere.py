@@ -87,6 +87,14 @@ def test_doctor_remembers_it(machine: Machine) -> None:
     assert not [f for f in machine.findings() if "/usr/bin/cgpu" in json.dumps(f)]
 
 
+def test_doctor_makes_its_other_checks_beside_a_damaged_record(machine: Machine) -> None:
+    machine.journal.write_text("{")
+    found = machine.findings()
+    errors = [f["what"] for f in found if (f["check"], f["level"]) == ("engines", "error")]
+    assert errors == ["/var/lib/cgpu/install.json: damaged: expected what cgpu install wrote"]
+    assert [f["level"] for f in found if f["check"] == "driver"] == ["ok"]
+
+
 def test_upgrade_remembers_it(machine: Machine) -> None:
     before = machine.text("docker/daemon.json")
     assert machine.run(sys.executable, "-c", TELL) == "[]\n", "there was nothing to change"

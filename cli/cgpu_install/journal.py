@@ -118,6 +118,8 @@ class Journal:
     @contextlib.contextmanager
     def _locked(self, changes: Sequence[Change]) -> Iterator[None]:
         """One at a time, on what was planned; errors of the file system become sentences."""
+        for path in (_FILE, *(change.path for change in changes)):
+            self._machine.check_folder(path)
         try:
             os.makedirs(self._machine.at(FOLDER), 0o755, exist_ok=True)
             folder = os.open(self._machine.at(FOLDER), os.O_RDONLY | os.O_DIRECTORY)

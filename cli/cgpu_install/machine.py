@@ -76,7 +76,7 @@ class Machine(NamedTuple):
             raise CgpuError(f"{path}: expected UTF-8") from None
 
     def check_folder(self, path: str) -> None:
-        """Refuse a path that is below something else than directories.
+        """Refuse a path that is below something else than directories, or out of the root.
 
         Raises:
             CgpuError: it is.
@@ -86,3 +86,10 @@ class Machine(NamedTuple):
             folder = os.path.dirname(folder)
         if not os.path.isdir(self.at(folder)):
             raise CgpuError(f"{folder}: expected a directory")
+        if self.root and not _is_below(os.path.realpath(self.at(folder)), self.root):
+            raise CgpuError(f"{folder}: leads out of --root {self.root}")
+
+
+def _is_below(path: str, root: str) -> bool:
+    top = os.path.realpath(root)
+    return os.path.commonpath((path, top)) == top

@@ -162,3 +162,22 @@ def test_a_program_is_not_linked_into_what_is_no_directory(machine: Machine) -> 
     with pytest.raises(CgpuError, match=r"^/opt: expected a directory$"):
         install(machine._replace(bin_dir="/opt/bin"), "podman")
     assert not Path(machine.at("/var")).exists()
+
+
+@pytest.mark.parametrize("link", ["etc/docker", "var/lib", "usr/bin"])
+def test_a_link_out_of_the_tree_is_not_followed(
+    machine: Machine, tmp_path_factory: pytest.TempPathFactory, link: str
+) -> None:
+    """It leads to a folder of this machine, which is not the one to be changed."""
+    outside, place = tmp_path_factory.mktemp("outside"), Path(machine.at(f"/{link}"))
+    if place.exists():
+        place.rmdir()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(outside)
+    with pytest.raises(CgpuError, match=rf"^/{link}.*: leads out of --root {machine.root}$"):
+        install(machine, "docker")
+    assert list(outside.iterdir()) == []
+    place.unlink()
+    place.symlink_to("../real" if "/" in link else "real")
+    Path(machine.at("/real")).mkdir()
+    install(machine, "docker")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from cgpu_hook.node import read_facts
@@ -21,7 +20,9 @@ def check(state_dir: str, driver_dir: str | None) -> None:
     facts = read_facts(f"{state_dir}/node.json") if driver_dir else None
     if facts is None or facts["identity"]["driver_dir"] == os.path.abspath(driver_dir or ""):
         return
-    from cgpu_hook.client import AbsentError, ask, with_driver  # rare
+    from contextlib import suppress  # rare, and 2 ms
 
-    with contextlib.suppress(AbsentError):
+    from cgpu_hook.client import AbsentError, ask, with_driver
+
+    with suppress(AbsentError):
         ask(state_dir, with_driver({"request": "ls"}, driver_dir))

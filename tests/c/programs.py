@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import platform
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
-NATIVE = HERE.parent.parent / "native"
-HARNESS = (HERE / "check.c", HERE / "guest.c")
+ROOT = HERE.parent.parent
+NATIVE = ROOT / "native"
+BUILD = HERE / "_build"
+# What every program is linked with, beside its own file.
+SHARED = (HERE / "check.c", HERE / "guest.c", *sorted(NATIVE.rglob("*.c")))
 WARNINGS = [
     *("-Wall", "-Wextra", "-Wshadow", "-Wstrict-prototypes", "-Wmissing-prototypes"),
     *("-Wpointer-arith", "-Wwrite-strings", "-Wvla", "-Wconversion", "-Wno-sign-conversion"),
@@ -51,25 +56,48 @@ def _out_of_date(target: Path, inputs: list[Path]) -> bool:
     return not target.exists() or any(p.stat().st_mtime > target.stat().st_mtime for p in inputs)
 
 
-def build(program: str, variant: str) -> Path:
-    """Compile ``program`` with native's sources, unless it is newer than all of them."""
-    target = HERE / "_build" / variant / program
-    sources = [HERE / f"{program}.c", *HARNESS, *sorted(NATIVE.rglob("*.c"))]
-    headers = [*NATIVE.rglob("*.h"), *HERE.glob("*.h"), Path(__file__)]
-    if not _out_of_date(target, sources + headers):
-        return target
+def _gcc(variant: str, target: Path, inputs: list[Path], *options: str) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{program}.{os.getpid()}")
-    wrapped = set(re.findall(r"\b__wrap_(\w+)\(", sources[0].read_text(encoding="utf-8")))
-    wrap = [f"-Wl,--wrap={name}" for name in sorted(wrapped)]
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     command = [
         *("gcc", "-std=gnu11", "-g", "-Werror", *WARNINGS, *DEFINES, *VARIANTS[variant]),
         *("-iquote", str(NATIVE), "-iquote", str(HERE), "-o", str(temporary)),
-        *(*map(str, sources), *wrap, "-lpthread"),
+        *(*map(str, inputs), *options),
     ]
     subprocess.run(command, check=True)
     temporary.rename(target)
-    return target
+
+
+def _object(variant: str, source: Path) -> Path:
+    return BUILD / variant / "objects" / source.relative_to(ROOT).with_suffix(".o")
+
+
+def _compile(variant: str, source: Path) -> None:
+    """Compile ``source`` unless its object is newer than it and every header."""
+    target = _object(variant, source)
+    headers = [*NATIVE.rglob("*.h"), *HERE.glob("*.h"), Path(__file__)]
+    if _out_of_date(target, [source, *headers]):
+        _gcc(variant, target, [source], "-c")
+
+
+def _link(variant: str, program: str) -> None:
+    """Link ``program`` unless it is newer than every object of it."""
+    target = BUILD / variant / program
+    source = HERE / f"{program}.c"
+    objects = [_object(variant, each) for each in (source, *SHARED)]
+    if _out_of_date(target, objects):
+        wrapped = set(re.findall(r"\b__wrap_(\w+)\(", source.read_text(encoding="utf-8")))
+        _gcc(variant, target, objects, *(f"-Wl,--wrap={n}" for n in sorted(wrapped)), "-lpthread")
+
+
+def build(programs: set[tuple[str, str]]) -> None:
+    """Build each program, given with its variant: what several share is compiled once."""
+    sources = {(v, s) for p, v in programs for s in (HERE / f"{p}.c", *SHARED)}
+    BUILD.mkdir(exist_ok=True)
+    with (BUILD / "lock").open("w") as lock, ThreadPoolExecutor(os.cpu_count()) as pool:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # who runs beside us waits, and finds it built
+        list(pool.map(lambda each: _compile(*each), sorted(sources)))
+        list(pool.map(lambda each: _link(each[1], each[0]), sorted(programs)))
 
 
 def run(case: Case, folder: Path) -> None:
@@ -77,7 +105,7 @@ def run(case: Case, folder: Path) -> None:
     # ThreadSanitizer needs the address space where it expects it.
     prefix = ["setarch", platform.machine(), "-R"] if case.variant == "thread" else []
     done = subprocess.run(
-        [*prefix, str(build(case.program, case.variant)), case.name],
+        [*prefix, str(BUILD / case.variant / case.program), case.name],
         env={**ENVIRONMENT, "TMPDIR": str(folder)},
         capture_output=True,
         text=True,

@@ -7,9 +7,17 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from c.programs import HERE, Case, build, cases, run
+from c.programs import BUILD, HERE, Case, build, cases, run
 
 pytestmark = pytest.mark.c
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _programs(request: pytest.FixtureRequest) -> None:
+    """Every program of the tests that were asked for."""
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    asked = [call.params["case"] for call in calls if call and "case" in call.params]
+    build({(case.program, case.variant) for case in asked if isinstance(case, Case)})
 
 
 @pytest.mark.parametrize(
@@ -21,7 +29,8 @@ def test_c(case: Case) -> None:
 
 
 def test_the_harness_fails_a_test_that_it_does_not_know() -> None:
-    program = build("ledger_accounts", "plain")
+    build({("ledger_accounts", "plain")})
+    program = BUILD / "plain" / "ledger_accounts"
     done = subprocess.run(
         [str(program), "no_such_test"], cwd=HERE, check=False, capture_output=True
     )

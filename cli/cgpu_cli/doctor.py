@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
 from cgpu_env import CgpuError
-from cgpu_hook.paths import state_path
+from cgpu_hook.paths import node_state, state_path
 
 if TYPE_CHECKING:
     import argparse
@@ -37,7 +37,8 @@ class Doctor:
         machine = Machine()
         with contextlib.suppress(CgpuError):  # the check of the engines says so
             machine = Machine(bin_dir=Journal(machine).bin_dir)
-        findings = examine(Ground(machine, state_path(given.state_dir), given.driver_dir))
+        state = node_state(given.state_dir) or state_path(given.state_dir)
+        findings = examine(Ground(machine, state, given.driver_dir))
         worst = max((f.level for f in findings), key=LEVELS.index)
         if given.json:
             shown = [found._asdict() for found in findings]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from cgpu_doctor import driver, kernel, metrics, releases, state, wiring
-from cgpu_doctor.finding import Finding
+from cgpu_doctor.finding import BY_ROOT, Finding
 from cgpu_env import CgpuError
+from cgpu_install.machine import ClosedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,6 +42,8 @@ def examine(ground: Ground) -> list[Finding]:
         except (CgpuError, OSError) as error:
             hint = error.hint if isinstance(error, CgpuError) else ""
             made = [Finding("error", str(error), mend=hint)]
+            if isinstance(error, ClosedError) and os.geteuid() != 0:
+                made = [Finding("note", str(error), mend=BY_ROOT)]
         told = {finding.what for finding in findings}
         findings += [found._replace(check=name) for found in made if found.what not in told]
     return findings

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cgpu_hook.server import LOG
+from cgpu_hook import server
 from cgpu_install.engines import SERVICE
 from cgpu_install.machine import BOOTED
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from cgpu_install.machine import Machine
 
 Level = Literal["ok", "note", "warning", "error"]
+BY_ROOT = "as root: cgpu doctor"
 LEVELS: tuple[Level, ...] = ("ok", "note", "warning", "error")
 
 
@@ -49,7 +51,39 @@ class Ground(NamedTuple):
     @property
     def log(self) -> str:
         """What shows cgpud's log."""
-        return f"journalctl -u {SERVICE}" if self.is_booted else f"{self.state_dir}/{LOG}"
+        return f"journalctl -u {SERVICE}" if self.is_booted else f"{self.state_dir}/{server.LOG}"
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the state directory is somebody else's, so that what is in it cannot be read."""
+        try:
+            return os.stat(self.state_dir).st_uid != os.geteuid() != 0
+        except OSError as error:
+            return isinstance(error, PermissionError)
+
+    def closed(self) -> Finding:
+        """That it is."""
+        what = f"{self.state_dir}: what is in it is not readable by you"
+        return Finding("note", what, self.state_dir, BY_ROOT)
+
+    def by_root(self, command: str) -> str:
+        """What mends something in the state directory, and who can do it."""
+        return f"as root: {command}" if self.is_closed else command
+
+    def is_served(self) -> bool:
+        """Whether a server listens there, as far as this user sees."""
+        try:
+            return os.path.isdir(self.state_dir) and server.is_listening(self.state_dir)
+        except PermissionError:  # the directory is closed until root's server listens
+            return False
+
+    def hides(self, path: str) -> bool:
+        """Whether this user cannot see if there is such a file."""
+        try:
+            os.stat(self.machine.at(path))
+        except OSError as error:
+            return isinstance(error, PermissionError)
+        return False
 
     def word(self, path: str) -> str | None:
         """What a one-word file says; None where there is none."""

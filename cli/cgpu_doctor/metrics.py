@@ -5,13 +5,11 @@ from __future__ import annotations
 import errno
 import http.client
 import ipaddress
-import os
 import re
 import socket
 from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import Finding
-from cgpu_hook import server as wakeup
 from cgpu_hook.config import CONFIG_PATH, load_config
 from cgpu_hook.paths import ROOT_STATE
 from cgpu_install.engines import SERVICE, SOCKET, UNITS, WANTED_BY, unit_path
@@ -116,11 +114,10 @@ def _is_here(address: str) -> bool:
 
 def _silent(ground: Ground, said: str, *, by_systemd: bool) -> Iterator[Finding]:
     """Nobody serves it; the next server would, if none runs."""
-    runs = os.path.isdir(ground.state_dir) and wakeup.is_listening(ground.state_dir)
     if by_systemd:
         mend = f"systemctl restart {SOCKET} {SERVICE}"
         yield Finding("warning", f"{said}: {SOCKET} does not listen there", said, mend)
-    elif runs:
+    elif ground.is_served():
         what, mend = f"cgpud runs but serves no metrics at {said}", f"see {ground.log}"
         if ground.is_booted:
             what = f"{what}; {SERVICE} has no network for them"

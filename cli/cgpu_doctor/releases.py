@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_doctor.finding import Finding
+from cgpu_doctor.finding import BY_ROOT, Finding
 from cgpu_env.version import VERSION
 from cgpu_hook import installation
 from cgpu_upgrade import living, switch
@@ -28,9 +28,12 @@ def environments(ground: Ground) -> Iterator[Finding]:
         release = installation.release_of(place.back)
         what = f"cgpu upgrade --back goes back to release {release}, kept in {place.back}"
         yield Finding("ok", what, place.back)
-    guests = living.guests(ground.state_dir)
+    guests = [] if ground.is_closed else living.guests(ground.state_dir)
     for old in switch.older(place):
-        if living.leads_into(guests, old.path):
+        if ground.is_closed:
+            what = f"{old.path} (release {old.release}): only root can see whether it is in use"
+            yield Finding("note", what, old.path, BY_ROOT)
+        elif living.leads_into(guests, old.path):
             what = f"{old.path} (release {old.release}) is kept for containers that run"
             yield Finding("note", what, old.path)
         else:

@@ -12,13 +12,13 @@ from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
 from cgpu_hook import client, installation, record
 from cgpu_hook import server as wakeup
-from cgpu_hook.paths import check_state
+from cgpu_hook.paths import check_state, default_state_dir
 from cgpu_hook.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cgpu_doctor.finding import Ground
+    from cgpu_doctor.finding import Ground, Level
 
 _SETTLED_SECONDS = 5  # longer than an admission takes, or a server that looks once a second
 _LEAST_BYTES = 1 << 20
@@ -29,14 +29,35 @@ _TREE, _TREE_SECONDS = "fuse.cgpu_km", 5
 
 def directory(ground: Ground) -> Iterator[Finding]:
     """The state directory can be used, and has room."""
-    path = ground.state_dir
+    if ground.is_closed:
+        yield ground.closed()
+        yield from _own_account(ground)
+    else:
+        yield from _directory(ground.state_dir)
+
+
+def _own_account(ground: Ground) -> Iterator[Finding]:
+    """What is wrong with the user's own state directory, and how many are in it."""
+    own = default_state_dir()
+    if own == ground.state_dir or not os.path.lexists(own):
+        return
+    wrong = [found for found in _directory(own) if found.level != "ok"]
+    yield from wrong
+    count = 0 if wrong else len(Registry(own).records())
+    if count:
+        what = f"{count} more of yours in the account {own}"
+        yield Finding("note", what, own, f"cgpu doctor --state-dir {own}")
+
+
+def _directory(path: str) -> Iterator[Finding]:
     if not os.path.lexists(path):
         yield Finding("ok", f"{path} is not there: nothing has run yet", path)
         return
     try:
         check_state(path)
     except CgpuError as error:
-        yield Finding("error", str(error), path, f"chown root: {path} && chmod go-w {path}")
+        mend = f"chown {os.geteuid() or 'root'}: {path} && chmod go-w {path}"
+        yield Finding("error", str(error), path, mend)
         return
     facts = os.statvfs(path)
     free = facts.f_bavail * facts.f_frsize
@@ -49,6 +70,18 @@ def directory(ground: Ground) -> Iterator[Finding]:
 
 def leftovers(ground: Ground) -> Iterator[Finding]:
     """Nothing is left of containers that are gone."""
+    found = [*_dead(ground), *_dead_trees(ground)]
+    yield from found
+    if ground.is_closed:
+        yield ground.closed()
+    elif not found:
+        living = Registry(ground.state_dir).records()
+        yield Finding("ok", f"nothing is left of ended containers; running: {len(living)}")
+
+
+def _dead(ground: Ground) -> Iterator[Finding]:
+    if ground.is_closed:
+        return
     living = {record.id for record in Registry(ground.state_dir).records()}
     folder = f"{ground.state_dir}/containers"
     dead = [name for name in _names(folder) if name not in living and _is_settled(folder, name)]
@@ -59,16 +92,19 @@ def leftovers(ground: Ground) -> Iterator[Finding]:
     for point in mounts:
         what = f"{point} is mounted for a container that is gone"
         yield Finding("warning", what, point, f"umount {point}")
-    trees = [point for point in _trees(ground) if not _answers(point)]
-    for point in trees:
+
+
+def _dead_trees(ground: Ground) -> Iterator[Finding]:
+    for point in (point for point in _trees(ground) if not _answers(point)):
         what = f"{point}: the control tree of a cgpud that is gone, or hangs"
         yield Finding("warning", what, point, f"umount -l {point}")
-    if not dead and not mounts and not trees:
-        yield Finding("ok", f"nothing is left of ended containers; running: {len(living)}")
 
 
 def shares(ground: Ground) -> Iterator[Finding]:
     """No container has a share other than the one that was meant."""
+    if ground.is_closed:
+        yield ground.closed()
+        return
     said = {each.id: record.notes(each.directory) for each in Registry(ground.state_dir).records()}
     for name, notes in said.items():
         mend = f"start it with the GPU's size as the whole, or: cgpu set {name} memsize=..."
@@ -81,18 +117,39 @@ def shares(ground: Ground) -> Iterator[Finding]:
 def server(ground: Ground) -> Iterator[Finding]:
     """A server runs where there is somebody to divide time between."""
     path = f"{ground.state_dir}/{wakeup.SOCKET}"
+    if ground.is_served():
+        yield from _asked(ground, path)
+    elif ground.is_closed:
+        what = f"no cgpud answers at {path}: who is there only root can see"
+        level: Level = "warning" if os.path.exists(path) else "note"
+        yield Finding(level, what, path, ground.by_root(_LOOK))
+    else:
+        yield from _unserved(ground, path)
+
+
+def _asked(ground: Ground, path: str) -> Iterator[Finding]:
+    try:
+        answer = client.ask(ground.state_dir, {"request": "status"})
+    except client.SilentError as error:
+        yield Finding("error", str(error), path, error.hint)
+    except CgpuError as error:
+        yield Finding("warning", str(error), path, ground.by_root(_LOOK))
+    else:
+        count = _count(ground, answer)
+        yield Finding("ok", f"cgpud runs; containers and sessions: {count}", path)
+        yield from _told(ground, answer)
+
+
+def _count(ground: Ground, answer: dict[str, Any]) -> str:
+    """Who lives there, by the files or, where they cannot be read, as the server says it."""
+    if not ground.is_closed:
+        return str(len(Registry(ground.state_dir).records()))
+    of_gpus = [f"{gpu['containers']} on GPU {gpu['index']}" for gpu in answer["gpus"]]
+    return f"{', '.join(of_gpus) or 'none'}; yours: {len(answer['containers'])}"
+
+
+def _unserved(ground: Ground, path: str) -> Iterator[Finding]:
     count = len(Registry(ground.state_dir).records())
-    if os.path.isdir(ground.state_dir) and wakeup.is_listening(ground.state_dir):
-        try:
-            answer = client.ask(ground.state_dir, {"request": "status"})
-        except client.SilentError as error:
-            yield Finding("error", str(error), path, error.hint)
-        except CgpuError as error:
-            yield Finding("warning", str(error), path, _LOOK)
-        else:
-            yield Finding("ok", f"cgpud runs; containers and sessions: {count}", path)
-            yield from _told(ground, answer)
-        return
     if os.path.exists(path) and stat.S_ISSOCK(os.stat(path).st_mode):
         yield Finding("warning", f"{path}: nobody listens: cgpud was killed", path, _LOOK)
     if count:
@@ -105,14 +162,18 @@ def server(ground: Ground) -> Iterator[Finding]:
 def _told(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
     """What the server says of itself; one of another release may say less."""
     running, installed = answer["node"].get("version"), installation.installed_release()
-    if running != installed:
+    if running != installed and ground.is_closed:
+        what = f"cgpud is of release {running}, and your commands are of release {installed}"
+        yield Finding("note", what, str(running))
+    elif running != installed:
         what = f"cgpud is of release {running}, and {installed} is installed"
         yield Finding("warning", what, str(running), "cgpu upgrade")
     for gpu in answer["gpus"]:
         if gpu.get("audited") is False:
             what = f"GPU {gpu['index']}: the driver does not say what processes hold"
             mend = f"see audit_blind and audit_fails: {ground.log}"
-            yield Finding("warning", f"{what}: the audit sees nothing", gpu["uuid"], mend)
+            what = f"{what}: the audit sees nothing"
+            yield Finding("warning", what, gpu["uuid"], ground.by_root(mend))
 
 
 def _trees(ground: Ground) -> list[str]:

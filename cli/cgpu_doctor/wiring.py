@@ -8,7 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from cgpu_doctor.finding import Finding
+from cgpu_doctor.finding import BY_ROOT, Finding
 from cgpu_env import CgpuError
 from cgpu_hook.config import CONFIG_PATH, load_config
 from cgpu_install import dockerd
@@ -16,6 +16,7 @@ from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import HOOK, RUNTIME, SERVER, SERVICE
 from cgpu_install.entry import NAME
 from cgpu_install.journal import Journal
+from cgpu_install.machine import ClosedError
 from cgpu_install.plan import PROGRAMS, found, installing
 from cgpu_upgrade.environment import UNTOUCHED
 
@@ -38,7 +39,13 @@ def configuration(ground: Ground) -> Iterator[Finding]:
         facts = os.stat(path) if os.path.exists(path) else None
         is_others = facts and (facts.st_uid != 0 or facts.st_mode & 0o022)
         mend = f"chown root: {path} && chmod go-w {path}" if is_others else f"mend {path}"
+        if facts and not os.access(path, os.R_OK, effective_ids=True):
+            mend = f"chmod a+r {path}"
         yield Finding("error", str(error), path, f"{mend}, then: cgpu doctor")
+        return
+    if ground.hides(CONFIG_PATH):
+        what = f"{CONFIG_PATH} is not readable by you: your commands go by the defaults"
+        yield Finding("warning", what, path, f"chmod a+rx {os.path.dirname(CONFIG_PATH)}")
         return
     there = "is understood" if os.path.exists(path) else "is not there: the defaults hold"
     yield Finding("ok", f"{CONFIG_PATH} {there}")
@@ -68,6 +75,9 @@ def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
         yield Finding("note", str(error), engine.name)
         return
     except CgpuError as error:
+        if isinstance(error, ClosedError) and os.geteuid() != 0:
+            yield Finding("note", str(error), engine.name, BY_ROOT)
+            return
         yield Finding("error", str(error), engine.name, error.hint or f"mend it, then: {install}")
         return
     own = [change.path for change in plan.changes if change.engine != PROGRAMS]
@@ -127,6 +137,9 @@ def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:
 def runtime(ground: Ground) -> Iterator[Finding]:
     """``cgpu-runtime`` finds a low-level runtime."""
     path = ground.machine.program(RUNTIME)
+    if ground.hides(path):
+        yield Finding("note", f"{path} is not readable by you", path, BY_ROOT)
+        return
     if ground.machine.root or not os.path.exists(path):
         yield Finding("note", f"{path} is not there: no engine was told of cgpu", path)
         return

@@ -20,6 +20,10 @@ _NOT_PLAIN = {
 _BINARIES = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 
 
+class ClosedError(CgpuError):
+    """A file that this user may not read."""
+
+
 class Machine(NamedTuple):
     """Every file is looked for and made below ``root``; programs are linked into ``bin_dir``."""
 
@@ -62,7 +66,8 @@ class Machine(NamedTuple):
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise CgpuError(f"{path}: {error.strerror}") from None
+            kind_of = ClosedError if isinstance(error, PermissionError) else CgpuError
+            raise kind_of(f"{path}: {error.strerror}") from None
 
     def text(self, path: str) -> str:
         """The same as text; empty where there is no file.

@@ -117,13 +117,13 @@ def _read_line(end: socket) -> bytes:
         try:
             part = end.recv(1 << 16)
         except TimeoutError:
-            pid = _server_pid(end)
+            pid, uid = _server(end)
             if _is_stopped(pid):
                 said = f"cgpud (pid {pid}) is stopped and does not answer"
-                raise SilentError(said, hint=f"kill -CONT {pid}") from None
+                raise SilentError(said, hint=_mending(f"kill -CONT {pid}", uid)) from None
             if time.monotonic() > deadline:
                 said = f"cgpud (pid {pid}) does not answer within {_TIMEOUT:g} s"
-                raise SilentError(said, hint=f"kill -KILL {pid}") from None
+                raise SilentError(said, hint=_mending(f"kill -KILL {pid}", uid)) from None
             continue
         if not part:
             break
@@ -131,9 +131,14 @@ def _read_line(end: socket) -> bytes:
     return bytes(found)
 
 
-def _server_pid(end: socket) -> int:
-    data = end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(data)[0])
+def _server(end: socket) -> tuple[int, int]:
+    """The process that listens, and whose it is."""
+    pid, uid, _ = _CREDENTIALS.unpack(end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size))
+    return int(pid), int(uid)
+
+
+def _mending(command: str, uid: int) -> str:
+    return command if os.geteuid() in {0, uid} else f"as root: {command}"
 
 
 def _is_stopped(pid: int) -> bool:

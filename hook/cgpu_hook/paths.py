@@ -32,6 +32,19 @@ def state_path(given: str | None = None) -> str:
     return os.path.realpath(given) if given else default_state_dir()
 
 
+def node_state(given: str | None = None) -> str | None:
+    """Root's state directory, where it is there and a user names no other.
+
+    What is in it they may not read: its server tells them what they may know.
+    """
+    if given or os.geteuid() == 0:
+        return None
+    try:
+        return None if os.stat(ROOT_STATE).st_uid == os.geteuid() else ROOT_STATE
+    except OSError:
+        return None
+
+
 def open_state(given: str | None = None) -> str:
     """The state directory, made if it is missing; absolute, without symbolic links.
 

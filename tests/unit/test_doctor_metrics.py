@@ -127,7 +127,7 @@ def test_a_server_that_serves_none_is_told_from_one_that_is_to_come(
     monkeypatch.setattr(metrics, "_answer", refused)
     configure(ground, "127.0.0.1:9477")
     assert only(ground).level == "ok"
-    monkeypatch.setattr(metrics.wakeup, "is_listening", lambda _: True)
+    monkeypatch.setattr(Ground, "is_served", lambda _: True)
     found = only(ground)
     assert found.level == "warning"
     assert "cgpu install metrics --now" in found.mend
@@ -144,7 +144,7 @@ def test_without_systemd_its_socket_serves_nothing(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(metrics, "_answer", refused)
-    monkeypatch.setattr(metrics.wakeup, "is_listening", lambda _: True)
+    monkeypatch.setattr(Ground, "is_served", lambda _: True)
     Path(ground.machine.at(BOOTED)).rmdir()
     install_socket(ground)
     found = only(ground)

@@ -1,0 +1,95 @@
+"""What ``cgpu doctor`` says to a user of what they may not read (CLI-4)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from nobody import NOBODY
+
+from cgpu_doctor import checks, releases, state, wiring
+from cgpu_doctor.finding import Ground
+from cgpu_env.version import VERSION
+from cgpu_install.engines import named
+from cgpu_install.machine import Machine
+from cgpu_upgrade.environment import Environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Iterator[Ground]:
+    """A machine whose folders are closed to the user that we are."""
+    folder = tmp_path / "run/cgpu"
+    folder.mkdir(parents=True)
+    for path in ("etc/cgpu", "etc/docker", "usr/bin"):
+        (tmp_path / path).mkdir(parents=True)
+    tmp_path.chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(NOBODY)
+    yield Ground(Machine(str(tmp_path)), str(folder), None)
+    os.seteuid(user)
+    tmp_path.chmod(0o700)
+
+
+def test_a_configuration_that_cannot_be_read_is_not_said_to_be_absent(ground: Ground) -> None:
+    [found] = wiring.configuration(ground)
+    assert (found.level, found.mend) == ("warning", "chmod a+rx /etc/cgpu")
+    assert "not readable by you" in found.what
+
+
+def test_a_runtime_that_cannot_be_seen_is_not_said_to_be_absent(ground: Ground) -> None:
+    [found] = wiring.runtime(ground)
+    assert (found.level, found.mend) == ("note", "as root: cgpu doctor")
+    assert found.what == "/usr/bin/cgpu-runtime is not readable by you"
+
+
+def test_an_engines_file_that_cannot_be_read_is_no_fault(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "found", lambda _: [named(["docker"])[0]])
+    monkeypatch.setattr(wiring, "Journal", lambda _: None)
+    [found] = wiring.engines(ground)
+    assert (found.level, found.mend) == ("note", "as root: cgpu doctor")
+    assert found.what == "/etc/docker/daemon.json: Permission denied"
+
+
+def test_a_journal_that_cannot_be_read_is_no_fault(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wiring, "found", lambda _: [named(["docker"])[0]])
+    monkeypatch.setattr(checks, "CHECKS", {"engines": wiring.engines})
+    [found] = checks.examine(ground)
+    assert (found.level, found.mend) == ("note", "as root: cgpu doctor")
+    assert found.what == "/var/lib/cgpu/install.json: Permission denied"
+
+
+def test_a_state_directory_that_cannot_be_read_is_said_to_be_so(ground: Ground) -> None:
+    for check in (state.directory, state.leftovers, state.shares):
+        assert ground.closed() in list(check(ground))
+    [found] = state.server(ground)
+    assert found.level == "note"
+    assert "only root can see" in found.what
+
+
+def test_an_environment_that_containers_may_use_is_not_said_to_be_unused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    opt = tmp_path / "opt"
+    for number in ("0.0.9", VERSION):
+        packages = opt / f"cgpu-{number}/lib/python3.11/site-packages/cgpu_env"
+        packages.mkdir(parents=True)
+        (packages / "version.py").write_text(f'VERSION = "{number}"\n')
+        Environment(str(opt / f"cgpu-{number}")).mark()
+    (opt / "cgpu").symlink_to(f"cgpu-{VERSION}")
+    monkeypatch.setattr(releases.installation, "own_environment", lambda: str(opt / "cgpu"))
+    monkeypatch.setattr(Ground, "is_closed", property(lambda _: True))
+    [_, found] = releases.environments(Ground(Machine(), str(tmp_path), None))
+    assert (found.level, found.value) == ("note", f"{opt}/cgpu-0.0.9")
+    assert found.mend == "as root: cgpu doctor"

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30
 _NARROW, _NARROW_NAME = 100, 16  # columns of a terminal; of a name in it
-_MOST_PANELS = 3
+_MOST_PANELS, _LONGEST_NOTE = 3, 400
 _SIGNALLED = 128
 _HANG_UP_SECONDS = 0.5  # for which textual reads the end of its input again and again
 _BUSY, _FULL = 90, 100  # percent
@@ -81,7 +81,7 @@ class Board(App[None]):
     #help { display: none; height: 1fr; padding: 0 1; }
     .helping #gpus, .helping #containers { display: none; }
     .helping #help { display: block; }
-    #state { height: 1; padding: 0 1; color: $text-muted; }
+    #state { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
     #containers { height: 1fr; }
     """
     BINDINGS: ClassVar = [
@@ -102,6 +102,7 @@ class Board(App[None]):
         self._look, self._seconds = look, seconds
         self._trend = Trend()
         self._rows: list[Row] = []
+        self._notes: tuple[str, ...] = ()
         self._order, self._reversed, self._paused = "compute", False, False
         self._shown_keys: list[str] = []
         self.looks = 0
@@ -189,14 +190,15 @@ class Board(App[None]):
 
     def _say(self, trouble: str) -> None:
         order = f"by {self._order}{', reversed' if self._reversed else ''}"
-        parts = (order, "paused" if self._paused else "", trouble)
+        notes = (shown(note, _LONGEST_NOTE) for note in self._notes)
+        parts = (order, "paused" if self._paused else "", trouble, *notes)
         self.query_one("#state", Static).update("  |  ".join(filter(None, parts)))
 
     def _show(self, usage: Usage) -> None:
         if not self.query("#gpus"):  # a look that ended after the screen
             return
         self.looks += 1
-        self._rows = self._trend.rows(usage)
+        self._rows, self._notes = self._trend.rows(usage), usage.notes
         self._show_gpus(usage)
         self._fill()
 

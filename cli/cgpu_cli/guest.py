@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from cgpu_cli import options
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import GpuShare, Request
 from cgpu_hook import server
-from cgpu_hook.paths import ROOT_STATE
+from cgpu_hook.paths import ROOT_STATE, node_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
     from cgpu_cli.options import Options
     from cgpu_hook.node import Node
+
+UNSERVED = (
+    f"root's cgpud does not answer, so others' containers, and yours in {ROOT_STATE}, are not"
+    " shown; as root, cgpu get starts it"
+)
 
 
 def is_possible(given: Options) -> bool:
@@ -29,10 +35,9 @@ def is_possible(given: Options) -> bool:
 
 def is_served(state_dir: str | None) -> bool:
     """Whether a user who names this state directory, or none, is served by root's server."""
-    if os.geteuid() == 0 or state_dir:
-        return False
+    root = node_state(state_dir)
     try:
-        return server.is_listening(ROOT_STATE)
+        return root is not None and server.is_listening(root)
     except OSError:
         return False
 
@@ -46,12 +51,13 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
     from cgpu_hook.client import AbsentError, ask, ask_started, with_driver
     from cgpu_hook.paths import open_state
 
-    if os.geteuid() != 0 and not given.state_dir:
+    root = node_state(given.state_dir)
+    if root is not None:
         real = given.driver_dir and os.path.realpath(given.driver_dir)  # root follows no link here
         try:
-            return ask(ROOT_STATE, with_driver(request, real))
+            return ask(root, with_driver(request, real))
         except AbsentError:  # the user's own serves
-            pass
+            print(f"cgpu: note: {UNSERVED}", file=sys.stderr)
     return ask_started(open_state(given.state_dir), given.driver_dir, request)
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from cgpu_cli.guest import UNSERVED
 from cgpu_env import CgpuError
 from cgpu_hook import driver
 from cgpu_hook.client import AbsentError, ask, with_driver
-from cgpu_hook.paths import ROOT_STATE, check_state, default_state_dir, open_state
+from cgpu_hook.paths import check_state, default_state_dir, node_state, open_state
 from cgpu_hook.view import parsed
 
 if TYPE_CHECKING:
@@ -31,14 +32,20 @@ def look(state_dir: str | None, driver_dir: str | None) -> Usage:
         CgpuError: no state directory or no driver, root's server refuses, or the server shares the
             GPUs of another driver than ``driver_dir``.
     """
-    if os.geteuid() != 0 and not state_dir:
-        try:
-            usage = _asked(ROOT_STATE, driver_dir)
-        except AbsentError:
-            pass
-        else:
-            _check_driver(usage, ROOT_STATE, driver_dir)
-            return usage._replace(notes=(*usage.notes, *_own_account()))
+    root = node_state(state_dir)
+    if root is None:
+        return _look_at_own(state_dir, driver_dir)
+    try:
+        usage = _asked(root, driver_dir)
+    except AbsentError:
+        usage = _look_at_own(state_dir, driver_dir)
+        return usage._replace(notes=(UNSERVED, *usage.notes))
+    _check_driver(usage, root, driver_dir)
+    return usage._replace(notes=(*usage.notes, *_own_account()))
+
+
+def _look_at_own(state_dir: str | None, driver_dir: str | None) -> Usage:
+    """The account that the user may read: of root, that of the node."""
     state = open_state(state_dir)
     try:
         usage = _asked(state, driver_dir)

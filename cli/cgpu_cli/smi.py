@@ -36,7 +36,8 @@ what containers hold, and memory.free the rest, promised or not.
 _WHO = """
 Root sees all containers and sessions. Where root's cgpud serves the node, a user sees their own
 sessions, the totals of each GPU, and all others together on one line. With --state-dir, and where
-root's cgpud does not run, a user sees the sessions of an account of their own.
+root's cgpud does not answer, a user sees the sessions of an account of their own; a note tells what
+is not shown then. It is on standard error beside the fields of a query.
 """
 
 
@@ -124,6 +125,7 @@ def _form(given: argparse.Namespace) -> Form:
 
 
 def _look(given: argparse.Namespace, form: Form) -> None:
+    from cgpu_cli.guest import UNSERVED
     from cgpu_cli.look import look
     from cgpu_cli.words import chosen
 
@@ -133,6 +135,8 @@ def _look(given: argparse.Namespace, form: Form) -> None:
 
         print_json(usage.as_json(), is_one_line=given.loop is not None)
     elif given.asked is not None:
+        if UNSERVED in usage.notes:  # the fields have no place for it
+            print(f"cgpu-smi: note: {UNSERVED}", file=sys.stderr)
         _print(given.asked.lines(usage, form))
     elif given.list_gpus:
         _print(f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})" for gpu in usage.gpus)

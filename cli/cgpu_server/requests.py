@@ -149,7 +149,7 @@ class Requests:
         size = rules.default_memsize(daemon.registry.state_dir, daemon.config)
         return {
             "pid": os.getpid(),
-            "node": {"default_memsize": size, **releases(tree.records)},
+            "node": {"default_memsize": size, **releases(daemon.records)},
             "gpus": gpus,
             "containers": [*map(_container, located(theirs))],
         }

@@ -20,7 +20,7 @@ from cgpu_hook.names import names_of
 from cgpu_server import changes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from cgpu_env import GpuShare
     from cgpu_hook.node import NodeGpu
@@ -266,7 +266,7 @@ def _upgrade(tree: Tree, _: Folder, text: str) -> None:
     tree.daemon.restart()
 
 
-def releases(records: list[Record]) -> dict[str, Any]:
+def releases(records: Sequence[Record]) -> dict[str, Any]:
     """The releases that run, are installed and are kept to go back to, and of containers.
 
     ``older`` is how many containers were made by another release than the one that runs.
@@ -283,7 +283,7 @@ def releases(records: list[Record]) -> dict[str, Any]:
 
 
 def _releases(tree: Tree, _: Folder) -> str:
-    found = releases(tree.records)
+    found = releases(tree.daemon.records)
     return "\n".join(
         [
             f"Running: {found['version']}",

@@ -29,11 +29,13 @@ class Setting(NamedTuple):
         state_dir: None: the default.
         driver_dir: None: as configured, else searched.
         dry: whether nothing is written, not even facts that had to be asked of the driver.
+        default_memsize: where the state directory's own files cannot be read; None: as they say.
     """
 
     state_dir: str | None = None
     driver_dir: str | None = None
     dry: bool = False
+    default_memsize: int | str | None = None
 
 
 class Draft(NamedTuple):
@@ -56,10 +58,10 @@ def draft(
         CgpuError: the container must not start; one sentence says why.
     """
     node_config, state = load_config(), state_path(setting.state_dir)
-    if not is_asked(
-        container_environment(config),
-        default_memsize=default_memsize(state, node_config),
-    ):
+    size = setting.default_memsize
+    if size is None:
+        size = default_memsize(state, node_config)
+    if not is_asked(container_environment(config), default_memsize=size):
         return None
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_hook.layout import places
@@ -67,6 +69,7 @@ def draft(
 
     state_dir = state if setting.dry else open_state(setting.state_dir)
     node = load_node(state_dir, setting.driver_dir, keep=not setting.dry)
+    node = node._replace(default_memsize=size)
     here = places(name, state_dir, node)
     config = without_earlier_edit(config, node, here)
     planned = plan(config, node, rootfs(), here)

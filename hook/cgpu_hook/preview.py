@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
+from cgpu_env.errors import CgpuError
 from cgpu_hook import document, rules
 from cgpu_hook.admission import check_weight
+from cgpu_hook.client import ask
 from cgpu_hook.container import Setting, draft, rootfs_path
+from cgpu_hook.paths import ROOT_STATE, node_state
 from cgpu_hook.plan import Plan, container_environment
 from cgpu_hook.rootfs import Rootfs
+from cgpu_hook.rules import Rules
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from cgpu_hook.container import Draft
 
 _NAME = "CONTAINER"
+_UNKNOWN = (
+    "root's cgpud does not answer, so this is by the configuration alone, without what cgpu set"
+    " has changed, and the weight is not checked; as root, cgpu plan does both"
+)
 
 
 def preview(config_path: str, state_dir: str | None = None, driver_dir: str | None = None) -> Plan:
     """The plan for the container of ``config_path``; empty where cgpu is off for it.
 
     The container's id is not known yet: paths show ``CONTAINER`` in its place. Whether there is
-    room for it beside those that run is decided when it starts.
+    room for it beside those that run is decided when it starts. Without ``state_dir`` it is one
+    that an engine of root's would start, whoever asks.
 
     Raises:
         CgpuError: the container would be refused; one sentence says why.
@@ -25,15 +40,37 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     path = os.path.abspath(config_path)
     config = document.read(path)
     bundle = os.path.dirname(path)
-    setting = Setting(state_dir, driver_dir, dry=True)
+    root = node_state(state_dir)
+    said = root and _said(root)
+    size = said["node"]["default_memsize"] if said else None
+    setting = Setting(state_dir or ROOT_STATE, driver_dir, dry=True, default_memsize=size)
     planned = draft(
         config, _NAME, lambda: Rootfs(rootfs_path(config, bundle), bundle=bundle), setting
     )
+    notes = (_UNKNOWN,) if root and not said else ()
     if planned is None:
-        return Plan()
+        return Plan(notes=notes)
+    if not notes:
+        now = {**_rules(planned), **_rules_of(said["gpus"] if said else [])}
+        check_weight(planned.plan.request, now, container_environment(config))
+    return planned.plan._replace(notes=(*planned.plan.notes, *notes))
+
+
+def _said(state_dir: str) -> dict[str, Any] | None:
+    """What the server says of the node, whose files the user may not read."""
+    try:
+        return ask(state_dir, {"request": "status"})
+    except CgpuError:
+        return None
+
+
+def _rules_of(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
+    return {gpu["uuid"]: Rules(*(gpu[name] for name in Rules._fields)) for gpu in gpus}
+
+
+def _rules(planned: Draft) -> dict[str, Rules]:
+    """Those in the state directory, of GPUs with nobody on them."""
     node = planned.node
     changes, defaults = rules.read(planned.places.state_dir), rules.configured(node, node.gpus)
     uuids = [share.uuid for share in planned.plan.gpus]
-    now = {uuid: rules.of(uuid, changes, defaults, inhabited=False) for uuid in uuids}
-    check_weight(planned.plan.request, now, container_environment(config))
-    return planned.plan
+    return {uuid: rules.of(uuid, changes, defaults, inhabited=False) for uuid in uuids}

@@ -66,8 +66,8 @@ def seen(*uses: Use) -> Usage:
 class Looks:
     """What there is to see; raises what it is given to raise."""
 
-    def __init__(self, *uses: Use) -> None:
-        self.uses = uses
+    def __init__(self, *uses: Use, notes: tuple[str, ...] = ()) -> None:
+        self.uses, self.notes = uses, notes
         self.error: CgpuError | None = None
         self.count = 0
 
@@ -75,7 +75,7 @@ class Looks:
         self.count += 1
         if self.error is not None:
             raise self.error
-        return seen(*self.uses)
+        return seen(*self.uses)._replace(notes=self.notes)
 
 
 def play(
@@ -118,6 +118,16 @@ THREE = (
     use("b", compute=30, used=100, weight=1),
     use("c", compute=20, used=200, weight=3, gpu=1),
 )
+
+
+def test_what_could_not_be_found_out_is_below_the_gpus_in_a_narrow_terminal_too() -> None:
+    note = "root's server does not answer, so much is not shown; " + "it " * 20 + "ends"
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: note in state(board))
+        await until(pilot, lambda: board.query_one("#state", Static).size.height > 1)
+
+    play(Looks(*THREE, notes=(note,)), act, size=(80, 24))
 
 
 @pytest.mark.parametrize(

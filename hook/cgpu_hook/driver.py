@@ -15,6 +15,9 @@ _WHERE = (
     f"{CUDA} and {NVML} may be anywhere: name their directory with --driver-dir,"
     " or as driver.library_dir in /etc/cgpu/config.toml"
 )
+_ANOTHER = (
+    "leave --driver-dir and CGPU_DRIVER_DIR out, or name another --state-dir for the GPUs there"
+)
 
 SEARCHED = (
     "/usr/lib/x86_64-linux-gnu",
@@ -95,7 +98,7 @@ def another(state_dir: str, own: str, given: str) -> CgpuError:
     """What to say where a command names another driver than the one that a server shares."""
     return CgpuError(
         f"the server of {state_dir} shares the GPUs of {own}, not of {shown(given, LONGEST_PATH)}",
-        hint="leave --driver-dir out, or name another --state-dir for the GPUs there",
+        hint=_ANOTHER,
     )
 
 

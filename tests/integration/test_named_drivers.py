@@ -61,7 +61,8 @@ def test_a_command_that_names_another_driver_is_refused_with_both(
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
         f"cgpu: the server of {served.state} shares the GPUs of {served.driver}, not of {other}\n"
-        "  leave --driver-dir out, or name another --state-dir for the GPUs there\n"
+        "  leave --driver-dir and CGPU_DRIVER_DIR out,"
+        " or name another --state-dir for the GPUs there\n"
     )
     assert served.cgpu("get", "0/policy").stdout == "6\n"
     assert (served.state / "node.json").read_bytes() == facts

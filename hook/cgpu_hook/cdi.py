@@ -51,7 +51,7 @@ def _mounted(path: str) -> Iterator[str]:
             devices = spec.get("devices") or []
             edits = [spec.get("containerEdits"), *(d.get("containerEdits") for d in devices)]
             yield from [source for edit in edits for source in _sources(edit or {})]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return
 
 

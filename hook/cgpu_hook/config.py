@@ -192,7 +192,7 @@ def _parse(path: str) -> dict[str, Any]:
             parsed: dict[str, Any] = tomllib.load(file)
     except OSError as error:
         raise CgpuError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CgpuError(f"{path}: not TOML: {error}") from None
     return parsed
 

@@ -55,8 +55,6 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
     """
     try:
         config = jsontext.loads(data.decode())
-    except RecursionError:
-        raise CgpuError(f"{shown(name, LONGEST_PATH)}: nested too deeply") from None
     except UnicodeDecodeError:
         raise CgpuError(f"{shown(name, LONGEST_PATH)}: not UTF-8") from None
     except ValueError as error:

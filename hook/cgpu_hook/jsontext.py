@@ -48,7 +48,7 @@ try:
 except ImportError:  # another implementation of Python
     import json
 
-    loads: Callable[[str], Any] = json.JSONDecoder(
+    _read: Callable[[str], Any] = json.JSONDecoder(
         object_pairs_hook=_object, parse_constant=_refuse_constant
     ).decode
     dumps: Callable[[Any], str] = json.JSONEncoder(
@@ -61,13 +61,7 @@ else:
         None, _refuse_object, encode_basestring_ascii, None, ":", ",", _NOT, _NOT, _NOT
     )
 
-    def loads(text: str) -> Any:  # noqa: ANN401 (JSON holds anything)
-        """The value that ``text`` writes; no name may stand twice in one object.
-
-        Raises:
-            ValueError: it is not JSON.
-            RecursionError: it is nested too deeply.
-        """
+    def _read(text: str) -> Any:  # noqa: ANN401 (JSON holds anything)
         start = len(text) - len(text.lstrip(_BLANKS))
         try:
             value, end = _scan(text, start)
@@ -84,3 +78,15 @@ else:
     def dumps(value: Any) -> str:  # noqa: ANN401
         """``value`` as JSON in ASCII, without blanks."""
         return "".join(_encode(value, 0))
+
+
+def loads(text: str) -> Any:  # noqa: ANN401
+    """The value that ``text`` writes; no name may stand twice in one object.
+
+    Raises:
+        ValueError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return _read(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None

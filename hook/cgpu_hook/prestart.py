@@ -64,7 +64,7 @@ def _state(data: bytes) -> tuple[str, int, str]:
         state = jsontext.loads(data.decode())
         name, pid, bundle = state["id"], state["pid"], state["bundle"]
         good = isinstance(name, str) and isinstance(pid, int) and isinstance(bundle, str)
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         good = False
     if not good or pid <= 1 or not bundle.startswith("/"):
         raise CgpuError(

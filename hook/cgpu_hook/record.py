@@ -99,7 +99,7 @@ def read(directory: str) -> Record | None:
             directory,
             int(fields["version"]),
         )
-    except (ValueError, TypeError, KeyError, IndexError):
+    except (ValueError, TypeError, LookupError, OverflowError):
         return None
 
 

@@ -297,6 +297,7 @@ prio_ratio = 50
         ("[other]\nx = 1", "other: expected the tables node, gpu, driver, server, audit only"),
         ("node = 1", "node: expected a table, [node] on a line of its own"),
         ("[node", "not TOML"),
+        ("a = " + "[" * 3000, "not TOML"),
     ],
 )
 def test_a_wrong_configuration_is_one_sentence(fake: FakeDriver, text: str, sentence: str) -> None:

@@ -265,7 +265,13 @@ def test_what_a_killed_builder_left_is_removed(registry: Registry) -> None:
     assert leftovers(registry) == ["abc"]
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"version": 2}', '{"version": 1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{", "[]", "null", "[" * 9999, '{"version": 2}', '{"version": 1}'),
+        '{"version": 1e999, "id": "", "kind": "", "owner": [1, 1, ""], "gpus": [], "weight": 1}',
+    ],
+)
 def test_a_damaged_record_is_removed_and_stops_nobody(registry: Registry, content: str) -> None:
     directory = admit(registry, "abc", ask(MIB))
     Path(directory, "record.json").write_text(content)

@@ -290,7 +290,7 @@ def test_before_an_arbiter_looks_only_the_native_policy_leaves_the_gate_open(
     assert (gpu.gate & 3, gpu.heartbeat_ns) == (state, 0)
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 9}', '{"version": 1}'])
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 9}', '{"version": 1}', "[" * 9999])
 def test_damaged_rules_leave_the_configured_ones(registry: Registry, content: str) -> None:
     Path(registry.state_dir, rules.FILE).write_text(content)
     assert page(admit(registry, "a")).policy == 6

@@ -68,8 +68,8 @@ def add(text: str, program: str) -> str:
     if not data:
         text = toml_text.put(text, ("version",), _FRESH)
         data = toml_text.parse(text)
-    disabled = data.get("disabled_plugins") or []
-    if any(name in disabled for name in ("cri", *_PLUGINS.values())):
+    disabled = data.get("disabled_plugins")
+    if isinstance(disabled, list) and any(name in disabled for name in ("cri", *_PLUGINS.values())):
         raise UnusedError("disabled_plugins switches CRI off: nobody would use a runtime here")
     return entry.add(_entry(data), text, program)
 
@@ -77,13 +77,12 @@ def add(text: str, program: str) -> str:
 def take(text: str, program: str) -> str | None:
     """The text without it."""
     data = toml_text.parse(text)
-    return entry.take(_entry(data), text, program) if data.get("version") in _PLUGINS else text
+    return entry.take(_entry(data), text, program) if _known(data) else text
 
 
 def default_place(data: dict[str, Any]) -> tuple[str, ...]:
     """Where the runtime of pods that name none is written; nowhere, for an unknown version."""
-    plugin = _PLUGINS.get(data.get("version", 1), "")
-    return ("plugins", plugin, "containerd", "default_runtime_name")
+    return ("plugins", _known(data), "containerd", "default_runtime_name")
 
 
 def check_default(machine: Machine) -> None:
@@ -114,12 +113,18 @@ def _has_plugin(data: dict[str, Any]) -> bool:
     return any(look(data, ("plugins", name)) is not None for name in _PLUGINS.values())
 
 
-def _plugin(data: dict[str, Any]) -> str:
+def _known(data: dict[str, Any]) -> str:
+    """The plugin of the version that the file states; empty for an unknown one."""
     version = data.get("version", 1)
-    if version not in _PLUGINS:
+    return _PLUGINS.get(version, "") if isinstance(version, int) else ""
+
+
+def _plugin(data: dict[str, Any]) -> str:
+    plugin = _known(data)
+    if not plugin:
         allowed = "expected 2 or 3; see `containerd config migrate`"
-        raise CgpuError(f"version = {shown(str(version))}: {allowed}")
-    return _PLUGINS[version]
+        raise CgpuError(f"version = {shown(str(data.get('version', 1)))}: {allowed}")
+    return plugin
 
 
 def _entry(data: dict[str, Any]) -> entry.Entry:

@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, cast
 
 from cgpu_env import CgpuError
-from cgpu_install.tree import proved, removed, replaced
+from cgpu_install.tree import bounded, proved, removed, replaced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ def parse(text: str) -> dict[str, Any]:
     """The object that ``text`` is; an empty one where it is blank.
 
     Raises:
-        CgpuError: it is no JSON, no object, or says something twice.
+        CgpuError: it is no JSON, no object, nested too deeply, or says something twice.
     """
     if not text.strip():
         return {}
@@ -44,7 +44,7 @@ def parse(text: str) -> dict[str, Any]:
         raise CgpuError(f"not JSON: {error}") from None
     if not isinstance(data, dict):
         raise CgpuError("expected a JSON object")
-    return data
+    return bounded(data)
 
 
 def put(text: str, path: Sequence[str], value: object) -> str:

@@ -13,7 +13,7 @@ import tomlkit
 from tomlkit.exceptions import TOMLKitError
 
 from cgpu_env import CgpuError
-from cgpu_install.tree import look, proved, removed, replaced
+from cgpu_install.tree import bounded, look, proved, removed, replaced
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -23,18 +23,20 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_UNABLE = (TOMLKitError, KeyError, TypeError, RecursionError)
+
 
 def parse(text: str) -> dict[str, Any]:
     """The tables of ``text``.
 
     Raises:
-        CgpuError: it is no TOML.
+        CgpuError: it is no TOML, or nested too deeply.
     """
     try:
         data: dict[str, Any] = tomllib.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CgpuError(f"not TOML: {error}") from None
-    return data
+    return bounded(data)
 
 
 def put(text: str, path: Sequence[str], value: object) -> str:
@@ -43,9 +45,12 @@ def put(text: str, path: Sequence[str], value: object) -> str:
     wanted = replaced(data, path, value)
     if len(path) > 1 and look(data, path[: None if isinstance(value, dict) else -1]) is None:
         try:
-            return proved(_appended(text, path, value), parse, wanted)
+            appended = proved(_appended(text, path, value), parse, wanted)
+            _document(appended)  # else it could not be taken out again
         except CgpuError:
             pass  # an inline table, which cannot be added to at the end
+        else:
+            return appended
     return proved(_through_tomlkit(text, path, _setter(path[-1], value)), parse, wanted)
 
 
@@ -80,8 +85,8 @@ def _setter(key: str, value: object) -> Callable[[Any], None]:
 
 
 def _through_tomlkit(text: str, path: Sequence[str], change: Callable[[Any], None]) -> str:
+    document = _document(text)
     try:
-        document = tomlkit.parse(text)
         node: Any = document
         for key in path[:-1]:
             if key not in node:
@@ -89,5 +94,16 @@ def _through_tomlkit(text: str, path: Sequence[str], change: Callable[[Any], Non
             node = node[key]
         change(node)
         return tomlkit.dumps(document)
-    except (TOMLKitError, KeyError, TypeError) as error:
-        raise CgpuError(f"written in a way that cgpu cannot change: {error}") from None
+    except _UNABLE as error:
+        raise _unable(error) from None
+
+
+def _document(text: str) -> tomlkit.TOMLDocument:
+    try:
+        return tomlkit.parse(text)
+    except _UNABLE as error:
+        raise _unable(error) from None
+
+
+def _unable(error: Exception) -> CgpuError:
+    return CgpuError(f"written in a way that cgpu cannot change: {error}")

@@ -10,11 +10,28 @@ from cgpu_env import CgpuError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+_DEEPEST = 100  # engines' own have five
+
 
 def about(path: str, error: CgpuError) -> CgpuError:
     """``error`` with the name of the file that it is about, once."""
     sentence = str(error) if str(error).startswith("/") else f"{path}: {error}"
     return type(error)(sentence, hint=error.hint)
+
+
+def bounded(data: dict[str, Any]) -> dict[str, Any]:
+    """``data``, if it can be copied, compared and written: all of that goes down one by one.
+
+    Raises:
+        CgpuError: it is nested too deeply.
+    """
+    level: list[object] = [data]
+    for _ in range(_DEEPEST):
+        lists = (list(each.values()) if isinstance(each, dict) else each for each in level)
+        level = [inner for each in lists if isinstance(each, list) for inner in each]
+        if not level:
+            return data
+    raise CgpuError(f"nested more than {_DEEPEST} deep: expected an engine's configuration")
 
 
 def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)

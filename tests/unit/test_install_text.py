@@ -64,11 +64,29 @@ def test_a_member_is_taken_out_of_json_wherever_it_is(place: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{'a': 1}", "{} {}", "nul", '{"a": NaN}', '{"a": {"b": 1, "b": 2}}', "[" * 100000]
+    "text",
+    [
+        *("{'a': 1}", "{} {}", "nul", '{"a": NaN}', '{"a": {"b": 1, "b": 2}}', "[" * 100000),
+        '{"a":' * 400 + "1" + "}" * 400,
+    ],
 )
 def test_what_is_not_json_is_refused(text: str) -> None:
     with pytest.raises(CgpuError):
         json_text.put(text, PATH, 1)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 3000, "a = " + "[" * 400 + "]" * 400, "a = {"])
+def test_what_is_not_toml_is_refused(text: str) -> None:
+    with pytest.raises(CgpuError):
+        toml_text.put(text, PATH, 1)
+
+
+def test_toml_into_which_a_table_was_put_can_be_read_by_what_takes_it_out() -> None:
+    """tomlkit cannot read every order of tables that TOML allows."""
+    text = "[plugins]\n[plugins.a.x]\n[plugins.b.x]\n[plugins.a.y]\n[other]\n"
+    path = ("plugins", "a", "x", "runtimes", "cgpu")
+    after = toml_text.put(text, path, {"path": "/x"})
+    assert toml_text.parse(toml_text.take(after, path[:-1])) == toml_text.parse(text)
 
 
 def test_a_toml_text_that_tomlkit_would_spoil_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,10 +74,11 @@ class Control:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
     ) -> None:
         while line := await asyncio.wait_for(reader.readline(), _PATIENCE):
-            _send(writer, self._answer(line, peer))
+            _send(writer, self.answer(line, peer))
             await asyncio.wait_for(writer.drain(), _PATIENCE)
 
-    def _answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
+    def answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
+        """The answer to what ``peer`` sent."""
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
@@ -85,7 +86,7 @@ class Control:
             return self._handle(request, peer)
         except CgpuError as error:
             return _error(str(error), error.hint)
-        except ValueError:
+        except (ValueError, RecursionError):
             return _error("expected a JSON object on a line")
         except Exception as error:  # noqa: BLE001 (one bad request must not end the server)
             log.error(

@@ -216,6 +216,7 @@ def test_a_state_directory_with_a_long_name_is_served(tmp_path: Path) -> None:
         (b"x", "expected a JSON object on a line"),
         (b"[]", "expected a JSON object on a line"),
         (b"\xff", "expected a JSON object on a line"),
+        (b"[" * 9999, "expected a JSON object on a line"),
         (b"{}", "request 'None': expected one of status, usage, set, ls, get, tree, mounted, stop"),
         (b'{"request": ["set"]}', "expected one of status, usage, set, ls, get, tree"),
         (b'{"request": "set"}', "set: expected a target and values"),

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo test faults lint format hooks types check-fast bench gpu-check man dist deb clean
+.PHONY: help compiled binding binaries build demo test faults fuzz lint format hooks types check-fast bench gpu-check man dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -81,6 +81,9 @@ faults: build ## kill, stop and starve everything at random for ten minutes (nee
 	sh deploy/setup.sh test
 	CGPU_FAULT_SECONDS=$${CGPU_FAULT_SECONDS:-600} $(BIN)/python -m pytest -q -s tests/system/test_random_faults.py
 
+fuzz: build ## give every reader of foreign bytes changed inputs, for two minutes each
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-120} $(BIN)/python tests/fuzz
+
 $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
@@ -102,4 +105,4 @@ deb: build ## also Debian packages (amd64, arm64) for the release that this mach
 	PYTHON=$(abspath $(BIN))/python sh deploy/deb.sh dist
 
 clean: ## remove what the build made
-	rm -rf build dist shim/cgpu_shim/_lib hook/cgpu_hook/_bin tests/sim/cgpu_sim/_lib tests/c/_build bench/_build
+	rm -rf build dist shim/cgpu_shim/_lib hook/cgpu_hook/_bin tests/sim/cgpu_sim/_lib tests/c/_build tests/fuzz/_build bench/_build

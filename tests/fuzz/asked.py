@@ -1,0 +1,84 @@
+"""A server with one container and no driver, which is asked anything."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from cgpu_env import GpuShare, Request
+from cgpu_hook.liveness import start_time
+from cgpu_hook.node import Node, NodeGpu
+from cgpu_hook.record import Owner
+from cgpu_hook.registry import Registry
+from cgpu_server.conductor import Conductor
+from cgpu_server.control import Control, Peer
+from cgpu_server.daemon import Daemon
+from cgpu_server.requests import Requests
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cgpu_native.arbitration import Arbitration
+    from cgpu_server.seat import Seat
+
+_GPU = NodeGpu(0, "GPU-00000000-1111-2222-3333-444444444444", "Tesla T4", 15 << 30, 1 << 20, ())
+_NODE = Node("535.0", "/nowhere", {}, {}, (_GPU,), (), 20, 0, False)  # noqa: FBT003
+
+
+class _Arbitration:
+    """Says yes to all."""
+
+    def add(self, *_: str, **__: object) -> int:
+        return 1
+
+    def figures(self) -> None:
+        return None
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: None
+
+
+class _Seat:
+    def leave(self) -> None:
+        pass
+
+
+def _start(*_: int) -> Arbitration:
+    return cast("Arbitration", _Arbitration())
+
+
+def _join(_: Sequence[Arbitration]) -> None:
+    raise AssertionError("there is one GPU")
+
+
+class Asked:
+    """Its control socket, without the socket."""
+
+    def __init__(self) -> None:
+        self._state = Path(tempfile.mkdtemp())
+        self._registry = Registry(str(self._state))
+        owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+        request = Request((GpuShare(0, _GPU.uuid, 6 << 30),), 1, high_priority=False)
+        place = Path(self._registry.admit("c1", "container", request, _NODE, owner, ["true"]))
+        self._kept = {
+            place / name: (place / name).read_bytes() for name in ("limits", "record.json")
+        }
+
+    def ask(self, line: bytes) -> None:
+        """Send a line as a user, and as root; nothing is left of what it changed.
+
+        Raises:
+            AssertionError: the server has no answer to it.
+        """
+        for uid in (1234, 0):
+            daemon = Daemon(self._registry, cast("Seat", _Seat()), Conductor(_start, _join))
+            control = Control(Requests(daemon).handle, lambda: None)
+            answer = control.answer(line, Peer(os.getpid(), uid))
+            json.dumps(answer)
+            assert "internal error" not in answer.get("error", ""), answer
+            (self._state / "rules.json").unlink(missing_ok=True)
+            for path, content in self._kept.items():
+                path.write_bytes(content)

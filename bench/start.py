@@ -10,9 +10,9 @@ from pathlib import Path
 from enclosure import Enclosure
 from engines import DOCKER, ULIMITS, Docker
 from images import small
-from node import RUNC, T4, Node, share
 
 from bench.timing import Timing, in_turns
+from node import RUNC, T4, Node, share
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "bench" / "_build"

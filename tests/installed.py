@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from enclosure import Enclosure
 from engines import Docker
+
 from node import T4, Node
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-_SOURCES = ("", "native", "shim", "hook", "cli", "tests/sim")
+_SOURCES = ("", "native", "shim", "node", "hook", "cli", "tests/sim")
 PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in _SOURCES)
 RUNTIME = ROOT / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
 _PREFIX = "cgpu-check-container-"
-_STOP = "import sys; from cgpu_hook.client import ask; ask(sys.argv[1], {'request': 'stop'})"
+_STOP = "import sys; from cgpu_node.client import ask; ask(sys.argv[1], {'request': 'stop'})"
 
 
 class Share(NamedTuple):

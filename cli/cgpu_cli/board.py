@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
 
     from cgpu_cli.trend import Row
-    from cgpu_hook.view import GpuTotals, Usage
+    from cgpu_node.view.view import GpuTotals, Usage
 
 _MIB = 1 << 20
 _ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30

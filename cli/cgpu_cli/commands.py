@@ -18,8 +18,8 @@ from cgpu_cli.set import Set
 from cgpu_cli.top import Top
 from cgpu_cli.upgrade import Upgrade
 from cgpu_env.commandline import Parser
-from cgpu_hook import installation
-from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+from cgpu_node import installation
+from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
 
 class Command(Protocol):

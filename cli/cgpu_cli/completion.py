@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_hook.rules import POLICIES
+from cgpu_node.settings.rules import POLICIES
 
 if TYPE_CHECKING:
     import argparse
@@ -118,8 +118,9 @@ def _targets(given: argparse.Namespace) -> list[str]:
     Of containers the ids, and those names that mean one and are one word.
     """
     from cgpu_cli.guest import is_served
-    from cgpu_hook import client, target
-    from cgpu_hook.paths import ROOT_STATE, state_path
+    from cgpu_node import client
+    from cgpu_node.paths import ROOT_STATE, state_path
+    from cgpu_node.shares import target
 
     state = ROOT_STATE if is_served(given.state_dir) else state_path(given.state_dir)
     answer = client.ask(state, {"request": "status"})

@@ -18,9 +18,9 @@ from cgpu_cli import offspring, table, tenant
 from cgpu_cli.look import look
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_env import CgpuError, program
-from cgpu_hook.driver import find_driver_dir
-from cgpu_hook.node import load_node
-from cgpu_hook.paths import open_state
+from cgpu_node.facts.driver import find_driver_dir
+from cgpu_node.facts.node import load_node
+from cgpu_node.paths import open_state
 
 if TYPE_CHECKING:
     import argparse

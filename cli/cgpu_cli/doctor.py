@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
 from cgpu_env import CgpuError
-from cgpu_hook.paths import node_state, state_path
+from cgpu_node.paths import node_state, state_path
 
 if TYPE_CHECKING:
     import argparse

@@ -11,8 +11,8 @@ from cgpu_env.errors import nearest, shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from cgpu_hook.processes import Holding
-    from cgpu_hook.view import GpuTotals, GpuUse, Usage, Use
+    from cgpu_node.view.processes import Holding
+    from cgpu_node.view.view import GpuTotals, GpuUse, Usage, Use
 
     Value = str | int | float | None
 

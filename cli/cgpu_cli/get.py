@@ -9,7 +9,7 @@ from cgpu_cli.completion import TARGETS
 from cgpu_cli.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_hook import target
+from cgpu_node.shares import target
 
 if TYPE_CHECKING:
     import argparse

@@ -8,8 +8,8 @@ import sys
 from cgpu_cli import options
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import GpuShare, Request
-from cgpu_hook import server
-from cgpu_hook.paths import ROOT_STATE, node_state
+from cgpu_node import server
+from cgpu_node.paths import ROOT_STATE, node_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cgpu_cli.options import Options
-    from cgpu_hook.node import Node
+    from cgpu_node.facts.node import Node
 
 UNSERVED = (
     f"root's cgpud does not answer, so others' containers, and yours in {ROOT_STATE}, are not"
@@ -48,8 +48,8 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
     Raises:
         CgpuError: it refuses, does not start or does not answer.
     """
-    from cgpu_hook.client import AbsentError, ask, ask_started, with_driver
-    from cgpu_hook.paths import open_state
+    from cgpu_node.client import AbsentError, ask, ask_started, with_driver
+    from cgpu_node.paths import open_state
 
     root = node_state(given.state_dir)
     if root is not None:
@@ -70,7 +70,7 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
     Raises:
         CgpuError: there is no room, the server does not answer, or it has other GPUs.
     """
-    from cgpu_hook.client import ask
+    from cgpu_node.client import ask
 
     asked = {"variables": options.variables(given), "policy": given.policy}
     answer = ask(ROOT_STATE, {"request": "admit", "command": given.program, **asked})

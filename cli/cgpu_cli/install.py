@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_cli.completion import ENGINE_NAMES, ENGINES
 from cgpu_env import CgpuError
-from cgpu_hook.paths import state_path
+from cgpu_node.paths import state_path
 
 if TYPE_CHECKING:
     import argparse
@@ -159,8 +159,8 @@ def _check_rights(machine: Machine) -> None:
 
 def _check_idle(state_dir: str) -> None:
     """Their engines end containers through our programs, and start their hooks."""
-    from cgpu_hook.registry import Registry
     from cgpu_install import running
+    from cgpu_node.shares.registry import Registry
 
     shares = [entry.id for entry in Registry(state_dir).records() if entry.kind == "container"]
     if living := list(dict.fromkeys((*shares, *running.containers()))):
@@ -246,7 +246,7 @@ def _end_server(state_dir: str) -> list[str]:
 
     One that serves sessions stays, for it divides the time between them.
     """
-    from cgpu_hook.registry import Registry
+    from cgpu_node.shares.registry import Registry
     from cgpu_upgrade import server
 
     running = server.running(state_dir)

@@ -12,12 +12,13 @@ import os
 import time
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import record, server
-from cgpu_hook.liveness import is_alive
+from cgpu_node import server
+from cgpu_node.shares import record
+from cgpu_node.shares.liveness import is_alive
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cgpu_hook.registry import Registry
+    from cgpu_node.shares.registry import Registry
 
 _POLL_SECONDS = 0.5  # only while the program is gone and left processes behind
 _STANDARD_FDS = 3

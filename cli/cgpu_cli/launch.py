@@ -13,10 +13,10 @@ from cgpu_cli import guest, keeper, libc, named_driver, options
 from cgpu_cli.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import Gpu, parse_request
 from cgpu_env.errors import CgpuError
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import load_node
-from cgpu_hook.paths import open_state
-from cgpu_hook.registry import Owner, Registry
+from cgpu_node.facts.node import load_node
+from cgpu_node.paths import open_state
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import Owner, Registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from cgpu_cli.options import Options
     from cgpu_env.request import Request
-    from cgpu_hook.node import Node
+    from cgpu_node.facts.node import Node
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
 _NOT_FOUND, _NOT_RUNNABLE = 127, 126

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from cgpu_cli.guest import UNSERVED
 from cgpu_env import CgpuError
-from cgpu_hook import driver
-from cgpu_hook.client import AbsentError, ask, with_driver
-from cgpu_hook.paths import check_state, default_state_dir, node_state, open_state
-from cgpu_hook.view import parsed
+from cgpu_node.client import AbsentError, ask, with_driver
+from cgpu_node.facts import driver
+from cgpu_node.paths import check_state, default_state_dir, node_state, open_state
+from cgpu_node.view.view import parsed
 
 if TYPE_CHECKING:
-    from cgpu_hook.view import Usage
+    from cgpu_node.view.view import Usage
 
 
 def look(state_dir: str | None, driver_dir: str | None) -> Usage:
@@ -67,7 +67,7 @@ def _asked(state_dir: str, driver_dir: str | None) -> Usage:
 
 
 def _read(state_dir: str, driver_dir: str | None) -> Usage:
-    from cgpu_hook.usage import read_usage
+    from cgpu_node.view.usage import read_usage
 
     return read_usage(state_dir, driver_dir)
 
@@ -83,7 +83,7 @@ def _own_account() -> tuple[str, ...]:
     state = default_state_dir()
     if not os.path.isdir(f"{state}/containers"):
         return ()
-    from cgpu_hook.registry import Registry
+    from cgpu_node.shares.registry import Registry
 
     try:
         check_state(state)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from cgpu_hook.node import read_facts
+from cgpu_node.facts.node import read_facts
 
 
 def check(state_dir: str, driver_dir: str | None) -> None:
@@ -22,7 +22,7 @@ def check(state_dir: str, driver_dir: str | None) -> None:
         return
     from contextlib import suppress  # rare, and 2 ms
 
-    from cgpu_hook.client import AbsentError, ask, with_driver
+    from cgpu_node.client import AbsentError, ask, with_driver
 
     with suppress(AbsentError):
         ask(state_dir, with_driver({"request": "ls"}, driver_dir))

@@ -7,8 +7,8 @@ from cgpu_env.record import NamedTuple
 from cgpu_env.request import HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT
 from cgpu_env.values import items
 from cgpu_env.version import VERSION
-from cgpu_hook import rules
-from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+from cgpu_node.settings import rules
 
 USAGE = """\
 usage: cgpu-run --mem SIZE [options] [--] PROGRAM [ARGUMENT...]

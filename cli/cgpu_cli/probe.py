@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_cli import named_driver
-from cgpu_hook.node import load_node
-from cgpu_hook.paths import open_state
+from cgpu_node.facts.node import load_node
+from cgpu_node.paths import open_state
 
 if TYPE_CHECKING:
     import argparse

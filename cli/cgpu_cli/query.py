@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import shown
-from cgpu_hook import marks
+from cgpu_node.view import marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
+    from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 _MIB = 1 << 20
 _WIDTH = 44

@@ -12,16 +12,16 @@ import os
 from cgpu_cli import libc
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_hook import driver
-from cgpu_hook.loader import Finder
-from cgpu_hook.rootfs import Rootfs
+from cgpu_node.facts import driver
+from cgpu_node.image.loader import Finder
+from cgpu_node.image.rootfs import Rootfs
 from cgpu_shim import library
 from cgpu_shim.relocation import relocate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from cgpu_env.request import Request
-    from cgpu_hook.node import DeviceNode, Node
+    from cgpu_node.facts.node import DeviceNode, Node
 
 _LOADER_DIRECTORIES = (
     "/lib",

@@ -46,7 +46,7 @@ def arguments() -> Parser:
     from cgpu_cli import fields
     from cgpu_cli.words import add_gpus, seconds
     from cgpu_env.commandline import Parser
-    from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+    from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
     parser = Parser(
         prog="cgpu-smi",

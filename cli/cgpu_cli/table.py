@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import OverflowMethod
     from rich.table import Table
 
-    from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
+    from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 _MIB = 1 << 20
 _ID_WIDTH = 12

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import argparse
 
     from cgpu_cli.board import Board
-    from cgpu_hook.view import Usage
+    from cgpu_node.view.view import Usage
 
 _SIZE = (164, 24)
 

@@ -11,7 +11,7 @@ from cgpu_cli.table import others_title, title
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
+    from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 REMEMBERED = 120
 _NS = 1_000_000_000

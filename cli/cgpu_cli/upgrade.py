@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
 from cgpu_env import CgpuError, program
-from cgpu_hook import installation
-from cgpu_hook.paths import state_path
+from cgpu_node import installation
+from cgpu_node.paths import state_path
 
 if TYPE_CHECKING:
     import argparse

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from cgpu_env import CgpuError
 from cgpu_env.devices import here
 from cgpu_env.errors import shown
-from cgpu_hook import target
+from cgpu_node.shares import target
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cgpu_hook.view import Usage
+    from cgpu_node.view.view import Usage
 
 _SHORTEST, _LONGEST = 0.1, 86400  # seconds
 

@@ -12,16 +12,16 @@ import cgpu_shim
 from cgpu_doctor.elf import exported, glibc_needed
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
-from cgpu_hook import rules
-from cgpu_hook.config import CONFIG_PATH
-from cgpu_hook.driver import CUDA, PROXIED
-from cgpu_hook.node import load_node
+from cgpu_node.facts.driver import CUDA, PROXIED
+from cgpu_node.facts.node import load_node
+from cgpu_node.settings import rules
+from cgpu_node.settings.config import CONFIG_PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from cgpu_doctor.finding import Ground
-    from cgpu_hook.node import Node
+    from cgpu_node.facts.node import Node
 
 MODULE = "/proc/driver/nvidia/version"
 # What begins so may take memory or time; as in shim/cuda/lookup.c, which a test compares.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from cgpu_hook import server
 from cgpu_install.engines import SERVICE
 from cgpu_install.machine import BOOTED
+from cgpu_node import server
 
 if TYPE_CHECKING:
     from cgpu_install.machine import Machine

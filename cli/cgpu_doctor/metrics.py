@@ -10,9 +10,9 @@ import socket
 from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import Finding
-from cgpu_hook.config import CONFIG_PATH, load_config
-from cgpu_hook.paths import ROOT_STATE
 from cgpu_install.engines import SERVICE, SOCKET, UNITS, WANTED_BY, unit_path
+from cgpu_node.paths import ROOT_STATE
+from cgpu_node.settings.config import CONFIG_PATH, load_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import BY_ROOT, Finding
 from cgpu_env.version import VERSION
-from cgpu_hook import installation
+from cgpu_node import installation
 from cgpu_upgrade import living, switch
 
 if TYPE_CHECKING:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
-from cgpu_hook import client, installation, record
-from cgpu_hook import server as wakeup
-from cgpu_hook.paths import check_state, default_state_dir
-from cgpu_hook.registry import Registry
+from cgpu_node import client, installation
+from cgpu_node import server as wakeup
+from cgpu_node.paths import check_state, default_state_dir
+from cgpu_node.shares import record
+from cgpu_node.shares.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import BY_ROOT, Finding
 from cgpu_env import CgpuError
-from cgpu_hook.config import CONFIG_PATH, load_config
 from cgpu_install import dockerd
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import HOOK, RUNTIME, SERVER, SERVICE
@@ -18,6 +17,7 @@ from cgpu_install.entry import NAME
 from cgpu_install.journal import Journal
 from cgpu_install.machine import ClosedError
 from cgpu_install.plan import PROGRAMS, found, installing
+from cgpu_node.settings.config import CONFIG_PATH, load_config
 from cgpu_upgrade.environment import UNTOUCHED
 
 if TYPE_CHECKING:

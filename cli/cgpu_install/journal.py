@@ -16,9 +16,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_hook.paths import write_atomically
 from cgpu_install.machine import BIN_DIR
 from cgpu_install.plan import Link, content
+from cgpu_node.paths import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

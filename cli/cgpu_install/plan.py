@@ -9,13 +9,13 @@ import sysconfig
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-import cgpu_hook
 from cgpu_env import CgpuError
-from cgpu_hook.trust import check_source
 from cgpu_install import dockerd, json_text
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
 from cgpu_install.tree import about
+from cgpu_node import bootstrap
+from cgpu_node.trust import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -277,7 +277,7 @@ def _target(name: str) -> str:
     Raises:
         CgpuError: it is not there, or others could change it.
     """
-    folder = sysconfig.get_path("scripts") if name == SERVER else f"{cgpu_hook.__path__[0]}/_bin"
+    folder = sysconfig.get_path("scripts") if name == SERVER else bootstrap.programs()
     path = os.path.realpath(f"{folder}/{name}")
     try:
         check_source(path)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.logline import place as place_of
-from cgpu_hook import driver
-from cgpu_hook.liveness import folder_of
+from cgpu_node.facts import driver
+from cgpu_node.shares.liveness import folder_of
 from cgpu_server.belonging import Belonging, Owners, Process, read_process
 from cgpu_server.gauge import Gauge, Reading
 from cgpu_server.interfaces import used_by
@@ -43,7 +43,7 @@ from cgpu_server.pages import pages_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
     from cgpu_server.daemon import Daemon
 
     Place = tuple[str, int]  # a container's directory, and which of its GPUs

@@ -12,12 +12,12 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_hook.liveness import folder_of, mounts, start_time
+from cgpu_node.shares.liveness import folder_of, mounts, start_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
 
 # What engines put before the id in the name of a systemd scope.
 _PREFIXES = ("docker", "cri-containerd", "crio", "libpod", "nerdctl", "runc", "crun")

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from cgpu_hook import rules
-from cgpu_hook.change import CONTAINER_KEYS, change_container, change_gpus, change_node
+from cgpu_node.settings import rules
+from cgpu_node.shares.change import CONTAINER_KEYS, change_container, change_gpus, change_node
 from cgpu_server.journal import log
 from cgpu_server.marking import tell_misstated
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cgpu_env import GpuShare
-    from cgpu_hook.node import NodeGpu
+    from cgpu_node.facts.node import NodeGpu
     from cgpu_server.daemon import Daemon
 
 _LOWERED = "nothing if it is meant so; else cgpu set a memsize of what it holds or more"

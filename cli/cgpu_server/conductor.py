@@ -20,9 +20,9 @@ from cgpu_server.journal import log
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from cgpu_hook.record import Record
-    from cgpu_hook.rules import Rules
     from cgpu_native.arbitration import Arbitration, Figures
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.shares.record import Record
 
 
 class Demand(NamedTuple):

@@ -14,9 +14,9 @@ import time
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
-from cgpu_hook import rules
-from cgpu_hook.config import CONFIG_PATH, Config, load_config
-from cgpu_hook.node import driver_folder, load_node
+from cgpu_node.facts.node import driver_folder, load_node
+from cgpu_node.settings import rules
+from cgpu_node.settings.config import CONFIG_PATH, Config, load_config
 from cgpu_server.conductor import Conductor, Demand
 from cgpu_server.control import Control
 from cgpu_server.filesystem import ControlTree
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from cgpu_env import GpuShare
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.record import Record
-    from cgpu_hook.registry import Registry
-    from cgpu_hook.rules import Rules
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.shares.record import Record
+    from cgpu_node.shares.registry import Registry
     from cgpu_server.seat import Seat
 
 LOOK_SECONDS = 0.25

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
-from cgpu_hook.node import load_node
-from cgpu_hook.usage import use_of
+from cgpu_node.facts.node import load_node
+from cgpu_node.view.usage import use_of
 from cgpu_server.journal import log
 from cgpu_server.look import NOTHING
 from cgpu_server.metrics import METRICS, View
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
-    from cgpu_hook.node import Node
-    from cgpu_hook.view import Use
+    from cgpu_node.facts.node import Node
+    from cgpu_node.view.view import Use
     from cgpu_server.audit import Audit
     from cgpu_server.daemon import Daemon
 

@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_hook.discovery import start_probe
+from cgpu_node.facts.discovery import start_probe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,10 +10,10 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError, Gpu, parse_request
-from cgpu_hook import rules
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import load_node
-from cgpu_hook.record import Owner
+from cgpu_node.facts.node import load_node
+from cgpu_node.settings import rules
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.record import Owner
 
 if TYPE_CHECKING:
     from cgpu_server.control import Peer

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from cgpu_hook.liveness import folder_of
+from cgpu_node.shares.liveness import folder_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,7 +10,7 @@ from cgpu_server.pages import is_measured
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
     from cgpu_server.belonging import Process
     from cgpu_server.gauge import Reading
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def arguments() -> Parser:
     """The command line."""
     from cgpu_env.commandline import Parser
-    from cgpu_hook.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+    from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
     parser = Parser(
         prog="cgpud",

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from cgpu_hook.node import Node, NodeGpu
-    from cgpu_hook.rules import Rules
-    from cgpu_hook.view import Compute, GpuUse, Use
     from cgpu_native.arbitration import Figures
+    from cgpu_node.facts.node import Node, NodeGpu
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.view.view import Compute, GpuUse, Use
     from cgpu_server.look import Look
 
     Sample = tuple[tuple[str, ...], float]

@@ -11,7 +11,7 @@ import os
 import socket
 
 from cgpu_env import CgpuError
-from cgpu_hook import server
+from cgpu_node import server
 from cgpu_server import mounts
 
 _PATIENCE = 10.0

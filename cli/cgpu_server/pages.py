@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import cgpu_native
-from cgpu_hook import marks
+from cgpu_node.view import marks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
 
 
 def pages_of(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu], str | None]:

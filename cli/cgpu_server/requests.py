@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import nearest, shown
-from cgpu_hook import driver, rules, target
-from cgpu_hook.admission import free_weight, on_gpu
-from cgpu_hook.change import find
-from cgpu_hook.names import names_of
-from cgpu_hook.node import load_node
-from cgpu_hook.usage import located, usage_of, use_of
-from cgpu_hook.view import ppm
+from cgpu_node.facts import driver
+from cgpu_node.facts.node import load_node
+from cgpu_node.settings import rules
+from cgpu_node.shares import target
+from cgpu_node.shares.admission import free_weight, on_gpu
+from cgpu_node.shares.change import find
+from cgpu_node.shares.names import names_of
+from cgpu_node.view.usage import located, usage_of, use_of
+from cgpu_node.view.view import ppm
 from cgpu_server import changes
 from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
@@ -32,9 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from cgpu_env import GpuShare
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.record import Record
-    from cgpu_hook.view import GpuUse, Use
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.shares.record import Record
+    from cgpu_node.view.view import GpuUse, Use
     from cgpu_server.control import Peer
     from cgpu_server.daemon import Daemon
 

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
-from cgpu_hook import client, server
+from cgpu_node import client, server
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_env.logline import place as place_of
-from cgpu_hook import installation
-from cgpu_hook.paths import ROOT_STATE, default_state_dir, open_state
-from cgpu_hook.registry import Registry
 from cgpu_native.arbitration import Arbitration
+from cgpu_node import installation
+from cgpu_node.paths import ROOT_STATE, default_state_dir, open_state
+from cgpu_node.shares.registry import Registry
 from cgpu_server.audit import Audit
 from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon

@@ -14,17 +14,20 @@ import cgpu_native
 from cgpu_env import CgpuError, version
 from cgpu_env.errors import shown
 from cgpu_env.values import LARGEST_BYTES, integer
-from cgpu_hook import installation, processes, rules, target
-from cgpu_hook.admission import free_weight, on_gpu
-from cgpu_hook.names import names_of
+from cgpu_node import installation
+from cgpu_node.settings import rules
+from cgpu_node.shares import target
+from cgpu_node.shares.admission import free_weight, on_gpu
+from cgpu_node.shares.names import names_of
+from cgpu_node.view import processes
 from cgpu_server import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from cgpu_env import GpuShare
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.record import Record
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.shares.record import Record
     from cgpu_server.daemon import Daemon
 
 _ID_WIDTH = 12

@@ -14,8 +14,8 @@ from cgpu_server.pages import is_measured
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from cgpu_hook.record import Record
-    from cgpu_hook.view import Compute, GpuUse, Use
+    from cgpu_node.shares.record import Record
+    from cgpu_node.view.view import Compute, GpuUse, Use
     from cgpu_server.look import Look
 
     Place = tuple[str, int]  # a container's directory, and which of its GPUs

@@ -12,8 +12,8 @@ import tempfile
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_hook.installation import UNKNOWN, release_of
-from cgpu_hook.trust import check_source
+from cgpu_node.installation import UNKNOWN, release_of
+from cgpu_node.trust import check_source
 from cgpu_upgrade import layouts
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
-from cgpu_hook import record, rules
 from cgpu_install import journal
+from cgpu_node.settings import rules
+from cgpu_node.shares import record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
 from cgpu_env import CgpuError
-from cgpu_hook import rules
-from cgpu_hook.names import bundle_of
-from cgpu_hook.registry import Registry
+from cgpu_node.settings import rules
+from cgpu_node.shares.names import bundle_of
+from cgpu_node.shares.registry import Registry
 from cgpu_upgrade.layouts import CONTAINER, own
 
 if TYPE_CHECKING:
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
     from cgpu_upgrade.layouts import Layouts
 
 _SHOWN = 5

@@ -9,9 +9,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_hook import client, server
-from cgpu_hook.liveness import start_time
 from cgpu_install.engines import SERVICE
+from cgpu_node import client, server
+from cgpu_node.shares.liveness import start_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -26,7 +26,7 @@ from cgpu_upgrade.environment import Environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from cgpu_hook.installation import Installation
+    from cgpu_node.installation import Installation
     from cgpu_upgrade.server import Running
 
 

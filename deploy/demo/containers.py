@@ -16,7 +16,7 @@ from step import step
 from cgpu_cli import tenant
 from cgpu_cli.demo import TAG, driver_directory, true_times
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
-from cgpu_hook.driver import PROXIED
+from cgpu_node.facts.driver import PROXIED
 
 if TYPE_CHECKING:
     from typing_extensions import Self

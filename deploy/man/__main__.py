@@ -16,8 +16,8 @@ from examples import of_page
 from roff import entry, example, of_markdown, roff, table
 
 from cgpu_cli.options import USAGE
-from cgpu_hook import config
-from cgpu_hook.rules import RANGES
+from cgpu_node.settings import config
+from cgpu_node.settings.rules import RANGES
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "man"

@@ -41,7 +41,7 @@ remove_container(int containers, const char *id)
     return unlinkat(containers, id, AT_REMOVEDIR);
 }
 
-/* A connection lets the server look, as in hook/cgpu_hook/server.py; it finds out anyway, later. */
+/* A connection lets the server look, as in node/cgpu_node/server.py; it finds out anyway, later. */
 static void
 tell_server(int state)
 {

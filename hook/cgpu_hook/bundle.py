@@ -7,7 +7,7 @@ import os
 from cgpu_env.record import NamedTuple
 from cgpu_hook import document
 from cgpu_hook.container import Setting, admit, announce, draft, give_back, rootfs_path
-from cgpu_hook.rootfs import Rootfs
+from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

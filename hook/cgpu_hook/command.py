@@ -68,8 +68,8 @@ def _answer(share: str) -> None:
 
 
 def _give_back(options: dict[str, str]) -> None:
-    from cgpu_hook.paths import open_state
-    from cgpu_hook.registry import Registry
+    from cgpu_node.paths import open_state
+    from cgpu_node.shares.registry import Registry
 
     registry = Registry(open_state(options.get("state-dir")))
     registry.give_back(options["id"], int(options["pid"]))

@@ -7,19 +7,19 @@ import os
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import is_asked
-from cgpu_hook.config import load_config
-from cgpu_hook.paths import open_state, state_path
 from cgpu_hook.plan import Plan, container_environment, plan
-from cgpu_hook.rules import default_memsize
+from cgpu_node.paths import open_state, state_path
+from cgpu_node.settings.config import load_config
+from cgpu_node.settings.rules import default_memsize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from cgpu_hook.node import Node
     from cgpu_hook.plan import Places
-    from cgpu_hook.rootfs import View
+    from cgpu_node.facts.node import Node
+    from cgpu_node.image.rootfs import View
 
 
 class Setting(NamedTuple):
@@ -65,7 +65,7 @@ def draft(
         return None
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_hook.layout import places
-    from cgpu_hook.node import load_node
+    from cgpu_node.facts.node import load_node
 
     state_dir = state if setting.dry else open_state(setting.state_dir)
     node = load_node(state_dir, setting.driver_dir, keep=not setting.dry)
@@ -82,8 +82,8 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     Raises:
         CgpuError: there is no room for it, or the state directory cannot be written.
     """
-    from cgpu_hook.liveness import start_time
-    from cgpu_hook.registry import Owner, Registry
+    from cgpu_node.shares.liveness import start_time
+    from cgpu_node.shares.registry import Owner, Registry
 
     started = start_time(pid)
     if started is None:
@@ -102,14 +102,14 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
 
 def announce(draft: Draft) -> None:
     """Let the server look at an admitted container; whoever waits for the container comes first."""
-    from cgpu_hook.server import wake
+    from cgpu_node.server import wake
 
     wake(draft.places.state_dir, draft.node.driver_dir)
 
 
 def give_back(draft: Draft) -> None:
     """Undo ``admit``."""
-    from cgpu_hook.registry import Registry
+    from cgpu_node.shares.registry import Registry
 
     Registry(draft.places.state_dir).remove(draft.places.id)
 

@@ -10,7 +10,7 @@ import os
 import stat
 
 from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
-from cgpu_hook import jsontext
+from cgpu_node import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,14 +8,14 @@ import stat
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_hook.plan import PAGES, Mount
-from cgpu_hook.trust import check_source
+from cgpu_node.trust import check_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.node import DeviceNode, Node
     from cgpu_hook.plan import Places, Plan
+    from cgpu_node.facts.node import DeviceNode, Node
 
 _NODE_OPTIONS = ("bind", "rw", "nosuid", "nodev", "noexec")
 

@@ -10,7 +10,7 @@ from cgpu_hook.plan import Places
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from cgpu_hook.node import Node
+    from cgpu_node.facts.node import Node
 
 _PACKAGE = os.path.dirname(os.path.realpath(__file__))
 HOOK = f"{_PACKAGE}/_bin/cgpu-hook"

@@ -12,17 +12,17 @@ from cgpu_env.devices import Gpu
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare, Request, environment, parse_request
-from cgpu_hook import libraries
-from cgpu_hook.loader import Finder
-from cgpu_hook.mounted import Mounted, is_bind, is_shared
-from cgpu_hook.rootfs import resolved
+from cgpu_node.image import libraries
+from cgpu_node.image.loader import Finder
+from cgpu_node.image.mounted import Mounted, is_bind, is_shared
+from cgpu_node.image.rootfs import resolved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.node import DeviceNode, Node
-    from cgpu_hook.rootfs import View
+    from cgpu_node.facts.node import DeviceNode, Node
+    from cgpu_node.image.rootfs import View
 
 BASE = "/dev/cgpu"
 PAGES = (f"{BASE}/limits", f"{BASE}/ledger")

@@ -6,9 +6,10 @@ import os
 import sys
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import document, jsontext
+from cgpu_hook import document
 from cgpu_hook.container import Setting, admit, announce, draft, rootfs_path
-from cgpu_hook.rootfs import Rootfs
+from cgpu_node import jsontext
+from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

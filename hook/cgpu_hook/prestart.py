@@ -11,11 +11,12 @@ import os
 import sys
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import document, jsontext
+from cgpu_hook import document
 from cgpu_hook.container import Draft, Setting, admit, announce, draft, give_back, rootfs_path
-from cgpu_hook.paths import open_state
 from cgpu_hook.plan import PAGES
-from cgpu_hook.rootfs import Rootfs
+from cgpu_node import jsontext
+from cgpu_node.image.rootfs import Rootfs
+from cgpu_node.paths import open_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

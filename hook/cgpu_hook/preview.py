@@ -6,14 +6,15 @@ import os
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import document, rules
-from cgpu_hook.admission import check_weight
-from cgpu_hook.client import ask
+from cgpu_hook import document
 from cgpu_hook.container import Setting, draft, rootfs_path
-from cgpu_hook.paths import ROOT_STATE, node_state
 from cgpu_hook.plan import Plan, container_environment
-from cgpu_hook.rootfs import Rootfs
-from cgpu_hook.rules import Rules
+from cgpu_node.client import ask
+from cgpu_node.image.rootfs import Rootfs
+from cgpu_node.paths import ROOT_STATE, node_state
+from cgpu_node.settings import rules
+from cgpu_node.settings.rules import Rules
+from cgpu_node.shares.admission import check_weight
 
 if TYPE_CHECKING:
     from typing import Any

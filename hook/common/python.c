@@ -41,6 +41,22 @@ read_interpreter(const char *folder, char *out, size_t size)
     return out[0] == '/' ? 0 : -1;
 }
 
+/* Beside the package of this program where cgpu is installed, else in the source tree. */
+static int
+find_bootstrap(const char *folder, char *out, size_t size)
+{
+    static const char *const places[] = {"%s/../../cgpu_node/bootstrap.py",
+                                         "%s/../../../node/cgpu_node/bootstrap.py"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        /* The pattern is one of the table above. */
+        int needed = snprintf(out, size, places[i], folder);
+        if (needed < (int)size && access(out, R_OK) == 0) {
+            return 0;
+        }
+    }
+    return -1;
+}
+
 const char *
 cgpu_python_find(struct cgpu_python *out)
 {
@@ -51,16 +67,15 @@ cgpu_python_find(struct cgpu_python *out)
     }
     folder[length] = '\0';
     *strrchr(folder, '/') = '\0';
-    int needed = snprintf(out->bootstrap, sizeof out->bootstrap, "%s/../bootstrap.py", folder);
-    if (needed >= (int)sizeof out->bootstrap || access(out->bootstrap, R_OK) != 0) {
-        return "cgpu is not complete: no bootstrap.py beside its programs";
+    if (find_bootstrap(folder, out->bootstrap, sizeof out->bootstrap) != 0) {
+        return "cgpu is not complete: no cgpu_node/bootstrap.py beside its programs";
     }
     if (read_interpreter(folder, out->interpreter, sizeof out->interpreter) == 0) {
         return access(out->interpreter, X_OK) == 0 ? NULL : "the file interpreter names no program";
     }
     for (size_t i = 0; i < sizeof interpreters / sizeof *interpreters; i++) {
         /* The pattern is one of the table above. */
-        needed = snprintf(out->interpreter, sizeof out->interpreter, interpreters[i], folder);
+        int needed = snprintf(out->interpreter, sizeof out->interpreter, interpreters[i], folder);
         if (needed < (int)sizeof out->interpreter && access(out->interpreter, X_OK) == 0) {
             return NULL;
         }

@@ -13,7 +13,7 @@ from faults.processes import described
 from faults.world import CAP_GIB, GPUS, MEMORY_GIB, PATIENCE, RUNC, TREE
 
 import cgpu_native
-from cgpu_hook.client import CgpuError
+from cgpu_node.client import CgpuError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

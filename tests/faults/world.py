@@ -20,11 +20,12 @@ from compute import TAG, built
 from enclosure import Enclosure, wait_until
 from faults.processes import Inside, Process, is_stopped, kill, send
 from nobody import NOBODY, become_nobody
-from node import CRUN, RUNC, Node, share
 
 import cgpu_native
-from cgpu_hook import client, record
+from cgpu_node import client
+from cgpu_node.shares import record
 from cgpu_sim import gpu_times
+from node import CRUN, RUNC, Node, share
 
 if TYPE_CHECKING:
     from cgpu_sim import GpuTime

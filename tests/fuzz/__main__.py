@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / name) for name in ("tests", ".", "native", "shim", "hook", "cli")]
+sys.path[:0] = [
+    str(ROOT / name) for name in ("tests", ".", "native", "shim", "node", "hook", "cli")
+]
 
 
 def main(names: list[str]) -> int:

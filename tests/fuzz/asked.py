@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from cgpu_env import GpuShare, Request
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.record import Owner
-from cgpu_hook.registry import Registry
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.record import Owner
+from cgpu_node.shares.registry import Registry
 from cgpu_server.conductor import Conductor
 from cgpu_server.control import Control, Peer
 from cgpu_server.daemon import Daemon

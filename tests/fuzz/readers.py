@@ -21,10 +21,13 @@ import cgpu_native
 from cgpu_env import CgpuError, EnvError, Gpu, parse_request
 from cgpu_env.request import environment
 from cgpu_env.values import size, slip
-from cgpu_hook import document, jsontext, ldcache, record
+from cgpu_hook import document
 from cgpu_install.engines import named
 from cgpu_install.machine import Machine
 from cgpu_native.limits import pack_limits, unpack_limits
+from cgpu_node import jsontext
+from cgpu_node.image import ldcache
+from cgpu_node.shares import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import cgpu_native
 from cgpu_cli import tenant
-from cgpu_hook import client
+from cgpu_node import client
 
 if TYPE_CHECKING:
     from cgpu_run_world import Child

@@ -15,7 +15,7 @@ from typing import Any
 
 from servers import StandIn
 
-from cgpu_hook import node
+from cgpu_node.facts import node
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "hook" / "cgpu_hook" / "_bin"

@@ -13,10 +13,10 @@ from as_service import as_service
 
 import cgpu_native
 from cgpu_env import GpuShare, Request
-from cgpu_hook import client
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.registry import Owner, Registry
+from cgpu_node import client
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import Owner, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from compute import measure, wait_for
 from compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from compute_world import Players
 
-from cgpu_hook import server
+from cgpu_node import server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,8 +10,9 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from node import T4, Node
 from servers import end, end_servers, serving
+
+from node import T4, Node
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

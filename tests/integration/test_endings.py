@@ -57,7 +57,7 @@ LATE = {
     "cgpu get": "cgpu_cli.set",
     "cgpu-smi": "cgpu_cli.fields",
     "cgpu-run --help": "cgpu_cli.libc",
-    "cgpud --help": "cgpu_hook.paths",
+    "cgpud --help": "cgpu_node.paths",
 }
 INTERRUPTED_AT = """
 import os, signal, sys

@@ -25,8 +25,9 @@ from test_server_metrics import logged, scrape, serve
 
 import cgpu_native
 from cgpu_env import CgpuError
-from cgpu_hook import change, marks, processes, usage
-from cgpu_hook.rules import Defaults
+from cgpu_node.settings.rules import Defaults
+from cgpu_node.shares import change
+from cgpu_node.view import marks, processes, usage
 from cgpu_server import audit
 from cgpu_server.gauge import Reading
 

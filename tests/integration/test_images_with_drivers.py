@@ -17,7 +17,7 @@ import pytest
 from cuda_base import compile_c
 from hook_world import LIBDIR, SIX, World, low_level, snapshot
 
-from cgpu_hook import node as node_facts
+from cgpu_node.facts import node as node_facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable

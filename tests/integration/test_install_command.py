@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from node import BIN, ROOT
 
 from cgpu_cli import install as install_command
 from cgpu_env import CgpuError
@@ -19,6 +18,7 @@ from cgpu_install.engines import ENGINES, named
 from cgpu_install.journal import Journal
 from cgpu_install.machine import BIN_DIR, Machine
 from cgpu_install.plan import Plan, installing, uninstalling
+from node import BIN, ROOT
 
 pytestmark = pytest.mark.integration
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from node import T4, Node
 
 pytestmark = pytest.mark.integration

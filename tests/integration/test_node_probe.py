@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook import discovery
-from cgpu_hook.node import DeviceNode, Node, load_node
+from cgpu_node.facts import discovery
+from cgpu_node.facts.node import DeviceNode, Node, load_node
 from cgpu_sim import Gpu, make_driver_dir
 
 pytestmark = pytest.mark.integration
@@ -92,7 +92,8 @@ def test_a_library_that_cannot_be_loaded_is_one_sentence(driver: Path, tmp_path:
 def test_twenty_at_once_ask_the_driver_once(driver: Path, tmp_path: Path) -> None:
     (tmp_path / "state").mkdir(mode=0o700)
     code = (
-        "import sys; from cgpu_hook import discovery; from cgpu_hook.node import load_node;"
+        "import sys; from cgpu_node.facts import discovery;"
+        "from cgpu_node.facts.node import load_node;"
         "ask = discovery.ask;"
         "discovery.ask = lambda *given: (print('asked'), ask(*given))[1];"
         "load_node(sys.argv[1], sys.argv[2], config_path='/nonexistent')"

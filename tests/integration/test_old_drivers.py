@@ -16,8 +16,8 @@ from entry_points import ROOT, classification, exported
 from nvml_base import Tenant, build_tenant
 from old_driver import CUDA, NVML, RELEASES, make_old_driver
 
-from cgpu_hook import discovery
-from cgpu_hook.node import load_node
+from cgpu_node.facts import discovery
+from cgpu_node.facts.node import load_node
 from cgpu_sim import Gpu, make_driver_dir
 
 pytestmark = pytest.mark.integration

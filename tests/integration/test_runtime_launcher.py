@@ -313,9 +313,10 @@ def test_the_server_is_told_of_an_admission_and_of_nothing_else(world: World) ->
 
 def with_interpreter(folder: Path, interpreter: str) -> Path:
     """A copy of the launcher with another interpreter named beside it."""
-    package = folder / "package"
+    package = folder / "cgpu_hook"
     (package / "_bin").mkdir(parents=True, exist_ok=True)
-    (package / "bootstrap.py").write_text("")
+    (folder / "cgpu_node").mkdir(exist_ok=True)
+    (folder / "cgpu_node" / "bootstrap.py").write_text("")
     (package / "_bin" / "interpreter").write_text(f"{interpreter}\n")
     runtime = package / "_bin" / "cgpu-runtime"
     shutil.copy(HOOK.parent / "cgpu-runtime", runtime)

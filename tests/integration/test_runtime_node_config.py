@@ -11,8 +11,8 @@ import cgpu_run_world
 import pytest
 from hook_world import LIBDIR, RUNTIME, SIX, World
 
-from cgpu_hook.change import change_node
-from cgpu_hook.registry import Registry
+from cgpu_node.shares.change import change_node
+from cgpu_node.shares.registry import Registry
 
 pytestmark = pytest.mark.integration
 

@@ -20,7 +20,7 @@ from packages import ensure_packages
 from server_world import wait_until
 
 import cgpu_native
-from cgpu_hook.rules import DEFAULT_ALLOWED, allowed
+from cgpu_node.settings.rules import DEFAULT_ALLOWED, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -20,7 +20,7 @@ from cgpu_run_world import CAP_SIX, NOBODY
 from server_world import is_arbitrated, wait_until
 from users_world import Node
 
-from cgpu_hook import client
+from cgpu_node import client
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -23,8 +23,8 @@ from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
 from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
-from cgpu_hook import client, server
 from cgpu_install.machine import Machine
+from cgpu_node import client, server
 from cgpu_sim import make_driver_dir
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_directories_are_named_by_variables_or_options(tmp_path: Path, *, is_nam
 
 def test_the_server_that_was_started_keeps_nothing_of_its_starter(world: World) -> None:
     """REL-5: no descriptor, terminal, directory or environment."""
-    code = "import sys; from cgpu_hook import server; server.wake(sys.argv[1])"
+    code = "import sys; from cgpu_node import server; server.wake(sys.argv[1])"
     reader, writer = os.pipe()
     command = [sys.executable, "-c", code, str(world.state)]
     subprocess.run(

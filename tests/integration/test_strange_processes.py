@@ -13,9 +13,10 @@ import pytest
 
 import cgpu_native
 from cgpu_env import GpuShare
-from cgpu_hook import liveness, processes
-from cgpu_hook.liveness import is_inhabited, mounts, start_time
-from cgpu_hook.record import Owner, Record
+from cgpu_node.shares import liveness
+from cgpu_node.shares.liveness import is_inhabited, mounts, start_time
+from cgpu_node.shares.record import Owner, Record
+from cgpu_node.view import processes
 from cgpu_server import belonging
 from cgpu_server.belonging import Belonging, read_process
 

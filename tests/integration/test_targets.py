@@ -14,9 +14,9 @@ from cgpu_run_world import World
 from server_world import wait_until
 
 from cgpu_env import GpuShare, Request
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import load_node
-from cgpu_hook.registry import Owner, Registry
+from cgpu_node.facts.node import load_node
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import Owner, Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

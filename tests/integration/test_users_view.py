@@ -17,8 +17,8 @@ from server_world import wait_until
 from users_world import Node
 
 from cgpu_env.version import VERSION
-from cgpu_hook import server
-from cgpu_hook.paths import ROOT_STATE
+from cgpu_node import server
+from cgpu_node.paths import ROOT_STATE
 
 if TYPE_CHECKING:
     import subprocess

@@ -30,6 +30,7 @@ PACKAGES = {
     "cgpu_env": "cgpu_env",
     "cgpu_native": "native/cgpu_native",
     "cgpu_shim": "shim/cgpu_shim",
+    "cgpu_node": "node/cgpu_node",
     "cgpu_hook": "hook/cgpu_hook",
     "cgpu_entry": "cli/cgpu_entry",
     "cgpu_cli": "cli/cgpu_cli",
@@ -175,10 +176,10 @@ def test_the_source_distribution_is_the_repository(tmp_path: Path) -> None:
 
 def test_a_wheel_has_every_module_and_nothing_else_of_the_tree(wheel: zipfile.ZipFile) -> None:
     modules = {
-        f"{name}/{file.name}"
+        f"{name}/{file.relative_to(ROOT / folder)}"
         for name, folder in PACKAGES.items()
         for pattern in ("*.py", "py.typed")
-        for file in (ROOT / folder).glob(pattern)
+        for file in (ROOT / folder).rglob(pattern)
     }
     binding = "cgpu_native/_native.abi3.so"
     names = {name for name in wheel.namelist() if ".dist-info/" not in name}

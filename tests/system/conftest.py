@@ -11,8 +11,9 @@ import images
 import pytest
 from enclosure import Enclosure
 from engines import Bundle, Containerd, Docker, Overlay, Podman
-from node import CRUN, T4, Node
 from packages import ensure_packages
+
+from node import CRUN, T4, Node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

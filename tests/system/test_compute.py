@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from compute import PROGRAMS, TAG, Shares, measure, measure_while, prefer, spin_program, wait_for
 from engines import Volume
-from node import share
 from servers import serving
+
+from node import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable

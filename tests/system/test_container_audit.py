@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import pytest
 from audited import Bypass, server_command, until
 from contained import PROGRAMS, volumes
-from node import T4, Node, share
 from servers import serving
 
 import cgpu_native
+from node import T4, Node, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

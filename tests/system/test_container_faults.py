@@ -9,6 +9,7 @@ import pytest
 from compute import TAG, spin_program, wait_for
 from compute_player import TIMES, Player, gap_after, judge, usual_gap_ms, wait_until
 from engines import Volume
+
 from node import share
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from engines import Bundle
+
     from node import Node
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]

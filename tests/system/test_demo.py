@@ -16,7 +16,7 @@ import pytest
 from enclosure import CGROUPS, PREFIX
 
 from cgpu_cli import tenant
-from cgpu_hook.driver import PROXIED
+from cgpu_node.facts.driver import PROXIED
 from cgpu_sim import make_driver_dir
 
 pytestmark = pytest.mark.system

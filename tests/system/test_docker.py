@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 import contained
 import pytest
 from enclosure import wait_until
+
 from node import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engines import Docker, Result, Volume
+
     from node import Node
 
 pytestmark = pytest.mark.system

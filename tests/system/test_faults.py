@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import contained
 import pytest
 from enclosure import wait_until
-from node import T4, Node, share
 
 import cgpu_native
+from node import T4, Node, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable

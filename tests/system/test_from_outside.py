@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import contained
 import pytest
 from enclosure import wait_until
+
 from node import RUNC, share
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from engines import Docker, Podman, Volume
+
     from node import Node
 
 pytestmark = pytest.mark.system

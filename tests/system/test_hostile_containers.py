@@ -14,10 +14,11 @@ import hostile_files
 import pytest
 from engines import Volume
 from hostile_files import MANY
-from node import T4, Node, share
 from servers import StandIn
 
-from cgpu_hook import client, marks
+from cgpu_node import client
+from cgpu_node.view import marks
+from node import T4, Node, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import images
 import pytest
+
 from node import share
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from enclosure import Enclosure
     from engines import Bundle, Docker
+
     from node import Node
 
 pytestmark = pytest.mark.system

@@ -14,6 +14,7 @@ from cri import CONTAINERD, IMAGE, Cri, served
 from enclosure import wait_until
 from engines import Docker, Podman
 from installed import Installed
+
 from node import BIN, share
 
 if TYPE_CHECKING:

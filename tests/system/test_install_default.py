@@ -13,6 +13,7 @@ from enclosure import wait_until
 from engines import DOCKER as CLIENT
 from engines import Docker
 from installed import DOCKER, Installed
+
 from node import share
 
 if TYPE_CHECKING:

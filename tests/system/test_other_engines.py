@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import contained
 import pytest
 from enclosure import wait_until
+
 from node import CRUN, HOOK, ROOT, RUNC, share
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from engines import Bundle, Containerd, Overlay, Podman, Volume
+
     from node import Node
 
 pytestmark = pytest.mark.system

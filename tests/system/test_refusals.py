@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+
 from node import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engines import Docker
+
     from node import Node
 
 pytestmark = pytest.mark.system

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from enclosure import wait_until
-from node import T4, Node, share
 from servers import serving
 
 import cgpu_native
-from cgpu_hook import client
+from cgpu_node import client
+from node import T4, Node, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable

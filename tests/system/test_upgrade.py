@@ -15,11 +15,11 @@ import releases
 from enclosure import wait_until
 from engines import Bundle
 from installed import Installed
-from node import share
 from working import PROGRAM, Working
 
 import cgpu_native
 from cgpu_env.version import VERSION
+from node import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook import client, server
+from cgpu_node import client, server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook import registry
-from cgpu_hook.registry import Registry
+from cgpu_node.shares import registry
+from cgpu_node.shares.registry import Registry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ NEVER_WAITS = re.compile(r"O_PATH|O_DIRECTORY|open_file\(")
 
 def opens() -> Iterator[tuple[str, str]]:
     """The places where the host's programs open files, and the calls that they use."""
-    for folder in ("hook", "cli", "native/cgpu_native"):
+    for folder in ("node", "hook", "cli", "native/cgpu_native"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call):

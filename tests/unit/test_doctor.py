@@ -12,8 +12,8 @@ import pytest
 from cgpu_doctor import checks, driver, kernel, releases, state, wiring
 from cgpu_doctor.finding import Finding, Ground
 from cgpu_env.version import VERSION
-from cgpu_hook.node import DeviceNode, Node, NodeGpu
 from cgpu_install.machine import BOOTED, Machine
+from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 from cgpu_upgrade.environment import Environment
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cgpu_hook.layout import places
-from cgpu_hook.node import Node
+from cgpu_node.facts.node import Node
 
 pytestmark = pytest.mark.unit
 

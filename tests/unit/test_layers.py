@@ -17,11 +17,16 @@ PACKAGES = {
     "cgpu_env": (ROOT / "cgpu_env", set()),
     "cgpu_native": (ROOT / "native" / "cgpu_native", {"cgpu_env"}),
     "cgpu_shim": (ROOT / "shim" / "cgpu_shim", set()),
-    "cgpu_hook": (ROOT / "hook" / "cgpu_hook", {"cgpu_native", "cgpu_shim", "cgpu_env"}),
+    "cgpu_node": (ROOT / "node" / "cgpu_node", {"cgpu_native", "cgpu_env"}),
+    "cgpu_hook": (
+        ROOT / "hook" / "cgpu_hook",
+        {"cgpu_node", "cgpu_native", "cgpu_shim", "cgpu_env"},
+    ),
     "cgpu_cli": (
         ROOT / "cli" / "cgpu_cli",
         {
             "cgpu_hook",
+            "cgpu_node",
             "cgpu_native",
             "cgpu_shim",
             "cgpu_env",
@@ -33,16 +38,16 @@ PACKAGES = {
     ),
     "cgpu_upgrade": (
         ROOT / "cli" / "cgpu_upgrade",
-        {"cgpu_install", "cgpu_hook", "cgpu_native", "cgpu_env"},
+        {"cgpu_install", "cgpu_node", "cgpu_native", "cgpu_env"},
     ),
-    "cgpu_install": (ROOT / "cli" / "cgpu_install", {"cgpu_hook", "cgpu_env"}),
+    "cgpu_install": (ROOT / "cli" / "cgpu_install", {"cgpu_node", "cgpu_env"}),
     "cgpu_doctor": (
         ROOT / "cli" / "cgpu_doctor",
-        {"cgpu_upgrade", "cgpu_install", "cgpu_hook", "cgpu_shim", "cgpu_env"},
+        {"cgpu_upgrade", "cgpu_install", "cgpu_node", "cgpu_shim", "cgpu_env"},
     ),
     "cgpu_server": (
         ROOT / "cli" / "cgpu_server",
-        {"cgpu_hook", "cgpu_native", "cgpu_env"},
+        {"cgpu_node", "cgpu_native", "cgpu_env"},
     ),
     "cgpu_entry": (ROOT / "cli" / "cgpu_entry", {"cgpu_cli", "cgpu_server"}),
     "cgpu_sim": (ROOT / "tests" / "sim" / "cgpu_sim", {"cgpu_env"}),

@@ -90,7 +90,7 @@ def test_nothing_of_the_server_or_the_hook_logs_in_another_way() -> None:
     others = re.compile(r"\b(getLogger|logging\.(info|warning|error|exception)|syslog\()")
     found = {
         str(file.relative_to(ROOT))
-        for folder in ("cli", "hook")
+        for folder in ("cli", "hook", "node")
         for file in (ROOT / folder).rglob("*.py")
         if others.search(file.read_text())
     }

@@ -15,8 +15,8 @@ import pytest
 from cgpu_cli import commands, options, smi
 from cgpu_env import Gpu, parse_request
 from cgpu_env.request import environment
-from cgpu_hook import installation
 from cgpu_native import policies
+from cgpu_node import installation
 from cgpu_server import main as server
 
 pytestmark = pytest.mark.unit
@@ -81,7 +81,7 @@ def test_every_page_has_variables_and_examples(name: str) -> None:
 def test_the_overview_has_every_variable_of_the_code() -> None:
     sources = [
         path.read_text()
-        for folder in ("cgpu_env", "cli", "hook", "native", "shim")
+        for folder in ("cgpu_env", "cli", "hook", "native", "node", "shim")
         for path in (ROOT / folder).rglob("*.[pch]*")
         if path.suffix in {".py", ".c", ".h"}
     ]

@@ -12,13 +12,13 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from cgpu_env import GpuShare
-from cgpu_hook import marks
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.processes import Holding
-from cgpu_hook.record import Owner, Record
-from cgpu_hook.rules import Rules
-from cgpu_hook.view import Compute, GpuUse, Use
 from cgpu_native.arbitration import Figures
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.rules import Rules
+from cgpu_node.shares.record import Owner, Record
+from cgpu_node.view import marks
+from cgpu_node.view.processes import Holding
+from cgpu_node.view.view import Compute, GpuUse, Use
 from cgpu_server import exporter
 from cgpu_server.look import Look
 from cgpu_server.metrics import METRICS

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from cgpu_hook.names import name_of
-from cgpu_hook.record import Owner, Record
+from cgpu_node.shares.names import name_of
+from cgpu_node.shares.record import Owner, Record
 
 if TYPE_CHECKING:
-    from cgpu_hook.record import Kind
+    from cgpu_node.shares.record import Kind
 
 pytestmark = pytest.mark.unit
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_hook import rules
 from cgpu_native.policies import POLICIES, WHOLE_PPM, entitle
+from cgpu_node.settings import rules
 
 pytestmark = pytest.mark.unit
 

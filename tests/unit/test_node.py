@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook import discovery, driver, rules
-from cgpu_hook.config import Config, load_config
-from cgpu_hook.node import DeviceNode, Node, load_node
+from cgpu_node.facts import discovery, driver
+from cgpu_node.facts.node import DeviceNode, Node, load_node
+from cgpu_node.settings import rules
+from cgpu_node.settings.config import Config, load_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -131,7 +132,7 @@ def test_the_driver_is_asked_again_when_facts_may_have_changed(
         (fake.folder.parent / "state" / "node.json").write_text('{"identity": ')
     else:
         (tmp_path / "boot_id").write_text("another boot")
-        monkeypatch.setattr("cgpu_hook.node.BOOT_ID", str(tmp_path / "boot_id"))
+        monkeypatch.setattr("cgpu_node.facts.node.BOOT_ID", str(tmp_path / "boot_id"))
     load(fake)
     assert fake.asked == ["facts", "contexts"] * 2
     load(fake)
@@ -321,7 +322,7 @@ def test_the_start_path_imports_nothing_heavy() -> None:
     """DESIGN 2: these modules run whenever a container starts."""
     heavy = "argparse pathlib subprocess tomllib typing dataclasses logging shutil ctypes pynvml"
     code = (
-        "import sys, cgpu_hook.node, cgpu_hook.paths;"
+        "import sys, cgpu_node.facts.node, cgpu_node.paths;"
         f"print([name for name in {heavy.split()} if name in sys.modules])"
     )
     environment = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}

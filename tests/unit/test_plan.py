@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError, EnvError
-from cgpu_hook.node import DeviceNode, Node, NodeGpu
 from cgpu_hook.plan import Mount, Places, Plan, plan
+from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 
 pytestmark = pytest.mark.unit
 

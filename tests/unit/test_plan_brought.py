@@ -26,9 +26,9 @@ from test_plan import (
 )
 
 from cgpu_env import CgpuError
-from cgpu_hook import ldcache, loader
 from cgpu_hook.plan import plan
-from cgpu_hook.rootfs import Rootfs
+from cgpu_node.image import ldcache, loader
+from cgpu_node.image.rootfs import Rootfs
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook import cdi, driver
+from cgpu_node.facts import cdi, driver
 
 pytestmark = pytest.mark.unit
 

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_env import CgpuError
-from cgpu_hook import document, jsontext
+from cgpu_hook import document
+from cgpu_node import jsontext
 
 pytestmark = pytest.mark.unit
 
@@ -161,8 +162,8 @@ def test_json_is_refused_where_the_standard_library_refuses(text: str) -> None:
 @pytest.mark.parametrize("text", ['{"a"', '{"a": 1,}', '"x', "{x"])
 def test_bad_json_is_refused_in_an_interpreter_that_has_not_imported_json(text: str) -> None:
     code = (
-        f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'hook')]!r}\n"
-        "from cgpu_hook import jsontext\n"
+        f"import sys; sys.path[:0] = {[str(ROOT), str(ROOT / 'node')]!r}\n"
+        "from cgpu_node import jsontext\n"
         "assert 'json' not in sys.modules\n"
         f"try:\n    jsontext.loads({text!r})\nexcept ValueError:\n    print('refused')\n"
     )

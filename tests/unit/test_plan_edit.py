@@ -13,10 +13,10 @@ from hostile_files import Hostile
 
 from cgpu_env import CgpuError, GpuShare
 from cgpu_hook.edit import edited, without_earlier_edit
-from cgpu_hook.node import DeviceNode, Node
 from cgpu_hook.plan import Mount, Places, Plan
-from cgpu_hook.rootfs import Rootfs, resolved
-from cgpu_hook.trust import check_source
+from cgpu_node.facts.node import DeviceNode, Node
+from cgpu_node.image.rootfs import Rootfs, resolved
+from cgpu_node.trust import check_source
 
 pytestmark = pytest.mark.unit
 

@@ -12,12 +12,12 @@ import pytest
 
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
-from cgpu_hook import record
-from cgpu_hook.change import change_container
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.registry import AdmissionError, Owner, Registry
-from cgpu_hook.rules import Defaults
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.rules import Defaults
+from cgpu_node.shares import record
+from cgpu_node.shares.change import change_container
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 
 pytestmark = pytest.mark.unit
 

@@ -14,9 +14,11 @@ from test_registry import MIB, TOTAL, UUIDS, admit, ask, leftovers, myself
 
 import cgpu_native
 from cgpu_env import CgpuError, version
-from cgpu_hook import change, compute, installation, record, rules
-from cgpu_hook.registry import AdmissionError, Owner, Registry
 from cgpu_native import policies
+from cgpu_node import installation
+from cgpu_node.settings import rules
+from cgpu_node.shares import change, compute, record
+from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 from cgpu_upgrade import layouts, living
 
 pytestmark = pytest.mark.unit

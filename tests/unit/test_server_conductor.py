@@ -11,8 +11,8 @@ import pytest
 
 import cgpu_native
 from cgpu_env import GpuShare
-from cgpu_hook.record import Owner, Record
-from cgpu_hook.rules import Rules
+from cgpu_node.settings.rules import Rules
+from cgpu_node.shares.record import Owner, Record
 from cgpu_server.conductor import Conductor, Demand
 
 pytestmark = pytest.mark.unit

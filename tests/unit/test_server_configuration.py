@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from cgpu_hook.registry import Registry
+from cgpu_node.shares.registry import Registry
 from cgpu_server import daemon as daemon_module
 from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon

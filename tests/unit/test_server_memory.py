@@ -13,14 +13,15 @@ import pytest
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_env.errors import shown
-from cgpu_hook import change, record, rules
-from cgpu_hook.change import Notes, change_container, change_gpus, change_node
-from cgpu_hook.config import Config
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.registry import AdmissionError, Owner, Registry
-from cgpu_hook.rules import Defaults
-from cgpu_hook.usage import use_of
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings import rules
+from cgpu_node.settings.config import Config
+from cgpu_node.settings.rules import Defaults
+from cgpu_node.shares import change, record
+from cgpu_node.shares.change import Notes, change_container, change_gpus, change_node
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import AdmissionError, Owner, Registry
+from cgpu_node.view.usage import use_of
 
 pytestmark = pytest.mark.unit
 
@@ -108,7 +109,7 @@ def test_a_change_cut_short_promises_no_less_than_may_be_taken(
         Path(temporary).write_bytes(data)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cgpu_hook.change.write_atomically", be_killed)
+    monkeypatch.setattr("cgpu_node.shares.change.write_atomically", be_killed)
     with pytest.raises(KeyboardInterrupt):
         change_memory(registry, "a", wanted * MIB)
     assert caps(directory) == [taken]
@@ -191,7 +192,7 @@ def test_whoever_states_a_whole_that_is_far_off_is_told(
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, data, **more)
 
-    monkeypatch.setattr("cgpu_hook.change.write_atomically", refuse_notes)
+    monkeypatch.setattr("cgpu_node.shares.change.write_atomically", refuse_notes)
     assert len(change_memory(registry, "a", "6/80").misstated) == 1
     assert caps(directory) == [75, 75]
 
@@ -217,7 +218,7 @@ def test_a_change_that_cannot_be_written_down_is_not_made(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("cgpu_hook.change.write_atomically", refuse)
+    monkeypatch.setattr("cgpu_node.shares.change.write_atomically", refuse)
     for wanted in (100, 500):
         with pytest.raises(CgpuError, match="No space left"):
             change_memory(registry, "a", wanted * MIB)

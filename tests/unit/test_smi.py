@@ -16,20 +16,21 @@ import cgpu_native
 from cgpu_cli import smi, table
 from cgpu_cli.query import lines
 from cgpu_env import GpuShare, Request
-from cgpu_hook import marks, names
-from cgpu_hook.admission import owed
-from cgpu_hook.change import change_container
-from cgpu_hook.liveness import start_time
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.registry import Owner, Registry
-from cgpu_hook.rules import Defaults
-from cgpu_hook.usage import read_usage
-from cgpu_hook.view import parsed
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.rules import Defaults
+from cgpu_node.shares import names
+from cgpu_node.shares.admission import owed
+from cgpu_node.shares.change import change_container
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import Owner, Registry
+from cgpu_node.view import marks
+from cgpu_node.view.usage import read_usage
+from cgpu_node.view.view import parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cgpu_hook.view import Usage
+    from cgpu_node.view.view import Usage
 
 pytestmark = pytest.mark.unit
 
@@ -55,7 +56,7 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
     """A container on both GPUs that holds 100 MiB of the second, and an idle session."""
     gpus = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
     node = Node("535.0", "/nowhere", {}, {}, gpus, (), 20, 0, overcommit=False)
-    monkeypatch.setattr("cgpu_hook.usage.load_node", lambda *_: node)
+    monkeypatch.setattr("cgpu_node.view.usage.load_node", lambda *_: node)
     names._name.cache_clear()  # noqa: SLF001
     registry = Registry(str(tmp_path))
     (tmp_path / "bundle").mkdir()

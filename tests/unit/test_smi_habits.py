@@ -13,11 +13,11 @@ import pytest
 from cgpu_cli import fields, smi
 from cgpu_cli.words import chosen
 from cgpu_env import CgpuError, GpuShare
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.processes import Holding
-from cgpu_hook.rules import Rules
-from cgpu_hook.usage import usage_of
-from cgpu_hook.view import Compute, GpuUse, Usage, Use
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.rules import Rules
+from cgpu_node.view.processes import Holding
+from cgpu_node.view.usage import usage_of
+from cgpu_node.view.view import Compute, GpuUse, Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook import paths
-from cgpu_hook.paths import default_state_dir, open_state, write_atomically
+from cgpu_node import paths
+from cgpu_node.paths import default_state_dir, open_state, write_atomically
 
 pytestmark = pytest.mark.unit
 

@@ -13,10 +13,10 @@ from cgpu_cli import main
 from cgpu_cli.board import Board
 from cgpu_cli.trend import REMEMBERED, Trend, bar, sparks
 from cgpu_env import CgpuError, GpuShare
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.rules import Rules
-from cgpu_hook.usage import usage_of
-from cgpu_hook.view import Compute, GpuUse, Usage, Use
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.rules import Rules
+from cgpu_node.view.usage import usage_of
+from cgpu_node.view.view import Compute, GpuUse, Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_hook.installation import Installation
+from cgpu_node.installation import Installation
 from cgpu_upgrade import environment, layouts, living, server, switch
 from cgpu_upgrade import upgrade as steps
 from cgpu_upgrade.environment import Environment
@@ -301,7 +301,7 @@ def test_a_new_server_is_told_what_the_old_one_was(
 def upgrade(*words: str) -> subprocess.CompletedProcess[str]:
     """The command of this tree, which is in no virtual environment of its own."""
     command = [sys.executable, "-m", "cgpu_cli.main", "upgrade", *words]
-    paths = ":".join(str(ROOT / name) for name in (".", "native", "shim", "hook", "cli"))
+    paths = ":".join(str(ROOT / name) for name in (".", "native", "shim", "node", "hook", "cli"))
     return subprocess.run(
         command, capture_output=True, text=True, env={"PYTHONPATH": paths}, check=False
     )

@@ -12,12 +12,12 @@ from cgpu_cli import table
 from cgpu_cli.query import lines
 from cgpu_cli.trend import Trend
 from cgpu_env import GpuShare
-from cgpu_hook.node import Node, NodeGpu
-from cgpu_hook.record import Owner, Record
-from cgpu_hook.rules import Rules
-from cgpu_hook.usage import usage_of, use_of
-from cgpu_hook.view import parsed
 from cgpu_native.limits import METERED, METERED_ROUGHLY
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.rules import Rules
+from cgpu_node.shares.record import Owner, Record
+from cgpu_node.view.usage import usage_of, use_of
+from cgpu_node.view.view import parsed
 from cgpu_server.belonging import Process
 from cgpu_server.gauge import Reading
 from cgpu_server.look import NOTHING, Look, asked_by_process, by_container
@@ -26,7 +26,7 @@ from cgpu_server.utilisation import Utilisation
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cgpu_hook.view import Compute, Usage
+    from cgpu_node.view.view import Compute, Usage
 
 pytestmark = pytest.mark.unit
 

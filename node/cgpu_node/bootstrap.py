@@ -11,7 +11,7 @@ import os
 import sys
 
 _PACKAGE = os.path.dirname(os.path.realpath(__file__))
-_TREE_FOLDERS = (".", "native", "shim", "hook", "cli")
+_TREE_FOLDERS = (".", "native", "shim", "node", "hook", "cli")
 
 
 def import_path() -> list[str]:
@@ -23,6 +23,13 @@ def import_path() -> list[str]:
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     folders = [os.path.normpath(f"{tree}/{folder}") for folder in _TREE_FOLDERS]
     return [*folders, f"{tree}/.venv/lib/{version}/site-packages"]  # for _cffi_backend
+
+
+def programs() -> str:
+    """The folder of the programs that engines start."""
+    parent = os.path.dirname(_PACKAGE)
+    beside = os.path.isdir(f"{parent}/cgpu_env")
+    return f"{parent if beside else os.path.dirname(parent) + '/hook'}/cgpu_hook/_bin"
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
 
 _LARGEST_FILE = 1 << 22
 _REMEMBERED_SECONDS = 5

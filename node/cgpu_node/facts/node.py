@@ -9,16 +9,17 @@ from __future__ import annotations
 import os
 
 from cgpu_env.record import NamedTuple
-from cgpu_hook import driver, jsontext
-from cgpu_hook.config import CONFIG_PATH, load_config
-from cgpu_hook.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, default_memsize
+from cgpu_node import jsontext
+from cgpu_node.facts import driver
+from cgpu_node.settings.config import CONFIG_PATH, load_config
+from cgpu_node.settings.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, default_memsize
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from cgpu_hook.config import Config
+    from cgpu_node.settings.config import Config
 
 VERSION = 1
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -102,7 +103,7 @@ def load_node(
     identity = _identity(folder)
     facts = None if refresh else read_facts(path)
     if facts is None or facts["identity"] != identity:
-        from cgpu_hook.discovery import ask, discover  # rare, and heavy
+        from cgpu_node.facts.discovery import ask, discover  # rare, and heavy
 
         facts = (
             discover(state_dir, folder, identity, refresh=refresh)

@@ -62,7 +62,7 @@ def address(folder: int) -> str:
 
 
 def _start(state_dir: str, driver_dir: str | None) -> None:
-    from cgpu_hook import bootstrap
+    from cgpu_node import bootstrap
 
     words = [sys.executable, "-I", "-S", "-E", os.path.realpath(bootstrap.__file__)]
     words += ["cgpu_server.main", "--state-dir", state_dir, "--idle-exit", str(IDLE_SECONDS)]

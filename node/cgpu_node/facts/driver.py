@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
-from cgpu_hook.paths import inside
+from cgpu_node.paths import inside
 
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
@@ -70,7 +70,7 @@ def find_driver_dir() -> str:
     for folder in SEARCHED:
         if all(os.path.exists(f"{folder}/{soname}") for soname in PROXIED):
             return folder
-    from cgpu_hook.cdi import driver_directory  # rare
+    from cgpu_node.facts.cdi import driver_directory  # rare
 
     named = driver_directory(PROXIED)
     if named is not None:

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from cgpu_env.request import GpuShare, Request
-    from cgpu_hook.node import Node
-    from cgpu_hook.record import Record
-    from cgpu_hook.rules import Rules
-    from cgpu_hook.view import Use
+    from cgpu_node.facts.node import Node
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.shares.record import Record
+    from cgpu_node.view.view import Use
 
 
 class AdmissionError(CgpuError):

@@ -11,13 +11,13 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
-from cgpu_hook import marks
-from cgpu_hook.liveness import folder_of
+from cgpu_node.shares.liveness import folder_of
+from cgpu_node.view import marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
 
 UNKNOWN = 0  # of a process that has just ended, or hides
 _MAPPED = b"/ledger"

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import cgpu_native
 from cgpu_env.record import NamedTuple
-from cgpu_hook.admission import on_gpu
 from cgpu_native import gate, policies
+from cgpu_node.shares.admission import on_gpu
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from cgpu_hook.record import Record
-    from cgpu_hook.rules import Rules
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.shares.record import Record
 
 
 class Part(NamedTuple):

@@ -22,8 +22,8 @@ from cgpu_env.values import (
     integer,
     size,
 )
-from cgpu_hook import jsontext
-from cgpu_hook.paths import write_atomically
+from cgpu_node import jsontext
+from cgpu_node.paths import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from typing import Any, TypeGuard
 
     from cgpu_env.request import GpuShare
-    from cgpu_hook.config import Config
-    from cgpu_hook.node import Node, NodeGpu
+    from cgpu_node.facts.node import Node, NodeGpu
+    from cgpu_node.settings.config import Config
 
     Changes = dict[str, dict[str, int]]
 

@@ -12,20 +12,21 @@ from time import monotonic, sleep
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
-from cgpu_hook import admission, compute, record, rules
-from cgpu_hook.admission import AdmissionError
-from cgpu_hook.liveness import is_alive, is_inhabited
-from cgpu_hook.record import Owner, Record
+from cgpu_node.settings import rules
+from cgpu_node.shares import admission, compute, record
+from cgpu_node.shares.admission import AdmissionError
+from cgpu_node.shares.liveness import is_alive, is_inhabited
+from cgpu_node.shares.record import Owner, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cgpu_env.request import Request
-    from cgpu_hook.compute import Part
-    from cgpu_hook.node import Node
-    from cgpu_hook.record import Kind
-    from cgpu_hook.rules import Rules
+    from cgpu_node.facts.node import Node
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.shares.compute import Part
+    from cgpu_node.shares.record import Kind
 
 __all__ = ["AdmissionError", "Owner", "Record", "Registry"]
 

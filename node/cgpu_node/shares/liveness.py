@@ -11,7 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cgpu_hook.record import Record
+    from cgpu_node.shares.record import Record
 
 # Fields of /proc/PID/stat, counted behind the program's name.
 _STATE, _THREADS, _START_TIME = 0, 17, 19

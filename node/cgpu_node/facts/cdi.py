@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 
-from cgpu_hook import jsontext
-from cgpu_hook.libraries import is_version
+from cgpu_node import jsontext
+from cgpu_node.image.libraries import is_version
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

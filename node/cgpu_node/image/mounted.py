@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.rootfs import View
+    from cgpu_node.image.rootfs import View
 
 # File systems that begin empty, or that hold only the kernel's files.
 _WITHOUT_LIBRARIES = frozenset(

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cgpu_hook import marks
-from cgpu_hook.processes import Holding
 from cgpu_native import policies
+from cgpu_node.view import marks
+from cgpu_node.view.processes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from cgpu_hook.record import Kind
+    from cgpu_node.shares.record import Kind
 
 _PPM_OF_A_PERCENT = 10_000
 

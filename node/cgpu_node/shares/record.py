@@ -5,7 +5,7 @@ from __future__ import annotations
 import cgpu_native
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
-from cgpu_hook import jsontext
+from cgpu_node import jsontext
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

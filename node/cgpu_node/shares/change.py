@@ -13,20 +13,21 @@ import cgpu_native
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import MIB, cap_bytes, misstated, slip
-from cgpu_hook import compute, record, rules, target
-from cgpu_hook.admission import free_weight, on_gpu, owed
-from cgpu_hook.names import names_of
-from cgpu_hook.paths import write_atomically
+from cgpu_node.paths import write_atomically
+from cgpu_node.settings import rules
+from cgpu_node.shares import compute, record, target
+from cgpu_node.shares.admission import free_weight, on_gpu, owed
+from cgpu_node.shares.names import names_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cgpu_env.request import GpuShare
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.record import Record
-    from cgpu_hook.registry import Registry
-    from cgpu_hook.rules import Defaults
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.settings.rules import Defaults
+    from cgpu_node.shares.record import Record
+    from cgpu_node.shares.registry import Registry
 
 CONTAINER_KEYS = ("weight", "highprio", "memsize")
 PRIORITIES = (0, 1)

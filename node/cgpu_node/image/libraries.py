@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cgpu_hook.rootfs import View
+    from cgpu_node.image.rootfs import View
 
 OPENCL = "libnvidia-opencl.so.1"
 # Pairs of one directory under its two names; distributions link the second to the first or not.

@@ -11,14 +11,14 @@ from __future__ import annotations
 import os
 
 from cgpu_env.errors import CgpuError, shown
-from cgpu_hook.libraries import is_version, searched_by_default, stem
-from cgpu_hook.rootfs import resolved
+from cgpu_node.image.libraries import is_version, searched_by_default, stem
+from cgpu_node.image.rootfs import resolved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cgpu_hook.rootfs import View
+    from cgpu_node.image.rootfs import View
 
 # Where NVIDIA's images expect a driver: their scripts put these on the path while they run.
 _USUAL = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
@@ -110,7 +110,7 @@ class Finder:
         data = self._view.read(resolved(self._view, _CACHE), _MOST_CACHED) or b""
         if not any(prefix.encode() in data for prefix in self._prefixes):
             return []
-        from cgpu_hook import ldcache  # rare: most images name no driver
+        from cgpu_node.image import ldcache  # rare: most images name no driver
 
         return ldcache.paths(data, self._prefixes)
 

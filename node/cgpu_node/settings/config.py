@@ -34,7 +34,7 @@ from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import DEFAULT_MAX_INST
 from cgpu_env.values import integer
-from cgpu_hook.rules import (
+from cgpu_node.settings.rules import (
     DEFAULT_ALLOWED,
     DEFAULT_MEMSIZE,
     DEFAULT_POLICY,
@@ -44,7 +44,7 @@ from cgpu_hook.rules import (
     default_size,
     value_of,
 )
-from cgpu_hook.trust import check_source
+from cgpu_node.trust import check_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import driver
-from cgpu_hook.node import read_facts
-from cgpu_hook.paths import write_atomically
+from cgpu_node.facts import driver
+from cgpu_node.facts.node import read_facts
+from cgpu_node.paths import write_atomically
 
 # A driver that initialises many GPUs without the persistence daemon takes several seconds each.
 TIME_LIMIT_SECONDS = 120

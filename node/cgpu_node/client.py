@@ -13,7 +13,8 @@ from struct import Struct
 from typing import TYPE_CHECKING, cast
 
 from cgpu_env.errors import CgpuError
-from cgpu_hook import driver, jsontext, server
+from cgpu_node import jsontext, server
+from cgpu_node.facts import driver
 
 if TYPE_CHECKING:
     from typing import Any

@@ -6,20 +6,21 @@ import time
 from typing import TYPE_CHECKING
 
 import cgpu_native
-from cgpu_hook import marks, processes, rules
-from cgpu_hook.admission import free_weight, on_gpu, still_promised
-from cgpu_hook.names import name_of
-from cgpu_hook.node import Node, load_node
-from cgpu_hook.paths import open_state
-from cgpu_hook.registry import Registry
-from cgpu_hook.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
+from cgpu_node.facts.node import Node, load_node
+from cgpu_node.paths import open_state
+from cgpu_node.settings import rules
+from cgpu_node.shares.admission import free_weight, on_gpu, still_promised
+from cgpu_node.shares.names import name_of
+from cgpu_node.shares.registry import Registry
+from cgpu_node.view import marks, processes
+from cgpu_node.view.view import Compute, GpuTotals, GpuUse, Others, Usage, Use
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from cgpu_hook.node import NodeGpu
-    from cgpu_hook.record import Record
-    from cgpu_hook.rules import Rules
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.shares.record import Record
 
 _PPM_OF_A_PERCENT = 10_000
 _STALE_NS = 1_000_000_000  # an arbiter gives a sign twenty times a second

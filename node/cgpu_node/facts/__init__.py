@@ -1,0 +1,1 @@
+"""The node's driver and GPUs, asked once and kept."""

@@ -1,0 +1,1 @@
+"""What the administrator decided: the configuration, and the rules of each GPU."""

@@ -1,0 +1,1 @@
+"""Who has which share of which GPU: records, admission, changes."""

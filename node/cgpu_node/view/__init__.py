@@ -1,0 +1,1 @@
+"""The description of a node's containers that everything prints from."""

@@ -271,7 +271,7 @@ setup(
         "cgpu_install": "cli/cgpu_install",
         "cgpu_upgrade": "cli/cgpu_upgrade",
         "cgpu_doctor": "cli/cgpu_doctor",
-        "cgpu_server": "cli/cgpu_server",
+        "cgpu_server": "server/cgpu_server",
         "cgpu_sim": "tests/sim/cgpu_sim",
     },
     data_files=_data_files(),

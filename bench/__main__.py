@@ -93,6 +93,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    for folder in ("", "native", "shim", "node", "hook", "cli", "tests", "tests/sim"):
+    for folder in ("", "native", "shim", "node", "hook", "server", "cli", "tests", "tests/sim"):
         sys.path.insert(1, str(ROOT / folder))
     sys.exit(main())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-_SOURCES = ("", "native", "shim", "node", "hook", "cli", "tests/sim")
+_SOURCES = ("", "native", "shim", "node", "hook", "server", "cli", "tests/sim")
 PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in _SOURCES)
 RUNTIME = ROOT / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
 _PREFIX = "cgpu-check-container-"

@@ -11,7 +11,7 @@ import os
 import sys
 
 _PACKAGE = os.path.dirname(os.path.realpath(__file__))
-_TREE_FOLDERS = (".", "native", "shim", "node", "hook", "cli")
+_TREE_FOLDERS = (".", "native", "shim", "node", "hook", "server", "cli")
 
 
 def import_path() -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [
-    str(ROOT / name) for name in ("tests", ".", "native", "shim", "node", "hook", "cli")
+    str(ROOT / name) for name in ("tests", ".", "native", "shim", "node", "hook", "server", "cli")
 ]
 
 

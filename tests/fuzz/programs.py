@@ -123,7 +123,7 @@ def once(command: list[str], file: Path) -> subprocess.CompletedProcess[str]:
 
 
 def _run(*words: str) -> subprocess.CompletedProcess[str]:
-    packages = ("tests", ".", "native", "shim", "node", "hook", "cli")
+    packages = ("tests", ".", "native", "shim", "node", "hook", "server", "cli")
     path = os.pathsep.join(str(ROOT / name) for name in packages)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # where ledgers belong
         environment = {**ENVIRONMENT, "PYTHONPATH": path, "TMPDIR": folder}

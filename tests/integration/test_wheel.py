@@ -37,7 +37,7 @@ PACKAGES = {
     "cgpu_install": "cli/cgpu_install",
     "cgpu_upgrade": "cli/cgpu_upgrade",
     "cgpu_doctor": "cli/cgpu_doctor",
-    "cgpu_server": "cli/cgpu_server",
+    "cgpu_server": "server/cgpu_server",
     "cgpu_sim": "tests/sim/cgpu_sim",
 }
 PROGRAMS = {"cgpu_hook/_bin/cgpu-runtime", "cgpu_hook/_bin/cgpu-hook"}

@@ -29,7 +29,7 @@ NEVER_WAITS = re.compile(r"O_PATH|O_DIRECTORY|open_file\(")
 
 def opens() -> Iterator[tuple[str, str]]:
     """The places where the host's programs open files, and the calls that they use."""
-    for folder in ("node", "hook", "cli", "native/cgpu_native"):
+    for folder in ("node", "hook", "server", "cli", "native/cgpu_native"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.Call):

@@ -11,7 +11,19 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGE = ROOT / "docs" / "contract.md"
-FOLDERS = ("bench", "cgpu_env", "cli", "deploy", "docs", "hook", "native", "node", "shim", "tests")
+FOLDERS = (
+    "bench",
+    "cgpu_env",
+    "cli",
+    "deploy",
+    "docs",
+    "hook",
+    "native",
+    "node",
+    "server",
+    "shim",
+    "tests",
+)
 KINDS = (".py", ".c", ".h", ".md", ".def", ".inc", ".csv", ".toml", ".yml", ".json")
 # MEM-1; SCH-9, 10; ENV-8..10
 NAME = re.compile(r"\b(ENV|MEM|SCH|TREE|CLI|REL)-(\d+)((?:(?:\.\.|, )\d+\b)*)")

@@ -46,7 +46,7 @@ PACKAGES = {
         {"cgpu_upgrade", "cgpu_install", "cgpu_node", "cgpu_shim", "cgpu_env"},
     ),
     "cgpu_server": (
-        ROOT / "cli" / "cgpu_server",
+        ROOT / "server" / "cgpu_server",
         {"cgpu_node", "cgpu_native", "cgpu_env"},
     ),
     "cgpu_entry": (ROOT / "cli" / "cgpu_entry", {"cgpu_cli", "cgpu_server"}),

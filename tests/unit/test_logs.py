@@ -40,7 +40,7 @@ class Call(NamedTuple):
 
 def calls() -> Iterator[Call]:
     """Every call of the server's log."""
-    for file in sorted((ROOT / "cli").rglob("*.py")):
+    for file in sorted((ROOT / "server").rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
             if (
                 isinstance(node, ast.Call)
@@ -90,11 +90,11 @@ def test_nothing_of_the_server_or_the_hook_logs_in_another_way() -> None:
     others = re.compile(r"\b(getLogger|logging\.(info|warning|error|exception)|syslog\()")
     found = {
         str(file.relative_to(ROOT))
-        for folder in ("cli", "hook", "node")
+        for folder in ("cli", "hook", "node", "server")
         for file in (ROOT / folder).rglob("*.py")
         if others.search(file.read_text())
     }
-    assert found == {"cli/cgpu_server/journal.py", "hook/cgpu_hook/command.py"}
+    assert found == {"server/cgpu_server/journal.py", "hook/cgpu_hook/command.py"}
 
 
 def test_the_page_lists_the_sentences_of_a_containers_log() -> None:

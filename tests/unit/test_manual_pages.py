@@ -81,7 +81,7 @@ def test_every_page_has_variables_and_examples(name: str) -> None:
 def test_the_overview_has_every_variable_of_the_code() -> None:
     sources = [
         path.read_text()
-        for folder in ("cgpu_env", "cli", "hook", "native", "node", "shim")
+        for folder in ("cgpu_env", "cli", "hook", "native", "node", "server", "shim")
         for path in (ROOT / folder).rglob("*.[pch]*")
         if path.suffix in {".py", ".c", ".h"}
     ]

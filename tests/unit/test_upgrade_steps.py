@@ -301,7 +301,9 @@ def test_a_new_server_is_told_what_the_old_one_was(
 def upgrade(*words: str) -> subprocess.CompletedProcess[str]:
     """The command of this tree, which is in no virtual environment of its own."""
     command = [sys.executable, "-m", "cgpu_cli.main", "upgrade", *words]
-    paths = ":".join(str(ROOT / name) for name in (".", "native", "shim", "node", "hook", "cli"))
+    paths = ":".join(
+        str(ROOT / name) for name in (".", "native", "shim", "node", "hook", "server", "cli")
+    )
     return subprocess.run(
         command, capture_output=True, text=True, env={"PYTHONPATH": paths}, check=False
     )

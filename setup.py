@@ -70,10 +70,12 @@ def _shared(soname: str) -> list[str]:
 
 
 def _proxy(soname: str, folder: str) -> Binary:
-    sources = sorted(glob(f"shim/{folder}/*.c") + glob("shim/*.c") + glob("native/*.c"))
+    sources = sorted(glob(f"shim/{folder}/**/*.c", recursive=True) + glob("shim/*.c"))
+    sources += sorted(glob("native/*.c"))
     # Never unloaded: the ledger's slot and what programs remember of our functions outlive dlclose.
     # Optimised as a whole: a call passes through many small functions of several files.
-    flags = [*_shared(soname), "-flto", "-Wl,-z,nodelete", "-I", "shim", "-ftls-model=initial-exec",
+    flags = [*_shared(soname), "-flto", "-Wl,-z,nodelete", "-I", "shim",
+             "-iquote", f"shim/{folder}", "-ftls-model=initial-exec",
              f'-DCGPU_BASE="{BASE}"']  # fmt: skip
     needed = f"{BASE}/real/{soname}"
     return Binary(f"shim/cgpu_shim/_lib/{soname}", sources, GLIBC, flags, needed)

@@ -11,7 +11,7 @@ from elftools.elf.elffile import ELFFile
 
 ROOT = Path(__file__).resolve().parent.parent
 CLASSIFICATION = ROOT / "shim" / "driver_entry_points.csv"
-HOOKS = ROOT / "shim" / "cuda" / "hooks.def"
+HOOKS = ROOT / "shim" / "cuda" / "entry" / "hooks.def"
 
 
 class EntryPoint(NamedTuple):

@@ -1,4 +1,4 @@
-/* The process's helper thread: see shim/cuda/monitor.c. */
+/* The process's helper thread: see shim/cuda/compute/monitor.c. */
 #include "model.h"
 
 #define ASIDE_NS (10 * MS)

@@ -1,4 +1,4 @@
-/* Kernels of more than a second stand apart: see shim/cuda/late.c. */
+/* Kernels of more than a second stand apart: see shim/cuda/compute/late.c. */
 #include "model.h"
 
 #define STAYS_NS SECOND

@@ -1,4 +1,4 @@
-/* A program's thread: launches as the proxy lets it, see shim/cuda/enter.c. */
+/* A program's thread: launches as the proxy lets it, see shim/cuda/compute/enter.c. */
 #include "model.h"
 
 #define KNOWN_NS (60 * US)

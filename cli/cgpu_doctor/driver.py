@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import Node
 
 MODULE = "/proc/driver/nvidia/version"
-# What begins so may take memory or time; as in shim/cuda/lookup.c, which a test compares.
+# What begins so may take memory or time; as in shim/cuda/entry/lookup.c, which a test compares.
 FAMILIES = (
     "cuArray", "cuCheckpoint", "cuCtxCreate", "cuDevicePrimaryCtx", "cuDeviceSetGraphMem",
     "cuEGLStream", "cuExternal", "cuFabric", "cuFuncLoad", "cuGLCtx", "cuGraph", "cuGreenCtx",

@@ -4,8 +4,8 @@
  * The lock keeps "the driver made or destroyed it" and "we wrote it down" together. Nothing else is
  * held while it is taken, and making a context takes milliseconds anyway.
  */
-#include "flow.h"
-#include "shim.h"
+#include "compute/flow.h"
+#include "entry/shim.h"
 
 CUresult
 cgpu_context_check(CUdevice device, int32_t gpu)

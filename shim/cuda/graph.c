@@ -21,8 +21,8 @@
  */
 #include <sys/mman.h>
 
-#include "launch.h"
-#include "shim.h"
+#include "compute/launch.h"
+#include "entry/shim.h"
 
 enum { MAX_DEPTH = 16 };
 #define NOT_READY UINT64_MAX

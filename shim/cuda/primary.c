@@ -5,8 +5,8 @@
  * right however retains, releases, resets and green contexts follow each other. All of it happens
  * under the lock of contexts.
  */
-#include "flow.h"
-#include "shim.h"
+#include "compute/flow.h"
+#include "entry/shim.h"
 
 static bool
 is_active(CUdevice device)

@@ -5,8 +5,8 @@
  * The driver documents stream, event and context synchronisation as these points; queries are none.
  * A process without such memory pays one load.
  */
-#include "flow.h"
-#include "shim.h"
+#include "compute/flow.h"
+#include "entry/shim.h"
 
 /* Called after a successful synchronisation; STREAM or CONTEXT is what was synchronised. */
 static void

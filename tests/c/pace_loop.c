@@ -9,7 +9,7 @@
 #define MS       UINT64_C(1000000)
 #define SECOND   UINT64_C(1000000000)
 #define SLACK_NS (150 * US)
-#define KNOWN_NS (60 * US) /* see shim/cuda/marker.c */
+#define KNOWN_NS (60 * US) /* see shim/cuda/compute/marker.c */
 
 enum { KEY = 7, FLIGHTS = 64, KNOWN_PART = 32 };
 

@@ -46,7 +46,7 @@ class Target(NamedTuple):
 TARGETS = {
     "document": Target(("hook/common/document.c",), ("hook/common",)),
     "state": Target(("hook/common/state.c",), ("hook/common",)),
-    "image": Target(("shim/cuda/ptx.c",), ("shim/cuda", "shim", "native")),
+    "image": Target(("shim/cuda/memory/code/ptx.c",), ("shim/cuda", "shim", "native")),
     "ledger": Target(("native/**/*.c",), ("native",)),
 }
 

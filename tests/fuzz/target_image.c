@@ -1,6 +1,6 @@
 /* Code of a program before it is loaded: cubins, fat binaries, PTX (MEM-7, MEM-9). */
 #include "driver.h"
-#include "shim/cuda/image.c" /* for scan_any, which is given where the image ends */
+#include "shim/cuda/memory/code/image.c" /* for scan_any, which is given where the image ends */
 
 void
 fuzz_begin(void)

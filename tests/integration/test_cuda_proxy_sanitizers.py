@@ -29,7 +29,7 @@ def _build(folder: Path, sanitizer: str, program: str) -> Path:
     base = lay_out(folder / "base", stub, stub_gpus(4096 * MIB, 10 * MIB))
     sources = [PROGRAMS / f"{program}.c"]
     for part in ("shim/cuda", "shim", "native"):
-        sources += sorted((ROOT / part).glob("*.c"))
+        sources += sorted((ROOT / part).glob("**/*.c" if part == "shim/cuda" else "*.c"))
     includes = [f"-iquote{ROOT / part}" for part in ("shim/cuda", "shim", "native")]
     command = [
         *("gcc", "-std=gnu11", "-g", "-O1", *SANITIZERS[sanitizer], *includes),

@@ -51,7 +51,7 @@ def wrong(found: Iterator[Finding]) -> list[tuple[str, str, str]]:
 
 
 def test_the_families_are_those_of_the_proxy() -> None:
-    text = (ROOT / "shim/cuda/lookup.c").read_text()
+    text = (ROOT / "shim/cuda/entry/lookup.c").read_text()
     table = re.search(r"families\[\] = \{(.*?)\};", text, re.DOTALL)
     assert table is not None
     assert tuple(re.findall(r'"(\w+)"', table[1])) == driver.FAMILIES

@@ -98,7 +98,7 @@ def test_nothing_of_the_server_or_the_hook_logs_in_another_way() -> None:
 
 
 def test_the_page_lists_the_sentences_of_a_containers_log() -> None:
-    text = "".join(file.read_text() for file in (ROOT / "shim" / "cuda").glob("*.c"))
+    text = "".join(file.read_text() for file in (ROOT / "shim" / "cuda").rglob("*.c"))
     flat = re.sub(r'"\s*"', "", text)
     said = set(re.findall(r'add\(&line, "([a-z][^"]*)"\)|cgpu_log_text\(\w+,\s*"([^"]+)"', flat))
     said |= {("", s) for s in re.findall(r'CGPU_LOG_[A-Z]+,\s*"([a-z][^"]+)"', flat)}

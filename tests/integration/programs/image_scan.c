@@ -2,8 +2,8 @@
  * Look through files as the proxy looks through code, under AddressSanitizer: each lies in a block
  * of exactly its size. With a number first: also that many damaged copies of each.
  */
-#include "image.c"
-#include "ptx.c"
+#include "memory/code/image.c"
+#include "memory/code/ptx.c"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "shim.h"
+#include "entry/shim.h"
 
 enum { THREADS = 4, ROUNDS = 150 };
 #define MIB ((size_t)1 << 20)

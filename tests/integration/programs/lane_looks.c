@@ -13,7 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "flow.h"
+#include "compute/flow.h"
 
 enum { PAGE = 4096, LINE = 256 };
 

@@ -6,7 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "shim.h"
+#include "entry/shim.h"
 
 enum { THREADS = 4, ROUNDS = 400, HELD = 16 };
 

@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "flow.h"
-#include "shim.h"
+#include "compute/flow.h"
+#include "entry/shim.h"
 
 enum { THREADS = 6, LANES_FOR = 4, ROUNDS = 150, LAUNCHES = 200 };
 

@@ -1,0 +1,367 @@
+/*
+ * Lanes: one per thread that launches, in a table that the monitor can look through.
+ *
+ * A thread says `inside` before it looks at the gate and takes it back after the launch, with
+ * nothing but plain stores; the barrier that makes this exact is on the monitor's side
+ * (membarrier), which looks about as often as gates close.
+ */
+#include <errno.h>
+#include <linux/membarrier.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "compute/flow.h"
+
+enum { OUT_TRIES = 20, OUT_PAUSE_NS = 5000 };
+#define SWEEP_NS UINT64_C(1000000000)
+
+static const uint32_t no_limits = UINT32_MAX;
+
+struct cgpu_flow *cgpu_flow;
+const char *cgpu_gate_base = (const char *)&no_limits;
+struct cgpu_lane cgpu_no_lane[CGPU_THREAD_LANES];
+__thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec"))) = cgpu_no_lane;
+
+void
+cgpu_flow_setup(void)
+{
+    if (cgpu_limits != NULL) {
+        cgpu_gate_base = (const char *)cgpu_limits;
+    }
+    void *pages = mmap(NULL, sizeof(struct cgpu_flow), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (pages == MAP_FAILED) {
+        return;
+    }
+    /* Most of it is never touched. */
+    madvise(pages, sizeof(struct cgpu_flow), MADV_NOHUGEPAGE);
+    /* Also so that a fork never makes the pages that the GPU writes to copies of themselves. */
+    if (madvise(pages, sizeof(struct cgpu_flow), MADV_WIPEONFORK) == 0) {
+        cgpu_flow = pages;
+    }
+}
+
+uint64_t
+cgpu_flow_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec -
+           (uint64_t)__atomic_load_n(&cgpu_state->clock_ahead, __ATOMIC_RELAXED);
+}
+
+uint64_t
+cgpu_lane_distance(const uint32_t *gate)
+{
+    return (uint64_t)((uintptr_t)gate - (uintptr_t)cgpu_gate_base);
+}
+
+/* In links and streams: the place in the table, plus 1. */
+static uint16_t
+place_of(const struct cgpu_lane *lane)
+{
+    return (uint16_t)(lane - cgpu_flow->lanes + 1);
+}
+
+/* Under the lock. A lane with the thread's number is that of a thread which has ended. */
+static struct cgpu_lane *
+claim(uint32_t tid)
+{
+    struct cgpu_lane *free_one = NULL;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
+        struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        if (lane->tid == tid) {
+            return lane;
+        }
+        if (lane->tid == 0 && free_one == NULL) {
+            free_one = lane;
+        }
+    }
+    if (free_one == NULL && cgpu_flow->lane_bound < CGPU_MAX_LANES) {
+        free_one = &cgpu_flow->lanes[cgpu_flow->lane_bound];
+        cgpu_flow->lane_bound += CGPU_THREAD_LANES;
+    }
+    return free_one;
+}
+
+/* Its work, if any, is left to the monitor, which marks what nobody else does. */
+static void
+release(struct cgpu_lane *lane, uint64_t now)
+{
+    uint32_t number = place_of(lane);
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        cgpu_lane_hand_over(&lane[i], now);
+        lane[i] = (struct cgpu_lane){.gpu = CGPU_NO_GPU};
+    }
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        if (cgpu_flow->streams[i].used && cgpu_flow->streams[i].lane == number) {
+            cgpu_stream_detach(&cgpu_flow->streams[i]);
+        }
+    }
+}
+
+struct cgpu_lane *
+cgpu_lane_for(struct cgpu_lane *first, CUstream stream)
+{
+    struct cgpu_lane *lane = cgpu_lane_of(first, stream);
+    for (int i = 0; i < CGPU_THREAD_LANES && lane == NULL; i++) {
+        /* the monitor may clear both just now */
+        bool used = __atomic_load_n(&first[i].word, __ATOMIC_RELAXED) != 0 ||
+                    __atomic_load_n(&first[i].launches, __ATOMIC_RELAXED) != 0;
+
+        lane = used ? NULL : &first[i];
+    }
+    return lane != NULL ? lane : &first[(first->last + 1) % CGPU_THREAD_LANES];
+}
+
+struct cgpu_lane *
+cgpu_lane_first(struct cgpu_lane *lane)
+{
+    return lane - (lane - cgpu_flow->lanes) % CGPU_THREAD_LANES;
+}
+
+static void
+count_taken(int32_t more)
+{
+    __atomic_store_n(&cgpu_flow->lanes_taken, cgpu_flow->lanes_taken + (uint32_t)more,
+                     __ATOMIC_RELAXED);
+}
+
+struct cgpu_lane *
+cgpu_lane_take(void)
+{
+    if (cgpu_lane->tid != 0) {
+        return cgpu_lane;
+    }
+    /* relaxed: if it has changed just now, the next launch is soon enough */
+    if (__atomic_load_n(&cgpu_flow->lanes_taken, __ATOMIC_RELAXED) == CGPU_MAX_LANES) {
+        return NULL;
+    }
+    uint32_t tid = (uint32_t)syscall(SYS_gettid);
+    uint64_t now = cgpu_flow_now();
+    cgpu_flow_lock();
+    struct cgpu_lane *lane = claim(tid);
+    if (lane != NULL) {
+        cgpu_stray_forget(tid);
+        count_taken(lane->tid == 0 ? CGPU_THREAD_LANES : 0);
+        release(lane, now);
+        for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+            lane[i].tid = tid;
+        }
+        cgpu_lane = lane;
+    }
+    cgpu_flow_unlock();
+    return lane;
+}
+
+void
+cgpu_lane_forget(void)
+{
+    struct cgpu_lane *lane = cgpu_lane;
+    /* relaxed: only this thread acts on them */
+    __atomic_store_n(&lane->free, 0, __ATOMIC_RELAXED);
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        __atomic_store_n(&lane[i].word, 0, __ATOMIC_RELAXED);
+    }
+}
+
+/* A stray's lane is not in the table, and not linked. */
+void
+cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream)
+{
+    lane->state = stream;
+    lane->marks = stream->marks;
+    if (lane->tid != 0) {
+        lane->before = 0;
+        lane->next = stream->lanes;
+        stream->lanes = place_of(lane);
+        if (lane->next != 0) {
+            cgpu_flow->lanes[lane->next - 1].before = stream->lanes;
+        }
+    }
+}
+
+static void
+unlink_lane(struct cgpu_lane *lane, struct cgpu_stream *stream)
+{
+    if (lane->next != 0) {
+        cgpu_flow->lanes[lane->next - 1].before = lane->before;
+    }
+    if (lane->before != 0) {
+        cgpu_flow->lanes[lane->before - 1].next = lane->next;
+    } else {
+        stream->lanes = lane->next;
+    }
+}
+
+void
+cgpu_lane_clear(struct cgpu_lane *lane)
+{
+    struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
+    if (stream != NULL && lane->tid != 0) {
+        if (lane->marks == stream->marks) {
+            unlink_lane(lane, stream);
+        } else {
+            stream->stale -= lane->launches != 0;
+        }
+    }
+    __atomic_store_n(&lane->word, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->launches, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->work_ns, 0, __ATOMIC_RELAXED);
+    lane->mixed = 0;
+    lane->state = NULL;
+}
+
+void
+cgpu_lane_cut(struct cgpu_stream *stream)
+{
+    for (uint32_t place = stream->lanes; place != 0;) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[place - 1];
+        /* relaxed: whoever launches at this moment has launched before, for it takes part */
+        stream->stale += __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
+        place = lane->next;
+    }
+    stream->lanes = 0;
+    /* relaxed: whoever misses it is found by the monitor, which knows that all are out */
+    __atomic_store_n(&stream->marks, stream->marks + 1, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
+{
+    struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
+    if (stream != NULL && lane->launches != 0) {
+        bool current = lane->marks == stream->marks;
+        struct cgpu_unmarked *pending = &stream->pending;
+        /* What was summed up before a cut may or may not lie before the marker: mark once more. */
+        uint64_t mixed = current ? lane->mixed : UINT64_MAX;
+        mixed |= pending->launches != 0 ? pending->key ^ lane->key : 0;
+        pending->key = lane->key;
+        pending->mixed |= mixed;
+        pending->work_ns += current ? lane->work_ns : 0;
+        pending->launches += lane->launches;
+        stream->handed_ns = now;
+    }
+    cgpu_lane_clear(lane);
+}
+
+static bool
+launches_on(const struct cgpu_lane *first, int32_t gpu)
+{
+    bool found = false;
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        found = found || (first[i].tid != 0 && first[i].gpu == gpu);
+    }
+    return found;
+}
+
+static void
+tell_threads(void)
+{
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        struct cgpu_ledger_work *work = cgpu_flow->gpus[place].work;
+        uint32_t count = 0;
+        for (uint32_t i = 0; i < cgpu_flow->lane_bound && work != NULL; i += CGPU_THREAD_LANES) {
+            count += launches_on(&cgpu_flow->lanes[i], (int32_t)place);
+        }
+        if (work != NULL) {
+            __atomic_store_n(&work->threads, count, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+void
+cgpu_lane_sweep(uint64_t now)
+{
+    if (now - cgpu_flow->swept_ns < SWEEP_NS) {
+        return;
+    }
+    cgpu_flow->swept_ns = now;
+    int pid = getpid();
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
+        struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        /* a filter may forbid the call, which says nothing about the thread */
+        if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
+            release(lane, now);
+            count_taken(-CGPU_THREAD_LANES);
+        }
+    }
+    cgpu_stray_sweep();
+    tell_threads();
+}
+
+/* acquire: what was launched before it left has been given to the driver. */
+static bool
+is_inside(const struct cgpu_lane *lane, int32_t gpu)
+{
+    return lane->tid != 0 && lane->gpu == gpu &&
+           __atomic_load_n(&lane->inside, __ATOMIC_ACQUIRE) != 0;
+}
+
+static bool
+some_inside(int32_t gpu)
+{
+    if (cgpu_stray_some_inside(&cgpu_flow->gpus[gpu])) {
+        return true;
+    }
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (is_inside(&cgpu_flow->lanes[i], gpu)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool
+cgpu_lane_stop(int32_t gpu)
+{
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (cgpu_flow->lanes[i].gpu == gpu) {
+            __atomic_store_n(&cgpu_flow->lanes[i].word, 0, __ATOMIC_RELAXED);
+        }
+    }
+    /* Whoever looks at its lane after this sees the zero; whoever did before is seen inside. */
+    if (cgpu_flow->barrier) {
+        syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    }
+    for (int i = 0; i < OUT_TRIES; i++) {
+        if (!some_inside(gpu)) {
+            return true;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = OUT_PAUSE_NS}, NULL);
+    }
+    return false;
+}
+
+void
+cgpu_lane_unfree(void)
+{
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
+        __atomic_store_n(&cgpu_flow->lanes[i].free, 0, __ATOMIC_RELAXED);
+    }
+}
+
+void
+cgpu_lane_redirect(int32_t gpu, const uint32_t *gate)
+{
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (cgpu_flow->lanes[i].gpu == gpu) {
+            /* relaxed: the word there is read with acquire */
+            __atomic_store_n(&cgpu_flow->lanes[i].gate, cgpu_lane_distance(gate), __ATOMIC_RELAXED);
+        }
+    }
+}
+
+uint64_t
+cgpu_lane_launches(int32_t gpu)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        sum += lane->gpu == gpu ? __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) : 0;
+    }
+    return sum;
+}

@@ -1,0 +1,45 @@
+/*
+ * The gate in the launch path: whatever puts work for the GPU into a stream goes through here.
+ *
+ *     CUresult status = cgpu_launch_begin(stream, real == cgpu_real.cuX_ptsz, key, guess);
+ *     if (status != CUDA_SUCCESS) {
+ *         return status;
+ *     }
+ *     status = real(...);
+ *     cgpu_launch_end();
+ *     return status;
+ *
+ * begin waits while the gate is closed or too much is in flight, and counts the launch; between the
+ * two nothing may wait for the GPU or for another thread, for the gate is closed only when every
+ * thread has left. Both are a few nanoseconds as long as nothing changes. launch.c has the entry
+ * points of kernels, which are the same in one piece.
+ */
+#ifndef CGPU_CUDA_LAUNCH_H
+#define CGPU_CUDA_LAUNCH_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "entry/driver.h"
+#include "pace.h"
+
+/*
+ * One launch into STREAM, as the program gave it; PER_THREAD: NULL means the thread's own default
+ * stream. KEY (cgpu_pace_key) stands for what takes the same time whenever it is launched.
+ * GUESS_NS: what it takes as long as KEY has not been measured; 0: measure it alone.
+ * NOT_PERMITTED: there is no room for this process's work, do not launch.
+ */
+CUresult cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns);
+
+/*
+ * The same for a thread that holds the lock HELD. It must not keep HELD while it waits at a gate:
+ * that would block threads that use another GPU. NOT_READY: it has waited, and released HELD
+ * meanwhile; check again what HELD protects, and retry.
+ */
+CUresult cgpu_launch_begin_held(CUstream stream, uint64_t key, pthread_mutex_t *held);
+
+/* After every begin that gave CUDA_SUCCESS, whatever the driver said. */
+void cgpu_launch_end(void);
+
+#endif

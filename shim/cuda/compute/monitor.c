@@ -1,0 +1,368 @@
+/*
+ * The monitor: a helper thread of each process that launches.
+ *
+ * It sleeps until a gate word changes. When a gate closes it marks what nobody has marked yet, and
+ * tells the arbiter when all of it has ended. While others wait it tells when there is nothing to
+ * do. When the arbiter gives no sign it opens and closes a gate of the process's own, by the clock.
+ *
+ * Where there is no thread to be had (a limit of processes, the process exits), threads do it that
+ * launch or synchronise, as they come by. Nothing waits for the end of a launch: it may come after
+ * what the program does next. Should the gate close while no thread comes by, the arbiter's
+ * patience ends the turn, and the first that launches again waits and sees to what was left behind.
+ */
+#define _GNU_SOURCE
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <linux/membarrier.h>
+
+#include "arbiter/policy.h"
+#include "compute/flow.h"
+#include "entry/thread.h"
+#include "fallback.h"
+#include "futex.h"
+
+#define LONGEST_NS UINT64_C(1000000000)
+#define POLL_NS    UINT64_C(20000)
+#define UNHEARD_NS UINT64_C(10000000) /* without an arbiter: how often to look for a new one */
+#define GIVE_UP_NS UINT64_C(200000000)
+#define AGAIN_NS   UINT64_C(1000000000) /* how often to try to create a thread again */
+
+/* The stack also holds all thread-local storage, which may be large; nothing says how large. */
+#define STACK_BYTES ((size_t)1 << 20)
+#define STACK_MOST  ((size_t)1 << 30)
+
+static cpu_set_t cpus_at_load;
+static bool cpus_known;
+
+static uint64_t
+sooner(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* ---- who arbitrates ---- */
+
+static void
+wake(const uint32_t *gate)
+{
+    cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
+}
+
+/* Threads that wait at the other word find out. */
+static void
+put_in_force(struct cgpu_flow_gpu *gpu, const uint32_t *gate)
+{
+    const uint32_t *before = gpu->gate;
+    if (before == gate) {
+        return;
+    }
+    __atomic_store_n(&gpu->gate, gate, __ATOMIC_RELEASE);
+    cgpu_lane_redirect((int32_t)(gpu - cgpu_flow->gpus), gate);
+    if (before != NULL) {
+        wake(before);
+    }
+}
+
+static void
+drive_own(struct cgpu_flow_gpu *gpu, enum cgpu_gate state)
+{
+    if (gpu->own == 0 || cgpu_gate_state(gpu->own) != state) {
+        __atomic_store_n(&gpu->own, cgpu_gate_next(gpu->own, state) | CGPU_GATE_FALLBACK,
+                         __ATOMIC_RELEASE);
+        wake(&gpu->own);
+    }
+}
+
+/* A page on which no share was ever written limits memory only. */
+static uint32_t
+share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
+{
+    uint32_t share = __atomic_load_n(&limits->share_ppm, __ATOMIC_RELAXED);
+    return share == 0 && heartbeat == 0 ? CGPU_WHOLE_PPM : share;
+}
+
+uint64_t
+cgpu_monitor_arbitrated(uint32_t place, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[place];
+    uint64_t heartbeat = __atomic_load_n(&limits->heartbeat_ns, __ATOMIC_ACQUIRE);
+    bool native = __atomic_load_n(&cgpu_limits->policy, __ATOMIC_RELAXED) == CGPU_POLICY_NATIVE &&
+                  !cgpu_gate_is_metered(__atomic_load_n(&limits->gate, __ATOMIC_RELAXED));
+    uint64_t until;
+    if (native || !cgpu_fallback_needed(heartbeat, now)) {
+        put_in_force(gpu, &limits->gate);
+        return native ? UINT64_MAX : heartbeat + CGPU_FALLBACK_AFTER_NS + 1;
+    }
+    uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
+    drive_own(gpu, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
+    put_in_force(gpu, &gpu->own);
+    return sooner(until, now + UNHEARD_NS);
+}
+
+static uint64_t
+serve(uint32_t place, uint64_t now)
+{
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    uint64_t next = cgpu_monitor_arbitrated(place, now);
+    uint32_t word = cgpu_flow_gate(gpu);
+    switch (cgpu_gate_state(word)) {
+    case CGPU_GATE_CLOSED:
+        return sooner(next, cgpu_drain_closed(place, word, now));
+    case CGPU_GATE_PRESSED:
+        return sooner(next, cgpu_drain_pressed(place, now));
+    default:
+        cgpu_marker_harvest(gpu, now);
+        return next;
+    }
+}
+
+/* ---- the thread ---- */
+
+/* What to wait for: gates in force, and the words that were served. */
+struct watched {
+    const uint32_t *gate[CGPU_MAX_GPUS];
+    uint32_t word[CGPU_MAX_GPUS];
+    uint32_t count;
+};
+
+static uint64_t
+serve_all(struct watched *watched, uint64_t now)
+{
+    uint64_t next = now + LONGEST_NS;
+    watched->count = 0;
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+        if (gpu->work == NULL) {
+            continue;
+        }
+        uint32_t before = cgpu_flow_gate(gpu);
+        next = sooner(next, serve(place, now));
+        watched->gate[watched->count] = gpu->gate;
+        watched->word[watched->count++] = gpu->gate == &gpu->own ? gpu->own : before;
+    }
+    cgpu_lane_sweep(now);
+    return next;
+}
+
+/* struct futex_waitv, which old headers lack. */
+struct waiter {
+    uint64_t value, address;
+    uint32_t flags, reserved;
+};
+
+enum { WAITV_CALL = 449, WAITV_32_BITS = 2, CALL_MISSING = ENOSYS };
+
+static void
+wait_for_many(const struct watched *watched, uint64_t until)
+{
+    struct waiter waiters[CGPU_MAX_GPUS];
+    uint64_t there = until + (uint64_t)cgpu_state->clock_ahead; /* by the clock of the kernel */
+    struct timespec end = {(time_t)(there / 1000000000), (long)(there % 1000000000)};
+    for (uint32_t i = 0; i < watched->count; i++) {
+        waiters[i] = (struct waiter){watched->word[i], (uint64_t)(uintptr_t)watched->gate[i],
+                                     WAITV_32_BITS, 0};
+    }
+    if (syscall(WAITV_CALL, waiters, watched->count, 0, &end, CLOCK_MONOTONIC) < 0 &&
+        (errno == CALL_MISSING || errno == EPERM)) {
+        uint64_t now = cgpu_flow_now();
+        uint64_t ns = sooner(until > now ? until - now : 0, UINT64_C(1000000));
+        nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
+    }
+}
+
+static void
+wait_until(const struct watched *watched, uint64_t until)
+{
+    uint64_t now = cgpu_flow_now();
+    if (until <= now) {
+        return;
+    }
+    if (watched->count != 1) {
+        wait_for_many(watched, until);
+        return;
+    }
+    uint64_t ns = until - now;
+    struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    cgpu_futex_wait((uint32_t *)(uintptr_t)watched->gate[0], FUTEX_WAIT, watched->word[0], &left);
+}
+
+static void *
+run(void *unused)
+{
+    struct watched watched;
+    cgpu_thread.depth = 1; /* whatever the driver calls for us is no launch of the program */
+    prctl(PR_SET_NAME, "cgpu-monitor");
+    prctl(PR_SET_TIMERSLACK, 1);
+    for (;;) {
+        /* seq_cst, both: either the exit sees the thread busy or the thread sees the exit */
+        __atomic_store_n(&cgpu_flow->busy, 1, __ATOMIC_SEQ_CST);
+        bool closing = __atomic_load_n(&cgpu_flow->closing, __ATOMIC_SEQ_CST) != 0;
+        uint64_t next = 0;
+        if (!closing) {
+            cgpu_flow_lock();
+            next = serve_all(&watched, cgpu_flow_now());
+            cgpu_flow_unlock();
+        }
+        __atomic_store_n(&cgpu_flow->busy, 0, __ATOMIC_RELEASE);
+        if (closing) {
+            return unused;
+        }
+        wait_until(&watched, next);
+    }
+}
+
+/* Registered after the driver's own, so it is called before them. */
+static void
+stop(void)
+{
+    if (cgpu_flow == NULL) {
+        return;
+    }
+    uint64_t begun = cgpu_flow_now();
+    __atomic_store_n(&cgpu_flow->closing, 1, __ATOMIC_SEQ_CST);
+    while (__atomic_load_n(&cgpu_flow->busy, __ATOMIC_SEQ_CST) != 0 &&
+           cgpu_flow_now() - begun < GIVE_UP_NS) {
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+    }
+}
+
+/* The processors of the process, even if the program has bound the calling thread to fewer. */
+static bool
+cpus_of_process(cpu_set_t *out)
+{
+    cpu_set_t leader;
+    if (!cpus_known || sched_getaffinity(getpid(), sizeof(leader), &leader) != 0) {
+        return false;
+    }
+    CPU_OR(out, &cpus_at_load, &leader);
+    return true;
+}
+
+/* 0 or an error number. FREELY: on all processors of the process, and without real-time class. */
+static int
+create_with(size_t stack, bool freely)
+{
+    pthread_t thread;
+    pthread_attr_t attributes;
+    cpu_set_t cpus;
+    int error = pthread_attr_init(&attributes);
+    if (error != 0) {
+        return error;
+    }
+    pthread_attr_setstacksize(&attributes, stack);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (freely) {
+        pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
+        pthread_attr_setschedpolicy(&attributes, SCHED_OTHER);
+        pthread_attr_setschedparam(&attributes, &(struct sched_param){.sched_priority = 0});
+        if (cpus_of_process(&cpus)) {
+            pthread_attr_setaffinity_np(&attributes, sizeof(cpus), &cpus);
+        }
+    }
+    error = pthread_create(&thread, &attributes, run, NULL);
+    pthread_attr_destroy(&attributes);
+    return error;
+}
+
+/* Attributes that the kernel or a filter does not grant stay as those of the creating thread. */
+static int
+create_somehow(bool freely)
+{
+    int error = EINVAL;
+    for (size_t stack = STACK_BYTES; stack <= STACK_MOST && error == EINVAL; stack *= 2) {
+        error = create_with(stack, freely);
+    }
+    return error;
+}
+
+static bool
+create(void)
+{
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = create_somehow(true);
+    if (error == EPERM || error == EINVAL) {
+        error = create_somehow(false);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error == 0;
+}
+
+void
+cgpu_monitor_setup(void)
+{
+    cpus_known = sched_getaffinity(0, sizeof(cpus_at_load), &cpus_at_load) == 0;
+}
+
+static void
+begin(uint64_t now)
+{
+    static bool stops; /* as inherited by children */
+    bool first = cgpu_flow->monitor == CGPU_MONITOR_NONE;
+    stops = stops || atexit(stop) == 0;
+    cgpu_flow->barrier =
+        syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+    cgpu_flow->monitor = stops && create() ? CGPU_MONITOR_RUNS : CGPU_MONITOR_FAILED;
+    cgpu_flow->tried_ns = now;
+    if (cgpu_flow->monitor == CGPU_MONITOR_FAILED) {
+        /* every synchronisation should look */
+        __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
+        if (first) {
+            cgpu_log_text(CGPU_LOG_COMPUTE, "no helper thread can be made: ",
+                          "the GPU is given back late; is there a limit of processes?");
+        }
+    }
+}
+
+static bool
+is_there(uint64_t now)
+{
+    if (cgpu_flow_is_closing()) {
+        return false;
+    }
+    if (cgpu_flow->monitor == CGPU_MONITOR_NONE ||
+        (cgpu_flow->monitor == CGPU_MONITOR_FAILED && now - cgpu_flow->tried_ns >= AGAIN_NS)) {
+        begin(now);
+    }
+    return cgpu_flow->monitor == CGPU_MONITOR_RUNS;
+}
+
+bool
+cgpu_monitor_attend(uint64_t now)
+{
+    if (is_there(now)) {
+        return true;
+    }
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        if (cgpu_flow->gpus[place].work != NULL) {
+            cgpu_monitor_arbitrated(place, now);
+            uint32_t word = cgpu_flow_gate(&cgpu_flow->gpus[place]);
+            if (!cgpu_gate_is_open(word)) {
+                cgpu_drain_closed(place, word, now);
+            }
+        }
+    }
+    cgpu_lane_sweep(now);
+    return false;
+}
+
+/* It waits for the gates that it knows: make it look for more. */
+void
+cgpu_monitor_wake(void)
+{
+    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
+        if (cgpu_flow->gpus[place].work != NULL) {
+            wake(cgpu_flow->gpus[place].gate);
+        }
+    }
+}

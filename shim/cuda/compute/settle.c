@@ -1,0 +1,222 @@
+/*
+ * What the program's own calls tell about its work: a stream that it has synchronised is done, and
+ * needs no marker; a stream or context that it destroys takes its handle along.
+ */
+#include "compute/flow.h"
+
+uint64_t
+cgpu_settle_begin(void)
+{
+    /* relaxed: it only says that looking is worth while; this thread's own launches it knows */
+    return cgpu_flow != NULL && __atomic_load_n(&cgpu_flow->counted, __ATOMIC_RELAXED) != 0
+               ? cgpu_flow_now()
+               : 0;
+}
+
+/* All that was put into STREAM by this thread, or before BEGUN, has ended. */
+static void
+has_ended(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
+{
+    cgpu_marker_pass(stream, cgpu_stream_owner(stream), begun, now, true);
+    if (stream->handed_ns <= begun && !cgpu_stray_since(cgpu_stream_gpu(stream), begun)) {
+        cgpu_marker_ended(stream, now);
+    }
+}
+
+/* Something on GPU has ended. If that was everything, the arbiter should know soon. */
+static void
+tell(int32_t gpu, uint64_t now)
+{
+    if (!cgpu_monitor_attend(now)) {
+        cgpu_drain_finish((uint32_t)gpu, now);
+    }
+    cgpu_drain_quiet((uint32_t)gpu);
+}
+
+void
+cgpu_settle_stream(CUstream stream, uint64_t begun)
+{
+    CUcontext current = NULL;
+    if (begun == 0) {
+        return;
+    }
+    cgpu_real.cuCtxGetCurrent(&current);
+    uint64_t now = cgpu_flow_now();
+    cgpu_flow_lock();
+    struct cgpu_stream *found = cgpu_stream_find(stream, current, cgpu_lane);
+    if (found != NULL) {
+        int32_t gpu = cgpu_stream_owner(found)->gpu;
+        if (cgpu_flow->gpus[gpu].work != NULL) {
+            has_ended(found, begun, now);
+            tell(gpu, now);
+        }
+    }
+    cgpu_flow_unlock();
+}
+
+void
+cgpu_settle_context(CUcontext context, uint64_t begun)
+{
+    if (begun == 0) {
+        return;
+    }
+    uint64_t now = cgpu_flow_now();
+    cgpu_flow_lock();
+    const struct cgpu_flow_context *found = cgpu_stream_context(context);
+    if (found != NULL && cgpu_flow->gpus[found->gpu].work != NULL) {
+        for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+            struct cgpu_stream *stream = &cgpu_flow->streams[i];
+            if (stream->used && cgpu_stream_owner(stream) == found) {
+                has_ended(stream, begun, now);
+            }
+        }
+        tell(found->gpu, now);
+    }
+    cgpu_flow_unlock();
+}
+
+static bool
+is_followed(void)
+{
+    return cgpu_flow != NULL && cgpu_state_is_attached();
+}
+
+/* Work may be put into it uncounted, so that it must be known when the gate closes. */
+static void
+follow(CUstream stream)
+{
+    CUcontext current = NULL;
+    if (!is_followed()) {
+        return;
+    }
+    cgpu_real.cuCtxGetCurrent(&current);
+    cgpu_flow_lock();
+    struct cgpu_stream *before = cgpu_stream_find(stream, current, NULL);
+    if (before != NULL) { /* destroyed behind our back */
+        cgpu_stream_detach(before);
+    }
+    cgpu_beyond_forget(stream);
+    struct cgpu_flow_context *context;
+    if (cgpu_stream_of(stream, current, &context) == CGPU_STREAM_OF_OURS &&
+        cgpu_stream_add(stream, context, NULL) == NULL) {
+        cgpu_beyond_keep(stream, context);
+    }
+    cgpu_flow_unlock();
+}
+
+void
+cgpu_settle_stream_going(CUstream stream)
+{
+    CUcontext current = NULL;
+    if (!is_followed()) {
+        return;
+    }
+    cgpu_real.cuCtxGetCurrent(&current);
+    cgpu_flow_lock();
+    struct cgpu_stream *found = cgpu_stream_find(stream, current, cgpu_lane);
+    if (found != NULL && found->lane == 0 && stream != CU_STREAM_LEGACY_DEFAULT) {
+        if (cgpu_marker_wanted(found) && found->apart == CGPU_APART_NOT) {
+            cgpu_marker_cut(found, cgpu_flow_now());
+        }
+        cgpu_stream_detach(found);
+    } else if (found == NULL) {
+        cgpu_beyond_destroy(stream, cgpu_flow_now());
+    }
+    cgpu_flow_unlock();
+}
+
+static void
+set_going(CUcontext handle, uint32_t going)
+{
+    if (!is_followed()) {
+        return;
+    }
+    cgpu_flow_lock();
+    struct cgpu_flow_context *context = cgpu_stream_context(handle);
+    if (context != NULL) {
+        context->going = going;
+    }
+    cgpu_flow_unlock();
+}
+
+void
+cgpu_settle_context_going(CUcontext context)
+{
+    set_going(context, 1);
+}
+
+void
+cgpu_settle_context_stays(CUcontext context)
+{
+    set_going(context, 0);
+}
+
+void
+cgpu_settle_context_gone(CUcontext context)
+{
+    if (!is_followed()) {
+        return;
+    }
+    cgpu_lane_forget();
+    cgpu_flow_lock();
+    struct cgpu_flow_context *found = cgpu_stream_context(context);
+    if (found != NULL) {
+        int32_t gpu = found->gpu;
+        cgpu_marker_pass(NULL, found, UINT64_MAX, cgpu_flow_now(), false);
+        cgpu_stream_drop_context(found);
+        if (cgpu_flow->gpus[gpu].work != NULL) {
+            cgpu_drain_quiet((uint32_t)gpu);
+        }
+    }
+    cgpu_flow_unlock();
+}
+
+/* ---- streams that come ---- */
+
+static CUresult
+made(CUresult status, const CUstream *stream)
+{
+    if (status == CUDA_SUCCESS) {
+        follow(*stream);
+    }
+    return status;
+}
+
+CUresult
+cgpu_settle_create(CUresult (*real)(CUstream *, unsigned int), CUstream *stream, unsigned int flags)
+{
+    return made(real(stream, flags), stream);
+}
+
+CUresult
+cgpu_settle_create_with_priority(CUresult (*real)(CUstream *, unsigned int, int), CUstream *stream,
+                                 unsigned int flags, int priority)
+{
+    return made(real(stream, flags, priority), stream);
+}
+
+CUresult
+cgpu_settle_create_green(CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, int),
+                         CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
+{
+    return made(real(stream, green, flags, priority), stream);
+}
+
+/* ---- the current context changes ---- */
+
+CUresult
+cgpu_settle_set_current(CUresult (*real)(CUcontext), CUcontext context)
+{
+    /* relaxed: this thread wrote it */
+    if (context != cgpu_lane->context) {
+        cgpu_lane_forget();
+    }
+    return real(context);
+}
+
+CUresult
+cgpu_settle_pop_current(CUresult (*real)(CUcontext *), CUcontext *context)
+{
+    cgpu_lane_forget();
+    return real(context);
+}

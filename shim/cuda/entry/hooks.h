@@ -1,0 +1,67 @@
+/* What hooks.def declares: the exports, the bodies behind them and the driver's own functions. */
+#ifndef CGPU_CUDA_HOOKS_H
+#define CGPU_CUDA_HOOKS_H
+
+#include "entry/copies.h"
+#include "entry/driver.h"
+
+/* `protected`: the look-up table means our own function, whoever else exports the name. */
+#define CGPU_EXPORT      __attribute__((visibility("protected")))
+#define CGPU_EXPAND(...) __VA_ARGS__
+
+/* The driver's own functions. One that this driver lacks returns CUDA_ERROR_NOT_FOUND. */
+struct cgpu_real {
+#define HOOK(name, body, parameters, arguments)                      CUresult(*name) parameters;
+#define UNGUARDED                                                    HOOK
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments) CUresult(*name) parameters;
+#define REJECT(name, reason)                                         CUresult (*name)(void);
+#define REAL(name, parameters)                                       CUresult(*name) parameters;
+#include "entry/hooks.def"
+#undef HOOK
+#undef UNGUARDED
+#undef LAUNCH
+#undef REJECT
+#undef REAL
+};
+
+extern struct cgpu_real cgpu_real;
+
+/* Does this driver have ENTRY, a member of cgpu_real? */
+#define CGPU_REAL_HAS(entry) ((void *)cgpu_real.entry != (void *)cgpu_real_missing)
+CUresult cgpu_real_missing(void);
+
+/* The exports (exports.c) and the bodies behind them. */
+#define HOOK(name, body, parameters, arguments)                                                    \
+    CGPU_EXPORT CUresult name parameters;                                                          \
+    CUresult body(CUresult(*real) parameters, CGPU_EXPAND parameters);
+#define UNGUARDED HOOK
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
+    CGPU_EXPORT CUresult name parameters;
+#define REJECT(name, reason) CGPU_EXPORT CUresult name(void);
+#define REAL(name, parameters)
+#include "entry/hooks.def"
+#undef HOOK
+#undef UNGUARDED
+#undef LAUNCH
+#undef REJECT
+#undef REAL
+
+/* Why an entry point is refused altogether. */
+enum cgpu_reject { CGPU_REJECT_MANAGED, CGPU_REJECT_CHECKPOINT };
+CUresult cgpu_reject(enum cgpu_reject reason, const char *name);
+
+/* One row per export, in the order of hooks.def. */
+struct cgpu_hook {
+    const char *name;
+    void *export;
+    void **real; /* member of cgpu_real */
+};
+
+extern const struct cgpu_hook cgpu_hooks[];
+extern const unsigned int cgpu_hook_count;
+
+/* When the library is loaded: find the real one; make look-ups find the exports. */
+void *cgpu_real_open(void);
+void cgpu_lookup_setup(void *library);
+
+#endif

@@ -1,0 +1,156 @@
+/*
+ * cuGetProcAddress and its versions: the driver's own answer, with a hooked function's address
+ * swapped for our export.
+ *
+ * Every address it returns is an exported symbol, so comparing addresses is version-correct and
+ * right for per-thread default streams without knowing which name and version mean which symbol. An
+ * address that is not of a name in driver_entry_points.csv is an entry point of a newer driver: in
+ * a family that allocates or launches it is not handed out, for nobody would charge for it.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <string.h>
+
+#include "entry/shim.h"
+
+enum { TABLE_SIZE = 2048 }; /* a power of two, at least twice the number of names */
+
+/* Open addressing by the driver's address; filled by the constructor, only read afterwards. */
+static struct {
+    void *real;
+    void *use;
+} table[TABLE_SIZE];
+
+/* Every name of driver_entry_points.csv, each followed by a NUL. */
+static const char known_names[] =
+#include "entry/known_names.inc"
+    ;
+
+/* What begins so may take device memory or GPU time. */
+static const char *const families[] = {
+    "cuArray",
+    "cuCheckpoint",
+    "cuCtxCreate",
+    "cuDevicePrimaryCtx",
+    "cuDeviceSetGraphMem",
+    "cuEGLStream",
+    "cuExternal",
+    "cuFabric",
+    "cuFuncLoad",
+    "cuGLCtx",
+    "cuGraph",
+    "cuGreenCtx",
+    "cuImport",
+    "cuIpc",
+    "cuLaunch",
+    "cuLibraryLoad",
+    "cuLogicalEndpoint",
+    "cuMem",
+    "cuMipmapped",
+    "cuModuleLoad",
+    "cuMulticast",
+    "cuStreamBatch",
+    "cuVDPAUCtx",
+};
+
+static size_t
+place_of(const void *real)
+{
+    uint64_t hash = (uint64_t)(uintptr_t)real * 0x9e3779b97f4a7c15u;
+    size_t place = hash >> 53; /* 11 bits: TABLE_SIZE places */
+    while (table[place].real != NULL && table[place].real != real) {
+        place = (place + 1) % TABLE_SIZE;
+    }
+    return place;
+}
+
+/* The first entry for an address stays: hooks are added before the names that pass. */
+static void
+add(void *real, void *use)
+{
+    size_t place = place_of(real);
+    if (real != NULL && table[place].real == NULL) {
+        table[place].real = real;
+        table[place].use = use;
+    }
+}
+
+void
+cgpu_lookup_setup(void *library)
+{
+    for (unsigned int i = 0; i < cgpu_hook_count; i++) {
+        if (*cgpu_hooks[i].real != (void *)cgpu_real_missing) {
+            add(*cgpu_hooks[i].real, cgpu_hooks[i].export);
+        }
+    }
+    for (const char *name = known_names; library != NULL && *name != '\0';
+         name += strlen(name) + 1) {
+        void *real = dlsym(library, name);
+        add(real, real);
+    }
+}
+
+static bool
+takes_memory_or_time(const char *name)
+{
+    for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
+        if (strncmp(name, families[i], strlen(families[i])) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool
+cgpu_may_pass_unknown(void)
+{
+    return cgpu_limits != NULL && (cgpu_limits->flags & CGPU_LIMITS_PASS_UNKNOWN) != 0;
+}
+
+/* What to hand out for the driver's ADDRESS, its answer to SYMBOL; NULL: nothing. */
+static void *
+use_for(void *address, const char *symbol)
+{
+    size_t place = place_of(address);
+    if (table[place].real == address) {
+        return table[place].use;
+    }
+    Dl_info info;
+    const char *name = symbol;
+    if (dladdr(address, &info) != 0 && info.dli_sname != NULL && info.dli_saddr == address) {
+        name = info.dli_sname;
+    }
+    if (cgpu_may_pass_unknown() || (!takes_memory_or_time(name) && !takes_memory_or_time(symbol))) {
+        return address;
+    }
+    cgpu_log_text(CGPU_LOG_UNKNOWN,
+                  "an entry point that this release does not know is not handed out: ", name);
+    return NULL;
+}
+
+CUresult
+cgpu_lookup(CUresult (*real)(const char *, void **, int, uint64_t), const char *symbol,
+            void **function, int version, uint64_t flags)
+{
+    CUresult status = real(symbol, function, version, flags);
+    if (status != CUDA_SUCCESS || symbol == NULL || function == NULL || *function == NULL) {
+        return status;
+    }
+    *function = use_for(*function, symbol);
+    return *function != NULL ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+CUresult
+cgpu_lookup_v2(CUresult (*real)(const char *, void **, int, uint64_t, int *), const char *symbol,
+               void **function, int version, uint64_t flags, int *found)
+{
+    CUresult status = real(symbol, function, version, flags, found);
+    if (status != CUDA_SUCCESS || symbol == NULL || function == NULL || *function == NULL) {
+        return status;
+    }
+    *function = use_for(*function, symbol);
+    if (*function == NULL && found != NULL) {
+        *found = CU_PROC_ADDRESS_NOT_FOUND; /* this version says so here, not by its result */
+    }
+    return CUDA_SUCCESS;
+}

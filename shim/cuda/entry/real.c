@@ -1,0 +1,84 @@
+/*
+ * The driver's own functions.
+ *
+ * All are resolved by the constructor, before anyone can call a hook: dlopen and dlsym may
+ * allocate, hooks may not. The real library is loaded already (DT_NEEDED), so RTLD_NOLOAD only
+ * finds it.
+ */
+#include <dlfcn.h>
+
+#include "base.h"
+#include "compute/flow.h"
+#include "entry/shim.h"
+#include "own_names.h"
+
+struct cgpu_real cgpu_real;
+
+/* For any parameters: the caller cleans up arguments in every ABI that CUDA runs on. */
+CUresult
+cgpu_real_missing(void)
+{
+    return CUDA_ERROR_NOT_FOUND;
+}
+
+void *
+cgpu_real_open(void)
+{
+    char path[CGPU_BASE_PATH_SIZE];
+    if (cgpu_base_path(path, sizeof(path), "real/libcuda.so.1") != 0) {
+        return NULL;
+    }
+    return dlopen(path, RTLD_NOLOAD | RTLD_LAZY);
+}
+
+static void
+resolve(void *library, const char *name, void **slot)
+{
+    void *address = library != NULL ? dlsym(library, name) : NULL;
+    *slot = address != NULL ? address : (void *)cgpu_real_missing;
+}
+
+/*
+ * Some programs do without a name that is not there, and give up where it fails. From driver 525 on
+ * they ask cuGetProcAddress_v2, which names what the driver has.
+ */
+static void
+hide_missing(void)
+{
+    struct cgpu_own_names own;
+    if (!cgpu_own_names_open(&own)) {
+        return;
+    }
+    for (unsigned int i = 0; i < cgpu_hook_count; i++) {
+        if (*cgpu_hooks[i].real == (void *)cgpu_real_missing) {
+            cgpu_own_names_hide(&own, cgpu_hooks[i].export);
+        }
+    }
+    cgpu_own_names_close(&own);
+}
+
+__attribute__((constructor)) static void
+setup(void)
+{
+    void *library = cgpu_real_open();
+#define HOOK(name, body, parameters, arguments) resolve(library, #name, (void **)&cgpu_real.name);
+#define UNGUARDED                               HOOK
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
+    resolve(library, #name, (void **)&cgpu_real.name);
+#define REJECT(name, reason)   resolve(library, #name, (void **)&cgpu_real.name);
+#define REAL(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
+#include "entry/hooks.def"
+#undef HOOK
+#undef UNGUARDED
+#undef LAUNCH
+#undef REJECT
+#undef REAL
+    cgpu_log_setup();
+    cgpu_state_setup();
+    cgpu_flow_setup();
+    cgpu_monitor_setup();
+    cgpu_lookup_setup(library);
+    if (library != NULL && !CGPU_REAL_HAS(cuGetProcAddress_v2)) {
+        hide_missing();
+    }
+}

@@ -1,0 +1,18 @@
+/* Entry points that no cap can hold are refused altogether. */
+#include "entry/shim.h"
+
+CUresult
+cgpu_reject(enum cgpu_reject reason, const char *name)
+{
+    static const struct {
+        enum cgpu_log log;
+        const char *text;
+    } reasons[] = {
+        [CGPU_REJECT_MANAGED] = {CGPU_LOG_MANAGED,
+                                 "managed memory is not available here, refused: "},
+        [CGPU_REJECT_CHECKPOINT] = {CGPU_LOG_CHECKPOINT,
+                                    "checkpoints are not available here, refused: "},
+    };
+    cgpu_log_text(reasons[reason].log, reasons[reason].text, name);
+    return CUDA_ERROR_NOT_SUPPORTED;
+}

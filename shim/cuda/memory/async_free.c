@@ -1,0 +1,184 @@
+/*
+ * Linear memory given to cuMemFreeAsync: the driver takes it back when the stream is next
+ * synchronised, so that long it stays charged, and a small one in its block. Memory from a pool
+ * goes back to its pool, whose reserve is what is charged (pool.c).
+ */
+#include "entry/shim.h"
+
+static struct cgpu_kinds *
+kinds(void)
+{
+    return &cgpu_state->kinds;
+}
+
+static bool
+is_empty(const struct cgpu_async_freed *freed)
+{
+    return freed->bytes == 0 && freed->small == 0;
+}
+
+/* The entry for what is freed in STREAM as HOLDING was; NULL: the table is full. */
+static struct cgpu_async_freed *
+entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
+{
+    int32_t gpu = (int32_t)holding->gpu;
+    struct cgpu_async_freed *free_one = NULL;
+    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+        struct cgpu_async_freed *freed = &kinds()->freed[i];
+        if (is_empty(freed)) {
+            free_one = free_one != NULL ? free_one : freed;
+        } else if (freed->stream == stream && freed->context == context &&
+                   freed->owner == holding->owner && freed->gpu == gpu) {
+            return freed;
+        }
+    }
+    if (free_one != NULL) {
+        *free_one = (struct cgpu_async_freed){
+            .stream = stream, .context = context, .owner = holding->owner, .gpu = gpu};
+    }
+    return free_one;
+}
+
+/* Chain a small one before those that FREED has. False: there is no memory for it. */
+static bool
+chain(struct cgpu_async_freed *freed, const struct cgpu_holding *holding)
+{
+    struct cgpu_holding link = *holding;
+    link.kind = CGPU_KIND_FREED;
+    link.owner = 0;
+    link.bytes = freed->small;
+    if (cgpu_holdings_insert(cgpu_state->holdings, &link) != CGPU_OK) {
+        return false;
+    }
+    freed->small = holding->handle;
+    return true;
+}
+
+static void
+release(struct cgpu_async_freed *freed)
+{
+    struct cgpu_holding link;
+    cgpu_charge_release(freed->gpu, freed->bytes);
+    freed->bytes = 0;
+    while (freed->small != 0 && cgpu_charge_take(CGPU_KIND_FREED, freed->small, &link)) {
+        cgpu_small_gone(&link);
+        freed->small = link.bytes;
+    }
+    freed->small = 0;
+}
+
+static void
+keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
+{
+    CUcontext context = NULL;
+    cgpu_real.cuCtxGetCurrent(&context);
+    pthread_mutex_lock(&kinds()->pools);
+    struct cgpu_async_freed *freed = entry(stream, context, holding);
+    bool kept = freed != NULL && (holding->extra == 0 || chain(freed, holding));
+    if (kept) {
+        freed->bytes += holding->bytes;
+        __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+    if (!kept) { /* too many streams at once: rather too early than never */
+        cgpu_charge_give_back(holding);
+        if (holding->extra != 0) {
+            cgpu_small_gone(holding);
+        }
+    }
+}
+
+/* Under the lock of pools. */
+static void
+settle(CUstream stream, CUcontext context)
+{
+    uint64_t owner = (uint64_t)(uintptr_t)context;
+    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+        struct cgpu_async_freed *freed = &kinds()->freed[i];
+        bool of_context = context != NULL && (freed->context == context || freed->owner == owner);
+        if (is_empty(freed)) {
+            continue;
+        }
+        if (of_context || (stream != NULL && freed->stream == stream)) {
+            release(freed);
+        } else {
+            __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
+        }
+    }
+}
+
+void
+cgpu_async_free_settle(CUstream stream, CUcontext context)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    settle(stream, context);
+    pthread_mutex_unlock(&kinds()->pools);
+}
+
+CUresult
+cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    CUresult status = destroy(stream);
+    if (status == CUDA_SUCCESS) {
+        settle(stream, NULL);
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+    return status;
+}
+
+/* Under the lock of pools, so that STREAM is not destroyed meanwhile. A capture is left alone. */
+static bool
+is_done(CUstream stream)
+{
+    int capture = CU_CAPTURE_NONE;
+    return cgpu_real.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+           capture == CU_CAPTURE_NONE && cgpu_real.cuStreamQuery(stream) == CUDA_SUCCESS &&
+           cgpu_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
+}
+
+/* A thread's own default stream means another one in every thread: nobody else can ask about it. */
+void
+cgpu_async_free_finish(int32_t gpu)
+{
+    CUcontext current = NULL;
+    if (cgpu_kinds_look(&kinds()->may_shrink) == 0 ||
+        cgpu_real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == NULL) {
+        return;
+    }
+    pthread_mutex_lock(&kinds()->pools);
+    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+        struct cgpu_async_freed *freed = &kinds()->freed[i];
+        if (!is_empty(freed) && freed->gpu == gpu && freed->context == current &&
+            freed->stream != CU_STREAM_PER_THREAD_DEFAULT && is_done(freed->stream)) {
+            settle(freed->stream, NULL);
+        }
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+}
+
+CUresult
+cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstream stream)
+{
+    struct cgpu_holding holding;
+    if (!cgpu_charge_take(CGPU_KIND_LINEAR, dptr, &holding)) {
+        return real(dptr, stream);
+    }
+    if (holding.extra != 0) {
+        cgpu_small_leave(&holding);
+    }
+    CUresult status = real(dptr, stream);
+    if (status != CUDA_SUCCESS) {
+        if (holding.extra != 0) {
+            cgpu_small_stay(&holding);
+        }
+        cgpu_charge_restore(&holding);
+        return status;
+    }
+    if (stream == NULL) {
+        stream = real == cgpu_real.cuMemFreeAsync_ptsz ? CU_STREAM_PER_THREAD_DEFAULT
+                                                       : CU_STREAM_LEGACY_DEFAULT;
+    }
+    keep_until_synchronised(&holding, stream);
+    return status;
+}

@@ -1,0 +1,177 @@
+/*
+ * What loading code takes.
+ *
+ * The driver does not say, and takes it in pieces of its own choice. So the whole GPU's free memory
+ * is compared before and after, less what this container was charged for meanwhile. Other
+ * containers allocate and free at the same time: so the difference counts at most as much as the
+ * image can need (image.c), and no less than the variables that it declares.
+ *
+ * Loads of several threads go on at once, and no lock is held while the driver compiles. They share
+ * one point of comparison, which the first of them sets. Whoever ends takes what is missing since
+ * then up to its own bound, and moves the point to the present; what is left over stays missing for
+ * the others, up to what they can need.
+ */
+#include "entry/shim.h"
+
+struct look {
+    uint64_t available, used;
+    bool known; /* the driver has said how much memory is free */
+};
+
+static struct look
+look(int32_t gpu)
+{
+    size_t available = 0;
+    size_t total;
+    int mode = cgpu_reclaim_relax();
+    CUresult status = cgpu_real.cuMemGetInfo_v2(&available, &total);
+    cgpu_reclaim_restore(mode);
+    return (struct look){
+        .available = available,
+        .used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu),
+        .known = status == CUDA_SUCCESS,
+    };
+}
+
+/* Memory that has gone since WATCH was set and is not charged; 0 if the driver does not say. */
+static uint64_t
+missing(const struct cgpu_code_watch *watch, const struct look *now)
+{
+    int64_t taken = (int64_t)(watch->available - now->available);
+    int64_t charged = (int64_t)(now->used - watch->used);
+    return watch->known && now->known && taken > charged ? (uint64_t)(taken - charged) : 0;
+}
+
+static uint64_t
+smaller(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
+static uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+CUresult
+cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
+{
+    struct cgpu_target target;
+    *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .bound = bound};
+    CUresult status = cgpu_target_current(&target);
+    if (status != CUDA_SUCCESS || target.gpu < 0) {
+        return status != CUDA_SUCCESS ? status : CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    code->gpu = target.gpu;
+    code->owner = target.owner;
+    struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[target.gpu];
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    if (watch->loads == 0) {
+        struct look now = look(target.gpu);
+        watch->available = now.available;
+        watch->used = now.used;
+        watch->known = now.known;
+    }
+    watch->loads += 1;
+    watch->bounds += bound;
+    pthread_mutex_unlock(&cgpu_state->kinds.code);
+    return CUDA_SUCCESS;
+}
+
+static void
+leave(struct cgpu_code_watch *watch, const struct cgpu_code *code)
+{
+    watch->loads -= 1;
+    watch->bounds -= code->bound;
+}
+
+void
+cgpu_code_cancel(const struct cgpu_code *code)
+{
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    leave(&cgpu_state->kinds.code_watch[code->gpu], code);
+    pthread_mutex_unlock(&cgpu_state->kinds.code);
+}
+
+static uint64_t
+least_of(const struct cgpu_code *code)
+{
+    return code->payer_kind == 0 ? code->least
+                                 : cgpu_module_left(code->least, code->payer_kind, code->payer);
+}
+
+/* Under the lock. */
+static CUresult
+end(struct cgpu_code *code)
+{
+    struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[code->gpu];
+    uint64_t charged;
+    leave(watch, code);
+    struct look now = look(code->gpu);
+    uint64_t gone = missing(watch, &now);
+    uint64_t own = smaller(gone, code->bound);
+    uint64_t rest = smaller(gone - own, watch->bounds);
+    code->taken = larger(own, least_of(code));
+    code->beyond = gone - own - rest;
+    watch->available = now.available + rest;
+    watch->used = now.used + code->taken; /* it is charged now, or unloaded */
+    watch->known = now.known;
+    return cgpu_charge_try(code->gpu, code->taken, &charged);
+}
+
+/* Not under the lock: making room takes its time. */
+static CUresult
+insist(const struct cgpu_code *code, CUresult status)
+{
+    uint64_t charged;
+    return status == CUDA_ERROR_OUT_OF_MEMORY ? cgpu_charge(code->gpu, code->taken, &charged)
+                                              : status;
+}
+
+CUresult
+cgpu_code_end(struct cgpu_code *code)
+{
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    CUresult status = end(code);
+    pthread_mutex_unlock(&cgpu_state->kinds.code);
+    return insist(code, status);
+}
+
+CUresult
+cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
+{
+    struct cgpu_holding holding;
+    if (code->taken == 0) {
+        return CUDA_SUCCESS;
+    }
+    /* A holding that another thread makes or frees meanwhile is the program's own race. */
+    if (cgpu_charge_find(kind, handle, &holding)) {
+        holding.bytes += code->taken;
+        if (cgpu_holdings_update(cgpu_state->holdings, &holding) == CGPU_OK) {
+            return CUDA_SUCCESS;
+        }
+    }
+    holding = (struct cgpu_holding){
+        .handle = handle,
+        .owner = code->owner,
+        .bytes = code->taken,
+        .kind = kind,
+        .gpu = (uint32_t)code->gpu,
+    };
+    return cgpu_charge_hold(&holding);
+}
+
+CUresult
+cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle)
+{
+    pthread_mutex_lock(&cgpu_state->kinds.code);
+    CUresult status = end(code);
+    CUresult kept = cgpu_code_keep(code, kind, handle);
+    pthread_mutex_unlock(&cgpu_state->kinds.code);
+    status = insist(code, status);
+    if (status != CUDA_SUCCESS) {
+        cgpu_charge_force(code->gpu, code->taken);
+    }
+    return status != CUDA_SUCCESS ? status : kept;
+}

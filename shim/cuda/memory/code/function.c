@@ -1,0 +1,252 @@
+/*
+ * Functions, whose code the driver may load only when they are asked for, or later still, at their
+ * first launch.
+ *
+ * A launch is too late to refuse and too hot to look at, so a function that is asked for the first
+ * time is loaded at once (cuFuncLoad, where the driver has it) and what that took is charged,
+ * together with the local memory that its launches need. The runtime library asks for a function
+ * just before it launches it, so little is loaded in vain. What was looked at once is remembered
+ * until some code is unloaded or a context comes or goes: from then on its address may be
+ * another's.
+ *
+ * Assumed of the driver: with lazy loading code is taken when its function is asked for, loaded or
+ * launched, and a function's need of local memory is known without a launch.
+ */
+#include "entry/shim.h"
+
+#define FNV_BASIS UINT64_C(0xcbf29ce484222325)
+#define FNV_PRIME UINT64_C(0x100000001b3)
+
+/*
+ * What a key's holding records: the function, and when it was looked at. The look is void once the
+ * address may belong to something else.
+ */
+static uint64_t
+mark(void)
+{
+    /* acquire: what was removed before is gone */
+    uint32_t unloads = __atomic_load_n(&cgpu_state->kinds.unloads, __ATOMIC_ACQUIRE);
+    uint32_t contexts = __atomic_load_n(&cgpu_state->generation, __ATOMIC_ACQUIRE);
+    return (uint64_t)(unloads + contexts * UINT32_C(0x9e3779b1)) << 32;
+}
+
+static uint32_t
+tag(CUfunction function)
+{
+    return (uint32_t)((uintptr_t)function >> 4);
+}
+
+bool
+cgpu_function_is_ready(uint64_t key, struct cgpu_holding *ready)
+{
+    return cgpu_charge_find(CGPU_KIND_READY, key, ready) &&
+           (ready->extra & ~(uint64_t)UINT32_MAX) == mark();
+}
+
+bool
+cgpu_function_is_same(const struct cgpu_holding *ready, CUfunction function)
+{
+    return (uint32_t)ready->extra == tag(function);
+}
+
+static bool
+is_seen(CUfunction function, const struct cgpu_function_origin *origin)
+{
+    struct cgpu_holding holding;
+    return origin->serial != 0 &&
+           cgpu_charge_find(CGPU_KIND_FUNCTION, (uint64_t)(uintptr_t)function, &holding) &&
+           holding.extra == origin->serial;
+}
+
+/* If this fails, the function is looked at again the next time. */
+static void
+note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *code)
+{
+    struct cgpu_holding holding = {
+        .handle = handle,
+        .owner = code->owner,
+        .extra = extra,
+        .kind = kind,
+        .gpu = (uint32_t)code->gpu,
+    };
+    (void)cgpu_charge_hold(&holding);
+}
+
+/* Whatever streams capture: the program did not ask for this call. */
+static void
+load(CUfunction function)
+{
+    int mode = cgpu_reclaim_relax();
+    cgpu_real.cuFuncLoad(function);
+    cgpu_reclaim_restore(mode);
+}
+
+static uint64_t
+local_bytes(CUfunction function)
+{
+    int local = 0;
+    cgpu_real.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, function);
+    return local > 0 ? (uint64_t)local : 0;
+}
+
+static CUresult
+charge_local(const struct cgpu_function_origin *origin, uint64_t bytes)
+{
+    struct cgpu_target target = {.gpu = origin->gpu, .owner = origin->owner};
+    return bytes != 0 ? cgpu_growth_local_memory(&target, bytes) : CUDA_SUCCESS;
+}
+
+CUresult
+cgpu_function_look(CUfunction function, const struct cgpu_function_origin *origin,
+                   struct cgpu_code *code, uint64_t key)
+{
+    uint64_t now = mark();
+    uint64_t handle = (uint64_t)(uintptr_t)function;
+    bool seen = is_seen(function, origin);
+    if (!seen) {
+        load(function);
+    }
+    uint64_t local = seen ? 0 : local_bytes(function);
+    CUresult status = cgpu_code_end_loaded(
+        code, origin->kind, origin->kind != CGPU_KIND_FUNCTION ? origin->payer : handle);
+    if (status == CUDA_SUCCESS) {
+        status = charge_local(origin, local);
+    }
+    if (status == CUDA_SUCCESS && !seen && origin->kind != CGPU_KIND_FUNCTION) {
+        note(CGPU_KIND_FUNCTION, handle, origin->serial, code);
+    }
+    if (status == CUDA_SUCCESS) {
+        note(CGPU_KIND_READY, key, now | tag(function), code);
+    }
+    return status;
+}
+
+/* The module's own context pays, whichever is current. */
+static uint64_t
+find_origin(CUmodule module, struct cgpu_function_origin *origin)
+{
+    struct cgpu_holding holding;
+    struct cgpu_target target = {.gpu = CGPU_NO_GPU};
+    struct cgpu_loaded loaded;
+    const void *library = cgpu_library_of(module);
+    uint64_t handle = (uint64_t)(uintptr_t)module;
+    (void)cgpu_target_current(&target);
+    *origin = (struct cgpu_function_origin){
+        .payer = handle,
+        .kind = CGPU_KIND_MODULE,
+        .gpu = target.gpu,
+        .owner = target.owner,
+    };
+    if (library != NULL) {
+        loaded = cgpu_module_loaded(CGPU_KIND_LIBRARY_IMAGE, library);
+        origin->kind = CGPU_KIND_LIBRARY;
+        origin->payer = cgpu_kinds_mix(library, target.owner);
+    } else {
+        loaded = cgpu_module_loaded(CGPU_KIND_MODULE, module);
+        if (cgpu_charge_find(CGPU_KIND_MODULE, handle, &holding)) {
+            origin->gpu = (int32_t)holding.gpu;
+            origin->owner = holding.owner;
+        }
+    }
+    origin->serial = loaded.serial;
+    return cgpu_module_left(loaded.bound, origin->kind, origin->payer);
+}
+
+static uint64_t
+hash(const char *name)
+{
+    uint64_t value = FNV_BASIS;
+    for (; *name != '\0'; name++) {
+        value = (value ^ (unsigned char)*name) * FNV_PRIME;
+    }
+    return value;
+}
+
+/* A program that does not look at STATUS has no function to launch either. */
+static CUresult
+hand_out(CUresult status, CUfunction *function)
+{
+    if (status != CUDA_SUCCESS) {
+        *function = NULL;
+    }
+    return status;
+}
+
+CUresult
+cgpu_function_get(CUresult (*real)(CUfunction *, CUmodule, const char *), CUfunction *function,
+                  CUmodule module, const char *name)
+{
+    struct cgpu_code code;
+    struct cgpu_holding known;
+    struct cgpu_function_origin origin;
+    if (name == NULL || function == NULL) {
+        return real(function, module, name);
+    }
+    uint64_t key = cgpu_kinds_mix(module, hash(name));
+    bool ready = cgpu_function_is_ready(key, &known);
+    uint64_t bound = ready ? 0 : find_origin(module, &origin);
+    bool measured = !ready && cgpu_code_begin(&code, bound) == CUDA_SUCCESS;
+    CUresult status = real(function, module, name);
+    if (status != CUDA_SUCCESS && measured) {
+        cgpu_code_cancel(&code);
+    }
+    if (status != CUDA_SUCCESS || (ready && cgpu_function_is_same(&known, *function))) {
+        return status;
+    }
+    if (!measured) { /* it cannot be charged, or two names share a key */
+        bound = find_origin(module, &origin);
+        if (is_seen(*function, &origin) || cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+            return status;
+        }
+    }
+    return hand_out(cgpu_function_look(*function, &origin, &code, key), function);
+}
+
+/* They are not loaded: few of them may be launched. */
+CUresult
+cgpu_function_enumerate(CUresult (*real)(CUfunction *, unsigned int, CUmodule),
+                        CUfunction *functions, unsigned int count, CUmodule module)
+{
+    struct cgpu_code code;
+    struct cgpu_function_origin origin;
+    unsigned int present = 0;
+    uint64_t local = 0;
+    uint64_t bound = find_origin(module, &origin);
+    CUresult status = real(functions, count, module);
+    if (status != CUDA_SUCCESS || functions == NULL ||
+        cgpu_real.cuModuleGetFunctionCount(&present, module) != CUDA_SUCCESS ||
+        cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+        return status;
+    }
+    for (unsigned int i = 0; i < count && i < present; i++) {
+        uint64_t bytes = local_bytes(functions[i]);
+        local = bytes > local ? bytes : local;
+    }
+    status = cgpu_code_end_loaded(&code, origin.kind, origin.payer);
+    status = status == CUDA_SUCCESS ? charge_local(&origin, local) : status;
+    for (unsigned int i = 0; i < count && status != CUDA_SUCCESS; i++) {
+        functions[i] = NULL;
+    }
+    return status;
+}
+
+CUresult
+cgpu_function_load(CUresult (*real)(CUfunction), CUfunction function)
+{
+    struct cgpu_code code;
+    struct cgpu_function_origin origin = {.serial = 0};
+    CUmodule module = NULL;
+    uint64_t bound = CGPU_CODE_SLACK;
+    if (cgpu_real.cuFuncGetModule(&module, function) == CUDA_SUCCESS) {
+        bound = find_origin(module, &origin);
+    }
+    if (is_seen(function, &origin) || cgpu_code_begin(&code, bound) != CUDA_SUCCESS) {
+        return real(function);
+    }
+    CUresult status = real(function);
+    if (status != CUDA_SUCCESS) {
+        cgpu_code_cancel(&code);
+        return status;
+    }
+    return cgpu_function_look(function, &origin, &code, cgpu_kinds_mix(function, 0));
+}

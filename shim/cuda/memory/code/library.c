@@ -1,0 +1,196 @@
+/*
+ * Records of loaded modules and libraries, until they are unloaded.
+ *
+ * Any use of a library in a context may load it there. What that takes is recorded by library and
+ * context, and charged at most what the image can need.
+ */
+#include "entry/shim.h"
+
+enum { BOUND_BITS = 24 };
+static const uint64_t BOUND_MASK = (1 << BOUND_BITS) - 1; /* of bounds in MiB */
+
+uint64_t
+cgpu_module_remember(uint64_t bound)
+{
+    /* relaxed: the number only has to be unique */
+    uint64_t serial = __atomic_add_fetch(&cgpu_state->kinds.last_load, 1, __ATOMIC_RELAXED);
+    uint64_t mib = (bound + (1 << 20) - 1) >> 20;
+    return serial << BOUND_BITS | (mib < BOUND_MASK ? mib : BOUND_MASK);
+}
+
+struct cgpu_loaded
+cgpu_module_loaded(uint32_t kind, const void *handle)
+{
+    struct cgpu_holding holding;
+    if (!cgpu_charge_find(kind, (uint64_t)(uintptr_t)handle, &holding)) {
+        return (struct cgpu_loaded){.serial = 0, .bound = CGPU_CODE_SLACK};
+    }
+    return (struct cgpu_loaded){holding.extra >> BOUND_BITS, (holding.extra & BOUND_MASK) << 20};
+}
+
+uint64_t
+cgpu_module_left(uint64_t bound, uint32_t kind, uint64_t handle)
+{
+    struct cgpu_holding holding;
+    uint64_t charged = cgpu_charge_find(kind, handle, &holding) ? holding.bytes : 0;
+    return bound > charged ? bound - charged : 0;
+}
+
+CUresult
+cgpu_library_note_variables(const void *library, uint64_t bytes)
+{
+    struct cgpu_holding holding = {
+        .handle = (uint64_t)(uintptr_t)library,
+        .owner = (uint64_t)(uintptr_t)library,
+        .extra = bytes,
+        .kind = CGPU_KIND_LIBRARY_VARIABLES,
+    };
+    return bytes != 0 ? cgpu_charge_hold(&holding) : CUDA_SUCCESS;
+}
+
+static uint64_t
+variables_of(const void *library)
+{
+    struct cgpu_holding holding;
+    uint64_t handle = (uint64_t)(uintptr_t)library;
+    return cgpu_charge_find(CGPU_KIND_LIBRARY_VARIABLES, handle, &holding) ? holding.extra : 0;
+}
+
+CUresult
+cgpu_library_begin(struct cgpu_code *code, const void *library)
+{
+    struct cgpu_target target;
+    CUresult status = cgpu_target_current(&target);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    struct cgpu_loaded loaded = cgpu_module_loaded(CGPU_KIND_LIBRARY_IMAGE, library);
+    uint64_t key = cgpu_kinds_mix(library, target.owner);
+    status = cgpu_code_begin(code, cgpu_module_left(loaded.bound, CGPU_KIND_LIBRARY, key));
+    code->least = variables_of(library);
+    code->payer_kind = CGPU_KIND_LIBRARY;
+    code->payer = key;
+    return status;
+}
+
+/* What the variables of LIBRARY take in the current context beyond what it is charged there. */
+static uint64_t
+uncharged_variables(const void *library)
+{
+    struct cgpu_target target;
+    uint64_t bytes = variables_of(library);
+    if (bytes == 0 || cgpu_target_current(&target) != CUDA_SUCCESS) {
+        return 0;
+    }
+    return cgpu_module_left(bytes, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, target.owner));
+}
+
+CUresult
+cgpu_library_load_variables(CUlibrary library)
+{
+    struct cgpu_code code;
+    CUmodule module;
+    if (uncharged_variables(library) == 0 || cgpu_library_begin(&code, library) != CUDA_SUCCESS) {
+        return CUDA_SUCCESS;
+    }
+    int mode = cgpu_reclaim_relax(); /* whatever streams capture */
+    CUresult status = cgpu_real.cuLibraryGetModule(&module, library);
+    cgpu_reclaim_restore(mode);
+    if (status != CUDA_SUCCESS) { /* no launch will load it either */
+        cgpu_code_cancel(&code);
+        return CUDA_SUCCESS;
+    }
+    return cgpu_code_end_loaded(&code, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, code.owner));
+}
+
+CUresult
+cgpu_library_note_part(const void *part, const void *library)
+{
+    struct cgpu_holding holding = {
+        .handle = (uint64_t)(uintptr_t)part,
+        .owner = (uint64_t)(uintptr_t)library,
+        .extra = (uint64_t)(uintptr_t)library,
+        .kind = CGPU_KIND_LIBRARY_PART,
+    };
+    return cgpu_charge_hold(&holding);
+}
+
+const void *
+cgpu_library_of(const void *part)
+{
+    struct cgpu_holding holding;
+    bool known = cgpu_charge_find(CGPU_KIND_LIBRARY_PART, (uint64_t)(uintptr_t)part, &holding);
+    return known ? (const void *)(uintptr_t)holding.extra : NULL;
+}
+
+/* Handles may be reused: what was known of them is void. */
+static CUresult
+unloaded(CUresult status)
+{
+    if (cgpu_state_is_attached()) {
+        /* release: pairs with cgpu_function_is_ready */
+        __atomic_add_fetch(&cgpu_state->kinds.unloads, 1, __ATOMIC_RELEASE);
+    }
+    return status;
+}
+
+CUresult
+cgpu_module_unload(CUresult (*real)(CUmodule), CUmodule module)
+{
+    struct cgpu_holding holding;
+    bool held = cgpu_charge_take(CGPU_KIND_MODULE, (uint64_t)(uintptr_t)module, &holding);
+    return cgpu_charge_settle(held ? &holding : NULL, unloaded(real(module)));
+}
+
+/* Remove what LIBRARY has charged in each context. Returns the sum. */
+static size_t
+take_all(CUlibrary library, struct cgpu_holding taken[CGPU_MAX_LISTED])
+{
+    size_t count = 0;
+    size_t contexts =
+        cgpu_holdings_list(cgpu_state->holdings, CGPU_KIND_CONTEXT, taken, CGPU_MAX_LISTED);
+    for (size_t i = 0; i < contexts && i < CGPU_MAX_LISTED; i++) {
+        uint64_t key = cgpu_kinds_mix(library, taken[i].handle);
+        count += cgpu_charge_take(CGPU_KIND_LIBRARY, key, &taken[count]);
+    }
+    return count;
+}
+
+CUresult
+cgpu_module_unload_library(CUresult (*real)(CUlibrary), CUlibrary library)
+{
+    struct cgpu_holding taken[CGPU_MAX_LISTED];
+    struct cgpu_holding image;
+    if (!cgpu_state_is_attached()) {
+        return real(library);
+    }
+    size_t count = take_all(library, taken);
+    bool noted = cgpu_charge_take(CGPU_KIND_LIBRARY_IMAGE, (uint64_t)(uintptr_t)library, &image);
+    CUresult status = unloaded(real(library));
+    for (size_t i = 0; i < count; i++) {
+        (void)cgpu_charge_settle(&taken[i], status);
+    }
+    (void)cgpu_charge_settle(noted ? &image : NULL, status);
+    if (status == CUDA_SUCCESS) { /* what is recorded of it, which costs nothing */
+        cgpu_charge_give_back_owned((uint64_t)(uintptr_t)library);
+    }
+    return status;
+}
+
+/* This use of the library may load its code. */
+CUresult
+cgpu_module_of_library(CUresult (*real)(CUmodule *, CUlibrary), CUmodule *module, CUlibrary library)
+{
+    struct cgpu_code code;
+    CUresult status = cgpu_library_begin(&code, library);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(module, library);
+    if (status != CUDA_SUCCESS) {
+        cgpu_code_cancel(&code);
+        return status;
+    }
+    status = cgpu_code_end_loaded(&code, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, code.owner));
+    return status == CUDA_SUCCESS ? cgpu_library_note_part(*module, library) : status;
+}

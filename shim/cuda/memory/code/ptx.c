@@ -1,0 +1,225 @@
+/*
+ * Reads PTX before it is loaded: how large it can get, and whether it declares managed variables.
+ *
+ * Variables are declared with their sizes. Code grows when it is compiled: an instruction of the
+ * GPU has 16 bytes; one of PTX has about as many letters, and often becomes several.
+ */
+#include <string.h>
+
+#include "entry/shim.h"
+
+enum { MAX_ATTRIBUTE = 256, MAX_DECLARATION = 4096 };
+
+static bool
+is_text(char c)
+{
+    return (unsigned char)c >= ' ' || (c >= '\t' && c <= '\r');
+}
+
+static bool
+is_word(char c)
+{
+    return (c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'z') || c == '_' || c == '$' ||
+           c == '.' || c == '%';
+}
+
+/* The number at *TEXT, 0 if there is none; moves *TEXT behind it. */
+static uint64_t
+number(const char **text, const char *end)
+{
+    const char *at = *text;
+    uint64_t base = 10;
+    uint64_t value = 0;
+    if (end - at > 2 && at[0] == '0' && (at[1] | 32) == 'x') {
+        base = 16;
+        at += 2;
+    }
+    for (; at < end; at++) {
+        uint64_t digit = (uint64_t)(*at - '0');
+        digit = digit > 9 && base == 16 ? (uint64_t)((*at | 32) - 'a') + 10 : digit;
+        if (digit >= base) {
+            break;
+        }
+        value = cgpu_image_product(value, base) + digit;
+    }
+    *text = at;
+    return value;
+}
+
+static const char *
+skip_blanks(const char *text, const char *end)
+{
+    while (text < end && (*text == ' ' || (*text >= '\t' && *text <= '\r'))) {
+        text++;
+    }
+    return text;
+}
+
+/* The factor of an element's size in one part of its type: ".b8", ".v4"; 1 if there is none. */
+static uint64_t
+type_factor(const char *text, const char *end)
+{
+    const char *at = text + 1;
+    if (at >= end || memchr("busfv", *at, 5) == NULL) {
+        return 1;
+    }
+    const char *digits = ++at;
+    uint64_t value = number(&at, end);
+    if (at == digits || (at < end && is_word(*at) && *at != '.')) {
+        return 1;
+    }
+    return text[1] == 'v' || value < 8 ? value : value / 8;
+}
+
+/* "[N]" at TEXT: the product with N. An N that is not a plain number may be anything. */
+static const char *
+multiply(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *image)
+{
+    const char *at = skip_blanks(text + 1, end);
+    const char *digits = at;
+    uint64_t value = number(&at, end);
+    at += at < end && *at == 'U';
+    at = skip_blanks(at, end);
+    if (at < end && *at == ']') {
+        /* []: as long as the text of its values */
+        *bytes = cgpu_image_product(*bytes, at == digits ? 1 : value);
+        return at + 1;
+    }
+    image->hidden = true;
+    return end;
+}
+
+/* At a comma: whether another name of the same declaration follows, not a parameter. */
+static bool
+goes_on(const char *text, const char *end)
+{
+    text = skip_blanks(text + 1, end);
+    return text < end && *text != '.';
+}
+
+/* "(...)" at TEXT, with brackets in it: an attribute's. */
+static const char *
+skip_arguments(const char *text, const char *end)
+{
+    int depth = 0;
+    do {
+        depth += (*text == '(') - (*text == ')');
+        text++;
+    } while (text < end && depth > 0);
+    return text;
+}
+
+/* One token at TEXT that is not a word. */
+static const char *
+skip_sign(const char *text, const char *end, uint64_t *bytes, struct cgpu_image *image)
+{
+    if (*text == '[' && *bytes != 0) {
+        return multiply(text, end, bytes, image);
+    }
+    if (*text == '(') {
+        return skip_arguments(text, end);
+    }
+    if (*text == ',') {
+        cgpu_image_add(image, *bytes);
+        *bytes = 0;
+    }
+    image->hidden |= *text == '/'; /* a comment may hold anything */
+    return text + 1;
+}
+
+/*
+ * What follows ".global" or ".const" at TEXT, up to the values or the end of the statement. It is
+ * read in instructions and parameters as well, where it adds a few bytes for each operand.
+ */
+static void
+scan_declaration(const char *text, const char *end, struct cgpu_image *image)
+{
+    uint64_t element = 1;
+    uint64_t bytes = 0; /* of the name that was read last */
+    end = end - text > MAX_DECLARATION ? text + MAX_DECLARATION : end;
+    while (text < end && memchr(";={", *text, 3) == NULL && (*text != ',' || goes_on(text, end))) {
+        const char *begin = text;
+        while (text < end && is_word(*text) && (text == begin || *text != '.')) {
+            text++;
+        }
+        if (text == begin) {
+            text = skip_sign(text, end, &bytes, image);
+        } else if (*begin == '.') {
+            element = cgpu_image_product(element, type_factor(begin, text));
+        } else if (*begin < '0' || *begin > '9') { /* else an alignment */
+            cgpu_image_add(image, bytes);
+            bytes = element;
+        }
+    }
+    cgpu_image_add(image, bytes);
+    image->hidden |= text == end;
+}
+
+/* ".attribute(...)" with ".managed" between the brackets, at TEXT, which is short? END is not read.
+ */
+static bool
+declares_managed(const char *text, const char *end)
+{
+    static const char word[] = ".managed";
+    const size_t length = sizeof(word) - 1;
+    end = end - text > MAX_ATTRIBUTE ? text + MAX_ATTRIBUTE : end;
+    for (; text < end && *text != ')' && *text != ';'; text++) {
+        if ((size_t)(end - text) >= length && memcmp(text, word, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Whether WORD is at TEXT and more text follows. */
+static bool
+begins(const char *text, const char *end, const char *word, size_t length)
+{
+    return (size_t)(end - text) > length && memcmp(text, word, length) == 0;
+}
+
+/* As a part of an instruction (ld.global) it declares nothing. */
+static void
+scan_global(const char *text, const char *end, bool is_variable, struct cgpu_image *image)
+{
+    struct cgpu_image own = {.bytes = 0};
+    scan_declaration(text, end, &own);
+    cgpu_image_add(image, own.bytes);
+    image->hidden |= own.hidden;
+    if (is_variable) {
+        cgpu_image_add_variables(image, own.bytes);
+    }
+}
+
+static void
+scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_image *image)
+{
+    static const char attribute[] = ".attribute", global[] = ".global", constant[] = ".const";
+    if (begins(at, end, attribute, sizeof(attribute) - 1)) {
+        image->managed |= declares_managed(at + sizeof(attribute) - 1, end);
+    } else if (begins(at, end, global, sizeof(global) - 1)) {
+        scan_global(at + sizeof(global) - 1, end, is_variable, image);
+    } else if (begins(at, end, constant, sizeof(constant) - 1)) {
+        scan_declaration(at + sizeof(constant) - 1, end, image);
+    }
+}
+
+/* Read PTX of at most LIMIT bytes, to the first byte that is not text. */
+void
+cgpu_ptx_scan(const char *text, uint64_t limit, struct cgpu_image *image)
+{
+    uint64_t size = 0;
+    while (size < limit && is_text(text[size])) {
+        size++;
+    }
+    const char *end = text + size;
+    for (const char *at = text; at != NULL && at < end; at++) {
+        at = memchr(at, '.', (size_t)(end - at));
+        if (at == NULL) {
+            break;
+        }
+        scan_directive(at, end, at == text || !is_word(at[-1]), image);
+    }
+    image->hidden |= size < limit && text[size] != '\0';
+    cgpu_image_add(image, cgpu_image_product(size, CGPU_PTX_GROWTH));
+}

@@ -1,0 +1,171 @@
+/*
+ * Memory of graph nodes: what each device has reserved for this process's graphs is charged.
+ *
+ * It is taken when an executable graph is first uploaded or launched, is kept for the next graph,
+ * and goes back only when the device is trimmed. The account follows the driver's figure; all
+ * changes, and every trim, happen under the lock of graphs.
+ */
+#include "entry/shim.h"
+
+static struct cgpu_kinds *
+kinds(void)
+{
+    return &cgpu_state->kinds;
+}
+
+void
+cgpu_graph_memory_follow(void)
+{
+    int count = 0;
+    cgpu_real.cuDeviceGetCount(&count);
+    for (CUdevice device = 0; device < count; device++) {
+        int32_t gpu = cgpu_target_gpu(device);
+        if (gpu >= 0) {
+            kinds()->graph_device[gpu] = device + 1;
+        }
+    }
+    __atomic_store_n(&kinds()->graph_memory, 1, __ATOMIC_RELAXED);
+}
+
+/* What is reserved on GPU, or what is charged if the driver does not say. */
+static uint64_t
+ask(int32_t gpu)
+{
+    uint64_t reserved = 0;
+    CUdevice device = kinds()->graph_device[gpu] - 1;
+    CUresult status =
+        cgpu_real.cuDeviceGetGraphMemAttribute(device, CU_GRAPH_MEMORY_RESERVED_CURRENT, &reserved);
+    return status == CUDA_SUCCESS ? reserved : kinds()->graph_charged[gpu];
+}
+
+/* Under the lock of graphs: the account shrinks to RESERVED, or stays. What is gone may have been
+ * some graph's upload, whoever trimmed it. */
+static void
+shrink(int32_t gpu, uint64_t reserved)
+{
+    if (reserved < kinds()->graph_charged[gpu]) {
+        cgpu_charge_release(gpu, kinds()->graph_charged[gpu] - reserved);
+        kinds()->graph_charged[gpu] = reserved;
+        cgpu_kinds_count(&kinds()->trims, 1);
+    }
+}
+
+/* Under the lock of graphs: what GPU's account lacks, after what it had too much was given back. */
+static uint64_t
+lacks(int32_t gpu)
+{
+    uint64_t reserved = ask(gpu);
+    shrink(gpu, reserved);
+    return reserved - kinds()->graph_charged[gpu];
+}
+
+static void
+force(int32_t gpu)
+{
+    uint64_t bytes = lacks(gpu);
+    if (bytes != 0) {
+        cgpu_charge_force(gpu, bytes);
+        kinds()->graph_charged[gpu] += bytes;
+    }
+}
+
+void
+cgpu_graph_memory_force(void)
+{
+    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        if (kinds()->graph_device[gpu] != 0) {
+            force(gpu);
+        }
+    }
+}
+
+/* Under the lock of graphs. */
+static void
+trim(int32_t gpu)
+{
+    cgpu_real.cuDeviceGraphMemTrim(kinds()->graph_device[gpu] - 1);
+    cgpu_kinds_count(&kinds()->trims, 1);
+    shrink(gpu, ask(gpu));
+}
+
+/* What does not fit is not kept for a moment: not while it is tried to make room for it either. */
+static CUresult
+charge(int32_t gpu, struct cgpu_graph_lack *lack)
+{
+    uint64_t charged;
+    uint64_t bytes = lacks(gpu);
+    if (bytes == 0) {
+        return CUDA_SUCCESS;
+    }
+    CUresult status = cgpu_charge_try(gpu, bytes, &charged);
+    if (status == CUDA_SUCCESS) {
+        kinds()->graph_charged[gpu] += bytes;
+        return status;
+    }
+    int mode = cgpu_reclaim_relax();
+    trim(gpu);
+    cgpu_reclaim_restore(mode);
+    force(gpu); /* what a graph that runs keeps all the same */
+    *lack = (struct cgpu_graph_lack){.gpu = gpu, .bytes = bytes};
+    return status;
+}
+
+CUresult
+cgpu_graph_memory_charge(struct cgpu_graph_lack *lack)
+{
+    CUresult status = CUDA_SUCCESS;
+    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        if (kinds()->graph_device[gpu] != 0 && charge(gpu, lack) != CUDA_SUCCESS) {
+            status = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+    }
+    return status;
+}
+
+/* Under the lock of graphs. */
+static void
+settle(void)
+{
+    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        if (kinds()->graph_charged[gpu] != 0) {
+            shrink(gpu, ask(gpu));
+        }
+    }
+}
+
+void
+cgpu_graph_memory_settle(void)
+{
+    pthread_mutex_lock(&kinds()->graphs);
+    settle();
+    pthread_mutex_unlock(&kinds()->graphs);
+}
+
+void
+cgpu_graph_memory_trim(int32_t gpu)
+{
+    if (cgpu_kinds_look(&kinds()->graph_memory) == 0) {
+        return;
+    }
+    pthread_mutex_lock(&kinds()->graphs);
+    if (kinds()->graph_device[gpu] != 0) {
+        trim(gpu);
+    }
+    pthread_mutex_unlock(&kinds()->graphs);
+}
+
+CUresult
+cgpu_graph_trim(CUresult (*real)(CUdevice), CUdevice device)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(device);
+    }
+    pthread_mutex_lock(&kinds()->graphs);
+    CUresult status = real(device);
+    if (status == CUDA_SUCCESS) {
+        cgpu_kinds_count(&kinds()->trims, 1);
+        settle();
+    }
+    pthread_mutex_unlock(&kinds()->graphs);
+    return status;
+}

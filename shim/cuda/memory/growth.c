@@ -1,0 +1,266 @@
+/*
+ * What a context grows by after it was made: stack and local memory, printf buffer, device heap,
+ * and what the device runtime and blocks keep.
+ *
+ * The driver takes some of it lazily, at some launch, where refusing would be too late. So it is
+ * charged when it is asked for, by a formula: what exceeds the defaults, which the measured cost of
+ * a context contains.
+ *
+ * Assumed, where no document gives a figure: a pending launch of the device runtime takes no more
+ * than twice its largest parameters (4 KiB). A level of synchronisation takes for each thread no
+ * more than the documented 150 MB divided by 30,720, the threads of the largest GPU of that time.
+ * Memory of blocks is reserved for all blocks that fit at a time. `make gpu-check` compares this
+ * with what is taken.
+ */
+#include "entry/shim.h"
+
+enum {
+    LAUNCH_BYTES = 8192,
+    LEVEL_BYTES = 5120, /* for each thread */
+    MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE
+};
+
+/* All that fit on GPU at a time; PER_PROCESSOR says of what. */
+static uint64_t
+resident(int32_t gpu, int per_processor)
+{
+    CUdevice device = cgpu_target_device(gpu);
+    int each = 0;
+    int processors = 0;
+    if (cgpu_real.cuDeviceGetAttribute(&each, per_processor, device) != 0 ||
+        cgpu_real.cuDeviceGetAttribute(&processors, CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, device) !=
+            0) {
+        return UINT64_MAX; /* more than any cap */
+    }
+    return (uint64_t)each * (uint64_t)processors;
+}
+
+/* What one more of WHAT takes on GPU. */
+static uint64_t
+unit_bytes(int32_t gpu, int what)
+{
+    uint64_t bytes;
+    switch (what) {
+    case CGPU_GROWTH_STACK:
+    case CGPU_GROWTH_LOCAL:
+        return resident(gpu, CU_ATTRIBUTE_THREADS_PER_MULTIPROCESSOR);
+    case CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH:
+        bytes = resident(gpu, CU_ATTRIBUTE_THREADS_PER_MULTIPROCESSOR);
+        return bytes < UINT64_MAX / LEVEL_BYTES ? bytes * LEVEL_BYTES : UINT64_MAX;
+    case CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT:
+        return LAUNCH_BYTES;
+    case CU_LIMIT_PER_BLOCK_MEMORY_SIZE:
+        return resident(gpu, CU_ATTRIBUTE_BLOCKS_PER_MULTIPROCESSOR);
+    default:
+        return 1;
+    }
+}
+
+/* Hints, a flag, and two limits that can only be read. */
+static bool
+takes_no_memory(int limit)
+{
+    return limit >= CU_LIMIT_MAX_L2_FETCH_GRANULARITY &&
+           limit <= CU_LIMIT_CIG_SHMEM_FALLBACK_ENABLED;
+}
+
+/* The driver refuses to make heap and printf buffer smaller once there are any; what it does with
+ * the rest is not documented, so that stays charged. */
+static bool
+goes_when_lowered(int what)
+{
+    return what == CU_LIMIT_PRINTF_FIFO_SIZE || what == CU_LIMIT_MALLOC_HEAP_SIZE;
+}
+
+/* CONTEXT's LIMIT, whichever context is current; 0, the safe side, if the driver does not say. */
+static size_t
+ask_limit(uint64_t context, int limit)
+{
+    CUcontext popped;
+    size_t value = 0;
+    if (cgpu_real.cuCtxPushCurrent_v2((CUcontext)(uintptr_t)context) == CUDA_SUCCESS) {
+        cgpu_real.cuCtxGetLimit(&value, limit);
+        cgpu_real.cuCtxPopCurrent_v2(&popped);
+    }
+    return value;
+}
+
+/* The account of one growth of one context. Handles are aligned: a small number can be added. */
+static void
+load(struct cgpu_holding *growth, const struct cgpu_target *target, int what, int limit)
+{
+    uint64_t handle = target->owner + (uint64_t)what;
+    if (cgpu_charge_find(CGPU_KIND_GROWTH, handle, growth)) {
+        return;
+    }
+    *growth = (struct cgpu_holding){
+        .handle = handle,
+        .owner = target->owner,
+        .extra = ask_limit(target->owner, limit),
+        .kind = CGPU_KIND_GROWTH,
+        .gpu = (uint32_t)target->gpu,
+    };
+}
+
+/* In whole blocks. */
+static uint64_t
+bytes_beyond(const struct cgpu_holding *growth, int what, uint64_t value)
+{
+    int32_t gpu = (int32_t)growth->gpu;
+    uint64_t bytes = value > growth->extra ? value - growth->extra : 0;
+    return __builtin_mul_overflow(bytes, unit_bytes(gpu, what), &bytes)
+               ? UINT64_MAX
+               : cgpu_charge_whole(gpu, bytes);
+}
+
+/* Write the account down with BYTES; it was charged for them. */
+static CUresult
+store(struct cgpu_holding *growth, uint64_t bytes)
+{
+    growth->bytes = bytes;
+    if (cgpu_holdings_update(cgpu_state->holdings, growth) == CGPU_OK) {
+        return CUDA_SUCCESS;
+    }
+    return cgpu_charge_hold(growth);
+}
+
+/* Under the lock of contexts: two threads may set limits of one context. */
+static CUresult
+set_limit(CUresult (*real)(int, size_t), int limit, size_t value, const struct cgpu_target *target)
+{
+    struct cgpu_holding growth;
+    uint64_t charged = 0;
+    load(&growth, target, limit, limit);
+    uint64_t before = growth.bytes;
+    uint64_t after = bytes_beyond(&growth, limit, value);
+    if (after < before && !goes_when_lowered(limit)) {
+        after = before;
+    }
+    CUresult status = CUDA_SUCCESS;
+    if (after > before) {
+        status = cgpu_charge(target->gpu, after - before, &charged);
+    }
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(limit, value);
+    if (status != CUDA_SUCCESS) {
+        cgpu_charge_release(target->gpu, charged);
+        return status;
+    }
+    status = store(&growth, after);
+    if (status == CUDA_SUCCESS && after < before) {
+        cgpu_charge_release(target->gpu, before - after);
+    }
+    return status;
+}
+
+/* What the driver does not let be read it does not support here: both calls give the same error. */
+static CUresult
+check_limit(int limit)
+{
+    size_t value;
+    CUresult status = cgpu_real.cuCtxGetLimit(&value, limit);
+    if (status == CUDA_SUCCESS && (limit < 0 || limit > MOST_KNOWN)) {
+        cgpu_log_text(CGPU_LOG_UNKNOWN, "a limit that this release does not know is not set by ",
+                      "cuCtxSetLimit");
+        return CUDA_ERROR_UNSUPPORTED_LIMIT;
+    }
+    return status;
+}
+
+CUresult
+cgpu_growth_set_limit(CUresult (*real)(int, size_t), int limit, size_t value)
+{
+    struct cgpu_target target;
+    bool is_unknown = limit < 0 || limit > MOST_KNOWN;
+    if (takes_no_memory(limit) || (is_unknown && cgpu_may_pass_unknown())) {
+        return real(limit, value);
+    }
+    CUresult status = cgpu_target_current(&target);
+    if (status == CUDA_SUCCESS) {
+        status = check_limit(limit);
+    }
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    status = set_limit(real, limit, value, &target);
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+/* Under the lock of contexts. */
+static CUresult
+grow_local(const struct cgpu_target *target, uint64_t bytes)
+{
+    struct cgpu_holding growth;
+    uint64_t charged = 0;
+    load(&growth, target, CGPU_GROWTH_LOCAL, CU_LIMIT_STACK_SIZE);
+    uint64_t after = bytes_beyond(&growth, CGPU_GROWTH_LOCAL, bytes);
+    if (after <= growth.bytes) {
+        return CUDA_SUCCESS;
+    }
+    CUresult status = cgpu_charge(target->gpu, after - growth.bytes, &charged);
+    return status == CUDA_SUCCESS ? store(&growth, after) : status;
+}
+
+CUresult
+cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t bytes)
+{
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = grow_local(target, bytes);
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+/* Under the lock of contexts. */
+static CUresult
+grow_everywhere(uint64_t bytes)
+{
+    struct cgpu_holding contexts[CGPU_MAX_LISTED];
+    size_t count =
+        cgpu_holdings_list(cgpu_state->holdings, CGPU_KIND_CONTEXT, contexts, CGPU_MAX_LISTED);
+    CUresult status = count <= CGPU_MAX_LISTED ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+    for (size_t i = 0; i < count && status == CUDA_SUCCESS; i++) {
+        struct cgpu_target target = {(int32_t)contexts[i].gpu, contexts[i].owner};
+        status = grow_local(&target, bytes);
+    }
+    return status;
+}
+
+CUresult
+cgpu_growth_local_memory_everywhere(uint64_t bytes)
+{
+    /* relaxed: a thread that reads an old value looks again under the lock */
+    if (bytes <= __atomic_load_n(&cgpu_state->local_bytes, __ATOMIC_RELAXED)) {
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = bytes > cgpu_state->local_bytes ? grow_everywhere(bytes) : CUDA_SUCCESS;
+    if (status == CUDA_SUCCESS && bytes > cgpu_state->local_bytes) {
+        __atomic_store_n(&cgpu_state->local_bytes, bytes, __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}
+
+CUresult
+cgpu_growth_of_context_locked(uint64_t context, int32_t gpu)
+{
+    struct cgpu_target target = {gpu, context};
+    return gpu >= 0 && cgpu_state->local_bytes != 0 ? grow_local(&target, cgpu_state->local_bytes)
+                                                    : CUDA_SUCCESS;
+}
+
+CUresult
+cgpu_growth_of_context(uint64_t context, int32_t gpu)
+{
+    if (__atomic_load_n(&cgpu_state->local_bytes, __ATOMIC_RELAXED) == 0) {
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&cgpu_state->contexts);
+    CUresult status = cgpu_growth_of_context_locked(context, gpu);
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
+}

@@ -1,0 +1,217 @@
+/*
+ * Linear and pitched memory: whole blocks of 2 MiB for what is larger than 1 MiB, and the blocks
+ * that it shares (small.c) for what is not.
+ *
+ * Assumed of drivers: what is larger begins at a block, and has its blocks to itself. Charged are
+ * the blocks that its addresses touch, wherever it begins.
+ *
+ * The v1 entry points have 32-bit pointers and sizes but take the same memory, and what one version
+ * allocates the other frees: the key is the address.
+ */
+#include "entry/shim.h"
+
+enum { PITCH = 512 /* what drivers make rows a multiple of */ };
+
+/* One call of the driver's that allocates. */
+struct allocation {
+    struct cgpu_pending pending;
+    struct cgpu_small small;
+    bool is_small;
+};
+
+static CUresult
+begin(struct allocation *made, uint64_t bytes, bool low)
+{
+    struct cgpu_target *target = &made->pending.target;
+    made->pending.charged = 0;
+    CUresult status = cgpu_target_current(target);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    made->is_small = bytes != 0 && bytes <= CGPU_BLOCK_SMALL && target->gpu >= 0;
+    return made->is_small ? cgpu_small_begin(&made->small, target, bytes, low)
+                          : cgpu_charge_for(target->gpu, cgpu_charge_whole(target->gpu, bytes),
+                                            bytes, &made->pending.charged);
+}
+
+static CUresult
+fail(struct allocation *made, CUresult status)
+{
+    if (made->is_small) {
+        cgpu_small_cancel(&made->small);
+    } else {
+        cgpu_charge_cancel(&made->pending);
+    }
+    return status;
+}
+
+/* The pitch is the driver's choice, and so is the place. */
+static CUresult
+fit(struct cgpu_pending *pending, CUdeviceptr address, uint64_t bytes)
+{
+    uint64_t within = address % CGPU_BLOCK_BYTES;
+    if (__builtin_add_overflow(bytes, within, &bytes)) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return cgpu_charge_resize(pending, bytes);
+}
+
+static CUresult
+keep_large(struct allocation *made, CUdeviceptr address, uint64_t bytes)
+{
+    CUresult status = fit(&made->pending, address, bytes);
+    if (status == CUDA_SUCCESS) {
+        status = cgpu_charge_commit(&made->pending, CGPU_KIND_LINEAR, address, 0);
+        if (status == CUDA_SUCCESS) {
+            return status;
+        }
+    } else {
+        cgpu_charge_cancel(&made->pending);
+    }
+    cgpu_real.cuMemFree_v2(address);
+    return status;
+}
+
+/* Noted first: should its address be that of memory freed unseen, that goes from its block. */
+static CUresult
+keep_small(struct allocation *made, CUdeviceptr address, uint64_t bytes)
+{
+    struct cgpu_holding held;
+    CUresult status = cgpu_charge_commit(&made->pending, CGPU_KIND_LINEAR, address, bytes);
+    if (status != CUDA_SUCCESS) {
+        cgpu_real.cuMemFree_v2(address);
+        return fail(made, status);
+    }
+    status = cgpu_small_keep(&made->small, address, bytes);
+    if (status != CUDA_SUCCESS) {
+        cgpu_charge_take(CGPU_KIND_LINEAR, address, &held);
+    }
+    return status;
+}
+
+/* STATUS is what the driver said; it put BYTES at ADDRESS. */
+static CUresult
+finish(struct allocation *made, CUresult status, CUdeviceptr address, uint64_t bytes)
+{
+    if (status != CUDA_SUCCESS) {
+        return fail(made, status);
+    }
+    if (made->is_small && bytes <= CGPU_BLOCK_SMALL) {
+        return keep_small(made, address, bytes);
+    }
+    if (made->is_small) { /* its pitch is larger than thought */
+        (void)fail(made, status);
+    }
+    return keep_large(made, address, bytes);
+}
+
+CUresult
+cgpu_linear_alloc(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *dptr, size_t size)
+{
+    struct allocation made;
+    CUresult status = begin(&made, size, false);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(dptr, size);
+    return finish(&made, status, status == CUDA_SUCCESS ? *dptr : 0, size);
+}
+
+CUresult
+cgpu_linear_alloc_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int), CUdeviceptr_v1 *dptr,
+                     unsigned int size)
+{
+    struct allocation made;
+    CUresult status = begin(&made, size, true);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(dptr, size);
+    return finish(&made, status, status == CUDA_SUCCESS ? *dptr : 0, size);
+}
+
+/* Bytes of WIDTH x HEIGHT; if they overflow, more than any cap. */
+static uint64_t
+area(uint64_t width, uint64_t height)
+{
+    uint64_t bytes;
+    return __builtin_mul_overflow(width, height, &bytes) ? UINT64_MAX : bytes;
+}
+
+static uint64_t
+pitched(uint64_t width, uint64_t height)
+{
+    uint64_t rest = width % PITCH;
+    return area(rest == 0 || width > UINT64_MAX - PITCH ? width : width + PITCH - rest, height);
+}
+
+CUresult
+cgpu_linear_alloc_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int),
+                        CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
+                        unsigned int element)
+{
+    struct allocation made;
+    CUresult status = begin(&made, pitched(width, height), false);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(dptr, pitch, width, height, element);
+    return status != CUDA_SUCCESS ? fail(&made, status)
+                                  : finish(&made, status, *dptr, area(*pitch, height));
+}
+
+CUresult
+cgpu_linear_alloc_pitch_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, unsigned int,
+                                            unsigned int, unsigned int),
+                           CUdeviceptr_v1 *dptr, unsigned int *pitch, unsigned int width,
+                           unsigned int height, unsigned int element)
+{
+    struct allocation made;
+    CUresult status = begin(&made, pitched(width, height), true);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(dptr, pitch, width, height, element);
+    return status != CUDA_SUCCESS ? fail(&made, status)
+                                  : finish(&made, status, *dptr, area(*pitch, height));
+}
+
+/* The holding of what is about to be freed. */
+static struct cgpu_holding *
+leave(CUdeviceptr address, struct cgpu_holding *holding)
+{
+    if (!cgpu_charge_take(CGPU_KIND_LINEAR, address, holding)) {
+        return NULL;
+    }
+    if (holding->extra != 0) {
+        cgpu_small_leave(holding);
+    }
+    return holding;
+}
+
+static CUresult
+settle(const struct cgpu_holding *holding, CUresult status)
+{
+    if (holding != NULL && holding->extra != 0 && status == CUDA_SUCCESS) {
+        cgpu_small_gone(holding);
+    } else if (holding != NULL && holding->extra != 0) {
+        cgpu_small_stay(holding);
+    }
+    return cgpu_charge_settle(holding, status);
+}
+
+CUresult
+cgpu_linear_free(CUresult (*real)(CUdeviceptr), CUdeviceptr dptr)
+{
+    struct cgpu_holding holding;
+    const struct cgpu_holding *held = leave(dptr, &holding);
+    return settle(held, real(dptr));
+}
+
+CUresult
+cgpu_linear_free_v1(CUresult (*real)(CUdeviceptr_v1), CUdeviceptr_v1 dptr)
+{
+    struct cgpu_holding holding;
+    const struct cgpu_holding *held = leave(dptr, &holding);
+    return settle(held, real(dptr));
+}

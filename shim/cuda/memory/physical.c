@@ -1,0 +1,276 @@
+/*
+ * Physical memory (cuMemCreate): charged when it is made, given back with the last of its handles,
+ * mappings, array mappings and open exported descriptors.
+ *
+ * An allocation has a serial of our own, as its handle's number may be given out again while a
+ * mapping keeps it alive. The lock of physical memory is held around the driver's call wherever a
+ * reference comes or goes, so the books change in the driver's order. cuMemCreate itself, which may
+ * take long, runs without it: its handle is new to everybody. Imported memory is paid for by the
+ * process that made it, and memory on the host costs nothing.
+ */
+#include "entry/shim.h"
+
+enum { COUNT_SHIFT = 40 };
+
+static struct cgpu_kinds *
+kinds(void)
+{
+    return &cgpu_state->kinds;
+}
+
+static void
+lock(void)
+{
+    pthread_mutex_lock(&kinds()->physical);
+}
+
+static void
+unlock(void)
+{
+    pthread_mutex_unlock(&kinds()->physical);
+}
+
+static uint64_t
+serial_in(const struct cgpu_holding *alias)
+{
+    return alias->extra & ((UINT64_C(1) << COUNT_SHIFT) - 1);
+}
+
+uint64_t
+cgpu_physical_of(uint64_t handle)
+{
+    struct cgpu_holding alias;
+    return cgpu_charge_find(CGPU_KIND_HANDLE, handle, &alias) ? serial_in(&alias) : 0;
+}
+
+void
+cgpu_physical_keep(uint64_t allocation)
+{
+    struct cgpu_holding holding;
+    if (allocation != 0 && cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+        if (holding.extra == 0) {
+            cgpu_kinds_count(&kinds()->lingering,
+                             -1); /* imported again through the descriptor that kept it */
+        }
+        holding.extra++;
+        cgpu_holdings_update(cgpu_state->holdings, &holding);
+    }
+}
+
+void
+cgpu_physical_drop(uint64_t allocation)
+{
+    struct cgpu_holding holding;
+    if (allocation == 0 || !cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+        return;
+    }
+    holding.extra--;
+    if (holding.extra == 0 && !cgpu_share_is_open(allocation)) {
+        if (cgpu_charge_take(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+            cgpu_charge_give_back(&holding);
+        }
+        return;
+    }
+    if (holding.extra == 0) {
+        cgpu_kinds_count(&kinds()->lingering, 1);
+    }
+    cgpu_holdings_update(cgpu_state->holdings, &holding);
+}
+
+bool
+cgpu_physical_alias(uint64_t handle, uint64_t allocation)
+{
+    struct cgpu_holding alias;
+    if (cgpu_charge_find(CGPU_KIND_HANDLE, handle, &alias) && serial_in(&alias) == allocation) {
+        alias.extra += UINT64_C(1) << COUNT_SHIFT;
+        cgpu_holdings_update(cgpu_state->holdings, &alias);
+    } else {
+        alias = (struct cgpu_holding){
+            .handle = handle,
+            .extra = UINT64_C(1) << COUNT_SHIFT | allocation,
+            .kind = CGPU_KIND_HANDLE,
+        };
+        if (cgpu_charge_hold(&alias) != CUDA_SUCCESS) {
+            return false;
+        }
+    }
+    cgpu_physical_keep(allocation);
+    return true;
+}
+
+/* Write down a new allocation with its first handle; on failure the charge is given back. */
+static CUresult
+keep(uint64_t handle, int32_t gpu, uint64_t charged)
+{
+    lock();
+    struct cgpu_holding holding = {
+        .handle = ++kinds()->last_serial,
+        .bytes = charged,
+        .kind = CGPU_KIND_PHYSICAL,
+        .gpu = (uint32_t)gpu,
+        .extra = 1, /* ours, until the handle is written down */
+    };
+    CUresult status = cgpu_charge_hold(&holding);
+    if (status == CUDA_SUCCESS) {
+        status =
+            cgpu_physical_alias(handle, holding.handle) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+        cgpu_physical_drop(holding.handle);
+    }
+    unlock();
+    return status;
+}
+
+CUresult
+cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
+                                      const struct cgpu_mem_properties *, uint64_t),
+                     CUmemGenericAllocationHandle *handle, size_t size,
+                     const struct cgpu_mem_properties *properties, uint64_t flags)
+{
+    uint64_t charged;
+    if (properties == NULL || properties->location.type != CU_LOCATION_DEVICE) {
+        return real(handle, size, properties, flags);
+    }
+    CUresult status = cgpu_pool_refuse_managed(properties->type, "cuMemCreate");
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    int32_t gpu = cgpu_target_gpu(properties->location.id);
+    if (gpu < 0 && properties->location.id < 0) {
+        return real(handle, size, properties, flags); /* the driver will say what is wrong */
+    }
+    status = cgpu_charge(gpu, size, &charged);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(handle, size, properties, flags);
+    if (status != CUDA_SUCCESS) {
+        cgpu_charge_release(gpu, charged);
+        return status;
+    }
+    status = keep(*handle, gpu, charged);
+    if (status != CUDA_SUCCESS) {
+        cgpu_real.cuMemRelease(*handle);
+    }
+    return status;
+}
+
+/* HANDLE was released once. */
+static void
+release_alias(uint64_t handle)
+{
+    struct cgpu_holding alias;
+    if (!cgpu_charge_find(CGPU_KIND_HANDLE, handle, &alias)) {
+        return;
+    }
+    alias.extra -= UINT64_C(1) << COUNT_SHIFT;
+    if (alias.extra >> COUNT_SHIFT == 0) {
+        struct cgpu_holding taken;
+        cgpu_charge_take(CGPU_KIND_HANDLE, handle, &taken);
+    } else {
+        cgpu_holdings_update(cgpu_state->holdings, &alias);
+    }
+    cgpu_physical_drop(serial_in(&alias));
+}
+
+CUresult
+cgpu_physical_release(CUresult (*real)(CUmemGenericAllocationHandle),
+                      CUmemGenericAllocationHandle handle)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(handle);
+    }
+    lock();
+    CUresult status = real(handle);
+    if (status == CUDA_SUCCESS) {
+        release_alias(handle);
+    }
+    unlock();
+    cgpu_reclaim_settle();
+    return status;
+}
+
+CUresult
+cgpu_physical_retain(CUresult (*real)(CUmemGenericAllocationHandle *, void *),
+                     CUmemGenericAllocationHandle *handle, void *address)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(handle, address);
+    }
+    lock();
+    CUresult status = real(handle, address);
+    const struct cgpu_mapping *mapping = cgpu_mapping_at((uint64_t)(uintptr_t)address);
+    if (status == CUDA_SUCCESS && mapping != NULL && mapping->allocation != 0 &&
+        !cgpu_physical_alias(*handle, mapping->allocation)) {
+        cgpu_real.cuMemRelease(*handle);
+        status = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    unlock();
+    return status;
+}
+
+CUresult
+cgpu_physical_map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
+                                   uint64_t),
+                  CUdeviceptr address, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, uint64_t flags)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(address, size, offset, handle, flags);
+    }
+    lock();
+    CUresult status = real(address, size, offset, handle, flags);
+    uint64_t allocation = cgpu_physical_of(handle);
+    if (status == CUDA_SUCCESS && cgpu_mapping_add(address, size, allocation)) {
+        cgpu_physical_keep(allocation);
+    } else if (status == CUDA_SUCCESS) {
+        cgpu_real.cuMemUnmap(address, size);
+        status = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    unlock();
+    return status;
+}
+
+/* One call may unmap several mappings that lie side by side. */
+CUresult
+cgpu_physical_unmap(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address, size_t size)
+{
+    struct cgpu_mapping mapping;
+    if (!cgpu_state_is_attached()) {
+        return real(address, size);
+    }
+    lock();
+    CUresult status = real(address, size);
+    for (uint64_t done = 0; status == CUDA_SUCCESS && done < size; done += mapping.bytes) {
+        if (!cgpu_mapping_take(address + done, &mapping) || mapping.bytes == 0) {
+            break;
+        }
+        cgpu_physical_drop(mapping.allocation);
+    }
+    unlock();
+    cgpu_reclaim_settle();
+    return status;
+}
+
+void
+cgpu_physical_settle_one(uint64_t allocation)
+{
+    struct cgpu_holding holding;
+    if (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding) && holding.extra == 0 &&
+        !cgpu_share_is_open(allocation) &&
+        cgpu_charge_take(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+        cgpu_charge_give_back(&holding);
+        cgpu_kinds_count(&kinds()->lingering, -1);
+    }
+}
+
+void
+cgpu_physical_settle(void)
+{
+    lock();
+    for (uint32_t i = 0; kinds()->lingering != 0 && i < kinds()->export_bound; i++) {
+        if (kinds()->exports[i].allocation != 0) {
+            cgpu_physical_settle_one(kinds()->exports[i].allocation);
+        }
+    }
+    unlock();
+}

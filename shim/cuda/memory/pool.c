@@ -1,0 +1,301 @@
+/*
+ * Memory pools: what a pool has reserved is charged, used or not.
+ *
+ * The driver tells what is reserved, so the account follows it: before an allocation the growth it
+ * must cause is charged, after it what the driver really reserved (pool_alloc.c). Only allocations
+ * make a pool grow, and all of them hold the lock of pools. A pool shrinks at synchronisation, when
+ * it is trimmed, and when it goes; between the driver's shrinking and our measuring, the account is
+ * too high, never too low.
+ *
+ * A pool that is destroyed while memory of it is in use lives on until that is freed, but can no
+ * longer be asked. So its real destruction is put off until it is empty: it is "doomed", keeps
+ * nothing in reserve, and is refused to the program.
+ */
+#include "entry/shim.h"
+
+static struct cgpu_kinds *
+kinds(void)
+{
+    return &cgpu_state->kinds;
+}
+
+uint64_t
+cgpu_pool_ask(CUmemoryPool pool, int attribute)
+{
+    uint64_t value = 0;
+    return cgpu_real.cuMemPoolGetAttribute(pool, attribute, &value) == CUDA_SUCCESS ? value : 0;
+}
+
+struct cgpu_pool *
+cgpu_pool_find(CUmemoryPool handle)
+{
+    for (uint32_t i = 0; handle != NULL && i < kinds()->pool_bound; i++) {
+        if (kinds()->pool[i].handle == handle) {
+            return &kinds()->pool[i];
+        }
+    }
+    return NULL;
+}
+
+static struct cgpu_pool *
+free_entry(void)
+{
+    for (uint32_t i = 0; i < CGPU_MAX_POOLS; i++) {
+        if (kinds()->pool[i].handle == NULL) {
+            if (i >= kinds()->pool_bound) {
+                cgpu_kinds_count(&kinds()->pool_bound, 1);
+            }
+            return &kinds()->pool[i];
+        }
+    }
+    return NULL;
+}
+
+struct cgpu_pool *
+cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags)
+{
+    struct cgpu_pool *pool = free_entry();
+    if (pool != NULL) {
+        *pool = (struct cgpu_pool){
+            .handle = handle, .device = device, .flags = flags, .gpu = CGPU_NO_GPU};
+        if ((flags & CGPU_POOL_FREE) == 0) {
+            pool->gpu = cgpu_target_gpu(device);
+            pool->threshold = cgpu_pool_ask(handle, CU_POOL_RELEASE_THRESHOLD);
+        }
+    }
+    return pool;
+}
+
+/* Let sync.c know whether a synchronisation can make POOL smaller. */
+static void
+note(const struct cgpu_pool *pool)
+{
+    if (pool->charged > pool->threshold || (pool->flags & CGPU_POOL_DOOMED) != 0) {
+        /* relaxed: whoever misses it measures at the next synchronisation. */
+        __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
+    }
+}
+
+void
+cgpu_pool_trim_idle(CUmemoryPool pool)
+{
+    int mode = cgpu_reclaim_relax();
+    cgpu_real.cuMemPoolTrimTo(pool, 0);
+    cgpu_reclaim_restore(mode);
+}
+
+/* Destroy a doomed pool that is empty now. */
+static bool
+bury(const struct cgpu_pool *pool)
+{
+    if ((pool->flags & CGPU_POOL_DOOMED) == 0 ||
+        cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT) != 0) {
+        return false;
+    }
+    int mode = cgpu_reclaim_relax();
+    CUresult status = cgpu_real.cuMemPoolDestroy(pool->handle);
+    cgpu_reclaim_restore(mode);
+    return status == CUDA_SUCCESS;
+}
+
+static void
+settle_to(struct cgpu_pool *pool, uint64_t reserved)
+{
+    if (reserved < pool->charged) {
+        cgpu_charge_release(pool->gpu, pool->charged - reserved);
+        pool->charged = reserved;
+    }
+}
+
+static void
+forget(struct cgpu_pool *pool)
+{
+    settle_to(pool, 0);
+    pool->handle = NULL;
+}
+
+void
+cgpu_pool_measure(struct cgpu_pool *pool)
+{
+    if (pool->handle == NULL || (pool->flags & CGPU_POOL_FREE) != 0) {
+        return;
+    }
+    if (bury(pool)) {
+        forget(pool);
+        return;
+    }
+    settle_to(pool, cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT));
+    note(pool);
+}
+
+void
+cgpu_pool_measure_all(void)
+{
+    for (uint32_t i = 0; i < kinds()->pool_bound; i++) {
+        cgpu_pool_measure(&kinds()->pool[i]);
+    }
+}
+
+void
+cgpu_pool_trim(int32_t gpu)
+{
+    pthread_mutex_lock(&kinds()->pools);
+    for (uint32_t i = 0; i < kinds()->pool_bound; i++) {
+        struct cgpu_pool *pool = &kinds()->pool[i];
+        if (pool->handle != NULL && pool->gpu == gpu && pool->charged != 0) {
+            cgpu_real.cuMemPoolTrimTo(pool->handle, 0);
+        }
+        cgpu_pool_measure(pool);
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+}
+
+CUresult
+cgpu_pool_refuse_managed(int allocation_type, const char *name)
+{
+    return allocation_type == CU_ALLOCATION_MANAGED ? cgpu_reject(CGPU_REJECT_MANAGED, name)
+                                                    : CUDA_SUCCESS;
+}
+
+/* Managed pools are refused, pools in host memory cost nothing. */
+static CUresult
+keep(CUmemoryPool handle, const struct cgpu_pool_properties *properties)
+{
+    bool device = properties->location.type == CU_LOCATION_DEVICE;
+    uint32_t flags = device ? CGPU_POOL_CREATED : CGPU_POOL_CREATED | CGPU_POOL_FREE;
+    pthread_mutex_lock(&kinds()->pools);
+    struct cgpu_pool *stale = cgpu_pool_find(handle);
+    if (stale != NULL) {
+        forget(stale);
+    }
+    struct cgpu_pool *pool = cgpu_pool_add(handle, properties->location.id, flags);
+    pthread_mutex_unlock(&kinds()->pools);
+    return pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult
+cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_properties *),
+                 CUmemoryPool *pool, const struct cgpu_pool_properties *properties)
+{
+    if (properties == NULL || !cgpu_state_is_attached()) {
+        return real(pool, properties);
+    }
+    CUresult status = cgpu_pool_refuse_managed(properties->type, "cuMemPoolCreate");
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = real(pool, properties);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = keep(*pool, properties);
+    if (status != CUDA_SUCCESS) {
+        cgpu_real.cuMemPoolDestroy(*pool);
+    }
+    return status;
+}
+
+/* The driver would make the default pool current in its place. */
+static void
+replace_current(const struct cgpu_pool *pool)
+{
+    CUmemoryPool current = NULL;
+    if (cgpu_real.cuDeviceGetMemPool(&current, pool->device) == CUDA_SUCCESS &&
+        current == pool->handle &&
+        cgpu_real.cuDeviceGetDefaultMemPool(&current, pool->device) == CUDA_SUCCESS) {
+        cgpu_real.cuDeviceSetMemPool(pool->device, current);
+    }
+}
+
+static void
+doom(struct cgpu_pool *pool)
+{
+    uint64_t nothing = 0;
+    replace_current(pool);
+    pool->flags |= CGPU_POOL_DOOMED;
+    pool->threshold = 0;
+    cgpu_real.cuMemPoolSetAttribute(pool->handle, CU_POOL_RELEASE_THRESHOLD, &nothing);
+    cgpu_pool_trim_idle(pool->handle);
+    cgpu_pool_measure(pool);
+}
+
+/* Under the lock of pools. */
+static CUresult
+destroy(CUresult (*real)(CUmemoryPool), CUmemoryPool handle)
+{
+    struct cgpu_pool *pool = cgpu_pool_find(handle);
+    if (pool == NULL || (pool->flags & CGPU_POOL_CREATED) == 0) {
+        return real(handle);
+    }
+    if ((pool->flags & CGPU_POOL_DOOMED) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if ((pool->flags & CGPU_POOL_FREE) == 0 && cgpu_pool_ask(handle, CU_POOL_USED_CURRENT) != 0) {
+        doom(pool);
+        return CUDA_SUCCESS;
+    }
+    CUresult status = real(handle);
+    if (status == CUDA_SUCCESS) {
+        forget(pool);
+    }
+    return status;
+}
+
+CUresult
+cgpu_pool_destroy(CUresult (*real)(CUmemoryPool), CUmemoryPool handle)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(handle);
+    }
+    pthread_mutex_lock(&kinds()->pools);
+    CUresult status = destroy(real, handle);
+    pthread_mutex_unlock(&kinds()->pools);
+    return status;
+}
+
+CUresult
+cgpu_pool_trim_to(CUresult (*real)(CUmemoryPool, size_t), CUmemoryPool pool, size_t bytes)
+{
+    CUresult status = real(pool, bytes);
+    if (status == CUDA_SUCCESS && cgpu_state_is_attached()) {
+        pthread_mutex_lock(&kinds()->pools);
+        cgpu_pool_measure_all();
+        pthread_mutex_unlock(&kinds()->pools);
+    }
+    return status;
+}
+
+CUresult
+cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool handle,
+                        int attribute, void *value)
+{
+    CUresult status = real(handle, attribute, value);
+    if (status != CUDA_SUCCESS || attribute != CU_POOL_RELEASE_THRESHOLD ||
+        !cgpu_state_is_attached()) {
+        return status;
+    }
+    pthread_mutex_lock(&kinds()->pools);
+    struct cgpu_pool *pool = cgpu_pool_find(handle);
+    if (pool != NULL && (pool->flags & CGPU_POOL_FREE) == 0) {
+        pool->threshold = *(const uint64_t *)value;
+        cgpu_pool_measure(pool);
+    }
+    pthread_mutex_unlock(&kinds()->pools);
+    return status;
+}
+
+/* The process that exported the pool pays for it. */
+CUresult
+cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool,
+                 void *handle, int type, uint64_t flags)
+{
+    CUresult status = real(pool, handle, type, flags);
+    if (status == CUDA_SUCCESS && cgpu_state_is_attached()) {
+        pthread_mutex_lock(&kinds()->pools);
+        if (cgpu_pool_find(*pool) == NULL) {
+            (void)cgpu_pool_add(*pool, 0, CGPU_POOL_CREATED | CGPU_POOL_FREE);
+        }
+        pthread_mutex_unlock(&kinds()->pools);
+    }
+    return status;
+}

@@ -1,0 +1,293 @@
+/*
+ * Allocating from a pool.
+ *
+ * Under the lock of pools, from the driver's figures before to its figures after, so that what the
+ * pool grew by is what this allocation caused. Two windows remain, both on the safe side or closed
+ * at once: another thread's free may make the predicted growth unnecessary (it is released after
+ * the call), and the driver may reserve more than the prediction (then that is charged too, or the
+ * allocation is undone and refused).
+ */
+#include <time.h>
+
+#include "entry/shim.h"
+
+enum { NAP_NS = 50000, NAPS = 200 /* 10 ms and more */ };
+
+struct request {
+    CUdeviceptr *dptr;
+    size_t size;
+    CUmemoryPool pool; /* NULL: the current one of the stream's device */
+    CUstream stream;   /* as the program gave it, for the real function */
+    CUstream asked;    /* with what NULL means filled in, for questions of our own */
+    CUresult (*real)(CUdeviceptr *, size_t, CUstream);
+    CUresult (*real_from)(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
+    int32_t gpu;
+    bool refused;       /* by us, not by the driver */
+    CUmemoryPool grown; /* it keeps memory of the refused call until the stream gets there */
+};
+
+static CUresult
+call(const struct request *request)
+{
+    return request->real != NULL
+               ? request->real(request->dptr, request->size, request->stream)
+               : request->real_from(request->dptr, request->size, request->pool, request->stream);
+}
+
+/* While the stream captures, the call makes a graph node and allocates nothing. */
+static bool
+is_captured(CUstream stream)
+{
+    int capture = CU_CAPTURE_NONE;
+    return cgpu_real.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
+           capture != CU_CAPTURE_NONE;
+}
+
+static bool
+has_own_context(CUstream stream)
+{
+    return stream != NULL && stream != CU_STREAM_LEGACY_DEFAULT &&
+           stream != CU_STREAM_PER_THREAD_DEFAULT;
+}
+
+/* A stream may be of another context than the current one. */
+static CUresult
+device_of(CUstream stream, CUdevice *device)
+{
+    CUcontext current = NULL;
+    CUcontext context = NULL;
+    if (!has_own_context(stream) || cgpu_real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS ||
+        cgpu_real.cuCtxGetCurrent(&current) != CUDA_SUCCESS || context == current ||
+        cgpu_real.cuCtxPushCurrent_v2(context) != CUDA_SUCCESS) {
+        return cgpu_real.cuCtxGetDevice(device);
+    }
+    CUresult status = cgpu_real.cuCtxGetDevice(device);
+    cgpu_real.cuCtxPopCurrent_v2(&context);
+    return status;
+}
+
+/* Bytes that the pool must grow by at least for SIZE more, in the driver's units. */
+static uint64_t
+predict(uint64_t reserved, uint64_t used, uint64_t size)
+{
+    uint64_t needed;
+    if (__builtin_add_overflow(used, size, &needed) ||
+        __builtin_add_overflow(needed, CGPU_BLOCK_BYTES - 1, &needed)) {
+        return UINT64_MAX;
+    }
+    needed -= needed % CGPU_BLOCK_BYTES;
+    return needed > reserved ? needed - reserved : 0;
+}
+
+/* Charge POOL for BYTES more. */
+static CUresult
+charge(struct cgpu_pool *pool, uint64_t bytes)
+{
+    uint64_t charged = 0;
+    CUresult status = bytes != 0 ? cgpu_charge_try(pool->gpu, bytes, &charged) : CUDA_SUCCESS;
+    pool->charged += charged;
+    return status;
+}
+
+/* Charge what POOL has reserved beyond its account. */
+static CUresult
+catch_up(struct cgpu_pool *pool)
+{
+    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
+    return charge(pool, reserved > pool->charged ? reserved - pool->charged : 0);
+}
+
+/*
+ * The pool grew by more than is allowed: take the memory back, and charge what stays reserved all
+ * the same. The driver lets go of it when the stream has come to it and is synchronised, for which
+ * nobody waits under the lock: see give_up.
+ */
+static void
+undo(struct request *request, struct cgpu_pool *pool)
+{
+    cgpu_real.cuMemFreeAsync(*request->dptr, request->asked);
+    cgpu_pool_trim_idle(pool->handle);
+    uint64_t reserved = cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT);
+    if (reserved > pool->charged) {
+        cgpu_charge_force(pool->gpu, reserved - pool->charged);
+        pool->charged = reserved;
+        request->grown = pool->handle;
+    }
+}
+
+/*
+ * What the refused call left in the pool goes when the stream reaches it. That is soon, or only
+ * after this call if the stream waits for this very thread, so the wait is short. After it the
+ * memory stays charged, over the cap if need be, until the program synchronises or is refused
+ * again.
+ */
+static void
+give_up(const struct request *request)
+{
+    const struct timespec time = {.tv_nsec = NAP_NS};
+    int naps = 0;
+    while (cgpu_real.cuStreamQuery(request->asked) != CUDA_SUCCESS && naps < NAPS) {
+        nanosleep(&time, NULL);
+        naps += 1;
+    }
+    if (naps < NAPS) {
+        cgpu_real.cuStreamSynchronize(request->asked); /* at once; the driver lets go here only */
+    }
+    pthread_mutex_lock(&cgpu_state->kinds.pools);
+    struct cgpu_pool *pool = cgpu_pool_find(request->grown);
+    if (pool != NULL) {
+        cgpu_pool_trim_idle(pool->handle);
+        cgpu_pool_measure(pool);
+    }
+    pthread_mutex_unlock(&cgpu_state->kinds.pools);
+}
+
+/*
+ * The call was made: bring POOL's account to what is reserved now. The driver reserves in large
+ * pieces where it can; what it does not need of one must not be the reason to refuse.
+ */
+static CUresult
+follow(struct request *request, struct cgpu_pool *pool, CUresult status)
+{
+    if (status == CUDA_SUCCESS && catch_up(pool) != CUDA_SUCCESS) {
+        cgpu_pool_trim_idle(pool->handle);
+        status = catch_up(pool);
+        if (status != CUDA_SUCCESS) {
+            request->refused = true;
+            undo(request, pool);
+        }
+    }
+    cgpu_pool_measure(pool);
+    return status;
+}
+
+/* Under the lock of pools. */
+static CUresult
+allocate(struct request *request, struct cgpu_pool *pool)
+{
+    request->gpu = pool->gpu;
+    if ((pool->flags & CGPU_POOL_FREE) != 0) {
+        return call(request);
+    }
+    if ((pool->flags & CGPU_POOL_DOOMED) != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    cgpu_pool_measure(pool);
+    uint64_t used = cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT);
+    CUresult status = charge(pool, predict(pool->charged, used, request->size));
+    if (status != CUDA_SUCCESS) {
+        request->refused = true;
+        return status;
+    }
+    return follow(request, pool, call(request));
+}
+
+/* A pool that was not made by cuMemPoolCreate is some device's default pool. */
+static CUdevice
+device_of_pool(CUmemoryPool handle, CUdevice device)
+{
+    CUmemoryPool pool;
+    int count = 0;
+    cgpu_real.cuDeviceGetCount(&count);
+    for (CUdevice i = 0; i < count; i++) {
+        if (cgpu_real.cuDeviceGetDefaultMemPool(&pool, i) == CUDA_SUCCESS && pool == handle) {
+            return i;
+        }
+    }
+    return device;
+}
+
+static CUresult
+attempt(struct request *request, CUmemoryPool handle, CUdevice device)
+{
+    CUresult status = CUDA_ERROR_OUT_OF_MEMORY;
+    pthread_mutex_lock(&cgpu_state->kinds.pools);
+    struct cgpu_pool *pool = cgpu_pool_find(handle);
+    if (pool == NULL) {
+        pool = cgpu_pool_add(handle, device_of_pool(handle, device), 0);
+    }
+    if (pool != NULL) {
+        status = allocate(request, pool);
+    }
+    pthread_mutex_unlock(&cgpu_state->kinds.pools);
+    if (request->grown != NULL) {
+        give_up(request);
+        request->grown = NULL;
+    }
+    return status;
+}
+
+static CUresult
+allocate_somehow(struct request *request)
+{
+    CUdevice device;
+    CUmemoryPool handle = request->pool;
+    CUresult status = device_of(request->asked, &device);
+    if (status == CUDA_SUCCESS && handle == NULL) {
+        status = cgpu_real.cuDeviceGetMemPool(&handle, device);
+    }
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    status = attempt(request, handle, device);
+    if (request->refused && cgpu_reclaim(request->gpu, 0)) {
+        request->refused = false;
+        status = attempt(request, handle, device);
+    }
+    if (request->refused) {
+        cgpu_log_memory(request->gpu, request->size);
+    }
+    return status;
+}
+
+static CUresult
+begin(struct request *request)
+{
+    struct cgpu_target target;
+    CUresult status = cgpu_target_current(&target);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    if (request->dptr == NULL || (request->real == NULL && request->pool == NULL)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return is_captured(request->asked) ? call(request) : allocate_somehow(request);
+}
+
+/* In a _ptsz entry point NULL means the thread's own stream. */
+static CUstream
+fill_in(CUstream stream, bool per_thread)
+{
+    return stream == NULL && per_thread ? CU_STREAM_PER_THREAD_DEFAULT : stream;
+}
+
+CUresult
+cgpu_pool_alloc(CUresult (*real)(CUdeviceptr *, size_t, CUstream), CUdeviceptr *dptr, size_t size,
+                CUstream stream)
+{
+    struct request request = {
+        .dptr = dptr,
+        .size = size,
+        .stream = stream,
+        .asked = fill_in(stream, real == cgpu_real.cuMemAllocAsync_ptsz),
+        .real = real,
+        .gpu = CGPU_NO_GPU,
+    };
+    return begin(&request);
+}
+
+CUresult
+cgpu_pool_alloc_from(CUresult (*real)(CUdeviceptr *, size_t, CUmemoryPool, CUstream),
+                     CUdeviceptr *dptr, size_t size, CUmemoryPool pool, CUstream stream)
+{
+    struct request request = {
+        .dptr = dptr,
+        .size = size,
+        .pool = pool,
+        .stream = stream,
+        .asked = fill_in(stream, real == cgpu_real.cuMemAllocFromPoolAsync_ptsz),
+        .real_from = real,
+        .gpu = CGPU_NO_GPU,
+    };
+    return begin(&request);
+}

@@ -1,0 +1,71 @@
+/*
+ * Before this process is refused: what is charged, but not held any more, or held only for reuse?
+ *
+ * Each step takes one kind's lock and drops it again. What goes here is never in use: the driver
+ * itself releases only idle reserves.
+ */
+#include "entry/shim.h"
+
+int
+cgpu_reclaim_relax(void)
+{
+    int mode = CU_CAPTURE_RELAXED;
+    return cgpu_real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : -1;
+}
+
+void
+cgpu_reclaim_restore(int mode)
+{
+    if (mode >= 0) {
+        cgpu_real.cuThreadExchangeStreamCaptureMode(&mode);
+    }
+}
+
+static void
+settle_pools(void)
+{
+    pthread_mutex_lock(&cgpu_state->kinds.pools);
+    cgpu_pool_measure_all();
+    pthread_mutex_unlock(&cgpu_state->kinds.pools);
+}
+
+void
+cgpu_reclaim_settle(void)
+{
+    struct cgpu_kinds *kinds = &cgpu_state->kinds;
+    if (cgpu_kinds_look(&kinds->lingering) != 0) {
+        cgpu_physical_settle();
+    }
+    if (cgpu_kinds_look(&kinds->may_shrink) != 0) {
+        settle_pools();
+    }
+    if (cgpu_kinds_look(&kinds->graph_memory) != 0) {
+        cgpu_graph_memory_settle();
+    }
+}
+
+void
+cgpu_reclaim_context_gone(void)
+{
+    if (cgpu_state_is_attached() && cgpu_kinds_look(&cgpu_state->kinds.pool_bound) != 0) {
+        settle_pools();
+    }
+    cgpu_reclaim_settle();
+}
+
+bool
+cgpu_reclaim(int32_t gpu, uint64_t bytes)
+{
+    uint64_t room = cgpu_target_room(gpu);
+    if (gpu < 0 || bytes > room || !cgpu_state_is_attached()) {
+        return false;
+    }
+    int mode = cgpu_reclaim_relax();
+    cgpu_async_free_finish(gpu);
+    cgpu_reclaim_settle();
+    cgpu_pool_trim(gpu);
+    cgpu_graph_memory_trim(gpu);
+    cgpu_reclaim_restore(mode);
+    uint64_t used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
+    return used <= room && bytes <= room - used;
+}

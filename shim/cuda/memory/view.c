@@ -1,0 +1,96 @@
+/* What the container is shown: its cap as the GPU's memory, its own use, no managed memory. */
+#include "entry/shim.h"
+
+/* Cap and what is left of it, in whole pieces that can be had. Lowered below what is in use, or
+ * taken around the ledger, it leaves nothing. */
+static void
+view(int32_t gpu, uint64_t *available, uint64_t *total)
+{
+    cgpu_reclaim_settle();
+    *total = cgpu_target_cap(gpu);
+    uint64_t used = gpu < 0 ? 0 : cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
+    uint64_t room = cgpu_target_room(gpu);
+    uint64_t free = used < room ? room - used : 0;
+    *available = gpu < 0 ? 0 : free - free % cgpu_state->granularity[gpu];
+}
+
+/* What fits into the 32 bits of the v1 entry points. */
+static unsigned int
+narrow(uint64_t bytes)
+{
+    return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
+}
+
+CUresult
+cgpu_view_memory(CUresult (*real)(size_t *, size_t *), size_t *available, size_t *total)
+{
+    int32_t gpu;
+    uint64_t cap;
+    uint64_t left;
+    CUresult status = cgpu_target_current_gpu(&gpu);
+    if (status != CUDA_SUCCESS || available == NULL || total == NULL) {
+        return status != CUDA_SUCCESS ? status : real(available, total);
+    }
+    view(gpu, &left, &cap);
+    *available = left;
+    *total = cap;
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cgpu_view_memory_v1(CUresult (*real)(unsigned int *, unsigned int *), unsigned int *available,
+                    unsigned int *total)
+{
+    int32_t gpu;
+    uint64_t cap;
+    uint64_t left;
+    CUresult status = cgpu_target_current_gpu(&gpu);
+    if (status != CUDA_SUCCESS || available == NULL || total == NULL) {
+        return status != CUDA_SUCCESS ? status : real(available, total);
+    }
+    view(gpu, &left, &cap);
+    *available = narrow(left);
+    *total = narrow(cap);
+    return CUDA_SUCCESS;
+}
+
+CUresult
+cgpu_view_total(CUresult (*real)(size_t *, CUdevice), size_t *total, CUdevice device)
+{
+    CUresult status = real(total, device);
+    if (status == CUDA_SUCCESS) {
+        *total = cgpu_target_cap(cgpu_target_gpu(device));
+    }
+    return status;
+}
+
+CUresult
+cgpu_view_total_v1(CUresult (*real)(unsigned int *, CUdevice), unsigned int *total, CUdevice device)
+{
+    CUresult status = real(total, device);
+    if (status == CUDA_SUCCESS) {
+        *total = narrow(cgpu_target_cap(cgpu_target_gpu(device)));
+    }
+    return status;
+}
+
+CUresult
+cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attribute,
+                    CUdevice device)
+{
+    CUresult status = real(value, attribute, device);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    switch (attribute) {
+    case CU_ATTRIBUTE_MANAGED_MEMORY:
+    case CU_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS:
+    case CU_ATTRIBUTE_CONCURRENT_MANAGED_ACCESS:
+    case CU_ATTRIBUTE_PAGEABLE_USES_HOST_PAGE_TABLES:
+    case CU_ATTRIBUTE_DIRECT_MANAGED_ACCESS_FROM_HOST:
+        *value = 0;
+        return CUDA_SUCCESS;
+    default:
+        return CUDA_SUCCESS;
+    }
+}

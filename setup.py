@@ -50,6 +50,7 @@ if os.environ.get("CGPU_WERROR"):
 # with "/." so that cgpu-run can write another directory over it (cgpu_shim.relocation).
 BASE = "/dev/cgpu" + "/." * 100
 FOLDERS = ("native", "shim", "hook", "tests/sim")
+PROXIED = ("", "ledger/", "holdings/", "gate/")  # what of native runs inside programs
 GLIBC = f"{MACHINE}-linux-gnu.2.17"
 MUSL = f"{MACHINE}-linux-musl"
 
@@ -71,7 +72,7 @@ def _shared(soname: str) -> list[str]:
 
 def _proxy(soname: str, folder: str) -> Binary:
     sources = sorted(glob(f"shim/{folder}/**/*.c", recursive=True) + glob("shim/*.c"))
-    sources += sorted(glob("native/*.c"))
+    sources += [path for part in PROXIED for path in sorted(glob(f"native/{part}*.c"))]
     # Never unloaded: the ledger's slot and what programs remember of our functions outlive dlclose.
     # Optimised as a whole: a call passes through many small functions of several files.
     flags = [*_shared(soname), "-flto", "-Wl,-z,nodelete", "-I", "shim",

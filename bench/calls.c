@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "gate.h"
+#include "gate/gate.h"
 #include "limits.h"
 
 enum {

@@ -12,8 +12,6 @@ from bench.lengths import LENGTHS_US
 ROOT = Path(__file__).resolve().parent.parent
 NATIVE, MODEL = ROOT / "native", ROOT / "bench" / "model"
 PROGRAM = ROOT / "bench" / "_build" / "model"
-# The parts of the arbiter that talk to real processes; the model has its own in their place.
-_REAL = {"arbitration.c", "arbitration_thread.c", "container.c", "watch.c"}
 GRIDS = ((3, 1, 30), (9, 1, 10))  # weights, seconds
 # Requests that would take half of the GPU, beside three programs of the same weight.
 REQUEST, BESIDE, LATENCY_S = "kernel:100us,sync:20,think:2ms", 3, 30
@@ -22,8 +20,9 @@ REQUEST, BESIDE, LATENCY_S = "kernel:100us,sync:20,think:2ms", 3, 30
 def build() -> None:
     """Compile the model."""
     PROGRAM.parent.mkdir(exist_ok=True)
-    arbiter = [path for path in sorted((NATIVE / "arbiter").glob("*.c")) if path.name not in _REAL]
-    sources = [*sorted(MODEL.glob("*.c")), *arbiter, *NATIVE.glob("pace*.c"), NATIVE / "fallback.c"]
+    # Not arbiter/thread, which talks to real processes: the model has its own in its place.
+    rules = [path for name in ("arbiter", "gate", "policy") for path in (NATIVE / name).glob("*.c")]
+    sources = [*sorted(MODEL.glob("*.c")), *sorted(rules)]
     flags = ["-std=gnu11", "-O2", "-D_GNU_SOURCE", f"-I{NATIVE}", f"-I{MODEL}"]
     words = ["gcc", *flags, *map(str, sources), "-o", str(PROGRAM), "-lm"]
     subprocess.run(words, check=True)

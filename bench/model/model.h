@@ -23,8 +23,8 @@
 #include "arbiter/arbiter.h"
 #include "arbiter/budget.h"
 #include "arbiter/group.h"
-#include "gate.h"
-#include "pace.h"
+#include "gate/gate.h"
+#include "gate/pace.h"
 
 #define US           UINT64_C(1000)
 #define MS           UINT64_C(1000000)

@@ -1,9 +1,9 @@
 /* The arbiter: who is there, and the step. See arbiter.h. */
-#include "arbiter.h"
+#include "arbiter/arbiter.h"
 
 #include <string.h>
 
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 #include "status.h"
 
 size_t

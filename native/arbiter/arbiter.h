@@ -17,8 +17,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "gate.h"
-#include "policy.h"
+#include "gate/gate.h"
+#include "policy/policy.h"
 
 /* What a container's living processes say, together, about one GPU. */
 struct cgpu_demand {

@@ -7,7 +7,7 @@
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
 
-#include "arbiter.h"
+#include "arbiter/arbiter.h"
 
 #define CGPU_MS UINT64_C(1000000)
 

@@ -1,5 +1,5 @@
 /* Ceilings: a bucket that fills with time and empties as its owner is charged. */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 #define LONGEST_NS (3600000 * CGPU_MS) /* products of it fit into 64 bits */
 

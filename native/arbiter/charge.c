@@ -4,7 +4,7 @@
  * and what unused.c believes, nothing that a container says makes it pay less where somebody else
  * wants the GPU, or where it has a ceiling.
  */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 enum { START_PART = 16 };
 

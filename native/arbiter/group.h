@@ -12,7 +12,7 @@
 #ifndef CGPU_GROUP_H
 #define CGPU_GROUP_H
 
-#include "arbiter.h"
+#include "arbiter/arbiter.h"
 #include "limits.h"
 
 enum { CGPU_GROUP_MEMBERS = CGPU_MAX_GPUS * CGPU_MAX_TENANTS };

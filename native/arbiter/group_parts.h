@@ -5,8 +5,8 @@
 #ifndef CGPU_GROUP_PARTS_H
 #define CGPU_GROUP_PARTS_H
 
-#include "arbiter_state.h"
-#include "group.h"
+#include "arbiter/arbiter_state.h"
+#include "arbiter/group.h"
 
 /* How long a container that works on another GPU may pause on this one. */
 #define CGPU_LEAVE_NS CGPU_TURN_NS

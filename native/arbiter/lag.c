@@ -1,5 +1,5 @@
 /* The lag: how long a launch takes to begin and its end to be seen, see cgpu_demand. */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 /* The GPU's lag is the least that is reported: nobody gains by reporting more than others do. */
 uint64_t

@@ -1,5 +1,5 @@
 /* When the arbiter has to look again although nobody rang. */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 static uint64_t
 earlier(uint64_t a, uint64_t b, uint64_t now)

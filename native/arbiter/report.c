@@ -1,7 +1,7 @@
 /* Figures of a container, for display and for the time without an arbiter. */
 #include <string.h>
 
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 #include "limits.h"
 
 static uint32_t

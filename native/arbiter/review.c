@@ -1,5 +1,5 @@
 /* What ends turns before the next one is chosen. */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 /*
  * Gates that another policy left open, or that was free until a container that is alone got a

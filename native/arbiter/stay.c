@@ -3,7 +3,7 @@
  * What it had is charged when it ends, if ever. A GPU that divides its time gave it all of the time
  * in which nobody else was charged, and half of the rest. What a stray had queued is not charged.
  */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 /*
  * Of NS in which others were charged in full, each had a half. Theirs is not given back to them:

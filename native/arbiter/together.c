@@ -2,7 +2,7 @@
  * The soft policy: gates stay open together and the GPU's own time slicing decides from moment to
  * moment. Only whoever is far ahead of the others waits until they have caught up.
  */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 #define AHEAD_NS  (60 * CGPU_MS) /* of GPU time, at weight 1 */
 #define LATELY_NS (500 * CGPU_MS)

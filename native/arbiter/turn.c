@@ -1,5 +1,5 @@
 /* Exclusive turns: when the holder gives way, and who is next. */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 /* What a turn adds to the virtual time of one of this priority. */
 static uint64_t

@@ -6,7 +6,7 @@
  * ceiling that came to an idle GPU is believed when its work began and ended, but only up to a
  * small part of all time, so a false report gains no more than that.
  */
-#include "arbiter_state.h"
+#include "arbiter/arbiter_state.h"
 
 static uint64_t
 believe(struct cgpu_tenant *tenant, uint64_t ns)

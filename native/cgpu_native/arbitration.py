@@ -1,4 +1,4 @@
-"""Arbitration of one GPU (``arbiter/arbitration.h``): a thread that says whose turn it is.
+"""Arbitration of one GPU (``arbiter/thread/arbitration.h``): a thread that says whose turn it is.
 
 Joined GPUs take turns together, and have one thread.
 

@@ -13,8 +13,8 @@ from cffi import FFI
 NATIVE = Path(__file__).resolve().parent.parent
 # In the order in which they include one another.
 HEADERS = (
-    *("status.h", "limits.h", "ledger_file.h", "ledger.h", "holdings.h", "gate.h"),
-    *("arbiter/policy.h", "arbiter/arbitration.h"),
+    *("status.h", "limits.h", "ledger/ledger_file.h", "ledger/ledger.h", "holdings/holdings.h"),
+    *("gate/gate.h", "policy/policy.h", "arbiter/thread/arbitration.h"),
 )
 BEGIN = "/* cffi: begin */"
 END = "/* cffi: end */"
@@ -34,8 +34,7 @@ def declarations(header: Path) -> str:
 
 def _sources() -> list[str]:
     root = NATIVE.parent
-    sources = [*NATIVE.glob("*.c"), *NATIVE.glob("arbiter/*.c")]
-    return sorted(str(path.relative_to(root)) for path in sources)
+    return sorted(str(path.relative_to(root)) for path in NATIVE.rglob("*.c"))
 
 
 ffibuilder = FFI()

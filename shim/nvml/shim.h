@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "ledger.h"
+#include "ledger/ledger.h"
 #include "nvml.h"
 
 #define CGPU_EXPORT      __attribute__((visibility("protected")))

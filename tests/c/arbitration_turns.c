@@ -1,16 +1,16 @@
 /* The arbitration thread and real processes: turns, and who is there (SCH-1, SCH-9, REL-2). */
 #define _GNU_SOURCE 1
 
-#include "arbiter/arbitration.h"
+#include "arbiter/thread/arbitration.h"
 
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include "arbiter/watch.h"
+#include "arbiter/thread/watch.h"
 #include "check.h"
-#include "gate.h"
+#include "gate/gate.h"
 #include "guest.h"
 
 enum { KERNEL_US = 300, PREEMPTIVE = CGPU_POLICY_PREEMPTIVE };

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "block_units.h"
-#include "blocks.h"
 #include "check.h"
+#include "holdings/block_units.h"
+#include "holdings/blocks.h"
 
 enum { BLOCKS = 64, HELD = 300, STEPS = 20000, THREADS = 4 };
 

@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "ledger.h"
-#include "ledger_file.h"
+#include "ledger/ledger.h"
+#include "ledger/ledger_file.h"
 
 struct check_test {
     const char *name;

@@ -1,17 +1,17 @@
 /* What a container's processes say, added up; and what is not believed (REL-2, REL-7). */
 #define _GNU_SOURCE 1
 
-#include "arbiter/container.h"
+#include "arbiter/thread/container.h"
 
 #include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "attachment.h"
 #include "check.h"
 #include "guest.h"
-#include "slot.h"
-#include "work.h"
+#include "ledger/attachment.h"
+#include "ledger/slot.h"
+#include "ledger/work.h"
 
 #define MS UINT64_C(1000000)
 

@@ -1,7 +1,7 @@
 /* Turns by the clock while nobody arbitrates (REL-2). */
-#include "arbiter/policy.h"
 #include "check.h"
-#include "fallback.h"
+#include "gate/fallback.h"
+#include "policy/policy.h"
 
 #define MS UINT64_C(1000000)
 

@@ -12,8 +12,8 @@
 
 #include "check.h"
 #include "futex.h"
-#include "gate.h"
-#include "work.h"
+#include "gate/gate.h"
+#include "ledger/work.h"
 
 static struct guest *made[8];
 static pid_t maker;

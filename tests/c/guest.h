@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "ledger_file.h"
+#include "ledger/ledger_file.h"
 #include "limits.h"
 
 enum { GUEST_PATH = 256 };

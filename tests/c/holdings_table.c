@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "holdings.h"
+#include "holdings/holdings.h"
 #include "mutex.h"
 
 enum { HANDLES = 3000, STEPS = 200000, THREADS = 4 };

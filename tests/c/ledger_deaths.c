@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "attachment.h"
 #include "check.h"
-#include "lock.h"
+#include "ledger/attachment.h"
+#include "ledger/lock.h"
 
 enum { CAP = 1 << 20, VICTIMS = 4, ROUNDS = 100 };
 

@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "attachment.h"
 #include "check.h"
-#include "slot.h"
+#include "ledger/attachment.h"
+#include "ledger/slot.h"
 
 enum { CAP = 1000 };
 

@@ -10,9 +10,9 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "attachment.h"
 #include "check.h"
-#include "lock.h"
+#include "ledger/attachment.h"
+#include "ledger/lock.h"
 
 static int waits;
 static int wakes;

@@ -1,17 +1,17 @@
 /* What a look at a ledger may cost, whatever its container does to make asking costly (REL-7). */
 #define _GNU_SOURCE 1
 
-#include "observer.h"
+#include "ledger/observer.h"
 
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "attachment.h"
 #include "check.h"
 #include "guest.h"
-#include "slot.h"
+#include "ledger/attachment.h"
+#include "ledger/slot.h"
 
 static unsigned asked;  /* for the life of a slot's process; the linker sends native's calls here */
 static clock_t ask_for; /* processor time that each such question takes, in us */

@@ -3,7 +3,7 @@
  * others, its end is seen while its container's gate is closed, and threads wake up late.
  */
 #include "check.h"
-#include "pace.h"
+#include "gate/pace.h"
 
 #define US        UINT64_C(1000)
 #define MS        UINT64_C(1000000)

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 
 #include "check.h"
-#include "pace.h"
+#include "gate/pace.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)

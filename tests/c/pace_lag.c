@@ -3,7 +3,7 @@
  * marker that has nothing to wait for.
  */
 #include "check.h"
-#include "pace.h"
+#include "gate/pace.h"
 
 #define US     UINT64_C(1000)
 #define MS     UINT64_C(1000000)

@@ -1,6 +1,6 @@
 /* Markers are looked at now and then: what is learnt does not depend on how late (SCH-11). */
 #include "check.h"
-#include "pace.h"
+#include "gate/pace.h"
 
 #define US UINT64_C(1000)
 

@@ -3,7 +3,7 @@
  * GPU has always something to do, and never more than what it may have.
  */
 #include "check.h"
-#include "pace.h"
+#include "gate/pace.h"
 
 #define US       UINT64_C(1000)
 #define MS       UINT64_C(1000000)

@@ -1,6 +1,6 @@
 /* How much a process may have in flight (SCH-8): a bounded time, whatever its kernels are. */
 #include "check.h"
-#include "pace.h"
+#include "gate/pace.h"
 
 #define US     UINT64_C(1000)
 #define MS     UINT64_C(1000000)

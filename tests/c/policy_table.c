@@ -1,8 +1,8 @@
 /* What each policy gives the running containers (SCH-0..6). */
 #include <string.h>
 
-#include "arbiter/policy.h"
 #include "check.h"
+#include "policy/policy.h"
 #include "status.h"
 
 enum { RUNNING = 3, MAX_INST = 20 };

@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #include "driver.h"
-#include "native/arbiter/container.h"
-#include "native/ledger.h"
-#include "native/work.h"
+#include "native/arbiter/thread/container.h"
+#include "native/ledger/ledger.h"
+#include "native/ledger/work.h"
 
 enum { PATH = 256, HEAD = 5, MOST_WRITTEN = 64 };
 

@@ -31,8 +31,9 @@ def test_threads_that_use_every_kind_leave_nothing_and_no_complaint(
     proxied.base.set_cap(CONTEXT + 600 * MIB)
     driver = tmp_path / "driver" / "libcuda.so.1"
     sources = [PROGRAMS / "kinds_stress.c"]
-    for part in ("shim/cuda", "shim", "native"):
-        sources += sorted((ROOT / part).glob("**/*.c" if part == "shim/cuda" else "*.c"))
+    sources += sorted((ROOT / "shim" / "cuda").rglob("*.c"))
+    for part in ("shim", "native", "native/ledger", "native/holdings", "native/gate"):
+        sources += sorted((ROOT / part).glob("*.c"))
     includes = [f"-iquote{ROOT / part}" for part in ("shim/cuda", "shim", "native")]
     command = [
         *("gcc", "-std=gnu11", "-g", "-O1", *SANITIZERS[sanitizer], *includes),

@@ -28,8 +28,9 @@ def _build(folder: Path, sanitizer: str, program: str) -> Path:
     stub = compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", *flags)
     base = lay_out(folder / "base", stub, stub_gpus(4096 * MIB, 10 * MIB))
     sources = [PROGRAMS / f"{program}.c"]
-    for part in ("shim/cuda", "shim", "native"):
-        sources += sorted((ROOT / part).glob("**/*.c" if part == "shim/cuda" else "*.c"))
+    sources += sorted((ROOT / "shim" / "cuda").rglob("*.c"))
+    for part in ("shim", "native", "native/ledger", "native/holdings", "native/gate"):
+        sources += sorted((ROOT / part).glob("*.c"))
     includes = [f"-iquote{ROOT / part}" for part in ("shim/cuda", "shim", "native")]
     command = [
         *("gcc", "-std=gnu11", "-g", "-O1", *SANITIZERS[sanitizer], *includes),

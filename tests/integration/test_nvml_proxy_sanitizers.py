@@ -17,7 +17,7 @@ SANITIZERS = {
     "address": ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": ["-fsanitize=thread"],
 }
-PARTS = ("shim/nvml", "shim", "native")
+PARTS = ("shim/nvml", "shim", "native", "native/ledger", "native/holdings", "native/gate")
 
 
 def build(folder: Path, sanitizer: str) -> Path:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 NICE = 16  # field of /proc/PID/stat behind the name
-ARBITER_NICE = -10  # native/arbiter/arbitration_thread.c
+ARBITER_NICE = -10  # native/arbiter/thread/arbitration_thread.c
 # linux/capability.h
 NUMBERS = {"chown": 0, "dac_override": 1, "kill": 5, "sys_ptrace": 19}
 

@@ -1,7 +1,8 @@
 """What a container's limits page says of compute before an arbiter looks at it.
 
 Every container gets the part of the fallback period that is its own while nobody arbitrates
-(``native/fallback.h``), so whenever one comes or changes, the parts of the others on that GPU move.
+(``native/gate/fallback.h``), so whenever one comes or changes, the parts of the others on that GPU
+move.
 """
 
 from __future__ import annotations

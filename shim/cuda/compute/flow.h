@@ -29,11 +29,11 @@
 #include "compute/launch.h"
 #include "entry/driver.h"
 #include "entry/shim.h"
-#include "gate.h"
+#include "gate/gate.h"
+#include "ledger/work.h"
 #include "mutex.h"
-#include "work.h"
 
-#include "pace.h"
+#include "gate/pace.h"
 
 enum {
     CGPU_THREAD_LANES = 4, /* of one thread, side by side: one batch each, for streams by turns */

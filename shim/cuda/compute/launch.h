@@ -22,7 +22,7 @@
 #include <stdint.h>
 
 #include "entry/driver.h"
-#include "pace.h"
+#include "gate/pace.h"
 
 /*
  * One launch into STREAM, as the program gave it; PER_THREAD: NULL means the thread's own default

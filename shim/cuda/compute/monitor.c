@@ -22,11 +22,11 @@
 
 #include <linux/membarrier.h>
 
-#include "arbiter/policy.h"
 #include "compute/flow.h"
 #include "entry/thread.h"
-#include "fallback.h"
 #include "futex.h"
+#include "gate/fallback.h"
+#include "policy/policy.h"
 
 #define LONGEST_NS UINT64_C(1000000000)
 #define POLL_NS    UINT64_C(20000)

@@ -16,7 +16,7 @@
 #include <stdint.h>
 
 #include "entry/driver.h"
-#include "holdings.h"
+#include "holdings/holdings.h"
 #include "limits.h"
 
 enum { CGPU_MAX_POOLS = 1024, CGPU_MAX_EXPORTS = 4096, CGPU_MAX_ASYNC_FREED = 64 };

@@ -39,11 +39,11 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "blocks.h"
 #include "entry/driver.h"
 #include "entry/kinds.h"
-#include "holdings.h"
-#include "ledger.h"
+#include "holdings/blocks.h"
+#include "holdings/holdings.h"
+#include "ledger/ledger.h"
 #include "limits.h"
 
 /* What a holding is; part of its key together with the handle. */

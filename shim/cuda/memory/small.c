@@ -1,5 +1,5 @@
 /*
- * Small linear memory, charged by the blocks of 2 MiB that it lies in (native/blocks.h).
+ * Small linear memory, charged by the blocks of 2 MiB that it lies in (native/holdings/blocks.h).
  *
  * A call that will find a hole is charged nothing. Any other is charged a block beforehand, which
  * is given back if the driver took none. At the cap all blocks are searched for a hole before

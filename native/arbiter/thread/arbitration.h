@@ -1,0 +1,59 @@
+/*
+ * Arbitration of one GPU by a thread of the server: the arbiter run against real containers. GPUs
+ * whose turns go together (group.h) have one thread.
+ *
+ * The thread maps the containers' limits pages to write gates, heartbeat and figures, and reads
+ * their ledgers with pread, for a container may cut its ledger short. It sleeps until the arbiter's
+ * next time, or until a container rings (a futex word in each ledger, waited on together; where the
+ * kernel has no futex_waitv, Linux before 5.16, it looks every millisecond while two containers
+ * run). No call needs or takes the Python interpreter's lock for long.
+ */
+#ifndef CGPU_ARBITRATION_H
+#define CGPU_ARBITRATION_H
+
+#include <stdint.h>
+
+#include "policy/policy.h"
+
+/* cffi: begin */
+struct cgpu_arbitration;
+
+struct cgpu_arbitration_figures {
+    uint64_t steps;  /* times that the arbiter looked */
+    uint64_t turns;  /* gates opened */
+    uint64_t cpu_ns; /* of the thread; if it serves several GPUs, this one's part */
+    uint32_t tenants;
+    uint32_t expired; /* turns that were taken from containers that gave no sign */
+};
+
+/* CGPU_EINVAL for rules out of range, CGPU_EIO where no thread can be made. */
+int cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
+                           struct cgpu_arbitration **out);
+/* Gates stay as they are: processes fall back to their own share until someone else arbitrates. */
+void cgpu_arbitration_stop(struct cgpu_arbitration *arbitration);
+
+/*
+ * From now on these GPUs take turns together, and with no other GPU. CGPU_EIO if no thread can be
+ * created: then nothing has changed. Must not run at the same time as another call for one of them.
+ */
+int cgpu_arbitration_join(struct cgpu_arbitration **arbitrations, uint32_t count);
+
+int cgpu_arbitration_set_rules(struct cgpu_arbitration *arbitration, uint32_t policy,
+                               uint32_t max_inst, uint32_t prio_ratio);
+
+/*
+ * Take on the container whose files are LIMITS and LEDGER, and in which this GPU has PLACE. *KEY
+ * names it from now on. CGPU_EFORMAT for files of another release.
+ */
+int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits,
+                         const char *ledger, uint32_t place, uint32_t weight,
+                         uint32_t high_priority, uint32_t *key);
+int cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, uint32_t weight,
+                                uint32_t high_priority);
+int cgpu_arbitration_remove(struct cgpu_arbitration *arbitration, uint32_t key);
+
+void cgpu_arbitration_read(struct cgpu_arbitration *arbitration,
+                           struct cgpu_arbitration_figures *out);
+/* cffi: end */
+
+#endif

@@ -1,0 +1,62 @@
+/* The thread behind arbitration.h, and what it shares with the callers. */
+#ifndef CGPU_ARBITRATION_THREAD_H
+#define CGPU_ARBITRATION_THREAD_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "arbiter/arbiter.h"
+#include "arbiter/budget.h"
+#include "arbiter/group.h"
+#include "arbiter/thread/arbitration.h"
+#include "arbiter/thread/container.h"
+
+/* How fresh the sign of life is: see CGPU_FALLBACK_AFTER_NS. */
+#define CGPU_ARBITRATION_HEARTBEAT_NS UINT64_C(50000000)
+/*
+ * From the first container on, nothing is opened for so long: the server adds the others that run
+ * already, which an earlier arbiter may have let in.
+ */
+#define CGPU_ARBITRATION_SETTLE_NS UINT64_C(20000000)
+
+/* One GPU. */
+struct cgpu_arbitration {
+    struct cgpu_arbitration_thread *thread; /* its mutex protects everything below */
+    uint32_t next_key;
+    uint64_t settled_ns; /* 0: there has been no container yet */
+    struct cgpu_arbitration_figures figures;
+    struct cgpu_arbiter *arbiter;
+    struct cgpu_container *containers[CGPU_MAX_TENANTS]; /* by place in the arbiter; NULL: none */
+};
+
+/* The thread of one GPU, or of some that take turns together. */
+struct cgpu_arbitration_thread {
+    pthread_mutex_t mutex; /* of everything below; the thread sleeps without it */
+    pthread_t thread;
+    uint32_t control; /* futex word: one more whenever a caller has changed something */
+    bool stopping;
+    bool cannot_watch;     /* an old kernel: poll the ledgers instead */
+    uint64_t published_ns; /* 0: say all anew */
+    uint64_t decided_ns;
+    uint64_t accounted_ns; /* CPU time that figures already contain */
+    struct cgpu_budget budget;
+    uint64_t allowed_ns; /* not to look before, whoever rings */
+    struct cgpu_group group;
+    struct cgpu_arbitration *gpus[CGPU_MAX_GPUS]; /* in the group's order */
+    struct cgpu_demand demands[CGPU_MAX_GPUS][CGPU_MAX_TENANTS];
+};
+
+/* CLOCK_MONOTONIC, in ns. */
+uint64_t cgpu_arbitration_now(void);
+
+/* It has no GPU yet. NULL and errno if no thread can be created. */
+struct cgpu_arbitration_thread *cgpu_arbitration_thread_start(void);
+/* It must have no GPU any more. */
+void cgpu_arbitration_thread_stop(struct cgpu_arbitration_thread *thread);
+/* The caller, who holds the mutex, has changed something: make the thread look at once. */
+void cgpu_arbitration_thread_announce(struct cgpu_arbitration_thread *thread);
+/* Add its CPU time since the last call to the figures of its GPUs. */
+void cgpu_arbitration_thread_account(struct cgpu_arbitration_thread *thread);
+
+#endif

@@ -1,0 +1,375 @@
+/* A container under arbitration: see container.h. */
+#define _GNU_SOURCE 1
+
+#include "arbiter/thread/container.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "futex.h"
+#include "ledger/effort.h"
+#include "ledger/ledger.h"
+#include "ledger/lock.h"
+#include "ledger/slot.h"
+
+/* A process is asked for no more often than this: when all is well, and when it should be done. */
+#define ASK_NS      UINT64_C(2000000)
+#define ASK_LATE_NS UINT64_C(200000)
+
+/* And no more often than so in one look: a container may say that all its works are busy. */
+enum { ASKS = 16 };
+
+/*
+ * Asking whether a process lives walks all locks that the container holds on its file: 12 us for a
+ * thousand. Questions may take 1/32 of the time; some unused time is kept. Other containers wait
+ * meanwhile, so a long question costs more than its length: after one of 1 ms the next may come
+ * 350 ms later. The pause is never longer than a minute.
+ */
+#define COSTLY_NS UINT64_C(100000)
+#define SPARE_NS  UINT64_C(20000000)
+#define MOST_NS   UINT64_C(60000000000)
+enum { ASK_TIMES = 32 };
+
+enum { CHUNK_WORKS = 16, BELLS_SIZE = offsetof(struct cgpu_ledger_file, works) };
+
+static int
+open_file(const char *path, int flags, uint64_t size)
+{
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    struct stat status;
+
+    if (fd < 0) {
+        return CGPU_EIO;
+    }
+    if (fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && (uint64_t)status.st_size == size) {
+        return fd;
+    }
+    close(fd);
+    return CGPU_EFORMAT;
+}
+
+static int
+map(int fd, int protection, size_t size, void **out)
+{
+    *out = mmap(NULL, size, protection, MAP_SHARED, fd, 0);
+    if (*out == MAP_FAILED) {
+        *out = NULL;
+        return CGPU_EIO;
+    }
+    return CGPU_OK;
+}
+
+static int
+open_limits(struct cgpu_container *container, const char *path, uint32_t place)
+{
+    const struct cgpu_limits *none = NULL;
+    int fd = open_file(path, O_RDWR, sizeof *none);
+    struct stat facts;
+    void *page;
+    int status;
+    int saved;
+
+    if (fd < 0) {
+        return fd;
+    }
+    container->identity = fstat(fd, &facts) == 0 ? facts.st_ino : 0;
+    status = map(fd, PROT_READ | PROT_WRITE, sizeof *none, &page);
+    saved = errno;
+    close(fd);
+    errno = saved;
+    if (status != CGPU_OK) {
+        return status;
+    }
+    container->limits = page;
+    if (container->limits->magic != CGPU_LIMITS_MAGIC ||
+        container->limits->version != CGPU_LIMITS_VERSION ||
+        container->limits->size != sizeof *none) {
+        return CGPU_EFORMAT;
+    }
+    if (place >= container->limits->gpu_count || place >= CGPU_MAX_GPUS) {
+        return CGPU_EINVAL;
+    }
+    container->page = &container->limits->gpus[place];
+    return CGPU_OK;
+}
+
+static int
+open_ledger(struct cgpu_container *container, const char *path)
+{
+    const struct cgpu_ledger_file *none = NULL;
+    uint32_t head[3];
+    int fd = open_file(path, O_RDONLY, sizeof *none);
+
+    if (fd < 0) {
+        return fd;
+    }
+    container->ledger = fd;
+    if (pread(fd, head, sizeof head, 0) != sizeof head || head[0] != CGPU_LEDGER_MAGIC ||
+        head[1] != CGPU_LEDGER_VERSION || head[2] != sizeof *none) {
+        return CGPU_EFORMAT;
+    }
+    return map(fd, PROT_READ, BELLS_SIZE, &container->pages);
+}
+
+int
+cgpu_container_open(const char *limits, const char *ledger, uint32_t place,
+                    struct cgpu_container **out)
+{
+    struct cgpu_container *container = calloc(1, sizeof *container);
+    int status;
+
+    if (container == NULL) {
+        return CGPU_EIO;
+    }
+    container->ledger = -1;
+    container->place = place;
+    status = open_limits(container, limits, place);
+    if (status == CGPU_OK) {
+        status = open_ledger(container, ledger);
+    }
+    if (status != CGPU_OK) {
+        cgpu_container_close(container);
+        return status;
+    }
+    if (cgpu_gate_state(cgpu_container_gate(container)) != CGPU_GATE_FREE) {
+        cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
+    }
+    *out = container;
+    return CGPU_OK;
+}
+
+void
+cgpu_container_close(struct cgpu_container *container)
+{
+    int saved = errno;
+
+    if (container->limits != NULL) {
+        munmap(container->limits, sizeof *container->limits);
+    }
+    if (container->pages != NULL) {
+        munmap(container->pages, BELLS_SIZE);
+    }
+    if (container->ledger >= 0) {
+        close(container->ledger);
+    }
+    free(container);
+    errno = saved;
+}
+
+/* A ledger that was cut short once is not believed any more, whatever is made of it later. */
+static bool
+read_ledger(struct cgpu_container *container, void *out, size_t size, size_t offset)
+{
+    if (pread(container->ledger, out, size, (off_t)offset) != (ssize_t)size) {
+        container->broken = true;
+    }
+    return !container->broken;
+}
+
+static bool
+slot_is_alive(struct cgpu_container *container, uint32_t owner)
+{
+    uint32_t index = cgpu_lock_holder(owner);
+    uint32_t head[2];
+
+    _Static_assert(offsetof(struct cgpu_ledger_slot, taken) == 0 &&
+                       offsetof(struct cgpu_ledger_slot, generation) == 4,
+                   "head");
+    if (index >= CGPU_LEDGER_SLOTS ||
+        !read_ledger(container, head, sizeof head,
+                     offsetof(struct cgpu_ledger_file, slots[index]))) {
+        return false;
+    }
+    return head[0] != 0 && cgpu_lock_word(index, head[1]) == owner &&
+           !cgpu_slot_dead(container->ledger, index);
+}
+
+static struct cgpu_container_work *
+known_work(struct cgpu_container *container, uint32_t index, const struct cgpu_ledger_work *work)
+{
+    struct cgpu_container_work *known = &container->works[index];
+
+    if (known->owner != work->owner) {
+        *known = (struct cgpu_container_work){.owner = work->owner, .busy_ns = work->busy_ns};
+    }
+    return known;
+}
+
+static void
+pay(struct cgpu_container *container, uint64_t took, uint64_t now)
+{
+    uint64_t least = now > SPARE_NS ? now - SPARE_NS : 0;
+    uint64_t price = took * ASK_TIMES * (1 + took / COSTLY_NS);
+
+    if (container->paid_ns < least) {
+        container->paid_ns = least;
+    }
+    container->paid_ns += price < MOST_NS ? price : MOST_NS;
+}
+
+static bool
+ask(struct cgpu_container *container, uint32_t owner, uint64_t now)
+{
+    uint64_t begun = cgpu_effort_spent();
+    bool alive = slot_is_alive(container, owner);
+
+    pay(container, cgpu_effort_spent() - begun, now);
+    return alive;
+}
+
+/*
+ * Whether WORK's process lives. To ask costs two system calls, so that the answer is good for a
+ * while; a shorter one if WORK is to have ended by now, for then somebody may wait for a dead one.
+ */
+static bool
+is_alive(struct cgpu_container *container, struct cgpu_container_work *known,
+         const struct cgpu_ledger_work *work, uint64_t now)
+{
+    bool late = work->active != 0 &&
+                (now > work->end_ns || !cgpu_gate_is_open(cgpu_container_gate(container)));
+
+    if (!known->dead && container->asks < ASKS && now >= container->paid_ns &&
+        (known->asked_ns == 0 || now - known->asked_ns >= (late ? ASK_LATE_NS : ASK_NS))) {
+        container->asks += 1;
+        known->asked_ns = now;
+        known->dead = !ask(container, work->owner, now);
+    }
+    return !known->dead;
+}
+
+static void
+add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_ledger_work *work,
+         uint64_t now, struct cgpu_demand *out)
+{
+    struct cgpu_container_work *known = known_work(container, index, work);
+
+    if (work->busy_ns > known->busy_ns) {
+        container->busy_ns += work->busy_ns - known->busy_ns;
+    }
+    known->busy_ns = work->busy_ns;
+    /* of one that is quiet it is when its last work ended */
+    out->end_ns = work->end_ns > out->end_ns ? work->end_ns : out->end_ns;
+    if ((work->active == 0 && work->waiting == 0) || !is_alive(container, known, work, now)) {
+        return;
+    }
+    /* processes of one container wait for each other: the least is that of the GPU */
+    if (work->lag_ns != 0 && (out->lag_ns == 0 || work->lag_ns < out->lag_ns)) {
+        out->lag_ns = work->lag_ns;
+    }
+    out->waiting = out->waiting || work->waiting != 0;
+    if (work->active == 0) {
+        return;
+    }
+    if (!out->active || work->begun_ns < out->begun_ns) {
+        out->begun_ns = work->begun_ns;
+    }
+    out->idle = work->idle != 0 && (out->idle || !out->active);
+    out->certain = work->certain != 0 && work->end_ns != 0 && (out->certain || !out->active);
+    out->active = true;
+}
+
+/* The bell, before everything else, and what has stood apart since the last look. */
+static bool
+read_gpu(struct cgpu_container *container)
+{
+    struct cgpu_ledger_gpu before = container->gpu;
+    const struct cgpu_ledger_gpu *gpu = &container->gpu;
+
+    if (!read_ledger(container, &container->gpu, sizeof container->gpu,
+                     offsetof(struct cgpu_ledger_file, gpus[container->place]))) {
+        return false;
+    }
+    container->bell = gpu->bell;
+    if (container->looked) {
+        container->stays += gpu->stays != before.stays;
+        container->stayed_ns +=
+            gpu->stayed_ns > before.stayed_ns ? gpu->stayed_ns - before.stayed_ns : 0;
+    }
+    container->looked = true;
+    return true;
+}
+
+void
+cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out)
+{
+    struct cgpu_ledger_work works[CHUNK_WORKS];
+    uint32_t bound = 0;
+
+    *out = (struct cgpu_demand){.busy_ns = container->busy_ns};
+    container->asks = 0;
+    if (container->broken || !read_gpu(container) ||
+        !read_ledger(container, &bound, sizeof bound,
+                     offsetof(struct cgpu_ledger_file, work_bound))) {
+        return;
+    }
+    bound = bound < CGPU_LEDGER_WORKS ? bound : CGPU_LEDGER_WORKS;
+    for (uint32_t first = 0; first < bound; first += CHUNK_WORKS) {
+        uint32_t count = bound - first < CHUNK_WORKS ? bound - first : CHUNK_WORKS;
+
+        if (!read_ledger(container, works, count * sizeof *works,
+                         offsetof(struct cgpu_ledger_file, works[first]))) {
+            break;
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            if (works[i].owner != 0 && works[i].gpu == container->place) {
+                add_work(container, first + i, &works[i], now, out);
+            }
+        }
+    }
+    if (container->broken) {
+        *out = (struct cgpu_demand){0};
+    }
+    out->busy_ns = container->busy_ns;
+    out->stays = container->stays;
+    out->stayed_ns = container->stayed_ns;
+}
+
+uint32_t
+cgpu_container_gate(const struct cgpu_container *container)
+{
+    /* relaxed: nobody else writes it */
+    return __atomic_load_n(&container->page->gate, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet)
+{
+    uint32_t word = cgpu_gate_next(cgpu_container_gate(container), state);
+
+    /* relaxed: known before the gate is */
+    __atomic_store_n(&container->page->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
+    /* seq_cst: what the ledger says from now on tells whether somebody was still let in */
+    __atomic_store_n(&container->page->gate, word, __ATOMIC_SEQ_CST);
+    cgpu_futex_wake(&container->page->gate, FUTEX_WAKE, INT_MAX);
+}
+
+uint32_t *
+cgpu_container_bell(const struct cgpu_container *container)
+{
+    return &((struct cgpu_ledger_file *)container->pages)->gpus[container->place].bell;
+}
+
+/* relaxed, all of them: figures, each by itself */
+void
+cgpu_container_publish(struct cgpu_container *container, const struct cgpu_tenant_report *report,
+                       uint64_t now)
+{
+    struct cgpu_limits_gpu *page = container->page;
+
+    __atomic_store_n(&page->share_ppm, report->fallback_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->offset_ppm, report->offset_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->measured_ppm, report->measured_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->limit_ppm, report->limit_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->charged_ns, report->charged_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->throttled_ns, report->throttled_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->waits, report->waits, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->metered, report->metered, __ATOMIC_RELAXED);
+    /* release: a process that sees the sign knows its share too */
+    __atomic_store_n(&page->heartbeat_ns, now, __ATOMIC_RELEASE);
+}

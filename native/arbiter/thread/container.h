@@ -1,0 +1,68 @@
+/*
+ * A container under arbitration: its files, and what they say about one GPU.
+ *
+ * The limits page is the host's own and is mapped to be written. The ledger belongs to the
+ * container, which may cut it short or write anything into it: it is read with pread, and its page
+ * with the bell is mapped only to have an address to sleep on, and is never looked into.
+ */
+#ifndef CGPU_CONTAINER_H
+#define CGPU_CONTAINER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "arbiter/arbiter.h"
+#include "ledger/ledger_file.h"
+#include "limits.h"
+
+/* A process's work, as it was last seen. */
+struct cgpu_container_work {
+    uint32_t owner;
+    bool dead;
+    uint64_t asked_ns; /* when it was last found alive */
+    uint64_t busy_ns;
+};
+
+struct cgpu_container {
+    struct cgpu_limits *limits;
+    struct cgpu_limits_gpu *page; /* in it */
+    uint64_t identity; /* the same on each GPU of this container, different from any other's */
+    void *pages;       /* of the ledger, up to the last bell */
+    int ledger;
+    uint32_t key;
+    uint32_t place;
+    uint32_t bell;    /* as read before everything else; a ring since then ends a sleep at once */
+    uint32_t asks;    /* how many processes this look has asked for */
+    uint64_t paid_ns; /* ask for no process before this time */
+    bool broken;      /* the ledger was cut short or replaced */
+    uint64_t busy_ns;
+    bool looked;
+    struct cgpu_ledger_gpu gpu; /* as last read */
+    uint64_t stays, stayed_ns;  /* since the first look */
+    struct cgpu_container_work works[CGPU_LEDGER_WORKS];
+};
+
+/*
+ * The container with these files, in which the GPU has PLACE; its gate is closed if an earlier
+ * arbiter left it open and metered. CGPU_EIO, CGPU_EFORMAT, CGPU_EINVAL for a place beyond its
+ * GPUs.
+ */
+int cgpu_container_open(const char *limits, const char *ledger, uint32_t place,
+                        struct cgpu_container **out);
+void cgpu_container_close(struct cgpu_container *container);
+
+/* What its living processes say at NOW. A broken container says nothing. */
+void cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
+
+/* The gate as it stands, and how it changes: the waiting threads wake up. */
+uint32_t cgpu_container_gate(const struct cgpu_container *container);
+void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet);
+
+/* The futex word that its processes ring; not to be read. */
+uint32_t *cgpu_container_bell(const struct cgpu_container *container);
+
+/* Say to its processes and to whoever displays it that the arbiter lived at NOW. */
+void cgpu_container_publish(struct cgpu_container *container,
+                            const struct cgpu_tenant_report *report, uint64_t now);
+
+#endif

@@ -1,0 +1,372 @@
+/* Pace: see pace.h. */
+#include "gate/pace.h"
+
+#include <string.h>
+
+#include "gate/pace_time.h"
+
+#define FIRST_GUESS_NS UINT64_C(10000)
+#define SAME_LOOK_NS   UINT64_C(2000)      /* markers seen passed so close together: in one look */
+#define LEAN_NS        UINT64_C(25000)     /* see end_of */
+#define USUAL_LAG_NS   UINT64_C(100000)    /* of each sample, not counted */
+#define SOON_NS        UINT64_C(200000)    /* a sleep of 20 us may take 100 and more */
+#define LONGEST_NS     (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
+
+#define CHAIN_NS       UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
+#define SHORT_CHAIN_NS UINT64_C(1000000) /* a short turn: enough to learn that it is too long */
+
+enum { SCALE_ONE = 16, SCALE_LEAST = 4, SCALE_MOST = 256 };
+enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
+
+void
+cgpu_pace_init(struct cgpu_pace *pace)
+{
+    memset(pace, 0, sizeof *pace);
+    pace->scale_16 = SCALE_ONE;
+}
+
+/* The entry of KEY; the one that it shall have from now on, if it has none. */
+static struct cgpu_pace_estimate *
+entry_of(struct cgpu_pace *pace, uint64_t key)
+{
+    struct cgpu_pace_estimate *set = pace->estimates[key >> 55];
+    struct cgpu_pace_estimate *free = NULL;
+
+    for (int way = CGPU_PACE_WAYS - 1; way >= 0; way--) {
+        if (set[way].key == key) {
+            return &set[way];
+        }
+        if (set[way].key == 0) {
+            free = &set[way];
+        }
+    }
+    return free != NULL ? free : &set[pace->victim++ % CGPU_PACE_WAYS];
+}
+
+/* relaxed: see cgpu_pace_estimate */
+static void
+learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
+{
+    __atomic_store_n(&entry->ns, ns > 0 ? ns : 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
+}
+
+/* A span may be too long for many reasons: down quickly where the difference is large. */
+static uint64_t
+lower(uint64_t ns, uint64_t sample)
+{
+    uint64_t step = sample < ns - ns / 4 ? FALL : RISE;
+
+    return ns - (ns - sample + step - 1) / step;
+}
+
+/* A thread that had no processor, or whose work ran behind others', sees much too long a span. */
+static uint64_t
+higher(uint64_t ns, uint64_t sample)
+{
+    return ns + (lesser(sample, 16 * ns) - ns + RISE - 1) / RISE;
+}
+
+/*
+ * A kernel that is mostly alone in its turn may have begun behind others' work, and its end may
+ * have been seen late: no span of it is exact. What is longer by no more than that says nothing.
+ */
+static uint64_t
+less_edges(uint64_t sample)
+{
+    return sample < CGPU_PACE_LONE_NS ? sample : sample - CGPU_PACE_EDGES_NS;
+}
+
+/* What began on a GPU without work began late. Not all of it: too short would pile work up. */
+static uint64_t
+less_lag(const struct cgpu_pace *pace, uint64_t sample)
+{
+    return clip(since(sample, pace->lag_ns), sample / LAG_PART, sample);
+}
+
+static void
+teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
+    uint64_t sample = lesson->span_ns / lesson->launches;
+    uint64_t least = lesson->exact ? sample : less_lag(pace, sample);
+    bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
+
+    if (ns == 0) {
+        /* seen late, and yet short: no harm in believing it */
+        if (lesson->known || least <= CGPU_PACE_BATCH_NS) {
+            learn(entry_of(pace, lesson->key), lesson->key, least);
+        }
+    } else if (sample < ns && !lesson->cut) {
+        learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
+    } else if (may_rise) {
+        least = lesson->exact ? least : less_edges(least);
+        if (least > ns) {
+            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, least));
+        }
+    }
+}
+
+static void
+teach_scale(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    uint32_t ratio;
+
+    if (!lesson->known || lesson->cut || !lesson->exact || !lesson->certain ||
+        lesson->work_ns == 0) {
+        return;
+    }
+    ratio = (uint32_t)clip(lesson->span_ns * SCALE_ONE / lesson->work_ns, SCALE_LEAST, SCALE_MOST);
+    if (ratio < pace->scale_16) {
+        pace->scale_16 -= (pace->scale_16 - ratio + SCALE_STEP - 1) / SCALE_STEP;
+    } else {
+        pace->scale_16 += (ratio - pace->scale_16 + SCALE_STEP - 1) / SCALE_STEP;
+    }
+}
+
+/*
+ * Batches that follow one another without a gap: however late each was seen to end, together they
+ * took what passed between the first look and the last.
+ */
+static void
+end_chain(struct cgpu_pace *pace, uint64_t key)
+{
+    uint64_t ns = cgpu_pace_estimate(pace, pace->chain_key);
+    uint64_t sample = pace->chain_launches > 0 ? pace->chain_ns / pace->chain_launches : ns;
+
+    if (sample > ns && pace->chain_ns >= CHAIN_NS) {
+        learn(entry_of(pace, pace->chain_key), pace->chain_key, higher(ns, sample));
+    } else if (sample < ns && pace->chain_ns >= SHORT_CHAIN_NS) {
+        learn(entry_of(pace, pace->chain_key), pace->chain_key, ns / 2 + sample / 2);
+    }
+    pace->chain_key = key;
+    pace->chain_launches = 0;
+    pace->chain_ns = 0;
+}
+
+static void
+chain(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    if (lesson->key == 0 || lesson->key != pace->chain_key || !lesson->exact ||
+        cgpu_pace_estimate(pace, lesson->key) == 0) {
+        end_chain(pace, lesson->key);
+        return;
+    }
+    pace->chain_launches += lesson->launches;
+    pace->chain_ns += lesson->span_ns;
+    if (pace->chain_ns >= CHAIN_NS) {
+        end_chain(pace, lesson->key);
+    }
+}
+
+static void
+finish_lesson(struct cgpu_pace *pace)
+{
+    struct cgpu_pace_lesson *lesson = &pace->lesson;
+
+    if (lesson->there && lesson->span_ns > 0) {
+        if (lesson->key != 0 && lesson->launches > 0) {
+            teach_kernel(pace, lesson);
+        } else {
+            teach_scale(pace, lesson);
+        }
+    }
+    lesson->there = false;
+}
+
+/* Batches that are seen passed in one look have one span between them. */
+static void
+add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *more)
+{
+    if (lesson->key != more->key) {
+        lesson->key = 0;
+    }
+    lesson->launches += more->launches;
+    lesson->work_ns += more->work_ns;
+    lesson->span_ns += more->span_ns;
+    lesson->certain = lesson->certain && more->certain;
+    lesson->exact = lesson->exact && more->exact;
+    lesson->known = lesson->known && more->known;
+}
+
+/* What is new is learnt at once, the next launch asks for it; the rest when the look is over. */
+static void
+take_lesson(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
+{
+    if (pace->lesson.there && since(lesson->at_ns, pace->lesson.at_ns) <= SAME_LOOK_NS) {
+        add_to_lesson(&pace->lesson, lesson);
+        return;
+    }
+    finish_lesson(pace);
+    pace->lesson = *lesson;
+    if (lesson->key != 0 && cgpu_pace_estimate(pace, lesson->key) == 0) {
+        finish_lesson(pace);
+    }
+}
+
+static uint64_t
+expected(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
+{
+    uint64_t work = lesser(batch->work_ns, LONGEST_NS);
+
+    if (batch->key == 0) {
+        work = work * pace->scale_16 / SCALE_ONE;
+    }
+    return batch->certain ? work : work + FIRST_GUESS_NS;
+}
+
+void
+cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now)
+{
+    finish_lesson(pace);
+    batch->queued = pace->in_flight > 0;
+    batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
+    batch->expected_ns = expected(pace, batch);
+    if (pace->in_flight == 0) {
+        pace->since_ns = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
+        if (pace->since_ns < pace->passed_ns) {
+            pace->since_ns = pace->passed_ns;
+        }
+    }
+    if (batch->launches == 0) {
+        pace->probed_ns = now;
+    }
+    pace->in_flight += 1;
+    pace->uncertain += !batch->certain;
+    pace->left_ns = lesser(later(pace->left_ns, batch->expected_ns), LONGEST_NS);
+    if (pace->longest_ns < batch->expected_ns) {
+        pace->longest_ns = batch->expected_ns;
+    }
+    pace->end_ns = later(pace->end_ns > now ? pace->end_ns : now, batch->expected_ns);
+}
+
+/* How long BATCH took at most, 0: nobody knows. */
+static uint64_t
+span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    uint64_t begin = batch->start_ns > pace->passed_ns ? batch->start_ns : pace->passed_ns;
+
+    if (begin == 0 || (batch->start_ns == 0 && !batch->queued)) {
+        return 0;
+    }
+    return lesser(since(now, begin), LONGEST_NS);
+}
+
+/*
+ * When BATCH ended: between the last look and this one, at about the time expected. Rather too
+ * early: the next look then comes before the end, not after it, and only who looks before the end
+ * sees when it comes. The other way round an estimate that is too long would confirm itself.
+ */
+static uint64_t
+end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    uint64_t lean = lesser(LEAN_NS, batch->expected_ns / LEAN_PART);
+    uint64_t expected_end = later(pace->since_ns, batch->expected_ns - lean);
+
+    return expected_end < pace->looked_ns ? lesser(pace->looked_ns, now)
+                                          : lesser(expected_end, now);
+}
+
+static void
+take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t end, bool known)
+{
+    pace->in_flight -= pace->in_flight > 0;
+    pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
+    pace->uncertain -= !batch->certain && pace->uncertain > 0;
+    pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
+    pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
+    pace->passed_ns = end > pace->passed_ns ? end : pace->passed_ns;
+    pace->sharp = known;
+    pace->stream = batch->stream;
+    pace->since_ns = pace->passed_ns;
+    pace->end_ns = later(pace->passed_ns, pace->left_ns);
+}
+
+/* A sample is never too short, but too long if a thread had no processor or others the GPU. */
+static void
+learn_lag(struct cgpu_pace *pace, uint64_t now)
+{
+    uint64_t looked = pace->looked_ns > pace->probed_ns ? pace->looked_ns : pace->probed_ns;
+    uint64_t lag = since(since(now, pace->probed_ns), USUAL_LAG_NS);
+
+    if (pace->probed_ns == 0 || since(now, looked) > SOON_NS) {
+        return;
+    }
+    lag = clip(lag, 1, CGPU_PACE_LAG_NS);
+    if (pace->lag_ns == 0 || lag < pace->lag_ns) {
+        pace->lag_ns = lag;
+    } else {
+        pace->lag_ns += (lag - pace->lag_ns) / LAG_RISE;
+    }
+}
+
+void
+cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
+               bool known)
+{
+    uint64_t end = known || !batch->certain ? now : end_of(pace, batch, now);
+    uint64_t span = span_of(pace, batch, end);
+    struct cgpu_pace_lesson lesson = {
+        .key = batch->key,
+        .launches = lesser(batch->launches, LONGEST_NS),
+        .work_ns = lesser(batch->work_ns, LONGEST_NS),
+        .span_ns = span,
+        .at_ns = now,
+        .there = true,
+        .certain = batch->certain != 0,
+        .exact = batch->queued != 0 && batch->start_ns <= pace->passed_ns,
+        .known = known,
+        .cut = batch->begun != 0 || (batch->start_ns < pace->passed_ns && pace->sharp == 0),
+    };
+
+    if (batch->launches == 0) {
+        learn_lag(pace, now);
+    }
+    /* seen late, it may have ended long ago */
+    pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
+    chain(pace, &lesson);
+    take_off(pace, batch, end, known);
+    take_lesson(pace, &lesson);
+}
+
+void
+cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    finish_lesson(pace);
+    take_off(pace, batch, now, false);
+    pace->chain_key = 0;
+    pace->chain_launches = 0;
+    pace->chain_ns = 0;
+}
+
+void
+cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now)
+{
+    cgpu_pace_mark(pace, batch, now);
+    batch->start_ns = 0;
+    batch->queued = 0;
+    pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
+}
+
+void
+cgpu_pace_look(struct cgpu_pace *pace, uint64_t now)
+{
+    pace->looked_ns = now;
+}
+
+void
+cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now)
+{
+    finish_lesson(pace);
+    if (pace->in_flight > 0) {
+        pace->busy_ns += lesser(since(now, pace->since_ns), pace->left_ns);
+        pace->passed_ns = now > pace->passed_ns ? now : pace->passed_ns;
+    }
+    pace->in_flight = 0;
+    pace->probed_ns = 0;
+    pace->uncertain = 0;
+    pace->left_ns = 0;
+    pace->longest_ns = 0;
+    pace->since_ns = pace->passed_ns;
+    pace->end_ns = pace->passed_ns;
+}

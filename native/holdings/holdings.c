@@ -1,0 +1,336 @@
+/*
+ * Holdings: open addressing with linear probing in sixteen shards, each with its own lock.
+ *
+ * Removing an entry moves the ones behind it back instead of leaving a mark, so that a table in
+ * which millions of entries came and went is as quick as a fresh one. A shard has no memory before
+ * its first entry, starts with one page and doubles when three quarters full.
+ */
+#include "holdings/holdings.h"
+
+#include <stdbool.h>
+#include <sys/mman.h>
+
+#include "mutex.h"
+
+enum { SHARD_BITS = 4, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
+
+struct shard {
+    struct cgpu_mutex mutex;
+    uint32_t count;
+    size_t capacity;             /* a power of two, or 0 */
+    struct cgpu_holding *places; /* kind + 1; 0: free, as fresh memory is */
+} __attribute__((aligned(64)));  /* threads on two shards do not share a cache line */
+
+struct cgpu_holdings {
+    struct shard shards[SHARDS];
+};
+
+_Static_assert(sizeof(struct cgpu_holding) * FIRST_CAPACITY <= 4096, "one page");
+
+/* Handles are addresses: their low bits are equal and their high bits nearly so. */
+static uint64_t
+hash(uint32_t kind, uint64_t handle)
+{
+    uint64_t h = (handle ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15u;
+
+    h = (h ^ h >> 32) * 0xd6e8feb86659fd93u;
+    return h ^ h >> 32;
+}
+
+static struct shard *
+shard_of(struct cgpu_holdings *holdings, uint64_t h)
+{
+    return &holdings->shards[h >> (64 - SHARD_BITS)];
+}
+
+/* The entry's place, or the free place where it would go; the shard has capacity. */
+static size_t
+seek(const struct shard *shard, uint64_t h, uint32_t kind, uint64_t handle)
+{
+    size_t place = h & (shard->capacity - 1);
+
+    while (shard->places[place].kind != 0 &&
+           (shard->places[place].kind != kind + 1 || shard->places[place].handle != handle)) {
+        place = (place + 1) & (shard->capacity - 1);
+    }
+    return place;
+}
+
+static struct cgpu_holding *
+look_up(const struct shard *shard, uint64_t h, uint32_t kind, uint64_t handle)
+{
+    struct cgpu_holding *found;
+
+    if (shard->count == 0) {
+        return NULL;
+    }
+    found = &shard->places[seek(shard, h, kind, handle)];
+    return found->kind != 0 ? found : NULL;
+}
+
+static void
+put(struct shard *shard, uint64_t h, const struct cgpu_holding *holding)
+{
+    struct cgpu_holding *place = &shard->places[seek(shard, h, holding->kind, holding->handle)];
+
+    *place = *holding;
+    place->kind = holding->kind + 1;
+}
+
+static void
+copy_out(struct cgpu_holding *out, const struct cgpu_holding *place)
+{
+    *out = *place;
+    out->kind = place->kind - 1;
+}
+
+static bool
+grow(struct shard *shard)
+{
+    struct shard larger = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
+    struct cgpu_holding holding;
+
+    larger.places = mmap(NULL, larger.capacity * sizeof *larger.places, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (larger.places == MAP_FAILED) {
+        return false;
+    }
+    for (size_t i = 0; i < shard->capacity; i++) {
+        if (shard->places[i].kind != 0) {
+            copy_out(&holding, &shard->places[i]);
+            put(&larger, hash(holding.kind, holding.handle), &holding);
+        }
+    }
+    if (shard->capacity != 0) {
+        munmap(shard->places, shard->capacity * sizeof *shard->places);
+    }
+    shard->places = larger.places;
+    shard->capacity = larger.capacity;
+    return true;
+}
+
+/* Close the gap: move back each following entry that may stand at it, up to a free place. */
+static void
+erase(struct shard *shard, size_t gap)
+{
+    size_t mask = shard->capacity - 1;
+
+    for (size_t next = (gap + 1) & mask; shard->places[next].kind != 0; next = (next + 1) & mask) {
+        const struct cgpu_holding *entry = &shard->places[next];
+        size_t home = hash(entry->kind - 1, entry->handle) & mask;
+
+        /* not if it stands between its home and itself, seen round the circle */
+        if (((next - home) & mask) >= ((next - gap) & mask)) {
+            shard->places[gap] = *entry;
+            gap = next;
+        }
+    }
+    shard->places[gap] = (struct cgpu_holding){0};
+    shard->count -= 1;
+}
+
+int
+cgpu_holdings_create(struct cgpu_holdings **out)
+{
+    struct cgpu_holdings *holdings =
+        mmap(NULL, sizeof *holdings, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    *out = holdings == MAP_FAILED ? NULL : holdings;
+    return holdings == MAP_FAILED ? CGPU_EIO : CGPU_OK;
+}
+
+/* Takes no lock: in a forked child some may be held by threads that do not exist there. */
+void
+cgpu_holdings_destroy(struct cgpu_holdings *holdings)
+{
+    if (holdings == NULL) {
+        return;
+    }
+    for (int i = 0; i < SHARDS; i++) {
+        const struct shard *shard = &holdings->shards[i];
+
+        if (shard->capacity != 0) {
+            munmap(shard->places, shard->capacity * sizeof *shard->places);
+        }
+    }
+    munmap(holdings, sizeof *holdings);
+}
+
+static int
+insert_locked(struct shard *shard, uint64_t h, const struct cgpu_holding *holding)
+{
+    if (look_up(shard, h, holding->kind, holding->handle) != NULL) {
+        return CGPU_EINVAL;
+    }
+    if (shard->count + 1 > shard->capacity / 4 * 3 && !grow(shard)) {
+        return CGPU_EIO;
+    }
+    put(shard, h, holding);
+    shard->count += 1;
+    return CGPU_OK;
+}
+
+int
+cgpu_holdings_insert(struct cgpu_holdings *holdings, const struct cgpu_holding *holding)
+{
+    uint64_t h = hash(holding->kind, holding->handle);
+    struct shard *shard = shard_of(holdings, h);
+    int status;
+
+    if (holding->kind == UINT32_MAX) {
+        return CGPU_EINVAL; /* kind + 1 would read as free */
+    }
+    cgpu_mutex_lock(&shard->mutex);
+    status = insert_locked(shard, h, holding);
+    cgpu_mutex_unlock(&shard->mutex);
+    return status;
+}
+
+int
+cgpu_holdings_find(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
+                   struct cgpu_holding *out)
+{
+    uint64_t h = hash(kind, handle);
+    struct shard *shard = shard_of(holdings, h);
+    const struct cgpu_holding *found;
+
+    cgpu_mutex_lock(&shard->mutex);
+    found = look_up(shard, h, kind, handle);
+    if (found != NULL) {
+        copy_out(out, found);
+    }
+    cgpu_mutex_unlock(&shard->mutex);
+    return found != NULL ? CGPU_OK : CGPU_ENOTFOUND;
+}
+
+int
+cgpu_holdings_update(struct cgpu_holdings *holdings, const struct cgpu_holding *holding)
+{
+    uint64_t h = hash(holding->kind, holding->handle);
+    struct shard *shard = shard_of(holdings, h);
+    struct cgpu_holding *found;
+
+    cgpu_mutex_lock(&shard->mutex);
+    found = look_up(shard, h, holding->kind, holding->handle);
+    if (found != NULL) {
+        found->bytes = holding->bytes;
+        found->extra = holding->extra;
+    }
+    cgpu_mutex_unlock(&shard->mutex);
+    return found != NULL ? CGPU_OK : CGPU_ENOTFOUND;
+}
+
+int
+cgpu_holdings_take(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
+                   struct cgpu_holding *out)
+{
+    uint64_t h = hash(kind, handle);
+    struct shard *shard = shard_of(holdings, h);
+    const struct cgpu_holding *found;
+
+    cgpu_mutex_lock(&shard->mutex);
+    found = look_up(shard, h, kind, handle);
+    if (found != NULL) {
+        copy_out(out, found);
+        erase(shard, (size_t)(found - shard->places));
+    }
+    cgpu_mutex_unlock(&shard->mutex);
+    return found != NULL ? CGPU_OK : CGPU_ENOTFOUND;
+}
+
+static bool
+take_owned_locked(struct shard *shard, uint64_t owner, struct cgpu_holding *out)
+{
+    for (size_t i = 0; shard->count != 0 && i < shard->capacity; i++) {
+        if (shard->places[i].kind != 0 && shard->places[i].owner == owner) {
+            copy_out(out, &shard->places[i]);
+            erase(shard, i);
+            return true;
+        }
+    }
+    return false;
+}
+
+int
+cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner, struct cgpu_holding *out)
+{
+    bool found = false;
+
+    for (int i = 0; owner != 0 && !found && i < SHARDS; i++) {
+        struct shard *shard = &holdings->shards[i];
+
+        cgpu_mutex_lock(&shard->mutex);
+        found = take_owned_locked(shard, owner, out);
+        cgpu_mutex_unlock(&shard->mutex);
+    }
+    return found ? CGPU_OK : CGPU_ENOTFOUND;
+}
+
+/* Erasing may move a later entry to the place that was looked at, or an earlier one, not OWNER's,
+ * to the end. */
+static void
+drop_owned_locked(struct shard *shard, uint64_t owner,
+                  void (*visit)(const struct cgpu_holding *, void *), void *argument)
+{
+    struct cgpu_holding holding;
+
+    for (size_t i = 0; shard->count != 0 && i < shard->capacity; i++) {
+        while (shard->places[i].kind != 0 && shard->places[i].owner == owner) {
+            copy_out(&holding, &shard->places[i]);
+            erase(shard, i);
+            visit(&holding, argument);
+        }
+    }
+}
+
+void
+cgpu_holdings_drop_owned(struct cgpu_holdings *holdings, uint64_t owner,
+                         void (*visit)(const struct cgpu_holding *, void *), void *argument)
+{
+    for (int i = 0; owner != 0 && i < SHARDS; i++) {
+        struct shard *shard = &holdings->shards[i];
+
+        cgpu_mutex_lock(&shard->mutex);
+        drop_owned_locked(shard, owner, visit, argument);
+        cgpu_mutex_unlock(&shard->mutex);
+    }
+}
+
+size_t
+cgpu_holdings_list(struct cgpu_holdings *holdings, uint32_t kind, struct cgpu_holding *out,
+                   size_t room)
+{
+    size_t count = 0;
+
+    for (int i = 0; i < SHARDS; i++) {
+        struct shard *shard = &holdings->shards[i];
+
+        cgpu_mutex_lock(&shard->mutex);
+        for (size_t place = 0; shard->count != 0 && place < shard->capacity; place++) {
+            if (shard->places[place].kind != kind + 1) {
+                continue;
+            }
+            if (count < room) {
+                copy_out(&out[count], &shard->places[place]);
+            }
+            count += 1;
+        }
+        cgpu_mutex_unlock(&shard->mutex);
+    }
+    return count;
+}
+
+size_t
+cgpu_holdings_count(struct cgpu_holdings *holdings)
+{
+    size_t count = 0;
+
+    for (int i = 0; i < SHARDS; i++) {
+        struct shard *shard = &holdings->shards[i];
+
+        cgpu_mutex_lock(&shard->mutex);
+        count += shard->count;
+        cgpu_mutex_unlock(&shard->mutex);
+    }
+    return count;
+}

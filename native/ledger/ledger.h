@@ -1,0 +1,119 @@
+/*
+ * The ledger: how much device memory the processes of one container hold, on each of its GPUs.
+ *
+ * One file per container, mapped by all its processes; GPUs are numbered by their place in the
+ * container's limits page. A charge is exact: under a GPU's lock the request either fits under the
+ * cap or changes nothing. Each process has a slot; its open-file-description lock on the slot's
+ * byte is dropped by the kernel when it dies, and whoever needs the memory takes a dead slot's
+ * charge back.
+ */
+#ifndef CGPU_LEDGER_H
+#define CGPU_LEDGER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "ledger/ledger_file.h"
+#include "limits.h"
+#include "status.h"
+
+/* cffi: begin */
+struct cgpu_ledger; /* one process's attachment; opaque, see ledger.c */
+
+struct cgpu_process {
+    uint32_t pid; /* as the process itself sees it (its own pid namespace) */
+    uint32_t slot;
+    uint64_t used_bytes;
+};
+
+/* A living process that holds memory: its id in its pid namespace, its bytes on each GPU. */
+struct cgpu_holder {
+    uint32_t pid;
+    uint32_t slot;
+    uint64_t used_bytes[CGPU_MAX_GPUS];
+};
+
+/* A whole ledger, as one look has seen it. */
+struct cgpu_survey {
+    uint32_t count;   /* of holders */
+    uint32_t asked;   /* for how many, dead ones too, the kernel was asked whether they live */
+    uint32_t unasked; /* how many count as living unasked: the container's locks make asking slow */
+    uint32_t reserved;
+    struct cgpu_holder holders[CGPU_LEDGER_SLOTS];
+};
+
+/* Host: make an empty ledger file NAME (mode 0666 whatever the umask) in directory DIRFD. */
+int cgpu_ledger_create(int dirfd, const char *name);
+
+/*
+ * Process: map the ledger at PATH and take a slot for process PID. The attachment lives in memory
+ * of its own (mmap), so that no allocator is called in the host process. A forked child does not
+ * inherit it: there *OUT reads as detached and the child must attach anew.
+ */
+int cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out);
+
+/*
+ * Anybody: look at the ledger at PATH without a slot, by copies: a container may cut the file
+ * short. Charging through it gives CGPU_EINVAL; reading asks for each process whether it lives (0.1
+ * ms), as long as that costs what a container's own processes can make it cost.
+ */
+int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
+
+/* Give back the slot with all its charges, and unmap. */
+void cgpu_ledger_detach(struct cgpu_ledger *ledger);
+
+/*
+ * Charge BYTES to this process on GPU, under CAP in total; *CHARGED is BYTES then. CGPU_EOVERCAP
+ * changes nothing; before it is returned, charges of dead processes are given back.
+ */
+int cgpu_ledger_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
+                       uint64_t *charged);
+
+/* Give BYTES back. More than this process holds gives CGPU_EINVAL, and nothing is changed. */
+int cgpu_ledger_release(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
+
+/*
+ * Bytes held by all living processes on GPU. No lock, no system call, except that dead slots are
+ * looked for at most every 200 ms.
+ */
+uint64_t cgpu_ledger_used(struct cgpu_ledger *ledger, uint32_t gpu);
+
+/* Bytes held by this process on GPU. */
+uint64_t cgpu_ledger_own(struct cgpu_ledger *ledger, uint32_t gpu);
+
+/*
+ * The sum on GPU that charges are compared with. It is what all living processes hold unless one
+ * has died since somebody last looked, or the file was tampered with.
+ */
+uint64_t cgpu_ledger_total(struct cgpu_ledger *ledger, uint32_t gpu);
+
+/* Requests refused on GPU since the ledger was made. */
+uint64_t cgpu_ledger_refused(struct cgpu_ledger *ledger, uint32_t gpu);
+
+/*
+ * Fill OUT with at most CAPACITY living processes that hold memory on GPU, or on any for
+ * gpu == CGPU_MAX_GPUS; *COUNT is how many there are.
+ */
+int cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_process *out,
+                          size_t capacity, size_t *count);
+
+/* The same for all GPUs, in one look. */
+int cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out);
+
+/*
+ * Asking which processes of this ledger live took too long: when (CLOCK_MONOTONIC, ns) to ask
+ * again; 0: at once. Until then all its processes count as living. cgpu_ledger_rest passes the time
+ * on to another observer of the same file.
+ */
+uint64_t cgpu_ledger_rests(const struct cgpu_ledger *ledger);
+void cgpu_ledger_rest(struct cgpu_ledger *ledger, uint64_t until);
+
+/*
+ * Another descriptor of the attachment's file, for the caller to close: by its path, or where that
+ * leads elsewhere, as after chroot, a copy of the one that is kept. -1 if neither is to be had. No
+ * descriptor is trusted: a program may close any number at any time and open something else there.
+ */
+int cgpu_ledger_reopen(const struct cgpu_ledger *ledger);
+/* cffi: end */
+
+#endif

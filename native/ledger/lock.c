@@ -1,0 +1,181 @@
+/* The lock of one GPU's accounts: see lock.h. */
+#include "ledger/lock.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "futex.h"
+#include "ledger/attachment.h"
+#include "ledger/slot.h"
+
+enum {
+    SLOT_BITS = 11,
+    SLOT_MASK = (1 << SLOT_BITS) - 1,
+    GENERATION_MASK = (1 << 20) - 1,
+    SPIN_ROUNDS = 64,
+    SPIN_LONGEST = 128, /* pauses in a row; so that one thread at a time keeps the cache line */
+    WAIT_NS = 10 * 1000 * 1000
+};
+
+static const uint32_t WAITERS = 0x80000000u;
+
+uint32_t
+cgpu_lock_word(uint32_t slot, uint32_t generation)
+{
+    return (slot + 1) | (generation & GENERATION_MASK) << SLOT_BITS;
+}
+
+uint32_t
+cgpu_lock_holder(uint32_t word)
+{
+    return (word & SLOT_MASK) - 1; /* no holder: UINT32_MAX */
+}
+
+static bool
+swap(uint32_t *word, uint32_t expected, uint32_t desired)
+{
+    /* acquire: what the last holder wrote is seen; nothing is published by taking a lock */
+    return __atomic_compare_exchange_n(word, &expected, desired, false, __ATOMIC_ACQUIRE,
+                                       __ATOMIC_RELAXED);
+}
+
+static bool
+spin(uint32_t *word, uint32_t mine)
+{
+    unsigned pauses = 1;
+
+    for (int round = 0; round < SPIN_ROUNDS; round++) {
+        cgpu_futex_pause(pauses);
+        pauses = pauses < SPIN_LONGEST ? pauses * 2 : pauses;
+        if (__atomic_load_n(word, __ATOMIC_RELAXED) == 0 && swap(word, 0, mine)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A word that names a slot's earlier generation is stale: the slot was taken anew since. */
+static bool
+holder_dead(const struct cgpu_ledger *ledger, uint32_t word)
+{
+    uint32_t slot = cgpu_lock_holder(word);
+    uint32_t generation;
+    bool dead;
+    int fd;
+
+    if (slot >= CGPU_LEDGER_SLOTS) {
+        return true; /* nobody writes such a word */
+    }
+    generation = __atomic_load_n(&ledger->file->slots[slot].generation, __ATOMIC_ACQUIRE);
+    if (cgpu_lock_word(slot, generation) != (word & ~WAITERS)) {
+        return true;
+    }
+    if (slot == ledger->slot) {
+        return false;
+    }
+    fd = cgpu_ledger_reopen(ledger);
+    if (fd < 0) {
+        return false;
+    }
+    dead = cgpu_slot_dead(fd, slot);
+    close(fd);
+    return dead;
+}
+
+static uint64_t
+now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/*
+ * One sleep on a lock that SEEN holds. Returns true once the lock is ours, taken over from a dead
+ * holder; *STUCK_NS adds up the sleeps that ended without anything having changed. A program's
+ * signals may cut every one of them short.
+ */
+static bool
+sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *stuck_ns)
+{
+    static const struct timespec timeout = {.tv_sec = 0, .tv_nsec = WAIT_NS};
+    struct cgpu_ledger_gpu *entry = &ledger->file->gpus[gpu];
+    uint64_t slept;
+    int error;
+
+    if ((seen & WAITERS) == 0 && !swap(&entry->lock, seen, seen | WAITERS)) {
+        return false;
+    }
+    seen |= WAITERS;
+    slept = now_ns();
+    error = cgpu_futex_wait(&entry->lock, FUTEX_WAIT, seen, &timeout);
+    slept = now_ns() - slept;
+    if (error != ETIMEDOUT && error != EINTR) {
+        return false;
+    }
+    *stuck_ns += slept < WAIT_NS ? slept : WAIT_NS; /* not the time that we were stopped */
+    if (!holder_dead(ledger, seen) || !swap(&entry->lock, seen, ledger->word | WAITERS)) {
+        return false;
+    }
+    /* it may have died between the two halves of a change */
+    __atomic_store_n(&entry->used, cgpu_slot_sum(ledger->file, gpu), __ATOMIC_RELAXED);
+    return true;
+}
+
+static int
+take_slowly(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    uint32_t *word = &ledger->file->gpus[gpu].lock;
+    uint32_t before = 0;
+    uint64_t stuck_ns = 0;
+
+    if (spin(word, ledger->word)) {
+        return CGPU_OK;
+    }
+    while (stuck_ns < CGPU_LOCK_PATIENCE_MS * UINT64_C(1000000)) {
+        uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
+
+        if (seen == 0) {
+            /* others may be asleep beside us: leave the bit, the next release wakes one */
+            if (swap(word, 0, ledger->word | WAITERS)) {
+                return CGPU_OK;
+            }
+            continue;
+        }
+        if ((seen & ~WAITERS) != before) {
+            before = seen & ~WAITERS;
+            stuck_ns = 0;
+        }
+        if (sleep_once(ledger, gpu, seen, &stuck_ns)) {
+            return CGPU_OK;
+        }
+    }
+    return CGPU_EIO;
+}
+
+int
+cgpu_lock_take(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    if (__builtin_expect(swap(&ledger->file->gpus[gpu].lock, 0, ledger->word), 1)) {
+        return CGPU_OK;
+    }
+    return take_slowly(ledger, gpu);
+}
+
+void
+cgpu_lock_give(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    uint32_t *word = &ledger->file->gpus[gpu].lock;
+    uint32_t mine = ledger->word;
+
+    /* release: the next holder sees what we wrote */
+    if (__atomic_compare_exchange_n(word, &mine, 0, false, __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+        return;
+    }
+    if (mine == (ledger->word | WAITERS)) {
+        __atomic_store_n(word, 0, __ATOMIC_RELEASE);
+        cgpu_futex_wake_one(word, FUTEX_WAKE);
+    }
+    /* else the file was tampered with, and the lock is somebody else's now */
+}

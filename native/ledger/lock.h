@@ -1,0 +1,29 @@
+/*
+ * The lock of one GPU's accounts, in the shared file.
+ *
+ * Word: bits 0-10 the holder's slot + 1, bits 11-30 the low bits of the slot's generation, bit 31
+ * somebody may be asleep. All threads of a process write the same word; compare-and-swap from 0
+ * excludes them from one another as it does processes. A holder that died is found by its slot's
+ * byte lock, and whoever finds it takes the lock over and adds the GPU's total up again.
+ */
+#ifndef CGPU_LOCK_H
+#define CGPU_LOCK_H
+
+#include <stdint.h>
+
+#include "ledger/ledger.h"
+
+/* How long a lock may stay with one living holder before CGPU_EIO; a holder needs some 20 ns. */
+#ifndef CGPU_LOCK_PATIENCE_MS
+#define CGPU_LOCK_PATIENCE_MS 10000
+#endif
+
+uint32_t cgpu_lock_word(uint32_t slot, uint32_t generation);
+
+/* The slot that WORD names; CGPU_LEDGER_SLOTS or more if none. */
+uint32_t cgpu_lock_holder(uint32_t word);
+
+int cgpu_lock_take(struct cgpu_ledger *ledger, uint32_t gpu);
+void cgpu_lock_give(struct cgpu_ledger *ledger, uint32_t gpu);
+
+#endif

@@ -1,0 +1,290 @@
+/* Looking at a ledger without touching it: see observer.h. */
+#include "ledger/observer.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include "ledger/attachment.h"
+#include "ledger/effort.h"
+#include "ledger/slot.h"
+
+enum { CHUNK_SLOTS = 8 }; /* 2.5 KiB of a stack that may be small */
+
+/*
+ * Asking whether a slot's process lives walks all locks on the file, under a lock of the kernel:
+ * 12 us for the thousand that processes hold for their slots, and longer without limit for a
+ * container that makes more. A look may spend ONCE_NS, and ASK_NS for each question. When that is
+ * spent, it asks no more, and no look asks again for REST_TIMES as long as this one took.
+ */
+#define ASK_NS       UINT64_C(20000)
+#define ONCE_NS      UINT64_C(2000000)
+#define REST_MOST_NS UINT64_C(60000000000)
+enum { REST_TIMES = 1000 };
+
+/* One look: what it has asked and spent, and where it reports living slots that hold memory. */
+struct look {
+    struct cgpu_ledger *ledger;
+    uint32_t gpu; /* CGPU_MAX_GPUS: any */
+    int fd;
+    uint64_t spent_ns;
+    uint32_t asked;
+    uint32_t unasked;
+    void (*found)(void *to, const struct cgpu_ledger_slot *slot, uint32_t index);
+    void *to;
+};
+
+/* What a hostile file adds up to may exceed 64 bits: stop at the largest. */
+static uint64_t
+add(uint64_t a, uint64_t b)
+{
+    return a + b < a ? UINT64_MAX : a + b;
+}
+
+static uint64_t
+used_by(const struct cgpu_ledger_slot *slot, uint32_t gpu)
+{
+    uint64_t sum = 0;
+
+    if (gpu < CGPU_MAX_GPUS) {
+        return slot->used[gpu];
+    }
+    for (int i = 0; i < CGPU_MAX_GPUS; i++) {
+        sum = add(sum, slot->used[i]);
+    }
+    return sum;
+}
+
+static void
+rest(struct look *look)
+{
+    uint64_t ns =
+        look->spent_ns < REST_MOST_NS / REST_TIMES ? look->spent_ns * REST_TIMES : REST_MOST_NS;
+
+    look->ledger->rests_until = cgpu_effort_clock(CLOCK_MONOTONIC) + ns;
+}
+
+/* A process that is not asked for counts as living: its memory stays counted. */
+static bool
+lives(struct look *look, uint32_t index)
+{
+    struct cgpu_ledger *ledger = look->ledger;
+    uint64_t begun;
+    bool dead;
+
+    if (ledger->file != NULL && index == ledger->slot) {
+        return true;
+    }
+    if (ledger->rests_until != 0) {
+        look->unasked += 1;
+        return true;
+    }
+    begun = cgpu_effort_spent();
+    dead = cgpu_slot_dead(look->fd, index);
+    look->spent_ns += cgpu_effort_spent() - begun;
+    look->asked += 1;
+    if (look->spent_ns > ONCE_NS + look->asked * ASK_NS) {
+        rest(look);
+    }
+    return !dead;
+}
+
+/* Looks at a copy, so that nothing changes midway. */
+static int
+walk(struct look *look)
+{
+    const struct cgpu_ledger_file *file = look->ledger->file;
+    struct cgpu_ledger_slot slots[CHUNK_SLOTS];
+
+    for (uint32_t first = 0; first < CGPU_LEDGER_SLOTS; first += CHUNK_SLOTS) {
+        off_t offset = (off_t)(offsetof(struct cgpu_ledger_file, slots) + first * sizeof *slots);
+
+        if (file != NULL && first >= cgpu_slot_bound(file)) {
+            break;
+        }
+        if (pread(look->fd, slots, sizeof slots, offset) != sizeof slots) {
+            return CGPU_EFORMAT;
+        }
+        for (uint32_t i = 0; i < CHUNK_SLOTS; i++) {
+            if (slots[i].taken != 0 && used_by(&slots[i], look->gpu) != 0 &&
+                lives(look, first + i)) {
+                look->found(look->to, &slots[i], first + i);
+            }
+        }
+    }
+    return CGPU_OK;
+}
+
+static int
+walk_file(struct look *look)
+{
+    struct cgpu_ledger *ledger = look->ledger;
+    int status;
+    int saved;
+
+    look->fd = cgpu_ledger_reopen(ledger);
+    if (look->fd < 0) {
+        return CGPU_EIO;
+    }
+    if (ledger->rests_until <= cgpu_effort_clock(CLOCK_MONOTONIC)) {
+        ledger->rests_until = 0;
+    }
+    status = walk(look);
+    saved = errno;
+    close(look->fd);
+    errno = saved;
+    return status;
+}
+
+struct sum {
+    uint32_t gpu;
+    uint64_t bytes;
+};
+
+static void
+add_up(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
+{
+    struct sum *sum = to;
+
+    (void)index;
+    sum->bytes = add(sum->bytes, used_by(slot, sum->gpu));
+}
+
+uint64_t
+cgpu_observer_used(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    struct sum sum = {.gpu = gpu};
+    struct look look = {.ledger = ledger, .gpu = gpu, .found = add_up, .to = &sum};
+
+    if (ledger == NULL || !ledger->observing || gpu >= CGPU_MAX_GPUS ||
+        walk_file(&look) != CGPU_OK) {
+        return 0;
+    }
+    return sum.bytes;
+}
+
+/* The 8 bytes at OFFSET of the file; 0 where they cannot be read. */
+static uint64_t
+read_word(const struct cgpu_ledger *ledger, size_t offset)
+{
+    uint64_t word = 0;
+    int fd;
+
+    if (ledger == NULL || !ledger->observing) {
+        return 0;
+    }
+    fd = cgpu_ledger_reopen(ledger);
+    if (fd < 0) {
+        return 0;
+    }
+    if (pread(fd, &word, sizeof word, (off_t)offset) != sizeof word) {
+        word = 0;
+    }
+    close(fd);
+    return word;
+}
+
+uint64_t
+cgpu_observer_total(const struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    return gpu < CGPU_MAX_GPUS
+               ? read_word(ledger, offsetof(struct cgpu_ledger_file, gpus[gpu].used))
+               : 0;
+}
+
+uint64_t
+cgpu_observer_refused(const struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    return gpu < CGPU_MAX_GPUS
+               ? read_word(ledger, offsetof(struct cgpu_ledger_file, gpus[gpu].refused))
+               : 0;
+}
+
+struct list {
+    uint32_t gpu;
+    struct cgpu_process *out;
+    size_t capacity;
+    size_t count;
+};
+
+static void
+enlist(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
+{
+    struct list *list = to;
+
+    if (list->count < list->capacity) {
+        list->out[list->count] = (struct cgpu_process){
+            .pid = slot->pid,
+            .slot = index,
+            .used_bytes = used_by(slot, list->gpu),
+        };
+    }
+    list->count += 1;
+}
+
+static bool
+is_open(const struct cgpu_ledger *ledger)
+{
+    return ledger != NULL && (ledger->file != NULL || ledger->observing);
+}
+
+int
+cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_process *out,
+                      size_t capacity, size_t *count_out)
+{
+    struct list list = {.gpu = gpu, .out = out, .capacity = capacity};
+    struct look look = {.ledger = ledger, .gpu = gpu, .found = enlist, .to = &list};
+    int status;
+
+    if (!is_open(ledger) || gpu > CGPU_MAX_GPUS || (out == NULL && capacity > 0) ||
+        count_out == NULL) {
+        return CGPU_EINVAL;
+    }
+    status = walk_file(&look);
+    *count_out = status == CGPU_OK ? list.count : 0;
+    return status;
+}
+
+static void
+take_down(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
+{
+    struct cgpu_survey *survey = to;
+    struct cgpu_holder *holder = &survey->holders[survey->count++];
+
+    holder->pid = slot->pid;
+    holder->slot = index;
+    for (int gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        holder->used_bytes[gpu] = slot->used[gpu];
+    }
+}
+
+int
+cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out)
+{
+    struct look look = {.ledger = ledger, .gpu = CGPU_MAX_GPUS, .found = take_down, .to = out};
+    int status;
+
+    if (!is_open(ledger) || out == NULL) {
+        return CGPU_EINVAL;
+    }
+    out->count = 0;
+    status = walk_file(&look);
+    out->asked = look.asked;
+    out->unasked = look.unasked;
+    return status;
+}
+
+uint64_t
+cgpu_ledger_rests(const struct cgpu_ledger *ledger)
+{
+    return ledger != NULL ? ledger->rests_until : 0;
+}
+
+void
+cgpu_ledger_rest(struct cgpu_ledger *ledger, uint64_t until)
+{
+    if (ledger != NULL) {
+        ledger->rests_until = until;
+    }
+}

@@ -1,0 +1,14 @@
+/* Looking at a ledger without touching it: the host's way, which believes nothing that is in it. */
+#ifndef CGPU_OBSERVER_H
+#define CGPU_OBSERVER_H
+
+#include <stdint.h>
+
+#include "ledger/ledger.h"
+
+/* All are 0 for what is not an observer, and when the file cannot be read. */
+uint64_t cgpu_observer_used(struct cgpu_ledger *ledger, uint32_t gpu);
+uint64_t cgpu_observer_total(const struct cgpu_ledger *ledger, uint32_t gpu);
+uint64_t cgpu_observer_refused(const struct cgpu_ledger *ledger, uint32_t gpu);
+
+#endif

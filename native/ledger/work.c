@@ -1,0 +1,133 @@
+/* A process's work on a GPU, as the arbiter sees it: see work.h. */
+#include "ledger/work.h"
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "futex.h"
+#include "ledger/attachment.h"
+#include "ledger/lock.h"
+#include "ledger/slot.h"
+
+static uint32_t
+bound(const struct cgpu_ledger_file *file)
+{
+    /* acquire: what was claimed lies below the bound that is seen */
+    uint32_t seen = __atomic_load_n(&file->work_bound, __ATOMIC_ACQUIRE);
+
+    return seen < CGPU_LEDGER_WORKS ? seen : CGPU_LEDGER_WORKS;
+}
+
+static void
+raise_bound(struct cgpu_ledger_file *file, uint32_t least)
+{
+    uint32_t seen = __atomic_load_n(&file->work_bound, __ATOMIC_RELAXED);
+
+    while (seen < least && !__atomic_compare_exchange_n(&file->work_bound, &seen, least, false,
+                                                        __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
+    }
+}
+
+static struct cgpu_ledger_work *
+find(const struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    struct cgpu_ledger_work *works = ledger->file->works;
+    uint32_t end = bound(ledger->file);
+
+    for (uint32_t i = 0; i < end; i++) {
+        if (__atomic_load_n(&works[i].owner, __ATOMIC_RELAXED) == ledger->word &&
+            works[i].gpu == gpu) {
+            return &works[i];
+        }
+    }
+    return NULL;
+}
+
+/* A free work is all zeros, so that nothing but its owner and GPU need be stored. */
+static struct cgpu_ledger_work *
+take(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    struct cgpu_ledger_work *works = ledger->file->works;
+
+    for (uint32_t i = 0; i < CGPU_LEDGER_WORKS; i++) {
+        uint32_t none = 0;
+
+        /* acquire: its last owner's zeros are there */
+        if (__atomic_compare_exchange_n(&works[i].owner, &none, ledger->word, false,
+                                        __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+            __atomic_store_n(&works[i].gpu, gpu, __ATOMIC_RELAXED);
+            raise_bound(ledger->file, i + 1);
+            return &works[i];
+        }
+    }
+    return NULL;
+}
+
+int
+cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out)
+{
+    if (ledger == NULL || ledger->file == NULL || gpu >= CGPU_MAX_GPUS || out == NULL) {
+        return CGPU_EINVAL;
+    }
+    *out = find(ledger, gpu);
+    if (*out == NULL) {
+        *out = take(ledger, gpu);
+    }
+    if (*out == NULL) {
+        cgpu_slot_reap(ledger, true);
+        *out = take(ledger, gpu);
+    }
+    return *out != NULL ? CGPU_OK : CGPU_EFULL;
+}
+
+void
+cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
+{
+    if (__atomic_load_n(&work->active, __ATOMIC_RELAXED) == 0) {
+        __atomic_store_n(&work->begun_ns, now, __ATOMIC_RELAXED);
+    }
+    /* seq_cst: who sees it sees when it began */
+    __atomic_store_n(&work->active, word, __ATOMIC_SEQ_CST);
+}
+
+void
+cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    uint32_t *bell = &ledger->file->gpus[gpu].bell;
+
+    /* release: the arbiter that sees the new number sees what it is rung for */
+    __atomic_add_fetch(bell, 1, __ATOMIC_RELEASE);
+    cgpu_futex_wake(bell, FUTEX_WAKE, INT_MAX);
+}
+
+/* relaxed, both: sums of all processes, which the arbiter reads when it looks */
+void
+cgpu_work_stays(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    __atomic_add_fetch(&ledger->file->gpus[gpu].stays, 1, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_work_stayed(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t ns)
+{
+    __atomic_add_fetch(&ledger->file->gpus[gpu].stayed_ns, ns, __ATOMIC_RELAXED);
+}
+
+void
+cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index)
+{
+    uint32_t end = bound(file);
+
+    for (uint32_t i = 0; i < end; i++) {
+        struct cgpu_ledger_work *work = &file->works[i];
+        uint32_t owner = __atomic_load_n(&work->owner, __ATOMIC_RELAXED);
+
+        if (owner == 0 || cgpu_lock_holder(owner) != index) {
+            continue;
+        }
+        *work = (struct cgpu_ledger_work){.owner = owner};
+        /* release: whoever takes it finds zeros */
+        __atomic_store_n(&work->owner, 0, __ATOMIC_RELEASE);
+    }
+}

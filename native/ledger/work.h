@@ -1,0 +1,44 @@
+/*
+ * A process's side of arbitration: its work on one GPU, published in the ledger.
+ *
+ * The fields of struct cgpu_ledger_work are stored by the process as they change, with single
+ * aligned stores; the arbiter reads copies. The order that makes it exact:
+ *
+ *   process   active = gate word; full fence; is the gate word still the same? launch.
+ *   arbiter   gate word = closed; full fence; is any active != 0? then work may be in flight.
+ *   process   gate word changed, all that was launched has ended: active = 0; ring.
+ *
+ * A process that dies needs no help: its slot's lock tells the arbiter, and whoever claims next
+ * takes what it had over.
+ */
+#ifndef CGPU_WORK_H
+#define CGPU_WORK_H
+
+#include <stdint.h>
+
+#include "ledger/ledger.h"
+#include "ledger/ledger_file.h"
+
+/*
+ * The work of the calling process on GPU (a place in the limits), claimed on first use and given
+ * back with the ledger's slot. CGPU_EFULL: all are taken by living processes.
+ */
+int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out);
+
+/* From NOW on WORK may be in flight under the gate WORD: see above; the fence is the caller's. */
+void cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now);
+
+/* Make the arbiter look at GPU soon: one futex system call. */
+void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
+
+/*
+ * On GPU, work of this process does not end and stands apart; such work has ended, after NS that
+ * were not told yet.
+ */
+void cgpu_work_stays(struct cgpu_ledger *ledger, uint32_t gpu);
+void cgpu_work_stayed(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t ns);
+
+/* Free all that slot INDEX of the given lock word has: for slot.c. */
+void cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index);
+
+#endif

@@ -1,0 +1,31 @@
+/* Arithmetic that policies share. */
+#ifndef CGPU_POLICY_PARTS_H
+#define CGPU_POLICY_PARTS_H
+
+#include "policy/policy.h"
+
+/* WEIGHT of WHOLE in millionths, rounded down; all of it at most. */
+static inline uint32_t
+cgpu_policy_part(uint64_t weight, uint64_t whole)
+{
+    return weight >= whole ? CGPU_WHOLE_PPM : (uint32_t)(weight * CGPU_WHOLE_PPM / whole);
+}
+
+static inline uint64_t
+cgpu_policy_weights(const struct cgpu_claim *claims, size_t count)
+{
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < count; i++) {
+        sum += claims[i].weight;
+    }
+    return sum;
+}
+
+static inline uint64_t
+cgpu_policy_larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* SCH-1: active containers share equally; a lone one gets everything. */
+#include "policy/policy_parts.h"
+
+static void
+entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
+{
+    (void)max_inst;
+    for (size_t i = 0; i < count; i++) {
+        claims[i].competes = 1;
+        claims[i].ceiling_ppm = CGPU_WHOLE_PPM;
+        claims[i].fallback_ppm = cgpu_policy_part(1, count);
+    }
+}
+
+const struct cgpu_policy cgpu_policy_preemptive = {
+    .name = "preemptive", .metered = true, .entitle = entitle};

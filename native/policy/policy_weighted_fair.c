@@ -1,0 +1,18 @@
+/* SCH-6: active containers share by weight; what the others leave is theirs, by weight. */
+#include "policy/policy_parts.h"
+
+static void
+entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
+{
+    uint64_t running = cgpu_policy_weights(claims, count);
+
+    (void)max_inst;
+    for (size_t i = 0; i < count; i++) {
+        claims[i].competes = claims[i].weight;
+        claims[i].ceiling_ppm = CGPU_WHOLE_PPM;
+        claims[i].fallback_ppm = cgpu_policy_part(claims[i].weight, running);
+    }
+}
+
+const struct cgpu_policy cgpu_policy_weighted_fair = {
+    .name = "weighted fair", .metered = true, .entitle = entitle};

@@ -1,0 +1,27 @@
+/*
+ * SCH-2: running containers share by weight; what an idle one leaves stays idle while it runs. A
+ * lone running container gets everything. Those of high priority stand outside: what they use is no
+ * part of anybody's, and they leave no part idle (SCH-7).
+ */
+#include "policy/policy_parts.h"
+
+static void
+entitle(struct cgpu_claim *claims, size_t count, uint32_t max_inst)
+{
+    uint64_t running = cgpu_policy_weights(claims, count);
+    uint64_t ordinary = 0;
+
+    (void)max_inst;
+    for (size_t i = 0; i < count; i++) {
+        ordinary += claims[i].high_priority ? 0 : claims[i].weight;
+    }
+    for (size_t i = 0; i < count; i++) {
+        claims[i].competes = claims[i].weight;
+        claims[i].ceiling_ppm =
+            claims[i].high_priority ? CGPU_WHOLE_PPM : cgpu_policy_part(claims[i].weight, ordinary);
+        claims[i].fallback_ppm = cgpu_policy_part(claims[i].weight, running);
+    }
+}
+
+const struct cgpu_policy cgpu_policy_weighted_preemptive = {
+    .name = "weighted preemptive", .metered = true, .entitle = entitle};

@@ -66,7 +66,7 @@ def driver(ground: Ground) -> Iterator[Finding]:
         names = ", ".join(f"GPU {gpu.index} {gpu.name}" for gpu in node.gpus)
         yield Finding("ok", f"{where}: {names}", node.driver_version)
     yield from (Finding("warning", note, mend="cgpu probe") for note in node.notes)
-    for name in rules.strangers(node):
+    for name in rules.strangers(node, node.gpus):
         what = f"{CONFIG_PATH}: [gpu.{name}]: this node has no such GPU"
         yield Finding("warning", what, name, f"mend {CONFIG_PATH}; cgpu-smi -L lists the GPUs")
     yield from _versions(ground, node)

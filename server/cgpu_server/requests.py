@@ -138,7 +138,7 @@ class Requests:
                     "index": gpu.index,
                     "uuid": gpu.uuid,
                     **its._asdict(),
-                    "free_weight": free_weight(beside, its.max_inst),
+                    "free_weight": free_weight((each.weight for each in beside), its.max_inst),
                     "containers": len(beside),
                     "major": major(gpu),
                     "audited": audited.get(gpu.uuid),

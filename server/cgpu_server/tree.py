@@ -333,7 +333,8 @@ def _term(name: str, read: Callable[[Folder], int]) -> Node:
 
 def _free_weight(tree: Tree, folder: Folder) -> str:
     uuid = _gpu(folder).uuid
-    return str(free_weight(on_gpu(tree.daemon.records, uuid), tree.daemon.rules_of(uuid).max_inst))
+    weights = (record.weight for record in on_gpu(tree.daemon.records, uuid))
+    return str(free_weight(weights, tree.daemon.rules_of(uuid).max_inst))
 
 
 _NODE = {

@@ -1,4 +1,4 @@
-"""Who may import and include whom, as docs/ARCHITECTURE.md says."""
+"""Who may import and include whom, as docs/ARCHITECTURE.md says: packages, and rooms in them."""
 
 from __future__ import annotations
 
@@ -13,97 +13,156 @@ import pytest
 pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+NODE = {"cgpu_node", "cgpu_native", "cgpu_env"}
+# Package: where it is, and whom it may import. None of the programs imports another's package.
 PACKAGES = {
-    "cgpu_env": (ROOT / "cgpu_env", set()),
-    "cgpu_native": (ROOT / "native" / "cgpu_native", {"cgpu_env"}),
-    "cgpu_shim": (ROOT / "shim" / "cgpu_shim", set()),
-    "cgpu_node": (ROOT / "node" / "cgpu_node", {"cgpu_native", "cgpu_env"}),
-    "cgpu_hook": (
-        ROOT / "hook" / "cgpu_hook",
-        {"cgpu_node", "cgpu_native", "cgpu_shim", "cgpu_env"},
-    ),
+    "cgpu_env": (".", set[str]()),
+    "cgpu_native": ("native", {"cgpu_env"}),
+    "cgpu_shim": ("shim", set[str]()),
+    "cgpu_node": ("node", {"cgpu_native", "cgpu_env"}),
+    "cgpu_hook": ("hook", {*NODE, "cgpu_shim"}),
+    "cgpu_server": ("server", NODE),
+    "cgpu_install": ("cli", NODE),
+    "cgpu_upgrade": ("cli", {*NODE, "cgpu_install"}),
+    "cgpu_doctor": ("cli", {*NODE, "cgpu_shim", "cgpu_install", "cgpu_upgrade"}),
     "cgpu_cli": (
-        ROOT / "cli" / "cgpu_cli",
-        {
-            "cgpu_hook",
-            "cgpu_node",
-            "cgpu_native",
-            "cgpu_shim",
-            "cgpu_env",
-            "cgpu_sim",
-            "cgpu_install",
-            "cgpu_upgrade",
-            "cgpu_doctor",
-        },
+        "cli",
+        {*NODE, "cgpu_shim", "cgpu_install", "cgpu_upgrade", "cgpu_doctor", "cgpu_sim"},
     ),
-    "cgpu_upgrade": (
-        ROOT / "cli" / "cgpu_upgrade",
-        {"cgpu_install", "cgpu_node", "cgpu_native", "cgpu_env"},
-    ),
-    "cgpu_install": (ROOT / "cli" / "cgpu_install", {"cgpu_node", "cgpu_env"}),
-    "cgpu_doctor": (
-        ROOT / "cli" / "cgpu_doctor",
-        {"cgpu_upgrade", "cgpu_install", "cgpu_node", "cgpu_shim", "cgpu_env"},
-    ),
-    "cgpu_server": (
-        ROOT / "server" / "cgpu_server",
-        {"cgpu_node", "cgpu_native", "cgpu_env"},
-    ),
-    "cgpu_entry": (ROOT / "cli" / "cgpu_entry", {"cgpu_cli", "cgpu_server"}),
-    "cgpu_sim": (ROOT / "tests" / "sim" / "cgpu_sim", {"cgpu_env"}),
+    "cgpu_entry": ("cli", {"cgpu_cli", "cgpu_server"}),
+    "cgpu_sim": ("tests/sim", {"cgpu_env"}),
 }
+# The one door between two of them: `cgpu plan` shows what the hook would do.
+DOORS = {"cgpu_cli": {"cgpu_hook.preview", "cgpu_hook.plan"}}
+# Rooms of cgpu_node, each of which may import those before it. Its own files in the first and in
+# the last: what everybody needs, and how a program reaches the others.
+ROOMS = (
+    {"paths", "trust", "jsontext", "bootstrap", "installation"},
+    {"image"},
+    {"settings"},
+    {"facts"},
+    {"shares"},
+    {"view"},
+    {"client", "server"},
+)
 # Folder with C in it: the folders whose headers it may include.
+NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
+ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
+COMPUTE, MEMORY = {*ENTRY, "shim/cuda/compute"}, {*ENTRY, "shim/cuda/memory"}
 INCLUDES = {
     "native": {"native"},
-    "shim": {"shim", "native"},
-    "hook": {"hook"},
-    "tests/sim": {"tests/sim", "shim"},  # NVML's types are declared once
+    "native/ledger": {"native", "native/ledger"},
+    "native/holdings": {"native", "native/holdings"},
+    "native/policy": {"native", "native/policy"},
+    "native/gate": {"native", "native/policy", "native/gate"},
+    "native/arbiter": {*NATIVE, "native/arbiter"},
+    "native/arbiter/thread": {*NATIVE, "native/arbiter", "native/arbiter/thread"},
+    "shim": {*NATIVE, "shim"},
+    "shim/nvml": {*NATIVE, "shim", "shim/nvml"},
+    "shim/cuda/entry": ENTRY,
+    "shim/cuda/compute": COMPUTE,
+    "shim/cuda/compute/copies": {*COMPUTE, "shim/cuda/compute/copies"},
+    "shim/cuda/memory": MEMORY,
+    "shim/cuda/memory/code": {*MEMORY, "shim/cuda/memory/code"},
+    "shim/cuda": {*COMPUTE, *MEMORY},
+    "hook/common": {"hook/common"},
+    "hook/cgpu-runtime": {"hook/common", "hook/cgpu-runtime"},
+    "hook/cgpu-hook": {"hook/common", "hook/cgpu-hook"},
+    "tests/sim/machine": {"tests/sim/machine"},
+    "tests/sim/nvml": {"tests/sim/machine", "tests/sim/nvml", "shim/nvml"},  # NVML's types: once
+    "tests/sim/cuda": {"tests/sim/machine", "tests/sim/cuda"},
 }
+# Where the compiler looks for what is not beside the file.
+SEARCHED = ("native", "shim/cuda", "shim/nvml", "shim", "hook/common", "tests/sim/machine")
 
 
 def imported(source: str) -> set[str]:
-    """Top-level names that a module imports, wherever in it."""
+    """Names that a module imports, wherever in it: modules, and what it takes from them."""
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            names |= {alias.name.partition(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
-            names.add((node.module or "").partition(".")[0])
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-def included(source: str) -> set[str]:
-    """Names in quoted includes."""
-    return set(re.findall(r'^\s*#\s*include\s+"([^"]+)"', source, re.MULTILINE))
+def tops(names: set[str]) -> set[str]:
+    """The packages of dotted names."""
+    return {name.partition(".")[0] for name in names}
 
 
-def _headers(folder: str) -> set[str]:
-    return {
-        path.name for kind in ("h", "def", "inc") for path in (ROOT / folder).rglob(f"*.{kind}")
-    }
+def ours(path: Path) -> set[str]:
+    """What a file imports of ours."""
+    names = imported(path.read_text(encoding="utf-8"))
+    return {name for name in names if name.startswith("cgpu_")}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_only_what_is_below_it(package: str) -> None:
     folder, below = PACKAGES[package]
+    doors = tuple(DOORS.get(package, ()))
+    for path in (ROOT / folder / package).rglob("*.py"):
+        names = {name for name in ours(path) if not doors or not name.startswith(doors)}
+        names -= {"cgpu_hook.preview"} if doors else set()
+        assert tops(names) <= below | {package}, path
+
+
+def rank(path: str) -> int:
+    """Which room of cgpu_node a dotted name or a path in it belongs to."""
+    [place] = [n for n, room in enumerate(ROOMS) if path.split(".")[1] in room]
+    return place
+
+
+def test_rooms_of_the_node_import_in_one_direction() -> None:
+    folder = ROOT / "node" / "cgpu_node"
     for path in folder.rglob("*.py"):
-        ours = {n for n in imported(path.read_text(encoding="utf-8")) if n.startswith("cgpu_")}
-        assert ours <= below | {package}, path
+        dotted = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
+        if path.name == "__init__.py":
+            assert not ours(path)
+            continue
+        for name in ours(path):
+            if name.startswith("cgpu_node."):
+                assert rank(name) <= rank(dotted), f"{path} imports {name}"
+
+
+def include(path: Path, name: str) -> str:
+    """The folder of the header that a file includes by ``name``."""
+    places = [path.parent, *(ROOT / folder for folder in SEARCHED)]
+    found = next(place / name for place in places if (place / name).is_file())
+    return str(found.resolve().parent.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("folder", INCLUDES)
 def test_c_includes_only_headers_of_its_own_folder_and_of_those_below(folder: str) -> None:
-    allowed = set().union(*(_headers(below) for below in INCLUDES[folder]))
     for kind in ("c", "h", "def", "inc"):
-        for path in (ROOT / folder).rglob(f"*.{kind}"):
-            names = {Path(n).name for n in included(path.read_text(encoding="utf-8"))}
-            assert names <= allowed, path
+        for path in (ROOT / folder).glob(f"*.{kind}"):
+            text = path.read_text(encoding="utf-8")
+            for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
+                assert include(path, name) in INCLUDES[folder], f"{path} includes {name}"
+
+
+def test_every_folder_with_c_in_it_has_its_rule() -> None:
+    listed = subprocess.check_output(["git", "ls-files", "*.c"], cwd=ROOT, text=True).split()
+    folders = {str(Path(name).parent) for name in listed}
+    product = {name for name in folders if not name.startswith(("tests/", "bench"))}
+    assert product <= set(INCLUDES)
+
+
+def test_no_folder_has_more_files_than_one_can_overlook() -> None:
+    """Some fifteen; a header and its source count as one."""
+    listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
+    rooms = ("native", "shim", "node", "hook")
+    names = {name.rpartition(".")[0] for name in listed if name.split("/")[0] in rooms}
+    folders = [str(Path(name).parent) for name in names]
+    assert {name: folders.count(name) for name in folders if folders.count(name) > 20} == {}
 
 
 def test_the_environment_package_imports_the_standard_library_only() -> None:
     for path in (ROOT / "cgpu_env").rglob("*.py"):
-        assert imported(path.read_text(encoding="utf-8")) <= sys.stdlib_module_names | {"cgpu_env"}
+        names = tops(imported(path.read_text(encoding="utf-8")))
+        assert names <= sys.stdlib_module_names | {"cgpu_env"}
 
 
 def test_every_link_leads_to_a_file_of_the_repository() -> None:

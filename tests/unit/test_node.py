@@ -260,7 +260,7 @@ prio_ratio = 50
         rules.Rules(5, 20, 50),
         rules.Rules(2, 20, 80),
     ]
-    assert rules.strangers(node._replace(gpus=tuple(gpus))) == ["7"]
+    assert rules.strangers(node, gpus) == ["7"]
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,44 @@ from cgpu_node.paths import write_atomically
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any, TypeGuard
-
-    from cgpu_env.request import GpuShare
-    from cgpu_node.facts.node import Node, NodeGpu
-    from cgpu_node.settings.config import Config
+    from typing import Any, Protocol, TypeGuard
 
     Changes = dict[str, dict[str, int]]
+
+    class Configured(Protocol):
+        """The configuration, or a node that was made with it."""
+
+        @property
+        def policy(self) -> int:
+            """Of each GPU."""
+
+        @property
+        def max_inst(self) -> int:
+            """Likewise."""
+
+        @property
+        def prio_ratio(self) -> int:
+            """Likewise."""
+
+        @property
+        def default_memsize(self) -> int | str:
+            """Cap of a container that names none."""
+
+        @property
+        def gpu(self) -> Mapping[str, Mapping[str, int]]:
+            """What holds on single GPUs instead, by index or UUID."""
+
+    class Gpu(Protocol):
+        """A GPU of the node, or of a request."""
+
+        @property
+        def index(self) -> int:
+            """On this node."""
+
+        @property
+        def uuid(self) -> str:
+            """As the driver writes it."""
+
 
 FILE = "rules.json"
 VERSION = 1
@@ -158,7 +189,7 @@ def default_size(value: object) -> int | str | None:
     return None if given.part > given.whole else str(value).strip(BLANKS)
 
 
-def configured(source: Config | Node, gpus: Iterable[GpuShare | NodeGpu]) -> Defaults:
+def configured(source: Configured, gpus: Iterable[Gpu]) -> Defaults:
     """The rules of these GPUs as long as nobody changes them; a UUID goes before an index."""
     common = Rules(source.policy, source.max_inst, source.prio_ratio)
     own = {}
@@ -168,15 +199,15 @@ def configured(source: Config | Node, gpus: Iterable[GpuShare | NodeGpu]) -> Def
     return Defaults(common, own)
 
 
-def _names(gpu: GpuShare | NodeGpu) -> tuple[str, str]:
+def _names(gpu: Gpu) -> tuple[str, str]:
     """What the configuration may call a GPU."""
     return str(gpu.index), gpu.uuid.lower()
 
 
-def strangers(node: Node) -> list[str]:
+def strangers(source: Configured, gpus: Iterable[Gpu]) -> list[str]:
     """The GPUs of the configuration that the node does not have."""
-    names = {name for gpu in node.gpus for name in _names(gpu)}
-    return [name for name in node.gpu if name not in names]
+    names = {name for gpu in gpus for name in _names(gpu)}
+    return [name for name in source.gpu if name not in names]
 
 
 def read(state_dir: str) -> Changes:
@@ -215,7 +246,7 @@ def write_node(state_dir: str, wanted: Mapping[str, int | str]) -> None:
     _write(state_dir, read(state_dir), {**read_node(state_dir), **wanted})
 
 
-def default_memsize(state_dir: str, source: Config | Node) -> int | str:
+def default_memsize(state_dir: str, source: Configured) -> int | str:
     """Cap of a container that names none (``default_size``): as changed, else as configured."""
     return read_node(state_dir).get(DEFAULT_MEMSIZE, source.default_memsize)
 

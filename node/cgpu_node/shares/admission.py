@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import Node
     from cgpu_node.settings.rules import Rules
     from cgpu_node.shares.record import Record
-    from cgpu_node.view.view import Use
 
 
 class AdmissionError(CgpuError):
@@ -127,9 +126,9 @@ def still_promised(promised: int, cap: int, held: int | None) -> int:
     return promised if held is None else min(promised, max(cap, held))
 
 
-def free_weight(beside: Iterable[Record | Use], max_inst: int) -> int:
+def free_weight(weights: Iterable[int], max_inst: int) -> int:
     """What is left for others on a GPU; 0 where max_inst was made smaller than what is taken."""
-    return max(0, max_inst - sum(record.weight for record in beside))
+    return max(0, max_inst - sum(weights))
 
 
 def _share(record: Record, uuid: str) -> GpuShare | None:
@@ -161,7 +160,7 @@ def _check_free_weight(
     most: int,
     given: Mapping[str, str],
 ) -> None:
-    free = free_weight(beside, most)
+    free = free_weight((record.weight for record in beside), most)
     if request.weight <= free:
         return
     if request.weight == 1 and WEIGHT not in given:

@@ -211,7 +211,7 @@ def _checked_weight(
     for share in entry.gpus:
         most = rules.of(share.uuid, changes, defaults, inhabited=True).max_inst
         weight = rules.checked("weight", value, 1, most)
-        free = free_weight(on_gpu(others, share.uuid), most)
+        free = free_weight((other.weight for other in on_gpu(others, share.uuid)), most)
         if weight > free:
             raise CgpuError(f"weight={weight}: GPU {share.index} has {free} of {most} free")
     return weight

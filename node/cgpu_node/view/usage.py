@@ -83,7 +83,7 @@ def _totals(
         sum(each.promised_bytes for _, each in beside),
         sum(min(each.used_bytes, gpu.memory_bytes) for _, each in beside),  # they write ledgers
         its.max_inst,
-        free_weight([use for use, _ in beside], its.max_inst),
+        free_weight((use.weight for use, _ in beside), its.max_inst),
         its.policy,
         its.prio_ratio,
         _measured([each for _, each in beside]),

@@ -30,7 +30,7 @@ cgpu_marker_visit(const struct cgpu_flow_context *context, struct cgpu_visit *vi
             return false;
         }
     }
-    visit->mode = cgpu_reclaim_relax();
+    visit->mode = cgpu_capture_mode_relax();
     return true;
 }
 
@@ -38,7 +38,7 @@ void
 cgpu_marker_leave(const struct cgpu_visit *visit)
 {
     CUcontext popped;
-    cgpu_reclaim_restore(visit->mode);
+    cgpu_capture_mode_restore(visit->mode);
     if (visit->pushed) {
         cgpu_real.cuCtxPopCurrent_v2(&popped);
     }
@@ -196,9 +196,9 @@ cgpu_marker_was_passed(const struct cgpu_flight *flight)
     if (cgpu_flow_is_closing() || context->going) {
         return cgpu_flow_is_closing(); /* nobody will ask any more */
     }
-    int mode = cgpu_reclaim_relax();
+    int mode = cgpu_capture_mode_relax();
     CUresult status = cgpu_real.cuEventQuery(stream->events[flight->seq % CGPU_STREAM_EVENTS]);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
     return status != CUDA_ERROR_NOT_READY;
 }
 

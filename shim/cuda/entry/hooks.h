@@ -60,8 +60,13 @@ struct cgpu_hook {
 extern const struct cgpu_hook cgpu_hooks[];
 extern const unsigned int cgpu_hook_count;
 
-/* When the library is loaded: find the real one; make look-ups find the exports. */
+/*
+ * When the library is loaded: find the real one and its functions, make look-ups find the exports,
+ * and hide those that an old driver lacks.
+ */
 void *cgpu_real_open(void);
+void cgpu_real_setup(void *library);
 void cgpu_lookup_setup(void *library);
+void cgpu_real_hide_missing(const void *library);
 
 #endif

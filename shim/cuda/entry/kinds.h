@@ -127,6 +127,12 @@ cgpu_kinds_mix(const void *handle, uint64_t owner)
     return (key << 32 | key >> 32) * 0x9e3779b97f4a7c15u ^ owner;
 }
 
+/* ---- capture_mode.c ---- */
+
+/* Until restored, calls of this thread do not spoil a stream capture. */
+int cgpu_capture_mode_relax(void);
+void cgpu_capture_mode_restore(int mode);
+
 /* ---- reclaim.c ---- */
 
 /*
@@ -142,10 +148,6 @@ void cgpu_reclaim_settle(void);
 /* The same when a context is gone: with the last one of a GPU go the reserves of its pools and
  * graphs. */
 void cgpu_reclaim_context_gone(void);
-
-/* Until restored, calls of this thread do not spoil a stream capture. */
-int cgpu_reclaim_relax(void);
-void cgpu_reclaim_restore(int mode);
 
 /* Trim POOL to what is used, whatever streams capture. */
 void cgpu_pool_trim_idle(CUmemoryPool pool);

@@ -1,14 +1,13 @@
 /*
  * The driver's own functions.
  *
- * All are resolved by the constructor, before anyone can call a hook: dlopen and dlsym may
- * allocate, hooks may not. The real library is loaded already (DT_NEEDED), so RTLD_NOLOAD only
+ * All are resolved by the constructor (setup.c), before anyone can call a hook: dlopen and dlsym
+ * may allocate, hooks may not. The real library is loaded already (DT_NEEDED), so RTLD_NOLOAD only
  * finds it.
  */
 #include <dlfcn.h>
 
 #include "base.h"
-#include "compute/flow.h"
 #include "entry/shim.h"
 #include "own_names.h"
 
@@ -42,11 +41,11 @@ resolve(void *library, const char *name, void **slot)
  * Some programs do without a name that is not there, and give up where it fails. From driver 525 on
  * they ask cuGetProcAddress_v2, which names what the driver has.
  */
-static void
-hide_missing(void)
+void
+cgpu_real_hide_missing(const void *library)
 {
     struct cgpu_own_names own;
-    if (!cgpu_own_names_open(&own)) {
+    if (library == NULL || CGPU_REAL_HAS(cuGetProcAddress_v2) || !cgpu_own_names_open(&own)) {
         return;
     }
     for (unsigned int i = 0; i < cgpu_hook_count; i++) {
@@ -57,10 +56,9 @@ hide_missing(void)
     cgpu_own_names_close(&own);
 }
 
-__attribute__((constructor)) static void
-setup(void)
+void
+cgpu_real_setup(void *library)
 {
-    void *library = cgpu_real_open();
 #define HOOK(name, body, parameters, arguments) resolve(library, #name, (void **)&cgpu_real.name);
 #define UNGUARDED                               HOOK
 #define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
@@ -73,12 +71,4 @@ setup(void)
 #undef LAUNCH
 #undef REJECT
 #undef REAL
-    cgpu_log_setup();
-    cgpu_state_setup();
-    cgpu_flow_setup();
-    cgpu_monitor_setup();
-    cgpu_lookup_setup(library);
-    if (library != NULL && !CGPU_REAL_HAS(cuGetProcAddress_v2)) {
-        hide_missing();
-    }
 }

@@ -102,9 +102,9 @@ charge(int32_t gpu, struct cgpu_graph_lack *lack)
         kinds()->graph_charged[gpu] += bytes;
         return status;
     }
-    int mode = cgpu_reclaim_relax();
+    int mode = cgpu_capture_mode_relax();
     trim(gpu);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
     force(gpu); /* what a graph that runs keeps all the same */
     *lack = (struct cgpu_graph_lack){.gpu = gpu, .bytes = bytes};
     return status;

@@ -79,9 +79,9 @@ note(const struct cgpu_pool *pool)
 void
 cgpu_pool_trim_idle(CUmemoryPool pool)
 {
-    int mode = cgpu_reclaim_relax();
+    int mode = cgpu_capture_mode_relax();
     cgpu_real.cuMemPoolTrimTo(pool, 0);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
 }
 
 /* Destroy a doomed pool that is empty now. */
@@ -92,9 +92,9 @@ bury(const struct cgpu_pool *pool)
         cgpu_pool_ask(pool->handle, CU_POOL_USED_CURRENT) != 0) {
         return false;
     }
-    int mode = cgpu_reclaim_relax();
+    int mode = cgpu_capture_mode_relax();
     CUresult status = cgpu_real.cuMemPoolDestroy(pool->handle);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
     return status == CUDA_SUCCESS;
 }
 

@@ -6,21 +6,6 @@
  */
 #include "entry/shim.h"
 
-int
-cgpu_reclaim_relax(void)
-{
-    int mode = CU_CAPTURE_RELAXED;
-    return cgpu_real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS ? mode : -1;
-}
-
-void
-cgpu_reclaim_restore(int mode)
-{
-    if (mode >= 0) {
-        cgpu_real.cuThreadExchangeStreamCaptureMode(&mode);
-    }
-}
-
 static void
 settle_pools(void)
 {
@@ -60,12 +45,12 @@ cgpu_reclaim(int32_t gpu, uint64_t bytes)
     if (gpu < 0 || bytes > room || !cgpu_state_is_attached()) {
         return false;
     }
-    int mode = cgpu_reclaim_relax();
+    int mode = cgpu_capture_mode_relax();
     cgpu_async_free_finish(gpu);
     cgpu_reclaim_settle();
     cgpu_pool_trim(gpu);
     cgpu_graph_memory_trim(gpu);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
     uint64_t used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
     return used <= room && bytes <= room - used;
 }

@@ -23,9 +23,9 @@ look(int32_t gpu)
 {
     size_t available = 0;
     size_t total;
-    int mode = cgpu_reclaim_relax();
+    int mode = cgpu_capture_mode_relax();
     CUresult status = cgpu_real.cuMemGetInfo_v2(&available, &total);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
     return (struct look){
         .available = available,
         .used = cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu),

@@ -76,9 +76,9 @@ note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *cod
 static void
 load(CUfunction function)
 {
-    int mode = cgpu_reclaim_relax();
+    int mode = cgpu_capture_mode_relax();
     cgpu_real.cuFuncLoad(function);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
 }
 
 static uint64_t

@@ -93,9 +93,9 @@ cgpu_library_load_variables(CUlibrary library)
     if (uncharged_variables(library) == 0 || cgpu_library_begin(&code, library) != CUDA_SUCCESS) {
         return CUDA_SUCCESS;
     }
-    int mode = cgpu_reclaim_relax(); /* whatever streams capture */
+    int mode = cgpu_capture_mode_relax(); /* whatever streams capture */
     CUresult status = cgpu_real.cuLibraryGetModule(&module, library);
-    cgpu_reclaim_restore(mode);
+    cgpu_capture_mode_restore(mode);
     if (status != CUDA_SUCCESS) { /* no launch will load it either */
         cgpu_code_cancel(&code);
         return CUDA_SUCCESS;

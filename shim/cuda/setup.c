@@ -1,0 +1,16 @@
+/* What happens when the proxy is loaded. */
+#include "compute/flow.h"
+#include "entry/shim.h"
+
+__attribute__((constructor)) static void
+setup(void)
+{
+    void *library = cgpu_real_open();
+    cgpu_real_setup(library);
+    cgpu_log_setup();
+    cgpu_state_setup();
+    cgpu_flow_setup();
+    cgpu_monitor_setup();
+    cgpu_lookup_setup(library);
+    cgpu_real_hide_missing(library);
+}

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo test faults fuzz lint format hooks types check-fast bench gpu-check man dist deb clean
+.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast bench gpu-check man dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -83,6 +83,19 @@ faults: build ## kill, stop and starve everything at random for ten minutes (nee
 
 fuzz: build ## give every reader of foreign bytes changed inputs, for two minutes each
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-120} $(BIN)/python tests/fuzz
+
+$(VENV)/.coverage: $(VENV)/.tools | binaries
+	@$(STEP) "Installing what coverage needs" $(PIP) --no-build-isolation -e '.[coverage]'
+	@touch $@
+
+coverage: build $(VENV)/.coverage ## which lines the unit tests run in Python, and the C tests in native/
+	rm -rf build/coverage tests/c/_build/coverage
+	mkdir -p build/coverage
+	$(BIN)/coverage run -m pytest -q -m unit tests
+	$(BIN)/coverage combine -q
+	$(BIN)/coverage report
+	CGPU_COVERAGE=1 $(BIN)/python -m pytest -q tests/c/test_c.py
+	$(BIN)/gcovr --root . --filter native/ tests/c/_build/coverage
 
 $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'

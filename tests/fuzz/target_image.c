@@ -1,4 +1,4 @@
-/* Code of a program before it is loaded: cubins, fat binaries, PTX (MEM-7, MEM-9). */
+/* Code of a program before it is loaded: cubins, fat binaries, PTX (MEM-1, MEM-3). */
 #include "driver.h"
 #include "shim/cuda/memory/code/image.c" /* for scan_any, which is given where the image ends */
 

@@ -6,10 +6,14 @@ import functools
 import json
 import os
 import subprocess
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from c.programs import HERE, NATIVE, WARNINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.c
 
@@ -91,9 +95,21 @@ def run(*settings: str) -> dict[str, Any]:
     return figures
 
 
+@pytest.fixture(scope="module")
+def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[list[dict[str, Any]]]]]:
+    """Those of every group that was asked for, worked out on all cores."""
+    model()
+    calls = [getattr(item, "callspec", None) for item in request.session.items]
+    groups = [call.params["group"] for call in calls if call and "group" in call.params]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        yield {group: pool.submit(cases, group) for group in groups if group in GROUPS}
+
+
 @pytest.mark.parametrize("group", GROUPS)
-def test_every_scenario_meets_its_bar(group: str) -> None:
-    found = cases(group)
+def test_every_scenario_meets_its_bar(
+    group: str, figures: dict[str, Future[list[dict[str, Any]]]]
+) -> None:
+    found = figures[group].result()
     assert [case for case in found if not case["met"]] == []
     assert len(found) == GROUPS[group]
 

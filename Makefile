@@ -58,6 +58,7 @@ lint: $(VENV)/.lint ## style of Python, C and shell, and spelling: seconds, no b
 	$(C_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
 	git ls-files '*.sh' .ci/run deploy/hooks 'deploy/debian/cgpu.p*' | PATH=$(BIN):$$PATH xargs shellcheck
 	git ls-files | grep -v '^tests/' | xargs $(BIN)/codespell
+	@! git ls-files 'tests/**/test_*.py' | sed 's,.*/,,' | sort | uniq -d | sed 's/$$/: two test files have this name, which pytest refuses/' | grep .
 
 format: $(VENV)/.lint ## rewrite Python and C as `make lint` wants them
 	$(BIN)/ruff check --fix .

@@ -71,12 +71,16 @@ hooks: $(VENV)/.lint ## run `make lint` before each commit of this clone
 types: build ## mypy --strict
 	$(BIN)/mypy
 
+# Two test files at once; nothing runs beside a system test and one that is marked alone.
+BESIDE := $(BIN)/python -m pytest -n 2 --dist loadfile
+
 check-fast: lint types ## lint, types, unit and C tests
-	$(BIN)/python -m pytest -q -m "unit or c" tests
+	$(BESIDE) -q -m "unit or c" tests
 
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
 	sh deploy/setup.sh test
-	$(BIN)/python -m pytest -m "not gpu" tests
+	$(BESIDE) -m "not gpu and not system and not alone" tests; beside=$$?; \
+	$(BIN)/python -m pytest -m "system or alone" tests && exit $$beside
 
 faults: build ## kill, stop and starve everything at random for ten minutes (needs root; docs/faults.md)
 	sh deploy/setup.sh test

@@ -21,7 +21,7 @@ from cgpu_node import server
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(600)]
 
 TURNS = 0.1  # seconds in which each of two has several
 HOW = "us=100 stream=nonblocking"

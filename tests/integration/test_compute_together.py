@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from compute_player import Player
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(300)]
 
 TAGS = ("one", "two")
 GPUS = range(2)

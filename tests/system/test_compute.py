@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from node import Node
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
 SPIN, LOOPS = "/usr/bin/spin", "/opt/loops"
 SETTLE_SECONDS, SECONDS, POINTS = 2.0, 10.0, 3.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from node import Node
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
 SPIN = "/bin/spin"
 

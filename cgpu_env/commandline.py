@@ -25,6 +25,8 @@ class Parser(argparse.ArgumentParser):
             option = next((word for word in rest if word.startswith("-")), "")
             near = nearest(option.partition("=")[0], self._option_string_actions)
             self.error(f"unrecognized arguments: {shown(' '.join(rest))}{_guess(near)}")
+        if self._subparsers is not None and "command" not in given:  # a misspelt option goes first
+            self.error("the following arguments are required: COMMAND")
         return given, rest
 
     def _check_value(self, action: argparse.Action, value: object) -> None:

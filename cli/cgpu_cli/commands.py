@@ -77,7 +77,7 @@ def arguments() -> Parser:
     )
     parser.add_version("cgpu")
     _add_directories(parser, named(DRIVER_VARIABLE), named(STATE_VARIABLE))
-    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    subparsers = parser.add_subparsers(metavar="COMMAND")
     for command in COMMANDS:
         text = (command.__doc__ or "").splitlines()[0]
         sub = subparsers.add_parser(command.name, help=text, description=text)

@@ -57,6 +57,8 @@ def open_state(given: str | None = None) -> str:
     path = state_path(given)
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
+    except FileExistsError:
+        raise CgpuError(f"state directory {path}: not a directory") from None
     except OSError as error:
         raise CgpuError(f"state directory {path}: {error.strerror}") from None
     check_state(path)

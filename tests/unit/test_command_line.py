@@ -39,6 +39,7 @@ def refusal(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("cgpu help doctr", "doctor"),
         ("cgpu completion bsh", "bash"),
         ("cgpu --stat-dir=/x get", "--state-dir"),
+        ("cgpu --versoin", "--version"),
         ("cgpu get --jsno", "--json"),
         ("cgpu set 0 policy=2 --jsno", "--json"),
         ("cgpu ls --recrusive", "--recursive"),

@@ -47,6 +47,12 @@ def test_a_link_in_the_default_place_is_not_followed(
     assert open_state(str(tmp_path / "link")) == str(tmp_path / "mine")
 
 
+def test_a_file_is_said_to_be_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(CgpuError, match=r"file: not a directory$"):
+        open_state(str(tmp_path / "file"))
+
+
 @pytest.mark.parametrize("mode", [0o770, 0o702])
 def test_a_directory_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
     (tmp_path / "state").mkdir()

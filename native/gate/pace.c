@@ -324,7 +324,9 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
     }
     /* seen late, it may have ended long ago */
     pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
-    chain(pace, &lesson);
+    if (batch->begun == 0 || pace->chain_launches > 0) { /* else it ran before the chain began */
+        chain(pace, &lesson);
+    }
     take_off(pace, batch, end, known);
     take_lesson(pace, &lesson);
 }

@@ -186,6 +186,40 @@ TEST(work_of_other_streams_that_is_marked_late_does_not_shorten_what_it_takes)
     CHECK(cgpu_pace_estimate(pace, 7) >= 190 * US);
 }
 
+/* They ran before a chain of batches without gaps began: counted in it, they would shorten it. */
+TEST(work_that_is_marked_late_is_not_counted_in_the_chain_that_follows)
+{
+    enum { LATE = 12, MORE = 6 };
+    struct cgpu_pace *pace = fresh();
+
+    lone(pace, 7, 1, 100 * US, 300 * US);
+    for (uint64_t start = MS; start < 100 * MS; start += 10 * MS) {
+        struct cgpu_pace_batch late[LATE], more[2];
+        uint64_t now = start + 200 * US * (1 + LATE);
+
+        lone(pace, 7, 1 + LATE, start, now);
+        for (uint32_t i = 0; i < LATE; i++) {
+            late[i] = (struct cgpu_pace_batch){
+                .key = 7, .launches = 1, .start_ns = start, .certain = 1, .stream = 1 + i};
+            cgpu_pace_mark(pace, &late[i], now);
+        }
+        more[0] = (struct cgpu_pace_batch){.key = 7, .launches = 1, .start_ns = now, .certain = 1};
+        cgpu_pace_mark(pace, &more[0], now);
+        for (int i = 0; i < LATE; i++) {
+            cgpu_pace_pass(pace, &late[i], now + US, true);
+        }
+        for (int i = 1; i <= MORE; i++) {
+            more[i % 2] = more[0];
+            more[i % 2].start_ns = now;
+            cgpu_pace_mark(pace, &more[i % 2], now);
+            now += 200 * US;
+            cgpu_pace_pass(pace, &more[(i - 1) % 2], now, true);
+        }
+        cgpu_pace_pass(pace, &more[MORE % 2], now + 200 * US, true);
+        CHECK(cgpu_pace_estimate(pace, 7) >= 195 * US);
+    }
+}
+
 /* The first would be taken for twice as long as it was, and the second for nothing, again and
  * again: batches would shrink to a launch each. */
 TEST(batches_seen_passed_in_one_look_share_the_time)

@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_cli.completion import ENGINE_NAMES, ENGINES
@@ -133,15 +134,22 @@ def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
         "--now", action="store_true", help="also run the commands that make engines read it"
     )
     parser.add_argument(
-        "--root", metavar="DIR", default="", help="change the tree of files below DIR instead"
+        "--root", metavar="DIR", type=_root, help="change the tree of files below DIR instead"
     )
+
+
+def _root(word: str) -> str:
+    """A directory; empty where that is this machine's own."""
+    if not word:
+        raise ArgumentTypeError("expected a directory, and it is empty")
+    return os.path.realpath(word).rstrip("/")
 
 
 def _job(given: argparse.Namespace, bin_dir: str | None) -> _Job:
     from cgpu_install.journal import Journal
     from cgpu_install.machine import Machine
 
-    root = os.path.abspath(given.root).rstrip("/") if given.root else ""
+    root = given.root or ""
     if root and not os.path.isdir(root):
         raise CgpuError(f"--root {given.root}: no such directory")
     if root and given.now:

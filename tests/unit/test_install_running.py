@@ -153,6 +153,33 @@ def test_a_container_made_while_cgpu_is_taken_out_gives_everything_back(
     assert machine.text(dockerd.FILE) == "{}\n"
 
 
+def parsed(*words: str) -> argparse.Namespace:
+    """The words of ``cgpu uninstall``."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    install.Uninstall().add_arguments(parser)
+    return parser.parse_args(words)
+
+
+def test_this_machine_named_as_a_root_is_searched_for_containers_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def search(_: str) -> None:
+        raise CgpuError("containers run with cgpu: stop them first")
+
+    monkeypatch.setattr(install, "_check_idle", search)
+    monkeypatch.setattr(install, "_check_rights", lambda _: None)
+    for root in ("/", "//", "/usr/.."):
+        given = argparse.Namespace(**vars(parsed("--root", root, "docker")), state_dir=None)
+        with pytest.raises(CgpuError, match="stop them first"):
+            install.Uninstall().run(given)
+
+
+def test_an_empty_root_is_not_taken_for_this_machine() -> None:
+    """As in `--root "$IMAGE"` where nobody has set that."""
+    with pytest.raises(argparse.ArgumentError, match="expected a directory, and it is empty"):
+        parsed("--root", "", "docker")
+
+
 def tree(root: Path) -> dict[str, object]:
     """Everything below ``root``."""
     return {

@@ -23,7 +23,7 @@ else:
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_UNABLE = (TOMLKitError, KeyError, TypeError, RecursionError)
+_UNABLE = (TOMLKitError, AttributeError, KeyError, TypeError, RecursionError)
 
 
 def parse(text: str) -> dict[str, Any]:

@@ -89,6 +89,14 @@ def test_toml_into_which_a_table_was_put_can_be_read_by_what_takes_it_out() -> N
     assert toml_text.parse(toml_text.take(after, path[:-1])) == toml_text.parse(text)
 
 
+def test_toml_that_tomlkit_stumbles_over_is_refused() -> None:
+    """Tables in an order that TOML allows, which it meets with an AttributeError."""
+    text = "[p]\n  [p.a.b.c.d.e]\n  [p.a.b.f]\n  [p.a.b.c.g.h]\n"
+    assert "p" in toml_text.parse(text)
+    with pytest.raises(CgpuError, match=r"^written in a way that cgpu cannot change: "):
+        toml_text.put(text, ("p", "a", "b", "c", "cgpu"), {"path": "/x"})
+
+
 def test_a_toml_text_that_tomlkit_would_spoil_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever a library does: what is written was read again first."""
     monkeypatch.setattr(toml_text.tomlkit, "dumps", lambda _: "a = 2\n")

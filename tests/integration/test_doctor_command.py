@@ -67,7 +67,9 @@ def test_a_node_without_a_driver_is_an_error_with_a_hint(node: Node) -> None:
     assert "  ok  " not in done.stdout
     answer = json.loads(cgpu(node, "doctor", "--json").stdout)
     assert answer["worst"] == "error"
-    assert len([f for f in answer["findings"] if f["level"] == "error"]) == 1  # said once
+    # Not of all checks: what engines run on this machine is no matter of this test.
+    found = findings(node, "driver", "entry points", "glibc", "shares", "server")
+    assert len([f for f in found if f["level"] == "error"]) == 1  # said once
 
 
 def test_a_killed_server_and_a_dead_container_are_told_and_mended(node: Node) -> None:

@@ -33,7 +33,8 @@ class Machine:
         mounts = [f"mount --bind {self._etc} /etc", f"mount --bind {self._var} /var/lib"]
         mounts += ["mount --bind /usr/bin /usr/bin", "mount -o remount,bind,ro /usr/bin"]
         script = " && ".join((*mounts, 'exec "$@"'))
-        command = ["unshare", "-m", "sh", "-c", script, "sh", *words]
+        apart = ["unshare", "-m", "-p", "-f", "--mount-proc"]  # from a dockerd of another test
+        command = [*apart, "sh", "-c", script, "sh", *words]
         path = os.pathsep.join(filter(None, sys.path))
         environment = {**os.environ, "PYTHONPATH": path}
         done = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False)

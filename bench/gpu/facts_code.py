@@ -14,7 +14,7 @@ from bench.gpu.facts_memory import (
     THREADS_PER_SM,
 )
 
-BYTES_A_LETTER, SLACK = 16, 4 * MIB  # shim/cuda/memory/code/ptx.c, kinds.h
+BYTES_A_LETTER, SLACK = 16, 4 * MIB  # shim/cuda/memory/code/ptx.[ch]
 VARIABLES = (0, MIB // 2, MIB, 3 * MIB, 9 * MIB, 40 * MIB)
 LARGE = VARIABLES[-1]
 HANDLE_NAME = f"local_{LOCAL_BYTES}b"  # says to the simulated driver what it needs

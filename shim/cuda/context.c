@@ -4,38 +4,17 @@
  * The lock keeps "the driver made or destroyed it" and "we wrote it down" together. Nothing else is
  * held while it is taken, and making a context takes milliseconds anyway.
  */
+#include "context.h"
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/settle.h"
 #include "entry/shim.h"
-
-CUresult
-cgpu_context_check(CUdevice device, int32_t gpu)
-{
-    int count;
-    return gpu >= 0
-               ? CUDA_SUCCESS
-               : cgpu_real.cuDeviceGetAttribute(&count, CU_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
-}
-
-CUresult
-cgpu_context_charge(int32_t gpu, uint64_t *charged)
-{
-    uint64_t bytes = gpu < 0 ? 0 : cgpu_limits->gpus[gpu].context_bytes;
-    return cgpu_charge(gpu, bytes, charged);
-}
-
-CUresult
-cgpu_context_hold(CUcontext context, int32_t gpu, uint64_t charged)
-{
-    struct cgpu_holding holding = {
-        .handle = (uint64_t)(uintptr_t)context,
-        .owner = (uint64_t)(uintptr_t)context,
-        .bytes = charged,
-        .extra = 1,
-        .kind = CGPU_KIND_CONTEXT,
-        .gpu = (uint32_t)gpu,
-    };
-    return cgpu_charge_hold(&holding);
-}
+#include "memory/async_free.h"
+#include "memory/charge.h"
+#include "memory/context_cost.h"
+#include "memory/growth.h"
+#include "memory/reclaim.h"
+#include "memory/target.h"
 
 void
 cgpu_context_gone(CUcontext context)
@@ -56,7 +35,7 @@ struct making {
 static CUresult
 begin(struct making *making, CUdevice device)
 {
-    making->gpu = cgpu_target_gpu(device);
+    making->gpu = cgpu_device_gpu(device);
     CUresult status = cgpu_context_check(device, making->gpu);
     if (status == CUDA_SUCCESS) {
         status = cgpu_context_charge(making->gpu, &making->charged);

@@ -23,6 +23,9 @@
 
 #include "compute/launch.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/graph_memory.h"
+#include "memory/reclaim.h"
 
 enum { MAX_DEPTH = 16 };
 #define NOT_READY UINT64_MAX

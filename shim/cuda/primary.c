@@ -6,7 +6,12 @@
  * under the lock of contexts.
  */
 #include "compute/flow.h"
+#include "compute/settle.h"
+#include "context.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/context_cost.h"
+#include "memory/growth.h"
 
 static bool
 is_active(CUdevice device)
@@ -38,7 +43,7 @@ static CUresult
 begin(struct activation *activation, CUdevice device)
 {
     activation->device = device;
-    activation->gpu = cgpu_target_gpu(device);
+    activation->gpu = cgpu_device_gpu(device);
     if (!cgpu_state_is_attached()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
@@ -109,7 +114,7 @@ unsettle(int32_t gpu)
 static CUresult
 settle(CUresult status, CUdevice device)
 {
-    int32_t gpu = cgpu_target_gpu(device);
+    int32_t gpu = cgpu_device_gpu(device);
     if (status == CUDA_SUCCESS && !is_active(device)) {
         forget(gpu);
     } else if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
@@ -126,7 +131,7 @@ cgpu_primary_release(CUresult (*real)(CUdevice), CUdevice device)
         return real(device);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    unsettle(cgpu_target_gpu(device));
+    unsettle(cgpu_device_gpu(device));
     return settle(real(device), device);
 }
 
@@ -138,10 +143,10 @@ cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
         return real(device);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    unsettle(cgpu_target_gpu(device));
+    unsettle(cgpu_device_gpu(device));
     CUresult status = real(device);
     if (status == CUDA_SUCCESS) {
-        forget(cgpu_target_gpu(device));
+        forget(cgpu_device_gpu(device));
     }
     return settle(status, device);
 }

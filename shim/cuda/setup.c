@@ -1,5 +1,6 @@
 /* What happens when the proxy is loaded. */
 #include "compute/flow.h"
+#include "compute/monitor.h"
 #include "entry/shim.h"
 
 __attribute__((constructor)) static void

@@ -6,7 +6,10 @@
  * A process without such memory pays one load.
  */
 #include "compute/flow.h"
+#include "compute/settle.h"
 #include "entry/shim.h"
+#include "memory/async_free.h"
+#include "memory/pool.h"
 
 /* Called after a successful synchronisation; STREAM or CONTEXT is what was synchronised. */
 static void

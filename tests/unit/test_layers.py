@@ -64,7 +64,7 @@ INCLUDES = {
     "shim/cuda/compute/copies": {*COMPUTE, "shim/cuda/compute/copies"},
     "shim/cuda/memory": MEMORY,
     "shim/cuda/memory/code": {*MEMORY, "shim/cuda/memory/code"},
-    "shim/cuda": {*COMPUTE, *MEMORY},
+    "shim/cuda": {*COMPUTE, *MEMORY, "shim/cuda"},
     "hook/common": {"hook/common"},
     "hook/cgpu-runtime": {"hook/common", "hook/cgpu-runtime"},
     "hook/cgpu-hook": {"hook/common", "hook/cgpu-hook"},

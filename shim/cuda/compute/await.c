@@ -10,7 +10,10 @@
  */
 #include <linux/futex.h>
 
+#include "compute/await.h"
 #include "compute/flow.h"
+#include "compute/marker.h"
+#include "compute/stream.h"
 #include "futex.h"
 
 enum node_type { NODE_HOST = 3, NODE_SEMAPHORE_WAIT = 9, NODE_BATCH_MEM_OP = 12 };

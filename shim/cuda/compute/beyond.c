@@ -11,7 +11,11 @@
  *
  * Assumed of the driver: cuStreamQuery does not wait for the stream.
  */
+#include "compute/beyond.h"
 #include "compute/flow.h"
+#include "compute/late.h"
+#include "compute/marker.h"
+#include "compute/stream.h"
 
 enum { ASK_MOST = 64 }; /* at each look: it takes some 100 us */
 

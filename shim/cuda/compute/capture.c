@@ -16,6 +16,8 @@
 #include <time.h>
 
 #include "compute/flow.h"
+#include "compute/marker.h"
+#include "compute/stream.h"
 
 static CUstream
 of(CUstream stream, bool per_thread)

@@ -2,7 +2,13 @@
  * Seeing the work of a GPU to its end: marking what nobody has marked, telling the arbiter when all
  * of it has ended, or when there is none though it might be the container's turn. Under the lock.
  */
+#include "compute/drain.h"
+#include "compute/beyond.h"
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/late.h"
+#include "compute/marker.h"
+#include "compute/stream.h"
 
 #define BLOCKED_NS    UINT64_C(100000) /* a thread is inside a launch that does not return */
 #define WATCH_NS      (CGPU_PACE_IDLE_NS / 2)

@@ -8,7 +8,15 @@
 #include <linux/futex.h>
 #include <time.h>
 
+#include "compute/enter.h"
+#include "compute/flight.h"
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/late.h"
+#include "compute/marker.h"
+#include "compute/monitor.h"
+#include "compute/stray.h"
+#include "compute/stream.h"
 #include "entry/thread.h"
 #include "futex.h"
 

@@ -6,7 +6,10 @@
  * place of the driver's queue. While a stream has two, further launches are added to its batch,
  * which gets no marker yet.
  */
+#include "compute/flight.h"
 #include "compute/flow.h"
+#include "compute/marker.h"
+#include "compute/stream.h"
 
 /* A stream has few events, too few to run far ahead. */
 static uint64_t

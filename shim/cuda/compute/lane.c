@@ -14,6 +14,9 @@
 #include <unistd.h>
 
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/stray.h"
+#include "compute/stream.h"
 
 enum { OUT_TRIES = 20, OUT_PAUSE_NS = 5000 };
 #define SWEEP_NS UINT64_C(1000000000)

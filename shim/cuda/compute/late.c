@@ -14,7 +14,11 @@
  */
 #include <linux/futex.h>
 
+#include "compute/await.h"
 #include "compute/flow.h"
+#include "compute/late.h"
+#include "compute/marker.h"
+#include "compute/stream.h"
 
 #define CALL_NS CGPU_PACE_IDLE_NS   /* a host function runs for this long */
 #define LOST_NS UINT64_C(100000000) /* a marker has not been written for this long */

@@ -7,6 +7,8 @@
  * the only ones that others write.
  */
 #include "compute/launch.h"
+#include "compute/enter.h"
+#include "compute/stray.h"
 
 #include "compute/flow.h"
 #include "entry/thread.h"

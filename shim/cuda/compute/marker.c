@@ -6,7 +6,12 @@
  * context, could be gone before the GPU writes to it. Where the driver cannot write values, events
  * take their place. Nothing of ours is put into a stream that captures. All under the lock.
  */
+#include "compute/marker.h"
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/late.h"
+#include "compute/stray.h"
+#include "compute/stream.h"
 
 #define KNOWN_NS   UINT64_C(60000) /* looked so lately: the marker was passed about now */
 #define KNOWN_PART 32

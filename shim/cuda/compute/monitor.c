@@ -22,7 +22,11 @@
 
 #include <linux/membarrier.h>
 
+#include "compute/drain.h"
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/marker.h"
+#include "compute/monitor.h"
 #include "entry/thread.h"
 #include "futex.h"
 #include "gate/fallback.h"

@@ -2,7 +2,15 @@
  * What the program's own calls tell about its work: a stream that it has synchronised is done, and
  * needs no marker; a stream or context that it destroys takes its handle along.
  */
+#include "compute/settle.h"
+#include "compute/beyond.h"
+#include "compute/drain.h"
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/marker.h"
+#include "compute/monitor.h"
+#include "compute/stray.h"
+#include "compute/stream.h"
 
 uint64_t
 cgpu_settle_begin(void)

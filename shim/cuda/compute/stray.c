@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "compute/flow.h"
+#include "compute/stray.h"
 
 _Static_assert(CGPU_MAX_GPUS < UINT8_MAX, "a mark tells the GPU");
 

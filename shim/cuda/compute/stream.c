@@ -1,5 +1,9 @@
 /* Contexts and streams that work was put into, by their handles. All under the lock. */
+#include "compute/stream.h"
+#include "compute/beyond.h"
 #include "compute/flow.h"
+#include "compute/lane.h"
+#include "compute/marker.h"
 
 static uint16_t *
 bucket(CUstream handle)
@@ -216,7 +220,7 @@ gpu_of(CUcontext context, CUcontext current)
     if (push) {
         cgpu_real.cuCtxPopCurrent_v2(&popped);
     }
-    return status == CUDA_SUCCESS ? cgpu_target_gpu(device) : CGPU_NO_GPU;
+    return status == CUDA_SUCCESS ? cgpu_device_gpu(device) : CGPU_NO_GPU;
 }
 
 /* NULL: table full. */

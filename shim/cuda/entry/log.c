@@ -171,11 +171,11 @@ cgpu_log_memory(int32_t gpu, uint64_t asked)
         end(&line);
         return;
     }
-    uint64_t outside = cgpu_target_outside(gpu);
+    uint64_t outside = cgpu_device_outside(gpu);
     add(&line, "out of memory on GPU ");
     add_number(&line, cgpu_limits->gpus[gpu].index);
     add(&line, ": cap ");
-    add_bytes(&line, cgpu_target_cap(gpu));
+    add_bytes(&line, cgpu_device_cap(gpu));
     add(&line, ", used ");
     add_bytes(&line, cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu));
     if (outside != 0) {

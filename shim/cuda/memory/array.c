@@ -7,6 +7,8 @@
  * when it was created.
  */
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/physical.h"
 
 enum { ROW_UNIT = 512, ROWS_UNIT = 16, LEVEL_UNIT = 64 << 10, CUBE_FACES = 6 };
 

@@ -3,7 +3,10 @@
  * synchronised, so that long it stays charged, and a small one in its block. Memory from a pool
  * goes back to its pool, whose reserve is what is charged (pool.c).
  */
+#include "memory/async_free.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/small.h"
 
 static struct cgpu_kinds *
 kinds(void)

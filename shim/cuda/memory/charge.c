@@ -1,5 +1,9 @@
 /* Accounts: charges in the container's ledger, and what this process holds for them. */
+#include "memory/charge.h"
 #include "entry/shim.h"
+#include "memory/reclaim.h"
+#include "memory/small.h"
+#include "memory/target.h"
 
 CUresult
 cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t *charged)
@@ -8,7 +12,7 @@ cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t *charged)
     if (!cgpu_state_is_attached()) {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
-    if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_target_room(gpu),
+    if (gpu >= 0 && cgpu_ledger_charge(cgpu_state->ledger, (uint32_t)gpu, cgpu_device_room(gpu),
                                        bytes, charged) == CGPU_OK) {
         return CUDA_SUCCESS;
     }

@@ -5,7 +5,9 @@
  * and goes back only when the device is trimmed. The account follows the driver's figure; all
  * changes, and every trim, happen under the lock of graphs.
  */
+#include "memory/graph_memory.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -19,7 +21,7 @@ cgpu_graph_memory_follow(void)
     int count = 0;
     cgpu_real.cuDeviceGetCount(&count);
     for (CUdevice device = 0; device < count; device++) {
-        int32_t gpu = cgpu_target_gpu(device);
+        int32_t gpu = cgpu_device_gpu(device);
         if (gpu >= 0) {
             kinds()->graph_device[gpu] = device + 1;
         }

@@ -12,7 +12,10 @@
  * Memory of blocks is reserved for all blocks that fit at a time. `make gpu-check` compares this
  * with what is taken.
  */
+#include "memory/growth.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/target.h"
 
 enum {
     LAUNCH_BYTES = 8192,
@@ -24,7 +27,7 @@ enum {
 static uint64_t
 resident(int32_t gpu, int per_processor)
 {
-    CUdevice device = cgpu_target_device(gpu);
+    CUdevice device = cgpu_device_of(gpu);
     int each = 0;
     int processors = 0;
     if (cgpu_real.cuDeviceGetAttribute(&each, per_processor, device) != 0 ||

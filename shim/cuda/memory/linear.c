@@ -9,6 +9,9 @@
  * allocates the other frees: the key is the address.
  */
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/small.h"
+#include "memory/target.h"
 
 enum { PITCH = 512 /* what drivers make rows a multiple of */ };
 

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "entry/shim.h"
+#include "memory/mapping.h"
 
 enum { FIRST_CAPACITY = 4096 };
 

@@ -8,7 +8,13 @@
  * take long, runs without it: its handle is new to everybody. Imported memory is paid for by the
  * process that made it, and memory on the host costs nothing.
  */
+#include "memory/physical.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/mapping.h"
+#include "memory/pool.h"
+#include "memory/reclaim.h"
+#include "memory/share.h"
 
 enum { COUNT_SHIFT = 40 };
 
@@ -134,7 +140,7 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    int32_t gpu = cgpu_target_gpu(properties->location.id);
+    int32_t gpu = cgpu_device_gpu(properties->location.id);
     if (gpu < 0 && properties->location.id < 0) {
         return real(handle, size, properties, flags); /* the driver will say what is wrong */
     }

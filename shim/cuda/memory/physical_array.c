@@ -5,6 +5,7 @@
  * mapped into an array stays charged at least as long as the array exists.
  */
 #include "entry/shim.h"
+#include "memory/physical.h"
 
 static struct cgpu_kinds *
 kinds(void)

@@ -11,7 +11,9 @@
  * longer be asked. So its real destruction is put off until it is empty: it is "doomed", keeps
  * nothing in reserve, and is refused to the program.
  */
+#include "memory/pool.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -59,7 +61,7 @@ cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags)
         *pool = (struct cgpu_pool){
             .handle = handle, .device = device, .flags = flags, .gpu = CGPU_NO_GPU};
         if ((flags & CGPU_POOL_FREE) == 0) {
-            pool->gpu = cgpu_target_gpu(device);
+            pool->gpu = cgpu_device_gpu(device);
             pool->threshold = cgpu_pool_ask(handle, CU_POOL_RELEASE_THRESHOLD);
         }
     }

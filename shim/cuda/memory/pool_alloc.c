@@ -10,6 +10,10 @@
 #include <time.h>
 
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/pool.h"
+#include "memory/reclaim.h"
+#include "memory/target.h"
 
 enum { NAP_NS = 50000, NAPS = 200 /* 10 ms and more */ };
 

@@ -1,5 +1,6 @@
 /* Pools by place (CUDA 13): those in host memory cost nothing, managed ones are refused. */
 #include "entry/shim.h"
+#include "memory/pool.h"
 
 /* A pool in device memory is learnt when something is allocated from it. */
 static CUresult

@@ -4,7 +4,12 @@
  * Each step takes one kind's lock and drops it again. What goes here is never in use: the driver
  * itself releases only idle reserves.
  */
+#include "memory/reclaim.h"
 #include "entry/shim.h"
+#include "memory/async_free.h"
+#include "memory/graph_memory.h"
+#include "memory/physical.h"
+#include "memory/pool.h"
 
 static void
 settle_pools(void)
@@ -41,7 +46,7 @@ cgpu_reclaim_context_gone(void)
 bool
 cgpu_reclaim(int32_t gpu, uint64_t bytes)
 {
-    uint64_t room = cgpu_target_room(gpu);
+    uint64_t room = cgpu_device_room(gpu);
     if (gpu < 0 || bytes > room || !cgpu_state_is_attached()) {
         return false;
     }

@@ -10,6 +10,9 @@
 #include <sys/stat.h>
 
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/physical.h"
+#include "memory/share.h"
 
 static struct cgpu_kinds *
 kinds(void)

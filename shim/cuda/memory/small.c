@@ -5,7 +5,10 @@
  * is given back if the driver took none. At the cap all blocks are searched for a hole before
  * anything is refused, as a smaller GPU would serve the request from one.
  */
+#include "memory/small.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/target.h"
 
 /* Two blocks: what the addresses touch is counted, even if no driver is known to straddle. */
 _Static_assert((int)CGPU_BLOCK_SMALL <= (int)CGPU_BLOCK_BYTES, "at most two blocks");

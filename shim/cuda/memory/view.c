@@ -1,5 +1,7 @@
 /* What the container is shown: its cap as the GPU's memory, its own use, no managed memory. */
 #include "entry/shim.h"
+#include "memory/reclaim.h"
+#include "memory/target.h"
 
 /* Cap and what is left of it, in whole pieces that can be had. Lowered below what is in use, or
  * taken around the ledger, it leaves nothing. */
@@ -7,9 +9,9 @@ static void
 view(int32_t gpu, uint64_t *available, uint64_t *total)
 {
     cgpu_reclaim_settle();
-    *total = cgpu_target_cap(gpu);
+    *total = cgpu_device_cap(gpu);
     uint64_t used = gpu < 0 ? 0 : cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
-    uint64_t room = cgpu_target_room(gpu);
+    uint64_t room = cgpu_device_room(gpu);
     uint64_t free = used < room ? room - used : 0;
     *available = gpu < 0 ? 0 : free - free % cgpu_state->granularity[gpu];
 }
@@ -59,7 +61,7 @@ cgpu_view_total(CUresult (*real)(size_t *, CUdevice), size_t *total, CUdevice de
 {
     CUresult status = real(total, device);
     if (status == CUDA_SUCCESS) {
-        *total = cgpu_target_cap(cgpu_target_gpu(device));
+        *total = cgpu_device_cap(cgpu_device_gpu(device));
     }
     return status;
 }
@@ -69,7 +71,7 @@ cgpu_view_total_v1(CUresult (*real)(unsigned int *, CUdevice), unsigned int *tot
 {
     CUresult status = real(total, device);
     if (status == CUDA_SUCCESS) {
-        *total = narrow(cgpu_target_cap(cgpu_target_gpu(device)));
+        *total = narrow(cgpu_device_cap(cgpu_device_gpu(device)));
     }
     return status;
 }

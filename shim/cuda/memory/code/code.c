@@ -11,7 +11,11 @@
  * then up to its own bound, and moves the point to the present; what is left over stays missing for
  * the others, up to what they can need.
  */
+#include "memory/code/code.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/code/library.h"
+#include "memory/target.h"
 
 struct look {
     uint64_t available, used;

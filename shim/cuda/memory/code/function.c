@@ -12,7 +12,14 @@
  * Assumed of the driver: with lazy loading code is taken when its function is asked for, loaded or
  * launched, and a function's need of local memory is known without a launch.
  */
+#include "memory/code/function.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/code/code.h"
+#include "memory/code/library.h"
+#include "memory/code/module.h"
+#include "memory/growth.h"
+#include "memory/target.h"
 
 #define FNV_BASIS UINT64_C(0xcbf29ce484222325)
 #define FNV_PRIME UINT64_C(0x100000001b3)

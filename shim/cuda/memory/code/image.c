@@ -19,6 +19,8 @@
 #include <unistd.h>
 
 #include "entry/shim.h"
+#include "memory/code/image.h"
+#include "memory/code/ptx.h"
 
 enum {
     FAT_WRAPPER = 0x466243b1,

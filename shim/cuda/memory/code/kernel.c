@@ -11,6 +11,10 @@
  * local memory on the process's other GPUs as on the current one.
  */
 #include "entry/shim.h"
+#include "memory/code/code.h"
+#include "memory/code/function.h"
+#include "memory/code/library.h"
+#include "memory/growth.h"
 
 static uint64_t
 local_bytes(CUkernel kernel, CUdevice device)
@@ -32,7 +36,7 @@ most_local_bytes(CUkernel kernel)
     }
     cgpu_real.cuDeviceGetCount(&count);
     for (device = 0; device < count; device++) {
-        uint64_t bytes = cgpu_target_gpu(device) >= 0 ? local_bytes(kernel, device) : 0;
+        uint64_t bytes = cgpu_device_gpu(device) >= 0 ? local_bytes(kernel, device) : 0;
         most = bytes > most ? bytes : most;
     }
     return most;

@@ -4,7 +4,12 @@
  * Any use of a library in a context may load it there. What that takes is recorded by library and
  * context, and charged at most what the image can need.
  */
+#include "memory/code/library.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/code/code.h"
+#include "memory/code/module.h"
+#include "memory/target.h"
 
 enum { BOUND_BITS = 24 };
 static const uint64_t BOUND_MASK = (1 << BOUND_BITS) - 1; /* of bounds in MiB */

@@ -7,7 +7,12 @@
  * Managed variables are refused before anything is loaded where the image shows them, else when
  * their address is asked for.
  */
+#include "memory/code/module.h"
 #include "entry/shim.h"
+#include "memory/charge.h"
+#include "memory/code/code.h"
+#include "memory/code/image.h"
+#include "memory/code/library.h"
 
 /* One load, so that it can be done again. */
 struct load {

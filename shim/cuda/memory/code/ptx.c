@@ -7,6 +7,8 @@
 #include <string.h>
 
 #include "entry/shim.h"
+#include "memory/code/image.h"
+#include "memory/code/ptx.h"
 
 enum { MAX_ATTRIBUTE = 256, MAX_DECLARATION = 4096 };
 

@@ -3,6 +3,9 @@
  * Asking for a variable of a library may load the library.
  */
 #include "entry/shim.h"
+#include "memory/code/code.h"
+#include "memory/code/library.h"
+#include "memory/code/module.h"
 
 static bool
 is_managed(CUdeviceptr address)

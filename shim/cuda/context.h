@@ -1,0 +1,10 @@
+/* Contexts. */
+#ifndef CGPU_CUDA_CONTEXT_H
+#define CGPU_CUDA_CONTEXT_H
+
+#include "entry/shim.h"
+
+/* CONTEXT is gone: give back all it owned. */
+void cgpu_context_gone(CUcontext context);
+
+#endif

@@ -1,0 +1,51 @@
+/* This process's part in the container. */
+#ifndef CGPU_CUDA_STATE_H
+#define CGPU_CUDA_STATE_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "entry/kinds.h"
+#include "holdings/blocks.h"
+#include "holdings/holdings.h"
+#include "ledger/ledger.h"
+#include "limits.h"
+
+enum {
+    CGPU_MAX_DEVICES = 64,
+    CGPU_NO_GPU = -1,
+    CGPU_MAX_LISTED = 128 /* contexts of one process: each costs 100 MiB and more */
+};
+
+/* Pages that read as zeros in a forked child: there nothing is attached. */
+struct cgpu_state {
+    pthread_mutex_t lock;     /* attaching, and filling `devices` */
+    pthread_mutex_t contexts; /* making and destroying contexts */
+    uint32_t attached;        /* set last; 0: refuse */
+    uint32_t generation;      /* of contexts; a change voids what threads remember of theirs */
+    int64_t clock_ahead;      /* of the host: cgpu_host_clock_ahead, in force when attached */
+    struct cgpu_ledger *ledger;
+    struct cgpu_holdings *holdings;
+    struct cgpu_blocks *blocks;
+    uint64_t granularity[CGPU_MAX_GPUS]; /* of memory, a block or more; by place in the limits */
+    CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by place in the limits */
+    int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else place + 1 */
+    uint64_t
+        local_bytes; /* of local memory that the hungriest kernel of a library needs a thread */
+    struct cgpu_kinds kinds;
+};
+
+extern struct cgpu_state *cgpu_state;         /* NULL: could not be set up */
+extern const struct cgpu_limits *cgpu_limits; /* NULL: missing or broken */
+
+/* Map the limits and make the state page. Once, when the library is loaded. */
+void cgpu_state_setup(void);
+
+/* Take part: ledger slot and holdings. For cuInit, also after fork. NOT_PERMITTED if that fails. */
+CUresult cgpu_state_attach(void);
+
+/* Is this process attached? One load. */
+bool cgpu_state_is_attached(void);
+
+#endif

@@ -1,0 +1,22 @@
+/* Linear memory that was freed in a stream. */
+#ifndef CGPU_CUDA_ASYNC_FREE_H
+#define CGPU_CUDA_ASYNC_FREE_H
+
+#include "entry/shim.h"
+
+/*
+ * Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT, which was
+ * synchronised or is gone.
+ */
+void cgpu_async_free_settle(CUstream stream, CUcontext context);
+
+/*
+ * Before a refusal on GPU: streams of the current context whose work is done are synchronised, so
+ * that what was freed in them goes back, whatever the program waits with (an event, its own flag).
+ */
+void cgpu_async_free_finish(int32_t gpu);
+
+/* Destroy STREAM with DESTROY while nobody asks about it; what was freed in it goes with it. */
+CUresult cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream);
+
+#endif

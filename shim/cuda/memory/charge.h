@@ -1,0 +1,60 @@
+/* Accounts. */
+#ifndef CGPU_CUDA_CHARGE_H
+#define CGPU_CUDA_CHARGE_H
+
+#include "entry/shim.h"
+#include "memory/target.h"
+
+struct cgpu_pending {
+    struct cgpu_target target;
+    uint64_t charged;
+};
+
+/* Charge BYTES. OUT_OF_MEMORY and a log line if they do not fit. */
+CUresult cgpu_charge(int32_t gpu, uint64_t bytes, uint64_t *charged);
+void cgpu_charge_release(int32_t gpu, uint64_t bytes);
+
+/* The same for a program's request of ASKED bytes, which a refusal names. */
+CUresult cgpu_charge_for(int32_t gpu, uint64_t bytes, uint64_t asked, uint64_t *charged);
+
+/* The same, but a refusal is neither logged nor answered by reclaiming: for use under a lock of
+ * kinds.h. */
+CUresult cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t *charged);
+
+/* Charge what the driver took already and cannot be made to give back: over the cap if need be. */
+void cgpu_charge_force(int32_t gpu, uint64_t bytes);
+
+/* BYTES in whole pieces of what the driver takes memory of GPU in. */
+uint64_t cgpu_charge_whole(int32_t gpu, uint64_t bytes);
+
+/* begin: charge the current context's GPU; _whole: for BYTES in whole pieces; resize: so that they
+ * are BYTES in all. */
+CUresult cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes);
+CUresult cgpu_charge_begin_whole(struct cgpu_pending *pending, uint64_t bytes);
+CUresult cgpu_charge_resize(struct cgpu_pending *pending, uint64_t bytes);
+void cgpu_charge_cancel(struct cgpu_pending *pending);
+
+/* Keep the charge under KIND and HANDLE. If that fails it is cancelled: the caller frees HANDLE. */
+CUresult cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind,
+                            uint64_t handle, uint64_t extra);
+
+/* The same for a holding that is charged already. A stale one under its key is given back. */
+CUresult cgpu_charge_hold(const struct cgpu_holding *holding);
+
+bool cgpu_charge_find(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out);
+bool cgpu_charge_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out);
+void cgpu_charge_give_back(const struct cgpu_holding *holding);
+void cgpu_charge_restore(const struct cgpu_holding *holding);
+
+/*
+ * Freeing: the holding is taken before the real call, as the driver may give the handle to another
+ * thread the moment it is free; the charge goes after it, as the memory must be there before anyone
+ * is told so. TAKEN (NULL: nothing was held) is given back or restored by what the driver said,
+ * STATUS, which is returned.
+ */
+CUresult cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status);
+
+/* Give back everything that OWNER takes along. */
+void cgpu_charge_give_back_owned(uint64_t owner);
+
+#endif

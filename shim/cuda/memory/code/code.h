@@ -1,0 +1,37 @@
+/* What a load of code takes. */
+#ifndef CGPU_CUDA_CODE_H
+#define CGPU_CUDA_CODE_H
+
+#include "entry/shim.h"
+
+/* One load of code. It costs what the GPU's free memory has lost when it ends. */
+struct cgpu_code {
+    int32_t gpu;
+    uint64_t owner;
+    uint64_t bound; /* the most that it can take */
+    uint64_t least; /* what its variables take, which the caller sets, less what PAYER has */
+    uint32_t payer_kind;
+    uint64_t payer;  /* of a library in a context; kind 0: none */
+    uint64_t taken;  /* what it took and was charged for */
+    uint64_t beyond; /* what is missing beyond that and belongs to no other load */
+};
+
+/* Look before a load. Errors: there is no current context, or it cannot be charged. */
+CUresult cgpu_code_begin(struct cgpu_code *code, uint64_t bound);
+
+/* The driver loaded nothing. */
+void cgpu_code_cancel(const struct cgpu_code *code);
+
+/* Look after a load, and charge what it took. OUT_OF_MEMORY: it does not fit; unload it. */
+CUresult cgpu_code_end(struct cgpu_code *code);
+
+/* Record the charge under KIND and HANDLE; creates the holding if need be. */
+CUresult cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle);
+
+/*
+ * Both, for code that cannot be unloaded alone: if it does not fit it is refused, but stays
+ * charged. Of threads that load a library at once, one is charged its variables.
+ */
+CUresult cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle);
+
+#endif

@@ -1,0 +1,16 @@
+/* Modules. */
+#ifndef CGPU_CUDA_MODULE_H
+#define CGPU_CUDA_MODULE_H
+
+#include "entry/shim.h"
+
+/*
+ * The driver takes memory for code and for variables in blocks of 2 MiB. An image may begin one of
+ * each beyond what it needs. `make gpu-check` compares this with what a driver takes.
+ */
+enum { CGPU_CODE_SLACK = 4 << 20 };
+
+/* NOT_SUPPORTED and a log line. */
+CUresult cgpu_module_refuse_managed(const char *name);
+
+#endif

@@ -1,0 +1,16 @@
+/* What a context costs. */
+#ifndef CGPU_CUDA_CONTEXT_COST_H
+#define CGPU_CUDA_CONTEXT_COST_H
+
+#include "entry/shim.h"
+
+/* For a DEVICE whose GPU is not in the limits: the driver's word where there is no such device. */
+CUresult cgpu_context_check(CUdevice device, int32_t gpu);
+
+/* Charge what a context costs on GPU. */
+CUresult cgpu_context_charge(int32_t gpu, uint64_t *charged);
+
+/* Keep CONTEXT with its charge; on failure the charge is released. */
+CUresult cgpu_context_hold(CUcontext context, int32_t gpu, uint64_t charged);
+
+#endif

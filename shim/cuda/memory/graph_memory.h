@@ -1,0 +1,31 @@
+/* What devices reserve for graphs. */
+#ifndef CGPU_CUDA_GRAPH_MEMORY_H
+#define CGPU_CUDA_GRAPH_MEMORY_H
+
+#include "entry/shim.h"
+
+/* The next three: under the lock of graphs. */
+
+/* An executable graph allocates memory: from now on follow what the devices reserve for graphs. */
+void cgpu_graph_memory_follow(void);
+
+/*
+ * Charge what is reserved for graphs now. On a GPU where that does not fit, what no running graph
+ * uses is let go at once: OUT_OF_MEMORY, with the GPU and what it lacked.
+ */
+struct cgpu_graph_lack {
+    int32_t gpu;
+    uint64_t bytes;
+};
+CUresult cgpu_graph_memory_charge(struct cgpu_graph_lack *lack);
+
+/* Charge what is reserved for graphs now, over the cap if need be. */
+void cgpu_graph_memory_force(void);
+
+/* Release the graph memory of GPU that no running graph uses, then measure. */
+void cgpu_graph_memory_trim(int32_t gpu);
+
+/* Give back what is not reserved any more. */
+void cgpu_graph_memory_settle(void);
+
+#endif

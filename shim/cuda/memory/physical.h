@@ -1,0 +1,22 @@
+/* Physical memory: who refers to it. */
+#ifndef CGPU_CUDA_PHYSICAL_H
+#define CGPU_CUDA_PHYSICAL_H
+
+#include "entry/shim.h"
+
+/* Under the lock of physical memory. Serial behind HANDLE; 0: not ours. */
+uint64_t cgpu_physical_of(uint64_t handle);
+void cgpu_physical_keep(uint64_t allocation); /* one more reference */
+void cgpu_physical_drop(uint64_t allocation); /* one less; the last one gives the charge back */
+bool cgpu_physical_alias(uint64_t handle, uint64_t allocation); /* HANDLE is one more reference */
+
+/* Take the lock of physical memory and give back what no descriptor keeps alive any more. */
+void cgpu_physical_settle(void);
+
+/* Under the lock: the same for one allocation. */
+void cgpu_physical_settle_one(uint64_t allocation);
+
+/* An array is gone, and with it what was mapped into it. */
+void cgpu_physical_array_gone(uint64_t array);
+
+#endif

@@ -1,0 +1,27 @@
+/* Memory pools, charged by what they have reserved. */
+#ifndef CGPU_CUDA_POOL_H
+#define CGPU_CUDA_POOL_H
+
+#include "entry/shim.h"
+
+/* Under the lock of pools. NULL: not seen before; no free entry. */
+struct cgpu_pool *cgpu_pool_find(CUmemoryPool handle);
+struct cgpu_pool *cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags);
+
+/* Under the lock of pools: what the driver says of POOL (0 if it does not say). */
+uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute);
+
+/* Under the lock of pools: give back what POOL has released since. */
+void cgpu_pool_measure(struct cgpu_pool *pool);
+void cgpu_pool_measure_all(void);
+
+/* Release what pools on GPU only keep for reuse, then measure. */
+void cgpu_pool_trim(int32_t gpu);
+
+/* Does managed memory hide behind this allocation type? If so, NOT_SUPPORTED and a log line. */
+CUresult cgpu_pool_refuse_managed(int allocation_type, const char *name);
+
+/* Trim POOL to what is used, whatever streams capture. */
+void cgpu_pool_trim_idle(CUmemoryPool pool);
+
+#endif

@@ -1,0 +1,21 @@
+/* What is done before a request is refused. */
+#ifndef CGPU_CUDA_RECLAIM_H
+#define CGPU_CUDA_RECLAIM_H
+
+#include "entry/shim.h"
+
+/*
+ * A request on GPU was refused: give back what is charged and no longer held, and let go of what is
+ * only kept for reuse. True if there is room for BYTES now (another thread may have made it).
+ * Called with no kind's lock held.
+ */
+bool cgpu_reclaim(int32_t gpu, uint64_t bytes);
+
+/* Give back what is charged and no longer held. One load each when there is nothing of the kind. */
+void cgpu_reclaim_settle(void);
+
+/* The same when a context is gone: with the last one of a GPU go the reserves of its pools and
+ * graphs. */
+void cgpu_reclaim_context_gone(void);
+
+#endif

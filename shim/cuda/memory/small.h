@@ -1,0 +1,29 @@
+/* Linear memory up to CGPU_BLOCK_SMALL. */
+#ifndef CGPU_CUDA_SMALL_H
+#define CGPU_CUDA_SMALL_H
+
+#include "entry/shim.h"
+#include "memory/target.h"
+
+struct cgpu_small {
+    struct cgpu_arena_key key;
+    bool expected; /* to be served from a hole: nothing is charged */
+};
+
+/* Before the driver is asked for BYTES; LOW: by an entry point with pointers of 32 bits. */
+CUresult cgpu_small_begin(struct cgpu_small *small, const struct cgpu_target *target,
+                          uint64_t bytes, bool low);
+void cgpu_small_cancel(const struct cgpu_small *small);
+
+/* It put BYTES at ADDRESS: charge what that takes. If that does not fit they are freed again. */
+CUresult cgpu_small_keep(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes);
+
+/* What HOLDING says is about to be freed; it was not; it was. */
+void cgpu_small_leave(const struct cgpu_holding *holding);
+void cgpu_small_stay(const struct cgpu_holding *holding);
+void cgpu_small_gone(const struct cgpu_holding *holding);
+
+/* HOLDING, of any kind, is gone: bytes to release for blocks that went with it. */
+uint64_t cgpu_small_forget(const struct cgpu_holding *holding);
+
+#endif

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast bench gpu-check man dist deb clean
+.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast test-parallel bench gpu-check man dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -78,6 +78,10 @@ check-fast: lint types ## lint, types, unit and C tests
 	$(BESIDE) -q -m "unit or c" tests
 
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
+	sh deploy/setup.sh test
+	$(BIN)/python -m pytest -m "not gpu" tests
+
+test-parallel: build ## all tests, two files at once where they allow it (not yet what CI runs)
 	sh deploy/setup.sh test
 	$(BESIDE) -m "not gpu and not system and not alone" tests; beside=$$?; \
 	$(BIN)/python -m pytest -m "system or alone" tests && exit $$beside

@@ -109,7 +109,7 @@ class Uninstall:
         gone = [engine.name for engine in engines]
         everything = is_last(engines, job.journal)
         gone += [PROGRAMS] if everything else []
-        # Again, for until the programs are gone an engine can make containers that need them.
+        # Again: until the programs are gone, an engine can make containers that need them.
         job.journal.uninstall(plan.changes, gone, check)
         if everything and not given.root:
             plan.notes.extend(_end_server(state_path(given.state_dir)))

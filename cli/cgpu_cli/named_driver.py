@@ -8,7 +8,7 @@ from cgpu_node.facts.node import read_facts
 
 
 def check(state_dir: str, driver_dir: str | None) -> None:
-    """Refuse it before its facts replace those that the server and its containers go by.
+    """Refuse it, or its facts would replace those that the server and its containers use.
 
     Args:
         state_dir: the state directory.

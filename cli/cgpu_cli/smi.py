@@ -36,8 +36,8 @@ what containers hold, and memory.free the rest, promised or not.
 _WHO = """
 Root sees all containers and sessions. Where root's cgpud serves the node, a user sees their own
 sessions, the totals of each GPU, and all others together on one line. With --state-dir, and where
-root's cgpud does not answer, a user sees the sessions of an account of their own; a note tells what
-is not shown then. It is on standard error beside the fields of a query.
+root's cgpud does not answer, a user sees the sessions of an account of their own; a note says what
+is not shown. A query of fields prints it on standard error.
 """
 
 
@@ -118,7 +118,7 @@ def _form(given: argparse.Namespace) -> Form:
     if given.format is not None and given.asked is None:
         options = [f"--query-{name}" for name in QUERIES]
         raise CgpuError(
-            f"--format: it is for the fields of {', '.join(options[:-1])} or {options[-1]}",
+            f"--format: expected only with {', '.join(options[:-1])} or {options[-1]}",
             hint="such as: cgpu-smi --query-gpu=index,name,memory.free --format=csv",
         )
     return given.format or Form()

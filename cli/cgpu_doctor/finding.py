@@ -55,15 +55,15 @@ class Ground(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the state directory is somebody else's, so that what is in it cannot be read."""
+        """Whether the state directory is somebody else's, so that its files cannot be read."""
         try:
             return os.stat(self.state_dir).st_uid != os.geteuid() != 0
         except OSError as error:
             return isinstance(error, PermissionError)
 
     def closed(self) -> Finding:
-        """That it is."""
-        what = f"{self.state_dir}: what is in it is not readable by you"
+        """The finding that it is closed."""
+        what = f"{self.state_dir} is not readable by you"
         return Finding("note", what, self.state_dir, BY_ROOT)
 
     def by_root(self, command: str) -> str:

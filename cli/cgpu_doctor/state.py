@@ -38,7 +38,7 @@ def directory(ground: Ground) -> Iterator[Finding]:
 
 
 def _own_account(ground: Ground) -> Iterator[Finding]:
-    """What is wrong with the user's own state directory, and how many are in it."""
+    """What is wrong with the user's own state directory, and how many live there."""
     own = default_state_dir()
     if own == ground.state_dir or not os.path.lexists(own):
         return
@@ -121,7 +121,7 @@ def server(ground: Ground) -> Iterator[Finding]:
     if ground.is_served():
         yield from _asked(ground, path)
     elif ground.is_closed:
-        what = f"no cgpud answers at {path}: who is there only root can see"
+        what = f"no cgpud answers at {path}: only root can see which containers run"
         level: Level = "warning" if os.path.exists(path) else "note"
         yield Finding(level, what, path, ground.by_root(_LOOK))
     else:
@@ -142,7 +142,7 @@ def _asked(ground: Ground, path: str) -> Iterator[Finding]:
 
 
 def _count(ground: Ground, answer: dict[str, Any]) -> str:
-    """Who lives there, by the files or, where they cannot be read, as the server says it."""
+    """How many live there, by the files; by the server where the files cannot be read."""
     if not ground.is_closed:
         return str(len(Registry(ground.state_dir).records()))
     of_gpus = [f"{gpu['containers']} on GPU {gpu['index']}" for gpu in answer["gpus"]]

@@ -41,8 +41,8 @@ class File(NamedTuple):
 
     ``add`` and ``take`` get its text, empty where there is none, and the path of ``program``; what
     ``take`` returns may be None: then nothing is left of the file. ``default`` is where it names
-    the engine's default runtime; None: no such place. ``check`` refuses to change what ``add``
-    would, where the engine would take harm from it.
+    the engine's default runtime; None: no such place. ``check`` raises where the change
+    would harm the engine.
     """
 
     path: str

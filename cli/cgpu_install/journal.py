@@ -223,8 +223,8 @@ class Journal:
         """Make the changes, and forget what was done for ``engines``.
 
         Raises:
-            CgpuError: a file cannot be written, or is another one meanwhile; or ``check`` refuses
-                what was changed, which is given back then.
+            CgpuError: a file cannot be written or has changed meanwhile; or ``check`` refuses, and
+                every file is given back.
         """
         if changes or self.saved:
             with self._locked(changes):

@@ -12,7 +12,7 @@ from cgpu_env import CgpuError
 BIN_DIR = "/usr/bin"
 BOOTED = "/run/systemd/system"  # there where systemd runs the machine, as sd_booted(3) has it
 _NOT_PLAIN = {
-    stat.S_IFLNK: "for a link has another owner",
+    stat.S_IFLNK: "not a link, which another tool owns",
     stat.S_IFDIR: "not a directory",
     stat.S_IFIFO: "not a pipe",
     stat.S_IFSOCK: "not a socket",
@@ -81,10 +81,10 @@ class Machine(NamedTuple):
             raise CgpuError(f"{path}: expected UTF-8") from None
 
     def check_folder(self, path: str) -> None:
-        """Refuse a path that is below something else than directories, or out of the root.
+        """Refuse a path whose folder cannot be made, or is outside the root.
 
         Raises:
-            CgpuError: it is.
+            CgpuError: something else than a directory is above it, or a link leads out of the root.
         """
         folder = os.path.dirname(path)
         while not os.path.lexists(self.at(folder)):

@@ -20,7 +20,7 @@ def about(path: str, error: CgpuError) -> CgpuError:
 
 
 def bounded(data: dict[str, Any]) -> dict[str, Any]:
-    """``data``, if it can be copied, compared and written: all of that goes down one by one.
+    """``data``, unless it is too deep for what copies, compares and writes it, by recursion.
 
     Raises:
         CgpuError: it is nested too deeply.
@@ -31,7 +31,7 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
         level = [inner for each in lists if isinstance(each, list) for inner in each]
         if not level:
             return data
-    raise CgpuError(f"nested more than {_DEEPEST} deep: expected an engine's configuration")
+    raise CgpuError(f"nested more than {_DEEPEST} levels deep, which no engine's configuration is")
 
 
 def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)

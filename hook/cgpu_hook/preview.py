@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _NAME = "CONTAINER"
 _UNKNOWN = (
-    "root's cgpud does not answer, so this is by the configuration alone, without what cgpu set"
-    " has changed, and the weight is not checked; as root, cgpu plan does both"
+    "root's cgpud does not answer, so this plan follows the configuration alone: it leaves out what"
+    " cgpu set has changed and does not check the weight; as root, cgpu plan does both"
 )
 
 
@@ -32,8 +32,8 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     """The plan for the container of ``config_path``; empty where cgpu is off for it.
 
     The container's id is not known yet: paths show ``CONTAINER`` in its place. Whether there is
-    room for it beside those that run is decided when it starts. Without ``state_dir`` it is one
-    that an engine of root's would start, whoever asks.
+    room for it beside those that run is decided when it starts. Without ``state_dir``, whoever
+    asks, it is a container that an engine of root's would start.
 
     Raises:
         CgpuError: the container would be refused; one sentence says why.

@@ -42,7 +42,7 @@ struct cgpu_pace_batch {
 
     /* Set when it is marked, left alone by everybody else. */
     uint32_t queued;      /* something was in flight: it begins when that ends */
-    uint32_t begun;       /* it may have run while another stream's batch did that has passed */
+    uint32_t begun;       /* it may have run beside a batch of another stream, which has passed */
     uint64_t expected_ns; /* what it will take */
 };
 
@@ -57,7 +57,7 @@ struct cgpu_pace_lesson {
     bool certain;
     bool exact; /* false: the span is an upper bound */
     bool known;
-    bool cut; /* it may have begun before the span did, which is too short */
+    bool cut; /* the span may be too short: the work may have begun before it */
 };
 
 struct cgpu_pace {

@@ -116,7 +116,7 @@ class Requests:
             node = path.partition("/")[2]
             forms = " or ".join(f"{share.index}/{node}" for share in entry.gpus)
             asked = shown(str(request["path"]))
-            raise CgpuError(f"'{asked}' is another on each of its GPUs: cgpu get {forms}")
+            raise CgpuError(f"'{asked}' differs between its GPUs: cgpu get {forms}")
         if not isinstance(tree.find(path), Folder):
             return {"path": path, "value": tree.read(path).rstrip("\n")}
         below = {name: f"{path}/{name}" for name in tree.names(path)}
@@ -244,7 +244,7 @@ def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
     """The path that is asked for; a container's name or id leads to its folder on its first GPU.
 
     Returns:
-        It, and the container if it was named without a GPU.
+        The path, and the container if it was named without a GPU.
 
     Raises:
         CgpuError: it means nothing, or several containers.

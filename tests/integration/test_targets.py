@@ -152,7 +152,7 @@ def test_a_node_that_is_another_on_each_gpu_is_asked_of_one(served: Served) -> N
     assert served.cgpu("ls", "db").stdout.split()[0] == "highprio"
     for asked, node in (("db/memsize", "/memsize"), ("db/", "")):
         forms = f"0/{A[:12]}{node} or 1/{A[:12]}{node}"
-        said = f"cgpu: '{asked}' is another on each of its GPUs: cgpu get {forms}\n"
+        said = f"cgpu: '{asked}' differs between its GPUs: cgpu get {forms}\n"
         assert served.cgpu("get", asked).stderr == said
     assert served.cgpu("get", f"1/{A[:12]}/memsize").stdout == f"{1 << 20}\n"
 

@@ -47,7 +47,7 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
     "directory": (Path.mkdir, "expected a plain file, not a directory"),
     "dangling link": (
         lambda path: path.symlink_to("nowhere"),
-        "expected a plain file, for a link has another owner",
+        "expected a plain file, not a link, which another tool owns",
     ),
     "pipe": (os.mkfifo, "expected a plain file, not a pipe"),
     "socket": (_socket, "expected a plain file, not a socket"),

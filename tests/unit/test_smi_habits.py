@@ -154,7 +154,7 @@ def test_a_loop_without_a_number_is_of_five_seconds_and_has_one_header(
         (["-i", "GPU-"], "'GPU-' is the beginning of 3 UUIDs, write more of one: "),
         (["-L", "-q"], "not allowed with"),
         *(
-            (words, "--format: it is for the fields of --query-gpu, --query-compute-apps or")
+            (words, "--format: expected only with --query-gpu, --query-compute-apps or")
             for words in (["--format=csv"], ["-q", "--format=csv"], ["--json", "--format=csv"])
         ),
     ],

@@ -141,9 +141,10 @@ def load_config(path: str = CONFIG_PATH) -> Config:
 
 
 def _is_there(path: str) -> bool:
-    """Whether there is a file; what is no file is refused, for somebody wanted other than defaults.
+    """Whether there is a file.
 
-    A pipe would be waited for, by every container that is made.
+    Anything else is refused: the defaults are not what its owner wants, and at a pipe every
+    container that is made would wait.
     """
     try:
         facts = os.stat(path)

@@ -153,7 +153,7 @@ def _misstated(pages: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str,
 
 
 def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
-    """Keep the notes instead of those that describe the cap before."""
+    """Replace the notes on the previous cap."""
     path = f"{entry.directory}/{record.NOTES}"
     with suppress(FileNotFoundError):
         os.unlink(path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from servers import end, end_servers, serving
+from trees import leave_trees
 
 from node import T4, Node
 
@@ -39,6 +40,7 @@ def cgpu(node: Node, *words: str) -> subprocess.CompletedProcess[str]:
         text=True,
         env=ENVIRONMENT,
         check=False,
+        preexec_fn=leave_trees,
     )
 
 

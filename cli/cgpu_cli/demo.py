@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cgpu_cli import offspring, table, tenant
+from cgpu_cli import named_driver, offspring, table, tenant
 from cgpu_cli.look import look
 from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_env import CgpuError, program
@@ -50,6 +50,7 @@ class Demo:
         with tempfile.TemporaryDirectory(prefix="cgpu-demo-") as folder, _server_of_own(given):
             driver = given.driver_dir or driver_directory(Path(folder, "driver"))
             state = open_state(given.state_dir or f"{folder}/state")
+            named_driver.check(state, driver)
             stage = Programs(state, driver, given.nvidia_smi)
             good = play(stage, load_node(state, driver).gpus[0].memory_bytes)
         return 0 if good else 1

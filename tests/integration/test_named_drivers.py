@@ -49,7 +49,7 @@ def served() -> Iterator[Served]:
     made.running.communicate()
 
 
-@pytest.mark.parametrize("words", [*COMMANDS, ["probe"]])
+@pytest.mark.parametrize("words", [*COMMANDS, ["probe"], ["demo"]])
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_command_that_names_another_driver_is_refused_with_both(
     served: Served, words: list[str], *, is_there: bool

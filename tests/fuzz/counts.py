@@ -8,7 +8,7 @@ COUNTS = {
     "document": 100_000,
     "state": 100_000,
     "image": 50_000,
-    "ledger": 5_000,
+    "ledger": 3_000,
     "config": 30_000,
     "variables": 20_000,
     "text": 30_000,

@@ -2,12 +2,11 @@
  * Tries inputs on a target, and keeps those that reach code which none before has reached.
  *
  *     PROGRAM FILE                                    one input
- *     PROGRAM CORPUS FOUND FAILED COUNT SECONDS SEED  COUNT changed inputs, or as many as take
- *                                                     SECONDS where COUNT is 0
+ *     PROGRAM CORPUS FOUND FAILED COUNT SECONDS SEED  COUNT changed inputs; 0: for SECONDS
  *
- * Inputs are changed ones of the folder CORPUS. Where FOUND is not "", it is a folder of more, and
- * what is kept goes there too. A child tries them; if one of them ends it, that input is written to
- * FAILED. The same seed makes the same inputs.
+ * First come those of the folder CORPUS with each of their bits altered, then changed ones. Where
+ * FOUND is not "", it is a folder of more, and what is kept goes there too. A child tries them; if
+ * one of them ends it, that input is written to FAILED. The same seed makes the same inputs.
  */
 #include "driver.h"
 
@@ -174,20 +173,22 @@ try_one(bool is_found)
     setitimer(ITIMER_PROF, &patience, NULL);
     shared->runs += 1;
     run(shared->bytes, shared->size);
-    if (take_news()) {
+    if (take_news() || !is_found) {
         keep(shared->bytes, shared->size, is_found);
     }
 }
 
-static bool
+static void
 read_input(const char *path)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t size = fd < 0 ? -1 : read(fd, shared->bytes, MOST_BYTES);
 
+    if (size < 0) {
+        give_up(path);
+    }
     close(fd);
-    shared->size = size < 0 ? 0 : (size_t)size;
-    return size >= 0;
+    shared->size = (size_t)size;
 }
 
 static int
@@ -208,9 +209,7 @@ try_folder(const char *folder)
     }
     for (int i = 0; i < many; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]->d_name);
-        if (!read_input(path)) {
-            give_up(path);
-        }
+        read_input(path);
         try_one(false);
         free(names[i]);
     }
@@ -315,12 +314,29 @@ change(void)
 }
 
 static void
-try_changed(void)
+take(const struct input *input)
 {
-    const struct input *input = &kept[draw(count)];
-
     memcpy(shared->bytes, input->bytes, input->size);
     shared->size = input->size;
+}
+
+/* What is there so far with each of its bits altered: a size that is a little too large. */
+static void
+try_bits(void)
+{
+    for (size_t i = 0, most = count; i < most; i++) {
+        for (size_t bit = 0; bit < 8 * kept[i].size; bit++) {
+            take(&kept[i]);
+            shared->bytes[bit / 8] ^= (unsigned char)(1 << bit % 8);
+            try_one(true);
+        }
+    }
+}
+
+static void
+try_changed(void)
+{
+    take(&kept[draw(count)]);
     for (uint64_t left = 1 + draw(MOST_CHANGES); left > 0; left--) {
         change();
     }
@@ -334,6 +350,7 @@ try_all(const char *corpus, uint64_t most, time_t seconds)
 
     fuzz_begin();
     try_folder(corpus);
+    try_bits();
     if (found[0] != '\0') {
         try_folder(found);
     }
@@ -346,9 +363,7 @@ try_all(const char *corpus, uint64_t most, time_t seconds)
 static int
 repeat(const char *file)
 {
-    if (!read_input(file)) {
-        give_up(file);
-    }
+    read_input(file);
     fuzz_begin();
     run(shared->bytes, shared->size);
     return 0;

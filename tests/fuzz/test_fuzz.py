@@ -44,6 +44,14 @@ def test_a_mistake_behind_four_letters_is_found_written_down_and_found_again(
     assert programs.once([str(program)], tmp_path / "corpus" / "word").returncode == 0
 
 
+def test_a_mistake_behind_one_bit_of_a_known_input_is_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "word").write_bytes(b"fuzx")
+    program = programs.build(programs.HERE / "planted.c", programs.Target())
+    outcome = programs.tried([str(program)], tmp_path, 1)
+    assert outcome.failed is not None
+    assert outcome.failed.read_bytes() == b"fuzz"
+
+
 def test_a_mistake_of_a_reader_in_python_is_found_written_down_and_found_again(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ def main() -> NoReturn:
 
 
 def _work() -> int:
-    from cgpu_cli.commands import arguments
+    from cgpu_cli.commands.commands import arguments
 
     given = arguments().parse_args()
     status: int = given.command.run(given)

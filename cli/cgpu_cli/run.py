@@ -15,7 +15,7 @@ def main() -> NoReturn:
 
 
 def _work() -> int:
-    from cgpu_cli.launch import launch
+    from cgpu_cli.running.launch import launch
 
     return launch()
 

@@ -13,7 +13,7 @@ from cgpu_env import CgpuError, program
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cgpu_cli.fields import Form
+    from cgpu_cli.show.fields import Form
     from cgpu_env.commandline import Parser
 
 _LOOP_SECONDS = 5.0  # as nvidia-smi has it
@@ -43,8 +43,8 @@ is not shown. A query of fields prints it on standard error.
 
 def arguments() -> Parser:
     """The command line."""
-    from cgpu_cli import fields
-    from cgpu_cli.words import add_gpus, seconds
+    from cgpu_cli.show import fields
+    from cgpu_cli.show.words import add_gpus, seconds
     from cgpu_env.commandline import Parser
     from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
 
@@ -113,7 +113,7 @@ def _work() -> int:
 
 def _form(given: argparse.Namespace) -> Form:
     """How to print fields; nvidia-smi refuses to do so with anything else, too."""
-    from cgpu_cli.fields import QUERIES, Form
+    from cgpu_cli.show.fields import QUERIES, Form
 
     if given.format is not None and given.asked is None:
         options = [f"--query-{name}" for name in QUERIES]
@@ -125,9 +125,9 @@ def _form(given: argparse.Namespace) -> Form:
 
 
 def _look(given: argparse.Namespace, form: Form) -> None:
-    from cgpu_cli.guest import UNSERVED
-    from cgpu_cli.look import look
-    from cgpu_cli.words import chosen
+    from cgpu_cli.running.guest import UNSERVED
+    from cgpu_cli.show.look import look
+    from cgpu_cli.show.words import chosen
 
     usage = chosen(look(given.state_dir, given.driver_dir), given.id)
     if given.json:
@@ -141,11 +141,11 @@ def _look(given: argparse.Namespace, form: Form) -> None:
     elif given.list_gpus:
         _print(f"GPU {gpu.index}: {gpu.name} (UUID: {gpu.uuid})" for gpu in usage.gpus)
     elif given.query:
-        from cgpu_cli.query import lines
+        from cgpu_cli.show.query import lines
 
         _print(lines(usage))
     else:
-        from cgpu_cli.table import show
+        from cgpu_cli.show.table import show
 
         if given.loop is not None:
             print(time.strftime("%a %b %d %H:%M:%S %Y"))
@@ -160,7 +160,7 @@ def _print(lines: Iterable[str]) -> None:
 
 def _listed() -> str:
     """The fields of each query."""
-    from cgpu_cli.fields import QUERIES
+    from cgpu_cli.show.fields import QUERIES
 
     found = (f"--query-{name}: {', '.join(query.known)}" for name, query in QUERIES.items())
     return "".join(f"{textwrap.fill(line, 100, subsequent_indent='  ')}\n" for line in found)

@@ -13,9 +13,9 @@ from enclosure import Enclosure
 from engines import DOCKER, Docker, Volume
 from step import step
 
-from cgpu_cli import tenant
-from cgpu_cli.demo import TAG, driver_directory, true_times
-from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
+from cgpu_cli.commands.demo import TAG, driver_directory, true_times
+from cgpu_cli.demo import tenant
+from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_node.facts.driver import PROXIED
 
 if TYPE_CHECKING:

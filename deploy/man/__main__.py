@@ -15,7 +15,7 @@ from argparse_manpage.manpage import Manpage
 from examples import of_page
 from roff import entry, example, of_markdown, roff, table
 
-from cgpu_cli.options import USAGE
+from cgpu_cli.running.options import USAGE
 from cgpu_node.settings import config
 from cgpu_node.settings.rules import RANGES
 
@@ -153,7 +153,7 @@ class Parsed(NamedTuple):
 
 
 PARSED = {
-    "cgpu.1": Parsed("cgpu_cli.commands", "share GPUs between containers", _STATUS),
+    "cgpu.1": Parsed("cgpu_cli.commands.commands", "share GPUs between containers", _STATUS),
     "cgpu-smi.1": Parsed("cgpu_cli.smi", "show who uses the GPUs, and what they may use"),
     "cgpud.8": Parsed("cgpu_server.main", "divide the time of a node's GPUs"),
 }

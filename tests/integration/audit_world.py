@@ -13,7 +13,7 @@ from cgpu_run_world import MIB, World
 from prometheus_client.parser import text_string_to_metric_families
 
 import cgpu_native
-from cgpu_cli import tenant
+from cgpu_cli.demo import tenant
 from cgpu_node import client
 
 if TYPE_CHECKING:

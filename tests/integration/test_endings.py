@@ -54,8 +54,8 @@ PRINTING = [
 ]
 # What each imports last; an interrupt meets it there.
 LATE = {
-    "cgpu get": "cgpu_cli.set",
-    "cgpu-smi": "cgpu_cli.fields",
+    "cgpu get": "cgpu_cli.commands.set",
+    "cgpu-smi": "cgpu_cli.show.fields",
     "cgpu-run --help": "cgpu_cli.libc",
     "cgpud --help": "cgpu_node.paths",
 }

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_cli import install as install_command
+from cgpu_cli.commands import install as install_command
 from cgpu_env import CgpuError
 from cgpu_install.engines import ENGINES, named
 from cgpu_install.journal import Journal

@@ -18,7 +18,7 @@ from json_page import check, described
 from server_world import environment, wait_until
 from users_world import Node
 
-from cgpu_cli.commands import COMMANDS
+from cgpu_cli.commands.commands import COMMANDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

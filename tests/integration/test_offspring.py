@@ -13,7 +13,7 @@ pytestmark = pytest.mark.integration
 # It prints whether a child from before, one from inside and an orphan from inside are still there.
 WHOSE = """
 import os, subprocess
-from cgpu_cli import offspring
+from cgpu_cli.demo import offspring
 
 SLEEP = ["sleep", "1000"]
 ORPHAN = ["sh", "-c", "sleep 1000 >&- & echo $!"]
@@ -30,7 +30,7 @@ finally:
 # A child that is not killed by what `os.kill` does here.
 STAYS = """
 import os, subprocess
-from cgpu_cli import offspring
+from cgpu_cli.demo import offspring
 from cgpu_env import CgpuError
 
 def refuse(*_):

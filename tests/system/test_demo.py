@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from enclosure import CGROUPS, PREFIX
 
-from cgpu_cli import tenant
+from cgpu_cli.demo import tenant
 from cgpu_node.facts.driver import PROXIED
 from cgpu_sim import make_driver_dir
 

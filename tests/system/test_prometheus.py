@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import pytest
 from servers import end_servers
 
-from cgpu_cli import tenant
+from cgpu_cli.demo import tenant
 from cgpu_server.metrics import METRICS
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cgpu_cli import commands, options, smi
+from cgpu_cli import smi
+from cgpu_cli.commands import commands
+from cgpu_cli.running import options
 from cgpu_server import main as server
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cgpu_cli import play as module
-from cgpu_cli.play import Tenant, play
+from cgpu_cli.demo import play as module
+from cgpu_cli.demo.play import Tenant, play
 from cgpu_env import CgpuError
 
 if TYPE_CHECKING:

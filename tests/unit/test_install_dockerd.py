@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from wired import TARGET, findings, install, made_below, target, uninstall, write
 
-from cgpu_cli.install import Uninstall
+from cgpu_cli.commands.install import Uninstall
 from cgpu_env import CgpuError
 from cgpu_install import containerd, dockerd
 from cgpu_install.engines import File, named

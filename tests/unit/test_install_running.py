@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import wired
 
-from cgpu_cli import install
+from cgpu_cli.commands import install
 from cgpu_env import CgpuError
 from cgpu_install import dockerd, running
 from cgpu_install.journal import Journal

@@ -34,17 +34,27 @@ PACKAGES = {
 }
 # The one door between two of them: `cgpu plan` shows what the hook would do.
 DOORS = {"cgpu_cli": {"cgpu_hook.preview", "cgpu_hook.plan"}}
-# Rooms of cgpu_node, each of which may import those before it. Its own files in the first and in
-# the last: what everybody needs, and how a program reaches the others.
-ROOMS = (
-    {"paths", "trust", "jsontext", "bootstrap", "installation"},
-    {"image"},
-    {"settings"},
-    {"facts"},
-    {"shares"},
-    {"view"},
-    {"client", "server"},
-)
+# Rooms of a package, and its own files, each of which may import those before it.
+ROOMS: dict[str, tuple[set[str], ...]] = {
+    "cgpu_node": (
+        {"paths", "trust", "jsontext", "bootstrap", "installation"},
+        {"image"},
+        {"settings"},
+        {"facts"},
+        {"shares"},
+        {"view"},
+        {"client", "server"},
+    ),
+    "cgpu_cli": (
+        {"answer", "libc"},
+        {"running"},
+        {"show"},
+        {"smi"},
+        {"demo"},
+        {"commands"},
+        {"main", "run"},
+    ),
+}
 # Folder with C in it: the folders whose headers it may include.
 NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
 ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
@@ -109,21 +119,23 @@ def test_a_package_imports_only_what_is_below_it(package: str) -> None:
         assert tops(names) <= below | {package}, path
 
 
-def rank(path: str) -> int:
-    """Which room of cgpu_node a dotted name or a path in it belongs to."""
-    [place] = [n for n, room in enumerate(ROOMS) if path.split(".")[1] in room]
+def rank(name: str) -> int:
+    """Which room of its package a dotted name belongs to."""
+    package, room = name.split(".")[:2]
+    [place] = [n for n, rooms in enumerate(ROOMS[package]) if room in rooms]
     return place
 
 
-def test_rooms_of_the_node_import_in_one_direction() -> None:
-    folder = ROOT / "node" / "cgpu_node"
+@pytest.mark.parametrize("package", ROOMS)
+def test_rooms_of_a_package_import_in_one_direction(package: str) -> None:
+    folder = ROOT / PACKAGES[package][0] / package
     for path in folder.rglob("*.py"):
         dotted = ".".join(path.relative_to(folder.parent).with_suffix("").parts)
         if path.name == "__init__.py":
             assert not ours(path)
             continue
         for name in ours(path):
-            if name.startswith("cgpu_node."):
+            if name.startswith(f"{package}."):
                 assert rank(name) <= rank(dotted), f"{path} imports {name}"
 
 

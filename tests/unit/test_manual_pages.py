@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_cli import commands, options, smi
+from cgpu_cli import smi
+from cgpu_cli.commands import commands
+from cgpu_cli.running import options
 from cgpu_env import Gpu, parse_request
 from cgpu_env.request import environment
 from cgpu_native import policies

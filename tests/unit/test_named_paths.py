@@ -54,11 +54,11 @@ def test_every_path_on_the_page_is_there(page: str) -> None:
 
 
 def test_a_path_that_leads_nowhere_is_found() -> None:
-    assert missing("`cli/cgpu_cli/smi.py`, `table.py`, `sim.py`") == ["sim.py"]
+    assert missing("`cli/cgpu_cli/smi.py`, `run.py`, `sim.py`") == ["sim.py"]
     assert missing("`cli/cgpu_server/tree.py`") == ["cli/cgpu_server/tree.py"]
     assert missing("`native/policy/policy_<name>.c`, `policy_<name>.py`") == ["policy_<name>.py"]
 
 
 def test_a_row_of_a_table_does_not_go_by_the_row_above() -> None:
-    assert missing("| `cli/cgpu_cli/smi.py` |\n| `table.py` |") == ["table.py"]
-    assert missing("cli/cgpu_cli/smi.py\n   table.py") == []
+    assert missing("| `cli/cgpu_cli/smi.py` |\n| `run.py` |") == ["run.py"]
+    assert missing("cli/cgpu_cli/smi.py\n   run.py") == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cgpu_cli.options import in_options, parse, variables
+from cgpu_cli.running.options import in_options, parse, variables
 from cgpu_env import CgpuError, Gpu, parse_request
 from cgpu_env.values import BYTES
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
-from cgpu_cli import smi, table
-from cgpu_cli.query import lines
+from cgpu_cli import smi
+from cgpu_cli.show import table
+from cgpu_cli.show.query import lines
 from cgpu_env import GpuShare, Request
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults

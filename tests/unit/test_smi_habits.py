@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from cgpu_cli import fields, smi
-from cgpu_cli.words import chosen
+from cgpu_cli import smi
+from cgpu_cli.show import fields
+from cgpu_cli.show.words import chosen
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules
@@ -50,7 +51,7 @@ ONE = Use("bb22", "session", "", ("y",), 1, high_priority=False, policy=6,
 def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
     """What cgpu-smi prints about this node."""
     usage = usage_of(NODE, [BOTH, ONE], lambda _: Rules())
-    monkeypatch.setattr("cgpu_cli.look.look", lambda *_: usage)
+    monkeypatch.setattr("cgpu_cli.show.look.look", lambda *_: usage)
 
     def run(*words: str) -> list[str]:
         monkeypatch.setattr(sys, "argv", ["cgpu-smi", *words])

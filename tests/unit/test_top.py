@@ -10,8 +10,8 @@ import pytest
 from textual.widgets import DataTable, Static
 
 from cgpu_cli import main
-from cgpu_cli.board import Board
-from cgpu_cli.trend import REMEMBERED, Trend, bar, sparks
+from cgpu_cli.show.board import Board
+from cgpu_cli.show.trend import REMEMBERED, Trend, bar, sparks
 from cgpu_env import CgpuError, GpuShare
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
-from cgpu_cli import table
-from cgpu_cli.query import lines
-from cgpu_cli.trend import Trend
+from cgpu_cli.show import table
+from cgpu_cli.show.query import lines
+from cgpu_cli.show.trend import Trend
 from cgpu_env import GpuShare
 from cgpu_native.limits import METERED, METERED_ROUGHLY
 from cgpu_node.facts.node import Node, NodeGpu

@@ -14,9 +14,11 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cgpu_cli import named_driver, offspring, table, tenant
-from cgpu_cli.look import look
-from cgpu_cli.play import WEIGHTS, WHOLE, Tenant, play
+from cgpu_cli.demo import offspring, tenant
+from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play
+from cgpu_cli.running import named_driver
+from cgpu_cli.show import table
+from cgpu_cli.show.look import look
 from cgpu_env import CgpuError, program
 from cgpu_node.facts.driver import find_driver_dir
 from cgpu_node.facts.node import load_node

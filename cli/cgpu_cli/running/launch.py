@@ -9,8 +9,9 @@ import errno
 import os
 import sys
 
-from cgpu_cli import guest, keeper, libc, named_driver, options
-from cgpu_cli.session import Session, enter_namespace, set_environment, use_library_path
+from cgpu_cli import libc
+from cgpu_cli.running import guest, keeper, named_driver, options
+from cgpu_cli.running.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import Gpu, parse_request
 from cgpu_env.errors import CgpuError
 from cgpu_node.facts.node import load_node
@@ -22,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
-    from cgpu_cli.options import Options
+    from cgpu_cli.running.options import Options
     from cgpu_env.request import Request
     from cgpu_node.facts.node import Node
 

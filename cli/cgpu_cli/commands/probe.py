@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cgpu_cli import named_driver
+from cgpu_cli.running import named_driver
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import open_state
 

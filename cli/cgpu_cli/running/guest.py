@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from cgpu_cli import options
+from cgpu_cli.running import options
 from cgpu_env.errors import CgpuError
 from cgpu_env.request import GpuShare, Request
 from cgpu_node import server
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import argparse
     from typing import Any
 
-    from cgpu_cli.options import Options
+    from cgpu_cli.running.options import Options
     from cgpu_node.facts.node import Node
 
 UNSERVED = (

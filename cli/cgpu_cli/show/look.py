@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from cgpu_cli.guest import UNSERVED
+from cgpu_cli.running.guest import UNSERVED
 from cgpu_env import CgpuError
 from cgpu_node.client import AbsentError, ask, with_driver
 from cgpu_node.facts import driver

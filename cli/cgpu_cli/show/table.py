@@ -21,7 +21,7 @@ _LONGEST_FOLDED = 40
 
 def show(usage: Usage) -> None:
     """Print one table for each GPU."""
-    from cgpu_cli.screen import Screen
+    from cgpu_cli.show.screen import Screen
 
     width = max(_NARROWEST, shutil.get_terminal_size().columns)
     console = Screen(width=width, highlight=False, markup=False)

@@ -6,14 +6,14 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from cgpu_cli.look import look
-from cgpu_cli.words import add_gpus, chosen, seconds
+from cgpu_cli.show.look import look
+from cgpu_cli.show.words import add_gpus, chosen, seconds
 from cgpu_env import CgpuError
 
 if TYPE_CHECKING:
     import argparse
 
-    from cgpu_cli.board import Board
+    from cgpu_cli.show.board import Board
     from cgpu_node.view.view import Usage
 
 _SIZE = (164, 24)
@@ -44,7 +44,7 @@ class Top:
             return chosen(look(given.state_dir, given.driver_dir), given.id)
 
         see()  # whoever cannot look is told so at once
-        from cgpu_cli.board import Board  # 0.3 s
+        from cgpu_cli.show.board import Board  # 0.3 s
 
         board = Board(see, given.delay)
         if given.svg is None:

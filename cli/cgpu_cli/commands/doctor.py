@@ -51,7 +51,7 @@ class Doctor:
 def _show(findings: list[Finding]) -> None:
     from rich.text import Text
 
-    from cgpu_cli.screen import Screen
+    from cgpu_cli.show.screen import Screen
 
     console = Screen(soft_wrap=True, highlight=False)
     for found in findings:

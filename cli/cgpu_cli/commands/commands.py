@@ -6,17 +6,17 @@ import argparse
 import shlex
 from typing import Protocol
 
-from cgpu_cli.completion import Completion
-from cgpu_cli.demo import Demo
-from cgpu_cli.doctor import Doctor
-from cgpu_cli.get import Get
-from cgpu_cli.install import Install, Uninstall
-from cgpu_cli.ls import Ls
-from cgpu_cli.plan import Plan
-from cgpu_cli.probe import Probe
-from cgpu_cli.set import Set
-from cgpu_cli.top import Top
-from cgpu_cli.upgrade import Upgrade
+from cgpu_cli.commands.completion import Completion
+from cgpu_cli.commands.demo import Demo
+from cgpu_cli.commands.doctor import Doctor
+from cgpu_cli.commands.get import Get
+from cgpu_cli.commands.install import Install, Uninstall
+from cgpu_cli.commands.ls import Ls
+from cgpu_cli.commands.plan import Plan
+from cgpu_cli.commands.probe import Probe
+from cgpu_cli.commands.set import Set
+from cgpu_cli.commands.top import Top
+from cgpu_cli.commands.upgrade import Upgrade
 from cgpu_env.commandline import Parser
 from cgpu_node import installation
 from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named

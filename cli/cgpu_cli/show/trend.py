@@ -6,7 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_cli.table import others_title, title
+from cgpu_cli.show.table import others_title, title
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,7 +17,7 @@ from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
-from cgpu_cli.trend import ORDERS, Trend, bar, sparks
+from cgpu_cli.show.trend import ORDERS, Trend, bar, sparks
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from textual.app import ComposeResult
 
-    from cgpu_cli.trend import Row
+    from cgpu_cli.show.trend import Row
     from cgpu_node.view.view import GpuTotals, Usage
 
 _MIB = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.completion import TARGETS
-from cgpu_cli.guest import ask_server
+from cgpu_cli.commands.completion import TARGETS
+from cgpu_cli.running.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_node.shares import target

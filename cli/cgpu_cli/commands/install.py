@@ -11,7 +11,7 @@ import time
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_cli.completion import ENGINE_NAMES, ENGINES
+from cgpu_cli.commands.completion import ENGINE_NAMES, ENGINES
 from cgpu_env import CgpuError
 from cgpu_node.paths import state_path
 

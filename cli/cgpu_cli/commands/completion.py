@@ -67,7 +67,7 @@ class Completion:
 
 
 def _cgpu() -> argparse.ArgumentParser:
-    from cgpu_cli.commands import arguments
+    from cgpu_cli.commands.commands import arguments
 
     return arguments()
 
@@ -84,7 +84,7 @@ def _run() -> argparse.ArgumentParser:
 
     import shtab
 
-    from cgpu_cli import options
+    from cgpu_cli.running import options
 
     parser = argparse.ArgumentParser(prog="cgpu-run", add_help=False)
     for name in options.FLAGS:
@@ -117,7 +117,7 @@ def _targets(given: argparse.Namespace) -> list[str]:
 
     Of containers the ids, and those names that mean one and are one word.
     """
-    from cgpu_cli.guest import is_served
+    from cgpu_cli.running.guest import is_served
     from cgpu_node import client
     from cgpu_node.paths import ROOT_STATE, state_path
     from cgpu_node.shares import target

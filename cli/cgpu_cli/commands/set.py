@@ -6,8 +6,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.completion import SETTINGS, TARGETS
-from cgpu_cli.guest import ask_server
+from cgpu_cli.commands.completion import SETTINGS, TARGETS
+from cgpu_cli.running.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
 from cgpu_env.values import LARGEST_BYTES, integer

@@ -1,0 +1,1 @@
+"""What the demonstration shows, and what it runs."""

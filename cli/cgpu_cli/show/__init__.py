@@ -1,0 +1,1 @@
+"""What ``cgpu-smi`` and ``cgpu top`` show."""

@@ -147,7 +147,7 @@ def test_man_finds_the_pages(booted: Machine) -> None:
 
 def test_help_says_where_the_documents_are(booted: Machine) -> None:
     said = booted.run("cgpu", "--help").stdout
-    assert "documents: /usr/share/doc/cgpu " in said
+    assert "documents: /usr/share/doc/cgpu\n" in said
     assert said.endswith("alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n")
     booted.run("test", "-e", "/usr/share/doc/cgpu/docs/operating.md")
     booted.run("test", "-e", "/usr/share/cgpu/prometheus/cgpu-alerts.yml")

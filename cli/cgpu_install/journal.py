@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 FOLDER = "/var/lib/cgpu"
 _FILE, _BACKUP = f"{FOLDER}/install.json", f"{FOLDER}/backup"
 VERSION = 1
-_NEW_FILE = 0o644
+_NEW_FILE, _NEW_BACKUP = 0o644, 0o600
 
 
 class Saved(NamedTuple):
@@ -288,11 +288,12 @@ class Journal:
             OSError: it cannot be; it names ``path``, and not what is written beside it first.
         """
         try:
-            self._write(self._machine.at(path), what)
+            new = _NEW_BACKUP if path.startswith(f"{_BACKUP}/") else _NEW_FILE
+            self._write(self._machine.at(path), what, new)
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
 
-    def _write(self, place: str, what: Content) -> None:
+    def _write(self, place: str, what: Content, new: int) -> None:
         if what is None:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(place)
@@ -305,7 +306,7 @@ class Journal:
         else:
             os.makedirs(os.path.dirname(place), exist_ok=True)
             facts = os.lstat(place) if os.path.isfile(place) else None
-            mode = _NEW_FILE if facts is None else facts.st_mode & 0o7777
+            mode = new if facts is None else facts.st_mode & 0o7777
             write_atomically(place, what, mode, durable=True)
             if facts is not None:
                 os.chown(place, facts.st_uid, facts.st_gid)

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,13 @@ def machine(tmp_path: Path) -> Path:
         (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / program).touch()
     return tmp_path
+
+
+def test_nobody_else_reads_a_backup(machine: Path) -> None:
+    """CLI-4: an engine's configuration may hold what opens a registry."""
+    cgpu("install", "--root", machine)
+    backups = [path for path in (machine / "var/lib/cgpu/backup").rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in backups} == {0o600}
 
 
 def test_every_engine_found_is_installed_once_and_given_back_to_the_byte(machine: Path) -> None:

@@ -156,7 +156,8 @@ def _processes(world: World) -> Iterator[str]:
     sessions = sum(m.is_session for m in world.members)
     for process in everyone:
         if process.is_zombie:
-            yield f"zombie {process.pid} of {process.parent}"
+            of = " ".join(word for p in everyone if p.pid == process.parent for word in p.words)
+            yield f"zombie {process.pid} of {process.parent}: {of[:200]}"
         elif not (process.pid in own or process.pid in servers or process in keepers):
             yield f"process {process.pid} of {process.parent}: {' '.join(process.words)[:200]}"
     if len(keepers) > sessions:

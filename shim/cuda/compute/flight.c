@@ -41,10 +41,10 @@ static uint64_t
 unmarked_on(const struct cgpu_flow_gpu *gpu)
 {
     uint64_t ns = 0;
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        const struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && !stream->apart && cgpu_marker_is_enough(stream) &&
-            cgpu_stream_gpu(stream) == gpu) {
+    for (uint32_t i = 0; i < gpu->flights; i++) {
+        const struct cgpu_stream *stream = &cgpu_flow->streams[gpu->flight[i].stream];
+        bool newest = gpu->flight[i].seq == stream->issued; /* count each stream once */
+        if (newest && !stream->apart && cgpu_marker_is_enough(stream)) {
             struct cgpu_unmarked sum;
             cgpu_marker_sum(stream, &sum);
             ns += sum.work_ns;

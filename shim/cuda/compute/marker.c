@@ -373,7 +373,7 @@ cgpu_marker_cut(struct cgpu_stream *stream, uint64_t now)
 void
 cgpu_marker_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 {
-    struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1};
+    struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1, .stream = stream->place};
     const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[cgpu_stream_owner(stream)->gpu];
     if (cgpu_gate_is_metered(word) && !stream->apart && !cgpu_late_called(stream, now) &&
         !cgpu_marker_is_enough(stream) &&

@@ -114,7 +114,7 @@ bench: build $(VENV)/.bench ## measure cost and shares; results in bench/results
 	$(BIN)/python -m bench
 
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results
-	$(BIN)/python -m bench.gpu
+	$(BIN)/python tests/gpu
 
 man: build ## write the manual pages, docs/man
 	$(BIN)/python deploy/man

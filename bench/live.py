@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.gpu.cage import PYTHONPATH, Ask
-from bench.gpu.spinners import LEAD_NS, Group, spinning
-from bench.gpu.world import World
+from gpu.cage import PYTHONPATH, Ask
+from gpu.shares.spinners import LEAD_NS, Group, spinning
+from gpu.world import World
 
 LENGTHS_US, STEP_S, SECONDS, CHANGE_S = (500, 2_000), 0.25, 20.0, 10.0
 WEIGHTS, NEW_WEIGHT = (1, 2), 4

@@ -1,4 +1,4 @@
-"""Figures of the virtual-time model in ``bench/model``: the real arbiter, a modelled GPU."""
+"""Figures of the virtual-time model in ``tests/model``: the real arbiter, a modelled GPU."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from bench.lengths import LENGTHS_US
+from lab.shares.lengths import LENGTHS_US
 
 ROOT = Path(__file__).resolve().parent.parent
-NATIVE, MODEL = ROOT / "native", ROOT / "bench" / "model"
+NATIVE, MODEL = ROOT / "native", ROOT / "tests" / "model"
 PROGRAM = ROOT / "bench" / "_build" / "model"
 GRIDS = ((3, 1, 30), (9, 1, 10))  # weights, seconds
 # Requests that would take half of the GPU, beside three programs of the same weight.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.lengths import length_text
+from lab.shares.lengths import length_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 # Of Okabe and Ito's palette, which the colour-blind tell apart.

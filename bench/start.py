@@ -7,12 +7,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from enclosure import Enclosure
-from engines import DOCKER, ULIMITS, Docker
-from images import small
-
 from bench.timing import Timing, in_turns
-from node import RUNC, T4, Node, share
+from lab.containers.enclosure import Enclosure
+from lab.containers.engines import DOCKER, ULIMITS, Docker
+from lab.containers.images import small
+from lab.machine.node import RUNC, T4, Node, share
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "bench" / "_build"

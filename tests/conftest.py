@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from children import pytest_runtest_call, pytest_timeout_set_timer  # noqa: F401 (hooks)
-from slowest import pytest_terminal_summary  # noqa: F401
+
+from lab.runs.children import pytest_runtest_call, pytest_timeout_set_timer  # noqa: F401 (hooks)
+from lab.runs.slowest import pytest_terminal_summary  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -59,8 +59,9 @@ def _nvidia_smi() -> Path | None:
     """The machine's own, else the one of driver 535 from Debian; None where it cannot be had."""
     if own := shutil.which("nvidia-smi"):
         return Path(own)
-    import real_driver
     from step import step
+
+    from lab.driver import real_driver
 
     try:
         with step("Fetching nvidia-smi of driver 535"):

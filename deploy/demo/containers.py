@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import image
-from enclosure import Enclosure
-from engines import DOCKER, Docker, Volume
 from step import step
 
 from cgpu_cli.commands.demo import TAG, driver_directory, true_times
 from cgpu_cli.demo import tenant
 from cgpu_cli.demo.play import WEIGHTS, WHOLE, Tenant, play
 from cgpu_node.facts.driver import PROXIED
+from lab.containers.enclosure import Enclosure
+from lab.containers.engines import DOCKER, Docker, Volume
 
 if TYPE_CHECKING:
     from typing_extensions import Self

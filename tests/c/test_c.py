@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
+
 from c.programs import BUILD, HERE, Case, build, cases, run
 
 pytestmark = pytest.mark.c

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from c.programs import HERE, NATIVE, WARNINGS
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.c
 
-MODEL = HERE.parent.parent / "bench" / "model"
+MODEL = HERE.parent / "model"
 PARTS = ("arbiter", "gate", "policy")  # of native; threads and ledgers are modelled
 GROUPS = {
     "share-75-25": 36,

@@ -17,9 +17,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from enclosure import wait_until
 from faults.processes import is_stopped, kill, send
 from faults.world import CAP_GIB, CRUN, GIB, GPUS, RUNC, TREE, Member, World
+from lab.containers.enclosure import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

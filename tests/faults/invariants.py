@@ -9,11 +9,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from faults.processes import described
-from faults.world import CAP_GIB, GPUS, MEMORY_GIB, PATIENCE, RUNC, TREE
-
 import cgpu_native
 from cgpu_node.client import CgpuError
+from faults.processes import described
+from faults.world import CAP_GIB, GPUS, MEMORY_GIB, PATIENCE, RUNC, TREE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from compute import TAG
+from lab.shares.compute import TAG
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -16,16 +16,15 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from compute import TAG, built
-from enclosure import Enclosure, wait_until
-from faults.processes import Inside, Process, is_stopped, kill, send
-from nobody import NOBODY, become_nobody
-
 import cgpu_native
 from cgpu_node import client
 from cgpu_node.shares import record
 from cgpu_sim import gpu_times
-from node import CRUN, RUNC, Node, share
+from faults.processes import Inside, Process, is_stopped, kill, send
+from lab.containers.enclosure import Enclosure, wait_until
+from lab.machine.nobody import NOBODY, become_nobody
+from lab.machine.node import CRUN, RUNC, Node, share
+from lab.shares.compute import TAG, built
 
 if TYPE_CHECKING:
     from cgpu_sim import GpuTime

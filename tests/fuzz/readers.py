@@ -14,9 +14,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fuzz import mutator
-from fuzz.asked import Asked
-
 import cgpu_native
 from cgpu_env import CgpuError, EnvError, Gpu, parse_request
 from cgpu_env.request import environment
@@ -28,6 +25,8 @@ from cgpu_native.limits import pack_limits, unpack_limits
 from cgpu_node import jsontext
 from cgpu_node.image import ldcache
 from cgpu_node.shares import record
+from fuzz import mutator
+from fuzz.asked import Asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable

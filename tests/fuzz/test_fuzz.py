@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from fuzz import mutator, programs, readers
 from fuzz.counts import COUNTS, how_to_repeat
 

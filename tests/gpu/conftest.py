@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.gpu.world import World
+from gpu.world import World
 
 ASK = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bench.gpu import catalogue
-from bench.gpu.check import PLAIN, Check
-from bench.gpu.world import HOLDS, NOT_RUN, World, outcome
+from gpu import catalogue
+from gpu.check import PLAIN, Check
+from gpu.world import HOLDS, NOT_RUN, World, outcome
 
 pytestmark = pytest.mark.gpu
 FACTS = catalogue.of_part("facts")

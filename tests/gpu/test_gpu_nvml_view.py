@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from nvml_base import MIB, SONAME, Base, View, lay_out
 
 from cgpu_native import LimitsGpu
+from lab.driver.nvml_base import MIB, SONAME, Base, View, lay_out
 
 pytestmark = pytest.mark.gpu
 

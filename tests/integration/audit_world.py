@@ -8,13 +8,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
-from audited import BYPASS, Bypass, server_command, until
 from cgpu_run_world import MIB, World
 from prometheus_client.parser import text_string_to_metric_families
 
 import cgpu_native
 from cgpu_cli.demo import tenant
 from cgpu_node import client
+from lab.machine.audited import BYPASS, Bypass, server_command, until
 
 if TYPE_CHECKING:
     from cgpu_run_world import Child

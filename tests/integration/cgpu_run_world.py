@@ -13,12 +13,11 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from children import Child
-from nobody import NOBODY, become_nobody
-from servers import end_servers
-
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
+from lab.machine.nobody import NOBODY, become_nobody
+from lab.machine.servers import end_servers
+from lab.runs.children import Child
 
 PROGRAMS = Path(__file__).parent / "programs"
 FILL = PROGRAMS / "fill_memory.py"

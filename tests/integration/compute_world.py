@@ -9,11 +9,11 @@ import time
 from typing import TYPE_CHECKING
 
 from cgpu_run_world import World
-from compute import TAG, Shares, measure, prefer, spin_program, wait_for
-from compute_player import Player, wait_until
-from servers import end_servers, serving
 
 from cgpu_sim import gpu_times
+from lab.machine.servers import end_servers, serving
+from lab.shares.compute import TAG, Shares, measure, prefer, spin_program, wait_for
+from lab.shares.compute_player import Player, wait_until
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import PROGRAMS, STUB_CAP, STUB_CONTEXT, Base, compile_c, lay_out, stub_gpus
-from cuda_proxied import Proxied, make_proxied
-from gate_world import OPEN, Gate
-from servers import end_servers
+
+from lab.driver.cuda_base import (
+    PROGRAMS,
+    STUB_CAP,
+    STUB_CONTEXT,
+    Base,
+    compile_c,
+    lay_out,
+    stub_gpus,
+)
+from lab.driver.cuda_proxied import Proxied, make_proxied
+from lab.machine.servers import end_servers
+from lab.shares.gate_world import OPEN, Gate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

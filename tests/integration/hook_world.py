@@ -13,9 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from servers import StandIn
-
 from cgpu_node.facts import node
+from lab.machine.servers import StandIn
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "hook" / "cgpu_hook" / "_bin"

@@ -9,14 +9,13 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from as_service import as_service
-
 import cgpu_native
 from cgpu_env import GpuShare, Request
 from cgpu_node import client
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
+from lab.machine.as_service import as_service
 
 if TYPE_CHECKING:
     from collections.abc import Callable

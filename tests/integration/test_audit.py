@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from audit_world import FAST, Audited, scrape
-from audited import BYPASS, Bypass, configure, until
 from cgpu_run_world import MIB
 
 from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
 from cgpu_install.machine import Machine
 from cgpu_sim import Fault, inject
+from lab.machine.audited import BYPASS, Bypass, configure, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

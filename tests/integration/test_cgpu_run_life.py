@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from cgpu_run_world import World
-from servers import end_servers
+
+from lab.machine.servers import end_servers
 
 pytestmark = pytest.mark.integration
 

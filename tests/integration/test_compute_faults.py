@@ -12,11 +12,11 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from compute import measure, wait_for
-from compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from compute_world import Players
 
 from cgpu_node import server
+from lab.shares.compute import measure, wait_for
+from lab.shares.compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from compute import PROGRAMS
 from compute_world import Players
-from guests import guest_python
 
 from cgpu_sim import make_driver_dir
+from lab.containers.guests import guest_python
+from lab.shares.compute import PROGRAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,14 +10,15 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from compute import built, prefer, read_times, wait_for
 from compute_world import Players
-from servers import serving
+
+from lab.machine.servers import serving
+from lab.shares.compute import built, prefer, read_times, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from compute_player import Player
+    from lab.shares.compute_player import Player
 
 pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(300)]
 

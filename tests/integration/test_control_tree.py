@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING
 import cgpu_run_world
 import pytest
 import server_world
-from as_service import as_service
-from packages import ensure_packages
 from server_world import MIB, page, wait_until
-from servers import end_servers
 
 import cgpu_native
 from cgpu_env.version import VERSION
+from lab.machine.as_service import as_service
+from lab.machine.servers import end_servers
+from lab.runs.packages import ensure_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from cuda_proxied import CAP, CONTEXT, MIB, Proxied
+
+from lab.driver.cuda_proxied import CAP, CONTEXT, MIB, Proxied
 
 pytestmark = pytest.mark.integration
 

@@ -6,13 +6,14 @@ import struct
 from typing import TYPE_CHECKING
 
 import pytest
-from code_images import cubin, fat, run
-from cuda_base import MIB
+
+from lab.driver.code_images import cubin, fat, run
+from lab.driver.cuda_base import MIB
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 

@@ -9,12 +9,12 @@ import pytest
 from cgpu_sim import Fault, inject
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
 START = (
-    "from cuda_kind_calls import *\ncontext()\nstream = made(cuda.cuStreamCreate, 0)\n"
+    "from lab.calls.cuda_kind_calls import *\ncontext()\nstream = made(cuda.cuStreamCreate, 0)\n"
     "base = used()\nmib = lambda: (used() - base) // MIB\n"
 )
 

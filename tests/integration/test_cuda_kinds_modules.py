@@ -7,13 +7,14 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from code_images import START, cubin, fat, run
-from cuda_base import MIB, PROGRAMS, ROOT
+
+from lab.driver.code_images import START, cubin, fat, run
+from lab.driver.cuda_base import MIB, PROGRAMS, ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 

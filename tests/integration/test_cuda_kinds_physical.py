@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
-START = "from cuda_kind_calls import *\ncontext()\nbase = used()\n"
+START = "from lab.calls.cuda_kind_calls import *\ncontext()\nbase = used()\n"
 
 
 def run(proxied: Proxied, program: str, *arguments: str) -> list[str]:
@@ -139,7 +139,7 @@ def test_mem_1_a_descriptor_number_that_is_used_again_keeps_nothing(proxied: Pro
 
 IMPORTER = """
 import array, socket
-from cuda_kind_calls import *
+from lab.calls.cuda_kind_calls import *
 context()
 base = used()
 link = socket.socket(fileno=int(sys.argv[1]))
@@ -157,10 +157,10 @@ show(used() - base)
 EXPORTER = """
 import array, socket, subprocess
 ours, theirs = socket.socketpair()
-prelude = "import sys, os, ctypes\\nfrom cuda_calls import *\\n"
+prelude = "import sys, os, ctypes\\nfrom lab.calls.cuda_calls import *\\n"
 command = [sys.executable, "-c", prelude + sys.argv[1], str(theirs.fileno())]
 child = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-from cuda_kind_calls import *
+from lab.calls.cuda_kind_calls import *
 context()
 base = used()
 status, handle = physical(64 * MIB, handle_types=POSIX_FD)
@@ -178,7 +178,7 @@ def test_mem_1_memory_imported_by_another_process_is_paid_once(proxied: Proxied)
 
 
 IPC_IMPORTER = """
-from cuda_kind_calls import *
+from lab.calls.cuda_kind_calls import *
 context()
 class Handle(ctypes.Structure):
     _fields_ = [("bytes", ctypes.c_char * 64)]
@@ -193,14 +193,14 @@ show(used() - base)
 
 IPC_EXPORTER = """
 import subprocess
-from cuda_kind_calls import *
+from lab.calls.cuda_kind_calls import *
 context()
 status, address = alloc(64 * MIB)
 check(status)
 base = used()
 handle = ctypes.create_string_buffer(64)
 check(cuda.cuIpcGetMemHandle(handle, c_uint64(address)))
-prelude = "import sys, os, ctypes\\nfrom cuda_calls import *\\n"
+prelude = "import sys, os, ctypes\\nfrom lab.calls.cuda_calls import *\\n"
 command = [sys.executable, "-c", prelude + sys.argv[1], handle.raw.hex()]
 check(subprocess.run(command).returncode)
 show(used() - base, free(address), base - used())

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
-START = "from cuda_kind_calls import *\ncontext()\nbase = used()\n"
+START = "from lab.calls.cuda_kind_calls import *\ncontext()\nbase = used()\n"
 
 
 def run(proxied: Proxied, program: str) -> list[str]:

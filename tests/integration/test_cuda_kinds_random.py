@@ -7,18 +7,18 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_proxied import CONTEXT, MIB
 
 from cgpu_sim import Fault, inject
+from lab.driver.cuda_proxied import CONTEXT, MIB
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
 STEPS = """
 import random
-from cuda_kind_calls import *
+from lab.calls.cuda_kind_calls import *
 
 class World:
     # What one thread holds; each step is a method that does nothing where it makes no sense.

@@ -8,8 +8,9 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import MIB, PROGRAMS, ROOT
-from cuda_proxied import CONTEXT, make_proxied
+
+from lab.driver.cuda_base import MIB, PROGRAMS, ROOT
+from lab.driver.cuda_proxied import CONTEXT, make_proxied
 
 if TYPE_CHECKING:
     from pathlib import Path

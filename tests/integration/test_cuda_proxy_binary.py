@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import entry_points
 import pytest
 from elftools.elf.elffile import ELFFile
 
 import cgpu_shim
+from lab.driver import entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,13 +13,13 @@ import pytest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
 REFUSED = """
 import os, signal, sys
-from cuda_calls import *
+from lab.calls.cuda_calls import *
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 context()
 status, _ = alloc(1 << 40)

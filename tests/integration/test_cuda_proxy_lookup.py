@@ -7,13 +7,14 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-import real_driver
-from cuda_base import MIB, PROGRAMS, compile_c, lay_out, stub_gpus
+
+from lab.driver import real_driver
+from lab.driver.cuda_base import MIB, PROGRAMS, compile_c, lay_out, stub_gpus
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cuda_base import Base
+    from lab.driver.cuda_base import Base
 
 pytestmark = pytest.mark.integration
 

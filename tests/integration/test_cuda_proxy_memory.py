@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from cuda_proxied import CAP, CONTEXT, MIB, Proxied
+
+from lab.driver.cuda_proxied import CAP, CONTEXT, MIB, Proxied
 
 pytestmark = pytest.mark.integration
 

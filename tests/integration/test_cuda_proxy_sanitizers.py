@@ -8,7 +8,8 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import MIB, PROGRAMS, ROOT, compile_c, lay_out, stub_gpus
+
+from lab.driver.cuda_base import MIB, PROGRAMS, ROOT, compile_c, lay_out, stub_gpus
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import MIB, lay_out, stub_gpus
-from cuda_base import STUB_CAP as CAP
-from cuda_base import STUB_CONTEXT as CONTEXT
+
+from lab.driver.cuda_base import MIB, lay_out, stub_gpus
+from lab.driver.cuda_base import STUB_CAP as CAP
+from lab.driver.cuda_base import STUB_CONTEXT as CONTEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from cuda_base import Base
+    from lab.driver.cuda_base import Base
 
 pytestmark = pytest.mark.integration
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import lay_out
-from cuda_proxied import CONTEXT, MIB, Proxied
-from nvml_base import Gpu
+
+from lab.driver.cuda_base import lay_out
+from lab.driver.cuda_proxied import CONTEXT, MIB, Proxied
+from lab.driver.nvml_base import Gpu
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from children import Child
+    from lab.runs.children import Child
 
 pytestmark = pytest.mark.integration
 

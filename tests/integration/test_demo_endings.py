@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cgpu_run_world import World
-from servers import end_servers, serving
+
+from lab.machine.servers import end_servers, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from servers import end, end_servers, serving
-from trees import leave_trees
 
-from node import T4, Node
+from lab.machine.node import T4, Node
+from lab.machine.servers import end, end_servers, serving
+from lab.machine.trees import leave_trees
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

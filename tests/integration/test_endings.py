@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cgpu_run_world import World
-from children import Child
 
 from cgpu_env.version import VERSION
+from lab.runs.children import Child
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

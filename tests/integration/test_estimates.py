@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from audit_world import FAST, Audited, scrape
-from audited import until
 
 from cgpu_env import CgpuError
 from cgpu_server.gauge import Gauge
 from cgpu_sim import Fault, inject
+from lab.machine.audited import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

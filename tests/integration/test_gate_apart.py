@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import ask, read, tell
+
+from lab.driver.sim_cuda import ask, read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]  # what fails here, hangs
 
 SECOND = 1_000_000_000  # for so long all work is waited for
 MARKERS = 1024 + 512 + 256  # that a process may have in flight on a GPU
 START = (
-    "from gate_calls import *\nimport threading, time\ncurrent = context(); kernels = Kernels()\n"
+    "from lab.calls.gate_calls import *\nimport threading, time\n"
+    "current = context(); kernels = Kernels()\n"
 )
-
 # A kernel that never ends, in its own stream; each line read launches kernels into another one.
 STAYS = """
 word = c_uint32()

@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import ask, read, tell
+
+from lab.driver.sim_cuda import ask, read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
 START = """
-from gate_calls import *
+from lab.calls.gate_calls import *
 from ctypes import byref, c_size_t, c_uint64, c_void_p
 current = context(); kernels = Kernels()
 stream, other = made(cuda.cuStreamCreate, NON_BLOCKING), made(cuda.cuStreamCreate, NON_BLOCKING)

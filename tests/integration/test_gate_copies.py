@@ -6,12 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from entry_points import HOOKS
-from gate_world import CLOSED, OPEN, Gate
-from sim_cuda import read, tell
+
+from lab.driver.entry_points import HOOKS
+from lab.driver.sim_cuda import read, tell
+from lab.shares.gate_world import CLOSED, OPEN, Gate
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +24,7 @@ NOT_FOUND = "500"
 RECENT = re.compile("Batch|WithAttributes")
 
 CALLER = """
-from copy_calls import *
+from lab.calls.copy_calls import *
 context()
 buffers = Buffers()
 for line in sys.stdin:
@@ -69,8 +70,8 @@ def test_sch_8_a_closed_gate_stops_a_large_copy_or_fill_only(proxied: Proxied, f
 def test_sch_8_what_comes_from_the_host_or_goes_there_is_never_stopped(proxied: Proxied) -> None:
     """SCH-8: nor what a stream captures."""
     program = """
-    from copy_calls import *
-    from gate_calls import captured, node_count
+    from lab.calls.copy_calls import *
+    from lab.calls.gate_calls import captured, node_count
     context()
     buffers = Buffers()
     there, here, size = c_uint64(buffers.device[0]), buffers.host, c_size_t(LARGE)
@@ -111,7 +112,7 @@ def test_sch_8_what_comes_from_the_host_or_goes_there_is_never_stopped(proxied: 
 def test_sch_8_what_a_copy_takes_is_learnt(proxied: Proxied) -> None:
     """SCH-8: it is charged and measured like a kernel."""
     program = """
-    from copy_calls import *
+    from lab.calls.copy_calls import *
     context()
     buffers = Buffers()
     for line in sys.stdin:

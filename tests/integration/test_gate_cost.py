@@ -7,15 +7,16 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import PROGRAMS, STUB_CAP, compile_c, lay_out, stub_gpus
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import read, tell
+
+from lab.driver.cuda_base import PROGRAMS, STUB_CAP, compile_c, lay_out, stub_gpus
+from lab.driver.sim_cuda import read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from cuda_base import Base
+    from lab.driver.cuda_base import Base
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +24,7 @@ LAUNCHES = 400_000
 
 # In a context and stream of each GPU that is named, then in the last of these.
 PROGRAM = """
-from gate_calls import *
+from lab.calls.gate_calls import *
 for gpu in sys.argv[1:]:
     context(int(gpu))
     made(cuda.cuStreamCreate, 1)
@@ -88,7 +89,7 @@ def test_sch_5_a_launch_under_a_free_gate_makes_no_call_at_all(
 def test_nobody_sleeps_for_a_marker_that_is_passed_at_once(base: Base) -> None:
     """On an idle GPU: kernels that were never seen are a batch each."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context()
     def switches():
         status = open("/proc/thread-self/status").read()
@@ -107,7 +108,7 @@ def test_nobody_sleeps_for_a_marker_that_is_passed_at_once(base: Base) -> None:
 
 def test_a_driver_that_writes_no_values_is_asked_by_events(base: Base) -> None:
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context()
     for n in range(1000):
         kernel = c_void_p(4096 + n // 4 * 4096)
@@ -128,7 +129,7 @@ def test_a_driver_that_writes_no_values_is_asked_by_events(base: Base) -> None:
 def test_a_forked_child_that_starts_anew_has_work_of_its_own(base: Base) -> None:
     """And its own monitor: the parent's is not there."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context()
     launch = lambda: cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None)
     check(launch())
@@ -156,7 +157,7 @@ def test_threads_that_nobody_may_ask_for_are_thought_to_live(base: Base, tmp_pat
     flags = ("-shared", "-fPIC", "-ldl")
     preload = str(compile_c(PROGRAMS / "no_tgkill.c", tmp_path / "no_tgkill.so", *flags))
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context()
     for line in sys.stdin:
         show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
@@ -172,7 +173,7 @@ def test_a_process_for_which_there_is_no_room_launches_nothing(tmp_path: Path, s
     """The table of work is full of living processes: NOT_PERMITTED and one line."""
     base = lay_out(tmp_path / "full", stub, stub_gpus(STUB_CAP))
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context()
     print(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
     """
@@ -186,7 +187,7 @@ def test_a_process_for_which_there_is_no_room_launches_nothing(tmp_path: Path, s
 def test_green_contexts_that_come_and_go_leave_room_for_others(base: Base) -> None:
     """A green context's context has a handle of its own, and is destroyed with it."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context()
     def status():
         green, stands = c_void_p(), c_void_p()
@@ -210,7 +211,7 @@ def test_a_context_beyond_the_512_of_the_table_is_launched_into_by_nobody(
 ) -> None:
     """Not under a free gate either: nobody could tell when its work has ended."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     def launch():
         green, stands = c_void_p(), c_void_p()
         check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1))
@@ -250,7 +251,7 @@ def test_the_arbiter_is_obeyed_in_a_time_namespace(base: Base, ahead: int) -> No
     if os.fork() != 0:
         os._exit(os.wait()[1] != 0)
     ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context(0)
     context(1)
     for line in sys.stdin:

@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import ask, read, tell
+
+from lab.driver.sim_cuda import ask, read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]  # what fails here, hangs
 
 # The streams, one of which holds what each test is about. All others are idle at "launched".
 START = """
-from gate_calls import *
+from lab.calls.gate_calls import *
 current = context(); kernels = Kernels()
 streams = [made(cuda.cuStreamCreate, NON_BLOCKING) for _ in range(int(sys.argv[1]))]
 some = streams[10]
@@ -174,7 +175,7 @@ os._exit(0)
 
 # Streams that wait for the program, with a kernel behind each, until a line is read.
 WAIT = """
-from gate_calls import *
+from lab.calls.gate_calls import *
 import mmap, time
 current = context(); kernels = Kernels()
 word = c_uint32.from_buffer(mmap.mmap(-1, 4096))

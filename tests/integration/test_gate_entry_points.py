@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import read, tell
+
+from lab.driver.sim_cuda import read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -21,7 +22,7 @@ WITH_STREAM = [
 ]  # fmt: skip
 
 LAUNCHER = """
-from gate_calls import *
+from lab.calls.gate_calls import *
 kernels = begin()
 streams = {
     "null": None, "legacy": c_void_p(1), "thread": c_void_p(2),
@@ -59,7 +60,7 @@ def test_sch_8_a_closed_gate_stops_this_entry_point(proxied: Proxied, how: str) 
 def test_sch_8_an_entry_point_that_was_looked_up_is_stopped_as_well(proxied: Proxied) -> None:
     """SCH-8: cuGetProcAddress hands out the gate, with the right default stream."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     kernels = begin()
     kind = ctypes.CFUNCTYPE(c_int, c_void_p, *[c_uint] * 7, c_void_p, c_void_p, c_void_p)
     for flags in (0, 2):

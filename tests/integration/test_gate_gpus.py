@@ -6,13 +6,14 @@ import select
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, FREE, OPEN, Gate
-from sim_cuda import ask, read, tell
+
+from lab.driver.sim_cuda import ask, read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, Gate
 
 if TYPE_CHECKING:
     import subprocess
 
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -28,7 +29,7 @@ def answer(process: subprocess.Popen[str]) -> str:
 
 def test_each_gpu_has_its_own_gate(proxied: Proxied, gate: Gate) -> None:
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     first, second = context(0), context(1)
     there = Kernels()
     check(cuda.cuCtxSetCurrent(first))
@@ -59,7 +60,7 @@ def test_each_gpu_has_its_own_gate(proxied: Proxied, gate: Gate) -> None:
 def test_the_free_gate_of_one_gpu_opens_no_others(proxied: Proxied, gate: Gate, how: str) -> None:
     """Into a stream of the other GPU's context, while that of the free one is current."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     first, large = context(0), 4 << 20
     here = Kernels()
     stream, (_, a), (_, b) = made(cuda.cuStreamCreate, 1), alloc(large), alloc(large)
@@ -89,8 +90,8 @@ def test_the_free_gate_of_one_gpu_opens_no_others(proxied: Proxied, gate: Gate, 
 
 GRAPHS = """
 import threading
-from gate_calls import *
-from cuda_kind_calls import instantiate, memory_graph
+from lab.calls.gate_calls import *
+from lab.calls.cuda_kind_calls import instantiate, memory_graph
 contexts = [context(0), context(1)]
 def exec_on(gpu):
     check(cuda.cuCtxSetCurrent(contexts[gpu]))
@@ -138,7 +139,7 @@ def test_a_graph_that_waited_has_its_memory_anew_when_it_is_let_in(
     program = (
         GRAPHS
         + """
-from cuda_kind_calls import drift
+from lab.calls.cuda_kind_calls import drift
 sys.stdin.readline()
 threading.Thread(target=lambda: show("first", launch(0))).start()
 sys.stdin.readline()

@@ -6,15 +6,16 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import PROGRAMS, compile_c
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import ask, read, tell
+
+from lab.driver.cuda_base import PROGRAMS, compile_c
+from lab.driver.sim_cuda import ask, read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cuda_base import Base
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_base import Base
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +35,7 @@ def limit(most):
 STUB = (
     NO_THREAD
     + """
-from gate_calls import *
+from lab.calls.gate_calls import *
 context()
 forbid()
 def launch():
@@ -47,7 +48,7 @@ def test_a_process_with_much_thread_local_storage_has_a_helper(base: Base, tmp_p
     """The arbiter is told when the gate closes, although the program does nothing more."""
     preload = str(compile_c(PROGRAMS / "large_tls.c", tmp_path / "large_tls.so", *SHARED))
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     context()
     show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
     sys.stdin.readline()
@@ -70,7 +71,7 @@ def test_without_a_helper_a_launch_asks_for_no_more_than_with_one(
     program = (
         NO_THREAD
         + """
-from gate_calls import *
+from lab.calls.gate_calls import *
 context()
 folder = os.path.dirname(os.environ["CGPU_PROXY"])
 driver = ctypes.CDLL(os.path.join(folder, "../real/libcuda.so.1"))
@@ -160,7 +161,7 @@ def test_without_a_helper_work_that_waits_for_the_program_does_not_hang(
         NO_THREAD
         + """
 import threading
-from gate_calls import *
+from lab.calls.gate_calls import *
 context(); kernels = Kernels()
 stream, go, begun = made(cuda.cuStreamCreate, NON_BLOCKING), threading.Event(), threading.Event()
 function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: (begun.set(), go.wait()))
@@ -207,7 +208,7 @@ def test_the_helper_runs_on_all_processors_of_the_process_and_in_no_real_time_cl
     program = """
     import threading
     import time
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     current, every = context(), os.sched_getaffinity(0)
     def launch():
         os.sched_setaffinity(0, {min(every)})

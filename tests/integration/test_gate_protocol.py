@@ -7,11 +7,12 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import ask, read, tell
+
+from lab.driver.sim_cuda import ask, read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -19,7 +20,7 @@ REL_2_NS = 250_000_000
 
 # Launches one kernel of so many us for each line, and shows its status.
 LAUNCHER = """
-from gate_calls import *
+from lab.calls.gate_calls import *
 kernels = begin()
 check(kernels.launch(20))
 check(cuda.cuCtxSynchronize())
@@ -85,7 +86,7 @@ def test_work_launched_under_a_free_gate_is_waited_for_when_it_closes(
 ) -> None:
     """Nothing was counted: every stream that there is may have some."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     kernels = begin()
     streams = [made(cuda.cuStreamCreate, flags % 2) for flags in range(40)]
     check(kernels.launch(20, streams[0]))
@@ -192,7 +193,7 @@ def test_handlers_run_while_a_thread_waits_at_the_gate(proxied: Proxied, gate: G
     program = """
     import signal
     import threading
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     signal.signal(signal.SIGUSR1, lambda *_: show("handled"))
     current = context()
     kernels = Kernels()
@@ -217,7 +218,7 @@ def test_a_process_ends_while_another_thread_waits_at_the_gate(
 ) -> None:
     program = """
     import threading
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     current = context()
     kernels = Kernels()
     check(kernels.launch(20000))
@@ -241,7 +242,7 @@ def test_a_launch_at_the_closed_gate_while_the_process_exits_lets_others_go_on(
 ) -> None:
     """From a handler that runs after the helper thread has ended: the launch sees to it itself."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     libc, kernels = ctypes.CDLL(None), []
     @ctypes.CFUNCTYPE(None)
     def last():
@@ -292,7 +293,7 @@ def test_a_forked_child_launches_nothing_and_its_parent_goes_on(
 ) -> None:
     """As the driver says; what the parent's lane, gate and monitor were is not the child's."""
     program = """
-    from gate_calls import *
+    from lab.calls.gate_calls import *
     kernels = begin()
     check(kernels.launch(20))
     if os.fork() == 0:
@@ -315,7 +316,7 @@ def test_a_forked_child_launches_nothing_and_its_parent_goes_on(
 
 CANCELLED = """
 import threading
-from gate_calls import *
+from lab.calls.gate_calls import *
 libc, current, kernels = ctypes.CDLL(None), context(), Kernels()
 check(kernels.launch(20000)); check(cuda.cuCtxSynchronize())
 ready = threading.Event()

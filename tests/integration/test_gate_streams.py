@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import read, tell
+
+from lab.driver.sim_cuda import read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
-START = "from gate_calls import *\nimport threading\ncurrent = context(); kernels = Kernels()\n"
+START = (
+    "from lab.calls.gate_calls import *\nimport threading\n"
+    "current = context(); kernels = Kernels()\n"
+)
 
 
 def launched_then_quiet(proxied: Proxied, gate: Gate, program: str) -> list[str]:

@@ -6,16 +6,17 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from cuda_base import PROGRAMS, ROOT, compile_c
-from gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
-from sim_cuda import ask, read, tell
+
+from lab.driver.cuda_base import PROGRAMS, ROOT, compile_c
+from lab.driver.sim_cuda import ask, read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
     import subprocess
     from pathlib import Path
 
-    from cuda_base import Base
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_base import Base
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +25,7 @@ LANES = 2048  # threads, CGPU_MAX_LANES / CGPU_THREAD_LANES
 
 # Threads that launch once each and then stay until they are told to go.
 CROWD = f"""
-from gate_calls import *
+from lab.calls.gate_calls import *
 import threading
 import time
 threading.stack_size(1 << 18)

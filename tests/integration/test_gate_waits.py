@@ -7,11 +7,12 @@ from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
-from gate_world import CLOSED, OPEN, PRESSED, Gate
-from sim_cuda import ask, read
+
+from lab.driver.sim_cuda import ask, read
+from lab.shares.gate_world import CLOSED, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
-    from cuda_proxied import Proxied
+    from lab.driver.cuda_proxied import Proxied
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]  # what fails here, hangs
 
@@ -19,7 +20,7 @@ SECOND = 1_000_000_000  # for so long all work is waited for
 
 # ``wait(how)`` submits something to the stream that ends when ``signal()`` is called.
 WAITS = """
-from gate_calls import *
+from lab.calls.gate_calls import *
 import mmap, struct, threading, time
 from ctypes import create_string_buffer
 current = context(); kernels = Kernels()

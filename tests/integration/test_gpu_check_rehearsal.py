@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def rehearse(folder: Path, *arguments: str) -> tuple[int, str]:
     """Exit status and output of a rehearsal in ``folder``."""
     words = ["--driver-dir", str(folder / "driver"), "--rehearse", "--out", str(folder / "out")]
-    command = [sys.executable, "-m", "bench.gpu", *words, *arguments]
+    command = [sys.executable, "tests/gpu", *words, *arguments]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -94,7 +94,7 @@ def test_a_driver_that_differs_from_a_fact_is_told(tmp_path: Path) -> None:
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     words = ["--driver-dir", str(tmp_path / "none"), "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "bench.gpu", *words]
+    command = [sys.executable, "tests/gpu", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.startswith("gpu-check: ")

@@ -17,10 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cgpu_run_world import World as Machine
-from cuda_base import PROGRAMS, compile_c
-from hostile_files import MANY, SLOTS, Hostile
 from server_world import MIB, NODE, UUIDS, World, is_arbitrated, wait_until
-from servers import StandIn, end_servers
 from test_server_metrics import logged, scrape, serve
 
 import cgpu_native
@@ -30,6 +27,9 @@ from cgpu_node.shares import change
 from cgpu_node.view import marks, processes, usage
 from cgpu_server import audit
 from cgpu_server.gauge import Reading
+from lab.driver.cuda_base import PROGRAMS, compile_c
+from lab.machine.hostile_files import MANY, SLOTS, Hostile
+from lab.machine.servers import StandIn, end_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-CONFTEST = "from children import pytest_runtest_call, pytest_timeout_set_timer\n"
+CONFTEST = "from lab.runs.children import pytest_runtest_call, pytest_timeout_set_timer\n"
 SAYS = "import time; print('what it said', flush=True); time.sleep(1000)"
 POPEN = f"subprocess.Popen([sys.executable, '-c', {SAYS!r}], text=True, stdout=subprocess.PIPE)"
 START = f"Child([sys.executable, '-c', {SAYS!r}], dict(os.environ))"
-HEAD = "import os, subprocess, sys\nfrom children import Child\n"
+HEAD = "import os, subprocess, sys\nfrom lab.runs.children import Child\n"
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_what_the_driver_of_a_container_hangs_in_is_shown(
 ) -> None:
     said = outcome(
         "from pathlib import Path\n"
-        "from cuda_proxied import make_proxied\n"
+        "from lab.driver.cuda_proxied import make_proxied\n"
         "def test_it():\n"
         f"    make_proxied(Path({str(tmp_path)!r})).check({SAYS!r})\n"
     )

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
-from cuda_base import compile_c
 from hook_world import LIBDIR, SIX, World, low_level, snapshot
 
 from cgpu_node.facts import node as node_facts
+from lab.driver.cuda_base import compile_c
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -19,7 +19,7 @@ from cgpu_install.engines import ENGINES, named
 from cgpu_install.journal import Journal
 from cgpu_install.machine import BIN_DIR, Machine
 from cgpu_install.plan import Plan, installing, uninstalling
-from node import BIN, ROOT
+from lab.machine.node import BIN, ROOT
 
 pytestmark = pytest.mark.integration
 

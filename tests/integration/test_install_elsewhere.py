@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from node import T4, Node
+from lab.machine.node import T4, Node
 
 pytestmark = pytest.mark.integration
 

@@ -14,11 +14,11 @@ import pytest
 from cgpu_run_world import PROGRAMS, World
 from hook_world import SIX
 from hook_world import World as HookWorld
-from json_page import check, described
 from server_world import environment, wait_until
 from users_world import Node
 
 from cgpu_cli.commands.commands import COMMANDS
+from lab.products.json_page import check, described
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

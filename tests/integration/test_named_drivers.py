@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 from cgpu_run_world import World
 from server_world import wait_until
-from servers import end_servers
 from users_world import Node
+
+from lab.machine.servers import end_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from children import Child
+    from lab.runs.children import Child
 
 pytestmark = pytest.mark.integration
 COMMANDS = (

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-from nvml_base import ROOT, SONAME
-from products import build
-from real_driver import real_library
-from symbols import dynamic, exported, machine, versions_needed
+
+from lab.driver.nvml_base import ROOT, SONAME
+from lab.driver.real_driver import real_library
+from lab.driver.symbols import dynamic, exported, machine, versions_needed
+from lab.products.products import build
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nvml_base import T4_MIB, Base, Gpu, View, lay_out, make_machine
-from real_driver import real_nvidia_smi
+
+from lab.driver.nvml_base import T4_MIB, Base, Gpu, View, lay_out, make_machine
+from lab.driver.real_driver import real_nvidia_smi
 
 pytestmark = pytest.mark.integration
 

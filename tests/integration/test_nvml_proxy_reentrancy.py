@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cuda_base import compile_c
-from nvml_base import MIB, PROGRAMS, SONAME, T4_MIB, Base, Gpu, lay_out
+
+from lab.driver.cuda_base import compile_c
+from lab.driver.nvml_base import MIB, PROGRAMS, SONAME, T4_MIB, Base, Gpu, lay_out
 
 pytestmark = pytest.mark.integration
 

@@ -8,8 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cuda_base import compile_c
-from nvml_base import MIB, PROGRAMS, ROOT, SONAME, Gpu, lay_out
+
+from lab.driver.cuda_base import compile_c
+from lab.driver.nvml_base import MIB, PROGRAMS, ROOT, SONAME, Gpu, lay_out
 
 pytestmark = pytest.mark.integration
 

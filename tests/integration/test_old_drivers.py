@@ -8,17 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cuda_base
-import nvml_base
 import pytest
-from cuda_proxied import CAP, CONTEXT, GPUS, MIB, Proxied
-from entry_points import ROOT, classification, exported
-from nvml_base import Tenant, build_tenant
-from old_driver import CUDA, NVML, RELEASES, make_old_driver
 
 from cgpu_node.facts import discovery
 from cgpu_node.facts.node import load_node
 from cgpu_sim import Gpu, make_driver_dir
+from lab.driver import cuda_base, nvml_base
+from lab.driver.cuda_proxied import CAP, CONTEXT, GPUS, MIB, Proxied
+from lab.driver.entry_points import ROOT, classification, exported
+from lab.driver.nvml_base import Tenant, build_tenant
+from lab.driver.old_driver import CUDA, NVML, RELEASES, make_old_driver
 
 pytestmark = pytest.mark.integration
 
@@ -110,7 +109,7 @@ def test_mem_1_mem_2_memory_is_charged_and_capped(old: Path) -> None:
     """MEM-1, MEM-2: contexts too; a kernel runs."""
     outcome = proxied(old).check(
         """
-        from cuda_kind_calls import PTX, made
+        from lab.calls.cuda_kind_calls import PTX, made
         check(cuda.cuInit(0))
         primary = c_void_p()
         check(cuda.cuDevicePrimaryCtxRetain(byref(primary), 0))

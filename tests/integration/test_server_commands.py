@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cgpu_run_world import PROGRAMS, World
-from packages import ensure_packages
 from server_world import wait_until
 
 import cgpu_native
 from cgpu_node.settings.rules import DEFAULT_ALLOWED, allowed
+from lab.runs.packages import ensure_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

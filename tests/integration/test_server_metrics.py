@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 from urllib.request import urlopen
 
 import pytest
-from as_service import as_service
 from prometheus_client.parser import text_string_to_metric_families
 from server_world import MIB, World, environment, wait_until
-from servers import end_servers
 
 import cgpu_native
+from lab.machine.as_service import as_service
+from lab.machine.servers import end_servers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from server_world import World, environment, is_arbitrated, page, wait_until
-from servers import end_servers, serving
 
 from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
@@ -26,6 +25,7 @@ from cgpu_env.version import VERSION
 from cgpu_install.machine import Machine
 from cgpu_node import client, server
 from cgpu_sim import make_driver_dir
+from lab.machine.servers import end_servers, serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

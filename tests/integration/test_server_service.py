@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from as_service import UNIT, capabilities, nice_limit, settings
-from packages import ensure_packages
 from server_world import World, environment, is_arbitrated, wait_until
-from servers import end_servers
+
+from lab.machine.as_service import UNIT, capabilities, nice_limit, settings
+from lab.machine.servers import end_servers
+from lab.runs.packages import ensure_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

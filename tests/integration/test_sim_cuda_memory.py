@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sim_cuda import Driver, Gpu, make_driver
+
+from lab.driver.sim_cuda import Driver, Gpu, make_driver
 
 pytestmark = pytest.mark.integration
 

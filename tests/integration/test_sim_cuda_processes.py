@@ -9,7 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from sim_cuda import Driver, Fault, Gpu, make_driver, read, tell
+
+from lab.driver.sim_cuda import Driver, Fault, Gpu, make_driver, read, tell
 
 pytestmark = pytest.mark.integration
 

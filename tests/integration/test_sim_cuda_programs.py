@@ -6,8 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from guests import CUDA_13, PACKAGES, guest_python
-from sim_cuda import Driver, make_driver
+
+from lab.containers.guests import CUDA_13, PACKAGES, guest_python
+from lab.driver.sim_cuda import Driver, make_driver
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
 

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from sim_cuda import Driver, Gpu, make_driver, read, tell
+
+from lab.driver.sim_cuda import Driver, Gpu, make_driver, read, tell
 
 pytestmark = pytest.mark.integration
 

@@ -9,7 +9,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from sim_cuda import PRELUDE, Driver, make_driver, read, tell
+
+from lab.driver.sim_cuda import PRELUDE, Driver, make_driver, read, tell
 
 pytestmark = pytest.mark.integration
 

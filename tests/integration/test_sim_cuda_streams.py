@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sim_cuda import Driver, make_driver, read, tell
+
+from lab.driver.sim_cuda import Driver, make_driver, read, tell
 
 pytestmark = pytest.mark.integration
 

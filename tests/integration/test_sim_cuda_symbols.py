@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_driver import real_library
-from sim_cuda import make_driver
-from symbols import exported, machine, versions_needed
+
+from lab.driver.real_driver import real_library
+from lab.driver.sim_cuda import make_driver
+from lab.driver.symbols import exported, machine, versions_needed
 
 pytestmark = pytest.mark.integration
 

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-from sim_cuda import Driver, make_driver, read, tell
 
 from cgpu_sim import gpu_times, make_driver_dir
+from lab.driver.sim_cuda import Driver, make_driver, read, tell
 
 pytestmark = pytest.mark.integration
 
@@ -157,7 +157,7 @@ def test_the_time_that_each_process_had_can_be_read(driver: Driver) -> None:
         two.kill()
     assert (after["one"].pid, after["two"].pid) == (one.pid, two.pid)
     had = {tag: after[tag].busy_ns - before[tag].busy_ns for tag in after}
-    # A kernel of 20 ms is interrupted at the end of a turn of 1 ms, as in bench/model.
+    # A kernel of 20 ms is interrupted at the end of a turn of 1 ms, as in tests/model.
     assert 0.9 < had["one"] / had["two"] < 1.1
     assert sum(had.values()) > 0.9e9
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
-from nvml_base import ROOT, SIMULATED, Gpu, View, make_machine
-from real_driver import real_library, real_nvidia_smi
-from symbols import exported
 
 from cgpu_sim import Fault, inject
+from lab.driver.nvml_base import ROOT, SIMULATED, Gpu, View, make_machine
+from lab.driver.real_driver import real_library, real_nvidia_smi
+from lab.driver.symbols import exported
 
 pytestmark = pytest.mark.integration
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from guests import guest_python
-from nvml_base import MIB, T4_MIB, Gpu, Tenant, View, build_tenant, make_machine
-from real_driver import real_nvidia_smi
+
+from lab.containers.guests import guest_python
+from lab.driver.nvml_base import MIB, T4_MIB, Gpu, Tenant, View, build_tenant, make_machine
+from lab.driver.real_driver import real_nvidia_smi
 
 pytestmark = pytest.mark.integration
 

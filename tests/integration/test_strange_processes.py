@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from trees import leave_trees
 
 import cgpu_native
 from cgpu_env import GpuShare
@@ -20,6 +19,7 @@ from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import processes
 from cgpu_server import belonging
 from cgpu_server.belonging import Belonging, read_process
+from lab.machine.trees import leave_trees
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,13 +14,13 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import distribution
-import images
-import products
 import pytest
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
+
+from lab.containers import images
+from lab.products import distribution, products
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # packages are built first
 

@@ -6,20 +6,19 @@ import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-import contained
-import images
 import pytest
-from enclosure import Enclosure
-from engines import Bundle, Containerd, Docker, Overlay, Podman
-from packages import ensure_packages
 
-from node import CRUN, T4, Node
+from lab.containers import contained, images
+from lab.containers.enclosure import Enclosure
+from lab.containers.engines import Bundle, Containerd, Docker, Overlay, Podman
+from lab.machine.node import CRUN, T4, Node
+from lab.runs.packages import ensure_packages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from engines import Volume
+    from lab.containers.engines import Volume
 
 OverlayT = TypeVar("OverlayT", bound=Overlay)
 

@@ -11,16 +11,25 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from compute import PROGRAMS, TAG, Shares, measure, measure_while, prefer, spin_program, wait_for
-from engines import Volume
-from servers import serving
 
-from node import share
+from lab.containers.engines import Volume
+from lab.machine.node import share
+from lab.machine.servers import serving
+from lab.shares.compute import (
+    PROGRAMS,
+    TAG,
+    Shares,
+    measure,
+    measure_while,
+    prefer,
+    spin_program,
+    wait_for,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from node import Node
+    from lab.machine.node import Node
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 

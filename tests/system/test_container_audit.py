@@ -6,19 +6,19 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from audited import Bypass, server_command, until
-from contained import PROGRAMS, volumes
-from servers import serving
 
 import cgpu_native
-from node import T4, Node, share
+from lab.containers.contained import PROGRAMS, volumes
+from lab.machine.audited import Bypass, server_command, until
+from lab.machine.node import T4, Node, share
+from lab.machine.servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from enclosure import Enclosure
-    from engines import Bundle, Docker
+    from lab.containers.enclosure import Enclosure
+    from lab.containers.engines import Bundle, Docker
 
 pytestmark = pytest.mark.system
 CGPU = ["--runtime=cgpu"]

@@ -6,19 +6,18 @@ import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
-from compute import TAG, spin_program, wait_for
-from compute_player import TIMES, Player, gap_after, judge, usual_gap_ms, wait_until
-from engines import Volume
 
-from node import share
+from lab.containers.engines import Volume
+from lab.machine.node import share
+from lab.shares.compute import TAG, spin_program, wait_for
+from lab.shares.compute_player import TIMES, Player, gap_after, judge, usual_gap_ms, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from engines import Bundle
-
-    from node import Node
+    from lab.containers.engines import Bundle
+    from lab.machine.node import Node
 
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 

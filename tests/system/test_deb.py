@@ -9,15 +9,14 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import distribution
-import images
 import pytest
-import releases
-from booted import CONFIG, Machine
-from enclosure import wait_until
-from working import PROGRAM, Working
 
 from cgpu_env.version import VERSION
+from lab.containers import images
+from lab.containers.enclosure import wait_until
+from lab.machine.booted import CONFIG, Machine
+from lab.machine.working import PROGRAM, Working
+from lab.products import distribution, releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

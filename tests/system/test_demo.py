@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from enclosure import CGROUPS, PREFIX
 
 from cgpu_cli.demo import tenant
 from cgpu_node.facts.driver import PROXIED
 from cgpu_sim import make_driver_dir
+from lab.containers.enclosure import CGROUPS, PREFIX
 
 pytestmark = pytest.mark.system
 

@@ -6,18 +6,17 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-import contained
 import pytest
-from enclosure import wait_until
 
-from node import share
+from lab.containers import contained
+from lab.containers.enclosure import wait_until
+from lab.machine.node import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engines import Docker, Result, Volume
-
-    from node import Node
+    from lab.containers.engines import Docker, Result, Volume
+    from lab.machine.node import Node
 
 pytestmark = pytest.mark.system
 CGPU = ["--runtime=cgpu"]

@@ -9,9 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import enclosure as module
 import pytest
-from enclosure import CGROUPS, PREFIX, wait_until
+
+from lab.containers import enclosure as module
+from lab.containers.enclosure import CGROUPS, PREFIX, wait_until
 
 pytestmark = pytest.mark.system
 RUN = """

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from enclosure import Enclosure
-    from engines import Bundle, Containerd, Docker, Overlay, Podman, Volume
+    from lab.containers.enclosure import Enclosure
+    from lab.containers.engines import Bundle, Containerd, Docker, Overlay, Podman, Volume
 
 pytestmark = pytest.mark.system
 HELLO = ["sh", "-c", "echo $GREETING from $(id -u)"]

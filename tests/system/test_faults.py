@@ -6,19 +6,19 @@ import json
 from subprocess import PIPE
 from typing import TYPE_CHECKING
 
-import contained
 import pytest
-from enclosure import wait_until
 
 import cgpu_native
-from node import T4, Node, share
+from lab.containers import contained
+from lab.containers.enclosure import wait_until
+from lab.machine.node import T4, Node, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from enclosure import Enclosure
-    from engines import Bundle, Docker, Volume
+    from lab.containers.enclosure import Enclosure
+    from lab.containers.engines import Bundle, Docker, Volume
 
 pytestmark = pytest.mark.system
 CGPU = ["--runtime=cgpu"]

@@ -7,19 +7,18 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-import contained
 import pytest
-from enclosure import wait_until
 
-from node import RUNC, share
+from lab.containers import contained
+from lab.containers.enclosure import wait_until
+from lab.machine.node import RUNC, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from engines import Docker, Podman, Volume
-
-    from node import Node
+    from lab.containers.engines import Docker, Podman, Volume
+    from lab.machine.node import Node
 
 pytestmark = pytest.mark.system
 CGPU = ["--runtime=cgpu"]

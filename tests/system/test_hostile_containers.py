@@ -10,21 +10,21 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import hostile_files
 import pytest
-from engines import Volume
-from hostile_files import MANY
-from servers import StandIn
 
 from cgpu_node import client
 from cgpu_node.view import marks
-from node import T4, Node, share
+from lab.containers.engines import Volume
+from lab.machine import hostile_files
+from lab.machine.hostile_files import MANY
+from lab.machine.node import T4, Node, share
+from lab.machine.servers import StandIn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from enclosure import Enclosure
-    from engines import Bundle
+    from lab.containers.enclosure import Enclosure
+    from lab.containers.engines import Bundle
 
 pytestmark = pytest.mark.system
 

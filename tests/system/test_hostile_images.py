@@ -8,18 +8,17 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import images
 import pytest
 
-from node import share
+from lab.containers import images
+from lab.machine.node import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from enclosure import Enclosure
-    from engines import Bundle, Docker
-
-    from node import Node
+    from lab.containers.enclosure import Enclosure
+    from lab.containers.engines import Bundle, Docker
+    from lab.machine.node import Node
 
 pytestmark = pytest.mark.system
 LIBRARIES = "usr/lib/x86_64-linux-gnu"

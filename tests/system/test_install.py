@@ -7,20 +7,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import contained
 import grpc
 import pytest
-from cri import CONTAINERD, IMAGE, Cri, served
-from enclosure import wait_until
-from engines import Docker, Podman
-from installed import Installed
 
-from node import BIN, share
+from lab.containers import contained
+from lab.containers.enclosure import wait_until
+from lab.containers.engines import Docker, Podman
+from lab.machine.cri import CONTAINERD, IMAGE, Cri, served
+from lab.machine.installed import Installed
+from lab.machine.node import BIN, share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from engines import Volume
+    from lab.containers.engines import Volume
 
 pytestmark = pytest.mark.system
 

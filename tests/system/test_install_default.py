@@ -6,21 +6,21 @@ import json
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-import contained
 import pytest
-from cri import CONTAINERD, IMAGE, Cri, served
-from enclosure import wait_until
-from engines import DOCKER as CLIENT
-from engines import Docker
-from installed import DOCKER, Installed
 
-from node import share
+from lab.containers import contained
+from lab.containers.enclosure import wait_until
+from lab.containers.engines import DOCKER as CLIENT
+from lab.containers.engines import Docker
+from lab.machine.cri import CONTAINERD, IMAGE, Cri, served
+from lab.machine.installed import DOCKER, Installed
+from lab.machine.node import share
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from engines import Volume
+    from lab.containers.engines import Volume
 
 pytestmark = pytest.mark.system
 

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import contained
 import pytest
-from enclosure import wait_until
 
-from node import CRUN, HOOK, ROOT, RUNC, share
+from lab.containers import contained
+from lab.containers.enclosure import wait_until
+from lab.machine.node import CRUN, HOOK, ROOT, RUNC, share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from engines import Bundle, Containerd, Overlay, Podman, Volume
-
-    from node import Node
+    from lab.containers.engines import Bundle, Containerd, Overlay, Podman, Volume
+    from lab.machine.node import Node
 
 pytestmark = pytest.mark.system
 MIB = 1 << 20

@@ -8,17 +8,17 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import distribution
 import pytest
-from installed import Installed
-from nobody import NOBODY, become_nobody
 
 from cgpu_env.version import VERSION
+from lab.machine.installed import Installed
+from lab.machine.nobody import NOBODY, become_nobody
+from lab.products import distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from engines import Result
+    from lab.containers.engines import Result
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # packages are built first
 

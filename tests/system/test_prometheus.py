@@ -18,12 +18,12 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
-from servers import end_servers
 
 from cgpu_cli.demo import tenant
 from cgpu_server.metrics import METRICS
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
+from lab.machine.servers import end_servers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -14,6 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
+
 from faults import invariants
 from faults.faults import FAULTS
 from faults.world import World

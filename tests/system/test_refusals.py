@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from node import share
+from lab.machine.node import share
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from engines import Docker
-
-    from node import Node
+    from lab.containers.engines import Docker
+    from lab.machine.node import Node
 
 pytestmark = pytest.mark.system
 MEM = "ALIYUN_COM_GPU_MEM_CONTAINER"

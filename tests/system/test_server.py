@@ -9,19 +9,19 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from enclosure import wait_until
-from servers import serving
 
 import cgpu_native
 from cgpu_node import client
-from node import T4, Node, share
+from lab.containers.enclosure import wait_until
+from lab.machine.node import T4, Node, share
+from lab.machine.servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from enclosure import Enclosure
-    from engines import Bundle, Docker
+    from lab.containers.enclosure import Enclosure
+    from lab.containers.engines import Bundle, Docker
 
 pytestmark = pytest.mark.system
 CGPU = ["--runtime=cgpu"]

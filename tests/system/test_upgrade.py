@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import releases
-from enclosure import wait_until
-from engines import Bundle
-from installed import Installed
-from working import PROGRAM, Working
 
 import cgpu_native
 from cgpu_env.version import VERSION
-from node import share
+from lab.containers.enclosure import wait_until
+from lab.containers.engines import Bundle
+from lab.machine.installed import Installed
+from lab.machine.node import share
+from lab.machine.working import PROGRAM, Working
+from lab.products import releases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from engines import Docker, Result
     from typing_extensions import Self
+
+    from lab.containers.engines import Docker, Result
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bench.gpu.check import NotRunError
-from bench.gpu.facts_timing import turns
-from bench.lengths import length_text
 from bench.modelled import summary
 from bench.shares import Line, lines, settled, table
 from bench.timing import Timing
+from gpu.check import NotRunError
+from gpu.facts.timing import turns
+from lab.shares.lengths import length_text
 
 pytestmark = pytest.mark.unit
 

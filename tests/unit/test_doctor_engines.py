@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from wired import TARGET, findings, install, made_below, target, write
 
 from cgpu_doctor import wiring
 from cgpu_doctor.finding import Finding, Ground
 from cgpu_install import dockerd, running
 from cgpu_install.machine import BOOTED, Machine
+from lab.machine.wired import TARGET, findings, install, made_below, target, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

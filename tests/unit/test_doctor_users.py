@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from nobody import NOBODY
 
 from cgpu_doctor import checks, releases, state, wiring
 from cgpu_doctor.finding import Ground
@@ -15,6 +14,7 @@ from cgpu_env.version import VERSION
 from cgpu_install.engines import named
 from cgpu_install.machine import Machine
 from cgpu_upgrade.environment import Environment
+from lab.machine.nobody import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,8 @@ import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from servers import end_servers
+
+from lab.machine.servers import end_servers
 
 if TYPE_CHECKING:
     from pathlib import Path

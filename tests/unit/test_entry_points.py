@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 from collections import Counter
 
-import entry_points
 import pytest
-import real_driver
+
+from lab.driver import entry_points, real_driver
 
 pytestmark = pytest.mark.unit
 

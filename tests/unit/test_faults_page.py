@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+
 from faults.faults import FAULTS
 
 pytestmark = pytest.mark.unit

@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from bench.gpu import facts_timing, shares_alone, shares_resnet
-from bench.gpu.world import Program, World
+from gpu.facts import timing as facts_timing
+from gpu.shares import alone as shares_alone
+from gpu.shares import resnet_pair as shares_resnet
+from gpu.world import Program, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.unit
 PATH = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
+START = (
+    f"import sys; sys.path[:0] = {PATH}; from lab.driver import stub_torch; stub_torch.install();"
+)
 
 
 class Stub:
@@ -27,8 +32,8 @@ class Stub:
 
     def start(self, command: list[str], **_: Any) -> subprocess.Popen[str]:
         kind = command[-1]
-        code = f"import sys; sys.path[:0] = {PATH}; import stub_torch; stub_torch.install();"
-        code += f" from bench.gpu import resnet; resnet.serve({kind!r})"
+        code = START
+        code += f" from gpu.shares import resnet; resnet.serve({kind!r})"
         return subprocess.Popen(
             [sys.executable, "-c", code],
             stdin=subprocess.PIPE,
@@ -38,7 +43,7 @@ class Stub:
         )
 
     def run(self, command: list[str], *, capped: bool, **_: Any) -> Program:
-        code = f"import sys; sys.path[:0] = {PATH}; import stub_torch; stub_torch.install();"
+        code = START
         words = [sys.executable, "-c", code + command[-1]]
         done = subprocess.run(words, capture_output=True, text=True, check=True)
         self.capped = capped

@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 import pytest
-from wired import TARGET, findings, install, made_below, target, uninstall, write
 
 from cgpu_cli.commands.install import Uninstall
 from cgpu_env import CgpuError
@@ -19,6 +18,7 @@ from cgpu_install.machine import Machine
 from cgpu_install.plan import installing
 from cgpu_install.toml_text import parse
 from cgpu_install.tree import look
+from lab.machine.wired import TARGET, findings, install, made_below, target, uninstall, write
 
 pytestmark = pytest.mark.unit
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from wired import TARGET, findings, install, made_below, target, uninstall
 
 from cgpu_env import CgpuError
 from cgpu_install import containerd, dockerd
 from cgpu_install.engines import CRIO, HOOKS, NVIDIA, PODMAN, SERVICE, UNITS
+from lab.machine.wired import TARGET, findings, install, made_below, target, uninstall
 
 if TYPE_CHECKING:
     from collections.abc import Callable

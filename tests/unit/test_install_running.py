@@ -7,12 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
-import wired
 
 from cgpu_cli.commands import install
 from cgpu_env import CgpuError
 from cgpu_install import dockerd, running
 from cgpu_install.journal import Journal
+from lab.machine import wired
 
 pytestmark = pytest.mark.unit
 

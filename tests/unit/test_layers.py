@@ -55,6 +55,8 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"main", "run"},
     ),
 }
+# Rooms of the tests' helper modules, each of which may import those before it.
+LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products")
 # Folder with C in it: the folders whose headers it may include.
 NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
 ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
@@ -139,6 +141,19 @@ def test_rooms_of_a_package_import_in_one_direction(package: str) -> None:
                 assert rank(name) <= rank(dotted), f"{path} imports {name}"
 
 
+def test_helper_modules_have_their_rooms_and_import_in_one_direction() -> None:
+    assert [path.name for path in (ROOT / "tests").glob("*.py")] == ["conftest.py"]
+    assert {path.name for path in (ROOT / "tests/lab").iterdir() if path.is_dir()} - {
+        "__pycache__"
+    } == set(LAB)
+    for path in (ROOT / "tests/lab").rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        rooms = {name.split(".")[1] for name in imported(text) if name.startswith("lab.")}
+        allowed = LAB[: LAB.index(path.parent.name) + 1] if path.parent.name in LAB else ()
+        assert rooms <= set(allowed), path
+        assert not tops(imported(text)) & {"bench", "gpu", "faults", "fuzz"}, path
+
+
 def include(path: Path, name: str) -> str:
     """The folder of the header that a file includes by ``name``."""
     places = [path.parent, *(ROOT / folder for folder in SEARCHED)]
@@ -165,8 +180,8 @@ def test_every_folder_with_c_in_it_has_its_rule() -> None:
 def test_no_folder_has_more_files_than_one_can_overlook() -> None:
     """Some fifteen; a header and its source count as one."""
     listed = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).split()
-    rooms = ("native", "shim", "node", "hook")
-    names = {name.rpartition(".")[0] for name in listed if name.split("/")[0] in rooms}
+    rooms = ("native", "shim", "node", "hook", "tests/lab", "tests/gpu")
+    names = {name.rpartition(".")[0] for name in listed if name.startswith(rooms)}
     folders = [str(Path(name).parent) for name in names]
     assert {name: folders.count(name) for name in folders if folders.count(name) > 20} == {}
 

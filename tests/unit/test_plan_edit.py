@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_files import Hostile
 
 from cgpu_env import CgpuError, GpuShare
 from cgpu_hook.edit import edited, without_earlier_edit
@@ -17,6 +16,7 @@ from cgpu_hook.plan import Mount, Places, Plan
 from cgpu_node.facts.node import DeviceNode, Node
 from cgpu_node.image.rootfs import Rootfs, resolved
 from cgpu_node.trust import check_source
+from lab.machine.hostile_files import Hostile
 
 pytestmark = pytest.mark.unit
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_driver import Source, parse_deb822, parse_one_line, private_sources
+
+from lab.driver.real_driver import Source, parse_deb822, parse_one_line, private_sources
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-import entry_points
-from cuda_calls import cuda, show
+from lab.calls.cuda_calls import cuda, show
+from lab.driver import entry_points
 
 VERSIONS = (2000, 3020, 4000, 6050, 7000, 9000, 11000, 11030, 11040, 12000, 12040, 13000)
 FLAGS = (0, 1, 2)

@@ -1,0 +1,1 @@
+"""Facts that the design takes for granted of the driver."""

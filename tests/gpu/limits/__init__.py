@@ -1,0 +1,1 @@
+"""Limits of memory, in a capped child and from outside."""

@@ -1,0 +1,1 @@
+"""Shares of GPU time, with programs that keep it busy."""

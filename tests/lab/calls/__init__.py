@@ -1,0 +1,1 @@
+"""What programs that tests start import: calls of the driver by ctypes."""

@@ -1,0 +1,1 @@
+"""Container engines, low-level runtimes and images, private to the tests."""

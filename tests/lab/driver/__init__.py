@@ -1,0 +1,1 @@
+"""Simulated and real drivers, and a container's base directory without a container."""

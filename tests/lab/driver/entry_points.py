@@ -1,0 +1,53 @@
+"""The two tables of the driver's entry points: the classification, and what the proxy does."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from elftools.elf.elffile import ELFFile
+
+ROOT = Path(__file__).resolve().parents[3]
+CLASSIFICATION = ROOT / "shim" / "driver_entry_points.csv"
+HOOKS = ROOT / "shim" / "cuda" / "entry" / "hooks.def"
+
+
+class EntryPoint(NamedTuple):
+    """One row of the classification."""
+
+    name: str
+    kind: str
+    treatment: str
+    reason: str
+
+
+def classification() -> list[EntryPoint]:
+    """Every row, in order."""
+    with CLASSIFICATION.open(newline="") as file:
+        return [
+            EntryPoint(row["name"], row["class"], row["treatment"], row["reason"])
+            for row in csv.DictReader(file)
+        ]
+
+
+def hooks(kind: str) -> list[str]:
+    """Names in rows of one kind (HOOK of any kind, REJECT, REAL) of ``hooks.def`` and its parts."""
+    text = "".join(path.read_text() for path in sorted(HOOKS.parent.glob("*.def")))
+    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+    macro = "(?:HOOK|UNGUARDED|LAUNCH)" if kind == "HOOK" else kind
+    return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)
+
+
+def exported(library: Path) -> set[str]:
+    """Names of the functions that a shared library defines for others."""
+    with library.open("rb") as file:
+        table = ELFFile(file).get_section_by_name(".dynsym")
+        return {
+            symbol.name
+            for symbol in table.iter_symbols()
+            if symbol["st_shndx"] != "SHN_UNDEF"
+            and symbol["st_info"]["type"] == "STT_FUNC"
+            and symbol.name
+        }

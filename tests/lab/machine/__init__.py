@@ -1,0 +1,1 @@
+"""Machines that tests make: installed, booted, served, or with users and hostile files."""

@@ -1,0 +1,163 @@
+"""Enough of a kubelet to have containerd's CRI plugin make a pod with a container.
+
+Messages of the interface are fields by number, here as ``{number: value}``: a string, a whole
+number, a message, or a list of them. The numbers are those of Kubernetes' ``runtime.v1``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from lab.containers.enclosure import wait_until
+from lab.containers.engines import PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lab.containers.engines import Docker, Volume
+    from lab.machine.installed import Installed
+
+_VARINT, _BYTES = 0, 2
+_NODE_NETWORK = 2
+Message = dict[int, Any]
+CONTAINERD = "/etc/containerd/config.toml"
+IMAGE = "docker.io/library/pod:latest"
+_CONFIGURATION = """# as a node of Kubernetes has it
+version = 2
+root = "{base}/root"
+state = "{base}/state"
+
+[grpc]
+  address = "{base}/socket"
+
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "docker.io/library/pod:latest"
+  restrict_oom_score_adj = true # tests may lack the right to lower it
+  disable_apparmor = true
+
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+"""
+
+
+@contextmanager
+def served(installed: Installed, docker: Docker, *words: str) -> Iterator[Cri]:
+    """containerd with what ``cgpu`` with ``words`` makes of its configuration."""
+    inside, base = installed.enclosure, installed.base / "cri"
+    base.mkdir()
+    installed.write(CONTAINERD, _CONFIGURATION.format(base=base))
+    installed.cgpu(*words)
+    image = base / "image.tar"
+    container = docker.docker("create", "debian", "true").stdout.strip()
+    changes = ["--change", f"ENV PATH={PATH}", "--change", 'CMD ["sleep", "100000"]']
+    docker.docker("commit", *changes, container, "pod")
+    docker.docker("save", "--output", image, "pod")
+    with (base / "log").open("w") as log:
+        daemon = inside.start("containerd", "--log-level=warn", stdout=log, stderr=log)
+    ctr = ["ctr", "--address", base / "socket", "--namespace", "k8s.io"]
+    wait_until(lambda: inside.run(*ctr, "version", check=False).returncode == 0, "it answers")
+    inside.run(*ctr, "images", "import", image)
+    yield Cri(str(base / "socket"), inside.cgroup)
+    daemon.terminate()
+    daemon.wait(30)
+
+
+def _number(value: int) -> bytes:
+    low, rest = value & 0x7F, value >> 7
+    return bytes([low | 0x80]) + _number(rest) if rest else bytes([low])
+
+
+def packed(message: Message) -> bytes:
+    """The message in protobuf's encoding."""
+    out = b""
+    for number, value in message.items():
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, int):
+                out += _number(number << 3 | _VARINT) + _number(each)
+            else:
+                data = packed(each) if isinstance(each, dict) else each.encode()
+                out += _number(number << 3 | _BYTES) + _number(len(data)) + data
+    return out
+
+
+def unpacked(data: bytes) -> dict[int, int | bytes]:
+    """The fields of a message; of one that is there several times the last."""
+    fields: dict[int, int | bytes] = {}
+    at = 0
+
+    def number() -> int:
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte, at = data[at], at + 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if not byte & 0x80:
+                return value
+
+    while at < len(data):
+        key, value = number(), number()
+        if key & 7 == _VARINT:
+            fields[key >> 3] = value
+        else:
+            fields[key >> 3], at = data[at : at + value], at + value
+    return fields
+
+
+class Cri:
+    """The CRI plugin at a socket, as a kubelet uses it."""
+
+    def __init__(self, socket: str, cgroup: str) -> None:
+        self._channel = grpc.insecure_channel(f"unix://{socket}")
+        self._cgroup = cgroup
+
+    def call(self, method: str, request: Message) -> dict[int, int | bytes]:
+        """What a method answers; grpc.RpcError says why it does not."""
+        function = self._channel.unary_unary(f"/runtime.v1.RuntimeService/{method}")
+        return unpacked(function(packed(request), timeout=60))
+
+    def run(
+        self,
+        image: str,
+        *command: str,
+        handler: str,
+        env: Mapping[str, str],
+        volumes: Sequence[Volume] = (),
+    ) -> str:
+        """What ``command`` prints in a container of a pod with a runtime handler."""
+        with self.pod(handler) as (pod_id, pod):
+            config = {
+                1: {1: "main"},
+                2: {1: image},
+                3: ["sleep", "1000"],
+                6: [{1: key, 2: value} for key, value in env.items()],
+                7: [{1: v.container, 2: str(v.host), 3: 1} for v in volumes],
+            }
+            made = self.call("CreateContainer", {1: pod_id, 2: config, 3: pod})
+            container = self._text(made, 1)
+            self.call("StartContainer", {1: container})
+            said = self.call("ExecSync", {1: container, 2: list(command), 3: 60})
+            return self._text(said, 1)
+
+    @contextmanager
+    def pod(self, handler: str) -> Iterator[tuple[str, Message]]:
+        """A pod with a runtime handler, empty for the default: its id and what it was made from."""
+        name = f"p{uuid.uuid4().hex[:8]}"
+        linux = {1: f"/{self._cgroup}/{name}", 2: {1: {1: _NODE_NETWORK}}}
+        pod: Message = {1: {1: name, 2: name, 3: "default"}, 8: linux}
+        pod_id = self._text(self.call("RunPodSandbox", {1: pod, 2: handler}), 1)
+        try:
+            yield pod_id, pod
+        finally:
+            self.call("StopPodSandbox", {1: pod_id})
+            self.call("RemovePodSandbox", {1: pod_id})
+
+    @staticmethod
+    def _text(message: dict[int, int | bytes], number: int) -> str:
+        value = message[number]
+        assert isinstance(value, bytes)
+        return value.decode()

@@ -1,0 +1,1 @@
+"""What users are given, made once: wheels, releases, packages, documented answers."""

@@ -1,0 +1,81 @@
+"""What users are given, made by the commands that make it for them; once for the same tree."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from lab.runs.packages import ensure_packages
+
+ROOT = Path(__file__).resolve().parents[3]
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+_CACHE = ROOT / "build" / "packages"
+# What the binary packages are made from.
+_INPUTS = ("CHANGELOG.md", "CONTRIBUTING.md", "MANIFEST.in", "README.md", "cgpu_env/", "cli/",
+           "deploy/", "docs/", "hook/", "native/", "node/", "pyproject.toml", "server/",
+           "setup.py", "shim/", "tests/sim/")  # fmt: skip
+
+
+def files() -> list[str]:
+    """The files of the repository, by their paths."""
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    names = subprocess.check_output(listed, cwd=ROOT, text=True).split("\0")
+    return sorted(name for name in names if name and (ROOT / name).exists())
+
+
+@functools.cache
+def made() -> Path:
+    """A folder with a wheel and a Debian package for each processor."""
+    ensure_packages()
+    content = hashlib.sha256()
+    for name in (name for name in files() if name.startswith(_INPUTS)):
+        content.update(name.encode() + b"\0" + (ROOT / name).read_bytes())
+    folder = _CACHE / content.hexdigest()[:16]
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            for old in _CACHE.glob("*/"):
+                shutil.rmtree(old)
+            _make("deploy/deb.sh", _CACHE / "new", *MACHINES)
+            (_CACHE / "new").rename(folder)
+    return folder
+
+
+def source(folder: Path) -> Path:
+    """The source distribution, made in ``folder``."""
+    _make("deploy/dist.sh", folder)
+    [path] = folder.glob("cgpu-*.tar.gz")
+    return path
+
+
+def _make(script: str, folder: Path, *machines: str) -> None:
+    environment = os.environ | {"PYTHON": sys.executable, "MACHINES": " ".join(machines)}
+    done = subprocess.run(
+        ["sh", script, str(folder)],
+        cwd=ROOT,
+        env=environment,
+        umask=0o077,  # of a careful builder; packages have modes of their own
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+
+
+def wheel(machine: str) -> Path:
+    """The wheel for a processor."""
+    [path] = made().glob(f"cgpu-*_{machine}.whl")
+    return path
+
+
+def deb(machine: str) -> Path:
+    """The Debian package for a processor."""
+    [path] = made().glob(f"cgpu_*_{MACHINES[machine]}.deb")
+    return path

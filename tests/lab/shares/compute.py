@@ -1,0 +1,112 @@
+"""Programs that compute beside each other on a simulated GPU, and what each really got of it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_sim import gpu_times
+from lab.driver.real_driver import cache_directory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
+FLAGS = ("-target", "x86_64-linux-gnu.2.17", "-std=gnu11", "-O2", "-lpthread", "-ldl")
+TAG = "CGPU_SIM_TAG"
+
+
+def spin_program() -> Path:
+    """``programs/spin.c``."""
+    return built("spin")
+
+
+def built(name: str) -> Path:
+    """``programs/NAME.c``, built once for whatever C library a container has."""
+    source = PROGRAMS / f"{name}.c"
+    recipe = source.read_bytes() + repr(FLAGS).encode()
+    cache = cache_directory()
+    target = cache / f"{name}-{hashlib.sha256(recipe).hexdigest()[:12]}"
+    with (cache / f".{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            made = target.with_suffix(".new")
+            compiler = [sys.executable, "-m", "ziglang", "cc"]
+            subprocess.run([*compiler, *FLAGS, "-o", made, source], check=True)
+            made.rename(target)
+    return target
+
+
+class Shares(NamedTuple):
+    """What was had of a GPU in some seconds.
+
+    Attributes:
+        points: of the GPU's time, in percent, by tag.
+        idle: percent of the time that nobody had.
+    """
+
+    points: dict[str, float]
+    idle: float
+
+    def parts(self) -> dict[str, float]:
+        """Each one's part of what all of them had, in percent."""
+        total = sum(self.points.values())
+        return {tag: 100 * had / total for tag, had in self.points.items()}
+
+    def __str__(self) -> str:
+        had = ", ".join(f"{tag} {points:.2f}" for tag, points in self.points.items())
+        return f"{had}, idle {self.idle:.2f}"
+
+
+def read_times(driver: Path, gpu: int = 0) -> dict[str, int]:
+    """GPU time in ns had by the living processes of each tag."""
+    times: dict[str, int] = {}
+    for process in gpu_times(driver, gpu):
+        times[process.tag] = times.get(process.tag, 0) + process.busy_ns
+    return times
+
+
+def prefer(pids: Iterable[int]) -> None:
+    """Let processes go before whatever else the machine does, where we may: all their threads.
+
+    A share is measured of who has work for the GPU; a launch that comes late because other
+    programs have the CPUs is time that its container held and did not use.
+    """
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(task.name), -15)
+
+
+def measure(driver: Path, tags: Iterable[str], seconds: float) -> Shares:
+    """The true shares of the next ``seconds``, from the simulated GPU's own account."""
+    return measure_while(driver, tags, lambda: time.sleep(seconds))
+
+
+def measure_while(driver: Path, tags: Iterable[str], act: Callable[[], object]) -> Shares:
+    """Likewise, of the time that ``act`` takes."""
+    began, before = time.monotonic_ns(), read_times(driver)
+    act()
+    ended, after = time.monotonic_ns(), read_times(driver)
+    whole = (ended - began) / 100
+    points = {tag: (after[tag] - before[tag]) / whole for tag in tags}
+    return Shares(points, 100 - sum(points.values()))
+
+
+def wait_for(driver: Path, tags: Iterable[str], seconds: float = 30) -> None:
+    """Until a process of each tag has had some of the GPU."""
+    deadline = time.monotonic() + seconds
+    missing = list(tags)
+    while missing:
+        assert time.monotonic() < deadline, f"{missing} had nothing of the GPU"
+        time.sleep(0.02)
+        times = read_times(driver)
+        missing = [tag for tag in missing if not times.get(tag)]
+    prefer(process.pid for process in gpu_times(driver))

@@ -38,7 +38,7 @@ from cgpu_server.judgement import (
     steady,
 )
 from cgpu_server.look import NOTHING, Look, asked_by_process, by_container
-from cgpu_server.pages import pages_of
+from cgpu_server.state.limits import pages_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_server.pages import is_measured
+from cgpu_server.state.limits import is_measured
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

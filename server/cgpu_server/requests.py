@@ -16,9 +16,9 @@ from cgpu_node.shares.change import find
 from cgpu_node.shares.names import names_of
 from cgpu_node.view.usage import located, usage_of, use_of
 from cgpu_node.view.view import ppm
-from cgpu_server import changes
 from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
+from cgpu_server.state import changes
 from cgpu_server.tree import (
     COMMON,
     NODE_SETTINGS,

@@ -18,7 +18,6 @@ from cgpu_node import installation
 from cgpu_node.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_node.shares.registry import Registry
 from cgpu_server.audit import Audit
-from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon
 from cgpu_server.exporter import Exporter
 from cgpu_server.journal import is_open, log, open_log
@@ -26,6 +25,7 @@ from cgpu_server.mounter import mount_for_server
 from cgpu_server.mounts import unmount
 from cgpu_server.seat import Seat
 from cgpu_server.service import inherited, is_service, say_ready
+from cgpu_server.state.arbiters import Conductor
 from cgpu_server.utilisation import Utilisation
 
 if TYPE_CHECKING:

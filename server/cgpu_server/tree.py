@@ -20,7 +20,7 @@ from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, on_gpu
 from cgpu_node.shares.names import names_of
 from cgpu_node.view import processes
-from cgpu_server import changes
+from cgpu_server.state import changes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

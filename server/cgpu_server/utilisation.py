@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from cgpu_server.pages import is_measured
+from cgpu_server.state.limits import is_measured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -13,10 +13,10 @@ from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.record import Owner
 from cgpu_node.shares.registry import Registry
-from cgpu_server.conductor import Conductor
 from cgpu_server.control import Control, Peer
 from cgpu_server.daemon import Daemon
 from cgpu_server.requests import Requests
+from cgpu_server.state.arbiters import Conductor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import cgpu_native
 from cgpu_env import GpuShare
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, Record
-from cgpu_server.conductor import Conductor, Demand
+from cgpu_server.state.arbiters import Conductor, Demand
 
 pytestmark = pytest.mark.unit
 

@@ -9,9 +9,9 @@ import pytest
 
 from cgpu_node.shares.registry import Registry
 from cgpu_server import daemon as daemon_module
-from cgpu_server.conductor import Conductor
 from cgpu_server.daemon import Daemon
 from cgpu_server.seat import Seat
+from cgpu_server.state.arbiters import Conductor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

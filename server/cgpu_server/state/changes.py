@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cgpu_node.settings import rules
 from cgpu_node.shares.change import CONTAINER_KEYS, change_container, change_gpus, change_node
 from cgpu_server.journal import log
-from cgpu_server.marking import tell_misstated
+from cgpu_server.state.container_warnings import tell_misstated
 
 __all__ = ["CONTAINER_KEYS", "GPU_KEYS", "NODE_KEYS", "set_container", "set_gpus", "set_node"]
 

@@ -1,0 +1,1 @@
+"""What the server knows of containers and rules, and the arbitration that follows it."""

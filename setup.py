@@ -266,6 +266,7 @@ setup(
         "cgpu_upgrade",
         "cgpu_doctor",
         "cgpu_server",
+        "cgpu_server.audit",
         "cgpu_server.state",
         "cgpu_sim",
     ],

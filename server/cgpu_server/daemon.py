@@ -17,6 +17,7 @@ from cgpu_env import CgpuError
 from cgpu_node.facts.node import driver_folder, load_node
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, Config, load_config
+from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.control import Control
 from cgpu_server.filesystem import ControlTree
 from cgpu_server.journal import log
@@ -25,7 +26,6 @@ from cgpu_server.service import is_service, say_alive
 from cgpu_server.state.arbiters import Conductor, Demand
 from cgpu_server.state.container_warnings import Marking
 from cgpu_server.tree import Tree
-from cgpu_server.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -18,8 +18,8 @@ from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
 from cgpu_node.facts.node import load_node
 from cgpu_node.view.usage import use_of
+from cgpu_server.audit.snapshot import NOTHING
 from cgpu_server.journal import log
-from cgpu_server.look import NOTHING
 from cgpu_server.metrics import METRICS, View
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from cgpu_node.facts.node import Node
     from cgpu_node.view.view import Use
-    from cgpu_server.audit import Audit
+    from cgpu_server.audit.auditor import Audit
     from cgpu_server.daemon import Daemon
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import Node, NodeGpu
     from cgpu_node.settings.rules import Rules
     from cgpu_node.view.view import Compute, GpuUse, Use
-    from cgpu_server.look import Look
+    from cgpu_server.audit.snapshot import Look
 
     Sample = tuple[tuple[str, ...], float]
 

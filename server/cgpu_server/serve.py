@@ -17,7 +17,8 @@ from cgpu_native.arbitration import Arbitration
 from cgpu_node import installation
 from cgpu_node.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_node.shares.registry import Registry
-from cgpu_server.audit import Audit
+from cgpu_server.audit.auditor import Audit
+from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.daemon import Daemon
 from cgpu_server.exporter import Exporter
 from cgpu_server.journal import is_open, log, open_log
@@ -26,7 +27,6 @@ from cgpu_server.mounts import unmount
 from cgpu_server.seat import Seat
 from cgpu_server.service import inherited, is_service, say_ready
 from cgpu_server.state.arbiters import Conductor
-from cgpu_server.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import pytest
 from audit_world import FAST, Audited, scrape
 
 from cgpu_env import CgpuError
-from cgpu_server.gauge import Gauge
+from cgpu_server.audit.driver_probe import Gauge
 from cgpu_sim import Fault, inject
 from lab.machine.audited import until
 

@@ -25,8 +25,8 @@ from cgpu_env import CgpuError
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import change
 from cgpu_node.view import marks, processes, usage
-from cgpu_server import audit
-from cgpu_server.gauge import Reading
+from cgpu_server.audit import auditor
+from cgpu_server.audit.driver_probe import Reading
 from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.machine.hostile_files import MANY, SLOTS, Hostile
 from lab.machine.servers import StandIn, end_servers
@@ -141,11 +141,11 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     gauge = SimpleNamespace(
         folder="/", read=lambda _: {UUIDS[0]: reading}, close=nothing, interrupt=nothing
     )
-    monkeypatch.setattr(audit, "Gauge", lambda _: gauge)
+    monkeypatch.setattr(auditor, "Gauge", lambda _: gauge)
     config = SimpleNamespace(action="report", interval_seconds=0.05)
     ours = record._replace(kind="session")  # whose processes are known by who keeps it
     daemon: Any = SimpleNamespace(config=config, records=[ours], driver_dir="/")
-    looks = audit.Audit(daemon)
+    looks = auditor.Audit(daemon)
     looks.start()
     try:
         wait_until(lambda: any(looks.last.bypasses.values()), "it is found")

@@ -17,8 +17,8 @@ from cgpu_node.shares import liveness
 from cgpu_node.shares.liveness import is_inhabited, mounts, start_time
 from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import processes
-from cgpu_server import belonging
-from cgpu_server.belonging import Belonging, read_process
+from cgpu_server.audit import process_owners
+from cgpu_server.audit.process_owners import Belonging, read_process
 from lab.machine.trees import leave_trees
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
         assert None not in list(mounts(folder, now + 60))
         assert list(mounts(folder, now)) == [None]
         monkeypatch.setattr(liveness, "MOUNTS_CPU_S", 0.0)
-        monkeypatch.setattr(belonging, "_MOUNTS_CPU_S", 0.0)
+        monkeypatch.setattr(process_owners, "_MOUNTS_CPU_S", 0.0)
         assert is_inhabited(str(ledger.parent))
         assert Belonging([session(ledger)]).of(process) is None
 

@@ -20,7 +20,7 @@ from cgpu_node.view import marks
 from cgpu_node.view.processes import Holding
 from cgpu_node.view.view import Compute, GpuUse, Use
 from cgpu_server import exporter
-from cgpu_server.look import Look
+from cgpu_server.audit.snapshot import Look
 from cgpu_server.metrics import METRICS
 from cgpu_server.serve import metrics_address
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.samples import Sample
 
-    from cgpu_server.audit import Audit
+    from cgpu_server.audit.auditor import Audit
     from cgpu_server.daemon import Daemon
 
 pytestmark = pytest.mark.unit

@@ -18,10 +18,10 @@ from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view.usage import usage_of, use_of
 from cgpu_node.view.view import parsed
-from cgpu_server.belonging import Process
-from cgpu_server.gauge import Reading
-from cgpu_server.look import NOTHING, Look, asked_by_process, by_container
-from cgpu_server.utilisation import Utilisation
+from cgpu_server.audit.driver_probe import Reading
+from cgpu_server.audit.process_owners import Process
+from cgpu_server.audit.snapshot import NOTHING, Look, asked_by_process, by_container
+from cgpu_server.audit.utilisation import Utilisation
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_server.interfaces import named_in
-from cgpu_server.judgement import (
+from cgpu_server.audit.comparison import (
     CALM,
     DRIFT_BYTES,
     MIB,
@@ -22,6 +21,7 @@ from cgpu_server.judgement import (
     larger,
     steady,
 )
+from cgpu_server.audit.interfaces import named_in
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from cgpu_node.shares.record import Record
-    from cgpu_server.belonging import Process
-    from cgpu_server.gauge import Reading
+    from cgpu_server.audit.driver_probe import Reading
+    from cgpu_server.audit.process_owners import Process
 
     Place = tuple[str, int]  # a container's directory, and which of its GPUs
 

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from cgpu_server import belonging
-from cgpu_server.belonging import Owners, Process, container_in, read_process
+from cgpu_server.audit import process_owners
+from cgpu_server.audit.process_owners import Owners, Process, container_in, read_process
 
 pytestmark = pytest.mark.unit
 
@@ -82,12 +82,12 @@ def test_who_has_the_id_of_a_process_that_is_gone_answers_for_nothing(
 ) -> None:
     """The driver still names the one that is gone; another one may get its id at any time."""
     there = {7: process(7, 1)}
-    monkeypatch.setattr(belonging, "read_process", there.get)
+    monkeypatch.setattr(process_owners, "read_process", there.get)
     owners = Owners()
     assert owners.of([7, 8], []) == {7: (process(7, 1), None)}
     later = 1 << 62
     there = {7: process(7, later), 8: process(8, later)}
-    monkeypatch.setattr(belonging, "read_process", there.get)
+    monkeypatch.setattr(process_owners, "read_process", there.get)
     for _ in range(2):
         assert owners.of([7, 8], []) == {7: (process(7, 1)._replace(ends=True), None)}
         assert owners.known(7) == process(7, 1)._replace(ends=True)
@@ -98,8 +98,8 @@ def test_an_id_that_the_driver_named_no_more_is_that_of_a_new_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [100]
-    monkeypatch.setattr(belonging, "_ticks", lambda: clock[0])
-    monkeypatch.setattr(belonging, "read_process", lambda pid: process(pid, clock[0] - 10))
+    monkeypatch.setattr(process_owners, "_ticks", lambda: clock[0])
+    monkeypatch.setattr(process_owners, "read_process", lambda pid: process(pid, clock[0] - 10))
     owners = Owners()
     for clock[0] in (100, 200):
         assert owners.of([7], []) == {7: (process(7, clock[0] - 10), None)}

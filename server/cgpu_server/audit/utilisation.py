@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from cgpu_node.shares.record import Record
     from cgpu_node.view.view import Compute, GpuUse, Use
-    from cgpu_server.look import Look
+    from cgpu_server.audit.snapshot import Look
 
     Place = tuple[str, int]  # a container's directory, and which of its GPUs
 

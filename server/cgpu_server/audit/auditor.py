@@ -19,11 +19,7 @@ from cgpu_env import CgpuError
 from cgpu_env.logline import place as place_of
 from cgpu_node.facts import driver
 from cgpu_node.shares.liveness import folder_of
-from cgpu_server.belonging import Belonging, Owners, Process, read_process
-from cgpu_server.gauge import Gauge, Reading
-from cgpu_server.interfaces import used_by
-from cgpu_server.journal import log
-from cgpu_server.judgement import (
+from cgpu_server.audit.comparison import (
     CALM,
     MIB,
     Account,
@@ -37,7 +33,11 @@ from cgpu_server.judgement import (
     larger,
     steady,
 )
-from cgpu_server.look import NOTHING, Look, asked_by_process, by_container
+from cgpu_server.audit.driver_probe import Gauge, Reading
+from cgpu_server.audit.interfaces import used_by
+from cgpu_server.audit.process_owners import Belonging, Owners, Process, read_process
+from cgpu_server.audit.snapshot import NOTHING, Look, asked_by_process, by_container
+from cgpu_server.journal import log
 from cgpu_server.state.limits import pages_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Compares ledgers with the driver, and asks the driver how busy GPUs are."""

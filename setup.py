@@ -268,6 +268,7 @@ setup(
         "cgpu_server",
         "cgpu_server.audit",
         "cgpu_server.state",
+        "cgpu_server.tree",
         "cgpu_sim",
     ],
     package_dir={

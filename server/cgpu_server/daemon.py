@@ -19,13 +19,13 @@ from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, Config, load_config
 from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.control import Control
-from cgpu_server.filesystem import ControlTree
 from cgpu_server.journal import log
 from cgpu_server.requests import Requests
 from cgpu_server.service import is_service, say_alive
 from cgpu_server.state.arbiters import Conductor, Demand
 from cgpu_server.state.container_warnings import Marking
-from cgpu_server.tree import Tree
+from cgpu_server.tree.filesystem import ControlTree
+from cgpu_server.tree.nodes import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -107,7 +107,9 @@ class Daemon:
         self._server = await control.listen(self._seat.listener)
         ready()
         self._loop = asyncio.get_running_loop()
-        if self.tree and not is_service():  # which has it mounted by its root outside: mounter.py
+        if (
+            self.tree and not is_service()
+        ):  # which has it mounted by its root outside: tree/mounter.py
             self.tree.start()
         life = time.monotonic()
         while True:

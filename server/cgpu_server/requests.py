@@ -19,7 +19,7 @@ from cgpu_node.view.view import ppm
 from cgpu_server.control import DESCRIPTOR
 from cgpu_server.guests import Guests
 from cgpu_server.state import changes
-from cgpu_server.tree import (
+from cgpu_server.tree.nodes import (
     COMMON,
     NODE_SETTINGS,
     Folder,

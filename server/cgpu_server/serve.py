@@ -22,11 +22,11 @@ from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.daemon import Daemon
 from cgpu_server.exporter import Exporter
 from cgpu_server.journal import is_open, log, open_log
-from cgpu_server.mounter import mount_for_server
-from cgpu_server.mounts import unmount
 from cgpu_server.seat import Seat
 from cgpu_server.service import inherited, is_service, say_ready
 from cgpu_server.state.arbiters import Conductor
+from cgpu_server.tree.mounter import mount_for_server
+from cgpu_server.tree.mounts import unmount
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

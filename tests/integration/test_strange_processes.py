@@ -165,7 +165,7 @@ import ctypes, os, sys
 from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
 from cgpu_install.machine import Machine
-from cgpu_server import mounts
+from cgpu_server.tree import mounts
 libc = ctypes.CDLL(None)
 for kind, user in ((b"fuse.\\xff", 0), (b"fuse.cgpu_km", 7)):
     for name in (b"/x;reboot", b"/\\xff", b"/a\\rb\\xc2\\x85c", b"/a\\x1b"):

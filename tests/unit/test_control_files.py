@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_server import mounts
-from cgpu_server.filesystem import ControlTree, Files
-from cgpu_server.tree import Folder, MissingError, Node, ReadOnlyError
+from cgpu_server.tree import mounts
+from cgpu_server.tree.filesystem import ControlTree, Files
+from cgpu_server.tree.nodes import Folder, MissingError, Node, ReadOnlyError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from cgpu_server.tree import Tree
+    from cgpu_server.tree.nodes import Tree
 
 pytestmark = pytest.mark.unit
 

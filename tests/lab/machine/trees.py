@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 
-from cgpu_server import mounts
+from cgpu_server.tree import mounts
 
 _NEWNS, _PRIVATE = 0x20000, 0x4000 | 0x40000  # CLONE_NEWNS; MS_REC | MS_PRIVATE
 

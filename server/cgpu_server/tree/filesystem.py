@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from cgpu_env import CgpuError
 from cgpu_env.logline import place
-from cgpu_server import mounts
 from cgpu_server.journal import log
-from cgpu_server.tree import Folder, MissingError, ReadOnlyError
+from cgpu_server.tree import mounts
+from cgpu_server.tree.nodes import Folder, MissingError, ReadOnlyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cgpu_server.tree import Tree
+    from cgpu_server.tree.nodes import Tree
 
 _FOLDER, _READ_WRITE, _READ_ONLY = 0o755, 0o644, 0o444
 

@@ -12,7 +12,7 @@ import socket
 
 from cgpu_env import CgpuError
 from cgpu_node import server
-from cgpu_server import mounts
+from cgpu_server.tree import mounts
 
 _PATIENCE = 10.0
 _LONGEST_ANSWER = 1 << 16

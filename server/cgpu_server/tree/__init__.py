@@ -1,0 +1,1 @@
+"""The control tree, and the file system that shows it."""

@@ -20,7 +20,7 @@ from urllib.request import urlopen
 import pytest
 
 from cgpu_cli.demo import tenant
-from cgpu_server.metrics import METRICS
+from cgpu_server.metrics.table import METRICS
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
 from lab.machine.servers import end_servers

@@ -19,9 +19,9 @@ from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import marks
 from cgpu_node.view.processes import Holding
 from cgpu_node.view.view import Compute, GpuUse, Use
-from cgpu_server import exporter
 from cgpu_server.audit.snapshot import Look
-from cgpu_server.metrics import METRICS
+from cgpu_server.metrics import exporter
+from cgpu_server.metrics.table import METRICS
 from cgpu_server.serve import metrics_address
 
 if TYPE_CHECKING:

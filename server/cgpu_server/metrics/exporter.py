@@ -20,7 +20,7 @@ from cgpu_node.facts.node import load_node
 from cgpu_node.view.usage import use_of
 from cgpu_server.audit.snapshot import NOTHING
 from cgpu_server.journal import log
-from cgpu_server.metrics import METRICS, View
+from cgpu_server.metrics.table import METRICS, View
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -145,7 +145,7 @@ class Exporter:
     def _serve(self, listener: socket.socket) -> None:
         from prometheus_client import CollectorRegistry
 
-        from cgpu_server.http import Server
+        from cgpu_server.metrics.http import Server
 
         registry = CollectorRegistry()
         registry.register(Collector(self._daemon, self._audit))

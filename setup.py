@@ -267,6 +267,7 @@ setup(
         "cgpu_doctor",
         "cgpu_server",
         "cgpu_server.audit",
+        "cgpu_server.control",
         "cgpu_server.metrics",
         "cgpu_server.state",
         "cgpu_server.tree",

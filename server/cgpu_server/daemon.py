@@ -18,9 +18,9 @@ from cgpu_node.facts.node import driver_folder, load_node
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, Config, load_config
 from cgpu_server.audit.utilisation import Utilisation
-from cgpu_server.control import Control
+from cgpu_server.control.connections import Control
+from cgpu_server.control.requests import Requests
 from cgpu_server.journal import log
-from cgpu_server.requests import Requests
 from cgpu_server.service import is_service, say_alive
 from cgpu_server.state.arbiters import Conductor, Demand
 from cgpu_server.state.container_warnings import Marking
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from cgpu_node.settings.rules import Rules
     from cgpu_node.shares.record import Record
     from cgpu_node.shares.registry import Registry
-    from cgpu_server.seat import Seat
+    from cgpu_server.control.server_lock import Seat
 
 LOOK_SECONDS = 0.25
 LIFE_SECONDS = 1.0

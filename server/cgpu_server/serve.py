@@ -19,10 +19,10 @@ from cgpu_node.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_node.shares.registry import Registry
 from cgpu_server.audit.auditor import Audit
 from cgpu_server.audit.utilisation import Utilisation
+from cgpu_server.control.server_lock import Seat
 from cgpu_server.daemon import Daemon
 from cgpu_server.journal import is_open, log, open_log
 from cgpu_server.metrics.exporter import Exporter
-from cgpu_server.seat import Seat
 from cgpu_server.service import inherited, is_service, say_ready
 from cgpu_server.state.arbiters import Conductor
 from cgpu_server.tree.mounter import mount_for_server

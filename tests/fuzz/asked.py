@@ -13,16 +13,16 @@ from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.record import Owner
 from cgpu_node.shares.registry import Registry
-from cgpu_server.control import Control, Peer
+from cgpu_server.control.connections import Control, Peer
+from cgpu_server.control.requests import Requests
 from cgpu_server.daemon import Daemon
-from cgpu_server.requests import Requests
 from cgpu_server.state.arbiters import Conductor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cgpu_native.arbitration import Arbitration
-    from cgpu_server.seat import Seat
+    from cgpu_server.control.server_lock import Seat
 
 _GPU = NodeGpu(0, "GPU-00000000-1111-2222-3333-444444444444", "Tesla T4", 15 << 30, 1 << 20, ())
 _NODE = Node("535.0", "/nowhere", {}, {}, (_GPU,), (), 20, 0, False)  # noqa: FBT003

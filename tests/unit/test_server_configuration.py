@@ -9,8 +9,8 @@ import pytest
 
 from cgpu_node.shares.registry import Registry
 from cgpu_server import daemon as daemon_module
+from cgpu_server.control.server_lock import Seat
 from cgpu_server.daemon import Daemon
-from cgpu_server.seat import Seat
 from cgpu_server.state.arbiters import Conductor
 
 if TYPE_CHECKING:

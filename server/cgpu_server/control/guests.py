@@ -16,7 +16,7 @@ from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.record import Owner
 
 if TYPE_CHECKING:
-    from cgpu_server.control import Peer
+    from cgpu_server.control.connections import Peer
     from cgpu_server.daemon import Daemon
 
 

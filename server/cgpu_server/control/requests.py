@@ -16,8 +16,8 @@ from cgpu_node.shares.change import find
 from cgpu_node.shares.names import names_of
 from cgpu_node.view.usage import located, usage_of, use_of
 from cgpu_node.view.view import ppm
-from cgpu_server.control import DESCRIPTOR
-from cgpu_server.guests import Guests
+from cgpu_server.control.connections import DESCRIPTOR
+from cgpu_server.control.guests import Guests
 from cgpu_server.state import changes
 from cgpu_server.tree.nodes import (
     COMMON,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import NodeGpu
     from cgpu_node.shares.record import Record
     from cgpu_node.view.view import GpuUse, Use
-    from cgpu_server.control import Peer
+    from cgpu_server.control.connections import Peer
     from cgpu_server.daemon import Daemon
 
 _SHORT_ID = 12

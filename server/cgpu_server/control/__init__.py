@@ -1,0 +1,1 @@
+"""The control socket, and what can be asked through it."""

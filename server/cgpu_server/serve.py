@@ -18,13 +18,13 @@ from cgpu_node import installation
 from cgpu_node.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_node.shares.registry import Registry
 from cgpu_server.audit.auditor import Audit
-from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.control.server_lock import Seat
 from cgpu_server.daemon import Daemon
 from cgpu_server.journal import is_open, log, open_log
 from cgpu_server.metrics.exporter import Exporter
-from cgpu_server.service import inherited, is_service, say_ready
+from cgpu_server.service import inherited, is_service
 from cgpu_server.state.arbiters import Conductor
+from cgpu_server.state.server_state import ServerState
 from cgpu_server.tree.mounter import mount_for_server
 from cgpu_server.tree.mounts import unmount
 
@@ -73,43 +73,39 @@ def _let_go(kept: socket.socket | None, *, detached: bool) -> None:
 
 
 def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequence[str]) -> None:
-    state = open_state(given.state_dir)
+    folder = open_state(given.state_dir)
     driver_dir = given.driver_dir and os.path.abspath(given.driver_dir)
     log_path = given.log and os.path.abspath(given.log)
-    tree = _tree_path(given.tree, state)
+    tree = _tree_path(given.tree, folder)
     if given.mount_tree or given.unmount_tree:
-        _mount(state, tree, mounted=given.mount_tree)
+        _mount(folder, tree, mounted=given.mount_tree)
         return
-    folder = os.getcwd()
+    started_in = os.getcwd()
     os.chdir("/")
-    seat = Seat.take(state, replace=given.replace)
+    seat = Seat.take(folder, replace=given.replace)
     if seat is None:
-        print(f"cgpud: another one serves {state} already", file=sys.stderr)
+        print(f"cgpud: another one serves {folder} already", file=sys.stderr)
         return
     try:
         open_log(log_path)
     except OSError as error:
         raise CgpuError(f"{log_path}: {error.strerror}") from None
-    daemon = Daemon(
-        Registry(state, patience=_PATIENCE),
-        seat,
-        Conductor(Arbitration.start, Arbitration.join),
-        driver_dir=driver_dir,
-        idle_exit=given.idle_exit,
-        tree=tree,
-    )
-    audit = Audit(daemon)
-    daemon.audited = lambda: audit.last.told
-    daemon.utilisation = Utilisation(lambda: audit.last)
-    exporter = Exporter(daemon, metrics, audit)
-    daemon.refreshed = lambda: exporter.follow(
-        metrics_address(given.metrics, daemon.config.metrics, state)
-    )
+    conductor = Conductor(Arbitration.start, Arbitration.join)
+    state = ServerState(Registry(folder, patience=_PATIENCE), conductor, driver_dir)
+    audit = Audit(state)
+    exporter = Exporter(state, audit, metrics)
+
+    def refreshed() -> None:
+        audit.utilisation.count(state.records)
+        exporter.follow(metrics_address(given.metrics, state.config.metrics, folder))
+
+    state.refreshed = refreshed
+    daemon = Daemon(state, seat, audit, idle_exit=given.idle_exit, tree=tree)
     audit.start()
-    asyncio.run(_run(daemon))
+    asyncio.run(_run(daemon, folder))
     audit.close()
     if daemon.restarts and not is_service():  # else systemd starts the next one
-        os.chdir(folder)
+        os.chdir(started_in)
         following = _following(words)
         os.execv(following[0], following)
 
@@ -147,12 +143,12 @@ def _tree_path(given: str | None, state: str) -> str | None:
     return f"{state}_km" if state == os.path.realpath(default_state_dir()) else None
 
 
-async def _run(daemon: Daemon) -> None:
+async def _run(daemon: Daemon, folder: str) -> None:
     loop = asyncio.get_running_loop()
     # SIGHUP too: the FUSE library would take it for itself.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, daemon.stop)
-    log.info("serving", path=daemon.registry.state_dir, pid=os.getpid())
-    await daemon.run(say_ready)
+    log.info("serving", path=folder, pid=os.getpid())
+    await daemon.run()
     log.info("ended", pid=os.getpid())
     log.settle(everything=True)

@@ -13,16 +13,17 @@ from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.record import Owner
 from cgpu_node.shares.registry import Registry
+from cgpu_server.audit.auditor import Audit
 from cgpu_server.control.connections import Control, Peer
 from cgpu_server.control.requests import Requests
-from cgpu_server.daemon import Daemon
 from cgpu_server.state.arbiters import Conductor
+from cgpu_server.state.server_state import ServerState
+from cgpu_server.tree.nodes import Tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cgpu_native.arbitration import Arbitration
-    from cgpu_server.control.server_lock import Seat
 
 _GPU = NodeGpu(0, "GPU-00000000-1111-2222-3333-444444444444", "Tesla T4", 15 << 30, 1 << 20, ())
 _NODE = Node("535.0", "/nowhere", {}, {}, (_GPU,), (), 20, 0, False)  # noqa: FBT003
@@ -41,9 +42,8 @@ class _Arbitration:
         return lambda *_, **__: None
 
 
-class _Seat:
-    def leave(self) -> None:
-        pass
+def _nothing() -> None:
+    pass
 
 
 def _start(*_: int) -> Arbitration:
@@ -74,8 +74,10 @@ class Asked:
             AssertionError: the server has no answer to it.
         """
         for uid in (1234, 0):
-            daemon = Daemon(self._registry, cast("Seat", _Seat()), Conductor(_start, _join))
-            control = Control(Requests(daemon).handle, lambda: None)
+            state = ServerState(self._registry, Conductor(_start, _join))
+            tree = Tree(state, _nothing)
+            requests = Requests(state, Audit(state), tree, None, _nothing)
+            control = Control(requests.handle, _nothing)
             answer = control.answer(line, Peer(os.getpid(), uid))
             json.dumps(answer)
             assert "internal error" not in answer.get("error", ""), answer

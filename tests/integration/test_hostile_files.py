@@ -144,8 +144,8 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     monkeypatch.setattr(auditor, "Gauge", lambda _: gauge)
     config = SimpleNamespace(action="report", interval_seconds=0.05)
     ours = record._replace(kind="session")  # whose processes are known by who keeps it
-    daemon: Any = SimpleNamespace(config=config, records=[ours], driver_dir="/")
-    looks = auditor.Audit(daemon)
+    state: Any = SimpleNamespace(config=config, records=[ours], driver_dir="/")
+    looks = auditor.Audit(state)
     looks.start()
     try:
         wait_until(lambda: any(looks.last.bypasses.values()), "it is found")

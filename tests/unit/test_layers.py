@@ -54,6 +54,17 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"commands"},
         {"main", "run"},
     ),
+    "cgpu_server": (
+        {"journal", "service"},
+        {"state"},
+        {"audit"},
+        {"tree"},
+        {"metrics"},
+        {"control"},
+        {"daemon"},
+        {"serve"},
+        {"main"},
+    ),
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
 LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products")

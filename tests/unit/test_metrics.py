@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
     from cgpu_server.audit.auditor import Audit
-    from cgpu_server.daemon import Daemon
+    from cgpu_server.state.server_state import ServerState
 
 pytestmark = pytest.mark.unit
 
@@ -99,28 +99,28 @@ class World:
         terms = record.weight, record.high_priority, record.policy
         return Use(record.id, "container", "", ("x",), *terms, (gpu,), record.directory)
 
-    def daemon(self) -> Daemon:
+    def state(self) -> ServerState:
         gpus = (GpuShare(0, UUID, 1000),)
         owner = Owner(1, 1, None)
         record = Record(self.id, "container", owner, gpus, 3, True, 6, ("x",), str(self.folder))  # noqa: FBT003
         figures = {UUID: Figures(10, 5, 2_000_000_000, 1, 0)}
         return cast(
-            "Daemon",
+            "ServerState",
             SimpleNamespace(
                 records=(record,),
                 registry=SimpleNamespace(state_dir=str(self.folder)),
                 driver_dir=None,
                 rules_of=lambda _: Rules(),
                 conductor=SimpleNamespace(figures=lambda: figures),
-                looked=0.0,
-                utilisation=SimpleNamespace(estimated=list, busy_ns={UUID: 2_500_000_000}),
+                refreshed_at=0.0,
             ),
         )
 
     def audit(self) -> Audit:
         place = str(self.folder), 0
         look = Look({UUID: True}, {UUID: 5}, {place: 2}, {UUID: 75}, {})
-        return cast("Audit", SimpleNamespace(last=look))
+        utilisation = SimpleNamespace(estimated=list, busy_ns={UUID: 2_500_000_000})
+        return cast("Audit", SimpleNamespace(last=look, utilisation=utilisation))
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def scrape(world: World) -> Callable[[], dict[str, dict[tuple[str, ...], float]]
 
     def read() -> dict[str, dict[tuple[str, ...], float]]:
         if not collector:
-            collector.append(exporter.Collector(world.daemon(), world.audit()))
+            collector.append(exporter.Collector(world.state(), world.audit()))
         registry = CollectorRegistry()
         registry.register(collector[0])
         found: dict[str, dict[tuple[str, ...], float]] = {}

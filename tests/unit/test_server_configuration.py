@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
 from cgpu_node.shares.registry import Registry
-from cgpu_server import daemon as daemon_module
-from cgpu_server.control.server_lock import Seat
-from cgpu_server.daemon import Daemon
+from cgpu_server.state import server_state
 from cgpu_server.state.arbiters import Conductor
+from cgpu_server.state.server_state import ServerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,9 +34,9 @@ def test_a_wrong_configuration_is_told_and_so_is_its_mending(
 ) -> None:
     """Also that it is gone; what holds from the beginning is no event."""
     path = tmp_path / "config.toml"
-    monkeypatch.setattr(daemon_module, "CONFIG_PATH", str(path))
+    monkeypatch.setattr(server_state, "CONFIG_PATH", str(path))
     caplog.set_level(logging.INFO, "cgpud")
-    daemon = Daemon(Registry(str(tmp_path)), cast("Seat", None), Conductor(_start, _join))
+    state = ServerState(Registry(str(tmp_path)), Conductor(_start, _join))
     steps = (None, "[node]\nmax_inst = 9\n", "[node]\nmax_inst = 99\n", "[node]\nmax_inst = 8\n")
     most, said = [], []
     for text in (*steps, None):
@@ -45,9 +44,9 @@ def test_a_wrong_configuration_is_told_and_so_is_its_mending(
         if text is not None:
             path.write_text(text)
         caplog.clear()
-        daemon.refresh()
-        daemon.refresh()
-        most.append(daemon.defaults.common.max_inst)
+        state.refresh()
+        state.refresh()
+        most.append(state.defaults.common.max_inst)
         said.append([message.split()[0] for message in caplog.messages])
     assert most == [20, 9, 9, 8, 20]
     read = ["configuration_read"]

@@ -37,6 +37,7 @@ from cgpu_server.audit.driver_probe import Gauge, Reading
 from cgpu_server.audit.interfaces import used_by
 from cgpu_server.audit.process_owners import Belonging, Owners, Process, read_process
 from cgpu_server.audit.snapshot import NOTHING, Look, asked_by_process, by_container
+from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.journal import log
 from cgpu_server.state.limits import pages_of
 
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from cgpu_node.shares.record import Record
-    from cgpu_server.daemon import Daemon
+    from cgpu_server.state.server_state import ServerState
 
     Place = tuple[str, int]  # a container's directory, and which of its GPUs
 
@@ -58,15 +59,17 @@ _ADVICE_LEDGER = "its ledger was tampered with: end the container and look at it
 
 
 class Audit:
-    """Audits the containers of ``daemon``.
+    """Audits the containers of ``state``.
 
     Attributes:
         last: what it last saw, for others to read.
+        utilisation: how busy the GPUs are by the driver's own figure.
     """
 
-    def __init__(self, daemon: Daemon, back_off: float = _BACK_OFF_SECONDS) -> None:
+    def __init__(self, state: ServerState, back_off: float = _BACK_OFF_SECONDS) -> None:
         self.last = NOTHING
-        self._daemon, self._back_off = daemon, back_off
+        self.utilisation = Utilisation(lambda: self.last)
+        self._state, self._back_off = state, back_off
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._ended = threading.Event()
         self._gauge: Gauge | None = None
@@ -92,8 +95,8 @@ class Audit:
     def _run(self) -> None:
         due = time.monotonic()
         while not self._ended.is_set():
-            config, now = self._daemon.config, time.monotonic()
-            if config.action == "off" or not self._daemon.records:
+            config, now = self._state.config, time.monotonic()
+            if config.action == "off" or not self._state.records:
                 self._rest(lift=config.action == "off")
                 due = now + config.interval_seconds
             elif now >= due and now >= self._not_before:
@@ -110,7 +113,7 @@ class Audit:
         self._gauge = None
         self._before, self._said, self._owners = {}, {}, Owners()
         self.last = NOTHING
-        for record in self._daemon.records if lift else ():
+        for record in self._state.records if lift else ():
             for place, page in enumerate(pages_of(record)[0]):
                 _charge(record, place, page, 0)
 
@@ -140,7 +143,7 @@ class Audit:
 
     def _look(self) -> None:
         """Look several times, and act on what all of it and the look before say."""
-        records = self._daemon.records
+        records = self._state.records
         found = self._compare(records, asked_by_process(self.last, records))
         for _ in range(_READINGS - 1):
             if all(verdict == CALM for verdict in found.values()):
@@ -198,7 +201,7 @@ class Audit:
         return verdicts
 
     def _opened(self) -> Gauge:
-        folder = self._daemon.driver_dir or self._daemon.config.library_dir
+        folder = self._state.driver_dir or self._state.config.library_dir
         folder = folder or driver.find_driver_dir()
         if self._gauge is None or self._gauge.folder != folder:
             if self._gauge is not None:
@@ -283,7 +286,7 @@ class Audit:
         for finding in verdict.findings:
             if finding.kind == "bypass":
                 self._say(record, key, page.uuid, finding)
-                if self._daemon.config.action == "kill":
+                if self._state.config.action == "kill":
                     for pid in finding.pids:
                         self._kill(pid, record)
 

@@ -32,7 +32,7 @@ class Utilisation:
     """
 
     def __init__(
-        self, look: Callable[[], Look] | None = None, clock: Callable[[], float] = time.monotonic
+        self, look: Callable[[], Look], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._look, self._clock = look, clock
         self._counted: float | None = None
@@ -41,17 +41,15 @@ class Utilisation:
 
     def percent(self) -> Mapping[str, int]:
         """Of each GPU's time, by UUID, as the audit last saw it."""
-        look = self._seen()
-        return look.utilisation if look else {}
+        return self._look().utilisation
 
     def count(self, records: Iterable[Record]) -> None:
         """Add what has passed since the last call; a container that is gone is forgotten."""
         now = self._clock()
         passed = 0.0 if self._counted is None else now - self._counted
         self._counted = now
-        look, estimated_ns = self._seen(), {}
-        percent = look.utilisation if look else {}
-        busy = {uuid: round(each * passed * _NS / _PERCENT) for uuid, each in percent.items()}
+        look, estimated_ns = self._look(), {}
+        busy = {u: round(each * passed * _NS / _PERCENT) for u, each in look.utilisation.items()}
         self.busy_ns = {**self.busy_ns, **{u: self.busy_ns.get(u, 0) + n for u, n in busy.items()}}
         places = [(r, place, gpu.uuid) for r in records for place, gpu in enumerate(r.gpus)]
         estimates = _estimates(look, [((r.directory, place), uuid) for r, place, uuid in places])
@@ -66,7 +64,7 @@ class Utilisation:
         """All containers of the node, with estimates for those that nobody measures."""
         uses = list(uses)
         there = [((u.directory, i), gpu.uuid) for u in uses for i, gpu in enumerate(u.gpus)]
-        estimates = _estimates(self._seen(), there)
+        estimates = _estimates(self._look(), there)
 
         def of(directory: str, place: int, gpu: GpuUse) -> Compute | None:
             its = gpu.compute
@@ -90,15 +88,9 @@ class Utilisation:
             for use in uses
         ]
 
-    def _seen(self) -> Look | None:
-        """What the audit saw last; the next call may give what it has seen since."""
-        return self._look() if self._look else None
 
-
-def _estimates(look: Look | None, there: Sequence[tuple[Place, str]]) -> dict[Place, int]:
+def _estimates(look: Look, there: Sequence[tuple[Place, str]]) -> dict[Place, int]:
     """Percent by container and place: the GPU's of one alone, else what its processes had."""
-    if look is None:
-        return {}
     counts = Counter(uuid for _, uuid in there)
     found = {
         key: look.shares.get(key)

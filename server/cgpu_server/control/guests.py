@@ -17,14 +17,14 @@ from cgpu_node.shares.record import Owner
 
 if TYPE_CHECKING:
     from cgpu_server.control.connections import Peer
-    from cgpu_server.daemon import Daemon
+    from cgpu_server.state.server_state import ServerState
 
 
 class Guests:
-    """Admits sessions to the registry of ``daemon``."""
+    """Admits sessions to the registry of ``state``."""
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    def __init__(self, state: ServerState) -> None:
+        self._state = state
 
     def admit(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
         """Give the asking process a session of its own.
@@ -46,8 +46,8 @@ class Guests:
         started = start_time(peer.pid) if peer.pid > 0 else None
         if started is None:
             raise CgpuError("admit: your process is not seen from here")
-        registry = self._daemon.registry
-        node = load_node(registry.state_dir, self._daemon.driver_dir)
+        registry = self._state.registry
+        node = load_node(registry.state_dir, self._state.driver_dir)
         gpus = [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus]
         asked = parse_request(variables, gpus, has_units=True)
         if asked is None:
@@ -64,5 +64,5 @@ class Guests:
             given=variables,
             guest=peer.uid,
         )
-        self._daemon.refresh()
+        self._state.refresh()
         return {"id": name, **asked._asdict()}

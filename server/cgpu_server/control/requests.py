@@ -37,8 +37,10 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import NodeGpu
     from cgpu_node.shares.record import Record
     from cgpu_node.view.view import GpuUse, Use
+    from cgpu_server.audit.auditor import Audit
     from cgpu_server.control.connections import Peer
-    from cgpu_server.daemon import Daemon
+    from cgpu_server.state.server_state import ServerState
+    from cgpu_server.tree.filesystem import ControlTree
 
 _SHORT_ID = 12
 _WHOLE_NODE, _EVERY_GPU = "node", "all"
@@ -51,10 +53,26 @@ _EACH_HAS = (
 
 
 class Requests:
-    """Answers for one server, by the name of the request."""
+    """Answers for one server, by the name of the request.
 
-    def __init__(self, daemon: Daemon) -> None:
-        self._daemon = daemon
+    Args:
+        state: of the server.
+        audit: what it shows of the driver.
+        tree: the nodes of the control tree.
+        mounted: the file system that shows them, where there is to be one.
+        stop: ends the server.
+    """
+
+    def __init__(
+        self,
+        state: ServerState,
+        audit: Audit,
+        tree: Tree,
+        mounted: ControlTree | None,
+        stop: Callable[[], None],
+    ) -> None:
+        self._state, self._audit, self._nodes = state, audit, tree
+        self._mounted, self._end = mounted, stop
         self._table: dict[str, Callable[[dict[str, Any], Tree], dict[str, Any]]] = {
             "status": self._status,
             "usage": self._usage,
@@ -65,7 +83,7 @@ class Requests:
             "mounted": self._serve_tree,
             "stop": self._stop,
         }
-        self._guests = Guests(daemon)
+        self._guests = Guests(state)
 
     def handle(self, request: dict[str, Any], peer: Peer) -> dict[str, Any]:
         """The answer.
@@ -85,7 +103,7 @@ class Requests:
         if answer is None:
             known = ", ".join((*self._table, "admit"))
             raise CgpuError(f"request '{shown(str(name))}': expected one of {known}")
-        return answer(request, Tree(self._daemon, None if peer.is_trusted else peer.uid))
+        return answer(request, self._nodes.seen_by(None if peer.is_trusted else peer.uid))
 
     def _heed_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
         """Adopt the driver that a request names; refuse it if ours is another.
@@ -94,23 +112,23 @@ class Requests:
         only shows GPUs is answered with the driver that they are of.
         """
         real = os.path.realpath(given) if peer.is_trusted else given
-        if real == self._daemon.own_driver():
+        if real == self._state.own_driver():
             return
         if peer.is_trusted:
-            self._daemon.adopt_driver(given)
-        own = self._daemon.own_driver()
+            self._state.adopt_driver(given)
+        own = self._state.own_driver()
         if own not in (None, real) and not is_only_shown:
-            raise driver.another(self._daemon.registry.state_dir, own, given)
+            raise driver.another(self._state.registry.state_dir, own, given)
 
     def _ls(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        self._daemon.refresh()
+        self._state.refresh()
         path, _ = _located(request, tree)
         if request.get("recursive"):
             return {"listing": dict(_walk(tree, path))}
         return _listed(tree, path)
 
     def _get(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        self._daemon.refresh()
+        self._state.refresh()
         path, entry = _located(request, tree)
         if entry is not None and len(entry.gpus) > 1 and path.rpartition("/")[2] not in COMMON:
             node = path.partition("/")[2]
@@ -125,13 +143,13 @@ class Requests:
         return {"path": path, "values": values}
 
     def _status(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        daemon = self._daemon
-        daemon.refresh()
-        figures = daemon.conductor.figures()
-        gpus, audited = [], daemon.audited()
-        for gpu in self._daemon.gpus():
-            beside = on_gpu(daemon.records, gpu.uuid)
-            its = daemon.rules_of(gpu.uuid)
+        state = self._state
+        state.refresh()
+        figures = state.conductor.figures()
+        gpus, audited = [], self._audit.last.told
+        for gpu in self._state.gpus():
+            beside = on_gpu(state.records, gpu.uuid)
+            its = state.rules_of(gpu.uuid)
             own = figures.get(gpu.uuid)
             gpus.append(
                 {
@@ -146,25 +164,25 @@ class Requests:
                 }
             )
         visible = {record.id for record in tree.records}
-        uses = daemon.utilisation.estimated(map(use_of, daemon.records))
+        uses = self._audit.utilisation.estimated(map(use_of, state.records))
         theirs = [use for use in uses if use.id in visible]
-        size = rules.default_memsize(daemon.registry.state_dir, daemon.config)
+        size = rules.default_memsize(state.registry.state_dir, state.config)
         return {
             "pid": os.getpid(),
-            "node": {"default_memsize": size, **releases(daemon.records)},
+            "node": {"default_memsize": size, **releases(state.records)},
             "gpus": gpus,
             "containers": [*map(_container, located(theirs))],
         }
 
     def _usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
         """What ``cgpu-smi`` shows: own sessions one by one, and all others together."""
-        daemon = self._daemon
-        daemon.refresh()
-        node = load_node(daemon.registry.state_dir, daemon.driver_dir)
+        state = self._state
+        state.refresh()
+        node = load_node(state.registry.state_dir, state.driver_dir)
         visible = {record.id for record in tree.records}
-        uses = daemon.utilisation.estimated(map(use_of, daemon.records))
+        uses = self._audit.utilisation.estimated(map(use_of, state.records))
         seen = None if tree.is_for_all else visible
-        whole = usage_of(node, uses, daemon.rules_of, seen, daemon.utilisation.percent())
+        whole = usage_of(node, uses, state.rules_of, seen, self._audit.utilisation.percent())
         return whole._replace(uses=tuple(located(whole.uses))).as_json()
 
     def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
@@ -172,16 +190,16 @@ class Requests:
         if not isinstance(word, str) or not isinstance(values, dict) or not values:
             raise CgpuError("set: expected a target and values")
         _check_names(values)
-        daemon = self._daemon
+        state = self._state
         notes: tuple[str, ...] = ()
         if values.keys() <= set(changes.CONTAINER_KEYS):
-            daemon.refresh()
+            state.refresh()
             id_, uuid = self._container(word, tree)
-            notes = changes.set_container(daemon, id_, values, uuid)
+            notes = changes.set_container(state, id_, values, uuid)
         elif not tree.is_for_all:
             raise CgpuError(_STRANGER)
         elif values.keys() <= set(changes.GPU_KEYS) and word != _WHOLE_NODE:
-            changes.set_gpus(daemon, self._gpus(word), values)
+            changes.set_gpus(state, self._gpus(word), values)
         elif values.keys() <= set(NODE_SETTINGS) and word == _WHOLE_NODE:
             for name, value in values.items():
                 tree.write(name, str(value))
@@ -193,17 +211,17 @@ class Requests:
         return {"notes": notes}
 
     def _lend_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
-        if self._daemon.tree is None:
+        if self._mounted is None:
             raise CgpuError("this server shows no control tree")
-        return {DESCRIPTOR: self._daemon.tree.lend()}
+        return {DESCRIPTOR: self._mounted.lend()}
 
     def _serve_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
-        if self._daemon.tree is not None:
-            self._daemon.tree.start_lent()
+        if self._mounted is not None:
+            self._mounted.start_lent()
         return {}
 
     def _stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
-        self._daemon.stop()
+        self._end()
         return {}
 
     def _container(self, word: str, tree: Tree) -> tuple[str, str | None]:
@@ -222,11 +240,11 @@ class Requests:
         return find(tree.records, name).id, uuid
 
     def _gpus(self, word: str) -> list[GpuShare | NodeGpu]:
-        every = self._daemon.gpus() if word == _EVERY_GPU else []
+        every = self._state.gpus() if word == _EVERY_GPU else []
         return every or [self._gpu(word)]
 
     def _gpu(self, word: str) -> GpuShare | NodeGpu:
-        there = {gpu.uuid: gpu for gpu in self._daemon.gpus()}
+        there = {gpu.uuid: gpu for gpu in self._state.gpus()}
         return there[target.gpu(word, {uuid: gpu.index for uuid, gpu in there.items()})]
 
 
@@ -254,7 +272,7 @@ def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
         tree.find(path)
     except MissingError:
         names = names_of(tree.records)
-        gpus = {gpu.uuid: gpu.index for gpu in tree.daemon.gpus()}
+        gpus = {gpu.uuid: gpu.index for gpu in tree.state.gpus()}
         for word, node in ((path, ""), path.rpartition("/")[::2]):  # a pod's name has slashes too
             if target.containers(word, names) and not target.gpus(word, gpus):
                 entry = find(tree.records, word)

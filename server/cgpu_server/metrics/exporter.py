@@ -18,7 +18,6 @@ from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
 from cgpu_node.facts.node import load_node
 from cgpu_node.view.usage import use_of
-from cgpu_server.audit.snapshot import NOTHING
 from cgpu_server.journal import log
 from cgpu_server.metrics.table import METRICS, View
 
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import Node
     from cgpu_node.view.view import Use
     from cgpu_server.audit.auditor import Audit
-    from cgpu_server.daemon import Daemon
+    from cgpu_server.state.server_state import ServerState
 
 
 class Collector:
-    """Looks at the node of ``daemon`` whenever somebody scrapes."""
+    """Reads ``state`` and ``audit`` whenever somebody scrapes."""
 
-    def __init__(self, daemon: Daemon, audit: Audit | None = None) -> None:
-        self._daemon, self._audit = daemon, audit
+    def __init__(self, state: ServerState, audit: Audit) -> None:
+        self._state, self._audit = state, audit
         self._lock = threading.Lock()
         self._refused: dict[tuple[str, int], tuple[int, int]] = {}
         self._version = VERSION
@@ -56,23 +55,23 @@ class Collector:
             yield family
 
     def _view(self) -> View:
-        daemon = self._daemon
-        uses = tuple(daemon.utilisation.estimated(map(use_of, daemon.records)))
+        state, utilisation = self._state, self._audit.utilisation
+        uses = tuple(utilisation.estimated(map(use_of, state.records)))
         return View(
             self._node(),
             uses,
             self._grown(uses),
-            daemon.rules_of,
-            daemon.conductor.figures(),
-            time.monotonic() - daemon.looked,
+            state.rules_of,
+            state.conductor.figures(),
+            time.monotonic() - state.refreshed_at,
             self._version,
-            self._audit.last if self._audit else NOTHING,
-            daemon.utilisation.busy_ns,
+            self._audit.last,
+            utilisation.busy_ns,
         )
 
     def _node(self) -> Node | None:
         try:
-            return load_node(self._daemon.registry.state_dir, self._daemon.driver_dir)
+            return load_node(self._state.registry.state_dir, self._state.driver_dir)
         except CgpuError:
             return None
 
@@ -95,15 +94,12 @@ class Collector:
 
 
 class Exporter:
-    """Serves the metrics of ``daemon`` where it is told to, or on ``given``, a socket."""
+    """Serves the metrics of a node where it is told to, or on ``given``, a socket."""
 
     def __init__(
-        self,
-        daemon: Daemon,
-        given: socket.socket | None = None,
-        audit: Audit | None = None,
+        self, state: ServerState, audit: Audit, given: socket.socket | None = None
     ) -> None:
-        self._daemon, self._audit = daemon, audit
+        self._state, self._audit = state, audit
         self._fixed = given is not None
         self._address: str | None = None
         self._server: HTTPServer | None = None
@@ -148,7 +144,7 @@ class Exporter:
         from cgpu_server.metrics.http import Server
 
         registry = CollectorRegistry()
-        registry.register(Collector(self._daemon, self._audit))
+        registry.register(Collector(self._state, self._audit))
         self._server = Server(listener, registry)
         serve = partial(self._server.serve_forever, poll_interval=0.1)
         threading.Thread(target=serve, name="cgpu-metrics", daemon=True).start()

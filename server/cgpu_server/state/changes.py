@@ -19,34 +19,36 @@ if TYPE_CHECKING:
 
     from cgpu_env import GpuShare
     from cgpu_node.facts.node import NodeGpu
-    from cgpu_server.daemon import Daemon
+    from cgpu_server.state.server_state import ServerState
 
 _LOWERED = "nothing if it is meant so; else cgpu set a memsize of what it holds or more"
 NODE_KEYS, GPU_KEYS = rules.NODE_KEYS, tuple(rules.RANGES)
 
 
-def set_node(daemon: Daemon, values: Mapping[str, Any]) -> None:
+def set_node(state: ServerState, values: Mapping[str, Any]) -> None:
     """Change some of ``NODE_KEYS``.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why.
     """
-    change_node(daemon.registry, values)
-    daemon.refresh()
+    change_node(state.registry, values)
+    state.refresh()
 
 
-def set_gpus(daemon: Daemon, gpus: Sequence[GpuShare | NodeGpu], values: Mapping[str, Any]) -> None:
+def set_gpus(
+    state: ServerState, gpus: Sequence[GpuShare | NodeGpu], values: Mapping[str, Any]
+) -> None:
     """Change some of the ``GPU_KEYS`` of GPUs.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
-    change_gpus(daemon.registry, gpus, values, daemon.defaults)
-    daemon.refresh()
+    change_gpus(state.registry, gpus, values, state.defaults)
+    state.refresh()
 
 
 def set_container(
-    daemon: Daemon, name: str, values: Mapping[str, Any], uuid: str | None = None
+    state: ServerState, name: str, values: Mapping[str, Any], uuid: str | None = None
 ) -> tuple[str, ...]:
     """Change some of the ``CONTAINER_KEYS`` of container ``name``; its cap on ``uuid``, or on all.
 
@@ -56,11 +58,11 @@ def set_container(
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
-    overcommit = daemon.config.overcommit
+    overcommit = state.config.overcommit
     notes = change_container(
-        daemon.registry, name, values, daemon.defaults, uuid=uuid, overcommit=overcommit
+        state.registry, name, values, state.defaults, uuid=uuid, overcommit=overcommit
     )
-    daemon.refresh()
+    state.refresh()
     tell_misstated(name, notes.misstated)
     for note in notes.excess:
         log.warning("cap_below_use", container=name, note=note, do=_LOWERED)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cgpu_env import GpuShare
     from cgpu_node.facts.node import NodeGpu
     from cgpu_node.shares.record import Record
-    from cgpu_server.daemon import Daemon
+    from cgpu_server.state.server_state import ServerState
 
 _ID_WIDTH = 12
 _REAP, _RESTART, _BACK = "reap", "1", "back"
@@ -60,15 +60,23 @@ class Tree:
     """The tree of one server. Reading asks nothing of the server's thread; writing is its own.
 
     Args:
-        daemon: the server.
+        state: of the server.
+        restart: makes the server start anew.
         uid: the user whom it is for, who has sessions of their own only; None: who may do all.
 
     Attributes:
-        daemon: the server.
+        state: of the server.
+        restart: makes the server start anew.
     """
 
-    def __init__(self, daemon: Daemon, uid: int | None = None) -> None:
-        self.daemon, self._uid = daemon, uid
+    def __init__(
+        self, state: ServerState, restart: Callable[[], None], uid: int | None = None
+    ) -> None:
+        self.state, self.restart, self._uid = state, restart, uid
+
+    def seen_by(self, uid: int | None) -> Tree:
+        """The tree as this user sees it; None: as who may do all."""
+        return Tree(self.state, self.restart, uid)
 
     @property
     def is_for_all(self) -> bool:
@@ -78,7 +86,7 @@ class Tree:
     @property
     def records(self) -> list[Record]:
         """The containers and sessions that are shown."""
-        everyone = self.daemon.records
+        everyone = self.state.records
         return [each for each in everyone if self.is_for_all or owner(each) == self._uid]
 
     def find(self, path: str) -> Folder | Node:
@@ -150,7 +158,7 @@ class Tree:
         if folder.record is not None:
             return None
         if folder.gpu is None:
-            gpus = {gpu.uuid: gpu for gpu in self.daemon.gpus()}
+            gpus = {gpu.uuid: gpu for gpu in self.state.gpus()}
             uuids = target.gpus(word, {uuid: gpu.index for uuid, gpu in gpus.items()})
             return Folder(gpus[uuids[0]]) if len(uuids) == 1 else None
         records = {entry.id: entry for entry in on_gpu(self.records, folder.gpu.uuid)}
@@ -168,7 +176,7 @@ class Tree:
         if folder.record is not None:
             return []
         if gpu is None:
-            return [(str(each.index), Folder(each)) for each in self.daemon.gpus()]
+            return [(str(each.index), Folder(each)) for each in self.state.gpus()]
         records = on_gpu(self.records, gpu.uuid)
         return [(name_of(record, records), Folder(gpu, record)) for record in records]
 
@@ -256,7 +264,7 @@ def _instances(tree: Tree, _: Folder) -> str:
 def _reap(tree: Tree, _: Folder, text: str) -> None:
     if text != _REAP:
         raise CgpuError(f"inst_ctl={shown(text)}: expected {_REAP}, to let go of what has ended")
-    tree.daemon.refresh()
+    tree.state.refresh()
 
 
 def _upgrade(tree: Tree, _: Folder, text: str) -> None:
@@ -266,7 +274,7 @@ def _upgrade(tree: Tree, _: Folder, text: str) -> None:
         raise CgpuError(
             f"upgrade={shown(text)}: expected {_RESTART}, to run the server that is installed now"
         )
-    tree.daemon.restart()
+    tree.restart()
 
 
 def releases(records: Sequence[Record]) -> dict[str, Any]:
@@ -286,7 +294,7 @@ def releases(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _releases(tree: Tree, _: Folder) -> str:
-    found = releases(tree.daemon.records)
+    found = releases(tree.state.records)
     return "\n".join(
         [
             f"Running: {found['version']}",
@@ -307,17 +315,17 @@ def _meminfo(_: Tree, folder: Folder) -> str:
 def _node_setting(name: str) -> Node:
     return Node(
         lambda tree, _: str(
-            rules.default_memsize(tree.daemon.registry.state_dir, tree.daemon.config)
+            rules.default_memsize(tree.state.registry.state_dir, tree.state.config)
         ),
-        lambda tree, _, text: changes.set_node(tree.daemon, {name: _value(text)}),
+        lambda tree, _, text: changes.set_node(tree.state, {name: _value(text)}),
     )
 
 
 def _rule(name: str) -> Node:
     return Node(
-        lambda tree, folder: str(getattr(tree.daemon.rules_of(_gpu(folder).uuid), name)),
+        lambda tree, folder: str(getattr(tree.state.rules_of(_gpu(folder).uuid), name)),
         lambda tree, folder, text: changes.set_gpus(
-            tree.daemon, [_gpu(folder)], {name: _value(text)}
+            tree.state, [_gpu(folder)], {name: _value(text)}
         ),
     )
 
@@ -326,15 +334,15 @@ def _term(name: str, read: Callable[[Folder], int]) -> Node:
     return Node(
         lambda _, folder: str(read(folder)),
         lambda tree, folder, text: changes.set_container(
-            tree.daemon, _record(folder).id, {name: _value(text)}, _gpu(folder).uuid
+            tree.state, _record(folder).id, {name: _value(text)}, _gpu(folder).uuid
         ),
     )
 
 
 def _free_weight(tree: Tree, folder: Folder) -> str:
     uuid = _gpu(folder).uuid
-    weights = (record.weight for record in on_gpu(tree.daemon.records, uuid))
-    return str(free_weight(weights, tree.daemon.rules_of(uuid).max_inst))
+    weights = (record.weight for record in on_gpu(tree.state.records, uuid))
+    return str(free_weight(weights, tree.state.rules_of(uuid).max_inst))
 
 
 _NODE = {

@@ -1,0 +1,157 @@
+"""The containers, rules and configuration of the node, as the server last read them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from typing import TYPE_CHECKING
+
+from cgpu_env import CgpuError
+from cgpu_node.facts.node import driver_folder, load_node
+from cgpu_node.settings import rules
+from cgpu_node.settings.config import CONFIG_PATH, Config, load_config
+from cgpu_server.journal import log
+from cgpu_server.state.arbiters import Conductor, Demand
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_env import GpuShare
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.settings.rules import Rules
+    from cgpu_node.shares.record import Record
+    from cgpu_node.shares.registry import Registry
+
+# Two changes within one tick of the kernel's clock leave the same time of change.
+_COARSE_NS = 50_000_000
+
+
+class ServerState:
+    """What the server of ``registry`` knows; the arbitration follows it.
+
+    Attributes:
+        registry: of the state directory.
+        conductor: the arbitrations.
+        driver_dir: of the driver, where it was named.
+        records: the containers and sessions that live, as last seen.
+        config: what the administrator decided.
+        defaults: the rules of a GPU that nobody has changed, as ``config`` has them.
+        refreshed_at: time.monotonic() of the last refresh.
+        refreshed: called after every refresh.
+    """
+
+    def __init__(
+        self, registry: Registry, conductor: Conductor, driver_dir: str | None = None
+    ) -> None:
+        self.registry, self.conductor, self.driver_dir = registry, conductor, driver_dir
+        self.records: tuple[Record, ...] = ()
+        self.config, self.defaults = Config(), rules.Defaults()
+        self.refreshed_at = time.monotonic()
+        self.refreshed: Callable[[], None] = lambda: None
+        self._table: dict[str, Rules] = {}
+        self._folder_time: int | None = None
+        self._configured: object = ()
+        self._followed: object = None
+
+    def refresh(self) -> None:
+        """Read who lives and which rules hold, and let the arbitration follow.
+
+        Raises:
+            CgpuError: the state directory cannot be used.
+        """
+        self._configure()
+        with self.registry.locked(make=True):
+            self._folder_time = self._time_of_change()
+            self.records = tuple(self.registry.reap())
+            changes = rules.read(self.registry.state_dir)
+        self._follow_configuration()
+        inhabited = {share.uuid for record in self.records for share in record.gpus}
+        self._table = {
+            uuid: rules.of(uuid, changes, self.defaults, inhabited=uuid in inhabited)
+            for uuid in inhabited | changes.keys()
+        }
+        self.conductor.apply(Demand(self.records, self._table))
+        self.refreshed_at = time.monotonic()
+        self.refreshed()
+
+    def has_changed(self) -> bool:
+        """Whether a container came or went since the last refresh, or may have."""
+        return self._time_of_change() != self._folder_time
+
+    def rules_of(self, uuid: str) -> Rules:
+        """The rules in force on a GPU."""
+        return self._table.get(uuid) or self.defaults.of(uuid)
+
+    def gpus(self) -> list[GpuShare | NodeGpu]:
+        """The node's GPUs; where the driver does not answer, those that containers have."""
+        found: dict[str, GpuShare | NodeGpu] = {}
+        with contextlib.suppress(CgpuError):
+            node = load_node(self.registry.state_dir, self.driver_dir)
+            found = {gpu.uuid: gpu for gpu in node.gpus}
+        for record in self.records:
+            for share in record.gpus:
+                found.setdefault(share.uuid, share)
+        return sorted(found.values(), key=lambda gpu: gpu.index)
+
+    def own_driver(self) -> str | None:
+        """The folder of the driver whose GPUs are shared, answering or not; None: not found."""
+        with contextlib.suppress(CgpuError):
+            return os.path.realpath(driver_folder(self.driver_dir, self.config))
+        return None
+
+    def adopt_driver(self, folder: str) -> None:
+        """Use the driver in ``folder``, if none was named so far and none is found.
+
+        Raises:
+            CgpuError: there is none in ``folder``, or it does not answer.
+        """
+        if self.driver_dir is None and not self._has_driver():
+            load_node(self.registry.state_dir, folder)
+            self.driver_dir = folder
+            log.info("driver_named", path=folder)
+
+    def _has_driver(self) -> bool:
+        try:
+            load_node(self.registry.state_dir)
+        except CgpuError:
+            return False
+        return True
+
+    def _time_of_change(self) -> int | None:
+        """Of the containers' folder; None, which equals nothing later, where it is too fresh."""
+        try:
+            changed = os.stat(f"{self.registry.state_dir}/containers").st_mtime_ns
+        except OSError:
+            return 0
+        return changed if time.time_ns() - changed > _COARSE_NS else None
+
+    def _follow_configuration(self) -> None:
+        """The rules of each GPU by the configuration. The driver may hang: it is asked seldom."""
+        inhabited = frozenset(gpu.uuid for record in self.records for gpu in record.gpus)
+        followed = self.config, self.driver_dir, inhabited
+        if followed != self._followed:
+            self._followed = followed
+            self.defaults = rules.configured(self.config, self.gpus() if self.config.gpu else ())
+
+    def _configure(self) -> None:
+        """Read the configuration where it is new; a wrong one is not followed."""
+        try:
+            facts = os.stat(CONFIG_PATH)
+            seen: object = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
+        except OSError:
+            seen = None
+        if seen != self._configured:
+            is_first = self._configured == ()
+            self._configured = seen
+            try:
+                self.config = load_config(CONFIG_PATH)
+            except CgpuError as error:
+                log.error(
+                    "configuration_refused",
+                    error=error,
+                    do="mend it; what was read before holds until then",
+                )
+            else:
+                if not is_first:
+                    log.info("configuration_read", path=CONFIG_PATH)

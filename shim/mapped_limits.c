@@ -46,7 +46,7 @@ cgpu_mapped_limits_open(void)
 }
 
 int
-cgpu_mapped_limits_place(const struct cgpu_limits *limits, const uint8_t uuid[16])
+cgpu_mapped_limits_find(const struct cgpu_limits *limits, const uint8_t uuid[16])
 {
     for (uint32_t i = 0; i < limits->gpu_count && i < CGPU_MAX_GPUS; i++) {
         if (memcmp(limits->gpus[i].uuid, uuid, sizeof limits->gpus[i].uuid) == 0) {

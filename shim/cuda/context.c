@@ -22,7 +22,7 @@ cgpu_context_gone(CUcontext context)
     cgpu_target_forget();
     cgpu_settle_context_gone(context);
     cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
-    cgpu_async_free_settle(NULL, context);
+    cgpu_async_free_collect(NULL, context);
     cgpu_reclaim_context_gone();
 }
 
@@ -46,7 +46,7 @@ begin(struct making *making, CUdevice device)
     return status;
 }
 
-/* STATUS is what the driver said. */
+/* STATUS is the driver's answer. */
 static CUresult
 finish(const struct making *making, CUresult status, const CUcontext *context)
 {

@@ -161,7 +161,7 @@ cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
         return status;
     }
     __atomic_sub_fetch(&kinds()->memory_execs, 1, __ATOMIC_RELAXED);
-    cgpu_graph_memory_settle();
+    cgpu_graph_memory_collect();
     return status;
 }
 

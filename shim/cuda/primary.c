@@ -5,8 +5,8 @@
  * right however retains, releases, resets and green contexts follow each other. All of it happens
  * under the lock of contexts.
  */
-#include "compute/flow.h"
 #include "compute/settle.h"
+#include "compute/flow.h"
 #include "context.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
@@ -65,7 +65,7 @@ begin(struct activation *activation, CUdevice device)
     return status;
 }
 
-/* STATUS is what the driver said; CONTEXT the primary context if it said yes. */
+/* STATUS is the driver's answer; CONTEXT the primary context on success. */
 static CUresult
 finish(const struct activation *activation, CUresult status, CUcontext context)
 {
@@ -103,7 +103,7 @@ cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context,
 
 /* The driver is about to let go of something that may keep the primary context alive. */
 static void
-unsettle(int32_t gpu)
+begin_release(int32_t gpu)
 {
     if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
         cgpu_settle_context_going(cgpu_state->primary[gpu]);
@@ -112,7 +112,7 @@ unsettle(int32_t gpu)
 
 /* The driver let go of something that may have kept DEVICE's primary context alive. */
 static CUresult
-settle(CUresult status, CUdevice device)
+end_release(CUresult status, CUdevice device)
 {
     int32_t gpu = cgpu_device_gpu(device);
     if (status == CUDA_SUCCESS && !is_active(device)) {
@@ -131,8 +131,8 @@ cgpu_primary_release(CUresult (*real)(CUdevice), CUdevice device)
         return real(device);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    unsettle(cgpu_device_gpu(device));
-    return settle(real(device), device);
+    begin_release(cgpu_device_gpu(device));
+    return end_release(real(device), device);
 }
 
 /* A reset frees everything even where the driver calls the context active again at once. */
@@ -143,12 +143,12 @@ cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
         return real(device);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    unsettle(cgpu_device_gpu(device));
+    begin_release(cgpu_device_gpu(device));
     CUresult status = real(device);
     if (status == CUDA_SUCCESS) {
         forget(cgpu_device_gpu(device));
     }
-    return settle(status, device);
+    return end_release(status, device);
 }
 
 /* The handle of an active primary context: retaining and releasing leaves its count as it was. */
@@ -207,7 +207,7 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
     }
     pthread_mutex_lock(&cgpu_state->contexts);
     CUcontext context = context_of(green);
-    unsettle((int32_t)holding.gpu);
+    begin_release((int32_t)holding.gpu);
     cgpu_settle_context_going(context);
     CUresult status = real(green);
     if (status == CUDA_SUCCESS) {
@@ -217,7 +217,7 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
         cgpu_settle_context_stays(context);
         cgpu_charge_restore(&holding);
     }
-    return settle(status, (CUdevice)holding.extra);
+    return end_release(status, (CUdevice)holding.extra);
 }
 
 CUresult

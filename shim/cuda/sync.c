@@ -13,7 +13,7 @@
 
 /* Called after a successful synchronisation; STREAM or CONTEXT is what was synchronised. */
 static void
-settle(CUstream stream, CUcontext context)
+collect(CUstream stream, CUcontext context)
 {
     struct cgpu_kinds *kinds = cgpu_state != NULL ? &cgpu_state->kinds : NULL;
     /* relaxed: it only says that looking is worth while. */
@@ -22,7 +22,7 @@ settle(CUstream stream, CUcontext context)
         return;
     }
     __atomic_store_n(&kinds->may_shrink, 0, __ATOMIC_RELAXED);
-    cgpu_async_free_settle(stream, context);
+    cgpu_async_free_collect(stream, context);
     pthread_mutex_lock(&kinds->pools);
     cgpu_pool_measure_all();
     pthread_mutex_unlock(&kinds->pools);
@@ -45,7 +45,7 @@ cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
     if (status == CUDA_SUCCESS) {
         CUstream meant = of(stream, real == cgpu_real.cuStreamSynchronize_ptsz);
         cgpu_settle_stream(meant, begun);
-        settle(meant, NULL);
+        collect(meant, NULL);
     }
     return status;
 }
@@ -60,7 +60,7 @@ cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
     }
     CUresult status = cgpu_async_free_destroy(real, stream);
     if (status == CUDA_SUCCESS) {
-        settle(NULL, NULL);
+        collect(NULL, NULL);
     }
     return status;
 }
@@ -70,7 +70,7 @@ cgpu_sync_event(CUresult (*real)(CUevent), CUevent event)
 {
     CUresult status = real(event);
     if (status == CUDA_SUCCESS) {
-        settle(NULL, NULL);
+        collect(NULL, NULL);
     }
     return status;
 }
@@ -84,7 +84,7 @@ cgpu_sync_context(CUresult (*real)(void *), void *unused)
     if (status == CUDA_SUCCESS) {
         cgpu_real.cuCtxGetCurrent(&context);
         cgpu_settle_context(context, begun);
-        settle(NULL, context);
+        collect(NULL, context);
     }
     return status;
 }
@@ -96,7 +96,7 @@ cgpu_sync_context_v2(CUresult (*real)(CUcontext), CUcontext context)
     CUresult status = real(context);
     if (status == CUDA_SUCCESS) {
         cgpu_settle_context(context, begun);
-        settle(NULL, context);
+        collect(NULL, context);
     }
     return status;
 }

@@ -4,8 +4,8 @@
  * To add a hook: a row in hooks.def; its body, `enum nvml_return body(enum nvml_return
  * (*real)(...), ...)`; the class HOOK in entry_points.csv; a test. A body first calls the real
  * function, so that an invalid handle, a library that is not initialised or a GPU without the
- * feature is answered by the driver itself; then it puts the container's figures in the place of
- * the GPU's. The guard is in the generated export: calls of the real library into its own exports
+ * feature is answered by the driver itself; then it replaces the GPU's figures by the
+ * container's. The guard is in the generated export: calls of the real library into its own exports
  * pass through.
  *
  * Fails closed: without limits or ledger nothing about memory or processes is shown

@@ -1,7 +1,7 @@
 /*
  * The container's part of a GPU: its cap from the limits, its use from the ledger.
  *
- * What is kept is found once and never changes: the limits page, and which place in it a handle
+ * What is kept is found once and never changes: the limits, and the GPU in them that a handle
  * stands for. Both are published by single atomic stores, so no lock is held over a fork. The
  * ledger is opened anew for every question: no descriptor stays behind that the program might close
  * and give another meaning.
@@ -15,15 +15,15 @@
 
 enum {
     HANDLES = 64,
-    PLACE_UNKNOWN = 0, /* `place` holds place + 1, or: */
-    PLACE_NONE = -1
+    NUMBER_UNKNOWN = 0, /* `number` is the GPU's in the limits, and 1 more; or: */
+    NUMBER_NONE = -1
 };
 
 static const struct cgpu_limits *limits;
 
 static struct {
     struct nvml_device *device;
-    int32_t place;
+    int32_t number;
 } handles[HANDLES];
 
 static const struct cgpu_limits *
@@ -93,7 +93,7 @@ parse_uuid(const char *text, uint8_t uuid[16])
 }
 
 static enum nvml_return
-find_place(const struct cgpu_limits *page, struct nvml_device *device, int32_t *place)
+find_number(const struct cgpu_limits *mapped, struct nvml_device *device, int32_t *number)
 {
     char text[NVML_UUID_SIZE];
     uint8_t uuid[16];
@@ -101,8 +101,8 @@ find_place(const struct cgpu_limits *page, struct nvml_device *device, int32_t *
     if (status != NVML_SUCCESS) {
         return status;
     }
-    int found = parse_uuid(text, uuid) ? cgpu_mapped_limits_place(page, uuid) : CGPU_ENOTFOUND;
-    *place = found >= 0 ? found + 1 : PLACE_NONE;
+    int found = parse_uuid(text, uuid) ? cgpu_mapped_limits_find(mapped, uuid) : CGPU_ENOTFOUND;
+    *number = found >= 0 ? found + 1 : NUMBER_NONE;
     return NVML_SUCCESS;
 }
 
@@ -113,52 +113,52 @@ remembered(struct nvml_device *device)
     for (int i = 0; i < HANDLES; i++) {
         struct nvml_device *taken = __atomic_load_n(&handles[i].device, __ATOMIC_RELAXED);
         if (taken == NULL) {
-            /* Relaxed: the entry means nothing until its place is stored. */
+            /* Relaxed: the entry means nothing until its number is stored. */
             (void)__atomic_compare_exchange_n(&handles[i].device, &taken, device, false,
                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED);
             taken = taken == NULL ? device : taken;
         }
         if (taken == device) {
-            return &handles[i].place;
+            return &handles[i].number;
         }
     }
     return NULL;
 }
 
 static enum nvml_return
-place_of(const struct cgpu_limits *page, struct nvml_device *device, int32_t *place)
+number_of(const struct cgpu_limits *mapped, struct nvml_device *device, int32_t *number)
 {
     int32_t *known = remembered(device);
-    *place = known != NULL ? __atomic_load_n(known, __ATOMIC_RELAXED) : PLACE_UNKNOWN;
-    if (*place != PLACE_UNKNOWN) {
+    *number = known != NULL ? __atomic_load_n(known, __ATOMIC_RELAXED) : NUMBER_UNKNOWN;
+    if (*number != NUMBER_UNKNOWN) {
         return NVML_SUCCESS;
     }
-    enum nvml_return status = find_place(page, device, place);
+    enum nvml_return status = find_number(mapped, device, number);
     if (status == NVML_SUCCESS && known != NULL) {
-        __atomic_store_n(known, *place, __ATOMIC_RELAXED);
+        __atomic_store_n(known, *number, __ATOMIC_RELAXED);
     }
     return status;
 }
 
-/* Where DEVICE is in the limits; its cap now, and what is held of it around the ledger. */
+/* Where DEVICE is in the limits; its cap now, and what is held outside the ledger. */
 static enum nvml_return
 find(struct nvml_device *device, uint32_t *gpu, uint64_t *cap_bytes, uint64_t *outside_bytes)
 {
-    int32_t place;
-    const struct cgpu_limits *page = open_limits();
-    if (page == NULL) {
+    int32_t number;
+    const struct cgpu_limits *mapped = open_limits();
+    if (mapped == NULL) {
         return NVML_ERROR_UNKNOWN;
     }
-    enum nvml_return status = place_of(page, device, &place);
+    enum nvml_return status = number_of(mapped, device, &number);
     if (status != NVML_SUCCESS) {
         return status;
     }
-    if (place == PLACE_NONE) {
+    if (number == NUMBER_NONE) {
         return NVML_ERROR_NO_PERMISSION;
     }
-    *gpu = (uint32_t)place - 1;
-    *cap_bytes = cgpu_mapped_limits_cap(page, *gpu);
-    *outside_bytes = cgpu_mapped_limits_outside(page, *gpu);
+    *gpu = (uint32_t)number - 1;
+    *cap_bytes = cgpu_mapped_limits_cap(mapped, *gpu);
+    *outside_bytes = cgpu_mapped_limits_outside(mapped, *gpu);
     return NVML_SUCCESS;
 }
 

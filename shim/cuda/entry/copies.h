@@ -49,7 +49,7 @@ struct cgpu_copy_3d_v1 {
     unsigned int width, height, depth;
 };
 
-/* The one between GPUs has the contexts in the reserved places. */
+/* A copy between GPUs has the contexts in the reserved fields. */
 struct cgpu_copy_3d {
     struct {
         size_t x, y, z, level;
@@ -72,7 +72,7 @@ struct cgpu_copy_operand {
         CUdeviceptr address;
         CUarray array;
         uint64_t words[4];
-    } place;
+    } side;
 };
 
 struct cgpu_copy_operation {

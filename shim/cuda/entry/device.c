@@ -21,26 +21,26 @@ cgpu_device_outside(int32_t gpu)
 }
 
 static int32_t
-place_of_uuid(const struct cgpu_cuda_uuid *uuid)
+gpu_of_uuid(const struct cgpu_cuda_uuid *uuid)
 {
-    int place = cgpu_mapped_limits_place(cgpu_limits, (const uint8_t *)uuid->bytes);
-    return place >= 0 ? place : CGPU_NO_GPU;
+    int gpu = cgpu_mapped_limits_find(cgpu_limits, (const uint8_t *)uuid->bytes);
+    return gpu >= 0 ? gpu : CGPU_NO_GPU;
 }
 
 /* A MIG instance has its own UUID in _v2 and its GPU's in the other: the limits may name either. */
 static bool
-ask_place(CUdevice device, int32_t *gpu)
+ask_gpu(CUdevice device, int32_t *gpu)
 {
     struct cgpu_cuda_uuid uuid;
     bool known = false;
     *gpu = CGPU_NO_GPU;
     if (cgpu_real.cuDeviceGetUuid_v2(&uuid, device) == CUDA_SUCCESS) {
         known = true;
-        *gpu = place_of_uuid(&uuid);
+        *gpu = gpu_of_uuid(&uuid);
     }
     if (*gpu == CGPU_NO_GPU && cgpu_real.cuDeviceGetUuid(&uuid, device) == CUDA_SUCCESS) {
         known = true;
-        *gpu = place_of_uuid(&uuid);
+        *gpu = gpu_of_uuid(&uuid);
     }
     return known;
 }
@@ -64,11 +64,11 @@ learn_device(CUdevice device)
 {
     int32_t gpu;
     pthread_mutex_lock(&cgpu_state->lock);
-    if (cgpu_state->devices[device] == 0 && ask_place(device, &gpu)) {
+    if (cgpu_state->devices[device] == 0 && ask_gpu(device, &gpu)) {
         if (gpu >= 0) {
             cgpu_state->granularity[gpu] = ask_granularity(device);
         }
-        /* release: whoever reads the place also sees the granularity. */
+        /* release: whoever reads the number also sees the granularity. */
         __atomic_store_n(&cgpu_state->devices[device], (int8_t)(gpu < 0 ? -1 : gpu + 1),
                          __ATOMIC_RELEASE);
     }
@@ -82,11 +82,11 @@ cgpu_device_gpu(CUdevice device)
     if (device < 0 || device >= CGPU_MAX_DEVICES || !cgpu_state_is_attached()) {
         return CGPU_NO_GPU;
     }
-    int8_t place = __atomic_load_n(&cgpu_state->devices[device], __ATOMIC_ACQUIRE);
-    if (place == 0) {
-        place = learn_device(device);
+    int8_t known = __atomic_load_n(&cgpu_state->devices[device], __ATOMIC_ACQUIRE);
+    if (known == 0) {
+        known = learn_device(device);
     }
-    return place > 0 ? place - 1 : CGPU_NO_GPU;
+    return known > 0 ? known - 1 : CGPU_NO_GPU;
 }
 
 CUdevice

@@ -8,16 +8,16 @@
 
 #include "entry/driver.h"
 
-/* Place of DEVICE in the limits, or CGPU_NO_GPU. */
+/* The GPU's number in the limits, or CGPU_NO_GPU. */
 int32_t cgpu_device_gpu(CUdevice device);
 
-/* A device whose place is GPU; it was asked for before. */
+/* A device that is GPU; cgpu_device_gpu was asked for it before. */
 CUdevice cgpu_device_of(int32_t gpu);
 
 /* The cap on GPU now; 0 for CGPU_NO_GPU. */
 uint64_t cgpu_device_cap(int32_t gpu);
 
-/* What of the cap is the ledger's: without what is held around it, which is the other. */
+/* What of the cap is left to the ledger, and what is held outside it. */
 uint64_t cgpu_device_room(int32_t gpu);
 uint64_t cgpu_device_outside(int32_t gpu);
 

@@ -179,7 +179,7 @@ cgpu_log_memory(int32_t gpu, uint64_t asked)
     add(&line, ", used ");
     add_bytes(&line, cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu));
     if (outside != 0) {
-        add(&line, ", taken around cgpu ");
+        add(&line, ", taken past cgpu ");
         add_bytes(&line, outside);
     }
     add(&line, ", asked ");

@@ -54,24 +54,24 @@ static const char *const families[] = {
 };
 
 static size_t
-place_of(const void *real)
+row_of(const void *real)
 {
     uint64_t hash = (uint64_t)(uintptr_t)real * 0x9e3779b97f4a7c15u;
-    size_t place = hash >> 53; /* 11 bits: TABLE_SIZE places */
-    while (table[place].real != NULL && table[place].real != real) {
-        place = (place + 1) % TABLE_SIZE;
+    size_t row = hash >> 53; /* 11 bits: TABLE_SIZE places */
+    while (table[row].real != NULL && table[row].real != real) {
+        row = (row + 1) % TABLE_SIZE;
     }
-    return place;
+    return row;
 }
 
 /* The first entry for an address stays: hooks are added before the names that pass. */
 static void
 add(void *real, void *use)
 {
-    size_t place = place_of(real);
-    if (real != NULL && table[place].real == NULL) {
-        table[place].real = real;
-        table[place].use = use;
+    size_t row = row_of(real);
+    if (real != NULL && table[row].real == NULL) {
+        table[row].real = real;
+        table[row].use = use;
     }
 }
 
@@ -111,9 +111,9 @@ cgpu_may_pass_unknown(void)
 static void *
 use_for(void *address, const char *symbol)
 {
-    size_t place = place_of(address);
-    if (table[place].real == address) {
-        return table[place].use;
+    size_t row = row_of(address);
+    if (table[row].real == address) {
+        return table[row].use;
     }
     Dl_info info;
     const char *name = symbol;

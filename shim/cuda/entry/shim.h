@@ -23,7 +23,7 @@
  *        return cgpu_charge_commit(&pending, CGPU_KIND_..., handle, 0);
  *
  *    and frees what the driver gave out if the commit fails. The entry point that frees is
- *    cgpu_charge_take, real, cgpu_charge_settle, in this order.
+ *    cgpu_charge_take, real, cgpu_charge_end_free, in this order.
  *
  *    What puts work for the GPU into a stream goes through the gate as well: launch.h.
  *

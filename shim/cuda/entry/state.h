@@ -28,9 +28,9 @@ struct cgpu_state {
     struct cgpu_ledger *ledger;
     struct cgpu_holdings *holdings;
     struct cgpu_blocks *blocks;
-    uint64_t granularity[CGPU_MAX_GPUS]; /* of memory, a block or more; by place in the limits */
-    CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by place in the limits */
-    int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else place + 1 */
+    uint64_t granularity[CGPU_MAX_GPUS]; /* of memory, a block or more; by number in the limits */
+    CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by number in the limits */
+    int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else number + 1 */
     uint64_t
         local_bytes; /* of local memory that the hungriest kernel of a library needs a thread */
     struct cgpu_kinds kinds;
@@ -39,7 +39,7 @@ struct cgpu_state {
 extern struct cgpu_state *cgpu_state;         /* NULL: could not be set up */
 extern const struct cgpu_limits *cgpu_limits; /* NULL: missing or broken */
 
-/* Map the limits and make the state page. Once, when the library is loaded. */
+/* Map the limits and make the state. Once, when the library is loaded. */
 void cgpu_state_setup(void);
 
 /* Take part: ledger slot and holdings. For cuInit, also after fork. NOT_PERMITTED if that fails. */

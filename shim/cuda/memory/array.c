@@ -120,7 +120,7 @@ begin(struct cgpu_pending *pending, const struct cgpu_array3d_descriptor *asked)
                                : cgpu_charge_begin(pending, 0);
 }
 
-/* STATUS is what the driver said. */
+/* STATUS is the driver's answer. */
 static CUresult
 finish(struct cgpu_pending *pending, CUresult status, const CUarray *array)
 {
@@ -205,7 +205,7 @@ cgpu_array_destroy(CUresult (*real)(CUarray), CUarray array)
 {
     struct cgpu_holding holding;
     bool held = cgpu_charge_take(CGPU_KIND_ARRAY, (uint64_t)(uintptr_t)array, &holding);
-    CUresult status = cgpu_charge_settle(held ? &holding : NULL, real(array));
+    CUresult status = cgpu_charge_end_free(held ? &holding : NULL, real(array));
     if (status == CUDA_SUCCESS) {
         cgpu_physical_array_gone((uint64_t)(uintptr_t)array);
     }
@@ -245,7 +245,7 @@ cgpu_array_destroy_mipmapped(CUresult (*real)(CUmipmappedArray), CUmipmappedArra
 {
     struct cgpu_holding holding;
     bool held = cgpu_charge_take(CGPU_KIND_MIPMAPPED, (uint64_t)(uintptr_t)array, &holding);
-    CUresult status = cgpu_charge_settle(held ? &holding : NULL, real(array));
+    CUresult status = cgpu_charge_end_free(held ? &holding : NULL, real(array));
     if (status == CUDA_SUCCESS) {
         cgpu_physical_array_gone((uint64_t)(uintptr_t)array);
     }

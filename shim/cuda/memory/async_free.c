@@ -93,7 +93,7 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
 
 /* Under the lock of pools. */
 static void
-settle(CUstream stream, CUcontext context)
+collect(CUstream stream, CUcontext context)
 {
     uint64_t owner = (uint64_t)(uintptr_t)context;
     for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
@@ -111,10 +111,10 @@ settle(CUstream stream, CUcontext context)
 }
 
 void
-cgpu_async_free_settle(CUstream stream, CUcontext context)
+cgpu_async_free_collect(CUstream stream, CUcontext context)
 {
     pthread_mutex_lock(&kinds()->pools);
-    settle(stream, context);
+    collect(stream, context);
     pthread_mutex_unlock(&kinds()->pools);
 }
 
@@ -124,7 +124,7 @@ cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
     pthread_mutex_lock(&kinds()->pools);
     CUresult status = destroy(stream);
     if (status == CUDA_SUCCESS) {
-        settle(stream, NULL);
+        collect(stream, NULL);
     }
     pthread_mutex_unlock(&kinds()->pools);
     return status;
@@ -154,7 +154,7 @@ cgpu_async_free_finish(int32_t gpu)
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         if (!is_empty(freed) && freed->gpu == gpu && freed->context == current &&
             freed->stream != CU_STREAM_PER_THREAD_DEFAULT && is_done(freed->stream)) {
-            settle(freed->stream, NULL);
+            collect(freed->stream, NULL);
         }
     }
     pthread_mutex_unlock(&kinds()->pools);

@@ -8,7 +8,7 @@
  * Give back what was freed in STREAM (unless NULL), or in any stream of CONTEXT, which was
  * synchronised or is gone.
  */
-void cgpu_async_free_settle(CUstream stream, CUcontext context);
+void cgpu_async_free_collect(CUstream stream, CUcontext context);
 
 /*
  * Before a refusal on GPU: streams of the current context whose work is done are synchronised, so

@@ -177,7 +177,7 @@ cgpu_charge_restore(const struct cgpu_holding *holding)
 }
 
 CUresult
-cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status)
+cgpu_charge_end_free(const struct cgpu_holding *taken, CUresult status)
 {
     if (taken != NULL && status == CUDA_SUCCESS) {
         cgpu_charge_give_back(taken);

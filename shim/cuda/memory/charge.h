@@ -48,11 +48,11 @@ void cgpu_charge_restore(const struct cgpu_holding *holding);
 
 /*
  * Freeing: the holding is taken before the real call, as the driver may give the handle to another
- * thread the moment it is free; the charge goes after it, as the memory must be there before anyone
- * is told so. TAKEN (NULL: nothing was held) is given back or restored by what the driver said,
- * STATUS, which is returned.
+ * thread the moment it is free; the charge goes after it, as the memory must be free before anyone
+ * may count on it. TAKEN (NULL: nothing was held) is given back or restored by STATUS, the driver's
+ * answer, which is returned.
  */
-CUresult cgpu_charge_settle(const struct cgpu_holding *taken, CUresult status);
+CUresult cgpu_charge_end_free(const struct cgpu_holding *taken, CUresult status);
 
 /* Give back everything that OWNER takes along. */
 void cgpu_charge_give_back_owned(uint64_t owner);

@@ -126,7 +126,7 @@ cgpu_graph_memory_charge(struct cgpu_graph_lack *lack)
 
 /* Under the lock of graphs. */
 static void
-settle(void)
+collect(void)
 {
     for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
         if (kinds()->graph_charged[gpu] != 0) {
@@ -136,10 +136,10 @@ settle(void)
 }
 
 void
-cgpu_graph_memory_settle(void)
+cgpu_graph_memory_collect(void)
 {
     pthread_mutex_lock(&kinds()->graphs);
-    settle();
+    collect();
     pthread_mutex_unlock(&kinds()->graphs);
 }
 
@@ -166,7 +166,7 @@ cgpu_graph_trim(CUresult (*real)(CUdevice), CUdevice device)
     CUresult status = real(device);
     if (status == CUDA_SUCCESS) {
         cgpu_kinds_count(&kinds()->trims, 1);
-        settle();
+        collect();
     }
     pthread_mutex_unlock(&kinds()->graphs);
     return status;

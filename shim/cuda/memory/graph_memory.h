@@ -26,6 +26,6 @@ void cgpu_graph_memory_force(void);
 void cgpu_graph_memory_trim(int32_t gpu);
 
 /* Give back what is not reserved any more. */
-void cgpu_graph_memory_settle(void);
+void cgpu_graph_memory_collect(void);
 
 #endif

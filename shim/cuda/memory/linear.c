@@ -48,7 +48,7 @@ fail(struct allocation *made, CUresult status)
     return status;
 }
 
-/* The pitch is the driver's choice, and so is the place. */
+/* The driver chooses pitch and address. */
 static CUresult
 fit(struct cgpu_pending *pending, CUdeviceptr address, uint64_t bytes)
 {
@@ -92,7 +92,7 @@ keep_small(struct allocation *made, CUdeviceptr address, uint64_t bytes)
     return status;
 }
 
-/* STATUS is what the driver said; it put BYTES at ADDRESS. */
+/* STATUS is the driver's answer; it put BYTES at ADDRESS. */
 static CUresult
 finish(struct allocation *made, CUresult status, CUdeviceptr address, uint64_t bytes)
 {
@@ -193,14 +193,14 @@ leave(CUdeviceptr address, struct cgpu_holding *holding)
 }
 
 static CUresult
-settle(const struct cgpu_holding *holding, CUresult status)
+end_free(const struct cgpu_holding *holding, CUresult status)
 {
     if (holding != NULL && holding->extra != 0 && status == CUDA_SUCCESS) {
         cgpu_small_gone(holding);
     } else if (holding != NULL && holding->extra != 0) {
         cgpu_small_stay(holding);
     }
-    return cgpu_charge_settle(holding, status);
+    return cgpu_charge_end_free(holding, status);
 }
 
 CUresult
@@ -208,7 +208,7 @@ cgpu_linear_free(CUresult (*real)(CUdeviceptr), CUdeviceptr dptr)
 {
     struct cgpu_holding holding;
     const struct cgpu_holding *held = leave(dptr, &holding);
-    return settle(held, real(dptr));
+    return end_free(held, real(dptr));
 }
 
 CUresult
@@ -216,5 +216,5 @@ cgpu_linear_free_v1(CUresult (*real)(CUdeviceptr_v1), CUdeviceptr_v1 dptr)
 {
     struct cgpu_holding holding;
     const struct cgpu_holding *held = leave(dptr, &holding);
-    return settle(held, real(dptr));
+    return end_free(held, real(dptr));
 }

@@ -66,9 +66,9 @@ cgpu_mapping_add(uint64_t base, uint64_t bytes, uint64_t allocation)
     if (!make_room()) {
         return false;
     }
-    uint64_t place = above(base);
-    struct cgpu_mapping *at = kinds()->mappings + place;
-    memmove(at + 1, at, (kinds()->mapping_count - place) * sizeof(*at));
+    uint64_t row = above(base);
+    struct cgpu_mapping *at = kinds()->mappings + row;
+    memmove(at + 1, at, (kinds()->mapping_count - row) * sizeof(*at));
     *at = (struct cgpu_mapping){.base = base, .bytes = bytes, .allocation = allocation};
     kinds()->mapping_count++;
     return true;
@@ -77,21 +77,21 @@ cgpu_mapping_add(uint64_t base, uint64_t bytes, uint64_t allocation)
 const struct cgpu_mapping *
 cgpu_mapping_at(uint64_t address)
 {
-    uint64_t place = above(address);
-    const struct cgpu_mapping *mapping = place != 0 ? kinds()->mappings + place - 1 : NULL;
+    uint64_t row = above(address);
+    const struct cgpu_mapping *mapping = row != 0 ? kinds()->mappings + row - 1 : NULL;
     return mapping != NULL && address - mapping->base < mapping->bytes ? mapping : NULL;
 }
 
 bool
 cgpu_mapping_take(uint64_t base, struct cgpu_mapping *out)
 {
-    uint64_t place = above(base);
-    if (place == 0 || kinds()->mappings[place - 1].base != base) {
+    uint64_t row = above(base);
+    if (row == 0 || kinds()->mappings[row - 1].base != base) {
         return false;
     }
-    struct cgpu_mapping *at = kinds()->mappings + place - 1;
+    struct cgpu_mapping *at = kinds()->mappings + row - 1;
     *out = *at;
-    memmove(at, at + 1, (kinds()->mapping_count - place) * sizeof(*at));
+    memmove(at, at + 1, (kinds()->mapping_count - row) * sizeof(*at));
     kinds()->mapping_count--;
     return true;
 }

@@ -191,7 +191,7 @@ cgpu_physical_release(CUresult (*real)(CUmemGenericAllocationHandle),
         release_alias(handle);
     }
     unlock();
-    cgpu_reclaim_settle();
+    cgpu_reclaim_collect();
     return status;
 }
 
@@ -253,12 +253,12 @@ cgpu_physical_unmap(CUresult (*real)(CUdeviceptr, size_t), CUdeviceptr address, 
         cgpu_physical_drop(mapping.allocation);
     }
     unlock();
-    cgpu_reclaim_settle();
+    cgpu_reclaim_collect();
     return status;
 }
 
 void
-cgpu_physical_settle_one(uint64_t allocation)
+cgpu_physical_collect_one(uint64_t allocation)
 {
     struct cgpu_holding holding;
     if (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding) && holding.extra == 0 &&
@@ -270,12 +270,12 @@ cgpu_physical_settle_one(uint64_t allocation)
 }
 
 void
-cgpu_physical_settle(void)
+cgpu_physical_collect(void)
 {
     lock();
     for (uint32_t i = 0; kinds()->lingering != 0 && i < kinds()->export_bound; i++) {
         if (kinds()->exports[i].allocation != 0) {
-            cgpu_physical_settle_one(kinds()->exports[i].allocation);
+            cgpu_physical_collect_one(kinds()->exports[i].allocation);
         }
     }
     unlock();

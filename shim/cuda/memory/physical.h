@@ -11,10 +11,10 @@ void cgpu_physical_drop(uint64_t allocation); /* one less; the last one gives th
 bool cgpu_physical_alias(uint64_t handle, uint64_t allocation); /* HANDLE is one more reference */
 
 /* Take the lock of physical memory and give back what no descriptor keeps alive any more. */
-void cgpu_physical_settle(void);
+void cgpu_physical_collect(void);
 
 /* Under the lock: the same for one allocation. */
-void cgpu_physical_settle_one(uint64_t allocation);
+void cgpu_physical_collect_one(uint64_t allocation);
 
 /* An array is gone, and with it what was mapped into it. */
 void cgpu_physical_array_gone(uint64_t array);

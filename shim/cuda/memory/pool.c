@@ -101,7 +101,7 @@ bury(const struct cgpu_pool *pool)
 }
 
 static void
-settle_to(struct cgpu_pool *pool, uint64_t reserved)
+shrink_to(struct cgpu_pool *pool, uint64_t reserved)
 {
     if (reserved < pool->charged) {
         cgpu_charge_release(pool->gpu, pool->charged - reserved);
@@ -112,7 +112,7 @@ settle_to(struct cgpu_pool *pool, uint64_t reserved)
 static void
 forget(struct cgpu_pool *pool)
 {
-    settle_to(pool, 0);
+    shrink_to(pool, 0);
     pool->handle = NULL;
 }
 
@@ -126,7 +126,7 @@ cgpu_pool_measure(struct cgpu_pool *pool)
         forget(pool);
         return;
     }
-    settle_to(pool, cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT));
+    shrink_to(pool, cgpu_pool_ask(pool->handle, CU_POOL_RESERVED_CURRENT));
     note(pool);
 }
 
@@ -197,7 +197,7 @@ cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_propert
     return status;
 }
 
-/* The driver would make the default pool current in its place. */
+/* The driver would make the default pool current instead. */
 static void
 replace_current(const struct cgpu_pool *pool)
 {

@@ -1,4 +1,4 @@
-/* Pools by place (CUDA 13): those in host memory cost nothing, managed ones are refused. */
+/* Pools by location (CUDA 13): those in host memory cost nothing, managed ones are refused. */
 #include "entry/shim.h"
 #include "memory/pool.h"
 

@@ -12,7 +12,7 @@
 #include "memory/pool.h"
 
 static void
-settle_pools(void)
+measure_pools(void)
 {
     pthread_mutex_lock(&cgpu_state->kinds.pools);
     cgpu_pool_measure_all();
@@ -20,17 +20,17 @@ settle_pools(void)
 }
 
 void
-cgpu_reclaim_settle(void)
+cgpu_reclaim_collect(void)
 {
     struct cgpu_kinds *kinds = &cgpu_state->kinds;
     if (cgpu_kinds_look(&kinds->lingering) != 0) {
-        cgpu_physical_settle();
+        cgpu_physical_collect();
     }
     if (cgpu_kinds_look(&kinds->may_shrink) != 0) {
-        settle_pools();
+        measure_pools();
     }
     if (cgpu_kinds_look(&kinds->graph_memory) != 0) {
-        cgpu_graph_memory_settle();
+        cgpu_graph_memory_collect();
     }
 }
 
@@ -38,9 +38,9 @@ void
 cgpu_reclaim_context_gone(void)
 {
     if (cgpu_state_is_attached() && cgpu_kinds_look(&cgpu_state->kinds.pool_bound) != 0) {
-        settle_pools();
+        measure_pools();
     }
-    cgpu_reclaim_settle();
+    cgpu_reclaim_collect();
 }
 
 bool
@@ -52,7 +52,7 @@ cgpu_reclaim(int32_t gpu, uint64_t bytes)
     }
     int mode = cgpu_capture_mode_relax();
     cgpu_async_free_finish(gpu);
-    cgpu_reclaim_settle();
+    cgpu_reclaim_collect();
     cgpu_pool_trim(gpu);
     cgpu_graph_memory_trim(gpu);
     cgpu_capture_mode_restore(mode);

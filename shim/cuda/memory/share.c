@@ -70,7 +70,7 @@ close_older(int fd)
         uint64_t allocation = kinds()->exports[i].allocation;
         if (allocation != 0 && kinds()->exports[i].fd == fd) {
             kinds()->exports[i].allocation = 0;
-            cgpu_physical_settle_one(allocation);
+            cgpu_physical_collect_one(allocation);
         }
     }
 }

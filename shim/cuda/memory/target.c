@@ -1,5 +1,5 @@
 /*
- * Who pays: from the calling thread's current context to a place in the limits.
+ * Who pays: from the calling thread's current context to a GPU of the limits.
  *
  * The driver is asked for the current context at every call (it is cheap, and contexts change in
  * ways that are not hooked); what belongs to that context is remembered by the thread.
@@ -19,7 +19,7 @@ cgpu_target_forget(void)
 }
 
 /*
- * The owner of what CONTEXT allocates; a context that was made around the hooks is charged now.
+ * The owner of what CONTEXT allocates; a context that was made past the hooks is charged now.
  * A green context's memory belongs to the primary context of its GPU.
  */
 static CUresult

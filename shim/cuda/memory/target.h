@@ -5,7 +5,7 @@
 #include "entry/shim.h"
 
 struct cgpu_target {
-    int32_t gpu;    /* place in the limits, or CGPU_NO_GPU */
+    int32_t gpu;    /* number in the limits, or CGPU_NO_GPU */
     uint64_t owner; /* context that takes the memory along when it goes */
 };
 

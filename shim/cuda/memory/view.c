@@ -3,12 +3,11 @@
 #include "memory/reclaim.h"
 #include "memory/target.h"
 
-/* Cap and what is left of it, in whole pieces that can be had. Lowered below what is in use, or
- * taken around the ledger, it leaves nothing. */
+/* The cap and what is left of it, in whole pieces: nothing if use and bypass exceed the cap. */
 static void
 view(int32_t gpu, uint64_t *available, uint64_t *total)
 {
-    cgpu_reclaim_settle();
+    cgpu_reclaim_collect();
     *total = cgpu_device_cap(gpu);
     uint64_t used = gpu < 0 ? 0 : cgpu_ledger_used(cgpu_state->ledger, (uint32_t)gpu);
     uint64_t room = cgpu_device_room(gpu);

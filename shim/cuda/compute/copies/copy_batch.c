@@ -46,7 +46,7 @@ static bool
 is_device(const struct cgpu_copy_operand *operand)
 {
     return operand->type == CU_OPERAND_ARRAY ||
-           (operand->type == CU_OPERAND_POINTER && cgpu_transfer_is_device(operand->place.address));
+           (operand->type == CU_OPERAND_POINTER && cgpu_transfer_is_device(operand->side.address));
 }
 
 static uint64_t

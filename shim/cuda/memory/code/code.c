@@ -19,7 +19,7 @@
 
 struct look {
     uint64_t available, used;
-    bool known; /* the driver has said how much memory is free */
+    bool known; /* the driver has reported how much memory is free */
 };
 
 static struct look

@@ -144,7 +144,7 @@ cgpu_module_unload(CUresult (*real)(CUmodule), CUmodule module)
 {
     struct cgpu_holding holding;
     bool held = cgpu_charge_take(CGPU_KIND_MODULE, (uint64_t)(uintptr_t)module, &holding);
-    return cgpu_charge_settle(held ? &holding : NULL, unloaded(real(module)));
+    return cgpu_charge_end_free(held ? &holding : NULL, unloaded(real(module)));
 }
 
 /* Remove what LIBRARY has charged in each context. Returns the sum. */
@@ -173,9 +173,9 @@ cgpu_module_unload_library(CUresult (*real)(CUlibrary), CUlibrary library)
     bool noted = cgpu_charge_take(CGPU_KIND_LIBRARY_IMAGE, (uint64_t)(uintptr_t)library, &image);
     CUresult status = unloaded(real(library));
     for (size_t i = 0; i < count; i++) {
-        (void)cgpu_charge_settle(&taken[i], status);
+        (void)cgpu_charge_end_free(&taken[i], status);
     }
-    (void)cgpu_charge_settle(noted ? &image : NULL, status);
+    (void)cgpu_charge_end_free(noted ? &image : NULL, status);
     if (status == CUDA_SUCCESS) { /* what is recorded of it, which costs nothing */
         cgpu_charge_give_back_owned((uint64_t)(uintptr_t)library);
     }

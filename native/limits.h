@@ -26,7 +26,7 @@ struct cgpu_limits_gpu {
     uint64_t context_bytes; /* what one CUDA context costs, measured by the host; 0: unknown */
     uint32_t index;         /* the GPU's index on the host */
     uint32_t reserved0;
-    uint64_t outside_bytes; /* held around the ledger, as the host's audit found: part of use */
+    uint64_t outside_bytes; /* held outside the ledger, as the host's audit found: part of use */
     uint64_t reserved;
 
     /* Compute: a cache line of its own, written at every turn. */

@@ -1,4 +1,4 @@
-"""Changes to a limits page in place, while processes have it mapped."""
+"""Changes to limits in place, while processes have it mapped."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 _PAGE, _GPU = "struct cgpu_limits", "struct cgpu_limits_gpu"
 
 
-def set_cap(path: Path | str, place: int, cap_bytes: int) -> None:
-    """Change what the container may hold on the GPU at ``place``, as ``set_bytes`` does."""
-    set_bytes(path, place, "cap_bytes", cap_bytes)
+def set_cap(path: Path | str, gpu: int, cap_bytes: int) -> None:
+    """Change what the container may hold on this GPU, as ``set_bytes`` does."""
+    set_bytes(path, gpu, "cap_bytes", cap_bytes)
 
 
-def set_bytes(path: Path | str, place: int, name: str, value: int) -> None:
-    """Change an 8-byte field of the GPU at ``place`` of the page at ``path``.
+def set_bytes(path: Path | str, gpu: int, name: str, value: int) -> None:
+    """Change an 8-byte field of one GPU in the limits at ``path``.
 
     Args:
-        path: of the page.
-        place: of the GPU in the page.
+        path: of the limits.
+        gpu: its number in them.
         name: of the field: ``cap_bytes`` or ``outside_bytes``.
         value: the new one, in bytes.
 
@@ -36,7 +36,7 @@ def set_bytes(path: Path | str, place: int, name: str, value: int) -> None:
     """
     import mmap  # noqa: PLC0415 (not on the start path)
 
-    start = ffi.offsetof(_PAGE, "gpus", place) + ffi.offsetof(_GPU, name)
+    start = ffi.offsetof(_PAGE, "gpus", gpu) + ffi.offsetof(_GPU, name)
     fd = open_file(path, os.O_RDWR)
     try:
         check_version(os.pread(fd, HEAD_SIZE, 0))
@@ -53,12 +53,12 @@ def amend_limits(
     own: dict[str, int] | None = None,
     gpus: dict[int, dict[str, int]] | None = None,
 ) -> None:
-    """Overwrite 4-byte fields of the page at ``path``; each is whole at any moment.
+    """Overwrite 4-byte fields of the limits at ``path``; each is whole at any moment.
 
     Args:
-        path: of the page.
+        path: of the limits.
         own: fields of ``struct cgpu_limits``, by name.
-        gpus: fields of ``struct cgpu_limits_gpu``, by the GPU's place in the page.
+        gpus: fields of ``struct cgpu_limits_gpu``, by the GPU's number.
 
     Raises:
         OSError: it cannot be written; ``BlockingIOError`` where somebody holds a lease on it.
@@ -66,8 +66,8 @@ def amend_limits(
         OverflowError: a value does not fit.
     """
     fields = [(ffi.offsetof(_PAGE, name), value) for name, value in (own or {}).items()]
-    for place, changes in (gpus or {}).items():
-        start = ffi.offsetof(_PAGE, "gpus", place)
+    for gpu, changes in (gpus or {}).items():
+        start = ffi.offsetof(_PAGE, "gpus", gpu)
         fields += [(start + ffi.offsetof(_GPU, name), v) for name, v in changes.items()]
     fd = open_file(path, os.O_RDWR)
     try:

@@ -78,7 +78,7 @@ _MOST_RESTS = 256  # each holds a descriptor
 
 
 class Ledger:
-    """One process's attachment to a ledger, or an observer; GPUs by their place in the limits."""
+    """One process's attachment to a ledger, or an observer; GPUs by their number in the limits."""
 
     def __init__(
         self,
@@ -228,8 +228,8 @@ def _is_past(until: int) -> bool:
     return time.monotonic_ns() > until + _REMEMBERED_NS
 
 
-def _file(place: os.PathLike[str] | str | int) -> tuple[int, int]:
-    facts = os.stat(place)  # noqa: PTH116 - the start path
+def _file(path: os.PathLike[str] | str | int) -> tuple[int, int]:
+    facts = os.stat(path)  # noqa: PTH116 - the start path
     return facts.st_dev, facts.st_ino
 
 

@@ -41,7 +41,7 @@ class LimitsGpu(NamedTuple):
     context_bytes: int = 0
     """What one CUDA context costs; 0: unknown."""
     outside_bytes: int = 0
-    """What is held around the ledger, as the host's audit found; counts as used."""
+    """What is held outside the ledger, as the host's audit found; counts as used."""
     gate: int = 0
     """The gate word (``gate.h``)."""
     share_ppm: int = 0
@@ -146,7 +146,7 @@ def unpack_limits(data: bytes) -> Limits:
         raise FormatError(lib.CGPU_EFORMAT, f"a limits page with {page.gpu_count} GPUs")
     return Limits(
         id=ffi.string(page.id, ID_SIZE).decode(errors="replace"),
-        gpus=tuple(_gpu(page.gpus[place]) for place in range(page.gpu_count)),
+        gpus=tuple(_gpu(page.gpus[number]) for number in range(page.gpu_count)),
         weight=page.weight,
         high_priority=bool(page.high_priority),
         policy=page.policy,

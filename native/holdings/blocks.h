@@ -1,7 +1,7 @@
 /*
  * Blocks: which 2 MiB blocks of device memory this process's small allocations lie in.
  *
- * Assumed of drivers: a request of up to 1 MiB is placed into a block of 2 MiB, aligned to its
+ * Assumed of drivers: a request of up to 1 MiB goes into a block of 2 MiB, aligned to its
  * size, that small requests of one context share, into a hole of one if there is any; the block
  * goes back to the GPU with its last allocation. The charge depends on little of that: every block
  * that an allocation's addresses touch is counted, wherever the driver puts it. The assumption only
@@ -12,9 +12,9 @@
  * One small allocation:
  *
  *     cgpu_blocks_expect     true: there is a hole; else charge a block, cgpu_blocks_prepay
- *     the driver's call      failed: release what cgpu_blocks_done says
+ *     the driver's call      failed: release what cgpu_blocks_done returns
  *     cgpu_blocks_enter      release SURPLUS; NEED is not 0: charge it, cgpu_blocks_await before
- *                            that fails, then release what cgpu_blocks_done says
+ *                            that fails, then release what cgpu_blocks_done returns
  *
  * and when it goes: cgpu_blocks_leave, the driver's call, cgpu_blocks_gone (or cgpu_blocks_stay).
  */
@@ -33,7 +33,7 @@ struct cgpu_blocks; /* opaque; one per process */
 /* Whose blocks: those of a context, below 4 GiB (for the first entry points) or anywhere. */
 struct cgpu_arena_key {
     uint64_t owner; /* context */
-    uint32_t gpu;   /* place in the limits page */
+    uint32_t gpu;   /* number in the limits */
     bool low;
 };
 
@@ -58,7 +58,7 @@ int cgpu_blocks_prepay(struct cgpu_blocks *blocks, const struct cgpu_arena_key *
 
 /*
  * The driver put BYTES, up to CGPU_BLOCK_SMALL, at ADDRESS; EXPECTED is what cgpu_blocks_expect
- * said. With this the call has ended, unless there is a NEED. CGPU_EIO: nothing is noted.
+ * returned. With this the call has ended, unless there is a NEED. CGPU_EIO: nothing is noted.
  */
 int cgpu_blocks_enter(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key, bool expected,
                       uint64_t address, uint64_t bytes, struct cgpu_blocks_change *change);

@@ -17,9 +17,9 @@ enum { SHARD_BITS = 4, SHARDS = 1 << SHARD_BITS, FIRST_CAPACITY = 64 };
 struct shard {
     struct cgpu_mutex mutex;
     uint32_t count;
-    size_t capacity;             /* a power of two, or 0 */
-    struct cgpu_holding *places; /* kind + 1; 0: free, as fresh memory is */
-} __attribute__((aligned(64)));  /* threads on two shards do not share a cache line */
+    size_t capacity;            /* a power of two, or 0 */
+    struct cgpu_holding *rows;  /* kind + 1; 0: free, as fresh memory is */
+} __attribute__((aligned(64))); /* threads on two shards do not share a cache line */
 
 struct cgpu_holdings {
     struct shard shards[SHARDS];
@@ -43,17 +43,17 @@ shard_of(struct cgpu_holdings *holdings, uint64_t h)
     return &holdings->shards[h >> (64 - SHARD_BITS)];
 }
 
-/* The entry's place, or the free place where it would go; the shard has capacity. */
+/* The row of the entry, or the free one that it would take; the shard has capacity. */
 static size_t
 seek(const struct shard *shard, uint64_t h, uint32_t kind, uint64_t handle)
 {
-    size_t place = h & (shard->capacity - 1);
+    size_t at = h & (shard->capacity - 1);
 
-    while (shard->places[place].kind != 0 &&
-           (shard->places[place].kind != kind + 1 || shard->places[place].handle != handle)) {
-        place = (place + 1) & (shard->capacity - 1);
+    while (shard->rows[at].kind != 0 &&
+           (shard->rows[at].kind != kind + 1 || shard->rows[at].handle != handle)) {
+        at = (at + 1) & (shard->capacity - 1);
     }
-    return place;
+    return at;
 }
 
 static struct cgpu_holding *
@@ -64,24 +64,24 @@ look_up(const struct shard *shard, uint64_t h, uint32_t kind, uint64_t handle)
     if (shard->count == 0) {
         return NULL;
     }
-    found = &shard->places[seek(shard, h, kind, handle)];
+    found = &shard->rows[seek(shard, h, kind, handle)];
     return found->kind != 0 ? found : NULL;
 }
 
 static void
 put(struct shard *shard, uint64_t h, const struct cgpu_holding *holding)
 {
-    struct cgpu_holding *place = &shard->places[seek(shard, h, holding->kind, holding->handle)];
+    struct cgpu_holding *row = &shard->rows[seek(shard, h, holding->kind, holding->handle)];
 
-    *place = *holding;
-    place->kind = holding->kind + 1;
+    *row = *holding;
+    row->kind = holding->kind + 1;
 }
 
 static void
-copy_out(struct cgpu_holding *out, const struct cgpu_holding *place)
+copy_out(struct cgpu_holding *out, const struct cgpu_holding *row)
 {
-    *out = *place;
-    out->kind = place->kind - 1;
+    *out = *row;
+    out->kind = row->kind - 1;
 }
 
 static bool
@@ -90,42 +90,42 @@ grow(struct shard *shard)
     struct shard larger = {.capacity = shard->capacity == 0 ? FIRST_CAPACITY : shard->capacity * 2};
     struct cgpu_holding holding;
 
-    larger.places = mmap(NULL, larger.capacity * sizeof *larger.places, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (larger.places == MAP_FAILED) {
+    larger.rows = mmap(NULL, larger.capacity * sizeof *larger.rows, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (larger.rows == MAP_FAILED) {
         return false;
     }
     for (size_t i = 0; i < shard->capacity; i++) {
-        if (shard->places[i].kind != 0) {
-            copy_out(&holding, &shard->places[i]);
+        if (shard->rows[i].kind != 0) {
+            copy_out(&holding, &shard->rows[i]);
             put(&larger, hash(holding.kind, holding.handle), &holding);
         }
     }
     if (shard->capacity != 0) {
-        munmap(shard->places, shard->capacity * sizeof *shard->places);
+        munmap(shard->rows, shard->capacity * sizeof *shard->rows);
     }
-    shard->places = larger.places;
+    shard->rows = larger.rows;
     shard->capacity = larger.capacity;
     return true;
 }
 
-/* Close the gap: move back each following entry that may stand at it, up to a free place. */
+/* Close the gap: move back each following entry that may fill it, up to a free row. */
 static void
 erase(struct shard *shard, size_t gap)
 {
     size_t mask = shard->capacity - 1;
 
-    for (size_t next = (gap + 1) & mask; shard->places[next].kind != 0; next = (next + 1) & mask) {
-        const struct cgpu_holding *entry = &shard->places[next];
+    for (size_t next = (gap + 1) & mask; shard->rows[next].kind != 0; next = (next + 1) & mask) {
+        const struct cgpu_holding *entry = &shard->rows[next];
         size_t home = hash(entry->kind - 1, entry->handle) & mask;
 
         /* not if it stands between its home and itself, seen round the circle */
         if (((next - home) & mask) >= ((next - gap) & mask)) {
-            shard->places[gap] = *entry;
+            shard->rows[gap] = *entry;
             gap = next;
         }
     }
-    shard->places[gap] = (struct cgpu_holding){0};
+    shard->rows[gap] = (struct cgpu_holding){0};
     shard->count -= 1;
 }
 
@@ -150,7 +150,7 @@ cgpu_holdings_destroy(struct cgpu_holdings *holdings)
         const struct shard *shard = &holdings->shards[i];
 
         if (shard->capacity != 0) {
-            munmap(shard->places, shard->capacity * sizeof *shard->places);
+            munmap(shard->rows, shard->capacity * sizeof *shard->rows);
         }
     }
     munmap(holdings, sizeof *holdings);
@@ -232,7 +232,7 @@ cgpu_holdings_take(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handl
     found = look_up(shard, h, kind, handle);
     if (found != NULL) {
         copy_out(out, found);
-        erase(shard, (size_t)(found - shard->places));
+        erase(shard, (size_t)(found - shard->rows));
     }
     cgpu_mutex_unlock(&shard->mutex);
     return found != NULL ? CGPU_OK : CGPU_ENOTFOUND;
@@ -242,8 +242,8 @@ static bool
 take_owned_locked(struct shard *shard, uint64_t owner, struct cgpu_holding *out)
 {
     for (size_t i = 0; shard->count != 0 && i < shard->capacity; i++) {
-        if (shard->places[i].kind != 0 && shard->places[i].owner == owner) {
-            copy_out(out, &shard->places[i]);
+        if (shard->rows[i].kind != 0 && shard->rows[i].owner == owner) {
+            copy_out(out, &shard->rows[i]);
             erase(shard, i);
             return true;
         }
@@ -266,8 +266,8 @@ cgpu_holdings_take_owned(struct cgpu_holdings *holdings, uint64_t owner, struct 
     return found ? CGPU_OK : CGPU_ENOTFOUND;
 }
 
-/* Erasing may move a later entry to the place that was looked at, or an earlier one, not OWNER's,
- * to the end. */
+/* Erasing may move a later entry to the row just read, or an earlier one, not OWNER's, to the end.
+ */
 static void
 drop_owned_locked(struct shard *shard, uint64_t owner,
                   void (*visit)(const struct cgpu_holding *, void *), void *argument)
@@ -275,8 +275,8 @@ drop_owned_locked(struct shard *shard, uint64_t owner,
     struct cgpu_holding holding;
 
     for (size_t i = 0; shard->count != 0 && i < shard->capacity; i++) {
-        while (shard->places[i].kind != 0 && shard->places[i].owner == owner) {
-            copy_out(&holding, &shard->places[i]);
+        while (shard->rows[i].kind != 0 && shard->rows[i].owner == owner) {
+            copy_out(&holding, &shard->rows[i]);
             erase(shard, i);
             visit(&holding, argument);
         }
@@ -306,12 +306,12 @@ cgpu_holdings_list(struct cgpu_holdings *holdings, uint32_t kind, struct cgpu_ho
         struct shard *shard = &holdings->shards[i];
 
         cgpu_mutex_lock(&shard->mutex);
-        for (size_t place = 0; shard->count != 0 && place < shard->capacity; place++) {
-            if (shard->places[place].kind != kind + 1) {
+        for (size_t row = 0; shard->count != 0 && row < shard->capacity; row++) {
+            if (shard->rows[row].kind != kind + 1) {
                 continue;
             }
             if (count < room) {
-                copy_out(&out[count], &shard->places[place]);
+                copy_out(&out[count], &shard->rows[row]);
             }
             count += 1;
         }

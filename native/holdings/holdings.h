@@ -21,7 +21,7 @@ struct cgpu_holding {
     uint64_t bytes;  /* what was charged */
     uint64_t extra;  /* whatever the kind needs */
     uint32_t kind;   /* the caller's enumeration; part of the key */
-    uint32_t gpu;    /* place in the limits page */
+    uint32_t gpu;    /* number in the limits */
 };
 
 int cgpu_holdings_create(struct cgpu_holdings **out);

@@ -22,39 +22,39 @@ int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)
 /* Names us, so that the handler is forgotten when we are unloaded. */
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
-enum { PLACES = 8, FREE = 0, FILLING, FULL };
+enum { ENTRIES = 8, FREE = 0, FILLING, FULL };
 
-static struct place {
+static struct entry {
     int state;
     int fd;
     dev_t device;
     ino_t inode;
-} places[PLACES];
+} entries[ENTRIES];
 
 static bool
-same_file(const struct place *place)
+same_file(const struct entry *entry)
 {
     struct stat found;
 
-    return fstat(place->fd, &found) == 0 && found.st_dev == place->device &&
-           found.st_ino == place->inode;
+    return fstat(entry->fd, &found) == 0 && found.st_dev == entry->device &&
+           found.st_ino == entry->inode;
 }
 
 static void
-empty(struct place *place)
+empty(struct entry *entry)
 {
-    if (same_file(place)) {
-        close(place->fd);
+    if (same_file(entry)) {
+        close(entry->fd);
     }
-    __atomic_store_n(&place->state, FREE, __ATOMIC_RELEASE); /* after the last look at it */
+    __atomic_store_n(&entry->state, FREE, __ATOMIC_RELEASE); /* after the last look at it */
 }
 
 static void
 close_all_in_child(void)
 {
-    for (int i = 0; i < PLACES; i++) {
-        if (places[i].state == FULL) {
-            empty(&places[i]);
+    for (int i = 0; i < ENTRIES; i++) {
+        if (entries[i].state == FULL) {
+            empty(&entries[i]);
         }
     }
 }
@@ -78,15 +78,15 @@ cgpu_inheritance_refuse(int fd)
     if (__register_atfork == NULL || !registered() || fstat(fd, &found) != 0) {
         return -1;
     }
-    for (int i = 0; i < PLACES; i++) {
+    for (int i = 0; i < ENTRIES; i++) {
         int expected = FREE;
 
-        if (__atomic_compare_exchange_n(&places[i].state, &expected, FILLING, false,
+        if (__atomic_compare_exchange_n(&entries[i].state, &expected, FILLING, false,
                                         __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
-            places[i].fd = fd;
-            places[i].device = found.st_dev;
-            places[i].inode = found.st_ino;
-            __atomic_store_n(&places[i].state, FULL, __ATOMIC_RELEASE);
+            entries[i].fd = fd;
+            entries[i].device = found.st_dev;
+            entries[i].inode = found.st_ino;
+            __atomic_store_n(&entries[i].state, FULL, __ATOMIC_RELEASE);
             return 0;
         }
     }
@@ -96,9 +96,9 @@ cgpu_inheritance_refuse(int fd)
 void
 cgpu_inheritance_close(int fd)
 {
-    for (int i = 0; i < PLACES; i++) {
-        if (__atomic_load_n(&places[i].state, __ATOMIC_ACQUIRE) == FULL && places[i].fd == fd) {
-            empty(&places[i]);
+    for (int i = 0; i < ENTRIES; i++) {
+        if (__atomic_load_n(&entries[i].state, __ATOMIC_ACQUIRE) == FULL && entries[i].fd == fd) {
+            empty(&entries[i]);
             return;
         }
     }

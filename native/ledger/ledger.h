@@ -1,11 +1,10 @@
 /*
  * The ledger: how much device memory the processes of one container hold, on each of its GPUs.
  *
- * One file per container, mapped by all its processes; GPUs are numbered by their place in the
- * container's limits page. A charge is exact: under a GPU's lock the request either fits under the
- * cap or changes nothing. Each process has a slot; its open-file-description lock on the slot's
- * byte is dropped by the kernel when it dies, and whoever needs the memory takes a dead slot's
- * charge back.
+ * One file per container, mapped by all its processes; GPUs have the numbers of the container's
+ * limits. A charge is exact: under a GPU's lock the request either fits under the cap or changes
+ * nothing. Each process has a slot. The kernel drops its open-file-description lock on the slot's
+ * byte when the process dies, and whoever needs the memory takes a dead slot's charge back.
  */
 #ifndef CGPU_LEDGER_H
 #define CGPU_LEDGER_H

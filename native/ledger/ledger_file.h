@@ -45,7 +45,7 @@ struct cgpu_ledger_slot {
  */
 struct cgpu_ledger_work {
     uint32_t owner;    /* slot + 1 and generation, as in a lock word; 0: free */
-    uint32_t gpu;      /* place in the limits */
+    uint32_t gpu;      /* number in the limits */
     uint32_t active;   /* gate word under which it launched since it was last quiet; 0: quiet */
     uint32_t waiting;  /* threads that wait at the closed gate */
     uint32_t idle;     /* active, but all that was launched has ended, some 200 us ago */
@@ -53,7 +53,7 @@ struct cgpu_ledger_work {
     uint64_t end_ns;   /* when what is in flight is expected to end */
     uint64_t busy_ns;  /* GPU time of all that has ended, as measured */
     uint64_t begun_ns; /* before this it launched nothing since it was last quiet */
-    uint64_t markers;  /* placed */
+    uint64_t markers;  /* written so far */
     uint32_t threads;  /* that have launched and live */
     uint32_t lag_ns;   /* from launch to sight, without work, see pace.h; 0: unknown */
 };

@@ -20,7 +20,7 @@
 #include "ledger/ledger_file.h"
 
 /*
- * The work of the calling process on GPU (a place in the limits), claimed on first use and given
+ * The work of the calling process on GPU (its number in the limits), claimed on first use and given
  * back with the ledger's slot. CGPU_EFULL: all are taken by living processes.
  */
 int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out);
@@ -33,7 +33,7 @@ void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
  * On GPU, work of this process does not end and stands apart; such work has ended, after NS that
- * were not told yet.
+ * were not reported yet.
  */
 void cgpu_work_stays(struct cgpu_ledger *ledger, uint32_t gpu);
 void cgpu_work_stayed(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t ns);

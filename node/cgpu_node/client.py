@@ -23,7 +23,7 @@ _SOON = 5.0
 _TIMEOUT = 30.0  # the server may have to ask the driver, which takes seconds on a cold machine
 _START_SECONDS = 10.0
 _POLL_SECONDS = 0.02
-_RESTART_SECONDS = 0.5  # a server that is about to end is still in the place of the next one
+_RESTART_SECONDS = 0.5  # a server that is about to end still keeps the next one out
 _LARGEST = 1 << 24
 _CREDENTIALS = Struct("3i")  # struct ucred
 
@@ -120,11 +120,11 @@ def _read_line(end: socket) -> bytes:
         except TimeoutError:
             pid, uid = _server(end)
             if _is_stopped(pid):
-                said = f"cgpud (pid {pid}) is stopped and does not answer"
-                raise SilentError(said, hint=_mending(f"kill -CONT {pid}", uid)) from None
+                what = f"cgpud (pid {pid}) is stopped and does not answer"
+                raise SilentError(what, hint=_mending(f"kill -CONT {pid}", uid)) from None
             if time.monotonic() > deadline:
-                said = f"cgpud (pid {pid}) does not answer within {_TIMEOUT:g} s"
-                raise SilentError(said, hint=_mending(f"kill -KILL {pid}", uid)) from None
+                what = f"cgpud (pid {pid}) does not answer within {_TIMEOUT:g} s"
+                raise SilentError(what, hint=_mending(f"kill -KILL {pid}", uid)) from None
             continue
         if not part:
             break

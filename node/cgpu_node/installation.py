@@ -19,7 +19,7 @@ UNKNOWN = "unknown"
 
 
 class Installation(NamedTuple):
-    """One place where cgpu is installed; ``prefix`` is what people call it by."""
+    """One installation of cgpu; ``prefix`` is what people call it by."""
 
     prefix: str
 
@@ -62,8 +62,8 @@ def own_environment() -> str | None:
 def shared() -> str | None:
     """Where this installation has its documents and other shared files; None: a source tree."""
     own = own_environment()
-    places = (f"{own}/share", "/usr/share") if own else ()  # a package's is /usr/lib/cgpu
-    return next((place for place in places if os.path.isdir(f"{place}/doc/cgpu")), None)
+    folders = (f"{own}/share", "/usr/share") if own else ()  # a package's is /usr/lib/cgpu
+    return next((each for each in folders if os.path.isdir(f"{each}/doc/cgpu")), None)
 
 
 def release_of(environment: str) -> str:

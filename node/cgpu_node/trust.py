@@ -26,20 +26,20 @@ def check_source(path: str, *, shared: bool = False) -> None:
     """
     owners = (0, os.geteuid())
     allowed = "expected it and its directories to belong to root and no one else to write there"
-    place = path
+    part = path
     while True:
         try:
-            facts = os.lstat(place)
+            facts = os.lstat(part)
         except OSError as error:
             raise CgpuError(f"{path}: {error.strerror}") from None
         if stat.S_ISLNK(facts.st_mode):
-            raise CgpuError(f"{path}: {place} is a symbolic link")
-        own = place == path
+            raise CgpuError(f"{path}: {part} is a symbolic link")
+        own = part == path
         sticky = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX)
         writable = facts.st_mode & _OTHERS_WRITE and not sticky and not (own and shared)
         if facts.st_uid not in owners or writable:
-            what = "it" if own else place
+            what = "it" if own else part
             raise CgpuError(f"{path}: others could change {what}: {allowed}")
-        if place == "/":
+        if part == "/":
             return
-        place = os.path.dirname(place)
+        part = os.path.dirname(part)

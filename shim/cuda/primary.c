@@ -5,8 +5,8 @@
  * right however retains, releases, resets and green contexts follow each other. All of it happens
  * under the lock of contexts.
  */
-#include "compute/settle.h"
 #include "compute/flow.h"
+#include "compute/settle.h"
 #include "context.h"
 #include "entry/shim.h"
 #include "memory/charge.h"

@@ -1,7 +1,7 @@
 """Find the driver through a CDI specification, where it is in no usual directory.
 
 Only what a container would be given is read: the vendor's hooks, which run ldconfig, are left
-alone. Of YAML, which ``nvidia-ctk`` writes unless told otherwise, the lines that it writes are
+alone. Of YAML, which ``nvidia-ctk`` writes by default, the lines that it writes are
 known and no more; what they name counts only if the driver is really there.
 """
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can have
 _NOT_AVAILABLE = (1 << 64) - 1
-_SETTLE_SECONDS = 0.2
+_CONTEXT_SECONDS = 0.2
 _WHOLE = 100  # percent; drivers give nonsense above it for processes that end
 # A process may be in several; drivers for some products have the first only.
 _COMPUTE, *_OTHERS = (
@@ -147,8 +147,8 @@ def _holders(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int | None]:
     for kind in (_COMPUTE, *_OTHERS):
         for each in _listed(nvml, kind, handle):
             known = found.get(each.pid, 0)
-            told = each.used != _NOT_AVAILABLE and known is not None
-            found[each.pid] = max(known or 0, each.used) if told else None
+            given = each.used != _NOT_AVAILABLE and known is not None
+            found[each.pid] = max(known or 0, each.used) if given else None
     return found
 
 
@@ -212,15 +212,15 @@ def _utilisation(nvml: _Library, handle: ctypes.c_void_p) -> int | None:
 
 
 def _busy(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int] | None:
-    """Process -> percent of its last second or less; idle ones are absent. None: not told."""
+    """Process -> percent of its last second or less; idle ones are absent. None: not known."""
     samples, count = (_Sample * _FEW_PROCESSES)(), ctypes.c_uint(_FEW_PROCESSES)
     since = ctypes.c_uint64(time.time_ns() // 1000 - _WINDOW_US)
     name = "nvmlDeviceGetProcessUtilization"
     status = nvml.status(name, handle, samples, ctypes.byref(count), since)
     if status not in {0, _NOT_FOUND}:  # it is "not found" if all were idle
         return None
-    told = [each for each in samples[: count.value if status == 0 else 0] if each.sm <= _WHOLE]
-    return {each.pid: each.sm for each in sorted(told, key=lambda each: each.at_us)}
+    valid = [each for each in samples[: count.value if status == 0 else 0] if each.sm <= _WHOLE]
+    return {each.pid: each.sm for each in sorted(valid, key=lambda each: each.at_us)}
 
 
 def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
@@ -250,7 +250,7 @@ def _contexts(nvml: _Library, cuda: _Library) -> dict[str, int]:
         cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
         cuda.call("cuCtxSetCurrent", context)
         cuda.call("cuCtxSynchronize")
-        time.sleep(_SETTLE_SECONDS)
+        time.sleep(_CONTEXT_SECONDS)
         after = _memory(nvml, handle).used
         costs[uuid] = _own_bytes(nvml, handle) or max(0, after - before)
         cuda.call(cuda.newest("cuDevicePrimaryCtxRelease", "_v2"), device)  # v2 came with 450

@@ -97,10 +97,10 @@ class Finder:
         for folder in (*usual, *searched_by_default(self._view), *configured):
             self._directory(folder)
         self._toolkits()
-        for place in mounts:
+        for point in mounts:
             for below in _BELOW_A_MOUNT:
-                if any(self._view.kind(f"{place}{below}/{name}") for name in self._usual_names()):
-                    self._directory(f"{place}{below}")
+                if any(self._view.kind(f"{point}{below}/{name}") for name in self._usual_names()):
+                    self._directory(f"{point}{below}")
 
     def _usual_names(self) -> list[str]:
         """Names that programs load: tells whether a mount has a driver without listing it."""
@@ -150,18 +150,18 @@ class Finder:
 
     def _directory(self, path: str) -> list[str]:
         """Look into one directory. Returns its names; none if it was looked into before."""
-        place = resolved(self._view, path)
-        if place in self._seen or self._view.kind(place) != "directory":
+        real = resolved(self._view, path)
+        if real in self._seen or self._view.kind(real) != "directory":
             return []
-        self._seen.add(place)
+        self._seen.add(real)
         if len(self._seen) > self._most:
             raise self._too_many()
-        names = self._view.names(place)
+        names = self._view.names(real)
         for name in names:
             if name.startswith(self._prefixes):
-                self._file(f"{place}/{name}")
+                self._file(f"{real}/{name}")
             elif name in _HARDWARE:
-                self._directory(f"{place}/{name}")
+                self._directory(f"{real}/{name}")
         return names
 
     def _too_many(self) -> CgpuError:
@@ -186,9 +186,9 @@ class Finder:
             )
         for soname, found in self.files.items():
             if is_version(name, soname):
-                place = resolved(self._view, path)
-                if place not in found and self._view.kind(place) == "file":
-                    found.append(place)
+                real = resolved(self._view, path)
+                if real not in found and self._view.kind(real) == "file":
+                    found.append(real)
 
 
 def _search_path(text: str | None, cwd: str) -> Iterator[str]:
@@ -250,9 +250,9 @@ def _configured(view: View) -> dict[str, None]:
             names = _matching(view, path, pattern[at])
             steps += len(names)
             todo += [(f"{path}/{name}", pattern, at + 1) for name in names[:_MOST_ENTRIES]]
-        elif (place := resolved(view, path)) not in seen:
-            seen.add(place)
-            data = view.read(place, _MOST_CONFIGURED) or b""
+        elif (real := resolved(view, path)) not in seen:
+            seen.add(real)
+            data = view.read(real, _MOST_CONFIGURED) or b""
             size += len(data)
             for entry, is_included in _entries(os.fsdecode(data)):
                 if is_included:

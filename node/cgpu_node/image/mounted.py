@@ -54,23 +54,23 @@ class Mounted:
 
     def kind(self, path: str) -> str | None:
         """As ``View.kind``, also for a mounted file."""
-        place, view, below = self._at(path)
-        self._refuse_opaque(place)
+        point, view, below = self._at(path)
+        self._refuse_opaque(point)
         found = None if view is None else view.kind(below)
-        if below == "/" and place:
+        if below == "/" and point:
             return "directory" if view is None else found or "file"
         return found
 
     def names(self, path: str) -> list[str]:
         """As ``View.names``, without mount points that the runtime will create."""
-        place, view, below = self._at(path)
-        self._refuse_opaque(place)
+        point, view, below = self._at(path)
+        self._refuse_opaque(point)
         return [] if view is None else view.names(below)
 
     def folders(self, path: str) -> list[str]:
         """As ``View.folders``, without mount points that the runtime will create."""
-        place, view, below = self._at(path)
-        self._refuse_opaque(place)
+        point, view, below = self._at(path)
+        self._refuse_opaque(point)
         return [] if view is None else view.folders(below)
 
     def link(self, path: str) -> str:
@@ -84,8 +84,8 @@ class Mounted:
 
     def read(self, path: str, most: int) -> bytes | None:
         """As ``View.read``."""
-        place, view, below = self._at(path)
-        self._refuse_opaque(place)
+        point, view, below = self._at(path)
+        self._refuse_opaque(point)
         return None if view is None else view.read(below, most)
 
     def on_host(self, source: str) -> View:
@@ -93,17 +93,17 @@ class Mounted:
         return self._image.on_host(source)
 
     def _at(self, path: str) -> tuple[str, View | None, str]:
-        place = path
-        while len(place) > 1:
-            if place in self._views:
-                return place, self._views[place], path[len(place) :] or "/"
-            place = os.path.dirname(place)
+        point = path
+        while len(point) > 1:
+            if point in self._views:
+                return point, self._views[point], path[len(point) :] or "/"
+            point = os.path.dirname(point)
         return "", self._image, path
 
-    def _refuse_opaque(self, place: str) -> None:
-        if place in self._opaque:
+    def _refuse_opaque(self, point: str) -> None:
+        if point in self._opaque:
             raise CgpuError(
-                f"the mount of {shown(self._opaque[place])} at {shown(place)} may contain a driver,"
+                f"the mount of {shown(self._opaque[point])} at {shown(point)} may contain a driver,"
                 " but its files cannot be seen: mount a directory there, or mount it elsewhere"
             )
 

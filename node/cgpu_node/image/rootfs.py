@@ -165,24 +165,24 @@ class Rootfs:
             raise CgpuError(f"the path {shown(path)} has more than {_DEEPEST} directories")
         if len(self._open) > _MOST_OPEN:
             self.close()
-        place = ""
-        fd = self._step(place, self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, None)
+        reached = ""
+        fd = self._step(reached, self.path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, None)
         for part in parts:
             if fd is None:
                 break
-            place = f"{place}/{part}"
-            fd = self._step(place, part, _DIRECTORY, fd)
+            reached = f"{reached}/{part}"
+            fd = self._step(reached, part, _DIRECTORY, fd)
         self._open[path] = fd
         return fd
 
-    def _step(self, place: str, name: str, flags: int, above: int | None) -> int | None:
-        if place not in self._open:
+    def _step(self, reached: str, name: str, flags: int, above: int | None) -> int | None:
+        if reached not in self._open:
             try:
-                self._open[place] = os.open(name, flags, dir_fd=above)
+                self._open[reached] = os.open(name, flags, dir_fd=above)
             except OSError as error:
                 _refuse_exhausted(error)
-                self._open[place] = None
-        return self._open[place]
+                self._open[reached] = None
+        return self._open[reached]
 
     def close(self) -> None:
         """Close the directories that were kept open."""

@@ -20,7 +20,7 @@
 
     [audit]
     interval_seconds = 2   # how often the driver is asked who holds memory: 0.1..3600
-    action = "log"         # on memory taken around cgpu: "log", "kill", or "off" for no audit
+    action = "log"         # on memory taken past cgpu: "log", "kill", or "off" for no audit
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ POLICIES = (
 # Least and most of each rule; the configuration's keys are named alike.
 RANGES = {"max_inst": (1, MOST_INST), _POLICY: (0, len(POLICIES) - 1), "prio_ratio": (20, 99)}
 DEFAULT_POLICY, DEFAULT_PRIO_RATIO = 6, 80
-_LENT = "lent_policy"
+_BROUGHT = "lent_policy"
 # Of the whole node, likewise: its C readers (hook/common/document.c) look for this very word.
 DEFAULT_MEMSIZE = "default_memsize"
 NODE_KEYS = (DEFAULT_MEMSIZE,)
@@ -280,33 +280,33 @@ def _write(state_dir: str, changes: Changes, node: dict[str, int | str]) -> None
 def of(uuid: str, changes: Changes, defaults: Defaults, *, inhabited: bool) -> Rules:
     """The rules in force on a GPU; ``inhabited``: whether any container is on it."""
     own = dict(changes.get(uuid, {}))
-    lent = own.pop(_LENT, None)
+    brought = own.pop(_BROUGHT, None)
     rules = defaults.of(uuid)._replace(**own)
-    return rules._replace(policy=lent) if lent is not None and inhabited else rules
+    return rules._replace(policy=brought) if brought is not None and inhabited else rules
 
 
-def lend(changes: Changes, uuid: str, policy: int | None) -> bool:
-    """Let the first container on a GPU bring its policy; None: what an earlier one brought goes.
+def bring(changes: Changes, uuid: str, policy: int | None) -> bool:
+    """Take the policy that the first container on a GPU brings; None: an earlier one's is removed.
 
     Returns:
         Whether that changed anything.
     """
     own = changes.setdefault(uuid, {})
-    before = own.pop(_LENT, None)
+    before = own.pop(_BROUGHT, None)
     if policy is not None:
-        own[_LENT] = policy
+        own[_BROUGHT] = policy
     return before != policy
 
 
 def change(changes: Changes, uuid: str, wanted: Mapping[str, int]) -> None:
-    """Enter checked values; a policy takes the place of one that was brought."""
+    """Enter checked values; a policy replaces one that a container brought."""
     own = changes.setdefault(uuid, {})
     own.update(wanted)
     if _POLICY in wanted:
-        own.pop(_LENT, None)
+        own.pop(_BROUGHT, None)
 
 
 def _fits(name: str, value: object) -> bool:
     if name == DEFAULT_MEMSIZE:  # earlier releases let it be a few bytes
         return _is_whole(value, 0, LARGEST_BYTES) or isinstance(default_size(value), str)
-    return _is_whole(value, *RANGES[_POLICY if name == _LENT else name])
+    return _is_whole(value, *RANGES[_POLICY if name == _BROUGHT else name])

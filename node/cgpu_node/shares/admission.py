@@ -104,13 +104,13 @@ def owed(records: Iterable[Record], uuid: str) -> int:
 
 
 def _owed(record: Record, share: GpuShare) -> int:
-    place = record.gpus.index(share)
+    number = record.gpus.index(share)
     try:
-        cap = cgpu_native.read_limits(f"{record.directory}/limits").gpus[place].cap_bytes
+        cap = cgpu_native.read_limits(f"{record.directory}/limits").gpus[number].cap_bytes
         if cap >= share.memory_bytes:
             return share.memory_bytes
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-            return still_promised(share.memory_bytes, cap, ledger.used(place))
+            return still_promised(share.memory_bytes, cap, ledger.used(number))
     except (OSError, cgpu_native.NativeError, IndexError):  # it ends just now, or is ruined
         return share.memory_bytes
 

@@ -1,7 +1,7 @@
 """Changes while containers run: rules of a GPU, weight, priority and cap of a container.
 
 Each is checked and made under the registry's lock: in what admission and a server that starts again
-read (``rules.json``, ``record.json``), then in the limits pages.
+read (``rules.json``, ``record.json``), then in the limits.
 """
 
 from __future__ import annotations
@@ -117,14 +117,14 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         others = [other for other in living if other.id != entry.id]
         _check_ours(entry)
         new = _with_terms(registry, entry, wanted, others, defaults)
-        pages = cgpu_native.read_limits(f"{entry.directory}/limits").gpus
-        before = caps = [page.cap_bytes for page in pages]
+        gpus = cgpu_native.read_limits(f"{entry.directory}/limits").gpus
+        before = caps = [gpu.cap_bytes for gpu in gpus]
         if "memsize" in wanted:
             caps = [
-                _checked_memory(page, wanted["memsize"], others, overcommit=overcommit)
-                if uuid in (None, page.uuid)
-                else page.cap_bytes
-                for page in pages
+                _checked_memory(gpu, wanted["memsize"], others, overcommit=overcommit)
+                if uuid in (None, gpu.uuid)
+                else gpu.cap_bytes
+                for gpu in gpus
             ]
         # What is promised is never less than what may be taken, whenever we are killed.
         _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
@@ -138,18 +138,18 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         _set_caps(entry, caps)
         notes = Notes()
         if "memsize" in wanted:
-            chosen = [page for page in pages if uuid in (None, page.uuid)]
+            chosen = [gpu for gpu in gpus if uuid in (None, gpu.uuid)]
             notes = Notes(_misstated(chosen, wanted["memsize"]), _excesses(new, caps, uuid))
             _keep(registry, entry, notes.misstated)
         _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
     return notes
 
 
-def _misstated(pages: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
+def _misstated(gpus: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
     """The GPUs that are not nearly as large as ``6/80`` says they are."""
     size = rules.amount(wanted)
-    gpus = ((page.index, page.total_bytes) for page in pages)
-    return misstated(gpus, [size] * len(pages), f"memsize={shown(str(wanted))}") if size else ()
+    totals = ((gpu.index, gpu.total_bytes) for gpu in gpus)
+    return misstated(totals, [size] * len(gpus), f"memsize={shown(str(wanted))}") if size else ()
 
 
 def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
@@ -158,7 +158,7 @@ def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
     if notes:
-        with suppress(OSError):  # the file system is full; whoever asks is told all the same
+        with suppress(OSError):  # the file system is full: only the answer has the notes
             temporary = f"{registry.state_dir}/{record.NOTES}.new"
             write_atomically(path, "\n".join(notes).encode(), temporary=temporary)
 
@@ -218,7 +218,7 @@ def _checked_weight(
 
 
 def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
-    """What the container may hold or holds; nothing is lent to others of that.
+    """What the container may hold or holds; no other container is promised that.
 
     It can hold what it was promised so far, and say in its ledger that it holds anything.
     """
@@ -230,14 +230,14 @@ def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
 
 
 def _checked_memory(
-    page: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
+    gpu: cgpu_native.LimitsGpu, wanted: object, others: list[Record], *, overcommit: bool
 ) -> int:
-    cap = cap_bytes("memsize", str(wanted), rules.amount(wanted), page.total_bytes)
-    free = page.total_bytes - owed(others, page.uuid)
-    if cap > max(free, page.cap_bytes) and not overcommit:
+    cap = cap_bytes("memsize", str(wanted), rules.amount(wanted), gpu.total_bytes)
+    free = gpu.total_bytes - owed(others, gpu.uuid)
+    if cap > max(free, gpu.cap_bytes) and not overcommit:
         raise CgpuError(
-            f"memsize={shown(str(wanted))}: GPU {page.index} has {max(free, 0) // MIB}MiB of"
-            f" {page.total_bytes // MIB}MiB free beside the other containers"
+            f"memsize={shown(str(wanted))}: GPU {gpu.index} has {max(free, 0) // MIB}MiB of"
+            f" {gpu.total_bytes // MIB}MiB free beside the other containers"
         )
     return cap
 
@@ -254,14 +254,14 @@ def _held(entry: Record) -> list[int]:
     """What the container holds on each of its GPUs; nothing where it has ruined its ledger."""
     try:
         with cgpu_native.Ledger.observe(f"{entry.directory}/ledger") as ledger:
-            return [ledger.used(place) for place in range(len(entry.gpus))]
+            return [ledger.used(number) for number in range(len(entry.gpus))]
     except (OSError, cgpu_native.NativeError):
         return [0] * len(entry.gpus)
 
 
 def _set_caps(entry: Record, caps: list[int]) -> None:
-    for place, cap in enumerate(caps):
-        cgpu_native.set_cap(f"{entry.directory}/limits", place, cap)
+    for number, cap in enumerate(caps):
+        cgpu_native.set_cap(f"{entry.directory}/limits", number, cap)
 
 
 def _check_ours(entry: Record) -> None:
@@ -274,9 +274,9 @@ def _check_ours(entry: Record) -> None:
             f"{entry.id}: {error.strerror} ({path}): it cannot be changed",
             hint="end the container: no ordinary program takes such a lease",
         ) from None
-    page = cgpu_native.read_head(path)
-    if entry.version != record.VERSION or (page and page.version != cgpu_native.LIMITS_VERSION):
-        release = page.release if page else "unknown"
+    head = cgpu_native.read_head(path)
+    if entry.version != record.VERSION or (head and head.version != cgpu_native.LIMITS_VERSION):
+        release = head.release if head else "unknown"
         raise CgpuError(
             f"{entry.id}: made by release {release}, whose files this one does not change",
             hint="end it, or run that release's cgpud: cgpu upgrade --back",
@@ -294,7 +294,7 @@ def _rewrite(registry: Registry, entry: Record) -> None:
 
 
 def _publish(registry: Registry, living: list[Record], uuids: set[str], defaults: Defaults) -> None:
-    """Bring records and limits pages of all on these GPUs in line with what holds now."""
+    """Bring records and limits of all on these GPUs in line with what holds now."""
     changes = rules.read(registry.state_dir)
     table = {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
     for entry in living:

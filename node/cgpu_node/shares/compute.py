@@ -1,4 +1,4 @@
-"""What a container's limits page says of compute before an arbiter looks at it.
+"""What a container's limits say of compute before an arbiter looks at it.
 
 Every container gets the part of the fallback period that is its own while nobody arbitrates
 (``native/gate/fallback.h``), so whenever one comes or changes, the parts of the others on that GPU
@@ -50,20 +50,20 @@ def parts(uuid: str, records: Iterable[Record], rules: Rules) -> dict[str, Part]
 
 
 def initial_gate(policy: int) -> int:
-    """The gate word of a page that no arbiter has seen: open for good only under policy 5."""
+    """The gate word of limits that no arbiter has seen: open for good only under policy 5."""
     return gate.first(gate.FREE if policy == policies.NATIVE_POLICY else gate.CLOSED)
 
 
 def spread(records: Iterable[Record], table: Mapping[str, dict[str, Part]]) -> None:
-    """Write the parts on the GPUs of ``table`` (by UUID) into the pages of those who live.
+    """Write the parts on the GPUs of ``table`` (by UUID) into the limits of those who live.
 
     Raises:
-        OSError: a page cannot be written; its container is as before.
+        OSError: limits cannot be written; its container is as before.
     """
     for record in records:
         gpus = {
-            place: table[share.uuid][record.id]._asdict()
-            for place, share in enumerate(record.gpus)
+            number: table[share.uuid][record.id]._asdict()
+            for number, share in enumerate(record.gpus)
             if share.uuid in table
         }
         if gpus:
@@ -75,13 +75,13 @@ def amend(
     own: dict[str, int] | None = None,
     gpus: dict[int, dict[str, int]] | None = None,
 ) -> None:
-    """Change a container's limits page, as ``cgpu_native.amend_limits`` does, if it is ours.
+    """Change a container's limits, as ``cgpu_native.amend_limits`` does, if it is ours.
 
     Raises:
         OSError: it cannot be written.
     """
-    # BlockingIOError: a process of it holds a lease on its page. No other container is refused for
-    # that. This one keeps its part until its arbiter, whose mapping prevents leases, changes it.
+    # BlockingIOError: a process of it holds a lease on its limits. That refuses no other container.
+    # This one keeps its part until its arbiter, whose mapping prevents leases, changes it.
     try:
         cgpu_native.amend_limits(f"{record.directory}/limits", own, gpus)
     except (FileNotFoundError, BlockingIOError):

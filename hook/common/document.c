@@ -115,7 +115,7 @@ names_default(const char *path)
     if (why != NULL) {
         return errno != ENOENT;
     }
-    bool found = memmem(file.bytes, file.size, "default_memsize", 15) != NULL;
+    bool found = file.size > 0 && memmem(file.bytes, file.size, "default_memsize", 15) != NULL;
     free(file.bytes);
     return found;
 }

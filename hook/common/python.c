@@ -111,7 +111,9 @@ become_python(const struct cgpu_python *python, const char *const *arguments, in
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is decided for a creator that is gone */
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    dup2(null, STDIN_FILENO);
+    if (null < 0 || dup2(null, STDIN_FILENO) < 0) {
+        close(STDIN_FILENO);
+    }
     dup2(output, STDOUT_FILENO);
     dup2(output, STDERR_FILENO);
     cgpu_python_exec(python, arguments);

@@ -58,7 +58,9 @@ keep_on_one_line(char *text)
 {
     for (; *text != '\0'; text++) {
         unsigned char c = (unsigned char)*text;
-        *text = c < 0x20 || c == 0x7f ? ' ' : *text;
+        if (c < 0x20 || c == 0x7f) {
+            *text = ' ';
+        }
     }
 }
 

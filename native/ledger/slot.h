@@ -17,8 +17,8 @@ bool cgpu_slot_dead(int fd, uint32_t slot);
 /* Sum of USED over the taken slots; the caller holds the GPU's lock. */
 uint64_t cgpu_slot_sum(const struct cgpu_ledger_file *file, uint32_t gpu);
 
-/* Give back the charges of SLOT, whose process is dead or the caller's own, and free it. */
-int cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t slot);
+/* Give back the charges of slot INDEX, whose process is dead or the caller's own, and free it. */
+int cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index);
 
 /* Clear the slots of dead processes. PATIENT: wait for another process that is at it. */
 void cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient);

@@ -14,7 +14,10 @@ cgpu_nvml_memory_v1(enum nvml_return (*real)(struct nvml_device *, struct nvml_m
 {
     struct nvml_memory gpu;
     struct cgpu_nvml_view view;
-    enum nvml_return status = real(device, out != NULL ? &gpu : NULL);
+    if (out == NULL) {
+        return real(device, NULL);
+    }
+    enum nvml_return status = real(device, &gpu);
     if (status == NVML_SUCCESS) {
         status = cgpu_nvml_view(device, &view);
     }
@@ -37,10 +40,13 @@ cgpu_nvml_memory_v2(enum nvml_return (*real)(struct nvml_device *, struct nvml_m
 {
     struct nvml_memory_v2 gpu = {.version = NVML_STRUCT_VERSION(struct nvml_memory_v2, 2)};
     struct cgpu_nvml_view view;
-    if (out != NULL && out->version != gpu.version) {
+    if (out == NULL) {
+        return real(device, NULL);
+    }
+    if (out->version != gpu.version) {
         return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
-    enum nvml_return status = real(device, out != NULL ? &gpu : NULL);
+    enum nvml_return status = real(device, &gpu);
     if (status == NVML_SUCCESS) {
         status = cgpu_nvml_view(device, &view);
     }

@@ -38,7 +38,7 @@ enum nvml_return
 cgpu_nvml_list(enum nvml_return status, struct nvml_device *device, uint32_t *count, void *out,
                size_t stride)
 {
-    if (!is_list(status)) {
+    if (count == NULL || !is_list(status)) {
         return status;
     }
     CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
@@ -55,7 +55,7 @@ cgpu_nvml_list(enum nvml_return status, struct nvml_device *device, uint32_t *co
 enum nvml_return
 cgpu_nvml_list_none(enum nvml_return status, uint32_t *count)
 {
-    if (!is_list(status)) {
+    if (count == NULL || !is_list(status)) {
         return status;
     }
     *count = 0;
@@ -163,7 +163,10 @@ cgpu_nvml_accounting_stats(enum nvml_return (*real)(struct nvml_device *, uint32
 {
     CGPU_NVML_SCRATCH scratch = cgpu_nvml_scratch_make();
     struct nvml_accounting_stats stats;
-    enum nvml_return status = real(device, pid, out != NULL ? &stats : NULL);
+    if (out == NULL) {
+        return real(device, pid, NULL);
+    }
+    enum nvml_return status = real(device, pid, &stats);
     if (status == NVML_SUCCESS) {
         status = cgpu_nvml_own_processes(device, scratch);
     }

@@ -86,7 +86,10 @@ cgpu_nvml_utilization(enum nvml_return (*real)(struct nvml_device *, struct nvml
 {
     struct nvml_utilization gpu;
     struct sum sum;
-    enum nvml_return status = real(device, out != NULL ? &gpu : NULL);
+    if (out == NULL) {
+        return real(device, NULL);
+    }
+    enum nvml_return status = real(device, &gpu);
     if (status == NVML_SUCCESS) {
         status = sum_own(device, &sum);
     }
@@ -104,7 +107,10 @@ codec(enum nvml_return (*real)(struct nvml_device *, uint32_t *, uint32_t *),
       const uint32_t *part)
 {
     uint32_t gpu;
-    enum nvml_return status = real(device, out != NULL ? &gpu : NULL, period_us);
+    if (out == NULL) {
+        return real(device, NULL, period_us);
+    }
+    enum nvml_return status = real(device, &gpu, period_us);
     if (status == NVML_SUCCESS) {
         status = sum_own(device, sum);
     }

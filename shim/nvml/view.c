@@ -7,6 +7,7 @@
  * and give another meaning.
  */
 #include <stdbool.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #include "base.h"
@@ -78,6 +79,7 @@ parse_uuid(const char *text, uint8_t uuid[16])
     if (text[0] != 'G' || text[1] != 'P' || text[2] != 'U') {
         return false;
     }
+    memset(uuid, 0, 16);
     for (text += 3; *text != '\0'; text++) {
         int digit = hex_digit(*text);
         if (*text == '-') {

@@ -25,7 +25,7 @@ struct cgpu_stream *cgpu_stream_add(CUstream handle, struct cgpu_flow_context *c
 /* STREAM may have work that was not counted. */
 void cgpu_stream_suspect(struct cgpu_stream *stream);
 /* HANDLE's entry, created if need be; the legacy stream's entry if there are too many. */
-enum cgpu_stream_of cgpu_stream_meet(CUstream handle, CUcontext context, struct cgpu_lane *lane,
+enum cgpu_stream_of cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
                                      struct cgpu_stream **out);
 /*
  * Whether all known contexts are on GPU. A launch may go into a stream of any context, whichever is

@@ -142,7 +142,9 @@ keep_on_one_line(struct line *line)
 {
     for (size_t i = 0; i < line->length; i++) {
         unsigned char c = (unsigned char)line->text[i];
-        line->text[i] = c < 0x20 || c == 0x7f ? ' ' : line->text[i];
+        if (c < 0x20 || c == 0x7f) {
+            line->text[i] = ' ';
+        }
     }
 }
 

@@ -83,8 +83,8 @@ cgpu_lookup_setup(void *library)
             add(*cgpu_hooks[i].real, cgpu_hooks[i].export);
         }
     }
-    for (const char *name = known_names; library != NULL && *name != '\0';
-         name += strlen(name) + 1) {
+    const char *end = known_names + sizeof known_names - 1;
+    for (const char *name = known_names; library != NULL && name < end; name += strlen(name) + 1) {
         void *real = dlsym(library, name);
         add(real, real);
     }

@@ -108,6 +108,18 @@ def _check_section(part: object, section: str, fields: dict[str, type], name: st
             )
 
 
+def packed(config: dict[str, Any], name: str) -> bytes:
+    """The bytes of ``config``; ``name`` is what messages call it.
+
+    Raises:
+        CgpuError: it is nested too deeply.
+    """
+    try:
+        return jsontext.dumps(config).encode()
+    except ValueError as error:
+        raise CgpuError(f"{shown(name, LONGEST_PATH)}: cannot be written: {error}") from None
+
+
 def write(path: str, config: dict[str, Any]) -> None:
     """Replace the file at ``path`` in one step, keeping its mode and owner.
 
@@ -116,7 +128,7 @@ def write(path: str, config: dict[str, Any]) -> None:
     """
     folder, base = os.path.split(path)
     temporary = os.path.join(folder, f".{base}.cgpu.{os.getpid()}")
-    data = jsontext.dumps(config).encode()
+    data = packed(config, path)
     try:
         before = os.lstat(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -8,7 +8,6 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
 from cgpu_hook.container import Setting, admit, announce, draft, rootfs_path
-from cgpu_node import jsontext
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
@@ -31,7 +30,7 @@ def precreate(setting: Setting) -> None:
     if planned is not None:
         from cgpu_hook.edit import edited
 
-        data = jsontext.dumps(edited(planned.config, planned.plan)).encode()
+        data = document.packed(edited(planned.config, planned.plan), "config.json")
         admit(planned, os.getppid(), directory)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()

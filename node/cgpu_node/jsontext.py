@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _BLANKS = " \t\n\r"
+_TOO_DEEP = "nested too deeply"
 
 
 def _refuse_constant(word: str) -> None:
@@ -51,7 +52,7 @@ except ImportError:  # another implementation of Python
     _read: Callable[[str], Any] = json.JSONDecoder(
         object_pairs_hook=_object, parse_constant=_refuse_constant
     ).decode
-    dumps: Callable[[Any], str] = json.JSONEncoder(
+    _write: Callable[[Any], str] = json.JSONEncoder(
         separators=(",", ":"), allow_nan=False, check_circular=False
     ).encode
 else:
@@ -75,8 +76,7 @@ else:
             raise ValueError(f"more text behind the value, at character {end}")
         return value
 
-    def dumps(value: Any) -> str:  # noqa: ANN401
-        """``value`` as JSON in ASCII, without blanks."""
+    def _write(value: Any) -> str:  # noqa: ANN401
         return "".join(_encode(value, 0))
 
 
@@ -89,4 +89,16 @@ def loads(text: str) -> Any:  # noqa: ANN401
     try:
         return _read(text)
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(_TOO_DEEP) from None
+
+
+def dumps(value: Any) -> str:  # noqa: ANN401
+    """``value`` as JSON in ASCII, without blanks.
+
+    Raises:
+        ValueError: it is nested too deeply.
+    """
+    try:
+        return _write(value)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None

@@ -85,6 +85,19 @@ def test_rel_4_an_odd_configuration_is_refused(tmp_path: Path, data: bytes, why:
     assert why in refusal(path)
 
 
+def test_rel_4_a_configuration_that_is_too_deep_to_be_written_is_refused(tmp_path: Path) -> None:
+    """An interpreter can read what it cannot write in a deeper call."""
+    path = tmp_path / "config.json"
+    path.write_text("{}")
+    deep: list[object] = []
+    for _ in range(200_000):
+        deep = [deep]
+    with pytest.raises(CgpuError, match=r"config\.json: cannot be written: nested too deeply"):
+        document.write(str(path), {"annotations": deep})
+    assert path.read_text() == "{}"
+    assert [each.name for each in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_rel_4_a_giant_configuration_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     with path.open("wb") as file:

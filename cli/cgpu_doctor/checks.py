@@ -33,6 +33,14 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
 }
 
 
+_AS_ROOT = "as root: "
+_OF_ROOT = (
+    *("cgpu install", "cgpu upgrade", "systemctl ", "sysctl ", "/etc/cgpu/runtime", "mount -t "),
+    *("apt-get ", "nvidia-modprobe ", "reboot"),
+)
+"""What only root can do of what the checks advise."""
+
+
 def examine(ground: Ground) -> list[Finding]:
     """What all checks find; one that cannot be made is a finding too."""
     findings: list[Finding] = []
@@ -45,5 +53,13 @@ def examine(ground: Ground) -> list[Finding]:
             if isinstance(error, ClosedError) and os.geteuid() != 0:
                 made = [Finding("note", str(error), mend=BY_ROOT)]
         told = {finding.what for finding in findings}
-        findings += [found._replace(check=name) for found in made if found.what not in told]
+        new = [found for found in made if found.what not in told]
+        findings += [found._replace(check=name, mend=_by_whom(found.mend)) for found in new]
     return findings
+
+
+def _by_whom(mend: str) -> str:
+    """The advice, with who can follow it where that is not this user."""
+    if os.geteuid() == 0 or mend.startswith(_AS_ROOT):
+        return mend
+    return f"{_AS_ROOT}{mend}" if any(word in mend for word in _OF_ROOT) else mend

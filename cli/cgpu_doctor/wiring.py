@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_doctor.finding import BY_ROOT, Finding
 from cgpu_env import CgpuError
-from cgpu_install import dockerd
+from cgpu_install import containerd, dockerd
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import HOOK, RUNTIME, SERVER, SERVICE
 from cgpu_install.entry import NAME
@@ -58,6 +58,8 @@ def engines(ground: Ground) -> Iterator[Finding]:
         yield Finding("note", "no container engine found: only cgpu-run can be used")
     for engine in there:
         yield from of_engine(ground, engine)
+    if not ground.machine.root:
+        yield from of_containerds()
 
 
 def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
@@ -117,6 +119,14 @@ def of_dockerd(ground: Ground, *, is_told: bool, is_default: bool) -> Iterator[F
     elif default and (default == NAME) != is_default:
         what = f"dockerd's default runtime is still {default}, and not what {dockerd.FILE} says"
         yield Finding("error", what, default, reload if is_default else restart)
+
+
+def of_containerds() -> Iterator[Finding]:
+    """Which containerds read another file than the one that ``cgpu install`` changes."""
+    for pid, path in containerd.elsewhere():
+        what = f"containerd (pid {pid}) reads {path}, which names no runtime of cgpu"
+        mend = f"add the runtime cgpu to {path}, as cgpu install containerd writes it to"
+        yield Finding("warning", what, path, f"{mend} {containerd.MAIN}, and restart containerd")
 
 
 def of_users() -> Iterator[Finding]:

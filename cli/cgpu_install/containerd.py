@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
-from cgpu_install import entry, toml_text
+from cgpu_install import entry, running, toml_text
 from cgpu_install.tree import about, look
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from cgpu_install.machine import Machine
 
 MAIN = "/etc/containerd/config.toml"
 _SHIM = "io.containerd.runc.v2"
 # Version of the configuration: the plugin that has the runtimes.
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
+_CONTAINERD = re.compile(r"([^\0]*/)?containerd\0")
+_OPTION = re.compile(r"\0--?c(?:onfig)?[=\0]([^\0]+)")
+_OF_DOCKERD = ("/run/docker/", "/var/run/docker/")
 _FRESH = 2  # every containerd from 1.3 to 2.x reads it
 
 
@@ -32,6 +38,22 @@ def files(machine: Machine) -> list[str]:
     """
     having = [name for name, data in _read(machine).items() if _has_plugin(data) and name != MAIN]
     return having[-1:] or [MAIN]
+
+
+def elsewhere() -> Iterator[tuple[int, str]]:
+    """Pid and main file of each containerd of root's that reads another one, without our runtime.
+
+    The one that dockerd starts has its file below its own folder, and makes no pods.
+    """
+    for folder in running.processes("containerd"):
+        command = running.text(f"{folder}/cmdline")
+        given = _OPTION.search(command)
+        if not _CONTAINERD.match(command) or not given or running.user(folder):
+            continue
+        path = os.path.realpath(given[1])
+        is_other = path != os.path.realpath(MAIN) and not path.startswith(_OF_DOCKERD)
+        if is_other and "/cgpu-runtime" not in running.text(path):
+            yield int(os.path.basename(folder)), path
 
 
 def _read(machine: Machine) -> dict[str, dict[str, Any]]:

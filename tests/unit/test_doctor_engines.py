@@ -80,18 +80,18 @@ class Processes:
         self._folder = folder
         folder.mkdir()
 
-    def start(self, *words: str, uid: int = 0) -> int:
+    def start(self, *words: str, uid: int = 0, name: str = "dockerd") -> int:
         """One with a command line; returns its pid."""
         pid = 100 + len(list(self._folder.iterdir()))
         place = self._folder / str(pid)
         place.mkdir()
-        (place / "cmdline").write_text("".join(f"{word}\0" for word in ("dockerd", *words)))
+        (place / "cmdline").write_text("".join(f"{word}\0" for word in (name, *words)))
         os.chown(place, uid, uid)
         return pid
 
     def folders(self, name: str) -> Iterator[str]:
         """As ``running.processes`` has them."""
-        assert name == "dockerd"
+        assert name in {"dockerd", "containerd"}
         return map(str, sorted(self._folder.iterdir()))
 
 
@@ -127,6 +127,28 @@ def test_a_dockerd_that_reads_another_file_is_told_from_one_that_has_not_read_ou
         " it does not read /etc/docker/daemon.json"
     )
     assert mend == 'add to that file: "runtimes": {"cgpu": {"path": "/usr/bin/cgpu-runtime"}}'
+
+
+@pytest.mark.parametrize("option", [("-c", "{}"), ("--config", "{}"), ("--config={}",)])
+def test_a_containerd_that_reads_another_file_is_named(
+    processes: Processes, tmp_path: Path, option: tuple[str, ...]
+) -> None:
+    file = tmp_path / "config.toml"
+    words = [word.format(file) for word in option]
+    file.write_text("version = 2\n")
+    processes.start(name="containerd")
+    processes.start("-c", "/etc/containerd/config.toml", name="/usr/bin/containerd")
+    processes.start("--config", "/run/docker/containerd/containerd.toml", name="containerd")
+    processes.start(*words, name="containerd", uid=USER)
+    processes.start("-c", str(file), name="containerd-shim")
+    assert list(wiring.of_containerds()) == []
+    pid = processes.start(*words, name="/usr/bin/containerd")
+    [found] = wiring.of_containerds()
+    assert (found.level, found.value) == ("warning", str(file))
+    assert found.what == f"containerd (pid {pid}) reads {file}, which names no runtime of cgpu"
+    assert found.mend.startswith(f"add the runtime cgpu to {file}, as cgpu install containerd ")
+    file.write_text('BinaryName = "/usr/bin/cgpu-runtime"\n')
+    assert list(wiring.of_containerds()) == []
 
 
 def test_the_command_line_of_a_users_own_dockerd_is_not_the_machines(processes: Processes) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_doctor import checks, releases, state, wiring
-from cgpu_doctor.finding import Ground
+from cgpu_doctor.finding import Finding, Ground
 from cgpu_env.version import VERSION
 from cgpu_install.engines import named
 from cgpu_install.machine import Machine
@@ -68,6 +68,24 @@ def test_a_journal_that_cannot_be_read_is_no_fault(
     [found] = checks.examine(ground)
     assert (found.level, found.mend) == ("note", "as root: cgpu doctor")
     assert found.what == "/var/lib/cgpu/install.json: Permission denied"
+
+
+@pytest.mark.parametrize(
+    ("mend", "shown"),
+    [
+        ("cgpu install docker", "as root: cgpu install docker"),
+        ("as root: cgpu doctor", "as root: cgpu doctor"),
+        ("cgpu doctor --state-dir /x", "cgpu doctor --state-dir /x"),
+    ],
+)
+def test_a_user_is_told_what_only_root_can_do(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, mend: str, shown: str
+) -> None:
+    monkeypatch.setattr(checks, "CHECKS", {"x": lambda _: [Finding("warning", "x", "", mend)]})
+    assert [found.mend for found in checks.examine(ground)] == [shown]
+    os.seteuid(os.getuid())
+    if os.geteuid() == 0:
+        assert [found.mend for found in checks.examine(ground)] == [mend]
 
 
 def test_a_state_directory_that_cannot_be_read_is_said_to_be_so(ground: Ground) -> None:

@@ -46,6 +46,8 @@ def run(name: str, work: Callable[[], int]) -> NoReturn:
     except OSError as error:
         hint = "free some space there, and run it again" if error.errno in _FULL else ""
         status = _say(name, _sentence(error), hint)
+    except MemoryError:
+        status = _say(name, "not enough memory", "ulimit -v shows how much a program may have")
     except Exception as error:  # noqa: BLE001 (whatever it is, nobody is to read a traceback)
         from cgpu_env.logline import place  # noqa: PLC0415 (cgpu-run waits for no import)
 

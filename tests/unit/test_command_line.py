@@ -70,6 +70,16 @@ def test_a_word_that_is_like_none_is_refused_without_a_guess(
     assert "did you mean" not in said
 
 
+@pytest.mark.parametrize("name", ["smi", "cgpu-smi", "run", "cgpu-run"])
+def test_cgpu_help_shows_the_help_of_the_other_programs(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = parse(f"cgpu help {name}")
+    assert given.command.run(given) == 0
+    program = f"cgpu-{name.removeprefix('cgpu-')}"
+    assert capsys.readouterr().out.startswith(f"usage: {program} ")
+
+
 def test_what_was_typed_cannot_drive_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     assert "\x1b" not in refusal("cgpu-smi --formt\x1b[31m", capsys)
     assert "\x1b" not in refusal("cgpu doctr\x1b[31m", capsys)

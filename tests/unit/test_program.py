@@ -29,9 +29,20 @@ def _stat() -> int:
     raise error
 
 
+def _allocate() -> int:
+    raise MemoryError
+
+
+_NO_MEMORY = "not enough memory\n  ulimit -v shows how much a program may have"
+
+
 @pytest.mark.parametrize(
     ("work", "sentence"),
-    [(_exit, "there is no GPU 9"), (_stat, f"{MISSING}: Bad file descriptor")],
+    [
+        (_exit, "there is no GPU 9"),
+        (_stat, f"{MISSING}: Bad file descriptor"),
+        (_allocate, _NO_MEMORY),
+    ],
 )
 def test_any_end_is_a_sentence(
     work: Callable[[], int], sentence: str, capfd: pytest.CaptureFixture[str]

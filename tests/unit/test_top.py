@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import sys
 from typing import TYPE_CHECKING
 
@@ -349,3 +350,16 @@ def test_without_a_terminal_it_is_refused(
         main.main()
     assert end.value.code == 2
     assert "top: this is no terminal" in capsys.readouterr().err
+
+
+def test_without_room_for_the_screen_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cgpu", "top", "--svg", f"{tmp_path}/x.svg", "--state-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (60 << 20, 60 << 20))
+    with pytest.raises(SystemExit) as end:
+        main.main()
+    assert end.value.code == 2
+    said = "cgpu: top: needs 128 MiB of address space, and this shell allows 60 MiB\n"
+    assert capsys.readouterr().err.startswith(said)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from cgpu_cli.commands.completion import Completion
 from cgpu_cli.commands.demo import Demo
@@ -20,6 +20,9 @@ from cgpu_cli.commands.upgrade import Upgrade
 from cgpu_env.commandline import Parser
 from cgpu_node import installation
 from cgpu_node.paths import DRIVER_VARIABLE, STATE_VARIABLE, named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class Command(Protocol):
@@ -41,13 +44,35 @@ class Help:
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which command."""
-        names = [command.name for command in COMMANDS]
+        names = [*(command.name for command in COMMANDS), *_PROGRAMS]
         parser.add_argument("about", metavar="COMMAND", nargs="?", choices=names)
 
     def run(self, given: argparse.Namespace) -> int:
         """Print what ``--help`` prints."""
-        arguments().parse_args([*([given.about] if given.about else []), "--help"])
+        if given.about in _PROGRAMS:
+            print(_PROGRAMS[given.about](), end="")
+        else:
+            arguments().parse_args([*([given.about] if given.about else []), "--help"])
         return 0
+
+
+def _smi() -> str:
+    from cgpu_cli import smi
+
+    return smi.arguments().format_help()
+
+
+def _run() -> str:
+    from cgpu_cli.running import options
+
+    return options.USAGE
+
+
+_PROGRAMS: dict[str, Callable[[], str]] = {
+    **dict.fromkeys(("smi", "cgpu-smi"), _smi),
+    **dict.fromkeys(("run", "cgpu-run"), _run),
+}
+"""What ``cgpu help`` shows beside its own commands."""
 
 
 COMMANDS: tuple[Command, ...] = (

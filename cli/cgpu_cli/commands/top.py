@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cgpu_node.view.view import Usage
 
 _SIZE = (164, 24)
+_LEAST_MIB = 128  # with less than 80 the screen and its threads stop half-way, or never end
 
 
 class Top:
@@ -39,6 +41,7 @@ class Top:
         """Show it until somebody quits."""
         if given.svg is None and not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise CgpuError("top: this is no terminal", hint="cgpu-smi shows the same once")
+        _check_space()
 
         def see() -> Usage:
             return chosen(look(given.state_dir, given.driver_dir), given.id)
@@ -54,6 +57,17 @@ class Top:
 
             asyncio.run(_draw(board, os.path.abspath(given.svg), given.looks))
         return board.return_code or 0
+
+
+def _check_space() -> None:
+    """Refuse to start where the screen has no room."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if allowed != resource.RLIM_INFINITY and allowed < _LEAST_MIB << 20:
+        has = f"this shell allows {allowed >> 20} MiB"
+        raise CgpuError(
+            f"top: needs {_LEAST_MIB} MiB of address space, and {has}",
+            hint="raise it (ulimit -v), or use cgpu-smi, which shows the same once",
+        )
 
 
 async def _draw(board: Board, path: str, looks: int) -> None:

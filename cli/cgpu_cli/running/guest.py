@@ -25,6 +25,12 @@ UNSERVED = (
 )
 
 
+APART = (
+    "root's cgpud does not answer, so this session has an account of its own: what others hold and"
+    " compute does not count in it; as root, cgpu get starts the server"
+)
+
+
 def is_possible(given: Options) -> bool:
     """Whether the node's server is there, and the user names no state directory of their own.
 

@@ -15,7 +15,7 @@ from cgpu_cli.running.session import Session, enter_namespace, set_environment, 
 from cgpu_env import Gpu, parse_request
 from cgpu_env.errors import CgpuError
 from cgpu_node.facts.node import load_node
-from cgpu_node.paths import open_state
+from cgpu_node.paths import node_state, open_state
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
 
@@ -83,6 +83,8 @@ def _admit(given: Options) -> Session:
         given=options.variables(given),
     )
     keeper.start(registry, name, directory, node.driver_dir)
+    if given.namespaces and node_state(given.state_dir):
+        request = request._replace(notes=(guest.APART, *request.notes))
     return Session(directory, state_dir, node, request)
 
 

@@ -37,7 +37,7 @@ def _wake(world: World) -> None:
     """Whoever comes next starts a server where there is none."""
     probe = world.new(0, RUNC)
     done = world.create(probe, BRIEF)
-    assert done.returncode == 0, world.said(probe)
+    assert done.returncode == 0, world.output(probe)
     world.delete(probe)
 
 
@@ -194,7 +194,7 @@ def storm(world: World, rng: Random) -> str:
         world.wait(remover)
     refused = [m for m, code in zip(new, codes, strict=True) if code]
     for member in refused:
-        assert "cgpu: " in world.said(member), f"{member}: {world.said(member)}"
+        assert "cgpu: " in world.output(member), f"{member}: {world.output(member)}"
     return f"{count}, {len(refused)} refused"
 
 
@@ -239,7 +239,7 @@ def stop_server(world: World, rng: Random) -> str:
         waits = probe.name not in world.names()
     finally:
         send([pid], signal.SIGCONT)
-    assert world.wait(maker) == 0, world.said(probe)
+    assert world.wait(maker) == 0, world.output(probe)
     world.delete(probe)
     return f"for {seconds:.1f} s{', with the lock' if waits else ''}"
 
@@ -348,7 +348,7 @@ def full_state(world: World, rng: Random) -> str:
         probe = world.new(rng.randrange(GPUS), RUNC)
         done = world.create(probe, BRIEF)
         assert done.returncode != 0, f"{how}: {probe} was made"
-        assert "No space left" in world.said(probe), world.said(probe)
+        assert "No space left" in world.output(probe), world.output(probe)
         world.set(_any(world, rng).id, "weight=1")
         replace_containers(world, rng)
         if kills:
@@ -364,16 +364,16 @@ def full_state(world: World, rng: Random) -> str:
 
 def change(world: World, rng: Random) -> str:
     """Caps and weights, by ``cgpu set`` and by the tree, while everyone allocates."""
-    said = []
+    printed = []
     for _ in range(rng.randint(1, 4)):
         member = _any(world, rng)
         if rng.random() < 0.5:
-            said.append(_change_cap(world, member, rng))
+            printed.append(_change_cap(world, member, rng))
         else:
             weight = rng.choice([1, 1, 2])
             _write(world, member, "weight", weight, by_tree=rng.random() < 0.5)
-            said.append(f"{member} weight {weight}")
-    return ", ".join(said)
+            printed.append(f"{member} weight {weight}")
+    return ", ".join(printed)
 
 
 def _change_cap(world: World, member: Member, rng: Random) -> str:

@@ -179,7 +179,7 @@ def _at_work(world: World) -> Iterator[str]:
         kinds = {p.words[1] for p in programs.get(member.name, []) if len(p.words) > 1}
         if not {"keep", "steady", "wild"} <= kinds and member.allowance is not None:
             yield f"{member}: only {sorted(kinds)} run"
-        for line in world.said(member).splitlines():
+        for line in world.output(member).splitlines():
             if line.startswith("restless: ") and member.allowance is not None:
                 yield f"{member} said {line!r}"
 
@@ -240,13 +240,15 @@ def admission(world: World, number: int) -> None:
     gpu = number % GPUS
     probe = world.new(gpu, RUNC)
     done = world.create(probe, ["/bin/busybox", "true"])
-    assert done.returncode == 0, f"no room for {probe}: {world.said(probe)}"
+    assert done.returncode == 0, f"no room for {probe}: {world.output(probe)}"
     world.delete(probe)
     large = world.new(gpu, RUNC)
     done = world.create(large, ["/bin/busybox", "true"], cap=MEMORY_GIB - CAP_GIB)
-    said = world.said(large)
+    printed = world.output(large)
     assert done.returncode != 0, f"{large} was let in beside {len(world.members)} others"
-    assert "ALIYUN_COM_GPU_MEM_CONTAINER" in said, f"{large} was refused for another reason: {said}"
+    assert "ALIYUN_COM_GPU_MEM_CONTAINER" in printed, (
+        f"{large} was refused for another reason: {printed}"
+    )
 
 
 def shares(world: World) -> None:

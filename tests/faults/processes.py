@@ -121,12 +121,12 @@ def _is_below(pid: int, top: int) -> bool:
 def described(pid: int) -> str:
     """What its threads are at, to explain why it is still there."""
     with contextlib.suppress(OSError, IndexError):
-        said = []
+        output = []
         for task in os.listdir(f"/proc/{pid}/task"):
             folder = f"/proc/{pid}/task/{task}"
             state = Path(f"{folder}/stat").read_text().rpartition(")")[2].split()[0]
-            said.append(f"{state} {Path(f'{folder}/wchan').read_text()}")
-        return f"{Path(f'/proc/{pid}/comm').read_text().strip()}: {', '.join(said)}"
+            output.append(f"{state} {Path(f'{folder}/wchan').read_text()}")
+        return f"{Path(f'/proc/{pid}/comm').read_text().strip()}: {', '.join(output)}"
     return "gone"
 
 

@@ -140,7 +140,7 @@ class World:
             self._start_session(member)
         else:
             done = self.create(member, ["/bin/restless", "keep", str(self.made)])
-            assert done.returncode == 0, f"{member}: {done.stdout}{self.said(member)}"
+            assert done.returncode == 0, f"{member}: {done.stdout}{self.output(member)}"
         self.members.append(member)
         return member
 
@@ -201,7 +201,7 @@ class World:
         self._started = [p for p in self._started if p.poll() is None]
         send((p.pid for p in self._started if is_stopped(p.pid)), signal.SIGCONT)
 
-    def said(self, member: Member) -> str:
+    def output(self, member: Member) -> str:
         """What it, and whoever made it, wrote."""
         path = self.logs / member.name
         return path.read_text(errors="replace") if path.exists() else ""
@@ -236,7 +236,7 @@ class World:
         try:
             wait_until(found, f"{member} is admitted", PATIENCE)
         except AssertionError as error:
-            raise AssertionError(f"{error}: {self.said(member)}") from None
+            raise AssertionError(f"{error}: {self.output(member)}") from None
 
     def remove(self, member: Member) -> None:
         """End it as its engine would."""

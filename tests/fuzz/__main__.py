@@ -28,7 +28,7 @@ def main(names: list[str]) -> int:
     status = 0
     for name in names or COUNTS:
         outcome = programs.run(name, seconds=seconds, keeps=True)
-        print(f"{name}: {outcome.said.rstrip()}", flush=True)
+        print(f"{name}: {outcome.output.rstrip()}", flush=True)
         if outcome.failed:
             status = 1
             print(how_to_repeat(name, outcome.failed))

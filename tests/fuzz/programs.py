@@ -52,9 +52,9 @@ TARGETS = {
 
 
 class Outcome(NamedTuple):
-    """What a fuzzer found: ``failed`` is the input that ended it, ``said`` tells how."""
+    """What a fuzzer found: ``failed`` is the input that ended it, ``output`` tells how."""
 
-    said: str
+    output: str
     failed: Path | None
 
 

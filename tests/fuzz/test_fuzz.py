@@ -19,7 +19,7 @@ pytestmark = pytest.mark.integration
 def test_whatever_it_is_given_a_reader_reads_it_or_refuses_it(name: str) -> None:
     outcome = programs.run(name, count=COUNTS[name])
     if outcome.failed:
-        pytest.fail(f"{outcome.said}\n{how_to_repeat(name, outcome.failed)}", pytrace=False)
+        pytest.fail(f"{outcome.output}\n{how_to_repeat(name, outcome.failed)}", pytrace=False)
 
 
 def test_every_target_has_a_count() -> None:
@@ -36,7 +36,7 @@ def test_a_mistake_behind_four_letters_is_found_written_down_and_found_again(
     (tmp_path / "corpus" / "word").write_bytes(b"word")
     program = programs.build(programs.HERE / "planted.c", programs.Target())
     outcome = programs.tried([str(program)], tmp_path / "corpus", 1_000_000)
-    assert "heap-buffer-overflow" in outcome.said
+    assert "heap-buffer-overflow" in outcome.output
     assert outcome.failed is not None
     assert outcome.failed.read_bytes().startswith(b"fuzz")
     again = programs.once([str(program)], outcome.failed)

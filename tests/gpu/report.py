@@ -71,10 +71,10 @@ def _counted(outcomes: list[Outcome]) -> str:
 def _rows(outcomes: list[Outcome]) -> list[str]:
     rows = ["| | statement | under | measured |", "|---|---|---|---|"]
     for o in outcomes:
-        said = o.measured or o.reason
+        output = o.measured or o.reason
         name = o.name.replace("_", " ")
         status = f"**{o.status}**" if o.status == FAILS else o.status
-        rows.append(f"| {status} | {name} | {o.cage or '-'} | {_one_line(said)} |")
+        rows.append(f"| {status} | {name} | {o.cage or '-'} | {_one_line(output)} |")
     return rows
 
 

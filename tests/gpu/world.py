@@ -241,15 +241,15 @@ def _child(world: World, check: Check) -> dict[str, Any]:
     timer = threading.Timer(TIMEOUT, stop, [process])
     timer.start()
     try:
-        said = _converse(world, process, before)
+        output = _converse(world, process, before)
         process.communicate()
     finally:
         timer.cancel()
         stop(process)
         log = log_of(process)
-    if said is None:
+    if output is None:
         raise RuntimeError(f"ended with {process.returncode}: {log.strip()[-600:]}")
-    return said
+    return output
 
 
 def _converse(world: World, process: subprocess.Popen[str], before: int) -> dict[str, Any] | None:

@@ -39,7 +39,7 @@ class Audited(World):
         command = server_command(self.folder, audit, *where, *flags)
         server = subprocess.Popen(command, env=self.environment())
         self._servers.append(server)
-        until(lambda: "serving" in self.said(), "it serves")
+        until(lambda: "serving" in self.logged(), "it serves")
         return server
 
     def program(self, *options: str) -> Bypass:
@@ -71,7 +71,7 @@ class Audited(World):
             server.terminate()
             server.wait(20)
 
-    def said(self, event: str = "") -> str:
+    def logged(self, event: str = "") -> str:
         """The lines of the server's log with ``event``."""
         text = self.log.read_text() if self.log.exists() else ""
         return "\n".join(line for line in text.splitlines() if event in line)
@@ -103,7 +103,7 @@ class Audited(World):
 
 def scrape(world: Audited) -> dict[str, float]:
     """By metric, where there is one container and one GPU."""
-    address = re.findall(r"metrics_served address=(\S+)", world.said())[0]
+    address = re.findall(r"metrics_served address=(\S+)", world.logged())[0]
     with urlopen(f"http://{address}/metrics", timeout=20) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     return {sample.name: sample.value for family in families for sample in family.samples}

@@ -55,14 +55,14 @@ def test_what_is_taken_around_cgpu_counts_as_used_until_it_is_given_back(world: 
     assert figures["cgpu_container_memory_outside_bytes"] == (4000 + CONTEXT) * MIB
     assert figures["cgpu_container_memory_bypasses_total"] == 1
     assert figures["cgpu_gpu_audit_readable"] == 1
-    (line,) = world.said("memory_bypass").splitlines()
+    (line,) = world.logged("memory_bypass").splitlines()
     assert f"pid={pid} " in line
     assert f"bytes={(4000 + CONTEXT) * MIB}" in line
     assert str(Path(f"/proc/{pid}/exe").readlink()) in line
     program.ask("end")
     until(lambda: world.outside() == 0, "it is no longer charged")
     assert program.ask("take 1000") == 0
-    assert "bypass_ended" not in world.said()
+    assert "bypass_ended" not in world.logged()
 
 
 @pytest.mark.parametrize("how", ["around", "lone"])
@@ -71,10 +71,10 @@ def test_kill_ends_who_holds_it_and_nobody_else(world: Audited, how: str) -> Non
     program, other = world.program(), world.program()
     assert program.ask("take 500") == other.ask("take 500") == 0
     pid = program.ask(f"{how} 1000")
-    until(lambda: f"pid={pid}" in world.said("bypass_ended"), "it is ended")
+    until(lambda: f"pid={pid}" in world.logged("bypass_ended"), "it is ended")
     until(lambda: all(page.outside_bytes == 0 for page in world.pages()), "nothing is charged")
     assert program.ask("take 500") == other.ask("take 500") == 0
-    assert len(world.said("bypass_ended").splitlines()) == 1
+    assert len(world.logged("bypass_ended").splitlines()) == 1
 
 
 @pytest.mark.parametrize("library", ["libnvcuvid.so.1", "libnvidia-glcore.so.535.261.03"])
@@ -90,12 +90,12 @@ def test_who_uses_video_or_graphics_is_charged_and_never_accused(
     assert program.ask("take 500") == program.ask(f"load {loaded}") == 0
     assert (program.ask(f"{how} 1000") == 0) is (how == "beside"), "the other answers with a pid"
     until(lambda: world.outside() > 900, "it is charged")
-    until(lambda: world.said("memory_unmetered"), "it is told")
+    until(lambda: world.logged("memory_unmetered"), "it is told")
     time.sleep(1)
     assert program.ask("take 500") == 0, "who asks is alive"
     assert program.ask("take 4500") == OUT_OF_MEMORY
-    assert len(world.said("memory_unmetered").splitlines()) == 1
-    assert "bypass" not in world.said()
+    assert len(world.logged("memory_unmetered").splitlines()) == 1
+    assert "bypass" not in world.logged()
 
 
 def test_small_pieces_up_to_the_cap_are_never_accused(world: Audited) -> None:
@@ -107,7 +107,7 @@ def test_small_pieces_up_to_the_cap_are_never_accused(world: Audited) -> None:
     time.sleep(1)
     assert program.ask("free") == 0
     assert world.outside() == 0
-    assert [event for event in ("memory_", "bypass", "audit_") if event in world.said()] == []
+    assert [event for event in ("memory_", "bypass", "audit_") if event in world.logged()] == []
 
 
 def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
@@ -119,11 +119,11 @@ def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
     foreign = subprocess.Popen(words, text=True, env=world.environment(), **pipes)  # type: ignore[call-overload]
     stranger = Bypass(foreign)
     assert stranger.ask("take 1000") == program.ask("take 100") == 0
-    until(lambda: f"pid={foreign.pid}" in world.said("memory_foreign"), "it is told")
+    until(lambda: f"pid={foreign.pid}" in world.logged("memory_foreign"), "it is told")
     pid = program.ask("around 500")
-    until(lambda: f"pid={pid}" in world.said("bypass_ended"), "the audit goes on")
+    until(lambda: f"pid={pid}" in world.logged("bypass_ended"), "the audit goes on")
     assert stranger.ask("take 1000") == 0
-    assert world.said("memory_foreign").count(f"pid={foreign.pid} ") == 1
+    assert world.logged("memory_foreign").count(f"pid={foreign.pid} ") == 1
     stranger.close()
 
 
@@ -134,7 +134,7 @@ def test_a_ruined_ledger_is_caught(world: Audited) -> None:
     assert program.ask("ruin") == 0
     until(lambda: world.outside() == 3000 + CONTEXT, "what the driver says is charged")
     assert program.ask("take 3000") == OUT_OF_MEMORY
-    until(lambda: world.said("memory_bypass"), "it is told")
+    until(lambda: world.logged("memory_bypass"), "it is told")
 
 
 def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
@@ -144,7 +144,7 @@ def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
     assert program.ask("forge") == 0
     until(lambda: world.outside() > 2900, "what the driver says is charged, but for an allowance")
     assert program.ask("take 3200") == OUT_OF_MEMORY
-    until(lambda: "tampered" in world.said("memory_bypass"), "it is told")
+    until(lambda: "tampered" in world.logged("memory_bypass"), "it is told")
 
 
 def test_what_a_ledger_admits_beyond_the_cap_is_taken_around_cgpu(world: Audited) -> None:
@@ -153,10 +153,10 @@ def test_what_a_ledger_admits_beyond_the_cap_is_taken_around_cgpu(world: Audited
     assert program.ask("take 1000") == program.ask("confess 8000") == 0
     beyond = 1000 + CONTEXT + 8000 - CAP
     until(lambda: world.outside() > beyond - 100, "it is charged, but for an allowance")
-    until(lambda: "image" in world.said("memory_bypass"), "it is told")
+    until(lambda: "image" in world.logged("memory_bypass"), "it is told")
     assert program.ask("take 1") == OUT_OF_MEMORY
     configure(world.folder, KILL)
-    until(lambda: world.said("bypass_ended"), "who holds it is ended")
+    until(lambda: world.logged("bypass_ended"), "who holds it is ended")
 
 
 def test_honest_programs_that_allocate_and_free_are_never_accused(world: Audited) -> None:
@@ -173,7 +173,7 @@ def test_honest_programs_that_allocate_and_free_are_never_accused(world: Audited
     results = [program.answer() for program in programs]
     assert all(done > 100 and refused == 0 for done, refused in results), results
     assert highest == 0
-    assert [event for event in ("memory_", "bypass", "audit_") if event in world.said()] == []
+    assert [event for event in ("memory_", "bypass", "audit_") if event in world.logged()] == []
 
 
 def test_more_processes_than_expected_hide_nobody(world: Audited) -> None:
@@ -183,7 +183,7 @@ def test_more_processes_than_expected_hide_nobody(world: Audited) -> None:
     program = world.program()
     program.ask("around 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
-    assert not world.said("audit_fails")
+    assert not world.logged("audit_fails")
 
 
 def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -> None:
@@ -193,15 +193,15 @@ def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -
     program.ask("around 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
     inject(world.driver, Fault("nvmlDeviceGetComputeRunningProcesses_v3", result=15, repeat=True))
-    until(lambda: "gave error 15" in world.said("audit_fails"), "it is told")
+    until(lambda: "gave error 15" in world.logged("audit_fails"), "it is told")
     assert program.ask("take 500") == 0
     program.ask("end")
     time.sleep(0.5)
     assert world.outside() == 1000 + CONTEXT
-    assert len(world.said("audit_fails").splitlines()) == 1
+    assert len(world.logged("audit_fails").splitlines()) == 1
     ground = Ground(Machine(), str(world.state), str(world.driver))
-    told = [found for found in state.server(ground) if found.level == "warning"]
-    assert ["the audit sees nothing" in found.what for found in told] == [True]
+    seen = [found for found in state.server(ground) if found.level == "warning"]
+    assert ["the audit sees nothing" in found.what for found in seen] == [True]
 
 
 def test_a_driver_that_hangs_holds_nobody_up(world: Audited) -> None:
@@ -216,7 +216,7 @@ def test_a_driver_that_hangs_holds_nobody_up(world: Audited) -> None:
     server.terminate()
     server.wait(20)
     assert time.monotonic() - begun < 30, "nothing waited for the driver"
-    assert not world.said("audit_fails"), "it ended as it was told to"
+    assert not world.logged("audit_fails"), "it ended as it was told to"
 
 
 def test_off_lets_go_of_the_driver_and_charges_nobody(world: Audited) -> None:

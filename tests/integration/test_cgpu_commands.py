@@ -105,9 +105,11 @@ def test_plan_says_that_the_stated_whole_is_far_off(world: World) -> None:
     """CLI-7, ENV-2."""
     share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "80"}
     path = configuration(world, **share)
-    said = "GPUs 0,1 have 15109 MiB, not the 80 GiB of ALIYUN_COM_GPU_MEM_DEV: 6 of 80 is 1133 MiB"
-    assert f"\nnote    {said}\n" in cgpu(world, "plan", path).stdout
-    assert json.loads(cgpu(world, "plan", path, "--json").stdout)["notes"] == [said]
+    sentence = (
+        "GPUs 0,1 have 15109 MiB, not the 80 GiB of ALIYUN_COM_GPU_MEM_DEV: 6 of 80 is 1133 MiB"
+    )
+    assert f"\nnote    {sentence}\n" in cgpu(world, "plan", path).stdout
+    assert json.loads(cgpu(world, "plan", path, "--json").stdout)["notes"] == [sentence]
 
 
 def test_the_program_the_log_and_doctor_hear_of_it_too(world: World) -> None:
@@ -116,19 +118,19 @@ def test_the_program_the_log_and_doctor_hear_of_it_too(world: World) -> None:
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     cgpu(world, "get")
-    said = "GPU 1 has 15109 MiB, not the 80 GiB of --mem 6/80: 6 of 80 is 1133 MiB"
+    sentence = "GPU 1 has 15109 MiB, not the 80 GiB of --mem 6/80: 6 of 80 is 1133 MiB"
     log = world.state / "cgpud.log"
     wait_until(lambda: "whole_misstated" in log.read_text(), "the log says it")
     (line,) = [line for line in log.read_text().splitlines() if "whole_misstated" in line]
-    assert said in line
+    assert sentence in line
     (session,) = world.sessions()
     found = json.loads(cgpu(world, "doctor", "--json").stdout)["findings"]
     (finding,) = [each for each in found if each["check"] == "shares"]
     assert (finding["level"], finding["value"]) == ("warning", session)
-    assert said in finding["what"]
+    assert sentence in finding["what"]
     process.kill()
     assert process.stderr is not None
-    assert process.stderr.read() == f"cgpu-run: note: {said}\n"
+    assert process.stderr.read() == f"cgpu-run: note: {sentence}\n"
 
 
 def test_plan_says_when_cgpu_is_off(world: World) -> None:

@@ -73,7 +73,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     assert not os.path.ismount(tmp_path / "km"), "a server that ends takes its tree away"
 
 
-def said(server: subprocess.Popen[str]) -> str:
+def output(server: subprocess.Popen[str]) -> str:
     """What the server wrote, once it is told to end."""
     server.terminate()
     return server.communicate(timeout=20)[1]
@@ -103,9 +103,9 @@ def test_what_it_says_before_anything_was_changed(world: World) -> None:
     """TREE-1: meminfo of a container without processes."""
     world.admit(ID, weight=3)
     world.serve()
-    said = {str(path.relative_to(world.tree)): path for path in world.tree.rglob("*")}
+    output = {str(path.relative_to(world.tree)): path for path in world.tree.rglob("*")}
     short = f"0/{ID[:12]}"
-    assert {name: path.read_text() for name, path in said.items() if path.is_file()} == {
+    assert {name: path.read_text() for name, path in output.items() if path.is_file()} == {
         "default_memsize": "0\n",
         "inst_ctl": f"{ID[:12]} 0\n",
         "upgrade": f"Running: {VERSION}\nInstalled: {VERSION}\nBack: none\nOlder: 0\n",
@@ -172,7 +172,7 @@ def test_what_is_odd_about_a_cap_that_is_written_is_in_the_log(world: World) -> 
     with cgpu_native.Ledger.attach(world.state / "containers" / ID / "ledger") as process:
         process.charge(0, 3 << 20, 3 << 20)
         assert world.write(path, "1MiB") == ""
-    lines = said(server)
+    lines = output(server)
     misstated = "GPU 0 has 15109 MiB, not the 80 GiB of memsize=6/80: 6 of 80 is 1133 MiB"
     assert f'WARNING whole_misstated container={ID} note="{misstated}"' in lines
     held = "GPU 0: it holds 3MiB, 2MiB above its cap"
@@ -231,7 +231,7 @@ def test_a_bad_value_is_refused_and_the_log_says_what_is_allowed(
     before = world.read(path)
     assert "Invalid argument" in world.write(path, text)
     assert world.read(path) == before
-    assert f'WARNING write_refused path=/{path} error="{allowed}' in said(server)
+    assert f'WARNING write_refused path=/{path} error="{allowed}' in output(server)
 
 
 @pytest.mark.parametrize(
@@ -314,8 +314,8 @@ def test_a_shell_that_stands_in_it_stands_in_the_next_one_after_cd(world: World)
     server.wait()
     world.serve()
     assert world.write(f"0/{ID[:12]}/weight", "4") == ""
-    said = shell.communicate("\n", timeout=20)[0].splitlines()
-    assert said == ["cat: weight: Transport endpoint is not connected", "4"]
+    output = shell.communicate("\n", timeout=20)[0].splitlines()
+    assert output == ["cat: weight: Transport endpoint is not connected", "4"]
 
 
 def test_a_server_replaced_by_another_leaves_it_the_tree(world: World) -> None:
@@ -338,14 +338,14 @@ def test_the_server_is_renewed_by_its_upgrade_node(world: World) -> None:
     assert world.write("upgrade", "1") == ""
     wait_until(lambda: world.is_served_by(server.pid), "it serves again")
     assert world.read(f"0/{ID[:12]}/weight") == "4\n"
-    assert said(server).count("serving path=") == 2
+    assert output(server).count("serving path=") == 2
 
 
 def test_the_server_does_not_go_back_by_itself(world: World) -> None:
     """It may be confined, so the command is named that can."""
     server = world.serve()
     assert "Invalid argument" in world.write("upgrade", "back")
-    assert "cgpu upgrade --back" in said(server)
+    assert "cgpu upgrade --back" in output(server)
 
 
 def test_many_readers_at_once_each_get_the_whole(world: World) -> None:
@@ -407,12 +407,12 @@ def test_without_a_place_for_it_the_server_says_so_once_and_serves(
     assert world.ask({"request": "status"})["pid"] == server.pid
     tasks = Path(f"/proc/{server.pid}/task")
     wait_until(lambda: len(list(tasks.iterdir())) == 2, "the tree's thread has ended")
-    assert said(server).count(f'WARNING tree_missing path={place} error="{place}: ') == 1
+    assert output(server).count(f'WARNING tree_missing path={place} error="{place}: ') == 1
 
 
 def test_a_state_directory_of_ones_own_has_no_tree(world: World) -> None:
     server = world.start()
-    assert "tree" not in said(server)
+    assert "tree" not in output(server)
     assert not world.tree.exists()
 
 

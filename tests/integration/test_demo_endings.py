@@ -78,9 +78,9 @@ def test_a_signal_to_all_of_it_leaves_nothing(
     """As Ctrl-C in a terminal sends it."""
     process = started_and_seen(world, temporary, moment)
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=60)
+    _, output = process.communicate(timeout=60)
     status = -number if number == signal.SIGINT else 128 + number
-    assert (process.returncode, said) == (status, "")
+    assert (process.returncode, output) == (status, "")
     check_nothing_is_left(temporary)
 
 
@@ -91,14 +91,14 @@ def test_a_reader_that_goes_away_leaves_nothing(world: World, temporary: Path, m
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.close()
-    said = process.stderr.read()
-    assert (process.wait(60), said) == (-signal.SIGPIPE, "")
+    output = process.stderr.read()
+    assert (process.wait(60), output) == (-signal.SIGPIPE, "")
     check_nothing_is_left(temporary)
 
 
 def test_its_own_end_leaves_nothing(world: World, temporary: Path) -> None:
     process = started_and_seen(world, temporary, "computing")
-    said, wrong = process.communicate(timeout=200)
+    output, wrong = process.communicate(timeout=200)
     assert wrong == ""
-    assert said.endswith("All of it as it must be.\n")
+    assert output.endswith("All of it as it must be.\n")
     check_nothing_is_left(temporary)

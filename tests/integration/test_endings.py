@@ -137,8 +137,8 @@ def test_a_full_disk_is_one_sentence(world: World, typed: str) -> None:
 def test_a_closed_output_is_one_sentence(world: World, typed: str) -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *words_of(world, typed)]
     done = end(world, closed, subprocess.PIPE)
-    said = f"{name_of(typed)}: cannot write the output: standard output is closed\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    printed = f"{name_of(typed)}: cannot write the output: standard output is closed\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", printed)
 
 
 def test_a_program_runs_also_with_a_closed_output(world: World) -> None:
@@ -199,9 +199,9 @@ def test_an_interrupt_while_a_server_is_asked_is_silent(world: World) -> None:
         taken, _ = mute.accept()
         assert taken.recv(1)
         child.send_signal(signal.SIGINT)
-        _, told = child.communicate(timeout=60)
+        _, shown = child.communicate(timeout=60)
         taken.close()
-    assert (child.returncode, told) == (-signal.SIGINT, "")
+    assert (child.returncode, shown) == (-signal.SIGINT, "")
 
 
 def test_a_name_that_the_locale_cannot_show_is_shown_otherwise(world: World) -> None:
@@ -251,18 +251,18 @@ def test_top_gives_the_terminal_back_however_it_ends(
         start_new_session=True,
     )
     os.close(theirs)
-    said = _until(ours, b"Container")  # the head of the table: its keys are heard by now
+    printed = _until(ours, b"Container")  # the head of the table: its keys are heard by now
     if isinstance(how, bytes):
         os.write(ours, how)
     else:
         process.send_signal(how)
-    said = _until(ours, b"\x1b[?1049l")  # out of the alternate screen
+    printed = _until(ours, b"\x1b[?1049l")  # out of the alternate screen
     deadline = time.monotonic() + 60
     while process.poll() is None and time.monotonic() < deadline:
-        said += _some(ours)
+        printed += _some(ours)
     os.close(ours)
     assert process.poll() == status
-    assert b"Traceback" not in said
+    assert b"Traceback" not in printed
 
 
 def test_top_ends_when_its_terminal_is_gone(world: World) -> None:

@@ -33,10 +33,10 @@ def test_a_busy_gpu_is_seen_where_nobody_measures(world: Audited, policy: str) -
     world.busy("--policy", policy)
 
     def is_seen() -> bool:
-        said = world.smi()
-        if not said["containers"]:  # it is being admitted
+        output = world.smi()
+        if not output["containers"]:  # it is being admitted
             return False
-        (gpu,), (container,) = said["gpus"], said["containers"]
+        (gpu,), (container,) = output["gpus"], output["containers"]
         (its,) = container["gpus"]
         return (
             gpu["measured_percent"] is its["measured_percent"] is None
@@ -66,8 +66,8 @@ def test_shares_that_are_not_measured_are_estimates_everywhere(world: Audited) -
         )
 
     until(are_seen, "both have a share, and neither is measured", 60)
-    said = world.cgpu("get")
-    assert len(re.findall(r"measured=~\d+%", said)) == 2, said
+    output = world.cgpu("get")
+    assert len(re.findall(r"measured=~\d+%", output)) == 2, output
     figures = scrape(world)
     assert "cgpu_container_compute_used_ratio" not in figures
     assert figures["cgpu_container_compute_estimated_ratio"] > 0
@@ -98,7 +98,7 @@ def test_a_driver_that_says_nothing_of_processes_leaves_the_gpus_figure(
     until(lambda: len(estimates(world)) == 2, "both are there", 60)
     until(lambda: world.smi()["gpus"][0]["utilisation_percent"], "the GPU is busy", 60)
     assert estimates(world) == [None, None]
-    assert not world.said("audit_fails")
+    assert not world.logged("audit_fails")
 
 
 def test_a_driver_that_hangs_when_asked_of_processes_is_not_asked_again(world: Audited) -> None:

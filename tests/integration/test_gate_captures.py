@@ -46,9 +46,9 @@ def left_when_quiet(proxied: Proxied, gate: Gate, program: str) -> str:
         assert read(process) == "captures"
         gate.set(CLOSED)
         gate.wait_for_quiet()
-        said = ask(process, "")
+        output = ask(process, "")
         process.communicate(timeout=60)
-    return said
+    return output
 
 
 @pytest.mark.parametrize("state", [OPEN, FREE])

@@ -189,14 +189,14 @@ def test_a_helper_is_made_as_soon_as_one_can_be(base: Base) -> None:
         assert ask(process, "") == "0"
         assert ask(process, "raise") == "0"
 
-        def is_told() -> bool:
+        def is_set() -> bool:
             """Whether somebody says so when it has nothing to do."""
             gate.set(PRESSED)
             assert ask(process, "") == "0"
             time.sleep(0.1)
             return bool(gate.work.idle)
 
-        gate.wait(is_told)
+        gate.wait(is_set)
         process.communicate(timeout=60)
 
 

@@ -87,9 +87,9 @@ def test_a_long_kernel_is_waited_for_also_where_streams_may_wait_for_the_program
         process.communicate(timeout=60)
 
 
-@pytest.mark.parametrize(("waits", "told"), [(False, 1), (True, 0)], ids=["kernel", "value"])
+@pytest.mark.parametrize(("waits", "shown"), [(False, 1), (True, 0)], ids=["kernel", "value"])
 def test_the_time_that_a_kernel_was_not_waited_for_is_told_when_it_ends(
-    proxied: Proxied, gate: Gate, *, waits: bool, told: int
+    proxied: Proxied, gate: Gate, *, waits: bool, shown: int
 ) -> None:
     """A stream that waits for a value uses none of the GPU: that is no kernel's time."""
     program = """
@@ -107,14 +107,14 @@ def test_the_time_that_a_kernel_was_not_waited_for_is_told_when_it_ends(
         assert read(process) == "launched"
         gate.set(CLOSED)
         gate.wait_for_quiet()
-        assert gate.stays == (told, 0)
+        assert gate.stays == (shown, 0)
         time.sleep(0.1)
         status, begun = ask(process, "").split()
         assert status == "0"
         times, stayed = gate.stays
-        assert times == told
+        assert times == shown
         assert stayed <= time.monotonic_ns() - int(begun) - SECOND
-        assert (stayed > 50_000_000) == bool(told)
+        assert (stayed > 50_000_000) == bool(shown)
         process.communicate(timeout=60)
 
 

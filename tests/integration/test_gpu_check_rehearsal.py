@@ -39,17 +39,17 @@ def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[
     """Status, output and result of facts and limits."""
     folder = tmp_path_factory.mktemp("rehearsed")
     make_driver_dir(folder / "driver")
-    status, said = rehearse(folder, "--part", "facts", "--part", "limits")
-    return status, said, written(folder)
+    status, printed = rehearse(folder, "--part", "facts", "--part", "limits")
+    return status, printed, written(folder)
 
 
 def test_all_that_the_simulated_driver_can_show_holds(
     rehearsed: tuple[int, str, dict[str, Any]],
 ) -> None:
-    status, said, result = rehearsed
-    assert status == 0, said
+    status, printed, result = rehearsed
+    assert status == 0, printed
     held = [c["name"] for c in result["checks"] if c["status"] == "holds"]
-    assert len(held) >= 26, said
+    assert len(held) >= 26, printed
     assert result["machine"]["simulated"]
 
 
@@ -63,7 +63,7 @@ def test_what_is_not_run_says_why(rehearsed: tuple[int, str, dict[str, Any]]) ->
 def test_shares_are_taken_and_those_of_pytorch_say_why_not(tmp_path: Path) -> None:
     """That shares are right is another test's; here every figure of every check is there."""
     make_driver_dir(tmp_path / "driver")
-    _, said = rehearse(tmp_path, "--part", "shares")
+    _, printed = rehearse(tmp_path, "--part", "shares")
     checks = {c["name"]: c for c in written(tmp_path)["checks"]}
     skipped = {name for name, c in checks.items() if c["status"] == "not run"}
     assert skipped == {
@@ -71,13 +71,13 @@ def test_shares_are_taken_and_those_of_pytorch_say_why_not(tmp_path: Path) -> No
         "a_decode_loop_of_graphs_alone_loses_at_most_1_percent",
         "resnet50_trains_at_1_to_2",
         "resnet50_infers_at_1_to_2",
-    }, said
-    assert all(checks[name]["measured"] for name in checks.keys() - skipped), said
+    }, printed
+    assert all(checks[name]["measured"] for name in checks.keys() - skipped), printed
     cells = _each(checks, "cells")
-    assert [len(cell["shares"]) for cell in cells] == [2, 2], said
-    assert all(cell["busy"] > 0 for cell in cells), said
+    assert [len(cell["shares"]) for cell in cells] == [2, 2], printed
+    assert all(cell["busy"] > 0 for cell in cells), printed
     (mix,) = _each(checks, "mixes")
-    assert all(share > 0 for window in mix["shares"] for share in window), said
+    assert all(share > 0 for window in mix["shares"] for share in window), printed
 
 
 def _each(checks: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -87,9 +87,9 @@ def _each(checks: dict[str, Any], name: str) -> list[dict[str, Any]]:
 def test_a_driver_that_differs_from_a_fact_is_told(tmp_path: Path) -> None:
     inject(make_driver_dir(tmp_path / "driver"), Fault("cuMemAlloc", result=2, repeat=True))
     name = "small_allocations_share_2_mib_and_large_ones_round_up"
-    status, said = rehearse(tmp_path, "--only", name)
+    status, printed = rehearse(tmp_path, "--only", name)
     assert status == 1
-    assert f"does not hold  {name}" in said
+    assert f"does not hold  {name}" in printed
 
 
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def test_a_lease_on_its_files_holds_up_nobody_and_marks_the_container(
     assert (seen["a"]["mark"], seen["b"]["mark"]) == (marks.LEASE, None)
     assert seen["a"]["memory_bytes"] == MIB
     wait_until(lambda: is_arbitrated(honest), "the other one is arbitrated")
-    said = logged(world.state.parent / "log", r"container_not_taken_on .*")
-    assert "a process holds a lease on it" in said
+    output = logged(world.state.parent / "log", r"container_not_taken_on .*")
+    assert "a process holds a lease on it" in output
     assert ours.holds_leases(), "all of it has waited for the lease"
 
 
@@ -241,10 +241,10 @@ def test_no_host_program_opens_a_containers_file_in_a_way_that_can_wait(
     machine.smi()
     assert machine.run("--mem", "1/15", "--", "true").returncode == 0
     program.communicate(timeout=20)
-    said = log.read_text()
-    opened = [(int(flags, 8), Path(path).name) for flags, path in OPENED.findall(said)]
+    output = log.read_text()
+    opened = [(int(flags, 8), Path(path).name) for flags, path in OPENED.findall(output)]
     harmless = os.O_PATH | os.O_DIRECTORY | os.O_EXCL
     assert {"limits", "ledger", "record.json"} <= {name for _, name in opened}
     waiting = [(oct(f), name) for f, name in opened if not f & (os.O_NONBLOCK | harmless)]
     assert waiting == []
-    assert said.count("ask ") < 8 * FEW  # of eight processes
+    assert output.count("ask ") < 8 * FEW  # of eight processes

@@ -49,48 +49,48 @@ def outcome(tmp_path: Path) -> Callable[[str], str]:
 def test_it_is_killed_where_it_is_waited_for_without_end(
     outcome: Callable[[str], str], start: str
 ) -> None:
-    said = outcome(
+    output = outcome(
         "def test_it():\n"
         f"    with {start} as process:\n"
         "        out, _ = process.communicate()\n"
         "    assert (process.returncode, out) == (0, '')\n"
     )
-    assert "assert (-9, 'what it said\\n') == (0, '')" in said
+    assert "assert (-9, 'what it said\\n') == (0, '')" in output
 
 
 def test_it_is_killed_where_the_test_fails_beside_it(outcome: Callable[[str], str]) -> None:
-    said = outcome(f"def test_it():\n    with {START}:\n        raise ValueError\n")
-    assert "ValueError" in said
-    assert "what it said" in said
+    output = outcome(f"def test_it():\n    with {START}:\n        raise ValueError\n")
+    assert "ValueError" in output
+    assert "what it said" in output
 
 
 def test_it_is_killed_where_its_own_time_is_over_before_the_tests(
     outcome: Callable[[str], str],
 ) -> None:
-    said = outcome(
+    output = outcome(
         f"def test_it():\n    with {START} as process:\n        process.communicate(timeout=0.5)\n"
     )
-    assert "TimeoutExpired" in said
-    assert "what it said" in said
+    assert "TimeoutExpired" in output
+    assert "what it said" in output
 
 
 def test_a_test_that_needed_its_child_killed_does_not_pass(outcome: Callable[[str], str]) -> None:
-    said = outcome(f"def test_it():\n    assert {POPEN}.wait() == -9\n")
-    assert "it passed when its time was over" in said
+    output = outcome(f"def test_it():\n    assert {POPEN}.wait() == -9\n")
+    assert "it passed when its time was over" in output
 
 
 def test_a_test_that_hangs_by_itself_ends_too(outcome: Callable[[str], str]) -> None:
-    said = outcome(f"import time\ndef test_it():\n    {POPEN}.wait()\n    time.sleep(1000)\n")
-    assert "Timeout" in said
+    output = outcome(f"import time\ndef test_it():\n    {POPEN}.wait()\n    time.sleep(1000)\n")
+    assert "Timeout" in output
 
 
 def test_what_the_driver_of_a_container_hangs_in_is_shown(
     outcome: Callable[[str], str], tmp_path: Path
 ) -> None:
-    said = outcome(
+    output = outcome(
         "from pathlib import Path\n"
         "from lab.driver.cuda_proxied import make_proxied\n"
         "def test_it():\n"
         f"    make_proxied(Path({str(tmp_path)!r})).check({SAYS!r})\n"
     )
-    assert "Outcome(code=-9, out=['what it said']" in said
+    assert "Outcome(code=-9, out=['what it said']" in output

@@ -72,8 +72,8 @@ def test_nobody_else_reads_a_backup(machine: Path) -> None:
 
 def test_every_engine_found_is_installed_once_and_given_back_to_the_byte(machine: Path) -> None:
     before = tree(machine)
-    said = cgpu("install", "--root", machine).stdout
-    assert {line.partition(":")[0] for line in said.splitlines()} == {
+    output = cgpu("install", "--root", machine).stdout
+    assert {line.partition(":")[0] for line in output.splitlines()} == {
         "/usr/bin/cgpu-runtime",
         "/usr/bin/cgpu-hook",
         "/usr/bin/cgpud",
@@ -141,8 +141,8 @@ def test_one_file_that_is_not_understood_keeps_all_as_they_are(
 
 def test_containerd_without_cri_is_left_alone_unless_it_is_named(machine: Path) -> None:
     put(machine, CONTAINERD, "containerd/docker-ce.toml")
-    said = cgpu("install", "--root", machine).stdout
-    assert "note: containerd: left alone: " in said
+    output = cgpu("install", "--root", machine).stdout
+    assert "note: containerd: left alone: " in output
     done = cgpu("install", "--root", machine, "containerd", check=False)
     assert (done.returncode, "switches CRI off" in done.stderr) == (2, True)
 
@@ -279,9 +279,9 @@ def test_containerd_is_told_in_the_import_that_decides(machine: Path) -> None:
     (folder / "10-log.toml").write_text('version = 3\n[debug]\nlevel = "info"\n')
     plugin = '[plugins."io.containerd.cri.v1.runtime".containerd]\ndefault_runtime_name = "runc"\n'
     (folder / "99-nvidia.toml").write_text(f"version = 3\n{plugin}")
-    said = cgpu("install", "--root", machine, "containerd").stdout
-    assert "/etc/containerd/conf.d/99-nvidia.toml: changed" in said
-    assert "config.toml" not in said
+    output = cgpu("install", "--root", machine, "containerd").stdout
+    assert "/etc/containerd/conf.d/99-nvidia.toml: changed" in output
+    assert "config.toml" not in output
 
 
 def test_containerd_is_told_in_what_an_import_imports(machine: Path) -> None:
@@ -291,8 +291,8 @@ def test_containerd_is_told_in_what_an_import_imports(machine: Path) -> None:
     for name, imported in (("config", "a"), ("a", "b"), ("b", "config")):
         text = f'version = 3\nimports = ["{imported}.toml"]\n{section}'
         main.with_name(f"{name}.toml").write_text(text)
-    said = cgpu("install", "--root", machine, "containerd").stdout
-    assert "/etc/containerd/b.toml: changed" in said
+    output = cgpu("install", "--root", machine, "containerd").stdout
+    assert "/etc/containerd/b.toml: changed" in output
 
 
 def test_a_folder_that_containerd_does_not_import_is_not_written_to(machine: Path) -> None:
@@ -301,9 +301,9 @@ def test_a_folder_that_containerd_does_not_import_is_not_written_to(machine: Pat
     folder.mkdir()
     drop_in = folder / "99-nvidia.toml"
     drop_in.write_text('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n')
-    said = cgpu("install", "--root", machine, "containerd").stdout
-    assert "/etc/containerd/config.toml: changed" in said
-    assert "conf.d" not in said
+    output = cgpu("install", "--root", machine, "containerd").stdout
+    assert "/etc/containerd/config.toml: changed" in output
+    assert "conf.d" not in output
 
 
 @pytest.mark.parametrize("step", range(1, 7))
@@ -394,9 +394,9 @@ def test_systemctl_is_run_only_where_systemd_runs(
     engines = named(["docker", "crio"])
     given = argparse.Namespace(root="", now=True)
     install_command._report(Plan([], []), engines, given)  # noqa: SLF001
-    said = capfd.readouterr().out
-    assert ("systemctl try-restart crio" in said) is booted
-    assert ("systemd does not run here: restart docker, crio yourself" in said) is not booted
+    output = capfd.readouterr().out
+    assert ("systemctl try-restart crio" in output) is booted
+    assert ("systemd does not run here: restart docker, crio yourself" in output) is not booted
 
 
 def test_of_two_installs_at_once_the_later_one_forgets_nothing(machine: Path) -> None:
@@ -471,7 +471,7 @@ def test_the_files_in_deploy_say_what_is_written(tmp_path: Path) -> None:
 def test_a_command_that_fails_keeps_no_other_from_running(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    said = "false: exit status 1; /none now: No such file or directory"
-    with pytest.raises(CgpuError, match=said):
+    output = "false: exit status 1; /none now: No such file or directory"
+    with pytest.raises(CgpuError, match=output):
         install_command._run(["false", "/none now", "echo ran"])  # noqa: SLF001
     assert "ran\n" in capfd.readouterr().out

@@ -47,18 +47,18 @@ def answer(world: World, *words: str) -> dict[str, Any]:
 
 def parsed(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     assert done.stdout, done.stderr
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    shown: dict[str, Any] = json.loads(done.stdout)
+    return shown
 
 
 def test_every_answer_begins_with_the_version_of_the_format_and_the_time(world: World) -> None:
     before = datetime.now(timezone.utc)
-    told = world.smi()
+    shown = world.smi()
     after = datetime.now(timezone.utc)
-    assert [*told][:2] == ["version", "time"]
-    assert told["version"] == 1
-    assert told["time"].endswith("Z")
-    time = datetime.fromisoformat(told["time"].replace("Z", "+00:00"))
+    assert [*shown][:2] == ["version", "time"]
+    assert shown["version"] == 1
+    assert shown["time"].endswith("Z")
+    time = datetime.fromisoformat(shown["time"].replace("Z", "+00:00"))
     assert before.replace(microsecond=0) <= time <= after
 
 

@@ -103,6 +103,6 @@ def test_twenty_at_once_ask_the_driver_once(driver: Path, tmp_path: Path) -> Non
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) for _ in range(20)
     ]
-    said = [process.communicate()[0] for process in processes]
+    output = [process.communicate()[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 20
-    assert sorted(said) == [b""] * 19 + [b"asked\n"]
+    assert sorted(output) == [b""] * 19 + [b"asked\n"]

@@ -49,7 +49,7 @@ finally:
 """
 
 
-def said(script: str) -> str:
+def output(script: str) -> str:
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}  # of children that were not waited for
     words = [sys.executable, "-c", script]
     return subprocess.run(
@@ -58,12 +58,12 @@ def said(script: str) -> str:
 
 
 def test_children_from_before_are_spared() -> None:
-    assert said(WHOSE) == "True False False\n"
+    assert output(WHOSE) == "True False False\n"
 
 
 @pytest.mark.parametrize("instead", ["refuse", "lambda *_: None"])
 def test_a_child_that_cannot_be_killed_is_named(instead: str) -> None:
     """It belongs to another user, or it is in an uninterruptible call."""
-    assert said(STAYS.format(instead=instead)) == (
+    assert output(STAYS.format(instead=instead)) == (
         "processes that this command started did not end within 0.1 s of SIGKILL: PID\n"
     )

@@ -65,8 +65,8 @@ def test_any_argument_vector_is_handed_on_where_no_container_of_ours_is_made(
     world.write_config(["OTHER=1"])
     for vector in vectors(RECORDED, WORDS, world):
         done = called([str(RUNTIME), f"--cgpu-runtime={recorder}", *vector], world.bundle)
-        said = "".join(f"{word}\n" for word in vector) or "\n"
-        assert (done.returncode, done.stdout, done.stderr) == (17, said, ""), vector
+        sentence = "".join(f"{word}\n" for word in vector) or "\n"
+        assert (done.returncode, done.stdout, done.stderr) == (17, sentence, ""), vector
 
 
 def test_of_a_bundle_of_ours_only_what_makes_a_container_is_refused(

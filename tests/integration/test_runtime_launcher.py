@@ -214,8 +214,8 @@ def test_a_command_line_that_does_not_tell_the_id_is_refused(
 def test_rel_1_an_option_that_nobody_knows_cannot_hide_a_creation(world: World) -> None:
     """Its value would be taken for the subcommand, and the container would start without limits."""
     world.write_config(SIX)
-    said = refused(world, "--colour", "red", "create", "c1")
-    assert said == "an option before red is not known: write it as OPTION=VALUE"
+    printed = refused(world, "--colour", "red", "create", "c1")
+    assert printed == "an option before red is not known: write it as OPTION=VALUE"
 
 
 def test_a_path_cannot_break_the_line_of_a_refusal(world: World) -> None:
@@ -355,18 +355,18 @@ def test_the_low_level_runtime_starts_before_the_server_is_told(
     world: World, tmp_path: Path
 ) -> None:
     """The editor goes on behind its answer until the runtime has run; the launcher outlives it."""
-    ran, told = tmp_path / "ran", tmp_path / "told"
+    ran, shown = tmp_path / "ran", tmp_path / "shown"
     editor = script(
         tmp_path / "editor",
         f"echo 'ready {tmp_path}/share'",
         f"until [ -e {ran} ]; do sleep 0.01; done",
-        f"touch {told}",
+        f"touch {shown}",
     )
     lowlevel = script(tmp_path / "runtime", f"touch {ran}")
     world.write_config()
     done = create_with(with_interpreter(tmp_path, str(editor)), world, lowlevel)
     assert (done.returncode, done.stderr) == (0, "")
-    assert told.exists()
+    assert shown.exists()
 
 
 def test_the_python_side_sees_none_of_the_callers_environment(world: World) -> None:

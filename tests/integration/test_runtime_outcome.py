@@ -264,14 +264,14 @@ def test_a_terminal_is_the_runtimes_and_its_keys_come_once(world: World) -> None
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # ignored where tests run in the background
         os.chdir(world.bundle)
         os.execv(argv[0], argv)
-    got, said = world.folder / "got", b""
-    while b"ready" not in said:
-        said += os.read(terminal, 1000)
+    got, printed = world.folder / "got", b""
+    while b"ready" not in printed:
+        printed += os.read(terminal, 1000)
     os.write(terminal, b"\x03")
     until(got.exists)
     os.write(terminal, b"word\n")
-    while b"read word" not in said:
-        said += os.read(terminal, 1000)
+    while b"read word" not in printed:
+        printed += os.read(terminal, 1000)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
     assert got.read_text() == "interrupted\n"
     os.close(terminal)

@@ -92,10 +92,10 @@ def test_a_program_finds_no_child_that_it_did_not_make(world: World) -> None:
 
 def test_weight_priority_and_policy_of_the_command_line_hold(world: World, session: str) -> None:
     """CLI-2, ENV-6, ENV-7."""
-    said = get(world)
-    (told,) = said["containers"]
-    assert (told["id"], told["weight"], told["high_priority"]) == (session, 3, True)
-    assert (said["gpus"][0]["policy"], said["gpus"][0]["free_weight"]) == (2, 17)
+    output = get(world)
+    (seen,) = output["containers"]
+    assert (seen["id"], seen["weight"], seen["high_priority"]) == (session, 3, True)
+    assert (output["gpus"][0]["policy"], output["gpus"][0]["free_weight"]) == (2, 17)
     other = world.run(*MEM, "--policy", "1", "--", "true")
     assert other.returncode == 2
     assert f"--policy 1: GPU 0 is under policy 2 while {session} runs" in other.stderr
@@ -208,14 +208,14 @@ def test_the_tree_is_shown_and_changed_without_being_mounted(world: World, sessi
         ("1/", "1", ""),
         ("0/x/y", "0/x/y", " 0"),
     ):
-        said = f"cgpu: {name!r}: no such node: cgpu ls{folder} lists what is there\n"
-        assert cgpu(world, "get", path).stderr == said
+        output = f"cgpu: {name!r}: no such node: cgpu ls{folder} lists what is there\n"
+        assert cgpu(world, "get", path).stderr == output
 
 
 def test_everything_the_tree_shows_is_in_the_json(world: World, session: str) -> None:
     """TREE-4."""
-    said = get(world)
-    (gpu,), (container,) = said["gpus"], said["containers"]
+    output = get(world)
+    (gpu,), (container,) = output["gpus"], output["containers"]
     (place,) = container["gpus"]
     shown = {
         **{name: gpu[name] for name in ("free_weight", "major", "max_inst", "policy")},
@@ -225,11 +225,11 @@ def test_everything_the_tree_shows_is_in_the_json(world: World, session: str) ->
         "highprio": int(container["high_priority"]),
         "memsize": place["memsize"],
         "meminfo": f"Free: {place['free_bytes']}",
-        "default_memsize": said["node"]["default_memsize"],
-        "version": said["node"]["version"],
+        "default_memsize": output["node"]["default_memsize"],
+        "version": output["node"]["version"],
         "inst_ctl": f"{session} {place['index']}",
-        "upgrade": f"Running: {said['node']['version']}\nInstalled: {said['node']['installed']}"
-        f"\nBack: {said['node']['back'] or 'none'}\nOlder: {said['node']['older']}",
+        "upgrade": f"Running: {output['node']['version']}\nInstalled: {output['node']['installed']}"
+        f"\nBack: {output['node']['back'] or 'none'}\nOlder: {output['node']['older']}",
     }
     tree = {}
     for folder in ("/", "0/", f"0/{session}"):
@@ -281,11 +281,11 @@ def _zsh(script: str, typed: str) -> list[str]:
         os.write(ours, f"source {file.name}\n".encode())
         _read_until(ours, b"ready")
         os.write(ours, f"{typed}\t\n".encode())
-        said = _read_until(ours, b":\r\n").decode()
+        output = _read_until(ours, b":\r\n").decode()
     os.write(ours, b"exit\n")
     shell.wait(20)
     os.close(ours)
-    return [said.rpartition("ran:")[2].partition(":")[0].split(" ")[-1]]
+    return [output.rpartition("ran:")[2].partition(":")[0].split(" ")[-1]]
 
 
 def _read_until(end: int, what: bytes) -> bytes:
@@ -356,8 +356,8 @@ def test_a_server_that_found_no_driver_takes_the_one_that_is_named(how: str) -> 
     assert refused.stderr == (
         "cgpu: '0': no such GPU: expected index or UUID; this node has no GPU\n"
     )
-    said = get(world) if how == "get" else world.smi()
-    assert [gpu["index"] for gpu in said["gpus"]] == [0]
+    output = get(world) if how == "get" else world.smi()
+    assert [gpu["index"] for gpu in output["gpus"]] == [0]
     assert cgpu(world, "set", "0", "policy=2").returncode == 0
     assert get(world)["gpus"][0]["policy"] == 2
 

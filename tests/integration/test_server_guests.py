@@ -46,8 +46,8 @@ def test_a_users_program_is_in_the_same_account_as_roots(node: Node) -> None:
     directory = node.root.state / "containers" / name
     wait_until(lambda: is_arbitrated(directory), "it is arbitrated")
     assert node.user.sessions() == [], "it has no account of its own"
-    (told,) = node.status()["containers"]
-    assert (told["id"], told["weight"]) == (name, 7)
+    (seen,) = node.status()["containers"]
+    assert (seen["id"], seen["weight"]) == (name, 7)
     assert node.root.smi()["gpus"][0]["free_weight"] == 13
     refused = node.root.run("--mem", "7/15", "--", "true")
     assert "--mem 7/15: 7050 MiB asked on GPU 0, where 6043 of" in refused.stderr
@@ -142,14 +142,14 @@ def test_a_users_smi_tells_the_truth_about_the_node_and_nothing_more(
 ) -> None:
     """CLI-3, REL-5: own sessions in full, GPUs' totals, all others as one entry."""
     theirs, own = beside
-    said = node.user.smi()
+    output = node.user.smi()
     root = node.root.smi()
-    assert [each["id"] for each in said["containers"]] == [own]
+    assert [each["id"] for each in output["containers"]] == [own]
     (full,) = (each for each in root["containers"] if each["id"] == own)
-    for one, other in zip(full["gpus"], said["containers"][0]["gpus"], strict=True):
+    for one, other in zip(full["gpus"], output["containers"][0]["gpus"], strict=True):
         assert one["memory_bytes"] == other["memory_bytes"]
         assert one["limit_percent"] == other["limit_percent"]
-    gpu = said["gpus"][0]
+    gpu = output["gpus"][0]
     for key in ("promised_bytes", "free_weight", "policy", "max_inst", "prio_ratio"):
         assert gpu[key] == root["gpus"][0][key], key
     assert (gpu["policy"], gpu["free_weight"], gpu["containers"]) == (2, 13, 2)
@@ -169,10 +169,10 @@ def test_a_users_smi_tells_the_truth_about_the_node_and_nothing_more(
 def test_a_users_table_has_one_line_for_all_others(node: Node, beside: tuple[str, str]) -> None:
     """CLI-3, CLI-5: in cgpu-smi and in cgpu top."""
     _, own = beside
-    said = _smi(node).stdout
-    assert "2 of 20 containers, weight 7 of 20, 14101MiB of 15109MiB promised" in said
-    assert "policy 2 (weighted preemptive)" in said
-    (line,) = (line for line in said.splitlines() if "1 other" in line)
+    output = _smi(node).stdout
+    assert "2 of 20 containers, weight 7 of 20, 14101MiB of 15109MiB promised" in output
+    assert "policy 2 (weighted preemptive)" in output
+    (line,) = (line for line in output.splitlines() if "1 other" in line)
     assert "0MiB / 8058MiB" in line
     drawing = node.user.folder / "top.svg"
     drawing.touch(mode=0o666)
@@ -189,10 +189,10 @@ def test_a_user_is_told_of_sessions_in_an_account_of_their_own(node: Node) -> No
     """CLI-2: they are not in the node's account, and are not passed over in silence."""
     alone = node.user.start("--no-namespaces", "--mem", "1/15", *SLEEP)
     wait_until(node.user.sessions, "it is admitted to the user's own account")
-    said = _smi(node).stdout
-    assert "0 of 20 containers" in said
+    output = _smi(node).stdout
+    assert "0 of 20 containers" in output
     state = node.user.state
-    assert f"note: 1 more of yours in the account {state}: cgpu-smi --state-dir {state}" in said
+    assert f"note: 1 more of yours in the account {state}: cgpu-smi --state-dir {state}" in output
     alone.kill()
     alone.communicate()
 

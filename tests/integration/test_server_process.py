@@ -127,9 +127,9 @@ def test_sigterm_is_a_clean_end(world: World) -> None:
     world.admit("a")
     running = world.start()
     running.send_signal(signal.SIGTERM)
-    _, said = running.communicate(timeout=20)
+    _, output = running.communicate(timeout=20)
     assert running.returncode == 0
-    assert "Traceback" not in said
+    assert "Traceback" not in output
     assert not (world.state / server.SOCKET).exists()
     assert world.containers() == ["a"]
 
@@ -291,9 +291,9 @@ def test_a_stopped_server_is_named_with_the_command_that_lets_it_go_on(
         (found,) = state.server(Ground(Machine("/"), str(world.state), None))
     finally:
         running.send_signal(signal.SIGCONT)
-    said = f"cgpud (pid {running.pid}) is stopped and does not answer"
-    assert (str(refusal.value), refusal.value.hint) == (said, f"kill -CONT {running.pid}")
-    assert (found.level, found.what, found.mend) == ("error", said, f"kill -CONT {running.pid}")
+    output = f"cgpud (pid {running.pid}) is stopped and does not answer"
+    assert (str(refusal.value), refusal.value.hint) == (output, f"kill -CONT {running.pid}")
+    assert (found.level, found.what, found.mend) == ("error", output, f"kill -CONT {running.pid}")
     assert world.pid() == running.pid
 
 
@@ -340,9 +340,9 @@ def test_a_container_of_another_layout_is_told_once_and_left_to_itself(world: Wo
     for _ in range(3):
         world.ask({"request": "set", "target": "node", "values": {"inst_ctl": "reap"}})
     server.terminate()
-    said = server.communicate(timeout=20)[1]
-    assert said.count("WARNING container_foreign container=foreign release=0.99 ") == 1
-    assert "container_not_taken_on" not in said
+    output = server.communicate(timeout=20)[1]
+    assert output.count("WARNING container_foreign container=foreign release=0.99 ") == 1
+    assert "container_not_taken_on" not in output
     assert limits.read_bytes() == before
 
 

@@ -116,8 +116,8 @@ def test_a_container_is_named_by_its_name_its_id_or_the_beginning_of_that(
     assert [each["id"] for each in named.get(word)["containers"]] == [id_]
     assert named.cgpu("set", word, "weight=4").stderr == ""
     assert named.cgpu("set", f"0/{word}", "memsize=8MiB").stderr == ""
-    (told,) = named.get(word)["containers"]
-    assert (told["weight"], told["gpus"][0]["memsize"]) == (4, 8 << 20)
+    (shown,) = named.get(word)["containers"]
+    assert (shown["weight"], shown["gpus"][0]["memsize"]) == (4, 8 << 20)
     assert [each["id"] for each in named.smi("-i", word)["containers"]] == [id_]
     nodes = ["highprio", "id", "memsize", "meminfo", "weight"]
     if "/" not in word:
@@ -140,8 +140,8 @@ def test_a_gpu_goes_before_a_container_whose_id_begins_alike(served: Served) -> 
     """CLI-10."""
     served.admit(f"0{A[1:]}", "db")
     for command in ("get", "ls"):
-        said = "cgpu: '0/weight': no such node: cgpu ls 0 lists what is there\n"
-        assert served.cgpu(command, "0/weight").stderr == said
+        text = "cgpu: '0/weight': no such node: cgpu ls 0 lists what is there\n"
+        assert served.cgpu(command, "0/weight").stderr == text
     assert served.cgpu("get", "0a/weight").stdout == "1\n"
 
 
@@ -152,8 +152,8 @@ def test_a_node_that_is_another_on_each_gpu_is_asked_of_one(served: Served) -> N
     assert served.cgpu("ls", "db").stdout.split()[0] == "highprio"
     for asked, node in (("db/memsize", "/memsize"), ("db/", "")):
         forms = f"0/{A[:12]}{node} or 1/{A[:12]}{node}"
-        said = f"cgpu: '{asked}' differs between its GPUs: cgpu get {forms}\n"
-        assert served.cgpu("get", asked).stderr == said
+        text = f"cgpu: '{asked}' differs between its GPUs: cgpu get {forms}\n"
+        assert served.cgpu("get", asked).stderr == text
     assert served.cgpu("get", f"1/{A[:12]}/memsize").stdout == f"{1 << 20}\n"
 
 
@@ -161,8 +161,8 @@ def test_a_name_like_a_gpu_and_a_name_is_not_taken_for_them(served: Served) -> N
     """CLI-10: whoever makes a container may choose its name."""
     served.admit(A, "db")
     served.admit(B, "0/db")
-    said = served.cgpu("set", "0/db", "weight=2").stderr
-    assert f"'0/db' may be container 'db' on GPU 0, and is the name of {B[:12]}" in said
+    text = served.cgpu("set", "0/db", "weight=2").stderr
+    assert f"'0/db' may be container 'db' on GPU 0, and is the name of {B[:12]}" in text
     assert served.cgpu("set", f"0/{A}", "memsize=8MiB").stderr == ""
     assert served.cgpu("set", B, "weight=2").stderr == ""
 
@@ -253,8 +253,8 @@ def test_policies_are_chosen_by_name_and_for_all_gpus_at_once(served: Served) ->
     assert served.rules() == [(6, 8), (3, 8)]
     (session,) = (container["id"] for container in served.get()["containers"])
     other = served.world.run(*words, "--policy", "weighted-fair", "--", "true")
-    said = f"--policy weighted-fair: GPU 1 is under policy 3 while {session} runs"
-    assert (other.returncode, said in other.stderr) == (2, True), other.stderr
+    text = f"--policy weighted-fair: GPU 1 is under policy 3 while {session} runs"
+    assert (other.returncode, text in other.stderr) == (2, True), other.stderr
     heavy.kill()
     heavy.communicate()
 

@@ -149,9 +149,9 @@ def test_who_names_an_account_is_told_of_no_other(unserved: Node) -> None:
 
 def test_a_users_doctor_asks_roots_server(served: Node) -> None:
     found = doctor(served)
-    (said,) = found["server"]
-    assert said["level"] == "ok"
-    assert said["what"] == "cgpud runs; containers and sessions: 2 on GPU 0; yours: 1"
+    (output,) = found["server"]
+    assert output["level"] == "ok"
+    assert output["what"] == "cgpud runs; containers and sessions: 2 on GPU 0; yours: 1"
     (closed,) = found["state directory"]
     assert (closed["level"], closed["value"]) == ("note", ROOT_STATE)
     assert "not readable by you" in closed["what"]
@@ -163,11 +163,11 @@ def test_a_users_doctor_asks_roots_server(served: Node) -> None:
 def test_a_users_doctor_says_that_roots_server_is_not_there(unserved: Node) -> None:
     found = doctor(unserved)
     assert [each["level"] for each in found["state directory"]] == ["note"]
-    (said,) = found["server"]
+    (output,) = found["server"]
     was_killed = (unserved.root.state / "cgpud.sock").exists()
-    assert said["level"] == ("warning" if was_killed else "note")
-    assert said["mend"] == "as root: cgpu get"
-    assert said["what"].startswith(f"no cgpud answers at {ROOT_STATE}/cgpud.sock")
+    assert output["level"] == ("warning" if was_killed else "note")
+    assert output["mend"] == "as root: cgpu get"
+    assert output["what"].startswith(f"no cgpud answers at {ROOT_STATE}/cgpud.sock")
 
 
 def test_a_users_doctor_tells_of_an_account_of_their_own(served: Node) -> None:
@@ -179,8 +179,8 @@ def test_a_users_doctor_tells_of_an_account_of_their_own(served: Node) -> None:
     assert [(each["level"], each["mend"]) for each in more] == [
         ("note", f"cgpu doctor --state-dir {own}")
     ]
-    (said,) = doctor(served, "--state-dir", own)["server"]
-    assert said["what"] == "cgpud runs; containers and sessions: 1"
+    (output,) = doctor(served, "--state-dir", own)["server"]
+    assert output["what"] == "cgpud runs; containers and sessions: 1"
     alone.kill()
     alone.communicate()
 
@@ -189,10 +189,10 @@ def test_a_users_doctor_says_who_can_mend_a_stopped_server(served: Node) -> None
     pid = served.process.pid
     os.kill(pid, signal.SIGSTOP)
     try:
-        (said,) = doctor(served)["server"]
+        (output,) = doctor(served)["server"]
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert (said["level"], said["mend"]) == ("error", f"as root: kill -CONT {pid}")
+    assert (output["level"], output["mend"]) == ("error", f"as root: kill -CONT {pid}")
 
 
 def test_a_user_is_told_how_many_containers_another_release_made(served: Node) -> None:

@@ -145,9 +145,9 @@ def test_man_finds_the_pages(booted: Machine) -> None:
 
 
 def test_help_says_where_the_documents_are(booted: Machine) -> None:
-    said = booted.run("cgpu", "--help").stdout
-    assert "documents: /usr/share/doc/cgpu\n" in said
-    assert said.endswith("alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n")
+    output = booted.run("cgpu", "--help").stdout
+    assert "documents: /usr/share/doc/cgpu\n" in output
+    assert output.endswith("alert rules, dashboard, RuntimeClass: /usr/share/cgpu\n")
     booted.run("test", "-e", "/usr/share/doc/cgpu/docs/operating.md")
     booted.run("test", "-e", "/usr/share/cgpu/prometheus/cgpu-alerts.yml")
 
@@ -156,11 +156,11 @@ def test_metrics_are_served_by_the_packaged_socket(booted: Machine) -> None:
     """The packaged units are used as they are; the service itself has no network."""
     booted.run("cgpu", "install", "metrics", "--now")
     ask = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9477/metrics').read())"
-    said = []
+    output = []
 
     def answers() -> bool:
-        said[:] = [booted.run("python3", "-c", ask, check=False).stdout]
-        return "cgpu_" in said[0]
+        output[:] = [booted.run("python3", "-c", ask, check=False).stdout]
+        return "cgpu_" in output[0]
 
     wait_until(answers, "metrics are served")
     assert "cgpud-metrics.socket" not in booted.run("ls", "/etc/systemd/system").stdout

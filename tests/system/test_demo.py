@@ -75,9 +75,9 @@ def test_an_interrupted_demonstration_leaves_nothing(moment: str, number: signal
     assert process.stdout is not None
     assert any(moment in line for line in iter(process.stdout.readline, ""))
     os.killpg(process.pid, number)
-    _, said = process.communicate(timeout=200)
+    _, output = process.communicate(timeout=200)
     status = -number if number == signal.SIGINT else 128 + number
-    assert (process.returncode, said) == (status, "")
+    assert (process.returncode, output) == (status, "")
     name = f"{PREFIX}{process.pid}"
     folders = [CGROUPS, *CGROUPS.glob("*/"), Path(tempfile.gettempdir())]
     assert [folder for folder in folders if (folder / name).exists()] == []

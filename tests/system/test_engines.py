@@ -31,14 +31,14 @@ def test_docker_returns_the_exit_status_of_the_container(docker: Docker) -> None
 def test_ctr_runs_a_container(
     containerd: Containerd, overlay: Callable[[Path], Overlay], small_root: Path, runtime: str
 ) -> None:
-    said = containerd.run(overlay(small_root), *HELLO, env=ENV, runtime=runtime).stdout
-    assert said == SAID
+    output = containerd.run(overlay(small_root), *HELLO, env=ENV, runtime=runtime).stdout
+    assert output == SAID
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_podman_runs_a_container(podman: Podman, runtime: str) -> None:
-    said = podman.run("small", *HELLO, env=ENV, options=["--runtime", runtime]).stdout
-    assert said == SAID
+    output = podman.run("small", *HELLO, env=ENV, options=["--runtime", runtime]).stdout
+    assert output == SAID
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])

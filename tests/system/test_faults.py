@@ -74,9 +74,9 @@ def test_containers_that_start_at_once_get_no_more_than_there_is(
     arguments = docker.arguments("small", ["sleep", "1000"], share(2), [])
     command = [*docker.client(), "run", "--detach", *CGPU, *arguments]
     starts = [enclosure.start(*command, stdout=PIPE, stderr=PIPE) for _ in range(8)]
-    said = [start.communicate() for start in starts]
+    output = [start.communicate() for start in starts]
     try:
-        refused = [err for (_, err), start in zip(said, starts, strict=True) if start.returncode]
+        refused = [err for (_, err), start in zip(output, starts, strict=True) if start.returncode]
         assert len(refused) == 1, refused
         assert "ALIYUN_COM_GPU_MEM_CONTAINER=2" in refused[0]
         assert len(node.containers()) == 7

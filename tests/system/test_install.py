@@ -115,12 +115,12 @@ def test_now_runs_what_makes_engines_read_it_where_something_changed(
     installed.write("/etc/docker/daemon.json", "{}")
     installed.write("/usr/local/bin/systemctl", '#!/bin/sh\necho "asked: $*"\n')
     installed.enclosure.run("chmod", "755", "/usr/local/bin/systemctl")
-    said = installed.cgpu("install", "docker", "--now").stdout
-    assert "asked" not in said
-    assert "note: systemd does not run here: restart docker yourself\n" in said
+    output = installed.cgpu("install", "docker", "--now").stdout
+    assert "asked" not in output
+    assert "note: systemd does not run here: restart docker yourself\n" in output
     installed.enclosure.run("mkdir", "-p", "/run/systemd/system")
-    said = installed.cgpu("install", "docker", "--now").stdout
-    assert "asked: try-reload-or-restart docker\n" in said
+    output = installed.cgpu("install", "docker", "--now").stdout
+    assert "asked: try-reload-or-restart docker\n" in output
     assert "asked" not in installed.cgpu("install", "docker", "--now").stdout
     installed.cgpu("uninstall", "docker")
     installed.write("/usr/local/bin/systemctl", "#!/bin/sh\nexit 5\n")

@@ -98,24 +98,24 @@ def started(node: Node, *words: str, options: tuple[str, ...] = ()) -> Iterator[
 
 def behaviour(node: Node, options: tuple[str, ...]) -> list[object]:
     """What a plain container does when its engine deals with it."""
-    docker, said = node.docker.docker, []
+    docker, output = node.docker.docker, []
     done = node.docker.run("debian", "sh", "-c", "cat; exit 3", options=options, check=False)
-    said += [done.returncode, done.stdout]
+    output += [done.returncode, done.stdout]
     trap = "trap 'exit 7' TERM; touch /ready; while :; do sleep 0.1; done"
     for end in (["stop"], ["kill"], ["kill", "--signal=TERM"], ["pause"]):
         with started(node, "sh", "-c", trap, options=options) as id_:
             ready = ["exec", id_, "test", "-e", "/ready"]
             wait_until(lambda ready=ready: docker(*ready, check=False).returncode == 0, "it is up")
             done = docker("exec", "-e", "A=1", id_, "sh", "-c", "echo $A; exit 5", check=False)
-            said += [done.returncode, done.stdout]
+            output += [done.returncode, done.stdout]
             docker(*end, id_)
             if end == ["pause"]:
                 docker("unpause", id_)
                 docker("stop", id_)
-            said.append(docker("wait", id_).stdout)
+            output.append(docker("wait", id_).stdout)
             docker("start", id_)
-            said.append(docker("inspect", "--format", "{{.State.Status}}", id_).stdout)
-    return said
+            output.append(docker("inspect", "--format", "{{.State.Status}}", id_).stdout)
+    return output
 
 
 def test_a_default_is_put_and_taken_back_under_running_containers(
@@ -162,27 +162,27 @@ def test_a_dockerd_that_keeps_cgpu_keeps_its_programs_too(node: Node) -> None:
     """Without them it could start no container."""
     machine, before = node.machine, node.machine.read(DOCKER)
     node.make_default()
-    told = machine.read(DOCKER)
+    seen = machine.read(DOCKER)
     with meanwhile(node, "exit 5"):
         done = machine.cgpu("uninstall", "--now", check=False)
     assert done.returncode == 2
     assert "dockerd's default runtime is still cgpu: systemctl " in done.stderr
-    assert machine.read(DOCKER) == told
+    assert machine.read(DOCKER) == seen
     assert node.docker.run("debian", "echo", "plain").stdout == "plain\n"
-    said = machine.cgpu("uninstall", "--now").stdout
-    assert "restart" not in said.replace("reload-or-restart", "")
+    output = machine.cgpu("uninstall", "--now").stdout
+    assert "restart" not in output.replace("reload-or-restart", "")
     assert (machine.read(DOCKER), node.default()) == (before, "runc")
 
 
 def test_a_container_made_while_dockerd_lets_go_keeps_cgpu_installed(node: Node) -> None:
     machine, before = node.machine, node.machine.read(DOCKER)
     node.make_default()
-    told = machine.read(DOCKER)
+    seen = machine.read(DOCKER)
     with meanwhile(node, "docker run --detach --name late --network none debian sleep 1000"):
         done = machine.cgpu("uninstall", "--now", check=False)
     try:
         assert "cgpu: containers run with cgpu: stop them first: " in done.stderr
-        assert machine.read(DOCKER) == told
+        assert machine.read(DOCKER) == seen
         wait_until(lambda: node.default() == "cgpu", "dockerd has read its file again")
     finally:
         node.docker.docker("rm", "--force", "late")
@@ -235,8 +235,8 @@ def test_a_command_line_that_dockerd_has_now_is_seen(
         node.docker.serve(option)
         done = node.machine.cgpu("install", "docker", *words, check=False)
         assert done.returncode == 2
-        said = f"/cmdline: {option} on dockerd's command line: expected none there"
-        assert said in done.stderr
+        output = f"/cmdline: {option} on dockerd's command line: expected none there"
+        assert output in done.stderr
         assert [level for level, what in node.findings() if option in what] == levels
         node.docker.stop()
     assert node.machine.read(DOCKER) == before

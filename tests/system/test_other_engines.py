@@ -175,13 +175,13 @@ def test_podman_with_our_hooks_needs_no_control_group(
     hooked: Podman, podman_debian: str, guests: list[Volume], node: Node
 ) -> None:
     """``--cgroups=disabled``, which crun can."""
-    told: dict[str, Any] = {"options": ["--runtime", "crun"], "is_grouped": False}
-    done = hooked.run(podman_debian, *FILL, env=ENV, volumes=guests, **told)
+    answer: dict[str, Any] = {"options": ["--runtime", "crun"], "is_grouped": False}
+    done = hooked.run(podman_debian, *FILL, env=ENV, volumes=guests, **answer)
     assert _is_at_the_cap(done.stdout)
     assert node.containers() == []
 
 
-@pytest.mark.parametrize("is_told", [True, False])
+@pytest.mark.parametrize("is_set", [True, False])
 def test_podman_has_to_be_told_that_our_runtime_needs_no_control_group(
     podman: Podman,
     guests: list[Volume],
@@ -190,18 +190,18 @@ def test_podman_has_to_be_told_that_our_runtime_needs_no_control_group(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
     *,
-    is_told: bool,
+    is_set: bool,
 ) -> None:
     """It knows by their names which runtimes can do without; ours can if crun is behind it."""
-    names = 'runtime_supports_nocgroup = ["cgpu"]\n' if is_told else ""
+    names = 'runtime_supports_nocgroup = ["cgpu"]\n' if is_set else ""
     configuration = tmp_path / "containers.conf"
     program = wrapper(CRUN)
     configuration.write_text(f'[engine]\n{names}[engine.runtimes]\ncgpu = ["{program}"]\n')
     monkeypatch.setenv("CONTAINERS_CONF", str(configuration))
-    told: dict[str, Any] = {"options": ["--runtime", "cgpu"], "is_grouped": False}
+    answer: dict[str, Any] = {"options": ["--runtime", "cgpu"], "is_grouped": False}
     image = request.getfixturevalue("podman_debian")
-    done = podman.run(image, *FILL, env=ENV, volumes=guests, check=False, **told)
-    if is_told:
+    done = podman.run(image, *FILL, env=ENV, volumes=guests, check=False, **answer)
+    if is_set:
         assert _is_at_the_cap(done.stdout)
     else:
         assert "OCI runtime cgpu is not compatible with NoCgroups" in done.stderr

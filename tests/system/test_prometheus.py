@@ -197,9 +197,9 @@ class Prometheus:
         """What its API answers."""
         url = f"http://{self.address}/api/v1/{path}?{urlencode(parameters)}"
         with urlopen(url, timeout=20) as answer:
-            said = json.load(answer)
-        assert said["status"] == "success", said
-        return said["data"]
+            output = json.load(answer)
+        assert output["status"] == "success", output
+        return output["data"]
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """Labels and value of what an expression gives now."""

@@ -70,9 +70,9 @@ def test_bad_input_is_refused_in_one_sentence_at_the_terminal(
 ) -> None:
     """ENV-9, ENV-10, REL-1."""
     env, named = CASES[case]
-    said = _refusal(docker, env)
-    sentence = [line for line in said.splitlines() if all(part in line for part in named)]
-    assert len(sentence) == 1, said
+    output = _refusal(docker, env)
+    sentence = [line for line in output.splitlines() if all(part in line for part in named)]
+    assert len(sentence) == 1, output
     assert node.containers() == []
 
 
@@ -102,8 +102,8 @@ def test_what_does_not_fit_beside_a_running_container_is_refused(
 ) -> None:
     """ENV-9, SCH-10: and it fits once the first one has gone."""
     running = started("small", "sleep", "1000", options=["--runtime=cgpu"], env=first)
-    said = _refusal(docker, second)
-    assert all(part in said for part in named), said
+    output = _refusal(docker, second)
+    assert all(part in output for part in named), output
     docker.docker("rm", "--force", running)
     docker.run("small", "true", options=["--runtime=cgpu"], env=second)
 

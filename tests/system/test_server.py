@@ -77,13 +77,13 @@ def test_weight_and_priority_of_the_environment_reach_the_arbiter(
     env = {**share(2), WEIGHT: "4", HIGH_PRIO: "1"}
     name = started("small", "sleep", "1000", options=CGPU, env=env)
     wait_until(lambda: is_arbitrated(node, name), "the container is arbitrated")
-    (told,) = status(node)["containers"]
-    assert (told["id"], told["weight"], told["high_priority"]) == (name, 4, True)
+    (shown,) = status(node)["containers"]
+    assert (shown["id"], shown["weight"], shown["high_priority"]) == (name, 4, True)
     command = [sys.executable, "-m", "cgpu_cli.main", "set", "--state-dir", str(node.state)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     docker.enclosure.run(*command, name[:12], "weight=20", "highprio=0", env=environment)
-    (told,) = status(node)["containers"]
-    assert (told["weight"], told["high_priority"]) == (20, False)
+    (shown,) = status(node)["containers"]
+    assert (shown["weight"], shown["high_priority"]) == (20, False)
     refused = docker.run("small", "true", options=CGPU, env=share(2), check=False)
     assert "no weight is left on GPU 0: its containers have 20 of max_inst=20" in refused.stderr
 

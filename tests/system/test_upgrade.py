@@ -113,8 +113,8 @@ class Machine(Installed):
 
     def server(self) -> tuple[int, str]:
         """Process and release of the server that answers."""
-        said = json.loads(self.cgpu("get", "--json").stdout)
-        return said["pid"], said["node"]["version"]
+        output = json.loads(self.cgpu("get", "--json").stdout)
+        return output["pid"], output["node"]["version"]
 
     def tree(self) -> dict[str, str]:
         lines = self.run("cat", "/run/cgpu_km/upgrade").stdout.splitlines()
@@ -287,8 +287,8 @@ def test_all_end_cleanly_under_whatever_release(machine: Machine, old: list[Gues
 
 def test_without_containers_it_is_cold(machine: Machine) -> None:
     done = machine.run(f"{machine.prefix}.back/bin/cgpu", "upgrade", "--back", "--json")
-    said = json.loads(done.stdout)
-    assert (said["before"], said["after"], said["containers"]) == (BEFORE.number, VERSION, {})
+    output = json.loads(done.stdout)
+    assert (output["before"], output["after"], output["containers"]) == (BEFORE.number, VERSION, {})
     assert machine.prefix.readlink() == Path(f"cgpu-{VERSION}")
     done = machine.own("upgrade")
     assert "is in use" not in done.stdout

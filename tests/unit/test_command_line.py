@@ -65,9 +65,9 @@ def test_a_misspelt_word_is_refused_with_the_one_that_was_probably_meant(
 def test_a_word_that_is_like_none_is_refused_without_a_guess(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = refusal(command, capsys)
-    assert command.rpartition(" ")[2] in said
-    assert "did you mean" not in said
+    output = refusal(command, capsys)
+    assert command.rpartition(" ")[2] in output
+    assert "did you mean" not in output
 
 
 @pytest.mark.parametrize("name", ["smi", "cgpu-smi", "run", "cgpu-run"])

@@ -73,10 +73,10 @@ def test_every_identifier_in_the_tree_has_a_row() -> None:
 
 @pytest.mark.parametrize("name", rows())
 def test_the_tests_of_a_promise_are_there_and_name_it(name: str) -> None:
-    _, said = rows()[name]
-    if said == IN_WORK:
+    _, output = rows()[name]
+    if output == IN_WORK:
         return
-    tests = re.findall(r"`([^`]+)`", said)
+    tests = re.findall(r"`([^`]+)`", output)
     assert tests
     for test in tests:
         assert name in named((ROOT / "tests" / test).read_text()), test

@@ -58,7 +58,7 @@ def test_the_families_are_those_of_the_proxy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "what", "mend"),
+    ("output", "what", "mend"),
     [
         ("cgpu: /c.toml: x: expected y\\n  mend it", "/c.toml: x: expected y", "mend it"),
         ("cgpu: no Python found: interpreter ...", "{hook} fails: ", "/interpreter"),
@@ -66,9 +66,9 @@ def test_the_families_are_those_of_the_proxy() -> None:
     ],
 )
 def test_an_interpreter_is_advised_only_where_it_is_at_fault(
-    tmp_path: Path, said: str, what: str, mend: str
+    tmp_path: Path, output: str, what: str, mend: str
 ) -> None:
-    for name, body in (("cgpu-runtime", "echo runc"), ("cgpu-hook", f"printf '{said}' >&2")):
+    for name, body in (("cgpu-runtime", "echo runc"), ("cgpu-hook", f"printf '{output}' >&2")):
         write(tmp_path / name, f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
     [found] = [

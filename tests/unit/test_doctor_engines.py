@@ -64,9 +64,9 @@ def test_without_systemd_no_unit_is_asked_for(machine: Machine) -> None:
     assert (asked.level, asked.mend) == ("note", "cgpu install systemd")
     Path(machine.at(BOOTED)).rmdir()
     for _ in range(2):
-        (said,) = findings(machine)
-        assert (said.level, said.mend) == ("ok", "")
-        assert said.what == (
+        (output,) = findings(machine)
+        assert (output.level, output.mend) == ("ok", "")
+        assert output.what == (
             "systemd does not run here: the first container starts cgpud,"
             f" which logs to {machine.at('/run/cgpu')}/cgpud.log"
         )

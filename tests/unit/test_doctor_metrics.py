@@ -42,19 +42,19 @@ def only(ground: Ground) -> Finding:
 
 
 @pytest.fixture
-def said() -> list[bytes]:
+def output() -> list[bytes]:
     return [OURS]
 
 
 @pytest.fixture
-def port(said: list[bytes]) -> Iterator[int]:
+def port(output: list[bytes]) -> Iterator[int]:
     """Of a program that answers what is in ``said``."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(said[0])
+            self.wfile.write(output[0])
 
         def log_message(self, *_: object) -> None: ...
 
@@ -81,14 +81,14 @@ def test_who_serves_the_address_is_told(
     monkeypatch: pytest.MonkeyPatch,
     ground: Ground,
     port: int,
-    said: list[bytes],
+    output: list[bytes],
     content: bytes,
     address: str,
     level: str,
     what: str,
 ) -> None:
     monkeypatch.setattr(metrics, "_PATIENCE", 60)
-    said[0] = content
+    output[0] = content
     configure(ground, f"{address}:{port}")
     found = only(ground)
     assert (found.level, found.value) == (level, f"{address}:{port}")

@@ -41,11 +41,11 @@ def test_mem_1_every_symbol_of_the_real_library_is_classified(version: str) -> N
 )
 def test_what_hooks_def_does_is_what_the_table_says(kind: str, treatment: str) -> None:
     listed = entry_points.hooks(kind)
-    told = {row.name for row in entry_points.classification() if row.treatment == treatment}
+    shown = {row.name for row in entry_points.classification() if row.treatment == treatment}
     assert len(listed) == len(set(listed))
-    assert set(listed) <= told
+    assert set(listed) <= shown
     if kind != "REAL":
-        assert told == set(listed)
+        assert shown == set(listed)
 
 
 def test_mem_1_sch_8_what_takes_memory_or_time_is_hooked_or_says_why_not() -> None:

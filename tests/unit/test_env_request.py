@@ -198,8 +198,8 @@ def notes(*gpus: Gpu, **values: str) -> tuple[str, ...]:
 def test_a_whole_that_is_far_off_is_said_with_the_cap_that_follows() -> None:
     """ENV-2: the cap is the same."""
     assert caps(A100, mem="6", dev="15") == [81559 * MIB * 6 // 15] * 8
-    (said,) = notes(*A100, mem="6", dev="15")
-    assert said == (
+    (output,) = notes(*A100, mem="6", dev="15")
+    assert output == (
         "GPUs 0,1,2,3,4,5,6,7 have 81559 MiB, not the 15 GiB of ALIYUN_COM_GPU_MEM_DEV:"
         " 6 of 15 is 32623 MiB"
     )
@@ -220,7 +220,7 @@ def test_a_whole_that_is_nearly_right_or_rounded_is_not_worth_a_word(gpu: Gpu, d
 def test_a_whole_in_the_unit_of_a_device_plugin_is_taken_in_it() -> None:
     """ENV-2, ENV-11."""
     unit = "ALIYUN_COM_GPU_MEM_UNIT"
-    for name, dev, said in (
+    for name, dev, output in (
         ("GiB", "15", 0),
         ("GiB", "15109", 1),
         ("MiB", "15109", 0),
@@ -229,7 +229,7 @@ def test_a_whole_in_the_unit_of_a_device_plugin_is_taken_in_it() -> None:
     ):
         request = parse_request({**env(mem="5", dev=dev), unit: name}, (T4,))
         assert request is not None
-        assert len(request.notes) == said
+        assert len(request.notes) == output
 
 
 def test_an_empty_environment_switches_cgpu_off() -> None:
@@ -446,12 +446,12 @@ def test_a_share_without_a_total_is_refused() -> None:
 
 def test_a_gpu_that_is_not_there_is_refused_with_those_that_are() -> None:
     """ENV-5, ENV-9."""
-    said = refusal(FOUR[:1], mem="6", dev="15", visible="7")
-    assert said.endswith("=7: no GPU 7 here; this node has GPU 0")
-    said = refusal(mem="6", dev="15", visible="0,GPU-f")
-    assert said.endswith("=0,GPU-f: no GPU GPU-f here; this node has GPUs 0, 1, 2, 3")
-    said = refusal(mem="6", dev="15", visible="0,GPU-")
-    assert said.endswith("GPU- is the start of more than one UUID (GPUs 0, 1, 2, 3): write more")
+    output = refusal(FOUR[:1], mem="6", dev="15", visible="7")
+    assert output.endswith("=7: no GPU 7 here; this node has GPU 0")
+    output = refusal(mem="6", dev="15", visible="0,GPU-f")
+    assert output.endswith("=0,GPU-f: no GPU GPU-f here; this node has GPUs 0, 1, 2, 3")
+    output = refusal(mem="6", dev="15", visible="0,GPU-")
+    assert output.endswith("GPU- is the start of more than one UUID (GPUs 0, 1, 2, 3): write more")
 
 
 def test_a_share_on_a_node_without_gpus_is_refused() -> None:

@@ -58,17 +58,17 @@ def world() -> World:
 @pytest.fixture
 def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
     """What the C program says that times the driver."""
-    said: dict[str, Any] = {}
+    output: dict[str, Any] = {}
     path = tmp_path / "timing"
 
     def compiled(_: str) -> str:
-        line = json.dumps({"cgpu": said})
+        line = json.dumps({"cgpu": output})
         path.write_text(f"#!/bin/sh\necho noise\necho '{line}'\n")
         path.chmod(0o755)
         return str(path)
 
     monkeypatch.setattr(facts_timing, "compiled", compiled)
-    return said
+    return output
 
 
 @pytest.mark.parametrize(("early", "holds"), [(10_000, True), (49_000, False)])

@@ -69,7 +69,7 @@ def place_of(machine: Machine, engine: str) -> Path:
     return place
 
 
-def said(machine: Machine, engine: str) -> list[tuple[str, str]]:
+def output(machine: Machine, engine: str) -> list[tuple[str, str]]:
     """What the doctor says of it."""
     return [(found.level, found.what) for found in findings(machine, engine)]
 
@@ -86,7 +86,7 @@ def test_what_is_no_text_is_refused_by_name_and_by_what_it_is(
     with pytest.raises(CgpuError) as refusal:
         install(machine, engine)
     assert str(refusal.value) == sentence
-    assert said(machine, engine) == [("error", sentence)]
+    assert output(machine, engine) == [("error", sentence)]
     try:
         uninstall(machine, engine)
     except CgpuError as error:
@@ -108,7 +108,7 @@ def test_a_folder_that_is_a_file_is_found_before_anything_is_written(
     with pytest.raises(CgpuError) as refusal:
         install(machine, engine)
     assert str(refusal.value) == sentence
-    assert said(machine, engine) == [("error", sentence)]
+    assert output(machine, engine) == [("error", sentence)]
     uninstall(machine, engine)
     assert not Path(machine.at("/var")).exists()
     assert place.parent.is_file()
@@ -153,7 +153,7 @@ def test_a_text_that_is_not_understood_is_refused_with_its_line(
     for command in (install, uninstall):
         with pytest.raises(CgpuError, match=rf"^{FILES[engine]}: not (JSON|TOML): .*{where}"):
             command(machine, engine)
-    [(level, what)] = said(machine, engine)
+    [(level, what)] = output(machine, engine)
     assert (level, what.startswith(f"{FILES[engine]}: not ")) == ("error", True)
 
 

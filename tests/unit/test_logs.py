@@ -100,10 +100,10 @@ def test_nothing_of_the_server_or_the_hook_logs_in_another_way() -> None:
 def test_the_page_lists_the_sentences_of_a_containers_log() -> None:
     text = "".join(file.read_text() for file in (ROOT / "shim" / "cuda").rglob("*.c"))
     flat = re.sub(r'"\s*"', "", text)
-    said = set(re.findall(r'add\(&line, "([a-z][^"]*)"\)|cgpu_log_text\(\w+,\s*"([^"]+)"', flat))
-    said |= {("", s) for s in re.findall(r'CGPU_LOG_[A-Z]+,\s*"([a-z][^"]+)"', flat)}
+    output = set(re.findall(r'add\(&line, "([a-z][^"]*)"\)|cgpu_log_text\(\w+,\s*"([^"]+)"', flat))
+    output |= {("", s) for s in re.findall(r'CGPU_LOG_[A-Z]+,\s*"([a-z][^"]+)"', flat)}
     begun = rows("Sentences in a container's log")
-    for sentence in filter(None, ("".join(pair) for pair in said)):
+    for sentence in filter(None, ("".join(pair) for pair in output)):
         assert any(sentence.startswith(begin) for begin in begun), sentence
     for begin in begun:
         assert begin in flat, begin

@@ -55,8 +55,8 @@ def test_help_says_how_to_read_the_pages_of_an_environment(
     pages.mkdir(parents=True)
     shutil.copy(FOLDER / "cgpu.7", pages)
     monkeypatch.setattr(installation, "shared", lambda: str(shared))
-    said = commands.arguments().format_help()
-    [line] = [line for line in said.splitlines() if line.startswith("manual pages: ")]
+    output = commands.arguments().format_help()
+    [line] = [line for line in output.splitlines() if line.startswith("manual pages: ")]
     command, *words = shlex.split(line.removeprefix("manual pages: ").partition(" (")[0])
     asked = [command, "--where", *words]
     done = subprocess.run(asked, capture_output=True, text=True, check=False)
@@ -98,8 +98,8 @@ def test_the_overview_has_every_variable_of_the_code() -> None:
 
 def test_the_overview_has_the_policies_of_the_code() -> None:
     listed = re.findall(r"^\.B (\d) (.+)$", section("cgpu.7", "POLICIES"), re.MULTILINE)
-    said = {int(number): name.removesuffix(" (default)") for number, name in listed}
-    assert said == policies.POLICIES
+    output = {int(number): name.removesuffix(" (default)") for number, name in listed}
+    assert output == policies.POLICIES
 
 
 def commands_of(name: str) -> list[str]:

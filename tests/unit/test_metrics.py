@@ -45,10 +45,10 @@ def test_the_documentation_has_the_very_table_of_the_code() -> None:
     rows = re.findall(
         r"^\| `(cgpu_\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE
     )
-    said = [
+    output = [
         (name, kind, tuple(re.findall(r"\w+", labels)), text) for name, kind, labels, text in rows
     ]
-    assert said == [(each.name, each.kind, each.labels, each.help) for each in METRICS]
+    assert output == [(each.name, each.kind, each.labels, each.help) for each in METRICS]
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)

@@ -54,7 +54,7 @@ def test_any_end_is_a_sentence(
 
 def test_the_log_says_why_a_server_ends_whatever_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads the stderr of one that a command has started."""
-    said = []
+    output = []
 
     def fail(*_: object) -> None:
         raise KeyError("u")
@@ -62,10 +62,10 @@ def test_the_log_says_why_a_server_ends_whatever_it_was(monkeypatch: pytest.Monk
     monkeypatch.setattr(serve, "_let_go", lambda *_, **__: None)
     monkeypatch.setattr(serve, "_serve", fail)
     monkeypatch.setattr(serve, "is_open", lambda: True)
-    monkeypatch.setattr(serve.log, "error", lambda event, **rest: said.append((event, rest)))
+    monkeypatch.setattr(serve.log, "error", lambda event, **rest: output.append((event, rest)))
     with pytest.raises(KeyError):
         serve.serve(argparse.Namespace(idle_exit=None), [])
-    [(event, rest)] = said
+    [(event, rest)] = output
     assert event == "server_fails"
     assert rest["error"].startswith("KeyError('u') at ")
     assert Path(__file__).name in rest["error"]

@@ -143,16 +143,16 @@ def test_a_refusal_names_the_option_the_value_and_what_is_allowed(
     arguments: str, sentence: str
 ) -> None:
     """ENV-9."""
-    said = refusal(*arguments.split(" "))
-    assert said.startswith(sentence)
-    assert "ALIYUN" not in said
-    assert "\n" not in said
+    text = refusal(*arguments.split(" "))
+    assert text.startswith(sentence)
+    assert "ALIYUN" not in text
+    assert "\n" not in text
 
 
 def test_a_weight_that_was_left_out_is_called_by_its_option() -> None:
     """SCH-10."""
-    said = "its containers have all of it, and one without ALIYUN_COM_GPU_SCHD_WEIGHT needs 1"
-    assert in_options(said, parse(["--mem=6/15", "true"])).endswith("one without --weight needs 1")
+    text = "its containers have all of it, and one without ALIYUN_COM_GPU_SCHD_WEIGHT needs 1"
+    assert in_options(text, parse(["--mem=6/15", "true"])).endswith("one without --weight needs 1")
 
 
 @pytest.mark.parametrize("words", [["--mem"], ["--mem", "6/15"], ["--mem", "6/15", "--"], []])

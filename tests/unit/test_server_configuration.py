@@ -38,7 +38,7 @@ def test_a_wrong_configuration_is_told_and_so_is_its_mending(
     caplog.set_level(logging.INFO, "cgpud")
     state = ServerState(Registry(str(tmp_path)), Conductor(_start, _join))
     steps = (None, "[node]\nmax_inst = 9\n", "[node]\nmax_inst = 99\n", "[node]\nmax_inst = 8\n")
-    most, said = [], []
+    most, output = [], []
     for text in (*steps, None):
         path.unlink(missing_ok=True)
         if text is not None:
@@ -47,7 +47,7 @@ def test_a_wrong_configuration_is_told_and_so_is_its_mending(
         state.refresh()
         state.refresh()
         most.append(state.defaults.common.max_inst)
-        said.append([message.split()[0] for message in caplog.messages])
+        output.append([message.split()[0] for message in caplog.messages])
     assert most == [20, 9, 9, 8, 20]
     read = ["configuration_read"]
-    assert said == [[], read, ["configuration_refused"], read, read]
+    assert output == [[], read, ["configuration_refused"], read, read]

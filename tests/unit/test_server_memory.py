@@ -162,8 +162,8 @@ def test_whoever_lowers_a_cap_below_what_is_held_is_told(registry: Registry) -> 
         for place in (0, 1):
             process.charge(place, 300 * MIB, 200 * MIB + 1)
         assert change_memory(registry, "a", 201 * MIB) == Notes()
-        (told,) = change_memory(registry, "a", 120 * MIB, uuid=UUIDS[1]).excess
-        assert told == (
+        (answer,) = change_memory(registry, "a", 120 * MIB, uuid=UUIDS[1]).excess
+        assert answer == (
             "GPU 1: it holds 201MiB, 81MiB above its cap; it keeps them, and its requests are"
             " refused until it holds less than the cap"
         )
@@ -176,10 +176,10 @@ def test_whoever_states_a_whole_that_is_far_off_is_told(
 ) -> None:
     """ENV-2, MEM-8: the note is kept as long as the cap is, and is not worth a failure."""
     directory = admit(registry, "a", 300, 300)
-    said = "have 1000 MiB, not the 80 GiB of memsize=6/80: 6 of 80 is 75 MiB"
-    assert change_memory(registry, "a", "6/80") == Notes((f"GPUs 0,1 {said}",))
-    assert record.notes(str(directory)) == (f"GPUs 0,1 {said}",)
-    one = f"GPU 1 {said.replace('have', 'has')}"
+    sentence = "have 1000 MiB, not the 80 GiB of memsize=6/80: 6 of 80 is 75 MiB"
+    assert change_memory(registry, "a", "6/80") == Notes((f"GPUs 0,1 {sentence}",))
+    assert record.notes(str(directory)) == (f"GPUs 0,1 {sentence}",)
+    one = f"GPU 1 {sentence.replace('have', 'has')}"
     assert change_memory(registry, "a", "6/80", uuid=UUIDS[1]).misstated == (one,)
     assert record.notes(str(directory)) == (one,)
     for size in ("40%", 75 * MIB, "1/1"):
@@ -298,9 +298,9 @@ def test_a_cap_is_a_size_within_the_gpu(registry: Registry, value: object) -> No
     directory = admit(registry, "a", 300)
     with pytest.raises(CgpuError) as refusal:
         change_memory(registry, "a", value, overcommit=True)
-    said = str(refusal.value)
-    assert said.startswith(f"memsize={shown(str(value))}: {FAULTS.get(value, 'expected')}")
-    assert said.endswith(
+    sentence = str(refusal.value)
+    assert sentence.startswith(f"memsize={shown(str(value))}: {FAULTS.get(value, 'expected')}")
+    assert sentence.endswith(
         "expected from 1MiB to 1000MiB, such as 6GiB, 512MiB, 40% or 6/15 of the GPU; a number"
         " without a unit is in bytes"
     )
@@ -342,9 +342,11 @@ def test_a_default_size_of_some_bytes_is_refused(registry: Registry, value: obje
     """ENV-4: whoever writes 2 means GiB, and no container could start under two bytes."""
     with pytest.raises(CgpuError) as refusal:
         change_node(registry, {"default_memsize": value})
-    said = str(refusal.value)
-    assert said.startswith(f"default_memsize={shown(str(value))}: {FAULTS.get(value, 'expected')}")
-    assert said.endswith(
+    sentence = str(refusal.value)
+    assert sentence.startswith(
+        f"default_memsize={shown(str(value))}: {FAULTS.get(value, 'expected')}"
+    )
+    assert sentence.endswith(
         "expected 0 for none or at least 1MiB, or a part of each GPU from 1/1024 to 100%, such as"
         " 6GiB, 512MiB, 40% or 6/15; a number without a unit is in bytes"
     )

@@ -48,17 +48,17 @@ def refusal(tree: Path, python: str | Path) -> str:
     assert done.returncode == 2
     assert sorted(tree.rglob("*")) == before
     assert all(line.startswith("make: ") for line in done.stdout.splitlines())
-    said, of_make = done.stderr.splitlines()
+    output, of_make = done.stderr.splitlines()
     assert of_make.startswith("make: *** [Makefile:")
-    return said
+    return output
 
 
 def test_a_python_that_is_too_old_is_refused_before_anything_is_made(
     tree: Path, old_python: Path
 ) -> None:
     assert NEEDED
-    said = refusal(tree, old_python)
-    assert said.startswith(f"cgpu needs Python {NEEDED[1]} or newer, and {old_python} is 3.9: ")
+    output = refusal(tree, old_python)
+    assert output.startswith(f"cgpu needs Python {NEEDED[1]} or newer, and {old_python} is 3.9: ")
 
 
 def test_a_python_that_does_not_exist_is_refused_before_anything_is_made(tree: Path) -> None:

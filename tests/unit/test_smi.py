@@ -77,9 +77,9 @@ def usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Usage]:
 
 def test_json_gives_every_gpu(usage: Usage) -> None:
     """CLI-3: the schema that programs rely on."""
-    said = json.loads(json.dumps(usage.as_json()))
-    assert said["driver_version"] == "535.0"
-    assert said["gpus"][1] == {
+    shown = json.loads(json.dumps(usage.as_json()))
+    assert shown["driver_version"] == "535.0"
+    assert shown["gpus"][1] == {
         "index": 1,
         "uuid": UUIDS[1],
         "name": "Tesla T4",
@@ -97,8 +97,8 @@ def test_json_gives_every_gpu(usage: Usage) -> None:
         "others": None,
         "utilisation_percent": None,
     }
-    assert said["gpus"][0]["promised_bytes"] == CAPS[0] + MIB
-    assert said["gpus"][0]["free_weight"] == 16
+    assert shown["gpus"][0]["promised_bytes"] == CAPS[0] + MIB
+    assert shown["gpus"][0]["free_weight"] == 16
 
 
 def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage) -> None:
@@ -150,23 +150,23 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
 
 def test_whoever_asked_the_server_reads_what_it_described(usage: Usage) -> None:
     """CLI-3: also fields of a later release, which mean nothing to this one."""
-    told = json.loads(json.dumps(usage.as_json()))
-    again = parsed(told)
+    shown = json.loads(json.dumps(usage.as_json()))
+    again = parsed(shown)
     assert again.as_json() == usage.as_json()
-    told["later"] = told["gpus"][0]["later"] = told["containers"][0]["later"] = 1
-    assert parsed(told) == again
+    shown["later"] = shown["gpus"][0]["later"] = shown["containers"][0]["later"] = 1
+    assert parsed(shown) == again
 
 
 def test_the_table_shows_what_is_used_of_what_is_allowed(
     usage: Usage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table.show(usage)
-    said = capsys.readouterr().out
-    assert re.search(r"\|0123456789ab +\| +3! \| *- / 75.0% \| *0MiB / 6043MiB +\| +0 \|", said)
-    assert re.search(r"\|run-1 +\| +1 \| *- / 25.0% \| *0MiB / 1MiB +\| +0 \|sleep 9", said)
-    assert "2 of 20 containers, weight 4 of 20, 6044MiB of 15109MiB promised" in said
-    assert "policy 6 (weighted fair), prio_ratio 80" in said
-    assert max(map(len, said.splitlines())) <= 80
+    text = capsys.readouterr().out
+    assert re.search(r"\|0123456789ab +\| +3! \| *- / 75.0% \| *0MiB / 6043MiB +\| +0 \|", text)
+    assert re.search(r"\|run-1 +\| +1 \| *- / 25.0% \| *0MiB / 1MiB +\| +0 \|sleep 9", text)
+    assert "2 of 20 containers, weight 4 of 20, 6044MiB of 15109MiB promised" in text
+    assert "policy 6 (weighted fair), prio_ratio 80" in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_in_a_narrow_terminal_a_name_takes_several_lines(
@@ -183,8 +183,8 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
         assert max(map(len, lines)) <= columns
         cells = [line.split("|")[6].strip() for line in lines if line.startswith("|")]
         after = cells[cells.index("Name") + 1 :]
-        said = "".join(after[: after.index("Name")])
-        assert said == (f"{long[:39]}…" if is_folded else long)
+        text = "".join(after[: after.index("Name")])
+        assert text == (f"{long[:39]}…" if is_folded else long)
 
 
 def test_what_is_promised_is_what_admission_gives_nobody_else(
@@ -195,10 +195,10 @@ def test_what_is_promised_is_what_admission_gives_nobody_else(
     assert usage.as_json()["gpus"][1]["promised_bytes"] == owed(registry.records(), UUIDS[1])
     change_container(registry, "0123456789abcdef", {"memsize": 40 * MIB}, Defaults(), uuid=UUIDS[1])
     again = read_usage(str(tmp_path), None)
-    told = again.as_json()
-    (held,) = (gpu for gpu in told["containers"][0]["gpus"] if gpu["index"] == 1)
+    shown = again.as_json()
+    (held,) = (gpu for gpu in shown["containers"][0]["gpus"] if gpu["index"] == 1)
     assert held["memory_bytes"] == 40 * MIB, "the cap"
-    assert told["gpus"][1]["promised_bytes"] == 100 * MIB == owed(registry.records(), UUIDS[1])
+    assert shown["gpus"][1]["promised_bytes"] == 100 * MIB == owed(registry.records(), UUIDS[1])
     table.show(again)
     assert "100MiB of 15109MiB promised" in capsys.readouterr().out
     assert any(re.search(r"Promised +: 100 MiB", line) for line in lines(again))
@@ -215,9 +215,9 @@ def test_a_measured_share_is_shown_while_an_arbiter_lives(
     assert again.as_json()["gpus"][0]["measured_percent"] == 86.23
     assert again.as_json()["containers"][0]["gpus"][1]["measured_percent"] == 61.2345
     table.show(again)
-    said = capsys.readouterr().out
-    assert "61.2% / 75.0%" in said
-    assert "prio_ratio 80, 86.2% of its time measured" in said
+    text = capsys.readouterr().out
+    assert "61.2% / 75.0%" in text
+    assert "prio_ratio 80, 86.2% of its time measured" in text
     _measure(folder / "run-1" / "limits", 0, 250000, 1)
     assert read_usage(str(tmp_path), None).as_json()["gpus"][0]["measured_percent"] is None
     assert len(usage.uses) == 2
@@ -237,9 +237,9 @@ def test_what_a_container_calls_itself_cannot_drive_the_terminal(
 ) -> None:
     """REL-5."""
     table.show(usage)
-    said = capsys.readouterr().out + "\n".join(lines(usage))
-    assert "\x1b" not in said
-    assert said.count("\\x1b]0;t\\x07") == 6, "table, name and command, on each of two GPUs"
+    text = capsys.readouterr().out + "\n".join(lines(usage))
+    assert "\x1b" not in text
+    assert text.count("\\x1b]0;t\\x07") == 6, "table, name and command, on each of two GPUs"
 
 
 def test_a_ledger_that_its_container_ruined_is_shown_as_empty(tmp_path: Path, usage: Usage) -> None:
@@ -262,19 +262,19 @@ def test_what_keeps_a_container_from_being_seen_is_told_once(
     table.show(usage)
     note = f"note: 0123456789abcdef: {marks.SENTENCES[marks.LOCKS]}"
     assert capsys.readouterr().out.count(note) == 1
-    said = [*lines(usage)]
-    assert said[-1] == note
-    assert sum(line.split(":")[0].strip() == "Mark" for line in said) == len(its)
+    text = [*lines(usage)]
+    assert text[-1] == note
+    assert sum(line.split(":")[0].strip() == "Mark" for line in text) == len(its)
 
 
 def test_a_query_tells_everything_a_line_each(usage: Usage) -> None:
     """CLI-3."""
-    said = [re.sub(r" {2,}: ", ": ", line) for line in lines(usage)]
-    first, second = said.index("GPU 0"), said.index("GPU 1")
-    assert said[2:4] == ["Driver Version: 535.0", "Attached GPUs: 2"]
-    assert "    Policy: 6 (weighted fair)" in said[first:second]
-    assert "    Session run-1" in said[first:second]
-    container = said[second:]
+    text = [re.sub(r" {2,}: ", ": ", line) for line in lines(usage)]
+    first, second = text.index("GPU 0"), text.index("GPU 1")
+    assert text[2:4] == ["Driver Version: 535.0", "Attached GPUs: 2"]
+    assert "    Policy: 6 (weighted fair)" in text[first:second]
+    assert "    Session run-1" in text[first:second]
+    container = text[second:]
     assert "    Container 0123456789abcdef" in container
     for line in ("Weight: 3", "High Priority: Yes", "Processes: 1"):
         assert f"        {line}" in container
@@ -311,14 +311,14 @@ def test_a_loop_shows_it_again_until_it_is_interrupted(
         smi.main()
     assert end.value.code == 0
     assert slept == [0.5] * 3
-    said = capsys.readouterr().out
+    text = capsys.readouterr().out
     if form == "--json":
-        looks = [json.loads(line) for line in said.splitlines()]
+        looks = [json.loads(line) for line in text.splitlines()]
         assert [look.pop("version") for look in looks] == [1] * 3
         assert all(look.pop("time") for look in looks)
         assert looks == [json.loads(json.dumps(usage.as_json()))] * 3
     else:
-        assert said.count("Session run-1" if form else "|run-1 ") == 3
+        assert text.count("Session run-1" if form else "|run-1 ") == 3
 
 
 @pytest.mark.parametrize(
@@ -337,8 +337,8 @@ def test_a_refusal_is_exit_status_two(
     with pytest.raises(SystemExit) as end:
         smi.main()
     assert end.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
+    text = capsys.readouterr()
+    assert text.out == ""
     if "--loop" in arguments:
         allowed = "expected a number of seconds from 0.1 to 86400"
-        assert f"{arguments[1]!r}: {allowed}" in said.err
+        assert f"{arguments[1]!r}: {allowed}" in text.err

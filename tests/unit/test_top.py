@@ -261,17 +261,17 @@ def test_a_question_mark_explains_the_keys_and_columns() -> None:
     looks = Looks(*THREE)
 
     async def act(board: Board, pilot: Pilot[None]) -> None:
-        table, told = board.query_one(DataTable), board.query_one("#help", Static)
+        table, listed = board.query_one(DataTable), board.query_one("#help", Static)
         for opening, closing in (("question_mark", "question_mark"), ("question_mark", "escape")):
-            assert (table.display, told.display) == (True, False)
+            assert (table.display, listed.display) == (True, False)
             await pilot.press(opening)
-            await until(pilot, lambda: (table.display, told.display) == (False, True))
+            await until(pilot, lambda: (table.display, listed.display) == (False, True))
             count = looks.count
             await until(pilot, lambda: looks.count > count)  # noqa: B023 (called at once)
             await pilot.press(closing)
             await until(pilot, lambda: table.display)
-        said = str(told.content)
-        assert all(f"\n{name} " in said for name in ("Compute", "Memory", "History"))
+        sentence = str(listed.content)
+        assert all(f"\n{name} " in sentence for name in ("Compute", "Memory", "History"))
 
     play(looks, act, (80, 24))
 

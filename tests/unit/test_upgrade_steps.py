@@ -131,8 +131,8 @@ def test_what_engines_start_programs_from_is_kept_whatever_fails(
             raise CgpuError("it does not come up")
         undone.append("server")
 
-    def tell(told: Callable[..., object]) -> list[str]:
-        if told != made.cgpu:
+    def tell(shown: Callable[..., object]) -> list[str]:
+        if shown != made.cgpu:
             undone.append("engines")
             raise CgpuError("the disk is full")
         return []

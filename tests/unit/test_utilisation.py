@@ -222,11 +222,11 @@ def test_estimates_are_shown_with_a_mark(world: World, capsys: pytest.CaptureFix
         uses=tuple(use._replace(directory="") for use in world.usage().uses)
     )
     table.show(usage)
-    said = capsys.readouterr().out
-    assert "~40% / 50.0%" in said
-    assert "25.0% / 50.0%" in said
-    assert "prio_ratio 80, 40% busy" in said
-    assert "prio_ratio 80, 25.0% of its time measured, 100% busy" in said
+    output = capsys.readouterr().out
+    assert "~40% / 50.0%" in output
+    assert "25.0% / 50.0%" in output
+    assert "prio_ratio 80, 40% busy" in output
+    assert "prio_ratio 80, 25.0% of its time measured, 100% busy" in output
     told = [" ".join(line.split()) for line in lines(usage)]
     assert "Utilisation : 40.0 %" in told
     assert "Estimated Utilisation : 40.0 %" in told
@@ -247,9 +247,9 @@ def test_what_is_measured_roughly_is_an_estimate(
     assert (its.measured_percent, its.estimated_percent, its.estimated_ns) == (None, 25.0, 0)
     usage = parsed(world.usage().as_json())
     table.show(usage)
-    said = capsys.readouterr().out
-    assert said.count("~25% / 50.0%") == 2
-    assert "prio_ratio 80, 40% busy" in said
+    output = capsys.readouterr().out
+    assert output.count("~25% / 50.0%") == 2
+    assert "prio_ratio 80, 40% busy" in output
     assert {(row.compute, row.is_estimate) for row in Trend().rows(usage)} == {(25.0, True)}
     told = [" ".join(line.split()) for line in lines(usage)]
     assert told.count("Utilisation : N/A") == told.count("Estimated Utilisation : 25.0 %") == 2

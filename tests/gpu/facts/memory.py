@@ -143,8 +143,8 @@ def a_deferred_array_takes_no_memory_and_tells_the_size() -> Finding:
         array = driver.made("cuArray3DCreate_v2", array_descriptor(width, height))
         taken = driver.used() - start
         driver.call("cuArrayDestroy", array)
-        seen.append({"deferred": deferred, "said": needs[0], "taken": taken})
-    holds = all(s["deferred"] == 0 and near(s["taken"], s["said"]) for s in seen)
+        seen.append({"deferred": deferred, "stated": needs[0], "taken": taken})
+    holds = all(s["deferred"] == 0 and near(s["taken"], s["stated"]) for s in seen)
     return Finding(holds, {"arrays": seen})
 
 

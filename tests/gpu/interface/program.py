@@ -22,7 +22,7 @@ def compiled(name: str) -> str:
     zig = [sys.executable, "-m", "ziglang", "cc"]
     compilers = [[path] for each in ("gcc", "cc", "clang") if (path := shutil.which(each))]
     BUILD.mkdir(exist_ok=True)
-    source, program, said = HERE / f"{name}.c", BUILD / f"gpu-{name}", ""
+    source, program, output = HERE / f"{name}.c", BUILD / f"gpu-{name}", ""
     parts = [source, *HERE.glob("*.h")]
     if program.exists() and program.stat().st_mtime > max(p.stat().st_mtime for p in parts):
         return str(program)
@@ -31,5 +31,5 @@ def compiled(name: str) -> str:
         done = subprocess.run(words, capture_output=True, text=True, check=False)
         if done.returncode == 0:
             return str(program)
-        said = done.stderr.strip()[-200:]
-    raise NotRunError(f"no C compiler: {said}")
+        output = done.stderr.strip()[-200:]
+    raise NotRunError(f"no C compiler: {output}")

@@ -32,7 +32,7 @@ def _fill(torch: Any) -> tuple[list[Any], str]:
 def _out_of_memory(text: str) -> Finding:
     torch = _torch()
     _, total = torch.cuda.mem_get_info()
-    held, said = _fill(torch)
+    held, output = _fill(torch)
     got = len(held) * BLOCK
     held.clear()
     torch.cuda.empty_cache()
@@ -42,10 +42,10 @@ def _out_of_memory(text: str) -> Finding:
         "backend": torch.cuda.get_allocator_backend(),
         "cap": total,
         "got": got,
-        "says": said.splitlines()[0] if said else "",
+        "says": output.splitlines()[0] if output else "",
     }
     # Contexts take up to 616 MiB; a little more goes to kernels.
-    works = text in said and again == BLOCK // 4
+    works = text in output and again == BLOCK // 4
     works = works and total == cap()
     return Finding(works and total - 1024 * MIB - BLOCK <= got <= total, measured)
 

@@ -64,8 +64,8 @@ class Enclosure:
             **options,
         )
         if check and done.returncode != 0:
-            said = f"{done.stdout}{done.stderr}"
-            raise AssertionError(f"exit {done.returncode}: {said}\nof {' '.join(map(str, argv))}")
+            output = f"{done.stdout}{done.stderr}"
+            raise AssertionError(f"exit {done.returncode}: {output}\nof {' '.join(map(str, argv))}")
         return done
 
     def start(self, *argv: str | Path, **options: Any) -> subprocess.Popen[str]:

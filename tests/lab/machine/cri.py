@@ -140,8 +140,8 @@ class Cri:
             made = self.call("CreateContainer", {1: pod_id, 2: config, 3: pod})
             container = self._text(made, 1)
             self.call("StartContainer", {1: container})
-            said = self.call("ExecSync", {1: container, 2: list(command), 3: 60})
-            return self._text(said, 1)
+            printed = self.call("ExecSync", {1: container, 2: list(command), 3: 60})
+            return self._text(printed, 1)
 
     @contextmanager
     def pod(self, handler: str) -> Iterator[tuple[str, Message]]:

@@ -48,7 +48,7 @@ class Watched:
 
     def works(self, now: int) -> str:
         """What its processes say."""
-        said = []
+        output = []
         for i in range(self.ledger.work_bound):
             work = self.ledger.works[i]
             if work.owner == 0:
@@ -60,8 +60,8 @@ class Watched:
                 )
             )
             end = (work.end_ns - now) / 1e6 if work.end_ns else 0.0
-            said.append(f"[{flags} end {end:+.3f} busy {work.busy_ns / 1e6:.1f}]")
-        return " ".join(said)
+            output.append(f"[{flags} end {end:+.3f} busy {work.busy_ns / 1e6:.1f}]")
+        return " ".join(output)
 
     def figures(self, now: int) -> str:
         """A line about it."""

@@ -80,8 +80,8 @@ def main() -> None:
     program = Program()
     threading.Thread(target=program.go_on, daemon=True).start()
     for _ in sys.stdin:
-        said = {"rounds": program.rounds, "wrong": program.wrong, "mapped": mapped()}
-        print(json.dumps(said), flush=True)
+        output = {"rounds": program.rounds, "wrong": program.wrong, "mapped": mapped()}
+        print(json.dumps(output), flush=True)
     os._exit(0)
 
 

@@ -183,9 +183,9 @@ def _multiarch_headers() -> Path:
     """
     folder = ROOT / "build" / f"python-{MACHINE}"
     version = sysconfig.get_config_var("LDVERSION")
-    place = folder / f"{MACHINE}-linux-gnu" / f"python{version}" / "pyconfig.h"
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_bytes(_pyconfig(Path(sysconfig.get_config_h_filename())).read_bytes())
+    header = folder / f"{MACHINE}-linux-gnu" / f"python{version}" / "pyconfig.h"
+    header.parent.mkdir(parents=True, exist_ok=True)
+    header.write_bytes(_pyconfig(Path(sysconfig.get_config_h_filename())).read_bytes())
     return folder
 
 
@@ -239,8 +239,8 @@ def _data_files() -> list[tuple[str, list[str]]]:
     named |= {path: Path("cgpu", Path(path).relative_to("deploy")) for path in SHARED}
     named |= {path: Path(f"man/man{path[-1]}", Path(path).name) for path in MANUAL}
     folders: dict[str, list[str]] = {}
-    for path, place in named.items():
-        folders.setdefault(f"share/{place.parent}", []).append(path)
+    for path, target in named.items():
+        folders.setdefault(f"share/{target.parent}", []).append(path)
     return list(folders.items())
 
 

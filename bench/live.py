@@ -25,8 +25,8 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 def _cgpu(world: World, *words: str) -> str:
     """What a command of ``cgpu`` says."""
-    places = ["--state-dir", str(world.folder / "state"), "--driver-dir", str(world.driver_dir)]
-    command = [sys.executable, "-m", "cgpu_cli.main", words[0], *places, *words[1:]]
+    options = ["--state-dir", str(world.folder / "state"), "--driver-dir", str(world.driver_dir)]
+    command = [sys.executable, "-m", "cgpu_cli.main", words[0], *options, *words[1:]]
     environment = os.environ | {"PYTHONPATH": PYTHONPATH}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -20,7 +20,7 @@ REQUEST, BESIDE, LATENCY_S = "kernel:100us,sync:20,think:2ms", 3, 30
 def build() -> None:
     """Compile the model."""
     PROGRAM.parent.mkdir(exist_ok=True)
-    # Not arbiter/thread, which talks to real processes: the model has its own in its place.
+    # Not arbiter/thread, which talks to real processes: the model has its own instead.
     rules = [path for name in ("arbiter", "gate", "policy") for path in (NATIVE / name).glob("*.c")]
     sources = [*sorted(MODEL.glob("*.c")), *sorted(rules)]
     flags = ["-std=gnu11", "-O2", "-D_GNU_SOURCE", f"-I{NATIVE}", f"-I{MODEL}"]

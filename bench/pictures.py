@@ -94,11 +94,11 @@ def latency(cases: Sequence[dict[str, Any]], note: str, path: Path) -> Path:
     figure, (axis,) = _figure(1, 9.0, 3.4)
     kinds = ("ordinary", ORANGE, "without priority"), ("high", BLUE, "high priority")
     for side, (key, colour, name) in enumerate(kinds):
-        places = [i + 0.2 * (side - 0.5) for i in range(len(cases))]
+        columns = [i + 0.2 * (side - 0.5) for i in range(len(cases))]
         median, late = ([case[key][part] for case in cases] for part in ("p50", "p99"))
-        axis.vlines(places, median, late, colour, linewidth=2)
-        axis.plot(places, median, "o", color=colour, label=f"{name}: median")
-        axis.plot(places, late, "_", color=colour, ms=14, mew=2.4, label="99th percentile")
+        axis.vlines(columns, median, late, colour, linewidth=2)
+        axis.plot(columns, median, "o", color=colour, label=f"{name}: median")
+        axis.plot(columns, late, "_", color=colour, ms=14, mew=2.4, label="99th percentile")
     for i, case in enumerate(cases):
         label = "one kernel of the others + 1 ms" if i == 0 else None
         axis.hlines(case["bar_ms"], i - 0.35, i + 0.35, GREY, "dotted", label=label)

@@ -16,7 +16,7 @@ def measure() -> dict[str, Any]:
     return {"model": modelled.measure(), "live": live.measure()}
 
 
-def settled(figures: dict[str, Any]) -> list[tuple[str, float, float]]:
+def steady(figures: dict[str, Any]) -> list[tuple[str, float, float]]:
     """Of the live pair: name, share of both's time in percent, and target, before and after.
 
     Without the second around the change.
@@ -86,7 +86,7 @@ def lines(figures: dict[str, Any]) -> list[Line]:
         if busy:
             name = "model: the same, GPU busy while somebody has work"
             found.append(Line(name, busy["percent"], busy["bar"], "%", least=True))
-    for name, share, target in settled(figures):
+    for name, share, target in steady(figures):
         found.append(Line(f"simulated GPU: {name}", share - target, LIVE_BAR, "points"))
     grid = figures["live"]["grid"]
     count, seconds = len(grid["cells"]), grid["seconds"]

@@ -80,6 +80,6 @@ def programs() -> dict[str, Timing]:
     program = _installed()
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         node = Node(Path(folder), T4)
-        places = ["--driver-dir", str(node.driver), "--state-dir", str(node.state)]
-        capped = [str(program), *places, "--mem", "6/15", "--", "/bin/true"]
+        options = ["--driver-dir", str(node.driver), "--state-dir", str(node.state)]
+        capped = [str(program), *options, "--mem", "6/15", "--", "/bin/true"]
         return in_turns({"true plain": ["/bin/true"], "true capped": capped}, PROGRAM_ROUNDS)

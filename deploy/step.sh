@@ -5,8 +5,8 @@ text=$1
 shift
 began=$(date +%s)
 echo "$text ..."
-if ! said=$("$@" 2>&1); then
-    printf '%s: failed:\n%s\n' "$text" "$said" >&2
+if ! output=$("$@" 2>&1); then
+    printf '%s: failed:\n%s\n' "$text" "$output" >&2
     exit 1
 fi
 echo "$text: $(($(date +%s) - began)) s"

@@ -55,11 +55,11 @@ def _install(wheel: Path, root: Path, packages: str) -> None:
         "scripts": f"{PREFIX}/bin",
         "data": "/usr" if own else PREFIX,  # our manual pages and documents
     }
-    place = SchemeDictionaryDestination(
+    wanted = SchemeDictionaryDestination(
         scheme, interpreter=f"{PREFIX}/bin/python3", script_kind="posix", destdir=str(root)
     )
     with WheelFile.open(wheel) as source:
-        install(source=source, destination=place, additional_metadata={"INSTALLER": b"dpkg\n"})
+        install(source=source, destination=wanted, additional_metadata={"INSTALLER": b"dpkg\n"})
 
 
 def _python_version() -> str:

@@ -32,9 +32,9 @@ def make(root: Path, program: Path, used: Iterable[Path]) -> None:
     modules = [Path(line) for line in listed.splitlines() if line and Path(line) != program]
     loaded = [python, *(module for module in modules if module.suffix == ".so")]
     for path in {*modules, python, *_libraries([*loaded, *used])}:
-        place = root / path.relative_to("/")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, place)
+        target = root / path.relative_to("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
     (root / PYTHON.lstrip("/")).symlink_to(python)
 
 

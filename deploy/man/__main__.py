@@ -83,7 +83,7 @@ does the same for engines that only know hooks, and lets go of the share when a 
 .B cgpu install
 tells engines of them. The low-level runtime is
 .I /etc/cgpu/runtime
-if there is such a link, else the first runc or crun of the usual places.
+if there is such a link, else the first runc or crun in a usual directory.
 .SH OPTIONS
 .TP
 \\fB\\-\\-cgpu\\-state\\-dir\\fR \\fIDIR\\fR

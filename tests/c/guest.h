@@ -34,7 +34,7 @@ struct guest_scene {
 
 struct guest_scene *guest_scene(void);
 
-/* A container with fresh files; the last place in the ledger's name, NUMBER < 8. */
+/* A container with fresh files; NUMBER < 8 ends the ledger's name. */
 struct guest *guest_make(struct guest_scene *scene, uint32_t number, uint32_t kernel_us);
 
 /* A process of it that launches without end. */

@@ -182,13 +182,13 @@ work_forever(void *argument)
 
     say_ready(shared);
     for (;;) {
-        uint64_t *place = &charged[(unsigned)rand_r(&seed) % 8];
+        uint64_t *bytes = &charged[(unsigned)rand_r(&seed) % 8];
 
-        if (*place == 0) {
-            CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP / 64, place) == CGPU_OK);
+        if (*bytes == 0) {
+            CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP / 64, bytes) == CGPU_OK);
         } else {
-            CHECK(cgpu_ledger_release(ledger, 0, *place) == CGPU_OK);
-            *place = 0;
+            CHECK(cgpu_ledger_release(ledger, 0, *bytes) == CGPU_OK);
+            *bytes = 0;
         }
     }
 }

@@ -206,7 +206,7 @@ def complaints(world: World) -> list[str]:
     return found
 
 
-def settle(world: World, seconds: float = PATIENCE) -> None:
+def wait(world: World, seconds: float = PATIENCE) -> None:
     """Wait until all of it holds, while nobody takes or gives back memory.
 
     Raises:

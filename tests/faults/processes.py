@@ -69,7 +69,7 @@ class Inside:
             with contextlib.suppress(OSError, ValueError, IndexError):
                 process = _read(int(name))
                 if process is not None and process.is_zombie:
-                    zombies.append(process)  # whose namespace cannot be told, but its parent's
+                    zombies.append(process)  # whose namespace is not known, but its parent's is
                 elif process is not None and _is_below(process.pid, self._top):
                     found[process.pid] = process
         found |= {p.pid: p for p in zombies if p.parent in found}

@@ -62,9 +62,9 @@ class Asked:
         self._registry = Registry(str(self._state))
         owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
         request = Request((GpuShare(0, _GPU.uuid, 6 << 30),), 1, high_priority=False)
-        place = Path(self._registry.admit("c1", "container", request, _NODE, owner, ["true"]))
+        folder = Path(self._registry.admit("c1", "container", request, _NODE, owner, ["true"]))
         self._kept = {
-            place / name: (place / name).read_bytes() for name in ("limits", "record.json")
+            folder / name: (folder / name).read_bytes() for name in ("limits", "record.json")
         }
 
     def ask(self, line: bytes) -> None:

@@ -25,7 +25,7 @@
 
 enum {
     MOST_BYTES = 1 << 14,
-    PLACES = 1 << 15, /* pairs of blocks that ran one after the other, by a hash */
+    PAIRS = 1 << 15, /* pairs of blocks that ran one after the other, by a hash */
     MOST_KEPT = 8192,
     MOST_SECONDS = 10, /* of processor time for one input */
     MOST_CHANGES = 6,
@@ -49,7 +49,7 @@ void __sanitizer_cov_trace_pc(void);
 static struct shared *shared;
 static struct input kept[MOST_KEPT];
 static size_t count;
-static unsigned char hits[PLACES], seen[PLACES];
+static unsigned char hits[PAIRS], seen[PAIRS];
 static uintptr_t before;
 static uint64_t state;
 static const char *found;
@@ -59,7 +59,7 @@ void
 __sanitizer_cov_trace_pc(void)
 {
     uintptr_t here = (uintptr_t)__builtin_return_address(0) - (uintptr_t)&fuzz_one;
-    unsigned char *hit = &hits[((here ^ before) * UINT32_C(2654435761) >> 8) % PLACES];
+    unsigned char *hit = &hits[((here ^ before) * UINT32_C(2654435761) >> 8) % PAIRS];
 
     *hit = (unsigned char)(*hit + (*hit < UINT8_MAX));
     before = here >> 1;
@@ -107,7 +107,7 @@ take_news(void)
     bool is_new = false;
     uint64_t eight;
 
-    for (size_t i = 0; i < PLACES; i++) {
+    for (size_t i = 0; i < PAIRS; i++) {
         memcpy(&eight, &hits[i / 8 * 8], sizeof eight);
         if (eight == 0) {
             i += 7;

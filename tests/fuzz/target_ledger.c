@@ -1,9 +1,9 @@
 /*
- * A ledger and a limits page into which somebody wrote anything: for the host that looks at them,
+ * A ledger and limits into which somebody wrote anything: for the host that looks at them,
  * for the arbiter, and for a process of the container (REL-5, REL-7).
  *
  * An input is a list of changes to sound files: four bytes that say where, one that says how many,
- * and these. The ledger comes first, the limits page behind it. The highest bit of the place cuts
+ * and these. The ledger comes first, the limits behind it. The highest bit of the position cuts
  * the file there instead.
  */
 #include <fcntl.h>
@@ -147,8 +147,8 @@ arbitrate(void)
     struct cgpu_container *container;
     struct cgpu_demand demand;
 
-    for (uint32_t place = 0; place < 3; place++) {
-        if (cgpu_container_open(limits.path, ledger.path, place, &container) != CGPU_OK) {
+    for (uint32_t gpu = 0; gpu < 3; gpu++) {
+        if (cgpu_container_open(limits.path, ledger.path, gpu, &container) != CGPU_OK) {
             continue;
         }
         for (uint64_t now = 0; now < 3; now++) {

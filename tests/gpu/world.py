@@ -19,7 +19,7 @@ from gpu.interface.nvml import Nvml
 
 TIMEOUT = 300
 _TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
-SETTLE = 0.2
+PAUSE = 0.2
 ORDINARY = Ask()
 NOTHING: Mapping[str, str] = {}
 HOLDS, FAILS, NOT_RUN = "holds", "does not hold", "not run"
@@ -172,7 +172,7 @@ class World:
 
     def bytes_of(self, pid: int, before: int) -> int:
         """What NVML says of process ``pid``, else what the GPU took since ``before``."""
-        time.sleep(SETTLE)
+        time.sleep(PAUSE)
         own = self.nvml.processes(self.gpu).get(pid)
         self.by_pid.append(bool(own))
         return own or self.used() - before

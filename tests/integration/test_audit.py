@@ -1,4 +1,4 @@
-"""Memory taken around cgpu is found, charged, told and acted on (MEM-9, REL-5, REL-6)."""
+"""Memory taken past cgpu is found, charged, told and acted on (MEM-9, REL-5, REL-6)."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_a_lease_refuses_changes_of_its_own_container_only(world: World, stack: 
 def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     world: World, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program that takes memory around cgpu could first take a lease on its limits."""
+    """A program that takes memory past cgpu could first take a lease on its limits."""
     stack.enter_context(Hostile("lease", world.admit("a") / "limits"))
     (record,) = world.registry.records()
     reading = Reading(1000 * MIB, {os.getpid(): 1000 * MIB})

@@ -1,4 +1,4 @@
-"""Memory that containers take around cgpu is found by their control groups (MEM-9, REL-6)."""
+"""Memory that containers take past cgpu is found by their control groups (MEM-9, REL-6)."""
 
 from __future__ import annotations
 

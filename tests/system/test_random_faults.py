@@ -55,22 +55,22 @@ def test_whatever_fails_caps_hold_nothing_leaks_and_shares_return(world: World) 
     watch = invariants.Watch(world)
     print(f"CGPU_FAULT_SEED={SEED}")  # noqa: T201
     try:
-        invariants.settle(world)
+        invariants.wait(world)
         for number, fault, rng in _drawn():
             if time.monotonic() - began > SECONDS:
                 break
             print(f"{time.monotonic() - began:6.1f} s  step {number}: {fault.__name__}", end=": ")  # noqa: T201
             print(fault(world, rng), flush=True)  # noqa: T201
             counts[fault.__name__] += 1
-            invariants.settle(world)
+            invariants.wait(world)
             world.populate()
-            invariants.settle(world)
+            invariants.wait(world)
             invariants.admission(world, number)
             invariants.shares(world)
             assert watch.found == []
         for member in [*world.members]:
             world.remove(member)
-        invariants.settle(world)
+        invariants.wait(world)
     finally:
         watch.close()
     print(f"{sum(counts.values())} steps, {world.made} containers, {watch.looks} looks: {counts}")  # noqa: T201

@@ -286,7 +286,7 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "memory_bypasses_total",
         "counter",
-        "Times that the audit found memory taken around cgpu.",
+        "Times that the audit found memory taken past cgpu.",
         lambda view, use, place: view.audit.bypasses.get((use.directory, place)),
     ),
     _share(

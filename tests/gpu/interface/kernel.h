@@ -1,5 +1,5 @@
 /*
- * The kernel that takes as long as it is told: so many rounds of arithmetic, which only run while
+ * The kernel that takes a given time: so many rounds of arithmetic, which only run while
  * the kernel has the GPU. It is called spin_<n>us, for the simulated driver goes by the name.
  */
 #ifndef BENCH_GPU_KERNEL_H

@@ -112,8 +112,8 @@ def remove_cgroups(name: str) -> None:
 def remove_stale() -> None:
     """Remove what test runs that were killed have left."""
     temporary = Path(tempfile.gettempdir())
-    places = [CGROUPS, *CGROUPS.glob("*/"), temporary]
-    for name in {path.name for place in places for path in place.glob(f"{PREFIX}*")}:
+    folders = [CGROUPS, *CGROUPS.glob("*/"), temporary]
+    for name in {path.name for folder in folders for path in folder.glob(f"{PREFIX}*")}:
         if not Path("/proc", name.removeprefix(PREFIX).partition("-")[0]).exists():
             remove_cgroups(name)
             shutil.rmtree(temporary / name, ignore_errors=True)

@@ -217,10 +217,10 @@ class Podman:
         limits = [*ULIMITS, "--ulimit", "nproc=1024:1024"]
         mounts = [f"--volume={v.host}:{v.container}:ro" for v in volumes]
         group = f"--cgroup-parent=/{self.enclosure.cgroup}"
-        place = ["--network=none", group if is_grouped else "--cgroups=disabled"]
+        enclosed = ["--network=none", group if is_grouped else "--cgroups=disabled"]
         flags = [
             f"--detach={str(detach).lower()}",
-            *place,
+            *enclosed,
             *limits,
             *_environment(env or {}),
             *mounts,

@@ -77,10 +77,10 @@ def hide(library: Path, names: Container[str]) -> None:
     with library.open("rb") as file:
         table = ELFFile(file).get_section_by_name(".dynsym")
         start = table["sh_offset"]
-        places = [i for i, symbol in enumerate(table.iter_symbols()) if symbol.name in names]
+        rows = [i for i, symbol in enumerate(table.iter_symbols()) if symbol.name in names]
     data = bytearray(library.read_bytes())
-    for place in places:
-        at = start + place * _SYMBOL_BYTES
+    for row in rows:
+        at = start + row * _SYMBOL_BYTES
         data[at + _SHNDX.start : at + _SHNDX.stop] = bytes(10)
     library.write_bytes(data)
 

@@ -1,4 +1,4 @@
-"""A server with a configuration of its own, and a program that goes around cgpu."""
+"""A server with a configuration of its own, and a program that goes past cgpu."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ BYPASS = Path(__file__).resolve().parents[2] / "system" / "programs" / "bypass.p
 
 def server_command(folder: Path, audit: str, *flags: str | Path) -> list[str]:
     """``cgpud`` in a private view of /etc, made in ``folder``, whose ``[audit]`` is ``audit``."""
-    place = folder / "etc" / "cgpu"
-    place.mkdir(parents=True, exist_ok=True)
+    config_folder = folder / "etc" / "cgpu"
+    config_folder.mkdir(parents=True, exist_ok=True)
     configure(folder, audit)
     script = f'mount --bind {folder}/etc /etc && exec "$@"'
     words = ["unshare", "-m", "sh", "-c", script, "sh", sys.executable, "-m", "cgpu_server.main"]

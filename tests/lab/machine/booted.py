@@ -55,10 +55,10 @@ class Machine:
         self.enclosure.run("mount", "-t", "proc", "proc", f"{self.root}/proc")
         self._inside: list[str] | None = None
 
-    def share(self, folder: Path, place: str) -> None:
-        """Show a folder of this machine at ``place``."""
-        self.enclosure.run("mkdir", "--parents", f"{self.root}{place}")
-        self.enclosure.run("mount", "--bind", folder, f"{self.root}{place}")
+    def share(self, folder: Path, point: str) -> None:
+        """Show a folder of this machine at ``point``."""
+        self.enclosure.run("mkdir", "--parents", f"{self.root}{point}")
+        self.enclosure.run("mount", "--bind", folder, f"{self.root}{point}")
 
     def give_gpu(self, driver: Path) -> None:
         """Show a simulated driver at ``DRIVER``; its GPU is a file where a real one is a device."""

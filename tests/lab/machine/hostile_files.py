@@ -53,8 +53,8 @@ def _make_locks(path: str, count: int) -> None:
         head = struct.pack("IIII48xQ", 1, 1, 100 + slot, 0, 1)
         os.pwrite(fd, head, _SLOTS_AT + slot * _SLOT_SIZE)
     os.pwrite(fd, struct.pack("I", SLOTS), _BOUND_AT)
-    for place in range(count):
-        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _BEYOND + 2 * place, 1, 0)
+    for number in range(count):
+        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _BEYOND + 2 * number, 1, 0)
         fcntl.fcntl(fd, _SET, lock)
 
 

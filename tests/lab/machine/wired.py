@@ -32,9 +32,9 @@ def made_below(folder: Path) -> Machine:
 
 def write(machine: Machine, path: str, text: str) -> None:
     """A file, and the folders above it."""
-    place = Path(machine.at(path))
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(text)
+    configuration = Path(machine.at(path))
+    configuration.parent.mkdir(parents=True, exist_ok=True)
+    configuration.write_text(text)
 
 
 def install(machine: Machine, *names: str, is_default: bool = False) -> None:

@@ -91,7 +91,7 @@ def _renumber(modules: Path, number: str) -> None:
 
 
 def _replace(path: Path, line: str) -> None:
-    """Put ``line`` in the place of the one that begins like it."""
+    """Replace the line that begins like ``line``."""
     key = line.partition(" ")[0]
     path.write_text(re.sub(f"^{key} .*$", line, path.read_text(), count=1, flags=re.MULTILINE))
 

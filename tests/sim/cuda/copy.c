@@ -11,7 +11,7 @@ struct side {
     uint64_t pitch, slice;
 };
 
-struct place {
+struct end {
     uint32_t type;
     uint64_t x, y, z;
     uint64_t host, device;
@@ -19,83 +19,83 @@ struct place {
     uint64_t pitch, height;
 };
 
-static struct place
+static struct end
 source_of(const struct sim_copy *copy)
 {
-    return (struct place){copy->src_type,
-                          copy->src_x,
-                          copy->src_y,
-                          copy->src_z,
-                          (uint64_t)(uintptr_t)copy->src_host,
-                          copy->src_device,
-                          copy->src_array,
-                          copy->src_pitch,
-                          copy->src_height};
+    return (struct end){copy->src_type,
+                        copy->src_x,
+                        copy->src_y,
+                        copy->src_z,
+                        (uint64_t)(uintptr_t)copy->src_host,
+                        copy->src_device,
+                        copy->src_array,
+                        copy->src_pitch,
+                        copy->src_height};
 }
 
-static struct place
+static struct end
 destination_of(const struct sim_copy *copy)
 {
-    return (struct place){copy->dst_type,
-                          copy->dst_x,
-                          copy->dst_y,
-                          copy->dst_z,
-                          (uint64_t)(uintptr_t)copy->dst_host,
-                          copy->dst_device,
-                          copy->dst_array,
-                          copy->dst_pitch,
-                          copy->dst_height};
+    return (struct end){copy->dst_type,
+                        copy->dst_x,
+                        copy->dst_y,
+                        copy->dst_z,
+                        (uint64_t)(uintptr_t)copy->dst_host,
+                        copy->dst_device,
+                        copy->dst_array,
+                        copy->dst_pitch,
+                        copy->dst_height};
 }
 
 static struct side
-side_of(const struct sim_copy *copy, const struct place *place)
+side_of(const struct sim_copy *copy, const struct end *end)
 {
     struct side side;
-    if (place->type == ARRAY) {
-        side.pitch = place->array->width * place->array->element_bytes;
-        side.slice = side.pitch * (place->array->height == 0 ? 1 : place->array->height);
-        side.address = place->array->base;
+    if (end->type == ARRAY) {
+        side.pitch = end->array->width * end->array->element_bytes;
+        side.slice = side.pitch * (end->array->height == 0 ? 1 : end->array->height);
+        side.address = end->array->base;
     } else {
-        side.pitch = place->pitch != 0 ? place->pitch : copy->width;
-        side.slice = side.pitch * (place->height != 0 ? place->height : copy->height);
-        side.address = place->type == HOST ? place->host : place->device;
+        side.pitch = end->pitch != 0 ? end->pitch : copy->width;
+        side.slice = side.pitch * (end->height != 0 ? end->height : copy->height);
+        side.address = end->type == HOST ? end->host : end->device;
     }
-    side.address += place->z * side.slice + place->y * side.pitch + place->x;
+    side.address += end->z * side.slice + end->y * side.pitch + end->x;
     return side;
 }
 
 static int
-check_array(const struct sim_copy *copy, const struct place *place)
+check_array(const struct sim_copy *copy, const struct end *end)
 {
-    struct sim_array *array = sim_object_find(SIM_ARRAY, place->array);
+    struct sim_array *array = sim_object_find(SIM_ARRAY, end->array);
     if (array == NULL) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     size_t height = array->height == 0 ? 1 : array->height;
     size_t depth = array->depth == 0 ? 1 : array->depth;
-    int fits = place->x + copy->width <= array->width * array->element_bytes &&
-               place->y + copy->height <= height && place->z + copy->depth <= depth;
+    int fits = end->x + copy->width <= array->width * array->element_bytes &&
+               end->y + copy->height <= height && end->z + copy->depth <= depth;
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static int
-check_place(const struct sim_copy *copy, const struct place *place)
+check_end(const struct sim_copy *copy, const struct end *end)
 {
-    if (place->type < HOST || place->type > UNIFIED) {
+    if (end->type < HOST || end->type > UNIFIED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (place->type == ARRAY) {
-        return check_array(copy, place);
+    if (end->type == ARRAY) {
+        return check_array(copy, end);
     }
-    if (place->pitch != 0 && place->pitch < place->x + copy->width) {
+    if (end->pitch != 0 && end->pitch < end->x + copy->width) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct side side = side_of(copy, place);
+    struct side side = side_of(copy, end);
     uint64_t bytes = (copy->depth - 1) * side.slice + (copy->height - 1) * side.pitch + copy->width;
     if (side.address == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    int good = place->type != DEVICE || sim_region_is_known(side.address, bytes);
+    int good = end->type != DEVICE || sim_region_is_known(side.address, bytes);
     return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
@@ -105,9 +105,9 @@ sim_copy_check(const struct sim_copy *copy)
     if (copy->width == 0 || copy->height == 0 || copy->depth == 0) {
         return CUDA_SUCCESS;
     }
-    struct place source = source_of(copy), destination = destination_of(copy);
-    int result = check_place(copy, &source);
-    return result == CUDA_SUCCESS ? check_place(copy, &destination) : result;
+    struct end source = source_of(copy), destination = destination_of(copy);
+    int result = check_end(copy, &source);
+    return result == CUDA_SUCCESS ? check_end(copy, &destination) : result;
 }
 
 void
@@ -116,7 +116,7 @@ sim_copy_run(const struct sim_copy *copy)
     if (copy->width == 0 || copy->height == 0 || copy->depth == 0) {
         return;
     }
-    struct place source = source_of(copy), destination = destination_of(copy);
+    struct end source = source_of(copy), destination = destination_of(copy);
     struct side from = side_of(copy, &source), to = side_of(copy, &destination);
     int packed = from.pitch == copy->width && to.pitch == copy->width;
     for (size_t z = 0; z < copy->depth; z++) {

@@ -5,7 +5,7 @@
 
 enum { HOST = 1, DEVICE = 2, ARRAY = 3, UNIFIED = 4 };
 
-/* BYTES from one place to another: host, device or unified addresses. */
+/* BYTES from one address to another, on host or device, or unified. */
 static struct sim_operation
 linear(uint32_t to_type, uint64_t to, uint32_t from_type, uint64_t from, uint64_t bytes)
 {

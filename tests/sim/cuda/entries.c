@@ -2,7 +2,7 @@
  * Every exported symbol.
  *
  * What no other file defines is a weak stub here that says "not supported": the strong definition
- * of an implemented entry point takes its place at link time, so no list says which are
+ * of an implemented entry point replaces it at link time, so no list says which are
  * implemented. sim.h is not included: the declarations made here deliberately know nothing of the
  * parameters.
  */

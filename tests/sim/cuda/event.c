@@ -1,4 +1,4 @@
-/* Events: a place in the queue, and the time at which the GPU got there. */
+/* Events: a position in the queue, and the time at which the GPU got there. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>

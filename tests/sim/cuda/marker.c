@@ -28,7 +28,7 @@ static struct queue {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 
-/* Drivers before CUDA 8, and some after it unless told otherwise, cannot. */
+/* Drivers before CUDA 8, and some after it by default, cannot. */
 int
 sim_marker_allowed(void)
 {

@@ -56,7 +56,7 @@ add_function(struct sim_module *module, const char *name)
 }
 
 static void
-place_globals(struct sim_module *module)
+lay_out_globals(struct sim_module *module)
 {
     module->addresses = calloc(module->image.global_count + 1, sizeof(*module->addresses));
     for (size_t i = 0; i < module->image.global_count; i++) {
@@ -99,7 +99,7 @@ sim_module_load(struct sim_context *context, const void *data, struct sim_module
     for (size_t i = 0; i < image.kernel_count; i++) {
         add_function(module, image.kernels[i]);
     }
-    place_globals(module);
+    lay_out_globals(module);
     *out = module;
     return CUDA_SUCCESS;
 }
@@ -194,7 +194,7 @@ SIM_API(cuModuleLoadFatBinary, (struct sim_module * *out, const void *data), (ou
     return load(out, data);
 }
 
-/* There is no compiler that could have said something: the logs are empty. */
+/* There is no compiler that could report something: the logs are empty. */
 static void
 empty_logs(unsigned count, const int *options, void **values)
 {

@@ -50,13 +50,13 @@ add(struct sim_node **out, struct sim_graph *handle, struct sim_node *const *dep
                                   : result;
 }
 
-#define PLACE                                                                                      \
+#define WHERE                                                                                      \
     struct sim_node **out, struct sim_graph *graph, struct sim_node *const *dependencies,          \
         size_t count
 #define PLACED out, graph, dependencies, count
 
 static int
-add_kernel(PLACE, const struct sim_kernel_call *call)
+add_kernel(WHERE, const struct sim_kernel_call *call)
 {
     if (call == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -66,7 +66,7 @@ add_kernel(PLACE, const struct sim_kernel_call *call)
 }
 
 static int
-add_child(PLACE, struct sim_graph *handle)
+add_child(WHERE, struct sim_graph *handle)
 {
     struct sim_graph *child = sim_object_find(SIM_GRAPH, handle);
     struct sim_operation operation = {.type = SIM_OP_GRAPH};
@@ -86,7 +86,7 @@ add_child(PLACE, struct sim_graph *handle)
 }
 
 static int
-add_event(PLACE, enum sim_operation_type type, struct sim_event *event)
+add_event(WHERE, enum sim_operation_type type, struct sim_event *event)
 {
     struct sim_operation operation = {.type = type, .event = event};
     if (sim_object_find(SIM_EVENT, event) == NULL) {
@@ -96,7 +96,7 @@ add_event(PLACE, enum sim_operation_type type, struct sim_event *event)
 }
 
 static int
-add_alloc(PLACE, struct alloc_parameters *parameters)
+add_alloc(WHERE, struct alloc_parameters *parameters)
 {
     uint32_t location[4]; /* type, handle types, location type, location id */
     struct sim_context *context;
@@ -110,8 +110,8 @@ add_alloc(PLACE, struct alloc_parameters *parameters)
     if (location[0] != 1 || location[2] != 1 || device == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct sim_context place = {.device = device};
-    result = sim_graph_memory_node(&place, parameters->bytes, &operation);
+    struct sim_context holder = {.device = device};
+    result = sim_graph_memory_node(&holder, parameters->bytes, &operation);
     if (result != CUDA_SUCCESS) {
         return result;
     }
@@ -125,7 +125,7 @@ add_alloc(PLACE, struct alloc_parameters *parameters)
 }
 
 static int
-add_free(PLACE, uint64_t address)
+add_free(WHERE, uint64_t address)
 {
     struct sim_operation operation = {.type = SIM_OP_FREE, .memory = {.address = address}};
     struct sim_region *region = sim_region_find(address);
@@ -135,7 +135,7 @@ add_free(PLACE, uint64_t address)
     return add(PLACED, &operation);
 }
 
-SIM_API(cuGraphAddKernelNode, (PLACE, const struct sim_kernel_call *call), (PLACED, call))
+SIM_API(cuGraphAddKernelNode, (WHERE, const struct sim_kernel_call *call), (PLACED, call))
 {
     return add_kernel(PLACED, call);
 }
@@ -143,7 +143,7 @@ SIM_API(cuGraphAddKernelNode, (PLACE, const struct sim_kernel_call *call), (PLAC
 /* The second version names a kernel where the function is NULL, behind the first version's fields.
  */
 static int
-add_kernel_v2(PLACE, const struct sim_kernel_call *call)
+add_kernel_v2(WHERE, const struct sim_kernel_call *call)
 {
     struct sim_kernel_call copy;
     if (call == NULL) {
@@ -156,12 +156,12 @@ add_kernel_v2(PLACE, const struct sim_kernel_call *call)
     return add_kernel(PLACED, &copy);
 }
 
-SIM_API(cuGraphAddKernelNode_v2, (PLACE, const struct sim_kernel_call *call), (PLACED, call))
+SIM_API(cuGraphAddKernelNode_v2, (WHERE, const struct sim_kernel_call *call), (PLACED, call))
 {
     return add_kernel_v2(PLACED, call);
 }
 
-SIM_API(cuGraphAddMemcpyNode, (PLACE, const struct sim_copy *copy, void *context),
+SIM_API(cuGraphAddMemcpyNode, (WHERE, const struct sim_copy *copy, void *context),
         (PLACED, copy, context))
 {
     (void)context;
@@ -172,7 +172,7 @@ SIM_API(cuGraphAddMemcpyNode, (PLACE, const struct sim_copy *copy, void *context
     return add(PLACED, &operation);
 }
 
-SIM_API(cuGraphAddMemsetNode, (PLACE, const struct sim_fill *fill, void *context),
+SIM_API(cuGraphAddMemsetNode, (WHERE, const struct sim_fill *fill, void *context),
         (PLACED, fill, context))
 {
     (void)context;
@@ -183,7 +183,7 @@ SIM_API(cuGraphAddMemsetNode, (PLACE, const struct sim_fill *fill, void *context
     return add(PLACED, &operation);
 }
 
-SIM_API(cuGraphAddHostNode, (PLACE, const struct sim_host_call *call), (PLACED, call))
+SIM_API(cuGraphAddHostNode, (WHERE, const struct sim_host_call *call), (PLACED, call))
 {
     if (call == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -192,39 +192,39 @@ SIM_API(cuGraphAddHostNode, (PLACE, const struct sim_host_call *call), (PLACED, 
     return add(PLACED, &operation);
 }
 
-SIM_API(cuGraphAddEmptyNode, (PLACE), (PLACED))
+SIM_API(cuGraphAddEmptyNode, (WHERE), (PLACED))
 {
     struct sim_operation operation = {.type = SIM_OP_EMPTY};
     return add(PLACED, &operation);
 }
 
-SIM_API(cuGraphAddChildGraphNode, (PLACE, struct sim_graph *child), (PLACED, child))
+SIM_API(cuGraphAddChildGraphNode, (WHERE, struct sim_graph *child), (PLACED, child))
 {
     return add_child(PLACED, child);
 }
 
-SIM_API(cuGraphAddEventRecordNode, (PLACE, struct sim_event *event), (PLACED, event))
+SIM_API(cuGraphAddEventRecordNode, (WHERE, struct sim_event *event), (PLACED, event))
 {
     return add_event(PLACED, SIM_OP_RECORD_EVENT, event);
 }
 
-SIM_API(cuGraphAddEventWaitNode, (PLACE, struct sim_event *event), (PLACED, event))
+SIM_API(cuGraphAddEventWaitNode, (WHERE, struct sim_event *event), (PLACED, event))
 {
     return add_event(PLACED, SIM_OP_WAIT_EVENT, event);
 }
 
-SIM_API(cuGraphAddMemAllocNode, (PLACE, struct alloc_parameters *parameters), (PLACED, parameters))
+SIM_API(cuGraphAddMemAllocNode, (WHERE, struct alloc_parameters *parameters), (PLACED, parameters))
 {
     return add_alloc(PLACED, parameters);
 }
 
-SIM_API(cuGraphAddMemFreeNode, (PLACE, uint64_t address), (PLACED, address))
+SIM_API(cuGraphAddMemFreeNode, (WHERE, uint64_t address), (PLACED, address))
 {
     return add_free(PLACED, address);
 }
 
 static int
-add_any(PLACE, struct node_parameters *parameters)
+add_any(WHERE, struct node_parameters *parameters)
 {
     struct sim_operation operation = {.type = SIM_OP_EMPTY};
     if (parameters == NULL) {
@@ -263,13 +263,13 @@ add_any(PLACE, struct node_parameters *parameters)
     return add(PLACED, &operation);
 }
 
-SIM_API(cuGraphAddNode, (PLACE, struct node_parameters *parameters), (PLACED, parameters))
+SIM_API(cuGraphAddNode, (WHERE, struct node_parameters *parameters), (PLACED, parameters))
 {
     return add_any(PLACED, parameters);
 }
 
 static int
-add_any_v2(PLACE, const void *edges, struct node_parameters *parameters)
+add_any_v2(WHERE, const void *edges, struct node_parameters *parameters)
 {
     if (edges != NULL) {
         sim_log("data on the edges of graphs is not simulated");

@@ -1,4 +1,4 @@
-/* Streams. The work of a process on a GPU is one queue, so a stream is its place in that queue. */
+/* Streams. The work of a process on a GPU is one queue, so a stream is a position in that queue. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
@@ -69,7 +69,7 @@ join_blocking(struct sim_stream *stream)
 }
 
 static void
-settle(struct sim_stream *stream)
+join_others(struct sim_stream *stream)
 {
     if ((stream->flags & NON_BLOCKING) == 0) {
         join_blocking(stream);
@@ -89,7 +89,7 @@ sim_item_wait(struct sim_device *device, uint64_t item)
 
 /* With all that the stream wrote up to there. */
 static void
-settle_item(struct sim_device *device, uint64_t item)
+finish_item(struct sim_device *device, uint64_t item)
 {
     sim_item_wait(device, item);
     sim_markers_write(device);
@@ -98,9 +98,9 @@ settle_item(struct sim_device *device, uint64_t item)
 void
 sim_stream_wait(struct sim_stream *stream)
 {
-    settle(stream);
+    join_others(stream);
     uint64_t item = stream->last_item, action = stream->last_action;
-    settle_item(stream->object.owner->device, item);
+    finish_item(stream->object.owner->device, item);
     sim_action_wait(action);
 }
 
@@ -108,7 +108,7 @@ int
 sim_stream_done(struct sim_stream *stream)
 {
     struct sim_device *device = stream->object.owner->device;
-    settle(stream);
+    join_others(stream);
     if (stream->last_item != 0 &&
         !cgpu_machine_done(sim_machine(), device->machine_index, stream->last_item)) {
         return 0;
@@ -121,7 +121,7 @@ void
 sim_stream_submit(struct sim_stream *stream, uint64_t duration_ns, int is_copy)
 {
     struct sim_device *device = stream->object.owner->device;
-    settle(stream);
+    join_others(stream);
     if (duration_ns == 0) {
         return;
     }
@@ -162,7 +162,7 @@ sim_context_wait(struct sim_context *context)
     while ((action = open_action(context)) != 0) {
         sim_action_wait(action);
     }
-    settle_item(context->device, context->device->last_item);
+    finish_item(context->device, context->device->last_item);
 }
 
 static int

@@ -144,7 +144,7 @@ int cgpu_machine_object_export(struct cgpu_machine *machine, uint32_t object); /
 int cgpu_machine_object_import(struct cgpu_machine *machine, int fd,
                                uint32_t *object); /* with a reference */
 
-/* Faults: what the machine was told to do with this call of CALL (see cgpu_sim_inject in create.c).
+/* Faults: what the machine was set to do with this call of CALL (see cgpu_sim_inject in create.c).
  */
 int cgpu_machine_fault(struct cgpu_machine *machine, const char *call);
 

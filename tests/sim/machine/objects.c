@@ -74,7 +74,7 @@ find_offset(struct state *state, uint64_t bytes)
 }
 
 static int
-place(struct cgpu_machine *machine, struct state_object *object, uint64_t bytes)
+put(struct cgpu_machine *machine, struct state_object *object, uint64_t bytes)
 {
     struct stat status;
     uint64_t offset = find_offset(machine->state, bytes);
@@ -95,7 +95,7 @@ create_locked(struct cgpu_machine *machine, uint32_t gpu, uint64_t bytes, uint32
     struct state *state = machine->state;
     struct state_object *object = &state->objects[number];
     if ((!convert && cgpu_machine_reserve(machine, gpu, bytes) != CGPU_MACHINE_OK) ||
-        place(machine, object, bytes) != CGPU_MACHINE_OK) {
+        put(machine, object, bytes) != CGPU_MACHINE_OK) {
         return CGPU_MACHINE_ENOMEMORY;
     }
     if (convert) {

@@ -17,7 +17,7 @@ own_queue(struct cgpu_machine *machine, uint32_t gpu)
 static uint64_t
 completed(const struct state_queue *queue)
 {
-    /* acquire: the end of what is done, and no place used anew before it was read */
+    /* acquire: the end of what is done, and no item used anew before it was read */
     return __atomic_load_n(&queue->completed, __ATOMIC_ACQUIRE);
 }
 
@@ -80,7 +80,7 @@ int
 cgpu_machine_has_room(struct cgpu_machine *machine, uint32_t index)
 {
     struct state_queue *queue = own_queue(machine, machine->visible[index]);
-    /* One place stays unused: the newest that is done keeps its own. */
+    /* One item stays unused: the newest that is done keeps its own. */
     return queue->submitted - completed(queue) < STATE_RING - 1;
 }
 
@@ -88,7 +88,7 @@ void
 cgpu_machine_await_room(struct cgpu_machine *machine, uint32_t index)
 {
     struct state_queue *queue = own_queue(machine, machine->visible[index]);
-    /* For a good part of it at once: waking up for each place would cost more than the work. */
+    /* For a good part of it at once: waking up for each item would cost more than the work. */
     uint64_t item = completed(queue) + STATE_RING / 4;
     /* acquire: its item is there */
     uint64_t newest = __atomic_load_n(&queue->submitted, __ATOMIC_ACQUIRE);

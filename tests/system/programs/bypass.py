@@ -1,4 +1,4 @@
-"""Takes GPU memory with and around cgpu: ``python bypass.py CAPPED REAL LEDGER``.
+"""Takes GPU memory with and past cgpu: ``python bypass.py CAPPED REAL LEDGER``.
 
 CAPPED is the libcuda that programs find, REAL the driver's own, LEDGER the ledger's path. Standard
 input says what to do, a line each; each answers with one line of JSON:

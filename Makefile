@@ -112,8 +112,8 @@ $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
-bench: build $(VENV)/.bench ## measure cost and shares; results in bench/results and docs, pictures
-	$(BIN)/python -m bench
+bench: build $(VENV)/.bench ## measure cost and shares, or PART=ablation; results in bench/results and docs
+	$(BIN)/python -m bench $(addprefix --part ,$(PART))
 
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results
 	$(BIN)/python tests/gpu

@@ -64,12 +64,26 @@ def _shares() -> tuple[dict[str, Any], str, bool]:
     return figures, shares.table(lines), all(line.met for line in lines)
 
 
-# Part -> ending of its file of results, section of docs/benchmarks.md, how it is measured.
-PARTS = {"cost": ("cpu", "figures", _cost), "shares": ("shares", "shares", _shares)}
+def _ablation() -> tuple[dict[str, Any], str, bool]:
+    """What the model shows where a part of the gate is changed; no bar of its own."""
+    from bench import ablation  # noqa: PLC0415
+
+    found = ablation.measure()
+    figures = {name: each and each._asdict() for name, each in found.items()}
+    return {"missed": figures}, ablation.table(found), True
+
+
+# Part -> ending of its file of results, page and section of docs, how it is measured.
+PARTS = {
+    "cost": ("cpu", "benchmarks", "figures", _cost),
+    "shares": ("shares", "benchmarks", "shares", _shares),
+    "ablation": ("ablation", "model", "ablation", _ablation),
+}
+USUAL = ("cost", "shares")
 
 
 def main() -> int:
-    """Run every benchmark, or those of one part; 1 if a bar is missed."""
+    """Run the usual benchmarks, or one part; 1 if a bar is missed."""
     from bench import report  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
@@ -81,12 +95,12 @@ def main() -> int:
         f" Linux {machine['kernel']}, commit {machine['commit']}."
     )
     RESULTS.mkdir(exist_ok=True)
-    for part in parser.parse_args().part or PARTS:
-        ending, section, measure = PARTS[part]
+    for part in parser.parse_args().part or USUAL:
+        ending, page, section, measure = PARTS[part]
         figures, shown, good = measure()
         content = {"date": today, "machine": machine, **figures}
         (RESULTS / f"{today}-{ending}.json").write_text(json.dumps(content, indent=2) + "\n")
-        report.write_page(section, heading, shown)
+        report.write_page(page, section, heading, shown)
         print(shown)
         met = met and good
     return 0 if met else 1

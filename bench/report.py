@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bench.timing import Timing
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "benchmarks.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 class Row(NamedTuple):
@@ -97,10 +97,11 @@ def table(rows: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def write_page(section: str, heading: str, shown: str) -> None:
-    """Replace what docs/benchmarks.md shows between the two markers of ``section``."""
-    page = PAGE.read_text()
+def write_page(name: str, section: str, heading: str, shown: str) -> None:
+    """Replace what a page of docs shows between the two markers of ``section``."""
+    path = DOCS / f"{name}.md"
+    page = path.read_text()
     begin, end = f"<!-- {section}: begin -->", f"<!-- {section}: end -->"
     before, rest = page.split(begin)
     _, after = rest.split(end)
-    PAGE.write_text(f"{before}{begin}\n{heading}\n\n{shown}\n{end}{after}")
+    path.write_text(f"{before}{begin}\n{heading}\n\n{shown}\n{end}{after}")

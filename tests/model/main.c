@@ -1,5 +1,6 @@
 /* The command line of the model: see docs/model.md. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "model.h"
@@ -30,8 +31,9 @@ main(int argc, char **argv)
         return run(argc - 2, argv + 2);
     }
     if (argc >= 2 && strcmp(argv[1], "cases") == 0) {
+        world_run_every(argc > 3 ? (uint32_t)atoi(argv[3]) : 1);
         return cases_run(argc > 2 ? argv[2] : "") > 0;
     }
-    fprintf(stderr, "usage: model run [KEY=VALUE ...] | cases [GROUP]\n");
+    fprintf(stderr, "usage: model run [KEY=VALUE ...] | cases [GROUP [EVERY]]\n");
     return 2;
 }

@@ -216,11 +216,14 @@ struct world {
 
     uint64_t busy_ns, wanted_ns, steps;
     uint64_t next_series, next_span;
+    bool skipped; /* see world_run_every */
 };
 
 /* world.c */
 struct world *world_run(const struct scenario *scenario);
 void world_free(struct world *world);
+/* From now on only every EVERY-th world is run; the figures of the others are not printed. */
+void world_run_every(uint32_t every);
 uint64_t world_random(struct world *world, uint64_t least, uint64_t most);
 uint64_t world_wake(struct world *world);               /* when somebody woken now runs */
 uint64_t world_timer(struct world *world, uint64_t at); /* when a sleep until AT ends */

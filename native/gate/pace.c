@@ -15,14 +15,12 @@
 #define CHAIN_NS       UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
 #define SHORT_CHAIN_NS UINT64_C(1000000) /* a short turn: enough to learn that it is too long */
 
-enum { SCALE_ONE = 16, SCALE_LEAST = 4, SCALE_MOST = 256 };
-enum { FALL = 2, RISE = 8, SCALE_STEP = 4, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
+enum { FALL = 2, RISE = 8, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
 
 void
 cgpu_pace_init(struct cgpu_pace *pace)
 {
     memset(pace, 0, sizeof *pace);
-    pace->scale_16 = SCALE_ONE;
 }
 
 /* The entry of KEY; the one that it shall have from now on, if it has none. */
@@ -107,23 +105,6 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     }
 }
 
-static void
-teach_scale(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
-{
-    uint32_t ratio;
-
-    if (!lesson->known || lesson->cut || !lesson->exact || !lesson->certain ||
-        lesson->work_ns == 0) {
-        return;
-    }
-    ratio = (uint32_t)clip(lesson->span_ns * SCALE_ONE / lesson->work_ns, SCALE_LEAST, SCALE_MOST);
-    if (ratio < pace->scale_16) {
-        pace->scale_16 -= (pace->scale_16 - ratio + SCALE_STEP - 1) / SCALE_STEP;
-    } else {
-        pace->scale_16 += (ratio - pace->scale_16 + SCALE_STEP - 1) / SCALE_STEP;
-    }
-}
-
 /*
  * Batches that follow one another without a gap: however late each was seen to end, together they
  * took what passed between the first look and the last.
@@ -164,12 +145,8 @@ finish_lesson(struct cgpu_pace *pace)
 {
     struct cgpu_pace_lesson *lesson = &pace->lesson;
 
-    if (lesson->there && lesson->span_ns > 0) {
-        if (lesson->key != 0 && lesson->launches > 0) {
-            teach_kernel(pace, lesson);
-        } else {
-            teach_scale(pace, lesson);
-        }
+    if (lesson->there && lesson->span_ns > 0 && lesson->key != 0 && lesson->launches > 0) {
+        teach_kernel(pace, lesson);
     }
     lesson->there = false;
 }
@@ -182,9 +159,7 @@ add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *mo
         lesson->key = 0;
     }
     lesson->launches += more->launches;
-    lesson->work_ns += more->work_ns;
     lesson->span_ns += more->span_ns;
-    lesson->certain = lesson->certain && more->certain;
     lesson->exact = lesson->exact && more->exact;
     lesson->known = lesson->known && more->known;
 }
@@ -205,13 +180,10 @@ take_lesson(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 }
 
 static uint64_t
-expected(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
+expected(const struct cgpu_pace_batch *batch)
 {
     uint64_t work = lesser(batch->work_ns, LONGEST_NS);
 
-    if (batch->key == 0) {
-        work = work * pace->scale_16 / SCALE_ONE;
-    }
     return batch->certain ? work : work + FIRST_GUESS_NS;
 }
 
@@ -221,7 +193,7 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     finish_lesson(pace);
     batch->queued = pace->in_flight > 0;
     batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
-    batch->expected_ns = expected(pace, batch);
+    batch->expected_ns = expected(batch);
     if (pace->in_flight == 0) {
         pace->since_ns = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
         if (pace->since_ns < pace->passed_ns) {
@@ -309,11 +281,9 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
     struct cgpu_pace_lesson lesson = {
         .key = batch->key,
         .launches = lesser(batch->launches, LONGEST_NS),
-        .work_ns = lesser(batch->work_ns, LONGEST_NS),
         .span_ns = span,
         .at_ns = now,
         .there = true,
-        .certain = batch->certain != 0,
         .exact = batch->queued != 0 && batch->start_ns <= pace->passed_ns,
         .known = known,
         .cut = batch->begun != 0 || (batch->start_ns < pace->passed_ns && pace->sharp == 0),

@@ -50,11 +50,9 @@ struct cgpu_pace_batch {
 struct cgpu_pace_lesson {
     uint64_t key; /* of all its launches; 0: they differ */
     uint64_t launches;
-    uint64_t work_ns;
     uint64_t span_ns;
     uint64_t at_ns;
     bool there;
-    bool certain;
     bool exact; /* false: the span is an upper bound */
     bool known;
     bool cut; /* the span may be too short: the work may have begun before it */
@@ -69,7 +67,6 @@ struct cgpu_pace {
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
-    uint32_t scale_16;  /* how long mixed batches take against their estimates, in 1/16 */
     uint32_t victim;    /* which way of a full set is given to a new key next */
 
     /*

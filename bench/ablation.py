@@ -101,9 +101,9 @@ def _compile(folder: Path, source: Path) -> str:
     text = subprocess.run([*words, "-E", name], cwd=folder, check=True, stdout=subprocess.PIPE)
     target = OBJECTS / f"{hashlib.sha256(text.stdout).hexdigest()[:24]}.o"
     if not target.exists():
-        temporary = f"{target}.{os.getpid()}.{hash(folder)}"
-        subprocess.run([*words, "-c", name, "-o", temporary], cwd=folder, check=True)
-        os.replace(temporary, target)
+        temporary = folder / f"{target.name}.{os.getpid()}"
+        subprocess.run([*words, "-c", name, "-o", str(temporary)], cwd=folder, check=True)
+        shutil.move(temporary, target)
     return str(target)
 
 
@@ -124,7 +124,8 @@ def cases(program: Path, group: str, every: int = 1) -> list[dict[str, Any]]:
     """The figures of a group; one that does not come to an end has missed its bar."""
     words = ["prlimit", f"--cpu={LONGEST_S}", str(program), "cases", group, str(every)]
     done = subprocess.run(words, check=False, stdout=subprocess.PIPE, text=True)
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.endswith("}")]
+    lines = [re.sub(r"-?\bnan\b|\binf\b", "1e9", line) for line in done.stdout.splitlines()]
+    found = [json.loads(line) for line in lines if line.endswith("}")]
     if done.returncode not in (0, 1):
         found.append({"group": group, "name": "never ends", "value": 1e9, "bar": 1, "met": False})
     return [case for case in found if case["group"] == group]

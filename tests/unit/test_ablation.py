@@ -20,10 +20,8 @@ NOT_TRIED = {
     *("CGPU_PACE_SETS", "CGPU_PACE_WAYS", "CGPU_PACE_BATCHES"),
     *("CGPU_FALLBACK_PERIOD_NS", "CGPU_FALLBACK_AFTER_NS"),
 }
-NAMED = re.compile(
-    r"^#define (\w+_(?:NS|LAGS|MS)) |\b([A-Z]\w*(?:PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL)) = \d",
-    re.MULTILINE,
-)
+COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES"
+NAMED = re.compile(rf"^#define (\w+_(?:NS|LAGS)) |\b([A-Z_]*(?:{COUNTS})) = \d", re.MULTILINE)
 
 
 def named() -> set[str]:

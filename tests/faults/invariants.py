@@ -149,8 +149,8 @@ def _processes(world: World) -> Iterator[str]:
     programs = world.by_member()
     own = {p.pid for m in world.members for p in programs.get(m.name, [])}
     servers = set(world.servers())
-    gauges = [p.pid for p in everyone if p.parent in servers and "holdings" in p.words]
-    own.update(gauges[:1])
+    probes = [p.pid for p in everyone if p.parent in servers and "holdings" in p.words]
+    own.update(probes[:1])
     keepers = [p for p in everyone if "cgpu_cli.run" in p.words]
     sessions = sum(m.is_session for m in world.members)
     for process in everyone:

@@ -321,7 +321,7 @@ class World:
         return min(found, default=0)
 
     def servers(self) -> list[int]:
-        """The node's servers: those that hold or wait for its seat."""
+        """The node's servers: those that hold or wait for its lock."""
         marks = {"cgpud", "cgpu_server.main"}
         return [
             p.pid

@@ -84,7 +84,7 @@ class Audited(World):
         return found
 
     def outside(self) -> int:
-        """What the only session holds around its ledger, in MiB."""
+        """What the only session holds outside its ledger, in MiB."""
         (page,) = self.pages()
         return page.outside_bytes // MIB
 

@@ -18,7 +18,7 @@ from lab.shares.compute_player import Player, wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-SETTLE_SECONDS, SECONDS = 2.0, 10.0
+WARM_UP_SECONDS, SECONDS = 2.0, 10.0
 IN_FORCE_SECONDS, CHANGED_SECONDS = 0.1, 2.0  # SCH-9
 
 
@@ -67,16 +67,16 @@ class Players:
         raise AssertionError(f"no single process {tag}")
 
     def server(self) -> int:
-        """The one server; others that were started with it find its seat taken, and end."""
+        """The one server; others that were started with it find its lock taken, and end."""
         state = self.world.state
         wait_until(lambda: len(serving(state)) == 1, "one server")
         return serving(state)[0]
 
-    def measure(self, settle: float = SETTLE_SECONDS, seconds: float = SECONDS) -> Shares:
+    def measure(self, warm_up: float = WARM_UP_SECONDS, seconds: float = SECONDS) -> Shares:
         """The true shares once all are at work and what came before is forgotten."""
         wait_for(self.world.driver, self.by_tag)
         prefer(serving(self.world.state))
-        measure(self.world.driver, (), settle)
+        measure(self.world.driver, (), warm_up)
         shares = measure(self.world.driver, self.by_tag, seconds)
         print(shares)  # noqa: T201
         assert all(player.process.poll() is None for player in self.by_tag.values())

@@ -90,7 +90,7 @@ def test_who_uses_video_or_graphics_is_charged_and_never_accused(
     assert program.ask("take 500") == program.ask(f"load {loaded}") == 0
     assert (program.ask(f"{how} 1000") == 0) is (how == "beside"), "the other answers with a pid"
     until(lambda: world.outside() > 900, "it is charged")
-    until(lambda: world.logged("memory_unmetered"), "it is told")
+    until(lambda: world.logged("memory_unmetered"), "it is logged")
     time.sleep(1)
     assert program.ask("take 500") == 0, "who asks is alive"
     assert program.ask("take 4500") == OUT_OF_MEMORY
@@ -119,7 +119,7 @@ def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
     foreign = subprocess.Popen(words, text=True, env=world.environment(), **pipes)  # type: ignore[call-overload]
     stranger = Bypass(foreign)
     assert stranger.ask("take 1000") == program.ask("take 100") == 0
-    until(lambda: f"pid={foreign.pid}" in world.logged("memory_foreign"), "it is told")
+    until(lambda: f"pid={foreign.pid}" in world.logged("memory_foreign"), "it is logged")
     pid = program.ask("around 500")
     until(lambda: f"pid={pid}" in world.logged("bypass_ended"), "the audit goes on")
     assert stranger.ask("take 1000") == 0
@@ -134,7 +134,7 @@ def test_a_ruined_ledger_is_caught(world: Audited) -> None:
     assert program.ask("ruin") == 0
     until(lambda: world.outside() == 3000 + CONTEXT, "what the driver says is charged")
     assert program.ask("take 3000") == OUT_OF_MEMORY
-    until(lambda: world.logged("memory_bypass"), "it is told")
+    until(lambda: world.logged("memory_bypass"), "it is logged")
 
 
 def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
@@ -144,7 +144,7 @@ def test_a_sum_that_was_made_smaller_is_caught(world: Audited) -> None:
     assert program.ask("forge") == 0
     until(lambda: world.outside() > 2900, "what the driver says is charged, but for an allowance")
     assert program.ask("take 3200") == OUT_OF_MEMORY
-    until(lambda: "tampered" in world.logged("memory_bypass"), "it is told")
+    until(lambda: "tampered" in world.logged("memory_bypass"), "it is logged")
 
 
 def test_what_a_ledger_admits_beyond_the_cap_is_taken_around_cgpu(world: Audited) -> None:
@@ -153,7 +153,7 @@ def test_what_a_ledger_admits_beyond_the_cap_is_taken_around_cgpu(world: Audited
     assert program.ask("take 1000") == program.ask("confess 8000") == 0
     beyond = 1000 + CONTEXT + 8000 - CAP
     until(lambda: world.outside() > beyond - 100, "it is charged, but for an allowance")
-    until(lambda: "image" in world.logged("memory_bypass"), "it is told")
+    until(lambda: "image" in world.logged("memory_bypass"), "it is logged")
     assert program.ask("take 1") == OUT_OF_MEMORY
     configure(world.folder, KILL)
     until(lambda: world.logged("bypass_ended"), "who holds it is ended")
@@ -193,7 +193,7 @@ def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -
     program.ask("around 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
     inject(world.driver, Fault("nvmlDeviceGetComputeRunningProcesses_v3", result=15, repeat=True))
-    until(lambda: "gave error 15" in world.logged("audit_fails"), "it is told")
+    until(lambda: "gave error 15" in world.logged("audit_fails"), "it is logged")
     assert program.ask("take 500") == 0
     program.ask("end")
     time.sleep(0.5)
@@ -216,7 +216,7 @@ def test_a_driver_that_hangs_holds_nobody_up(world: Audited) -> None:
     server.terminate()
     server.wait(20)
     assert time.monotonic() - begun < 30, "nothing waited for the driver"
-    assert not world.logged("audit_fails"), "it ended as it was told to"
+    assert not world.logged("audit_fails"), "it ended in order"
 
 
 def test_off_lets_go_of_the_driver_and_charges_nobody(world: Audited) -> None:

@@ -173,7 +173,7 @@ def test_a_full_disk_is_a_refusal_and_leaves_nothing(without: str) -> None:
     world.run(*WHOLE, "true")
     world.wait_until_empty()
     state, kept = world.state, (world.state / "node.json").read_bytes()
-    end_servers(state)  # one that is about to start would take its seat on the full disk
+    end_servers(state)  # one that is about to start would take its lock on the full disk
     mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(state)]
     subprocess.run(mount, check=True)
     try:

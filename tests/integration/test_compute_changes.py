@@ -63,7 +63,7 @@ def players() -> Iterator[Players]:
 def test_one_change_after_the_other_is_in_force_within_100_ms(players: Players) -> None:
     for tag in ("one", "two"):
         players.spin(tag, "--weight 1", "us=50")
-    players.measure(settle=1, seconds=1)
+    players.measure(warm_up=1, seconds=1)
     had = [players.change(change.target, change.value) for change in CHANGES]
     wrong = [
         f"{change.value}: {shares}"

@@ -38,7 +38,7 @@ def players() -> Iterator[Players]:
 
 
 def shares_return(players: Players) -> bool:
-    parts = players.measure(settle=1, seconds=4).parts()
+    parts = players.measure(warm_up=1, seconds=4).parts()
     return all(abs(part - 50) <= 3 for part in parts.values())
 
 
@@ -70,13 +70,13 @@ def test_without_an_arbiter_each_keeps_to_its_own_share(players: Players) -> Non
     wait_for(players.world.driver, ["other"])
     time.sleep(TURNS)
     os.kill(pid, signal.SIGKILL)
-    parts = players.measure(settle=1, seconds=5).parts()
+    parts = players.measure(warm_up=1, seconds=5).parts()
     assert abs(parts["other"] - 200 / 3) <= 3
 
 
 def test_nobody_owes_the_time_in_which_the_arbiter_stood_still(players: Players) -> None:
     """Half a second in which each keeps to its own part, six times: whoever holds then."""
-    players.measure(settle=1, seconds=1)
+    players.measure(warm_up=1, seconds=1)
     pid = players.server()
     had: dict[str, float] = dict.fromkeys(players.by_tag, 0)
     for _ in range(6):

@@ -74,7 +74,7 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def output(server: subprocess.Popen[str]) -> str:
-    """What the server wrote, once it is told to end."""
+    """What the server wrote, once it is asked to end."""
     server.terminate()
     return server.communicate(timeout=20)[1]
 

@@ -1,4 +1,4 @@
-"""What contexts cost, and what goes with them, on a driver that does as it is told."""
+"""What contexts cost, and what goes with them, on a driver that the test controls."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_kernel_that_stays_is_not_waited_for_when_the_gate_closes(
 def test_what_is_behind_a_kernel_that_stayed_is_work_when_that_ends(
     proxied: Proxied, gate: Gate
 ) -> None:
-    """The gate is closed by then, so the arbiter must be told."""
+    """The gate is closed by then, so the arbiter must learn of it."""
     program = """
     word = c_uint32()
     stream = made(cuda.cuStreamCreate, NON_BLOCKING)
@@ -120,7 +120,7 @@ def call(how):
 def test_a_host_function_that_wants_a_lock_keeps_nobody_from_their_turn(
     proxied: Proxied, gate: Gate, how: str
 ) -> None:
-    """Its thread waits at the closed gate and holds the lock: nothing runs, the arbiter is told."""
+    """Its thread waits at the closed gate and holds the lock: nothing runs; the arbiter sees it."""
     program = """
     check(kernels.launch(20, stream)); check(cuda.cuStreamSynchronize(stream))
     show("ready")

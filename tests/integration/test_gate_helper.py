@@ -45,7 +45,7 @@ def launch():
 
 
 def test_a_process_with_much_thread_local_storage_has_a_helper(base: Base, tmp_path: Path) -> None:
-    """The arbiter is told when the gate closes, although the program does nothing more."""
+    """The arbiter gets word when the gate closes, although the program does nothing more."""
     preload = str(compile_c(PROGRAMS / "large_tls.c", tmp_path / "large_tls.so", *SHARED))
     program = """
     from lab.calls.gate_calls import *

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 SHARED = ("-shared", "-fPIC", "-ldl")
 LANES = 2048  # threads, CGPU_MAX_LANES / CGPU_THREAD_LANES
 
-# Threads that launch once each and then stay until they are told to go.
+# Threads that launch once each and then stay until the test ends them.
 CROWD = f"""
 from lab.calls.gate_calls import *
 import threading
@@ -219,7 +219,7 @@ sys.stdin.readline()
 ENDS = "sys.stdin.readline()\nos._exit(0)\n"
 
 
-def settle(gate: Gate, process: subprocess.Popen[str], state: int = OPEN) -> None:
+def calm(gate: Gate, process: subprocess.Popen[str], state: int = OPEN) -> None:
     """Let nothing be left to mark, then let the thread be held."""
     assert read(process) == "ready"
     gate.set(CLOSED)
@@ -234,7 +234,7 @@ def test_a_gate_closes_only_when_a_thread_without_a_lane_has_left_the_driver(
 ) -> None:
     program = HOLDS + "let_go(0, thread)\nshow('left')\n" + ENDS
     with Gate(base.path, state=state) as gate, base.start(program) as process:
-        settle(gate, process, state)
+        calm(gate, process, state)
         gate.set(CLOSED)
         time.sleep(0.3)
         assert gate.work.active != 0
@@ -251,7 +251,7 @@ def test_a_launch_that_is_still_in_the_driver_is_marked_after_it(base: Base, cal
     """What another thread synchronises or marks meanwhile may not include it."""
     program = HOLDS + f"check({call})\nlet_go(0, thread)\nshow('left')\n" + ENDS
     with Gate(base.path, state=OPEN) as gate, base.start(program) as process:
-        settle(gate, process)
+        calm(gate, process)
         assert ask(process, "") == "left"
         before = gate.work.markers
         gate.set(CLOSED)
@@ -269,7 +269,7 @@ def test_a_launch_that_leaves_the_driver_during_a_synchronisation_is_marked_afte
         "let_go(0, thread)\nlet_go(1, other)\nshow('left')\n"
     )
     with Gate(base.path, state=OPEN) as gate, base.start(program + ENDS) as process:
-        settle(gate, process)
+        calm(gate, process)
         assert ask(process, "") == "left"
         before = gate.work.markers
         gate.set(CLOSED)
@@ -288,7 +288,7 @@ def test_kernels_are_learnt_beside_a_thread_without_a_lane_that_stays_in_the_dri
         "let_go(0, thread)\nshow('left')\n"
     )
     with Gate(base.path, state=OPEN) as gate, base.start(program + ENDS) as process:
-        settle(gate, process)
+        calm(gate, process)
         before = gate.work.markers
         assert ask(process, "") == "left"
         assert gate.work.markers - before < 250
@@ -303,7 +303,7 @@ def test_a_thread_without_a_lane_that_is_cancelled_in_the_driver_is_not_waited_f
         "sys.stdin.readline()\nshow(launch())\n"
     )
     with Gate(base.path, state=OPEN) as gate, base.start(program + ENDS) as process:
-        settle(gate, process)
+        calm(gate, process)
         assert ask(process, "") == "0"
         gate.set(CLOSED)
         gate.wait_for_quiet()

@@ -46,7 +46,7 @@ def test_rel_3_poststop_removes_the_containers_directory(world: World) -> None:
     done = hook("poststop", "--state-dir", str(world.state), "c1", data=b'{"id": "c2"}')
     assert (done.returncode, done.stderr) == (0, b"")
     assert world.shares() == ["c2"]
-    assert world.server.calls() == 1, "the server is told"
+    assert world.server.calls() == 1, "the server gets a message"
 
 
 def test_poststop_takes_the_id_from_the_state_where_it_is_not_given(world: World) -> None:

@@ -1,4 +1,4 @@
-"""``--bin-dir`` is said once: install, doctor and upgrade find it in the journal (CLI-4)."""
+"""``--bin-dir`` is given once: install, doctor and upgrade find it in the journal (CLI-4)."""
 
 from __future__ import annotations
 

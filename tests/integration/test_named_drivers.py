@@ -1,4 +1,4 @@
-"""Commands that name a driver other than the server's: it is told, and nothing is changed."""
+"""Commands that name a driver other than the server's: it is refused, and nothing is changed."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ print(proxy.nvmlInternalGetExportTable(byref(table), other), table[213])
 def test_the_private_table_is_the_drivers_but_for_the_lists(
     slots: int, answer: str, base: Base
 ) -> None:
-    """One without lists is the driver's, one whose lists cannot be told is refused; other tables
+    """One without lists is the driver's, one whose lists cannot be found is refused; other tables
     are none of ours."""
     assert run(base, TABLE, TABLE_SLOTS=str(slots)) == [answer, "0 213"]
 

@@ -281,7 +281,7 @@ def _as_nobody(run: Callable[[], object]) -> int:
             os.setuid(NOBODY)
             run()
             os._exit(0)
-        except BaseException as error:  # noqa: BLE001 (it is told, and the child ends)
+        except BaseException as error:  # noqa: BLE001 (it is printed, and the child ends)
             os.write(2, f"{error}\n".encode())
             os._exit(1)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -10,7 +10,7 @@
  * driver does not say, and its charge is an estimate.
  *
  * While the first byte of the file $RESTLESS_HOLD is not '0' the wild one neither takes nor gives
- * back nor dies, so that accounts can be compared. A result that no program should see is said on
+ * back nor dies, so that accounts can be compared. A result that no program should see is shown on
  * standard error and ends the process.
  */
 #define _GNU_SOURCE

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
 
 SPIN, LOOPS = "/usr/bin/spin", "/opt/loops"
-SETTLE_SECONDS, SECONDS, POINTS = 2.0, 10.0, 3.0
+WARM_UP_SECONDS, SECONDS, POINTS = 2.0, 10.0, 3.0
 LOOKS = 4
 WEIGHT, HIGH_PRIO = "ALIYUN_COM_GPU_SCHD_WEIGHT", "ALIYUN_COM_GPU_HIGH_PRIO"
 
@@ -54,7 +54,7 @@ def compute(started: Callable[..., str], debian: str, guests: list[Volume]) -> C
 def shares_of(node: Node, *tags: str) -> Shares:
     wait_for(node.driver, tags, 60)
     prefer(serving(node.state))
-    measure(node.driver, (), SETTLE_SECONDS)
+    measure(node.driver, (), WARM_UP_SECONDS)
     shares = measure(node.driver, tags, SECONDS)
     print(shares)  # noqa: T201
     return shares
@@ -95,7 +95,7 @@ def test_the_share_that_is_shown_is_the_true_one(node: Node, compute: Callable[.
     two = compute("two", SPIN, "us=50", "seconds=60", **{WEIGHT: "2"})
     wait_for(node.driver, ["one", "two"], 60)
     prefer(serving(node.state))
-    measure(node.driver, (), SETTLE_SECONDS)
+    measure(node.driver, (), WARM_UP_SECONDS)
     shown, true = shown_beside_true(node, {"one": one, "two": two})
     assert abs(shown.parts()["two"] - true.parts()["two"]) <= POINTS
     # a launch that comes late is time that its container held

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 HELLO = ["sh", "-c", "echo $GREETING from $(id -u)"]
 ENV = {"GREETING": "hello"}
-SAID = "hello from 0\n"
+OUTPUT = "hello from 0\n"
 
 
 def test_docker_runs_a_container(docker: Docker) -> None:
-    assert docker.run("small", *HELLO, env=ENV).stdout == SAID
+    assert docker.run("small", *HELLO, env=ENV).stdout == OUTPUT
 
 
 def test_docker_returns_the_exit_status_of_the_container(docker: Docker) -> None:
@@ -32,20 +32,20 @@ def test_ctr_runs_a_container(
     containerd: Containerd, overlay: Callable[[Path], Overlay], small_root: Path, runtime: str
 ) -> None:
     output = containerd.run(overlay(small_root), *HELLO, env=ENV, runtime=runtime).stdout
-    assert output == SAID
+    assert output == OUTPUT
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_podman_runs_a_container(podman: Podman, runtime: str) -> None:
     output = podman.run("small", *HELLO, env=ENV, options=["--runtime", runtime]).stdout
-    assert output == SAID
+    assert output == OUTPUT
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])
 def test_a_low_level_runtime_runs_a_bundle(
     bundle: Callable[[Path], Bundle], small_root: Path, runtime: str
 ) -> None:
-    assert bundle(small_root).run([runtime], *HELLO, env=ENV).stdout == SAID
+    assert bundle(small_root).run([runtime], *HELLO, env=ENV).stdout == OUTPUT
 
 
 def test_the_guest_programs_import_in_the_debian_image(

@@ -240,7 +240,7 @@ class Demonstration:
         self.programs: list[subprocess.Popen[str]] = []
 
     def start(self, *orders: str) -> None:
-        """A program with 3 of 15 GiB that does as it is told."""
+        """A program with 3 of 15 GiB that does what the test asks."""
         words = [sys.executable, "-m", "cgpu_cli.run", *self.flags, "--mem", "3/15", "--"]
         program = subprocess.Popen(
             [*words, sys.executable, "-I", tenant.__file__, ""],

@@ -1,4 +1,4 @@
-"""The audit's judgement, by tables (MEM-9)."""
+"""The audit's verdicts, by tables (MEM-9)."""
 
 from __future__ import annotations
 

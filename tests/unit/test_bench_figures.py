@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bench.modelled import summary
-from bench.shares import Line, lines, settled, table
+from bench.shares import Line, lines, steady, table
 from bench.timing import Timing
 from gpu.check import NotRunError
 from gpu.facts.timing import turns
@@ -33,7 +33,7 @@ LATE = [{"name": "c", "value": 5.5, "bar": 6.0, "busy": 70.0, "least_busy": 0, "
 
 
 def test_a_live_pairs_shares_leave_out_the_half_second_around_the_change() -> None:
-    rows = settled({"live": LIVE})
+    rows = steady({"live": LIVE})
     assert [round(share, 6) for _, share, _ in rows] == [33.333333, 66.666667, 66.666667, 33.333333]
     assert all(abs(share - target) < 0.001 for _, share, target in rows)
 

@@ -34,7 +34,7 @@ class Clock:
 
 
 class Answering(Tenant):
-    """Does at once what it is told, as a program that has its share does."""
+    """Does at once what it is asked, as a program that has its share does."""
 
     def __init__(self, part: int, alive: list[int]) -> None:
         self.title = f"{part} of 15"

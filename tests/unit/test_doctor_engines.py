@@ -105,7 +105,7 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
 
 
 def unread() -> list[tuple[str, str, str]]:
-    """What is said where docker's file names cgpu, and dockerd does not know it."""
+    """The finding where docker's file names cgpu, and dockerd does not know it."""
     ground = Ground(Machine(), "/run/cgpu", None)
     found = wiring.of_dockerd(ground, is_told=True, is_default=False)
     return [(f.level, f.what, f.mend) for f in found]

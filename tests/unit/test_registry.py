@@ -359,7 +359,7 @@ def test_many_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_a_stopped_process_holds_is_not_waited_for_without_end(tmp_path: Path) -> None:
-    """REL-1: who waits is told whom for."""
+    """REL-1: a message names the process that is waited for."""
     registry = Registry(str(tmp_path), patience=0.1)
     with registry.locked(make=True), pytest.raises(CgpuError) as refusal, registry.locked():
         raise AssertionError("two have it")

@@ -361,5 +361,5 @@ def test_without_room_for_the_screen_it_is_refused(
     with pytest.raises(SystemExit) as end:
         main.main()
     assert end.value.code == 2
-    said = "cgpu: top: needs 128 MiB of address space, and this shell allows 60 MiB\n"
-    assert capsys.readouterr().err.startswith(said)
+    sentence = "cgpu: top: needs 128 MiB of address space, and this shell allows 60 MiB\n"
+    assert capsys.readouterr().err.startswith(sentence)

@@ -119,7 +119,7 @@ def test_what_engines_start_programs_from_is_kept_whatever_fails(
     monkeypatch: pytest.MonkeyPatch,
     known: bool,  # noqa: FBT001 (a column of the table)
 ) -> None:
-    """The engines were told, the server did not come up, and telling them again fails too."""
+    """The engines have the release, its server does not start, and undoing fails too."""
     made = make(tmp_path / "cgpu-2.0", "2.0")
     (tmp_path / "bin").mkdir()
     if known:

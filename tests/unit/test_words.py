@@ -38,6 +38,17 @@ class Retired(NamedTuple):
     folders: tuple[str, ...] = ()
 
 
+# There a place was the number of a GPU in the limits, or an entry of a table.
+INDEXED = (
+    "native/",
+    "shim/",
+    "node/",
+    "server/",
+    "hook/",
+    "tests/c/",
+    "tests/model/",
+    "tests/sim/",
+)
 # There a page was the entry of one GPU in a container's limits.
 PAGES = ("node/", "server/", "hook/", "native/arbiter/")
 _CGPU = r"(cgpu|(its|the) (ledgers?|hooks|prox(y|ies)|cap)|the real one)"
@@ -55,7 +66,7 @@ RETIRED = (
     Retired("said", r"said", names=True),
     Retired("around", r"around", names=True),
     Retired("gauge", r"gauges?(?!_metric_family)", names=True),
-    Retired("place", r"(?<!in_)places?", names=True),
+    Retired("place", r"(?<!in_)places?", names=True, folders=INDEXED),
     Retired("page", r"pages?", names=True, folders=PAGES),
 )
 
@@ -146,11 +157,12 @@ def test_the_guide_lists_the_words_that_are_retired() -> None:
     ("name", "text", "words"),
     [
         ("a.py", "def judge_Settle(x): pass", ["settle"]),
-        ("a.py", "class Places: pass", ["places"]),
+        ("hook/a.py", "class Places: pass", ["places"]),
         ("a.py", "# in place of that\nx = 'said'  # said so\n", []),
         ("a.py", "def test_what_is_told() -> None: said()", ["said"]),
-        ("a.c", "/* takes the place of it */ int place;", ["place"]),
-        ("a.c", "#define A_PLACE 3", ["place"]),
+        ("shim/a.c", "/* takes the place of it */ int place;", ["place"]),
+        ("shim/a.c", "#define A_PLACE 3", ["place"]),
+        ("cli/a.py", "place = 1", []),
         ("server/a.py", "page = 1", ["page"]),
         ("cli/a.py", "page = 1", []),
         ("seat.py", "", ["seat"]),

@@ -158,7 +158,7 @@ watch_marks(void)
 static int
 marks(void)
 {
-    double own[ROUNDS], other[ROUNDS], around[ROUNDS], behind[ROUNDS];
+    double own[ROUNDS], other[ROUNDS], whole[ROUNDS], behind[ROUNDS];
 
     if (split() == 1) {
         return watch_marks();
@@ -184,7 +184,7 @@ marks(void)
         must(cuda_launch(kernel.function, stream, arguments), "cuLaunchKernel");
         must(cuStreamWriteValue32_v2(stream, word, value + 1, 0), "cuStreamWriteValue32");
         uint64_t first = watch(value);
-        around[i] = (double)(watch(value + 1) - first) - (double)kernel.period_ns;
+        whole[i] = (double)(watch(value + 1) - first) - (double)kernel.period_ns;
     }
     for (uint32_t i = 0; i < ROUNDS; i++) {
         uint64_t from = clock_ns();
@@ -194,7 +194,7 @@ marks(void)
     }
     printf("{\"cgpu\": {\"seen_after_ns\": %.0f, \"by_the_other_ns\": %.0f, "
            "\"around_a_kernel_ns\": %.0f, \"behind_a_kernel_ns\": %.0f, \"kernel_ns\": %lu}}\n",
-           median(own, ROUNDS), median(other, ROUNDS), median(around, ROUNDS),
+           median(own, ROUNDS), median(other, ROUNDS), median(whole, ROUNDS),
            median(behind, ROUNDS), (unsigned long)kernel.period_ns);
     return 0;
 }

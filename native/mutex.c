@@ -3,7 +3,7 @@
  *
  * Locked instructions are most of what it costs, so giving it back has none. The processor may then
  * look for sleepers before others see that the mutex is free, and miss one who goes to sleep at
- * that moment. So nobody sleeps for long at a time.
+ * that moment. So no thread sleeps for long at a time.
  */
 #include "mutex.h"
 

@@ -5,7 +5,7 @@
 #include "limits.h"
 
 /*
- * Map the limits, read-only: the host changes caps in place, so they are read anew at every use.
+ * Map the limits, read-only: the host changes caps in place, so they are read again at every use.
  * NULL if they are missing or not of this release; then nothing may be allocated or shown.
  */
 const struct cgpu_limits *cgpu_mapped_limits_open(void);

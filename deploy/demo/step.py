@@ -1,4 +1,4 @@
-"""A line for each step that somebody waits for."""
+"""A line for each step of the demonstration."""
 
 from __future__ import annotations
 

@@ -51,10 +51,10 @@ cgpu top
 # Another weight and another cap for a container that runs, by its name:
 cgpu set web weight=4 memsize=8GiB
 
-# Fixed parts of GPU 0, a tenth for each weight; what one leaves idle goes to nobody:
+# Fixed parts of GPU 0, a tenth for each weight; what one leaves idle stays idle:
 cgpu set 0 policy=fixed max_inst=10
 
-# What keeps this node from dividing its GPUs, and what mends it:
+# What keeps this node from dividing its GPUs, and what helps:
 cgpu doctor""",
     "cgpu.1": r"""# What would change on this machine, as a diff; then the change:
 cgpu install --dry-run

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cgpu_native.amend import amend_limits, set_bytes, set_cap
     from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, Look, Process, is_costly
 else:
-    # A container that starts needs neither: they are imported when somebody asks for them.
+    # A container that starts needs neither: they are imported at first use.
     _LATER = {
         "amend": ("amend_limits", "set_bytes", "set_cap"),
         "ledger": ("ANY_GPU", "LEDGER_VERSION", "Ledger", "Look", "Process", "is_costly"),

@@ -30,7 +30,7 @@ def set_bytes(path: Path | str, gpu: int, name: str, value: int) -> None:
         value: the new one, in bytes.
 
     Raises:
-        OSError: it cannot be written; ``BlockingIOError`` where somebody holds a lease on it.
+        OSError: it cannot be written; ``BlockingIOError`` where a process holds a lease on it.
         FormatError: it is another release's; nothing was changed.
         OverflowError: the value does not fit.
     """
@@ -61,7 +61,7 @@ def amend_limits(
         gpus: fields of ``struct cgpu_limits_gpu``, by the GPU's number.
 
     Raises:
-        OSError: it cannot be written; ``BlockingIOError`` where somebody holds a lease on it.
+        OSError: it cannot be written; ``BlockingIOError`` where a process holds a lease on it.
         FormatError: it is another release's; nothing was changed.
         OverflowError: a value does not fit.
     """

@@ -68,7 +68,7 @@ class _Rest:
         close(self._fd)
 
     def is_over(self) -> bool:
-        """Whether it is long past, or nobody can look at the ledger by its name any more."""
+        """Whether it is long past, or the ledger can no longer be found by its name."""
         return _is_past(self.until) or os.fstat(self._fd).st_nlink == 0
 
 
@@ -107,7 +107,7 @@ class Ledger:
 
         Raises:
             FormatError: if the file is no ledger of this release.
-            OSError: if it cannot be opened; ``BlockingIOError`` where somebody holds a lease on it.
+            OSError: if it cannot be opened; ``BlockingIOError`` under a lease.
         """
         ledger = cls(_open(lib.cgpu_ledger_observe, path), str(path))
         if _RESTS:
@@ -142,7 +142,7 @@ class Ledger:
         return used
 
     def total(self, gpu: int) -> int:
-        """Return the sum that charges are compared with; ``used`` where nobody tampered with it."""
+        """Return the sum that charges are compared with; ``used`` unless it was tampered with."""
         return int(lib.cgpu_ledger_total(self._handle, gpu))
 
     def own(self, gpu: int) -> int:

@@ -250,7 +250,7 @@ cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
         dispose(ledger);
         return status;
     }
-    cgpu_slot_reap(ledger, false); /* keeps the slots few where nobody ever looks at the use */
+    cgpu_slot_reap(ledger, false); /* keeps the slots few where no process looks at the use */
     *out = ledger;
     return CGPU_OK;
 }
@@ -287,7 +287,7 @@ cgpu_ledger_detach(struct cgpu_ledger *ledger)
         return;
     }
     if (ledger->file != NULL) {
-        (void)cgpu_slot_clear(ledger, ledger->slot); /* else whoever reaps next does it */
+        (void)cgpu_slot_clear(ledger, ledger->slot); /* else the next reaper does it */
     }
     dispose(ledger);
 }

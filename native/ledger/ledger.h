@@ -47,7 +47,7 @@ int cgpu_ledger_create(int dirfd, const char *name);
 /*
  * Process: map the ledger at PATH and take a slot for process PID. The attachment lives in memory
  * of its own (mmap), so that no allocator is called in the host process. A forked child does not
- * inherit it: there *OUT reads as detached and the child must attach anew.
+ * inherit it: there *OUT reads as detached and the child must attach again.
  */
 int cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out);
 
@@ -82,7 +82,7 @@ uint64_t cgpu_ledger_own(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
  * The sum on GPU that charges are compared with. It is what all living processes hold unless one
- * has died since somebody last looked, or the file was tampered with.
+ * has died since the last look, or the file was tampered with.
  */
 uint64_t cgpu_ledger_total(struct cgpu_ledger *ledger, uint32_t gpu);
 

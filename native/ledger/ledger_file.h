@@ -75,7 +75,7 @@ struct cgpu_ledger_file {
 
 /*
  * Open-file-description locks on the file's bytes, which the kernel drops when a process dies: byte
- * N says that slot N's process lives, the byte after the last slot's that somebody is reaping.
+ * N says that slot N's process lives, the byte after the last slot's that a process is reaping.
  */
 enum { CGPU_LEDGER_REAPER_BYTE = CGPU_LEDGER_SLOTS };
 

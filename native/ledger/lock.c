@@ -54,7 +54,7 @@ spin(uint32_t *word, uint32_t mine)
     return false;
 }
 
-/* A word that names a slot's earlier generation is stale: the slot was taken anew since. */
+/* A word that names a slot's earlier generation is stale: the slot has a new process. */
 static bool
 holder_dead(const struct cgpu_ledger *ledger, uint32_t word)
 {
@@ -64,7 +64,7 @@ holder_dead(const struct cgpu_ledger *ledger, uint32_t word)
     int fd;
 
     if (slot >= CGPU_LEDGER_SLOTS) {
-        return true; /* nobody writes such a word */
+        return true; /* no process of ours writes such a word */
     }
     generation = __atomic_load_n(&ledger->file->slots[slot].generation, __ATOMIC_ACQUIRE);
     if (cgpu_lock_word(slot, generation) != (word & ~WAITERS)) {
@@ -177,5 +177,5 @@ cgpu_lock_give(struct cgpu_ledger *ledger, uint32_t gpu)
         __atomic_store_n(word, 0, __ATOMIC_RELEASE);
         cgpu_futex_wake_one(word, FUTEX_WAKE);
     }
-    /* else the file was tampered with, and the lock is somebody else's now */
+    /* else the file was tampered with, and the lock is another process's now */
 }

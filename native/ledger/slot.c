@@ -58,7 +58,7 @@ raise_bound(struct cgpu_ledger_file *file, uint32_t bound)
 {
     uint32_t seen = __atomic_load_n(&file->slot_bound, __ATOMIC_RELAXED);
 
-    /* release: whoever sees the slot as taken sees it below the bound */
+    /* release: a thread that sees the slot as taken sees it below the bound */
     while (seen < bound && !__atomic_compare_exchange_n(&file->slot_bound, &seen, bound, false,
                                                         __ATOMIC_RELEASE, __ATOMIC_RELAXED)) {
     }

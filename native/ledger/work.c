@@ -127,7 +127,7 @@ cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index)
             continue;
         }
         *work = (struct cgpu_ledger_work){.owner = owner};
-        /* release: whoever takes it finds zeros */
+        /* release: the process that takes it finds zeros */
         __atomic_store_n(&work->owner, 0, __ATOMIC_RELEASE);
     }
 }

@@ -33,7 +33,7 @@ class AbsentError(CgpuError):
 
 
 class SilentError(CgpuError):
-    """The server lives and does not answer; the hint is the command that mends it."""
+    """The server lives and does not answer; the hint is the command that helps."""
 
 
 def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:

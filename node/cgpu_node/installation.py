@@ -1,7 +1,7 @@
 """Where cgpu is installed: environments beside each other, and the link that names one of them.
 
 ``/opt/cgpu`` leads to ``/opt/cgpu-0.2.0``, and ``/opt/cgpu.back`` to what was in use before. What
-was started from an environment stays in it, for its path never means another one. An environment
+was started from an environment stays in it, since its path never means another one. An environment
 that no upgrade has touched lies at ``/opt/cgpu`` itself.
 """
 

@@ -52,7 +52,7 @@ def open_state(given: str | None = None) -> str:
         given: the directory that the user named, or None for the default.
 
     Raises:
-        CgpuError: it cannot be made, somebody else owns or can write to it, or it is a session's.
+        CgpuError: it cannot be made, another user owns or can write to it, or it is a session's.
     """
     path = state_path(given)
     try:
@@ -79,7 +79,7 @@ def check_state(path: str) -> None:
     """Refuse a state directory that others could change.
 
     Raises:
-        CgpuError: it is not there, is no directory, or somebody else owns it or can write to it.
+        CgpuError: it is not there, is no directory, or another user owns it or can write to it.
     """
     try:
         facts = os.lstat(path)

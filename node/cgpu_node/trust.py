@@ -1,7 +1,7 @@
 """Whether a file of the host may be mounted into a container, or believed.
 
-Whoever can change such a file can change what every container gets, so it and every directory
-above it has to belong to root (or to us, where we are not root), and nobody else may write there.
+A user who can change such a file can change what every container gets, so it and every directory
+above it has to belong to root (or to us, where we are not root), and no other user may write there.
 """
 
 from __future__ import annotations

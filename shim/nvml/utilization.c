@@ -208,7 +208,8 @@ cgpu_nvml_processes_utilization(enum nvml_return (*real)(struct nvml_device *,
     return status;
 }
 
-/* Histories of utilisation exist for the whole GPU only; those of clocks and power are nobody's. */
+/* Histories of utilisation exist for the whole GPU only; those of clocks and power belong to no
+ * process. */
 enum nvml_return
 cgpu_nvml_samples(enum nvml_return (*real)(struct nvml_device *, uint32_t, uint64_t, uint32_t *,
                                            uint32_t *, void *),

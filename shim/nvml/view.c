@@ -3,7 +3,7 @@
  *
  * What is kept is found once and never changes: the limits, and the GPU in them that a handle
  * stands for. Both are published by single atomic stores, so no lock is held over a fork. The
- * ledger is opened anew for every question: no descriptor stays behind that the program might close
+ * ledger is opened for every question: no descriptor stays behind that the program might close
  * and give another meaning.
  */
 #include <stdbool.h>

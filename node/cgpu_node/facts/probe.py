@@ -153,7 +153,7 @@ def _holders(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int | None]:
 
 
 def _listed(nvml: _Library, kind: str, handle: ctypes.c_void_p) -> Sequence[_Process | _ProcessV1]:
-    """One list, however long: whoever makes it long must not make us blind."""
+    """One list of any length: a process that makes it long must not hide the others."""
     name = nvml.newest(kind, "_v3", "_v2")  # v3 came with driver 510, v2 with 450
     entry = _ProcessV1 if name == kind else _Process
     room, status = _FEW_PROCESSES, _INSUFFICIENT_SIZE

@@ -2,7 +2,7 @@
 
 NVIDIA's images have a compatibility driver; some nodes mount a directory with the driver in it. A
 loader searches LD_LIBRARY_PATH, its cache, then its default directories. In each directory it
-prefers subdirectories for the processor. The cache may be made anew when a container starts, from
+prefers subdirectories for the processor. The cache may be rebuilt when a container starts, from
 the directories that /etc/ld.so.conf names. Paths that programs open themselves are not covered.
 """
 

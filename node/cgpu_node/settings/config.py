@@ -126,7 +126,7 @@ def load_config(path: str = CONFIG_PATH) -> Config:
     """
     if not _is_there(path):
         return Config()
-    check_source(os.path.realpath(path))  # whoever can write it lifts every cap
+    check_source(os.path.realpath(path))  # a user who can write it lifts every cap
     values: dict[str, Any] = {}
     for table, found in _parse(path).items():
         if table not in _TABLES:

@@ -1,9 +1,9 @@
 """The rules of each GPU: compute policy, max_inst and prio_ratio.
 
-What the configuration says, of all GPUs or of one, holds until somebody changes it for one. The
+What the configuration says, of all GPUs or of one, holds until `cgpu set` changes it for one. The
 changes are kept in ``<state>/rules.json``, written under the registry's lock, so that admission and
 a server that is started again know them. A policy that came with a program (``cgpu-run --policy``)
-holds as long as somebody is on the GPU. The cap of containers that name none is kept there too.
+holds as long as a container is on the GPU. The cap of containers that name none is kept there too.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Rules(NamedTuple):
 
 
 class Defaults(NamedTuple):
-    """The rules of GPUs that nobody has changed: ``own`` those of single ones, by UUID."""
+    """The unchanged rules of GPUs: ``own`` those of single ones, by UUID."""
 
     common: Rules = Rules()
     own: Mapping[str, Rules] = {}
@@ -190,7 +190,7 @@ def default_size(value: object) -> int | str | None:
 
 
 def configured(source: Configured, gpus: Iterable[Gpu]) -> Defaults:
-    """The rules of these GPUs as long as nobody changes them; a UUID goes before an index."""
+    """The rules of these GPUs until they are changed; a UUID goes before an index."""
     common = Rules(source.policy, source.max_inst, source.prio_ratio)
     own = {}
     for gpu in gpus if source.gpu else ():

@@ -72,7 +72,7 @@ def check_weight(request: Request, rules: Mapping[str, Rules], given: Mapping[st
 def check_policy(
     request: Request, records: Iterable[Record], rules: Mapping[str, Rules], wanted: int
 ) -> None:
-    """Refuse the compute policy WANTED where somebody has a GPU under another one.
+    """Refuse the compute policy WANTED where a container has a GPU under another one.
 
     Raises:
         AdmissionError: one sentence that names the GPU, its policy and who runs there.
@@ -116,7 +116,7 @@ def _owed(record: Record, share: GpuShare) -> int:
 
 
 def still_promised(promised: int, cap: int, held: int | None) -> int:
-    """The bytes of a GPU that nobody else is given because of one container.
+    """The bytes of a GPU that one container keeps from all others.
 
     Args:
         promised: what its record says: more than the cap where that was lowered below what it held.

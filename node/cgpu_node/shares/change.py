@@ -34,7 +34,7 @@ PRIORITIES = (0, 1)
 
 
 class Notes(NamedTuple):
-    """What whoever changes a cap may not have meant, one sentence each.
+    """What a change of a cap may not have meant, one sentence each.
 
     Attributes:
         misstated: GPUs that are not nearly as large as the whole that was typed.
@@ -101,7 +101,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
         registry: of the state directory.
         name: the container's id, the beginning of one, or its name.
         wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.amount``).
-        defaults: the rules of a GPU that nobody has changed.
+        defaults: the rules of an unchanged GPU.
         uuid: of the GPU that the cap is of; None: each of its GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
 

@@ -1,4 +1,4 @@
-"""Whether a container or session still lives; nobody has to tell us that it died."""
+"""Whether a container or session still lives; its death needs no message."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start_time(pid: int) -> int | None:
 def folder_of(pid: int) -> str:
     """Where the kernel says what a process has: a thread's, where the first one has ended.
 
-    Whoever lets its first thread end has its memory still, and nothing of it shows there.
+    A process whose first thread has ended still has its memory, but nothing of it shows there.
     """
     own = f"/proc/{pid}"
     if _has_memory(own):
@@ -109,7 +109,7 @@ def mounts(folder: str, until: float) -> Iterator[list[bytes] | None]:
                     yield None
                     return
                 yield line.split(b" ", 4)
-    except OSError:  # it ended meanwhile, or belongs to somebody else
+    except OSError:  # it ended meanwhile, or belongs to another user
         return
 
 

@@ -1,6 +1,6 @@
 """What people call a container: the name that its engine gave it.
 
-Nothing of ours keeps it: it is looked up where the engine wrote it down, when somebody asks.
+Nothing of ours keeps it: it is read where the engine wrote it, at each request.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def bundle_of(runtime_dir: str | None) -> str:
 def _read(path: str) -> object:
     """What a JSON file of the host's says; nothing where there is none, or one too large.
 
-    Whoever may start containers says which file is mounted: it need not be a file.
+    The user who starts a container chooses what is mounted: it need not be a file.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

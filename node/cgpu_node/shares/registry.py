@@ -1,7 +1,7 @@
 """Who has which share of the node's GPUs: one directory for each container or session.
 
-A directory is built under a temporary name and renamed when it is complete. Nobody has to clean up:
-whoever admits next removes what is dead, and what a killed builder left half-made.
+A directory is built under a temporary name and renamed when it is complete. The next
+admission removes what is dead, and what a killed builder left incomplete.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def checked_id(name: str) -> str:
 class Registry:
     """The containers and sessions of the state directory ``state_dir`` (``paths.open_state``).
 
-    Whoever holds its lock may have been stopped or hang: it is waited for ``patience`` seconds.
+    The holder of the lock may be stopped or hang: this waits for ``patience`` seconds.
     """
 
     def __init__(self, state_dir: str, *, patience: float = 10.0) -> None:

@@ -1,8 +1,8 @@
-"""Which GPU or which container is meant by a word that somebody typed.
+"""Which GPU or which container a typed word means.
 
 A GPU has an index and a UUID, a container an id and a name; of a UUID and of an id the beginning
 will do. What could be meant otherwise too is refused, never guessed: also a name that another
-container's id begins with, for whoever makes an image may choose the name.
+container's id begins with, since the maker of an image may choose the name.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ learn_device(CUdevice device)
         if (gpu >= 0) {
             cgpu_state->granularity[gpu] = ask_granularity(device);
         }
-        /* release: whoever reads the number also sees the granularity. */
+        /* release: a thread that reads the number also sees the granularity. */
         __atomic_store_n(&cgpu_state->devices[device], (int8_t)(gpu < 0 ? -1 : gpu + 1),
                          __ATOMIC_RELEASE);
     }

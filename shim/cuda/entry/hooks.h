@@ -5,7 +5,8 @@
 #include "entry/copies.h"
 #include "entry/driver.h"
 
-/* `protected`: the look-up table means our own function, whoever else exports the name. */
+/* `protected`: the look-up table means our own function, even if another library exports the name.
+ */
 #define CGPU_EXPORT      __attribute__((visibility("protected")))
 #define CGPU_EXPAND(...) __VA_ARGS__
 

@@ -116,7 +116,7 @@ has_room(void)
     return poll(&out, 1, 0) == 1 && out.revents == POLLOUT;
 }
 
-/* Write LINE; a pipe that nobody reads any more must not end the program by its signal. */
+/* Write LINE; a pipe without a reader must not end the program by its signal. */
 static void
 put(const struct line *line)
 {

@@ -5,7 +5,7 @@
  * Every address it returns is an exported symbol, so comparing addresses is version-correct and
  * right for per-thread default streams without knowing which name and version mean which symbol. An
  * address that is not of a name in driver_entry_points.csv is an entry point of a newer driver: in
- * a family that allocates or launches it is not handed out, for nobody would charge for it.
+ * a family that allocates or launches it is not handed out, since nothing would charge for it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

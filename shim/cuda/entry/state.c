@@ -60,7 +60,7 @@ attach(void)
     /* A forked child's only thread must not believe what it remembers from its parent. */
     cgpu_thread.context = NULL;
     cgpu_state->generation = 1;
-    /* relaxed: nobody compares times with the host's before this */
+    /* relaxed: no thread compares times with the host's before this */
     __atomic_store_n(&cgpu_state->clock_ahead, cgpu_host_clock_ahead(), __ATOMIC_RELAXED);
     __atomic_store_n(&cgpu_state->attached, 1, __ATOMIC_RELEASE);
     return 0;

@@ -140,7 +140,7 @@ is_done(CUstream stream)
            cgpu_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 
-/* A thread's own default stream means another one in every thread: nobody else can ask about it. */
+/* A thread's own default stream is another stream in every thread: no other thread can query it. */
 void
 cgpu_async_free_finish(int32_t gpu)
 {

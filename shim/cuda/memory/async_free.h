@@ -16,7 +16,7 @@ void cgpu_async_free_collect(CUstream stream, CUcontext context);
  */
 void cgpu_async_free_finish(int32_t gpu);
 
-/* Destroy STREAM with DESTROY while nobody asks about it; what was freed in it goes with it. */
+/* Destroy STREAM with DESTROY while no thread queries it, and give back what was freed in it. */
 CUresult cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream);
 
 #endif

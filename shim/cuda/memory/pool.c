@@ -73,7 +73,7 @@ static void
 note(const struct cgpu_pool *pool)
 {
     if (pool->charged > pool->threshold || (pool->flags & CGPU_POOL_DOOMED) != 0) {
-        /* relaxed: whoever misses it measures at the next synchronisation. */
+        /* relaxed: a thread that misses it measures at the next synchronisation. */
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
     }
 }

@@ -5,7 +5,7 @@
  * descriptor made by exporting is such a way. Descriptors are closed without our hearing of it, so
  * they are looked at when the rest is gone, at later calls and before a refusal: the same number
  * must still be the same file. Importing such a descriptor in this process is one more reference;
- * any other import is somebody else's memory.
+ * any other import is another process's memory.
  */
 #include <sys/stat.h>
 

@@ -48,7 +48,7 @@ def _work(words: list[str] | None) -> int:
 
 
 def _may_be_filled(folder: Path) -> bool:
-    """Whether nobody's files are there but those of a driver that was made before."""
+    """Whether the directory has no files but those of a driver that was made before."""
     return not folder.exists() or (folder / "machine").exists() or not any(folder.iterdir())
 
 

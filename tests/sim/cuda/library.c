@@ -23,7 +23,7 @@ struct use {
     struct use *next;
     struct sim_library *library;
     struct sim_context *context;
-    uint64_t context_id; /* a context that was made anew lost its modules */
+    uint64_t context_id; /* a new context has lost its modules */
     struct sim_module *module;
 };
 

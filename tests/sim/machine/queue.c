@@ -17,7 +17,7 @@ own_queue(struct cgpu_machine *machine, uint32_t gpu)
 static uint64_t
 completed(const struct state_queue *queue)
 {
-    /* acquire: the end of what is done, and no item used anew before it was read */
+    /* acquire: the end of what is done, and no item is reused before it was read */
     return __atomic_load_n(&queue->completed, __ATOMIC_ACQUIRE);
 }
 

@@ -125,7 +125,8 @@ account(struct walk *walk, uint32_t slot, uint64_t to)
     cgpu_machine_history_add(&walk->state->timelines[walk->gpu].busy, walk->at, to);
     if (run(walk, slot, to)) {
         item->end_ns = to;
-        /* release: who sees the number sees when it ended, and may use the item before it anew */
+        /* release: a process that sees the number sees when it ended, and may reuse the item before
+         * it */
         __atomic_store_n(&queue->completed, ++walk->done[slot], __ATOMIC_RELEASE);
     }
     queue->had_ns = walk->had[slot];

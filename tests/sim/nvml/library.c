@@ -36,7 +36,7 @@ NVML_DEFINE(nvmlInitWithFlags, uint32_t flags)
         result = (enum nvml_return)cgpu_machine_fault(machine, "nvmlInit");
     }
     if (result == NVML_SUCCESS) {
-        /* Release: whoever sees the count sees the machine. */
+        /* Release: a thread that sees the count sees the machine. */
         __atomic_add_fetch(&init_count, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&init_mutex);

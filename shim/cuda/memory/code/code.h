@@ -16,7 +16,7 @@ struct cgpu_code {
     uint64_t beyond; /* what is missing beyond that and belongs to no other load */
 };
 
-/* Look before a load. Errors: there is no current context, or it cannot be charged. */
+/* Measure before a load. Errors: there is no current context, or it cannot be charged. */
 CUresult cgpu_code_begin(struct cgpu_code *code, uint64_t bound);
 
 /* The driver loaded nothing. */

@@ -30,7 +30,7 @@ def quoted(value: object) -> str:
     return json.dumps(text).replace("\x7f", "\\u007f")
 
 
-def place(error: BaseException) -> str:
+def location(error: BaseException) -> str:
     """Where an internal error was raised: ``file.py:line``."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

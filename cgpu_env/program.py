@@ -49,10 +49,10 @@ def run(name: str, work: Callable[[], int]) -> NoReturn:
     except MemoryError:
         status = _say(name, "not enough memory", "ulimit -v shows how much a program may have")
     except Exception as error:  # noqa: BLE001 (whatever it is, nobody is to read a traceback)
-        from cgpu_env.logline import place  # noqa: PLC0415 (cgpu-run waits for no import)
+        from cgpu_env.logline import location  # noqa: PLC0415 (cgpu-run waits for no import)
 
         what = f"internal error: {type(error).__name__}: {shown(str(error), 400)}"
-        status = _say(name, f"{what} at {place(error)}", "please report this line")
+        status = _say(name, f"{what} at {location(error)}", "please report this line")
     _drop_output()
     sys.exit(status)
 

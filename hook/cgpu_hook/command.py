@@ -29,9 +29,9 @@ def main(arguments: list[str]) -> int:
         _complain(arguments, str(error), error.hint)
         return _FAILED
     except Exception as error:  # noqa: BLE001 (the container is refused, whatever went wrong)
-        from cgpu_env.logline import place
+        from cgpu_env.logline import location
 
-        where = shown(place(error))
+        where = shown(location(error))
         _complain(arguments, f"internal error: {type(error).__name__}: {error} at {where}")
         return _FAILED
     return 0

@@ -61,11 +61,11 @@ class Arbitration:
         self,
         limits: os.PathLike[str] | str,
         ledger: os.PathLike[str] | str,
-        place: int,
+        number: int,
         weight: int,
         high_priority: bool = False,  # noqa: FBT001, FBT002
     ) -> int:
-        """Take on the container with these files, in which this GPU is number ``place``.
+        """Take on the container with these files, in which this GPU is number ``number``.
 
         Returns:
             The key by which it goes from now on.
@@ -73,7 +73,7 @@ class Arbitration:
         Raises:
             FormatError: if a file is not of this release.
             FullError: if there are ``MAX_TENANTS`` containers already.
-            NativeError: if ``place`` or ``weight`` is out of range.
+            NativeError: if ``number`` or ``weight`` is out of range.
             OSError: if a file cannot be opened or mapped.
         """
         key = ffi.new("uint32_t *")
@@ -81,7 +81,7 @@ class Arbitration:
             self._open(),
             os.fsencode(limits),
             os.fsencode(ledger),
-            place,
+            number,
             weight,
             int(high_priority),
             key,

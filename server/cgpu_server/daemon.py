@@ -18,39 +18,39 @@ from cgpu_server.control.connections import Control
 from cgpu_server.control.requests import Requests
 from cgpu_server.journal import log
 from cgpu_server.service import is_service, say_alive, say_ready
-from cgpu_server.state.container_warnings import Marking
+from cgpu_server.state.container_warnings import ContainerWarnings
 from cgpu_server.tree.filesystem import ControlTree
 from cgpu_server.tree.nodes import Tree
 
 if TYPE_CHECKING:
     from cgpu_server.audit.auditor import Audit
-    from cgpu_server.control.server_lock import Seat
+    from cgpu_server.control.server_lock import ServerLock
     from cgpu_server.state.server_state import ServerState
 
 POLL_SECONDS = 0.25
 LIFE_SECONDS = 1.0
-_WRITE_SECONDS = 10.0  # somebody may hold the registry's lock
+_WRITE_SECONDS = 10.0  # another process may hold the registry's lock
 _REST_SECONDS = 0.01  # connections without end must not make it refresh without end
 
 
 class Daemon:
-    """Serves ``state`` until it is told to end, or has been idle for ``idle_exit`` seconds.
+    """Serves ``state`` until it is stopped, or has been idle for ``idle_exit`` seconds.
 
     Attributes:
-        restarts: whether another server is to follow at once, of what is installed then.
+        restarts: whether a server of the release that is installed then follows at once.
     """
 
     def __init__(
         self,
         state: ServerState,
-        seat: Seat,
+        lock: ServerLock,
         audit: Audit,
         *,
         idle_exit: float | None = None,
         tree: str | None = None,
     ) -> None:
         self.restarts = False
-        self._state, self._seat, self._idle_exit = state, seat, idle_exit
+        self._state, self._lock, self._idle_exit = state, lock, idle_exit
         nodes = Tree(state, self.restart)
         self._tree = ControlTree(nodes, tree, self._write) if tree else None
         self._nodes = nodes
@@ -61,10 +61,10 @@ class Daemon:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._inhabited = time.monotonic()
-        self._marking = Marking()
+        self._warnings = ContainerWarnings()
 
     async def run(self) -> None:
-        """Serve until told to stop, or idle for long enough.
+        """Serve until stopped, or idle for long enough.
 
         Raises:
             CgpuError: the state directory cannot be used.
@@ -72,7 +72,7 @@ class Daemon:
         self._state.refresh()
         if rules.is_foreign(self._state.registry.state_dir):
             log.warning("rules_foreign", path=rules.FILE, do="set again what cgpu set had changed")
-        self._server = await self._control.listen(self._seat.listener)
+        self._server = await self._control.listen(self._lock.listener)
         say_ready()
         self._loop = asyncio.get_running_loop()
         # A service cannot mount; its root outside does (tree/mounter.py).
@@ -90,15 +90,15 @@ class Daemon:
                 refreshed = now
                 self._refresh()
                 await asyncio.sleep(_REST_SECONDS)
-        self._state.conductor.close()
+        self._state.arbiters.close()
 
     def restart(self) -> None:
-        """End soon, for a server of what is installed now; containers do without meanwhile."""
+        """End soon; a server of the installed release follows, and containers go on meanwhile."""
         self.restarts = True
         self.stop()
 
     def stop(self) -> None:
-        """End soon: another server may serve the state directory from now on."""
+        """End soon; another server may serve the state directory from now on."""
         if not self._stopping:
             try:
                 with self._state.registry.locked():
@@ -111,8 +111,8 @@ class Daemon:
         if self._server is not None:
             self._server.close()
         if self._tree:
-            self._tree.close()  # before the next server mounts its own there
-        self._seat.leave()
+            self._tree.close()  # before the next server mounts its tree there
+        self._lock.release()
         self._woken.set()
 
     def _write(self, path: str, text: str) -> None:
@@ -130,9 +130,9 @@ class Daemon:
 
     def _refresh(self) -> None:
         say_alive()
-        log.settle()
+        log.flush()
         state = self._state
-        if not self._seat.is_ours():
+        if not self._lock.is_held():
             log.warning(
                 "state_gone",
                 path=state.registry.state_dir,
@@ -142,7 +142,7 @@ class Daemon:
             return
         try:
             state.refresh()
-            self._marking.tell(state.records)
+            self._warnings.log(state.records)
             if state.records:
                 self._inhabited = time.monotonic()
             elif self._idle_exit is not None:

@@ -1,7 +1,7 @@
-"""The server's log: ``event key=value ...`` lines, of each kind only so many a minute.
+"""The server's log: ``event key=value ...`` lines, a limited number of each event per minute.
 
-To stderr, which a service manager keeps; to a file of bounded size where a container's creation
-started the server. ``docs/logs.md`` lists all events; a test holds it against the calls.
+It goes to stderr, which a service manager keeps, or to a file of bounded size if the creation of a
+container started the server. ``docs/logs.md`` lists all events; a test compares it with the calls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from logging.handlers import RotatingFileHandler
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_env.logline import line, place
+from cgpu_env.logline import line, location
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,10 +31,10 @@ class _Kind(NamedTuple):
 
 
 class Journal:
-    """Writes events: at most ``most`` of a kind in ``seconds``, then how many there were more.
+    """Writes at most ``most`` lines of an event in ``seconds``, then how many it left out.
 
-    What was held back is told when the time is over, by the next event of that kind or by
-    ``settle``, whichever comes first. Any thread may write.
+    The number follows when the time is over, with the next event or with ``flush``, whichever
+    comes first. Any thread may write.
     """
 
     def __init__(
@@ -50,19 +50,19 @@ class Journal:
         self._lock = threading.Lock()
 
     def info(self, event: str, **fields: object) -> None:
-        """What happens, for whoever wants to know how it came about."""
-        self._say(logging.INFO, event, fields)
+        """Log what happens."""
+        self._log(logging.INFO, event, fields)
 
     def warning(self, event: str, *, do: str, **fields: object) -> None:
-        """Something is not as it should be, and all goes on; ``do``: what helps."""
-        self._say(logging.WARNING, event, {**fields, "do": do})
+        """Log what is wrong while everything goes on; ``do``: what helps."""
+        self._log(logging.WARNING, event, {**fields, "do": do})
 
     def error(self, event: str, *, do: str, **fields: object) -> None:
-        """A part of the server does not do its work; ``do``: what helps."""
-        self._say(logging.ERROR, event, {**fields, "do": do})
+        """Log that a part of the server does not work; ``do``: what helps."""
+        self._log(logging.ERROR, event, {**fields, "do": do})
 
-    def settle(self, *, everything: bool = False) -> None:
-        """Tell how many were held back of the kinds whose time is over, or of ``everything``."""
+    def flush(self, *, everything: bool = False) -> None:
+        """Log how many lines were left out, of events whose time is over or of ``everything``."""
         now = self._clock()
         with self._lock:
             over = {
@@ -77,8 +77,8 @@ class Journal:
                 more = {"event": event, "count": kind.times - self._most}
                 self._logger.log(kind.level, "%s", line("more", more))
 
-    def _say(self, level: int, event: str, fields: dict[str, object]) -> None:
-        self.settle()
+    def _log(self, level: int, event: str, fields: dict[str, object]) -> None:
+        self.flush()
         with self._lock:
             kind = self._kinds.get(event, _Kind(level, self._clock(), 0))
             self._kinds[event] = kind._replace(times=kind.times + 1)
@@ -90,7 +90,7 @@ log = Journal(logging.getLogger("cgpud"))
 
 
 class _Form(logging.Formatter):
-    """One line for each record, those of libraries too."""
+    """One line for each record, including those of libraries."""
 
     def __init__(self, form: str, *, prioritised: bool = False) -> None:
         super().__init__(form)
@@ -104,11 +104,11 @@ class _Form(logging.Formatter):
 
 
 def _foreign(record: logging.LogRecord) -> logging.LogRecord:
-    """What a library says, as an event of ours."""
+    """A library's record as an event of ours."""
     fields: dict[str, object] = {"library": record.name, "error": record.getMessage()}
     error = record.exc_info[1] if record.exc_info else None
     if error is not None:
-        fields["error"] = f"{record.getMessage()}: {error!r} at {place(error)}"
+        fields["error"] = f"{record.getMessage()}: {error!r} at {location(error)}"
     values = record.__dict__ | {"msg": line("library_says", fields), "args": (), "exc_info": None}
     return logging.makeLogRecord(values)
 
@@ -129,7 +129,7 @@ def open_log(path: str | None) -> None:
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("cgpud").setLevel(logging.INFO)
-    logging.raiseExceptions = False  # a full file system is no reason for a second complaint
+    logging.raiseExceptions = False  # a full file system needs no second report
 
 
 def is_open() -> bool:
@@ -138,7 +138,7 @@ def is_open() -> bool:
 
 
 def _is_journal(fd: int) -> bool:
-    """Whether systemd's journal reads it, which takes a level from the beginning of a line."""
+    """Whether systemd's journal reads it; the journal takes the level from the start of a line."""
     try:
         facts = os.fstat(fd)
     except OSError:

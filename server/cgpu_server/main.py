@@ -56,7 +56,7 @@ def arguments() -> Parser:
 
 
 def main(words: Sequence[str] | None = None) -> NoReturn:
-    """Serve until told to end, and exit: 0, also where another one serves already."""
+    """Serve until stopped, and exit; with 0 also if another server is there already."""
     gc.enable()
     program.run("cgpud", lambda: _work(words))
 

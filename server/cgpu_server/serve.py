@@ -12,18 +12,18 @@ import sys
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
-from cgpu_env.logline import place as place_of
+from cgpu_env.logline import location
 from cgpu_native.arbitration import Arbitration
 from cgpu_node import installation
 from cgpu_node.paths import ROOT_STATE, default_state_dir, open_state
 from cgpu_node.shares.registry import Registry
 from cgpu_server.audit.auditor import Audit
-from cgpu_server.control.server_lock import Seat
+from cgpu_server.control.server_lock import ServerLock
 from cgpu_server.daemon import Daemon
 from cgpu_server.journal import is_open, log, open_log
 from cgpu_server.metrics.exporter import Exporter
 from cgpu_server.service import inherited, is_service
-from cgpu_server.state.arbiters import Conductor
+from cgpu_server.state.arbiters import Arbiters
 from cgpu_server.state.server_state import ServerState
 from cgpu_server.tree.mounter import mount_for_server
 from cgpu_server.tree.mounts import unmount
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _FIRST_FD = 3
-_PATIENCE = 2.0  # seconds for a lock: meanwhile nobody is answered
+_PATIENCE = 2.0  # seconds for a lock; no client gets an answer meanwhile
 
 
 def serve(given: argparse.Namespace, words: Sequence[str] | None) -> None:
-    """Serve until told to end, or until it is seen that another one serves already.
+    """Serve until stopped; return at once if another server is there already.
 
     Args:
         given: the command line.
-        words: what it was read from; None: the arguments of this process.
+        words: what it was parsed from; None: the arguments of this process.
 
     Raises:
-        CgpuError: it cannot be served; the log says so too, for nobody may look at stderr.
+        CgpuError: it cannot serve. The log says so too, because stderr may be read by nobody.
     """
     metrics = inherited("metrics")
-    _let_go(metrics, detached=given.idle_exit is not None)
+    _detach(metrics, from_session=given.idle_exit is not None)
     try:
         _serve(given, metrics, sys.argv[1:] if words is None else words)
     except CgpuError as error:
@@ -55,19 +55,19 @@ def serve(given: argparse.Namespace, words: Sequence[str] | None) -> None:
         raise
     except Exception as error:
         if is_open():
-            what = f"{error!r} at {place_of(error)}"
+            what = f"{error!r} at {location(error)}"
             log.error("server_fails", error=what, do="report this line")
         raise
 
 
-def _let_go(kept: socket.socket | None, *, detached: bool) -> None:
-    """Keep nothing else of whoever started us: no descriptor or, if detached, session."""
+def _detach(kept: socket.socket | None, *, from_session: bool) -> None:
+    """Close the descriptors that we inherited, but for ``kept``, and leave the session."""
     for name in os.listdir("/proc/self/fd"):
         if int(name) >= _FIRST_FD and (kept is None or int(name) != kept.fileno()):
             with contextlib.suppress(OSError):  # the listing's own
                 os.close(int(name))
     os.umask(0o077)
-    if detached:
+    if from_session:
         with contextlib.suppress(OSError):  # we lead one already
             os.setsid()
 
@@ -82,16 +82,16 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
         return
     started_in = os.getcwd()
     os.chdir("/")
-    seat = Seat.take(folder, replace=given.replace)
-    if seat is None:
+    lock = ServerLock.acquire(folder, replace=given.replace)
+    if lock is None:
         print(f"cgpud: another one serves {folder} already", file=sys.stderr)
         return
     try:
         open_log(log_path)
     except OSError as error:
         raise CgpuError(f"{log_path}: {error.strerror}") from None
-    conductor = Conductor(Arbitration.start, Arbitration.join)
-    state = ServerState(Registry(folder, patience=_PATIENCE), conductor, driver_dir)
+    arbiters = Arbiters(Arbitration.start, Arbitration.join)
+    state = ServerState(Registry(folder, patience=_PATIENCE), arbiters, driver_dir)
     audit = Audit(state)
     exporter = Exporter(state, audit, metrics)
 
@@ -100,7 +100,7 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
         exporter.follow(metrics_address(given.metrics, state.config.metrics, folder))
 
     state.refreshed = refreshed
-    daemon = Daemon(state, seat, audit, idle_exit=given.idle_exit, tree=tree)
+    daemon = Daemon(state, lock, audit, idle_exit=given.idle_exit, tree=tree)
     audit.start()
     asyncio.run(_run(daemon, folder))
     audit.close()
@@ -111,7 +111,7 @@ def _serve(given: argparse.Namespace, metrics: socket.socket | None, words: Sequ
 
 
 def _following(words: Sequence[str]) -> list[str]:
-    """The command of a server of what is installed now, which may lie elsewhere than this one."""
+    """The command of a server of the installed release, which may lie in another folder."""
     own = installation.own_environment()
     current = own and installation.containing(own).current
     if current == own:
@@ -120,9 +120,9 @@ def _following(words: Sequence[str]) -> list[str]:
 
 
 def metrics_address(given: str | None, configured: str | None, state: str) -> str | None:
-    """Where to serve metrics: the configuration speaks of the node's own server.
+    """Where to serve metrics; the configuration applies to the node's own server only.
 
-    A user's, or one for another state directory, is not to take the port from it.
+    A user's server, or one of another state directory, must not take the port from it.
     """
     return given or (configured if state == os.path.realpath(ROOT_STATE) else None)
 
@@ -137,7 +137,7 @@ def _mount(state: str, tree: str | None, *, mounted: bool) -> None:
 
 
 def _tree_path(given: str | None, state: str) -> str | None:
-    """Where the control tree goes: nowhere, for a state directory of somebody's own."""
+    """Where the control tree goes; None for a state directory that is not the default."""
     if given is not None:
         return os.path.abspath(given) if given else None
     return f"{state}_km" if state == os.path.realpath(default_state_dir()) else None
@@ -145,10 +145,10 @@ def _tree_path(given: str | None, state: str) -> str | None:
 
 async def _run(daemon: Daemon, folder: str) -> None:
     loop = asyncio.get_running_loop()
-    # SIGHUP too: the FUSE library would take it for itself.
+    # SIGHUP too: the FUSE library would handle it otherwise.
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, daemon.stop)
     log.info("serving", path=folder, pid=os.getpid())
     await daemon.run()
     log.info("ended", pid=os.getpid())
-    log.settle(everything=True)
+    log.flush(everything=True)

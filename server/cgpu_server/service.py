@@ -1,4 +1,4 @@
-"""What a service manager tells a service and is told by it (sd_notify(3), sd_listen_fds(3))."""
+"""The protocol between a service and systemd (sd_notify(3), sd_listen_fds(3))."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FIRST_FD = 3
 
 
 def inherited(name: str) -> socket.socket | None:
-    """The listening socket of that name, which systemd made for us; None where it made none."""
+    """The listening socket of that name that systemd passed to us, or None."""
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
     names = os.environ.get("LISTEN_FDNAMES", "").split(":")
@@ -18,21 +18,21 @@ def inherited(name: str) -> socket.socket | None:
 
 
 def is_service() -> bool:
-    """Whether systemd started us, and starts another one when we end."""
+    """Whether systemd started us; it starts another server when we end."""
     return "NOTIFY_SOCKET" in os.environ
 
 
 def say_ready() -> None:
-    """Tell systemd, if it started us."""
-    _say(b"READY=1")
+    """Tell systemd, if it started us, that we serve."""
+    _notify(b"READY=1")
 
 
 def say_alive() -> None:
-    """Tell systemd, if it started us, that we do not hang."""
-    _say(b"WATCHDOG=1")
+    """Tell systemd, if it started us, that we are not hung."""
+    _notify(b"WATCHDOG=1")
 
 
-def _say(what: bytes) -> None:
+def _notify(what: bytes) -> None:
     address = os.environ.get("NOTIFY_SOCKET", "")
     if address.startswith(("/", "@")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end, contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from cgpu_node.shares.registry import Registry
 from cgpu_server.audit.auditor import Audit
 from cgpu_server.control.connections import Control, Peer
 from cgpu_server.control.requests import Requests
-from cgpu_server.state.arbiters import Conductor
+from cgpu_server.state.arbiters import Arbiters
 from cgpu_server.state.server_state import ServerState
 from cgpu_server.tree.nodes import Tree
 
@@ -74,7 +74,7 @@ class Asked:
             AssertionError: the server has no answer to it.
         """
         for uid in (1234, 0):
-            state = ServerState(self._registry, Conductor(_start, _join))
+            state = ServerState(self._registry, Arbiters(_start, _join))
             tree = Tree(state, _nothing)
             requests = Requests(state, Audit(state), tree, None, _nothing)
             control = Control(requests.handle, _nothing)

@@ -9,7 +9,7 @@ import pytest
 from audit_world import FAST, Audited, scrape
 
 from cgpu_env import CgpuError
-from cgpu_server.audit.driver_probe import Gauge
+from cgpu_server.audit.driver_probe import DriverProbe
 from cgpu_sim import Fault, inject
 from lab.machine.audited import until
 
@@ -102,10 +102,10 @@ def test_a_driver_that_says_nothing_of_processes_leaves_the_gpus_figure(
 
 
 def test_a_driver_that_hangs_when_asked_of_processes_is_not_asked_again(world: Audited) -> None:
-    (uuid,) = Gauge(str(world.driver)).read()
+    (uuid,) = DriverProbe(str(world.driver)).read()
     name = "nvmlDeviceGetProcessUtilization"
     inject(world.driver, Fault(name, delay_us=600_000_000, repeat=True))
-    gauge = Gauge(str(world.driver), patience=3)
+    gauge = DriverProbe(str(world.driver), patience=3)
     with pytest.raises(CgpuError):
         gauge.read([uuid])
     gauge.patience = 60

@@ -141,7 +141,7 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     gauge = SimpleNamespace(
         folder="/", read=lambda _: {UUIDS[0]: reading}, close=nothing, interrupt=nothing
     )
-    monkeypatch.setattr(auditor, "Gauge", lambda _: gauge)
+    monkeypatch.setattr(auditor, "DriverProbe", lambda _: gauge)
     config = SimpleNamespace(action="report", interval_seconds=0.05)
     ours = record._replace(kind="session")  # whose processes are known by who keeps it
     state: Any = SimpleNamespace(config=config, records=[ours], driver_dir="/")

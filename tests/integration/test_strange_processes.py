@@ -18,7 +18,7 @@ from cgpu_node.shares.liveness import is_inhabited, mounts, start_time
 from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import processes
 from cgpu_server.audit import process_owners
-from cgpu_server.audit.process_owners import Belonging, read_process
+from cgpu_server.audit.process_owners import ContainerLookup, read_process
 from lab.machine.trees import leave_trees
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def test_mounts_of_any_name_hide_nobody_and_break_nothing(ledger: Path, name: by
         assert not is_inhabited(str(ledger.parent))
         process = read_process(strange.pid)
         assert process is not None
-        assert Belonging([session(ledger)]).of(process) is None
+        assert ContainerLookup([session(ledger)]).of(process) is None
 
 
 def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
@@ -131,7 +131,7 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
         monkeypatch.setattr(liveness, "MOUNTS_CPU_S", 0.0)
         monkeypatch.setattr(process_owners, "_MOUNTS_CPU_S", 0.0)
         assert is_inhabited(str(ledger.parent))
-        assert Belonging([session(ledger)]).of(process) is None
+        assert ContainerLookup([session(ledger)]).of(process) is None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -141,7 +141,7 @@ def test_mapped_files_of_any_name_hide_nobody_and_break_nothing(ledger: Path, na
         assert held == (strange.pid, 1000, strange.pid)
         process = read_process(strange.pid)
         assert process is not None
-        assert Belonging([session(ledger)]).of(process) == session(ledger)
+        assert ContainerLookup([session(ledger)]).of(process) == session(ledger)
 
 
 def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) 
         process = read_process(strange.pid)
         assert process is not None
         assert not process.ends
-        assert Belonging([session(ledger)]).of(process) == session(ledger)
+        assert ContainerLookup([session(ledger)]).of(process) == session(ledger)
         assert processes.holdings(session(ledger), 0) == ((strange.pid, 1000, strange.pid),)
 
 

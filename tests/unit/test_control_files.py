@@ -99,9 +99,9 @@ def test_a_device_that_nobody_mounted_is_closed_when_another_is_asked_for(
     monkeypatch.setattr(mounts, "open_device", open_device)
     tree = ControlTree(cast("Tree", OneFile()), str(tmp_path), lambda *_: None)
     with pytest.raises(CgpuError, match="no device was asked for"):
-        tree.start_lent()
+        tree.start_opened()
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     for _ in range(3):
-        assert tree.lend() == opened[-1]
+        assert tree.open_device() == opened[-1]
     assert len(os.listdir("/proc/self/fd")) == before + 1  # noqa: PTH208
     os.close(opened[-1])

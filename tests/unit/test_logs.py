@@ -47,7 +47,7 @@ def calls() -> Iterator[Call]:
                 and isinstance(node.func, ast.Attribute)
                 and isinstance(node.func.value, ast.Name)
                 and node.func.value.id == "log"
-                and node.func.attr != "settle"
+                and node.func.attr != "flush"
             ):
                 where = f"{file.relative_to(ROOT)}:{node.lineno}"
                 [event] = node.args
@@ -185,18 +185,18 @@ def test_what_was_held_back_is_told_even_if_nothing_follows(
     for _ in range(3):
         journal.info("x")
     now[0] = 59.9
-    journal.settle()
+    journal.flush()
     assert kept.lines == ["INFO x"] * 2
     now[0] = 60
-    journal.settle()
-    journal.settle()
+    journal.flush()
+    journal.flush()
     assert kept.lines == [*["INFO x"] * 2, "INFO more event=x count=1"]
 
 
 def test_what_was_held_back_is_told_at_the_end(journal: Journal, kept: Kept) -> None:
     for _ in range(3):
         journal.info("x")
-    journal.settle(everything=True)
+    journal.flush(everything=True)
     assert kept.lines[-1] == "INFO more event=x count=1"
 
 
@@ -210,7 +210,7 @@ def test_threads_that_log_at_once_lose_no_count(journal: Journal, kept: Kept) ->
         thread.start()
     for thread in threads:
         thread.join()
-    journal.settle(everything=True)
+    journal.flush(everything=True)
     assert kept.lines == [*["INFO x"] * 2, "INFO more event=x count=1998"]
 
 

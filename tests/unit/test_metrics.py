@@ -19,7 +19,7 @@ from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import marks
 from cgpu_node.view.processes import Holding
 from cgpu_node.view.view import Compute, GpuUse, Use
-from cgpu_server.audit.snapshot import Look
+from cgpu_server.audit.snapshot import Snapshot
 from cgpu_server.metrics import exporter
 from cgpu_server.metrics.table import METRICS
 from cgpu_server.serve import metrics_address
@@ -45,10 +45,10 @@ def test_the_documentation_has_the_very_table_of_the_code() -> None:
     rows = re.findall(
         r"^\| `(cgpu_\w+)` \| (\w+) \| (.*?) ?\| (.*) \|$", DOCUMENT.read_text(), re.MULTILINE
     )
-    output = [
+    documented = [
         (name, kind, tuple(re.findall(r"\w+", labels)), text) for name, kind, labels, text in rows
     ]
-    assert output == [(each.name, each.kind, each.labels, each.help) for each in METRICS]
+    assert documented == [(each.name, each.kind, each.labels, each.help) for each in METRICS]
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -111,16 +111,16 @@ class World:
                 registry=SimpleNamespace(state_dir=str(self.folder)),
                 driver_dir=None,
                 rules_of=lambda _: Rules(),
-                conductor=SimpleNamespace(figures=lambda: figures),
+                arbiters=SimpleNamespace(figures=lambda: figures),
                 refreshed_at=0.0,
             ),
         )
 
     def audit(self) -> Audit:
-        place = str(self.folder), 0
-        look = Look({UUID: True}, {UUID: 5}, {place: 2}, {UUID: 75}, {})
+        tenant = str(self.folder), 0
+        last = Snapshot({UUID: True}, {UUID: 5}, {tenant: 2}, {UUID: 75}, {})
         utilisation = SimpleNamespace(estimated=list, busy_ns={UUID: 2_500_000_000})
-        return cast("Audit", SimpleNamespace(last=look, utilisation=utilisation))
+        return cast("Audit", SimpleNamespace(last=last, utilisation=utilisation))
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def test_a_lone_container_is_free_and_gets_signs_of_life_rel_2(
 ) -> None:
     limits, ledger = container
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
-        key = arbitration.add(limits, ledger, place=0, weight=3)
+        key = arbitration.add(limits, ledger, number=0, weight=3)
         _until(lambda: _gpu(limits).gate & STATE == FREE and _gpu(limits).share_ppm > 0)
         first = _gpu(limits).heartbeat_ns
         _until(lambda: _gpu(limits).heartbeat_ns > first)
@@ -100,14 +100,14 @@ def test_files_that_are_not_ours_are_refused(container: tuple[Path, Path], tmp_p
     limits, ledger = container
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
         with pytest.raises(FileNotFoundError):
-            arbitration.add(tmp_path / "none", ledger, place=0, weight=1)
+            arbitration.add(tmp_path / "none", ledger, number=0, weight=1)
         with pytest.raises(cgpu_native.FormatError):
-            arbitration.add(ledger, ledger, place=0, weight=1)
+            arbitration.add(ledger, ledger, number=0, weight=1)
         with pytest.raises(cgpu_native.NativeError, match="out of range"):
-            arbitration.add(limits, ledger, place=1, weight=1)
+            arbitration.add(limits, ledger, number=1, weight=1)
         (tmp_path / "link").symlink_to(ledger)
         with pytest.raises(OSError, match="link"):
-            arbitration.add(limits, tmp_path / "link", place=0, weight=1)
+            arbitration.add(limits, tmp_path / "link", number=0, weight=1)
 
 
 def test_there_is_room_for_so_many_containers_and_no_descriptor_is_lost(
@@ -117,9 +117,9 @@ def test_there_is_room_for_so_many_containers_and_no_descriptor_is_lost(
     before = psutil.Process().num_fds()
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as arbitration:
         for _ in range(MAX_TENANTS):
-            arbitration.add(limits, ledger, place=0, weight=1)
+            arbitration.add(limits, ledger, number=0, weight=1)
         with pytest.raises(cgpu_native.FullError):
-            arbitration.add(limits, ledger, place=0, weight=1)
+            arbitration.add(limits, ledger, number=0, weight=1)
         assert psutil.Process().num_fds() == before + MAX_TENANTS
     assert psutil.Process().num_fds() == before
 
@@ -133,7 +133,7 @@ def test_the_interpreter_goes_on_while_the_thread_is_busy(container: tuple[Path,
         )
         watcher.start()
         for _ in range(50):
-            arbitration.remove(arbitration.add(limits, ledger, place=0, weight=1))
+            arbitration.remove(arbitration.add(limits, ledger, number=0, weight=1))
         watcher.join(10)
     assert len(seen) == 200
     assert seen == sorted(seen)
@@ -146,7 +146,7 @@ def test_gpus_that_are_joined_have_one_thread_and_go_on_with_their_containers(
     before = _threads()
     limits, ledger = container
     with Arbitration.start(WEIGHTED_FAIR, 4, 80) as one, Arbitration.start(1, 4, 80) as two:
-        one.add(limits, ledger, place=0, weight=1)
+        one.add(limits, ledger, number=0, weight=1)
         for groups, threads in (([[one, two]], 1), ([[one, two]], 1), ([[one], [two]], 2)):
             for group in groups:
                 Arbitration.join(group)

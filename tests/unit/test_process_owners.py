@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cgpu_server.audit import process_owners
-from cgpu_server.audit.process_owners import Owners, Process, container_in, read_process
+from cgpu_server.audit.process_owners import OwnerTracker, Process, container_in, read_process
 
 pytestmark = pytest.mark.unit
 
@@ -83,7 +83,7 @@ def test_who_has_the_id_of_a_process_that_is_gone_answers_for_nothing(
     """The driver still names the one that is gone; another one may get its id at any time."""
     there = {7: process(7, 1)}
     monkeypatch.setattr(process_owners, "read_process", there.get)
-    owners = Owners()
+    owners = OwnerTracker()
     assert owners.of([7, 8], []) == {7: (process(7, 1), None)}
     later = 1 << 62
     there = {7: process(7, later), 8: process(8, later)}
@@ -100,7 +100,7 @@ def test_an_id_that_the_driver_named_no_more_is_that_of_a_new_process(
     clock = [100]
     monkeypatch.setattr(process_owners, "_ticks", lambda: clock[0])
     monkeypatch.setattr(process_owners, "read_process", lambda pid: process(pid, clock[0] - 10))
-    owners = Owners()
+    owners = OwnerTracker()
     for clock[0] in (100, 200):
         assert owners.of([7], []) == {7: (process(7, clock[0] - 10), None)}
         assert owners.of([], []) == {}

@@ -59,7 +59,7 @@ def test_the_log_says_why_a_server_ends_whatever_it_was(monkeypatch: pytest.Monk
     def fail(*_: object) -> None:
         raise KeyError("u")
 
-    monkeypatch.setattr(serve, "_let_go", lambda *_, **__: None)
+    monkeypatch.setattr(serve, "_detach", lambda *_, **__: None)
     monkeypatch.setattr(serve, "_serve", fail)
     monkeypatch.setattr(serve, "is_open", lambda: True)
     monkeypatch.setattr(serve.log, "error", lambda event, **rest: output.append((event, rest)))

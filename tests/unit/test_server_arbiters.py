@@ -13,7 +13,7 @@ import cgpu_native
 from cgpu_env import GpuShare
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, Record
-from cgpu_server.state.arbiters import Conductor, Demand
+from cgpu_server.state.arbiters import Arbiters, Demand
 
 pytestmark = pytest.mark.unit
 
@@ -32,13 +32,15 @@ class Fake:
     def set_rules(self, *rules: int) -> None:
         self.diary.append(("rules", *rules))
 
-    def add(self, limits: str, ledger: str, *, place: int, weight: int, high_priority: bool) -> int:
+    def add(
+        self, limits: str, ledger: str, *, number: int, weight: int, high_priority: bool
+    ) -> int:
         name = Path(limits).parent.name
         assert Path(ledger).parent == Path(limits).parent
         if name in self.broken:
             raise cgpu_native.FormatError(-1, "no ledger")
         self.keys += 1
-        self.diary.append(("add", name, place, weight, high_priority))
+        self.diary.append(("add", name, number, weight, high_priority))
         return self.keys
 
     def set_tenant(self, key: int, *, weight: int, high_priority: bool) -> None:
@@ -55,13 +57,13 @@ class Fake:
 
 
 class World:
-    """Containers in a folder, and the conductor that is told of them."""
+    """Containers in a folder, and the arbiters that follow them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.diary: list[tuple[object, ...]] = []
         self.made: list[Fake] = []
-        self.conductor = Conductor(self._start, self._join)  # type: ignore[arg-type]
+        self.arbiters = Arbiters(self._start, self._join)  # type: ignore[arg-type]
 
     def _start(self, *rules: int) -> Fake:
         self.made.append(Fake(self.diary, *rules))
@@ -78,10 +80,10 @@ class World:
         owner = Owner(os.getpid(), 0, None)
         return Record(name, "container", owner, shares, weight, False, 6, (), str(directory))  # noqa: FBT003
 
-    def apply(self, *records: Record, rules: Rules | None = None) -> list[tuple[object, ...]]:
-        """What this made the conductor do."""
+    def reconcile(self, *records: Record, rules: Rules | None = None) -> list[tuple[object, ...]]:
+        """What this made the arbiters do."""
         before = len(self.diary)
-        self.conductor.apply(Demand(records, dict.fromkeys(GPUS, rules or Rules())))
+        self.arbiters.reconcile(Demand(records, dict.fromkeys(GPUS, rules or Rules())))
         return self.diary[before:]
 
 
@@ -92,7 +94,7 @@ def world(tmp_path: Path) -> World:
 
 def test_each_gpu_with_containers_has_one_arbitration(world: World) -> None:
     a, b = world.container("a", 0), world.container("b", 1, 0, weight=3)
-    assert world.apply(a, b) == [
+    assert world.reconcile(a, b) == [
         ("start", 6, 20, 80),
         ("add", "a", 0, 1, False),
         ("add", "b", 1, 3, False),
@@ -100,16 +102,16 @@ def test_each_gpu_with_containers_has_one_arbitration(world: World) -> None:
         ("add", "b", 0, 3, False),
         ("join", 0, 1),
     ]
-    assert world.conductor.figures() == dict.fromkeys(GPUS[:2], "figures")
-    assert world.apply(a, b) == []
+    assert world.arbiters.figures() == dict.fromkeys(GPUS[:2], "figures")
+    assert world.reconcile(a, b) == []
 
 
 def test_who_goes_is_let_go_and_the_last_ends_the_arbitration(world: World) -> None:
     a, b = world.container("a", 0), world.container("b", 0)
-    world.apply(a, b)
-    assert world.apply(b) == [("remove", 1)]
-    assert world.apply() == [("close",)]
-    assert world.conductor.figures() == {}
+    world.reconcile(a, b)
+    assert world.reconcile(b) == [("remove", 1)]
+    assert world.reconcile() == [("close",)]
+    assert world.arbiters.figures() == {}
 
 
 def test_each_that_comes_is_told_and_each_that_leaves(
@@ -119,7 +121,7 @@ def test_each_that_comes_is_told_and_each_that_leaves(
     caplog.set_level(logging.INFO, "cgpud")
     a, b = world.container("a", 0), world.container("b", 0)
     for records in ([a, b], [b], []):
-        world.apply(*records)
+        world.reconcile(*records)
     events = [tuple(message.split()[:2]) for message in caplog.messages]
     assert events == [
         ("arbitration_begins", "gpu=GPU-0"),
@@ -139,18 +141,18 @@ def joined(diary: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
 def test_gpus_that_containers_have_together_take_turns_together(world: World) -> None:
     """SCH-12: also GPUs that only two containers together connect."""
     a, b, c = world.container("a", 0, 1), world.container("b", 1, 2), world.container("c", 2)
-    assert joined(world.apply(a)) == [(0, 1)]
-    assert joined(world.apply(a, c)) == []
-    assert joined(world.apply(a, b, c)) == [(0, 1, 2)]
-    assert joined(world.apply(a, b, c)) == []
+    assert joined(world.reconcile(a)) == [(0, 1)]
+    assert joined(world.reconcile(a, c)) == []
+    assert joined(world.reconcile(a, b, c)) == [(0, 1, 2)]
+    assert joined(world.reconcile(a, b, c)) == []
 
 
 def test_gpus_take_turns_apart_again_when_the_container_that_had_both_ends(world: World) -> None:
     """SCH-12."""
     a, b, c = world.container("a", 0, 1), world.container("b", 0), world.container("c", 1)
-    world.apply(a, b, c)
-    assert sorted(joined(world.apply(b, c))) == [(0,), (1,)]
-    assert joined(world.apply(b, c)) == []
+    world.reconcile(a, b, c)
+    assert sorted(joined(world.reconcile(b, c))) == [(0,), (1,)]
+    assert joined(world.reconcile(b, c)) == []
 
 
 def test_gpus_that_cannot_be_joined_are_tried_again(
@@ -162,40 +164,40 @@ def test_gpus_that_cannot_be_joined_are_tried_again(
         raise OSError(11, "no thread")
 
     a = world.container("a", 0, 1)
-    monkeypatch.setattr(world.conductor, "_join", failing)
-    world.apply(a)
-    monkeypatch.setattr(world.conductor, "_join", world._join)  # noqa: SLF001
-    assert world.apply(a) == [("join", 0, 1)]
+    monkeypatch.setattr(world.arbiters, "_join", failing)
+    world.reconcile(a)
+    monkeypatch.setattr(world.arbiters, "_join", world._join)  # noqa: SLF001
+    assert world.reconcile(a) == [("join", 0, 1)]
 
 
 def test_changed_rules_and_terms_are_passed_on(world: World) -> None:
     """SCH-9."""
-    world.apply(world.container("a", 0))
-    changed = world.apply(world.container("a", 0, weight=4), rules=Rules(2, 10, 50))
+    world.reconcile(world.container("a", 0))
+    changed = world.reconcile(world.container("a", 0, weight=4), rules=Rules(2, 10, 50))
     assert changed == [("rules", 2, 10, 50), ("tenant", 1, 4, False)]
 
 
 def test_another_container_of_the_same_name_is_another_one(world: World) -> None:
     """REL-3: docker restarts a container under its old id."""
-    world.apply(world.container("a", 0))
+    world.reconcile(world.container("a", 0))
     shutil.move(world.folder / "a", world.folder / "old")
-    assert world.apply(world.container("a", 0)) == [("remove", 1), ("add", "a", 0, 1, False)]
+    assert world.reconcile(world.container("a", 0)) == [("remove", 1), ("add", "a", 0, 1, False)]
 
 
 def test_what_cannot_be_taken_on_is_tried_again_and_disturbs_nobody(world: World) -> None:
     """REL-5: a container that ruined its own ledger."""
     a, b = world.container("a", 0), world.container("b", 0)
-    world.apply(b)
+    world.reconcile(b)
     world.made[0].broken = {"a"}
-    assert world.apply(a, b) == []
+    assert world.reconcile(a, b) == []
     world.made[0].broken = set()
-    assert world.apply(a, b) == [("add", "a", 0, 1, False)]
+    assert world.reconcile(a, b) == [("add", "a", 0, 1, False)]
 
 
 def test_a_container_that_has_just_ended_is_left_out(world: World) -> None:
     a = world.container("a", 0)
     shutil.rmtree(a.directory)
-    assert world.apply(a) == []
+    assert world.reconcile(a) == []
 
 
 def test_an_arbitration_that_cannot_start_is_tried_again(
@@ -207,7 +209,7 @@ def test_an_arbitration_that_cannot_start_is_tried_again(
         raise OSError(11, "no thread")
 
     a = world.container("a", 0)
-    monkeypatch.setattr(world.conductor, "_start", failing)
-    assert world.apply(a) == []
-    monkeypatch.setattr(world.conductor, "_start", world._start)  # noqa: SLF001
-    assert world.apply(a)[0] == ("start", 6, 20, 80)
+    monkeypatch.setattr(world.arbiters, "_start", failing)
+    assert world.reconcile(a) == []
+    monkeypatch.setattr(world.arbiters, "_start", world._start)  # noqa: SLF001
+    assert world.reconcile(a)[0] == ("start", 6, 20, 80)

@@ -20,7 +20,7 @@ from cgpu_node.view.usage import usage_of, use_of
 from cgpu_node.view.view import parsed
 from cgpu_server.audit.driver_probe import Reading
 from cgpu_server.audit.process_owners import Process
-from cgpu_server.audit.snapshot import NOTHING, Look, asked_by_process, by_container
+from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation_by_container
 from cgpu_server.audit.utilisation import Utilisation
 
 if TYPE_CHECKING:
@@ -42,9 +42,11 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.now = folder, 100.0
-        self.look = Look(dict.fromkeys(UUIDS, True), {}, {}, {UUIDS[0]: 40, UUIDS[1]: 100}, {})
+        self.snapshot = Snapshot(
+            dict.fromkeys(UUIDS, True), {}, {}, {UUIDS[0]: 40, UUIDS[1]: 100}, {}
+        )
         self.records: list[Record] = []
-        self.utilisation = Utilisation(lambda: self.look, lambda: self.now)
+        self.utilisation = Utilisation(lambda: self.snapshot, lambda: self.now)
 
     def add(self, name: str, *gpus: int, metered: int = 0) -> None:
         """A container on these GPUs."""
@@ -77,9 +79,9 @@ class World:
         uses = self.utilisation.estimated(map(use_of, self.records))
         return usage_of(NODE, uses, lambda _: Rules(), None, self.utilisation.percent())
 
-    def compute(self, name: str, place: int = 0) -> Compute:
+    def compute(self, name: str, number: int = 0) -> Compute:
         (use,) = (each for each in self.usage().uses if each.id == name)
-        found = use.gpus[place].compute
+        found = use.gpus[number].compute
         assert found is not None
         return found
 
@@ -118,8 +120,8 @@ def test_one_on_two_gpus_has_an_estimate_of_each_that_it_has_alone(world: World)
 def test_of_several_the_processes_utilisation_is_an_estimate(world: World) -> None:
     for name in "abc":
         world.add(name, 0)
-    places = {name: (str(world.folder / name), 0) for name in "abc"}
-    world.look = world.look._replace(shares={places["a"]: 30, places["b"]: 0})
+    tenants = {name: (str(world.folder / name), 0) for name in "abc"}
+    world.snapshot = world.snapshot._replace(shares={tenants["a"]: 30, tenants["b"]: 0})
     world.pass_seconds(5)
     found = {name: world.compute(name) for name in "abc"}
     assert {n: its.estimated_percent for n, its in found.items()} == {"a": 30, "b": 0, "c": None}
@@ -129,13 +131,13 @@ def test_of_several_the_processes_utilisation_is_an_estimate(world: World) -> No
 
 def test_the_driver_is_asked_about_processes_only_where_that_says_more(world: World) -> None:
     world.add("a", 0, 1)
-    assert asked_by_process(world.look, world.records) == set(), "it is alone on both"
-    foreign = world.look._replace(foreign_bytes={UUIDS[1]: MIB})
-    assert asked_by_process(foreign, world.records) == {UUIDS[1]}
+    assert gpus_to_ask(world.snapshot, world.records) == set(), "it is alone on both"
+    foreign = world.snapshot._replace(foreign_bytes={UUIDS[1]: MIB})
+    assert gpus_to_ask(foreign, world.records) == {UUIDS[1]}
     world.add("b", 0, metered=METERED)
-    assert asked_by_process(world.look, world.records) == {UUIDS[0]}
+    assert gpus_to_ask(world.snapshot, world.records) == {UUIDS[0]}
     world.measure("a", metered=METERED)
-    assert asked_by_process(foreign, world.records) == set(), "all are measured"
+    assert gpus_to_ask(foreign, world.records) == set(), "all are measured"
 
 
 def test_a_container_has_what_its_processes_have_and_a_gpu_at_most(world: World) -> None:
@@ -148,7 +150,7 @@ def test_a_container_has_what_its_processes_have_and_a_gpu_at_most(world: World)
         UUIDS[0]: Reading(0, {}, 90, {1: 70, 2: 60, 4: 5, 5: 5}),
         UUIDS[1]: Reading(0, {}, 90, None),
     }
-    found = by_container(readings, whose, world.records)
+    found = utilisation_by_container(readings, whose, world.records)
     assert found == {(a.directory, 0): 100, (b.directory, 0): 0}
 
 
@@ -165,7 +167,7 @@ def test_what_is_measured_needs_no_estimate_and_nothing_counts_twice(world: Worl
 
 def test_a_foreign_process_may_be_what_keeps_the_gpu_busy(world: World) -> None:
     world.add("a", 0)
-    world.look = world.look._replace(foreign_bytes={UUIDS[0]: MIB})
+    world.snapshot = world.snapshot._replace(foreign_bytes={UUIDS[0]: MIB})
     world.pass_seconds(5)
     its = world.compute("a")
     assert (its.estimated_percent, its.estimated_ns) == (None, 0)
@@ -174,7 +176,7 @@ def test_a_foreign_process_may_be_what_keeps_the_gpu_busy(world: World) -> None:
 
 def test_where_the_driver_does_not_say_who_is_there_nobody_is_alone(world: World) -> None:
     world.add("a", 0)
-    world.look = world.look._replace(told=dict.fromkeys(UUIDS, False))
+    world.snapshot = world.snapshot._replace(readable=dict.fromkeys(UUIDS, False))
     world.pass_seconds(5)
     its = world.compute("a")
     assert (its.estimated_percent, its.estimated_ns) == (None, 0)
@@ -183,8 +185,8 @@ def test_where_the_driver_does_not_say_who_is_there_nobody_is_alone(world: World
 def test_the_audit_may_look_again_while_the_last_look_is_read(world: World) -> None:
     """Each of these would be half of one look and half of the other."""
     world.add("a", 0)
-    nothing = NOTHING
-    for looks in ([nothing, world.look], [world.look, nothing]):
+    nothing = EMPTY
+    for looks in ([nothing, world.snapshot], [world.snapshot, nothing]):
         seen = itertools.cycle(looks)
         world.utilisation = Utilisation(lambda seen=seen: next(seen), lambda: world.now)
         for _ in range(2):
@@ -195,7 +197,7 @@ def test_the_audit_may_look_again_while_the_last_look_is_read(world: World) -> N
 def test_an_audit_that_sees_nothing_estimates_nothing(world: World) -> None:
     world.add("a", 0)
     world.pass_seconds(5)
-    world.look = NOTHING
+    world.snapshot = EMPTY
     world.pass_seconds(5)
     its = world.compute("a")
     assert (its.estimated_percent, its.estimated_ns) == (None, 2 * NS)
@@ -227,10 +229,10 @@ def test_estimates_are_shown_with_a_mark(world: World, capsys: pytest.CaptureFix
     assert "25.0% / 50.0%" in output
     assert "prio_ratio 80, 40% busy" in output
     assert "prio_ratio 80, 25.0% of its time measured, 100% busy" in output
-    told = [" ".join(line.split()) for line in lines(usage)]
-    assert "Utilisation : 40.0 %" in told
-    assert "Estimated Utilisation : 40.0 %" in told
-    assert "Estimated Beside That : 2.000 s" in told
+    details = [" ".join(line.split()) for line in lines(usage)]
+    assert "Utilisation : 40.0 %" in details
+    assert "Estimated Utilisation : 40.0 %" in details
+    assert "Estimated Beside That : 2.000 s" in details
     rows = {row.id: row for row in Trend().rows(usage)}
     assert (rows["a"].compute, rows["a"].is_estimate) == (40.0, True)
     assert (rows["b"].compute, rows["b"].is_estimate) == (25.0, False)
@@ -251,5 +253,7 @@ def test_what_is_measured_roughly_is_an_estimate(
     assert output.count("~25% / 50.0%") == 2
     assert "prio_ratio 80, 40% busy" in output
     assert {(row.compute, row.is_estimate) for row in Trend().rows(usage)} == {(25.0, True)}
-    told = [" ".join(line.split()) for line in lines(usage)]
-    assert told.count("Utilisation : N/A") == told.count("Estimated Utilisation : 25.0 %") == 2
+    details = [" ".join(line.split()) for line in lines(usage)]
+    assert (
+        details.count("Utilisation : N/A") == details.count("Estimated Utilisation : 25.0 %") == 2
+    )

@@ -1,6 +1,6 @@
-"""What the driver says of who holds memory, asked through a child: the driver may hang, or crash.
+"""Asks the driver who holds memory, through a child process: the driver may hang or crash.
 
-While the child lives the driver is in use; ``close`` ends it.
+The driver is in use while the child lives; ``close`` ends the child.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Reading(NamedTuple):
     """One GPU.
 
     Attributes:
-        used_bytes: what is in use of it, without what the driver keeps for itself.
-        holders: bytes by process of the host; None where the driver does not tell how much.
-        utilisation: percent of its last second or less in which a kernel ran; None: not told.
-        busy: the same by process of the host, without idle ones; None: not told, or not asked.
+        used_bytes: what is in use, without what the driver keeps for itself.
+        holders: bytes by host pid; None if the driver does not report how much.
+        utilisation: percent of the last second or less in which a kernel ran; None: not reported.
+        busy: the same by host pid, without idle ones; None: not reported, or not asked.
     """
 
     used_bytes: int
@@ -39,40 +39,40 @@ class Reading(NamedTuple):
     busy: dict[int, int] | None = None
 
 
-class Gauge:
+class DriverProbe:
     """Asks the driver in ``folder``, and waits ``patience`` seconds for each answer."""
 
     def __init__(self, folder: str, patience: float = _PATIENCE_SECONDS) -> None:
         self.folder, self.patience = folder, patience
         self._child: subprocess.Popen[bytes] | None = None
-        self._has_failed_asked = False
+        self._failed_on_busy = False
 
     def read(self, wanted: Iterable[str] = ()) -> dict[str, Reading]:
-        """Each GPU by UUID.
+        """Read each GPU, by UUID.
 
         Args:
-            wanted: UUIDs of those of which ``busy`` is wanted. Nobody needs it as much as the rest:
-                if a driver has failed when it was asked for it, it is not asked again.
+            wanted: UUIDs of the GPUs to ask for ``busy``. It matters less than the rest: a driver
+                that failed once when asked for it is not asked again.
 
         Raises:
             CgpuError: the driver does not answer, or not in time.
         """
-        asked = () if self._has_failed_asked else tuple(wanted)
+        asked = () if self._failed_on_busy else tuple(wanted)
         try:
             return _readings(self._ask(asked))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self._has_failed_asked |= bool(asked)
+            self._failed_on_busy |= bool(asked)
             self.close()
             raise CgpuError(f"the driver does not say who holds memory: {error}") from None
 
     def interrupt(self) -> None:
-        """Let ``read`` fail now, for another thread."""
+        """Make ``read`` fail now; any thread may call this."""
         child = self._child
         if child is not None:
             child.kill()
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         child, self._child = self._child, None
         if child is None:
             return

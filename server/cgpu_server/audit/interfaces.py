@@ -1,8 +1,7 @@
 """Which processes use an interface of the driver whose memory cgpu does not charge.
 
-Video codecs and graphics allocate below the CUDA driver's interface: what they take is seen in what
-NVML says of the process, and no call of it passes the proxies. A process that uses one has its
-library loaded.
+Video codecs and graphics allocate below the interface of the CUDA driver. NVML counts what they
+take, but no call passes through the proxies. A process that uses one has its library loaded.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def used_by(pid: int) -> str | None:
     try:
         with open(f"{folder_of(pid)}/maps", "rb") as file:
             return named_in(os.fsdecode(file.read(_MOST_BYTES)).splitlines())
-    except OSError:  # it ends just now
+    except OSError:  # it is ending
         return None
 
 

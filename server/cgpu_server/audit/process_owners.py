@@ -1,8 +1,9 @@
-"""Which container a process of the host belongs to.
+"""Which container a process of the host is in.
 
-By its control group, whose path has the container's id in it, in whatever form engines write it. A
-session of ``cgpu-run`` has no group of its own: its processes have its limits page mounted or,
-where it has no namespaces, its ledger mapped, or they descend from its keeper.
+A container's processes are in a control group whose path contains the container's id, in a form
+that depends on the engine. A session of ``cgpu-run`` has no control group of its own: its processes
+have its limits mounted, or its ledger mapped if there are no namespaces, or descend from its
+keeper.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 
 # What engines put before the id in the name of a systemd scope.
 _PREFIXES = ("docker", "cri-containerd", "crio", "libpod", "nerdctl", "runc", "crun")
-_LONG_ID = re.compile(r"[0-9a-f]{64}")  # unmistakable, whatever stands before it
+_LONG_ID = re.compile(r"[0-9a-f]{64}")  # a match whatever comes before it
 _SUFFIX = ".scope"
-_DEPTH = 64  # of a family of processes, at most
+_DEPTH = 64  # of a chain of parents, at most
 _NOBODY = 0
-_MOUNTS_CPU_S = 0.1  # of the processor, for reading one process's mounts
+_MOUNTS_CPU_S = 0.1  # of CPU time, for reading one process's mounts
 
 
 class Process(NamedTuple):
@@ -37,7 +38,7 @@ class Process(NamedTuple):
         own_pid: in its own pid namespace.
         parent: on the host.
         uid: the user it runs as.
-        ends: whether it has let go of its memory and is about to be gone.
+        ends: whether it has released its memory and is exiting.
     """
 
     pid: int
@@ -49,7 +50,7 @@ class Process(NamedTuple):
 
 
 def read_process(pid: int) -> Process | None:
-    """What the kernel says of a process; None where it is gone."""
+    """Read a process from /proc; None if it is gone."""
     started = start_time(pid)
     try:
         with open(f"{folder_of(pid)}/status", "rb") as file:
@@ -66,15 +67,15 @@ def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> 
 
 
 def container_in(groups: Iterable[str], ids: Mapping[str, str] | Iterable[str]) -> str | None:
-    """The container that a process with these control groups belongs to.
+    """The container of a process with these control groups.
 
     Args:
         groups: lines of ``/proc/PID/cgroup``, of either version.
-        ids: of the containers there are.
+        ids: of all containers.
     """
     known = frozenset(ids)
     for line in groups:
-        # from the root down: what is below a container's own group is named by the container
+        # from the root down: the container itself names what is below its group
         for component in line.rstrip("\n").split(":", 2)[-1].split("/"):
             found = _named(component, known)
             if found is not None:
@@ -94,32 +95,32 @@ def _named(component: str, ids: frozenset[str]) -> str | None:
     return last if last in ids and _LONG_ID.fullmatch(last) else None
 
 
-class Belonging:
-    """Says of processes whose they are, among the containers and sessions ``records``."""
+class ContainerLookup:
+    """Finds the container or session of a process, among ``records``."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         self._records = {record.id: record for record in records}
         self._sessions = [r for r in self._records.values() if r.kind == "session"]
 
     def of(self, process: Process) -> Record | None:
-        """The container of a process; None for the host's own."""
+        """The container or session of a process; None for a process of the host."""
         found = container_in(_lines(process.pid, "cgroup"), self._records)
         if found is not None and self._records[found].kind == "container":
             return self._records[found]
         return self._mounted(process) or self._session(process)
 
     def _mounted(self, process: Process) -> Record | None:
-        """Whose limits page is mounted where the process lives, as far as that can be read."""
+        """The container whose limits are mounted where the process runs, if that can be read."""
         until = time.thread_time() + _MOUNTS_CPU_S
         rows = (row for row in mounts(folder_of(process.pid), until) if row is not None)
-        places = {(row[2].decode(), row[3]) for row in rows if row[3].endswith(b"/limits")}
-        for record in self._records.values() if places else ():
+        mounted = {(row[2].decode(), row[3]) for row in rows if row[3].endswith(b"/limits")}
+        for record in self._records.values() if mounted else ():
             facts = _stat(f"{record.directory}/limits")
             if facts is None:
                 continue
             device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
             tail = os.fsencode(f"/containers/{record.id}/limits")
-            here = any(dev == device and root.endswith(tail) for dev, root in places)
+            here = any(dev == device and root.endswith(tail) for dev, root in mounted)
             if here and self._may_be(record, process):
                 return record
         return None
@@ -145,15 +146,15 @@ class Belonging:
 
     @staticmethod
     def _may_be(record: Record, process: Process) -> bool:
-        """Not so: another user's process, which could have mounted anything of theirs so."""
-        if record.kind == "container":  # whose root can give the ledger to anybody
+        """False for another user's process, which could have mounted anything like that."""
+        if record.kind == "container":  # its root can give the ledger to anybody
             return True
         facts = _stat(f"{record.directory}/ledger")
         return facts is not None and facts.st_uid in {0, process.uid}
 
 
-class Owners:
-    """Whose the processes are that the driver names, from the first time to the last in a row."""
+class OwnerTracker:
+    """Remembers the containers of the processes that the driver reports, as long as it does."""
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
@@ -162,18 +163,18 @@ class Owners:
     def of(
         self, pids: Iterable[int], records: Iterable[Record]
     ) -> dict[int, tuple[Process, Record | None]]:
-        """Those of these processes that are known, with the containers that they belong to.
+        """The known ones of these processes, with their containers.
 
-        The driver may name one that is gone, because a child of it keeps the device open. Who was
-        seen before still is the one; a younger process that has its id now never is.
+        The driver may report a process that is gone, because a child keeps the device open. It is
+        then the process that had the pid before, and never a younger one that has the pid now.
         """
-        belonging, now = Belonging(records), _ticks()
+        lookup, now = ContainerLookup(records), _ticks()
         self._since = {pid: self._since.get(pid, now) for pid in pids}
         found = {}
         for pid, since in self._since.items():
             process = read_process(pid)
             if process is not None and process.start_time <= since:
-                found[pid] = process, belonging.of(process)
+                found[pid] = process, lookup.of(process)
             elif pid in self._known:
                 process, record = self._known[pid]
                 found[pid] = process._replace(ends=True), record
@@ -181,12 +182,12 @@ class Owners:
         return found
 
     def known(self, pid: int) -> Process | None:
-        """The process that the driver last named by this id."""
+        """The process that the driver last reported by this pid."""
         return self._known[pid][0] if pid in self._known else None
 
 
 def _ticks() -> int:
-    """Now, as the kernel counts when processes start."""
+    """The current time in the unit of processes' start times."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
@@ -200,7 +201,7 @@ def _maps(pid: int, inode: int, path: str) -> bool:
 
 def _lines(pid: int, name: str) -> list[str]:
     try:
-        # Paths need not be text, and only what the kernel writes ends a line.
+        # Paths need not be text, and only a line feed ends a line.
         with open(f"{folder_of(pid)}/{name}", errors="replace", newline="\n") as file:
             return file.readlines()
     except OSError:  # it ended meanwhile, or belongs to somebody else

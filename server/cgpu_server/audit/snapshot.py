@@ -1,4 +1,4 @@
-"""What the audit saw last, and whose the time of a GPU was by the driver's figures."""
+"""What the audit last read, and which containers used a GPU's time by the driver's figures."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ if TYPE_CHECKING:
     from cgpu_server.audit.driver_probe import Reading
     from cgpu_server.audit.process_owners import Process
 
-    Place = tuple[str, int]  # a container's directory, and which of its GPUs
+    Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 
 _WHOLE = 100  # percent
 
 
-class Look(NamedTuple):
-    """What the audit last saw.
+class Snapshot(NamedTuple):
+    """What the audit last read.
 
     Attributes:
-        told: whether the driver says how much each process holds, by the GPU's UUID.
-        foreign_bytes: what processes of no container hold, likewise.
-        bypasses: how many findings there were, by container and place of its GPU.
-        utilisation: how busy the driver says that a GPU is, in percent, where it says so.
-        shares: how busy it says that a container's processes kept its GPU, likewise.
+        readable: whether the driver reports how much each process holds, by the GPU's UUID.
+        foreign_bytes: what processes outside containers hold, by the GPU's UUID.
+        bypasses: the number of bypasses found, by container and GPU.
+        utilisation: how busy the driver reports a GPU to be, in percent, by the GPU's UUID.
+        shares: how busy it reports a container's processes to keep the GPU, in percent.
     """
 
-    told: dict[str, bool]
+    readable: dict[str, bool]
     foreign_bytes: dict[str, int]
-    bypasses: dict[Place, int]
+    bypasses: dict[Tenant, int]
     utilisation: dict[str, int]
-    shares: dict[Place, int]
+    shares: dict[Tenant, int]
 
     def is_shared(self, uuid: str, containers: int) -> bool:
-        """Whether a GPU with so many containers may be kept busy by others than one of them."""
-        return containers > 1 or not self.told.get(uuid) or bool(self.foreign_bytes.get(uuid))
+        """Whether others than one container may keep a GPU with so many containers busy."""
+        return containers > 1 or not self.readable.get(uuid) or bool(self.foreign_bytes.get(uuid))
 
 
-NOTHING = Look({}, {}, {}, {}, {})
+EMPTY = Snapshot({}, {}, {}, {}, {})
 
 
-def asked_by_process(last: Look, records: Sequence[Record]) -> set[str]:
-    """The GPUs of which to ask the driver: the GPU's own figure does not say whose it is there."""
-    there = Counter(share.uuid for record in records for share in record.gpus)
+def gpus_to_ask(last: Snapshot, records: Sequence[Record]) -> set[str]:
+    """The GPUs whose processes to ask the driver about: the GPU's own figure is not enough."""
+    containers = Counter(gpu.uuid for record in records for gpu in record.gpus)
     return {
-        share.uuid
+        gpu.uuid
         for record in records
-        for place, share in enumerate(record.gpus)
-        if last.is_shared(share.uuid, there[share.uuid]) and not is_measured(record, place)
+        for number, gpu in enumerate(record.gpus)
+        if last.is_shared(gpu.uuid, containers[gpu.uuid]) and not is_measured(record, number)
     }
 
 
-def by_container(
+def utilisation_by_container(
     readings: Mapping[str, Reading],
-    whose: Mapping[int, tuple[Process, Record | None]],
+    owners: Mapping[int, tuple[Process, Record | None]],
     records: Sequence[Record],
-) -> dict[Place, int]:
-    """Percent of their GPUs, by what their processes had, where the driver was asked and tells."""
+) -> dict[Tenant, int]:
+    """Percent of the GPU that a container's processes had, where the driver was asked and knows."""
     found = {}
     for record in records:
-        for place, share in enumerate(record.gpus):
-            reading = readings.get(share.uuid)
+        for number, gpu in enumerate(record.gpus):
+            reading = readings.get(gpu.uuid)
             if reading is not None and reading.busy is not None:
-                own = (n for pid, n in reading.busy.items() if _is_of(whose.get(pid), record))
-                found[record.directory, place] = min(sum(own), _WHOLE)
+                own = (n for pid, n in reading.busy.items() if _is_of(owners.get(pid), record))
+                found[record.directory, number] = min(sum(own), _WHOLE)
     return found
 
 

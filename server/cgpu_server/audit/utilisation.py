@@ -1,6 +1,7 @@
-"""How busy GPUs are by the driver's own figure: all there is where nobody measures.
+"""How busy GPUs are by the driver's own figure, which is all there is where no arbiter measures.
 
-A container's is an estimate: the GPU's, if it has that to itself, else what its processes had.
+A container's figure is an estimate: the GPU's if the container has it to itself, else the sum of
+its processes.
 """
 
 from __future__ import annotations
@@ -16,86 +17,88 @@ if TYPE_CHECKING:
 
     from cgpu_node.shares.record import Record
     from cgpu_node.view.view import Compute, GpuUse, Use
-    from cgpu_server.audit.snapshot import Look
+    from cgpu_server.audit.snapshot import Snapshot
 
-    Place = tuple[str, int]  # a container's directory, and which of its GPUs
+    Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
 
 _NS = 1_000_000_000
 _PERCENT = 100
 
 
 class Utilisation:
-    """Adds up what ``look`` says; read by other threads, which see whole tables only.
+    """Sums up ``snapshot`` over time. Other threads may read it: they see whole tables only.
 
     Attributes:
         busy_ns: for how long each GPU was busy while it had containers, by UUID.
     """
 
     def __init__(
-        self, look: Callable[[], Look], clock: Callable[[], float] = time.monotonic
+        self, snapshot: Callable[[], Snapshot], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._look, self._clock = look, clock
-        self._counted: float | None = None
-        self._estimated_ns: dict[Place, int] = {}
+        self._snapshot, self._clock = snapshot, clock
+        self._counted_at: float | None = None
+        self._estimated_ns: dict[Tenant, int] = {}
         self.busy_ns: dict[str, int] = {}
 
     def percent(self) -> Mapping[str, int]:
-        """Of each GPU's time, by UUID, as the audit last saw it."""
-        return self._look().utilisation
+        """How busy each GPU was in the audit's last snapshot, by UUID."""
+        return self._snapshot().utilisation
 
     def count(self, records: Iterable[Record]) -> None:
-        """Add what has passed since the last call; a container that is gone is forgotten."""
+        """Add the time since the last call, and forget containers that are gone."""
         now = self._clock()
-        passed = 0.0 if self._counted is None else now - self._counted
-        self._counted = now
-        look, estimated_ns = self._look(), {}
-        busy = {u: round(each * passed * _NS / _PERCENT) for u, each in look.utilisation.items()}
+        passed = 0.0 if self._counted_at is None else now - self._counted_at
+        self._counted_at = now
+        last, estimated_ns = self._snapshot(), {}
+        busy = {u: round(each * passed * _NS / _PERCENT) for u, each in last.utilisation.items()}
         self.busy_ns = {**self.busy_ns, **{u: self.busy_ns.get(u, 0) + n for u, n in busy.items()}}
-        places = [(r, place, gpu.uuid) for r in records for place, gpu in enumerate(r.gpus)]
-        estimates = _estimates(look, [((r.directory, place), uuid) for r, place, uuid in places])
-        for record, place, _ in places:
-            key = record.directory, place
+        gpus = [(r, number, gpu.uuid) for r in records for number, gpu in enumerate(r.gpus)]
+        estimates = _estimates(last, [((r.directory, number), uuid) for r, number, uuid in gpus])
+        for record, number, _ in gpus:
+            key = record.directory, number
             estimated_ns[key] = self._estimated_ns.get(key, 0)
-            if key in estimates and not is_measured(record, place):
+            if key in estimates and not is_measured(record, number):
                 estimated_ns[key] += round(estimates[key] * passed * _NS / _PERCENT)
         self._estimated_ns = estimated_ns
 
     def estimated(self, uses: Iterable[Use]) -> list[Use]:
-        """All containers of the node, with estimates for those that nobody measures."""
+        """All containers of the node, with an estimate for each that no arbiter measures."""
         uses = list(uses)
-        there = [((u.directory, i), gpu.uuid) for u in uses for i, gpu in enumerate(u.gpus)]
-        estimates = _estimates(self._look(), there)
+        gpus = [
+            ((u.directory, number), gpu.uuid) for u in uses for number, gpu in enumerate(u.gpus)
+        ]
+        estimates = _estimates(self._snapshot(), gpus)
 
-        def of(directory: str, place: int, gpu: GpuUse) -> Compute | None:
-            its = gpu.compute
-            if its is None:
+        def of(directory: str, number: int, gpu: GpuUse) -> Compute | None:
+            compute = gpu.compute
+            if compute is None:
                 return None
-            estimate = its.estimated_percent
-            if estimate is None and its.measured_percent is None:
-                estimate = estimates.get((directory, place))
-            return its._replace(
+            estimate = compute.estimated_percent
+            if estimate is None and compute.measured_percent is None:
+                estimate = estimates.get((directory, number))
+            return compute._replace(
                 estimated_percent=None if estimate is None else float(estimate),
-                estimated_ns=self._estimated_ns.get((directory, place), 0),
+                estimated_ns=self._estimated_ns.get((directory, number), 0),
             )
 
         return [
             use._replace(
                 gpus=tuple(
-                    gpu._replace(compute=of(use.directory, place, gpu))
-                    for place, gpu in enumerate(use.gpus)
+                    gpu._replace(compute=of(use.directory, number, gpu))
+                    for number, gpu in enumerate(use.gpus)
                 )
             )
             for use in uses
         ]
 
 
-def _estimates(look: Look, there: Sequence[tuple[Place, str]]) -> dict[Place, int]:
-    """Percent by container and place: the GPU's of one alone, else what its processes had."""
-    counts = Counter(uuid for _, uuid in there)
+def _estimates(last: Snapshot, gpus: Sequence[tuple[Tenant, str]]) -> dict[Tenant, int]:
+    """Percent: the GPU's figure for a container that is alone on it, else that of its processes."""
+    containers = Counter(uuid for _, uuid in gpus)
     found = {
-        key: look.shares.get(key)
-        if look.is_shared(uuid, counts[uuid])
-        else look.utilisation.get(uuid)
-        for key, uuid in there
+        key: last.shares.get(key)
+        if last.is_shared(uuid, containers[uuid])
+        else last.utilisation.get(uuid)
+        for key, uuid in gpus
     }
     return {key: percent for key, percent in found.items() if percent is not None}

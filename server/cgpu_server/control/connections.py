@@ -1,4 +1,4 @@
-"""The control socket: lines of JSON from root, the owner of the state directory, or guests."""
+"""The control socket: it reads lines of JSON, and answers each with one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
-from cgpu_env.logline import place
+from cgpu_env.logline import location
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
     Handle = Callable[[dict[str, Any], "Peer"], dict[str, Any]]
 
-DESCRIPTOR = "descriptor"  # in an answer: what is sent beside it
+DESCRIPTOR = "descriptor"  # in an answer: a file descriptor to send with it
 _LONGEST_LINE = 1 << 16
-_PATIENCE = 60.0  # seconds for a client that says nothing
-_MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of those who are not trusted
+_PATIENCE = 60.0  # seconds for a client that sends nothing
+_MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of users who are not trusted
 _CREDENTIALS = struct.Struct("3i")  # struct ucred
 
 
 class Peer(NamedTuple):
-    """Who is at the other end; ``pid`` is 0 where it lives in a namespace that we do not see."""
+    """Who is at the other end; ``pid`` is 0 if it runs in a namespace that we cannot see."""
 
     pid: int
     uid: int
 
     @property
     def is_trusted(self) -> bool:
-        """Whether it is root, or who the state directory belongs to."""
+        """Whether it is root or the owner of the state directory."""
         return self.uid in (0, os.geteuid())
 
 
 class Control:
-    """Answers requests with ``handle``, and calls ``touched`` for every connection."""
+    """Answers requests with ``handle``, and calls ``connected`` for every connection."""
 
-    def __init__(self, handle: Handle, touched: Callable[[], None]) -> None:
-        self._handle, self._touched = handle, touched
+    def __init__(self, handle: Handle, connected: Callable[[], None]) -> None:
+        self._handle, self._connected = handle, connected
         self._guests: Counter[int] = Counter()  # connections of users who are not trusted
 
     async def listen(self, listener: socket.socket) -> asyncio.Server:
@@ -51,26 +51,26 @@ class Control:
         return await asyncio.start_unix_server(self._serve, sock=listener, limit=_LONGEST_LINE)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._touched()
+        self._connected()
         peer = _peer(writer)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
             if peer.is_trusted:
-                await self._converse(reader, writer, peer)
+                await self._answer_all(reader, writer, peer)
             elif self._has_room(peer):
                 self._guests[peer.uid] += 1
                 try:
-                    await self._converse(reader, writer, peer)
+                    await self._answer_all(reader, writer, peer)
                 finally:
-                    self._guests -= Counter({peer.uid: 1})  # and forgets who has none
+                    self._guests -= Counter({peer.uid: 1})  # which forgets users without any
             else:
                 _send(writer, _error("you or others have too many connections: close some"))
         writer.close()
 
     def _has_room(self, peer: Peer) -> bool:
-        """Whether one more of this user leaves descriptors for root and for what we do."""
+        """Whether another connection of this user leaves descriptors for root and ourselves."""
         return self._guests[peer.uid] < _MOST_OF_A_USER and self._guests.total() < _MOST_OF_USERS
 
-    async def _converse(
+    async def _answer_all(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
     ) -> None:
         while line := await asyncio.wait_for(reader.readline(), _PATIENCE):
@@ -91,7 +91,7 @@ class Control:
         except Exception as error:  # noqa: BLE001 (one bad request must not end the server)
             log.error(
                 "request_fails",
-                error=f"{error!r} at {place(error)}",
+                error=f"{error!r} at {location(error)}",
                 request=line.decode("utf-8", "replace"),
                 do="report it with this line; nothing else is disturbed",
             )
@@ -99,7 +99,7 @@ class Control:
 
 
 def _send(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
-    """Send an answer, with the descriptor that goes with it, if any."""
+    """Send an answer, and its descriptor if it has one."""
     device = answer.pop(DESCRIPTOR, None)
     line = json.dumps(answer).encode() + b"\n"
     if device is None:

@@ -1,7 +1,7 @@
-"""Sessions of other users, in the account of the whole node.
+"""Sessions of other users under root's server.
 
-A user's ``cgpu-run`` asks for its share here, so that its memory and its time are added up with
-those of the containers. What it asks for is judged by the same rules as a container's variables.
+A user's ``cgpu-run`` asks for its share here, so that its memory and time count together with those
+of the containers. The same rules check its variables as check a container's.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Guests:
         """Give the asking process a session of its own.
 
         Returns:
-            Its id, and what a ``Request`` says.
+            The session's id, and the fields of its ``Request``.
 
         Raises:
-            CgpuError: the request makes no sense, or there is no room.
+            CgpuError: the request is malformed, or does not fit.
         """
         variables, command = request.get("variables"), request.get("command")
         policy = request.get("policy")

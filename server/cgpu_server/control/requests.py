@@ -1,4 +1,4 @@
-"""What the server can be asked: the rows of ``Requests``; by any user, of sessions of their own."""
+"""The requests that the server answers; other users see only their own sessions."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ _EACH_HAS = (
 
 
 class Requests:
-    """Answers for one server, by the name of the request.
+    """Answers requests by their name.
 
     Args:
         state: of the server.
-        audit: what it shows of the driver.
+        audit: of the same containers.
         tree: the nodes of the control tree.
-        mounted: the file system that shows them, where there is to be one.
+        mounted: the file system that shows them, if the server has one.
         stop: ends the server.
     """
 
@@ -79,7 +79,7 @@ class Requests:
             "set": self._set,
             "ls": self._ls,
             "get": self._get,
-            "tree": self._lend_tree,
+            "tree": self._open_tree,
             "mounted": self._serve_tree,
             "stop": self._stop,
         }
@@ -89,7 +89,7 @@ class Requests:
         """The answer.
 
         Raises:
-            CgpuError: the request makes no sense or cannot be met; one sentence says why.
+            CgpuError: one sentence that says why the request is refused.
         """
         name = request.get("request")
         if name == "admit":
@@ -98,18 +98,18 @@ class Requests:
             raise CgpuError(_STRANGER)
         given = request.get("driver_dir")
         if isinstance(given, str):
-            self._heed_driver(given, peer, is_only_shown=name == "usage")
+            self._check_driver(given, peer, is_only_shown=name == "usage")
         answer = self._table.get(name) if isinstance(name, str) else None
         if answer is None:
             known = ", ".join((*self._table, "admit"))
             raise CgpuError(f"request '{shown(str(name))}': expected one of {known}")
         return answer(request, self._nodes.seen_by(None if peer.is_trusted else peer.uid))
 
-    def _heed_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
-        """Adopt the driver that a request names; refuse it if ours is another.
+    def _check_driver(self, given: str, peer: Peer, *, is_only_shown: bool) -> None:
+        """Adopt the driver that a request names; refuse the request if we use another.
 
-        A guest's path is only compared as text, because root could hang at it. A request that
-        only shows GPUs is answered with the driver that they are of.
+        A guest's path is only compared as text, because resolving it could hang root. A request
+        that only shows GPUs is answered by the driver in use.
         """
         real = os.path.realpath(given) if peer.is_trusted else given
         if real == self._state.own_driver():
@@ -145,8 +145,8 @@ class Requests:
     def _status(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
         state = self._state
         state.refresh()
-        figures = state.conductor.figures()
-        gpus, audited = [], self._audit.last.told
+        figures = state.arbiters.figures()
+        gpus, audited = [], self._audit.last.readable
         for gpu in self._state.gpus():
             beside = on_gpu(state.records, gpu.uuid)
             its = state.rules_of(gpu.uuid)
@@ -175,7 +175,7 @@ class Requests:
         }
 
     def _usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        """What ``cgpu-smi`` shows: own sessions one by one, and all others together."""
+        """What ``cgpu-smi`` shows: a guest's own sessions one by one, and all others as one sum."""
         state = self._state
         state.refresh()
         node = load_node(state.registry.state_dir, state.driver_dir)
@@ -210,14 +210,14 @@ class Requests:
             )
         return {"notes": notes}
 
-    def _lend_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
+    def _open_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         if self._mounted is None:
             raise CgpuError("this server shows no control tree")
-        return {DESCRIPTOR: self._mounted.lend()}
+        return {DESCRIPTOR: self._mounted.open_device()}
 
     def _serve_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         if self._mounted is not None:
-            self._mounted.start_lent()
+            self._mounted.start_opened()
         return {}
 
     def _stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
@@ -225,7 +225,10 @@ class Requests:
         return {}
 
     def _container(self, word: str, tree: Tree) -> tuple[str, str | None]:
-        """The id that is meant, and in GPU/CONTAINER the UUID; a pod's name has slashes too."""
+        """The id of the container that ``word`` means, and the UUID if it is GPU/CONTAINER.
+
+        A pod's name has slashes too.
+        """
         gpu, slash, name = word.partition("/")
         names = names_of(tree.records)
         whole = target.containers(word, names)
@@ -249,7 +252,7 @@ class Requests:
 
 
 def _check_names(values: dict[str, Any]) -> None:
-    """Refuse a name that nothing has."""
+    """Refuse a setting that does not exist."""
     known = (*changes.GPU_KEYS, *changes.CONTAINER_KEYS, *NODE_SETTINGS)
     for name in values:
         if name not in known:
@@ -259,7 +262,7 @@ def _check_names(values: dict[str, Any]) -> None:
 
 
 def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
-    """The path that is asked for; a container's name or id leads to its folder on its first GPU.
+    """The path of a request; a container's name or id means its folder on its first GPU.
 
     Returns:
         The path, and the container if it was named without a GPU.
@@ -276,14 +279,14 @@ def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
         for word, node in ((path, ""), path.rpartition("/")[::2]):  # a pod's name has slashes too
             if target.containers(word, names) and not target.gpus(word, gpus):
                 entry = find(tree.records, word)
-                place = f"{entry.gpus[0].index}/{name_of(entry, tree.records)}"
-                return f"{place}/{node}".rstrip("/"), entry
+                folder = f"{entry.gpus[0].index}/{name_of(entry, tree.records)}"
+                return f"{folder}/{node}".rstrip("/"), entry
         raise
     return path, None
 
 
 def _walk(tree: Tree, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The folder at ``path`` and all below it, each before those in it."""
+    """The folder at ``path`` and all below it; a folder comes before what is in it."""
     listed = _listed(tree, path)
     yield path, listed
     for name in listed["folders"]:

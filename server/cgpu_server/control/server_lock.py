@@ -1,4 +1,4 @@
-"""The right to serve a state directory, which one server has at a time, and its socket."""
+"""The lock that lets one server at a time serve a state directory, and the socket it listens on."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from cgpu_node import client, server
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-_PATIENCE = 5.0  # seconds for one that is about to listen, or about to end
+_PATIENCE = 5.0  # seconds for a server that is about to listen, or about to end
 _POLL_SECONDS = 0.05
 _BACKLOG = 64
 
 
-class Seat:
-    """Held by the one server of ``state_dir``; ``listener`` is where it is asked."""
+class ServerLock:
+    """Held by the one server of ``state_dir``; clients connect to ``listener``."""
 
     def __init__(self, state_dir: str, lock: int, listener: socket.socket) -> None:
         self.listener = listener
@@ -30,15 +30,15 @@ class Seat:
         self._socket = f"{state_dir}/{server.SOCKET}"
 
     @classmethod
-    def take(cls, state_dir: str, *, replace: bool = False) -> Self | None:
-        """Take the seat; None where another server has it.
+    def acquire(cls, state_dir: str, *, replace: bool = False) -> Self | None:
+        """Take the lock; None where another server has it.
 
         Args:
-            state_dir: the state directory, which is there.
-            replace: ask that one to leave.
+            state_dir: the state directory, which exists.
+            replace: ask the other server to end.
 
         Raises:
-            CgpuError: another one has it and does not answer, or files cannot be made.
+            CgpuError: the other server does not answer, or files cannot be made.
         """
         deadline = time.monotonic() + _PATIENCE
         try:
@@ -49,7 +49,7 @@ class Seat:
                 if server.is_listening(state_dir):
                     if not replace:
                         return None
-                    with contextlib.suppress(CgpuError):  # it may be on its way already
+                    with contextlib.suppress(CgpuError):  # it may be ending already
                         client.ask(state_dir, {"request": "stop"})
                 time.sleep(_POLL_SECONDS)
         except OSError as error:
@@ -59,17 +59,17 @@ class Seat:
             hint="its process id is in that file",
         )
 
-    def is_ours(self) -> bool:
+    def is_held(self) -> bool:
         """Whether the state directory is still there, with our lock in it."""
         try:
             return os.path.samestat(os.stat(self._path), os.fstat(self._lock))
         except OSError:
             return False
 
-    def leave(self) -> None:
-        """Let another server take it; under the registry's lock, nobody is admitted in between."""
+    def release(self) -> None:
+        """Let another server take over; under the registry's lock, nobody is admitted meanwhile."""
         self.listener.close()
-        if self.is_ours():
+        if self.is_held():
             with contextlib.suppress(OSError):
                 os.unlink(self._socket)
         os.close(self._lock)
@@ -91,16 +91,16 @@ def _locked(path: str) -> int | None:
 
 
 def _listen(state_dir: str) -> socket.socket:
-    """The socket, for all users where it is root's.
+    """The socket; all users may connect to root's.
 
-    What a killed server left in its place is no one's, for we hold the lock.
+    We hold the lock, so a socket that is there is a killed server's.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(f"{state_dir}/{server.SOCKET}")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY)
     if os.geteuid() == 0:
-        os.chmod(state_dir, 0o711)  # noqa: S103 (all may pass to the socket and their own session)
+        os.chmod(state_dir, 0o711)  # noqa: S103 (all may reach the socket and their own session)
     try:
         umask = os.umask(0o111 if os.geteuid() == 0 else 0o177)
         listener.bind(server.address(folder))

@@ -1,6 +1,6 @@
-"""The metrics over HTTP, for Prometheus: threads of their own, which hold no lock of the server's.
+"""Serves the metrics to Prometheus, in threads of their own that hold no lock of the server.
 
-Whatever fails here is a line in the log; the server goes on without.
+A failure here is logged, and the server goes on without metrics.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Collector:
             uses,
             self._grown(uses),
             state.rules_of,
-            state.conductor.figures(),
+            state.arbiters.figures(),
             time.monotonic() - state.refreshed_at,
             self._version,
             self._audit.last,
@@ -76,25 +76,25 @@ class Collector:
             return None
 
     def _grown(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
-        """Refused requests; a container may write less than before, a counter only grows.
+        """Refused requests. A container may write a smaller number, but a counter only grows.
 
-        Another container in a directory of the same name has another inode, and begins anew.
+        A later container in a directory of the same name has another inode, and starts at zero.
         """
         with self._lock:
             before, self._refused = self._refused, {}
             for use in uses:
                 directory = use.directory
-                with contextlib.suppress(OSError):  # it ends just now
+                with contextlib.suppress(OSError):  # it is ending
                     inode = os.stat(directory).st_ino
-                    for place, gpu in enumerate(use.gpus):
-                        then, count = before.get((directory, place), (inode, 0))
+                    for number, gpu in enumerate(use.gpus):
+                        then, count = before.get((directory, number), (inode, 0))
                         count = max(count if then == inode else 0, gpu.refused)
-                        self._refused[directory, place] = inode, count
+                        self._refused[directory, number] = inode, count
             return {key: count for key, (_, count) in self._refused.items()}
 
 
 class Exporter:
-    """Serves the metrics of a node where it is told to, or on ``given``, a socket."""
+    """Serves the metrics of a node, on the socket ``given`` or where ``follow`` says."""
 
     def __init__(
         self, state: ServerState, audit: Audit, given: socket.socket | None = None
@@ -109,7 +109,7 @@ class Exporter:
     def follow(self, address: str | None) -> None:
         """Serve at ``address`` from now on, such as ``127.0.0.1:9477``; None: nowhere.
 
-        To be told again and again: whoever has the port may leave it.
+        Call it often: it tries again to get a port that another process has.
         """
         if self._fixed or (address == self._address and self._server is not None):
             return
@@ -118,11 +118,7 @@ class Exporter:
         if address is not None:
             try:
                 self._serve(_listener(address))
-            except (
-                OSError,
-                ValueError,
-                OverflowError,
-            ) as error:  # tried again the next time, and told once
+            except (OSError, ValueError, OverflowError) as error:
                 if failed != address:
                     log.error(
                         "metrics_not_served",

@@ -1,4 +1,4 @@
-"""An HTTP server for metrics: a few clients at a time, and none for long."""
+"""An HTTP server for metrics, with bounds on clients and on their time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import MetricsHandler
 
-from cgpu_env.logline import place
+from cgpu_env.logline import location
 from cgpu_server.journal import log
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 _MOST_CLIENTS = 8
-_PATIENCE = 10.0  # seconds for a client that says or reads nothing
+_PATIENCE = 10.0  # seconds for a client that sends or reads nothing
 
 
 class _Handler(MetricsHandler):
@@ -28,20 +28,20 @@ class _Handler(MetricsHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves what ``registry`` collects to those who come to ``listener``."""
+    """Serves what ``registry`` collects to clients of ``listener``."""
 
     block_on_close = False
 
     def __init__(self, listener: socket.socket, registry: Collector) -> None:
-        # Not by TCPServer, which would make a socket, for the service may make none of a network's;
-        # nor by HTTPServer, which would ask the name service for its own name.
+        # Skip TCPServer.__init__ (the service may not make network sockets) and
+        # HTTPServer.server_bind (it does a DNS lookup of the host's name).
         BaseServer.__init__(self, ("", 0), _Handler.factory(registry))
         self.socket = listener
         self.server_name, self.server_port = "cgpud", 0
         self._room = threading.BoundedSemaphore(_MOST_CLIENTS)
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Serve the client in a thread of its own; one too many is sent away."""
+        """Serve the client in a thread of its own; disconnect it if there are too many."""
         if not self._room.acquire(blocking=False):
             self.shutdown_request(request)
             return
@@ -52,18 +52,18 @@ class Server(ThreadingHTTPServer):
             raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """In that thread."""
+        """Serve the client, in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002
-        """A client that goes away early is nobody's fault; anything else is logged."""
+        """Ignore a client that disconnects early; log anything else."""
         error = sys.exc_info()[1]
         if not isinstance(error, OSError):
             log.error(
                 "metrics_fail",
-                error=f"{error!r} at {place(error)}" if error else "unknown",
+                error=f"{error!r} at {location(error)}" if error else "unknown",
                 do="report it with this line; the next scrape is answered anew",
             )

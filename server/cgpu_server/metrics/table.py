@@ -1,4 +1,4 @@
-"""What cgpud measures for Prometheus: the table of metrics, and their values from one look.
+"""The table of metrics for Prometheus, and how each is computed.
 
 Names follow Prometheus' conventions: base units, ratios from 0 to 1, ``_total`` for counters.
 ``docs/metrics.md`` has the same table for people; a test compares the two.
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import Node, NodeGpu
     from cgpu_node.settings.rules import Rules
     from cgpu_node.view.view import Compute, GpuUse, Use
-    from cgpu_server.audit.snapshot import Look
+    from cgpu_server.audit.snapshot import Snapshot
 
     Sample = tuple[tuple[str, ...], float]
 
@@ -29,17 +29,17 @@ _SHARE = ("container", "gpu", "uuid")
 
 
 class View(NamedTuple):
-    """One look at a node.
+    """What one scrape reads of a node.
 
     Attributes:
-        node: None where the driver does not answer.
+        node: None if the driver does not answer.
         uses: the containers, and what they hold.
-        refused: requests for memory that did not fit, by container and place in its GPUs.
+        refused: requests for memory that did not fit, by container and number of its GPU.
         rules: those in force on a GPU, by UUID.
         figures: of each arbitration, by UUID.
-        look_age: seconds since the server last saw who lives.
+        refresh_age: seconds since the server last read who is alive.
         version: of cgpu.
-        audit: what the audit last saw.
+        audit: what the audit last read.
         busy_ns: for how long each GPU was busy, by UUID.
     """
 
@@ -48,27 +48,27 @@ class View(NamedTuple):
     refused: Mapping[tuple[str, int], int]
     rules: Callable[[str], Rules]
     figures: Mapping[str, Figures]
-    look_age: float
+    refresh_age: float
     version: str
-    audit: Look
+    audit: Snapshot
     busy_ns: Mapping[str, int]
 
     def gpus(self) -> tuple[NodeGpu, ...]:
-        """The node's."""
+        """The GPUs of the node."""
         return self.node.gpus if self.node else ()
 
     def on(self, uuid: str) -> list[GpuUse]:
-        """What containers hold of one GPU."""
+        """The containers on a GPU: what each holds of it."""
         return [gpu for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
 
     def used(self, use: GpuUse) -> int:
-        """Bytes; a container can write anything into its ledger, but no more than its GPU has."""
+        """Used bytes, at most those of the GPU: a container can write anything into its ledger."""
         most = [gpu.memory_bytes for gpu in self.gpus() if gpu.uuid == use.uuid]
         return min([use.used_bytes, *most])
 
 
 class Metric(NamedTuple):
-    """A row of the table; ``samples`` are the values of its labels, and the value."""
+    """A row of the table; each of ``samples`` has the values of the labels, and the value."""
 
     name: str
     kind: str
@@ -78,7 +78,7 @@ class Metric(NamedTuple):
 
 
 def label(text: str) -> str:
-    """``text`` as a label's value: no longer than is sensible, and to be encoded."""
+    """``text`` as a label's value: cut to a maximal length, and valid UTF-8."""
     return text[:_LONGEST_LABEL].encode("utf-8", "backslashreplace").decode()
 
 
@@ -116,8 +116,8 @@ def _share(
 ) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
         for use in view.uses:
-            for place, gpu in enumerate(use.gpus):
-                value = read(view, use, place)
+            for number, gpu in enumerate(use.gpus):
+                value = read(view, use, number)
                 if value is not None:
                     yield (label(use.id), str(gpu.index), gpu.uuid), value
 
@@ -125,8 +125,8 @@ def _share(
 
 
 def _compute(name: str, kind: str, text: str, read: Callable[[Compute], float | None]) -> Metric:
-    def value(_: View, use: Use, place: int) -> float | None:
-        found = use.gpus[place].compute
+    def value(_: View, use: Use, number: int) -> float | None:
+        found = use.gpus[number].compute
         return read(found) if found else None
 
     return _share(name, kind, text, value)
@@ -166,7 +166,7 @@ METRICS: tuple[Metric, ...] = (
         "look_age_seconds",
         "gauge",
         "Since cgpud last saw which containers live; it looks once a second.",
-        lambda view: view.look_age,
+        lambda view: view.refresh_age,
     ),
     _node(
         "driver_readable",
@@ -201,7 +201,7 @@ METRICS: tuple[Metric, ...] = (
         "audit_readable",
         "gauge",
         "1 while the driver says how much each process holds; absent while nobody asks.",
-        lambda view, gpu: view.audit.told.get(gpu.uuid),
+        lambda view, gpu: view.audit.readable.get(gpu.uuid),
     ),
     _gpu(
         "utilisation_ratio",
@@ -269,43 +269,43 @@ METRICS: tuple[Metric, ...] = (
         "memory_limit_bytes",
         "gauge",
         "What it may hold: its cap.",
-        lambda _, use, place: use.gpus[place].memory_bytes,
+        lambda _, use, number: use.gpus[number].memory_bytes,
     ),
     _share(
         "memory_used_bytes",
         "gauge",
         "What its processes hold.",
-        lambda view, use, place: view.used(use.gpus[place]),
+        lambda view, use, number: view.used(use.gpus[number]),
     ),
     _share(
         "memory_outside_bytes",
         "gauge",
         "How much of that its ledger does not know of, as the audit found.",
-        lambda _, use, place: use.gpus[place].outside_bytes,
+        lambda _, use, number: use.gpus[number].outside_bytes,
     ),
     _share(
         "memory_bypasses_total",
         "counter",
         "Times that the audit found memory taken past cgpu.",
-        lambda view, use, place: view.audit.bypasses.get((use.directory, place)),
+        lambda view, use, number: view.audit.bypasses.get((use.directory, number)),
     ),
     _share(
         "memory_refused_total",
         "counter",
         "Requests for memory that did not fit.",
-        lambda view, use, place: view.refused.get((use.directory, place)),
+        lambda view, use, number: view.refused.get((use.directory, number)),
     ),
     _share(
         "processes",
         "gauge",
         "Its processes that hold memory.",
-        lambda _, use, place: len(use.gpus[place].processes),
+        lambda _, use, number: len(use.gpus[number].processes),
     ),
     _share(
         "ledger_readable",
         "gauge",
         "0 if its ledger cannot be read (lease, ruined): what it holds is not known.",
-        lambda _, use, place: use.gpus[place].is_readable,
+        lambda _, use, number: use.gpus[number].is_readable,
     ),
     _compute(
         "compute_limit_ratio",

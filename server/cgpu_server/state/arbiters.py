@@ -1,9 +1,7 @@
-"""Keeps the arbitration of every GPU in line with the containers that run and the rules.
+"""Reconciles the arbiters of all GPUs with the containers that run and the rules.
 
-The GPUs of one container take turns together, and so do groups that share a GPU.
-
-It is told what there is, again and again, and changes what differs. What cannot be taken on (a
-container that has just ended, or has ruined its own ledger) is tried again the next time.
+The GPUs of one container take turns together, and so do groups that share a GPU. A container that
+an arbiter cannot take on, because it is ending or has ruined its ledger, is tried again each time.
 """
 
 from __future__ import annotations
@@ -26,18 +24,18 @@ if TYPE_CHECKING:
 
 
 class Demand(NamedTuple):
-    """What there is: the containers that run, and the rules of each GPU with containers."""
+    """The containers that run, and the rules of each GPU with containers."""
 
     records: tuple[Record, ...]
     rules: Mapping[str, Rules]
 
 
 class _Tenant(NamedTuple):
-    """A container on one GPU; another one of the same name has another ``inode``."""
+    """A container on one GPU; a later container of the same name has another ``inode``."""
 
     name: str
     inode: int
-    place: int
+    number: int
     directory: str
 
 
@@ -47,22 +45,22 @@ class _Terms(NamedTuple):
 
 
 class _Gpu:
-    """One GPU's arbitration, the rules it was given, and whom it has taken on."""
+    """One GPU's arbitration, the rules it has, and the containers it has taken on."""
 
     def __init__(self, arbitration: Arbitration, rules: Rules) -> None:
         self.arbitration = arbitration
         self.rules = rules
         self.tenants: dict[_Tenant, tuple[int, _Terms]] = {}
         self.foreign: set[_Tenant] = set()
-        self.together: frozenset[str] = frozenset()  # the GPUs that it takes turns with
+        self.together: frozenset[str] = frozenset()  # the GPUs it takes turns with
 
 
-class Conductor:
+class Arbiters:
     """The arbitrations of a node, by the GPU's UUID.
 
     Args:
         start: makes an arbitration from the rules of a GPU.
-        join: makes these take turns together, and with no other.
+        join: makes these arbitrations take turns together, and with no other.
     """
 
     def __init__(
@@ -73,15 +71,17 @@ class Conductor:
         self._start = start
         self._join = join
         self._gpus: dict[str, _Gpu] = {}
-        self._lock = threading.Lock()  # whoever measures asks for figures from another thread
+        self._lock = threading.Lock()  # the metrics' thread reads figures
 
-    def apply(self, demand: Demand) -> None:
-        """Make what runs what is asked for."""
+    def reconcile(self, demand: Demand) -> None:
+        """Arbitrate what ``demand`` lists, and nothing else."""
         wanted = _by_gpu(demand.records)
         with self._lock:
-            self._apply(wanted, demand.rules)
+            self._reconcile(wanted, demand.rules)
 
-    def _apply(self, wanted: dict[str, dict[_Tenant, _Terms]], rules: Mapping[str, Rules]) -> None:
+    def _reconcile(
+        self, wanted: dict[str, dict[_Tenant, _Terms]], rules: Mapping[str, Rules]
+    ) -> None:
         for uuid in self._gpus.keys() - wanted.keys():
             gpu = self._gpus.pop(uuid)
             gpu.arbitration.close()
@@ -89,25 +89,25 @@ class Conductor:
                 log.info("container_leaves", container=tenant.name, gpu=uuid)
             log.info("arbitration_ends", gpu=uuid)
         for uuid, tenants in wanted.items():
-            with _told(uuid):
-                self._apply_to_gpu(uuid, rules[uuid], tenants)
+            with _errors_logged(uuid):
+                self._reconcile_gpu(uuid, rules[uuid], tenants)
         for uuids in _components(wanted):
-            with _told(*uuids):
-                self._apply_to_group(frozenset(uuids & self._gpus.keys()))
+            with _errors_logged(*uuids):
+                self._reconcile_group(frozenset(uuids & self._gpus.keys()))
 
     def figures(self) -> dict[str, Figures]:
-        """What each arbitration did so far, by UUID."""
+        """The counters of each arbitration, by UUID."""
         with self._lock:
             return {uuid: gpu.arbitration.figures() for uuid, gpu in self._gpus.items()}
 
     def close(self) -> None:
-        """End all; the containers keep to their own parts of the time from then on."""
+        """End all arbitrations; from then on each container keeps to its own part of the time."""
         with self._lock:
             for gpu in self._gpus.values():
                 gpu.arbitration.close()
             self._gpus.clear()
 
-    def _apply_to_group(self, uuids: frozenset[str]) -> None:
+    def _reconcile_group(self, uuids: frozenset[str]) -> None:
         gpus = [self._gpus[uuid] for uuid in sorted(uuids)]
         if all(gpu.together == uuids for gpu in gpus):
             return
@@ -117,7 +117,7 @@ class Conductor:
         for gpu in gpus:
             gpu.together = uuids
 
-    def _apply_to_gpu(self, uuid: str, rules: Rules, tenants: dict[_Tenant, _Terms]) -> None:
+    def _reconcile_gpu(self, uuid: str, rules: Rules, tenants: dict[_Tenant, _Terms]) -> None:
         gpu = self._gpus.get(uuid)
         if gpu is None:
             gpu = self._gpus[uuid] = _Gpu(self._start(*rules), rules)
@@ -141,8 +141,8 @@ class Conductor:
 
 
 @contextlib.contextmanager
-def _told(*uuids: str) -> Iterator[None]:
-    """Log an error of these GPUs, so that it does not keep other GPUs from being arbitrated."""
+def _errors_logged(*uuids: str) -> Iterator[None]:
+    """Log an error of these GPUs, and go on with the others."""
     try:
         yield
     except (OSError, cgpu_native.NativeError) as error:
@@ -171,11 +171,11 @@ def _components(wanted: Mapping[str, Mapping[_Tenant, _Terms]]) -> list[set[str]
 def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
     limits, ledger = f"{tenant.directory}/limits", f"{tenant.directory}/ledger"
     try:
-        key = gpu.arbitration.add(limits, ledger, place=tenant.place, **terms._asdict())
+        key = gpu.arbitration.add(limits, ledger, number=tenant.number, **terms._asdict())
     except (OSError, cgpu_native.NativeError) as error:
         release = _foreign(tenant.directory)
         if release is not None:
-            _leave_alone(gpu, tenant, release)
+            _skip_foreign(gpu, tenant, release)
             return
         log.warning(
             "container_not_taken_on",
@@ -191,7 +191,7 @@ def _take_on(gpu: _Gpu, uuid: str, tenant: _Tenant, terms: _Terms) -> None:
 
 
 def _foreign(directory: str) -> str | None:
-    """The release whose files we cannot read; None where they are ours, and ruined or gone."""
+    """The release whose files we cannot read; None if the files are ours, and ruined or gone."""
     limits = cgpu_native.read_head(f"{directory}/limits")
     ledger = cgpu_native.read_head(f"{directory}/ledger")
     if limits is None or ledger is None:
@@ -201,8 +201,8 @@ def _foreign(directory: str) -> str | None:
     return None if ours else limits.release
 
 
-def _leave_alone(gpu: _Gpu, tenant: _Tenant, release: str) -> None:
-    """Say, once, that a container is another release's."""
+def _skip_foreign(gpu: _Gpu, tenant: _Tenant, release: str) -> None:
+    """Log, once, that a container is another release's."""
     if tenant in gpu.foreign:
         return
     gpu.foreign.add(tenant)
@@ -223,7 +223,7 @@ def _by_gpu(records: tuple[Record, ...]) -> dict[str, dict[_Tenant, _Terms]]:
         except OSError:  # it ends just now
             continue
         terms = _Terms(record.weight, record.high_priority)
-        for place, share in enumerate(record.gpus):
-            tenant = _Tenant(record.id, inode, place, record.directory)
-            wanted.setdefault(share.uuid, {})[tenant] = terms
+        for number, gpu in enumerate(record.gpus):
+            tenant = _Tenant(record.id, inode, number, record.directory)
+            wanted.setdefault(gpu.uuid, {})[tenant] = terms
     return wanted

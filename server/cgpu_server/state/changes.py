@@ -1,6 +1,6 @@
-"""What the server is asked to change, by the socket or by the control tree.
+"""Changes that clients make, by the socket or by the control tree.
 
-Whoever asks, a change is checked, written down and in force when these return.
+A change is checked, written to disk and in force when these functions return.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cgpu_node.settings import rules
 from cgpu_node.shares.change import CONTAINER_KEYS, change_container, change_gpus, change_node
 from cgpu_server.journal import log
-from cgpu_server.state.container_warnings import tell_misstated
+from cgpu_server.state.container_warnings import log_misstated
 
 __all__ = ["CONTAINER_KEYS", "GPU_KEYS", "NODE_KEYS", "set_container", "set_gpus", "set_node"]
 
@@ -53,7 +53,7 @@ def set_container(
     """Change some of the ``CONTAINER_KEYS`` of container ``name``; its cap on ``uuid``, or on all.
 
     Returns:
-        Notes for whoever asks, one sentence each; the log has them too, for the tree tells nobody.
+        Notes for the client, one sentence each. The log has them too, as the tree cannot show them.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.
@@ -63,7 +63,7 @@ def set_container(
         state.registry, name, values, state.defaults, uuid=uuid, overcommit=overcommit
     )
     state.refresh()
-    tell_misstated(name, notes.misstated)
+    log_misstated(name, notes.misstated)
     for note in notes.excess:
         log.warning("cap_below_use", container=name, note=note, do=_LOWERED)
     return (*notes.misstated, *notes.excess)

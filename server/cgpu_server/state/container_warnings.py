@@ -1,4 +1,4 @@
-"""Logs containers whose ledgers are costly to read, or whose share is odd."""
+"""Logs containers with costly ledgers, and those that state a wrong size of the GPU."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ _MEANT = (
 )
 
 
-def tell_misstated(container: str, notes: Iterable[str]) -> None:
-    """Log what is odd about the whole of which a container has a part."""
+def log_misstated(container: str, notes: Iterable[str]) -> None:
+    """Log that a container has a part of a whole that is not the GPU's size."""
     for note in notes:
         log.warning("whole_misstated", container=container, note=note, do=_MEANT)
 
 
-class Marking:
-    """Logs each container once, and again if it comes back after a minute without such locks."""
+class ContainerWarnings:
+    """Logs each container once, and again after a minute without such locks."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
-        self._looked: set[str] = set()
+        self._logged: set[str] = set()
+        self._seen: set[str] = set()
 
-    def tell(self, records: Iterable[Record]) -> None:
-        """Log those among ``records`` that have not been logged."""
+    def log(self, records: Iterable[Record]) -> None:
+        """Log those among ``records`` that were not logged yet."""
         records = tuple(records)
         for entry in records:
-            if entry.directory not in self._looked:
-                tell_misstated(entry.id, record.notes(entry.directory))
-        self._looked = {entry.directory for entry in records}
+            if entry.directory not in self._seen:
+                log_misstated(entry.id, record.notes(entry.directory))
+        self._seen = {entry.directory for entry in records}
         costly = {
             r.directory: r.id for r in records if cgpu_native.is_costly(f"{r.directory}/ledger")
         }
-        for directory in costly.keys() - self._told:
+        for directory in costly.keys() - self._logged:
             log.warning("locks_without_end", container=costly[directory], do=_ADVICE)
-        self._told = set(costly)
+        self._logged = set(costly)

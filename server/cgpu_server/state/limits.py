@@ -1,4 +1,4 @@
-"""The limits pages of containers, also of those whose page cannot be opened."""
+"""The limits of containers, including those whose limits cannot be opened."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Record
 
 
-def pages_of(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu], str | None]:
-    """Its limits and None; if its page cannot be opened, what it was promised, and the mark."""
+def limits_of(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu], str | None]:
+    """A container's limits and None; if they cannot be opened, its record's, and the mark."""
     try:
         return cgpu_native.read_limits(f"{record.directory}/limits").gpus, None
     except BlockingIOError as error:
-        its = [
+        recorded = [
             cgpu_native.LimitsGpu(gpu.uuid, gpu.index, gpu.memory_bytes, 0) for gpu in record.gpus
         ]
-        return its, marks.of(error)
+        return recorded, marks.of(error)
     except (OSError, cgpu_native.NativeError):  # it is ending
         return (), None
 
 
-def is_measured(record: Record, place: int) -> bool:
-    """Whether its arbiter keeps what it has of that GPU's time."""
-    pages, _ = pages_of(record)
-    return place < len(pages) and bool(pages[place].metered)
+def is_measured(record: Record, number: int) -> bool:
+    """Whether an arbiter measures the time that the container has of this one of its GPUs."""
+    gpus, _ = limits_of(record)
+    return number < len(gpus) and bool(gpus[number].metered)

@@ -12,7 +12,7 @@ from cgpu_node.facts.node import driver_folder, load_node
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, Config, load_config
 from cgpu_server.journal import log
-from cgpu_server.state.arbiters import Conductor, Demand
+from cgpu_server.state.arbiters import Arbiters, Demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
     from cgpu_node.shares.record import Record
     from cgpu_node.shares.registry import Registry
 
-# Two changes within one tick of the kernel's clock leave the same time of change.
+# Two changes within one tick of the kernel's clock have the same time of change.
 _COARSE_NS = 50_000_000
 
 
 class ServerState:
-    """What the server of ``registry`` knows; the arbitration follows it.
+    """What the server of ``registry`` knows; the arbiters follow it.
 
     Attributes:
         registry: of the state directory.
-        conductor: the arbitrations.
-        driver_dir: of the driver, where it was named.
-        records: the containers and sessions that live, as last seen.
-        config: what the administrator decided.
-        defaults: the rules of a GPU that nobody has changed, as ``config`` has them.
+        arbiters: those of all GPUs.
+        driver_dir: of the driver, if it was named.
+        records: the containers and sessions that were alive.
+        config: the node's configuration.
+        defaults: the rules of a GPU by ``config``, before any change.
         refreshed_at: time.monotonic() of the last refresh.
         refreshed: called after every refresh.
     """
 
     def __init__(
-        self, registry: Registry, conductor: Conductor, driver_dir: str | None = None
+        self, registry: Registry, arbiters: Arbiters, driver_dir: str | None = None
     ) -> None:
-        self.registry, self.conductor, self.driver_dir = registry, conductor, driver_dir
+        self.registry, self.arbiters, self.driver_dir = registry, arbiters, driver_dir
         self.records: tuple[Record, ...] = ()
         self.config, self.defaults = Config(), rules.Defaults()
         self.refreshed_at = time.monotonic()
@@ -55,7 +55,7 @@ class ServerState:
         self._followed: object = None
 
     def refresh(self) -> None:
-        """Read who lives and which rules hold, and let the arbitration follow.
+        """Read who is alive and which rules are in force, and reconcile the arbiters.
 
         Raises:
             CgpuError: the state directory cannot be used.
@@ -71,7 +71,7 @@ class ServerState:
             uuid: rules.of(uuid, changes, self.defaults, inhabited=uuid in inhabited)
             for uuid in inhabited | changes.keys()
         }
-        self.conductor.apply(Demand(self.records, self._table))
+        self.arbiters.reconcile(Demand(self.records, self._table))
         self.refreshed_at = time.monotonic()
         self.refreshed()
 
@@ -84,7 +84,7 @@ class ServerState:
         return self._table.get(uuid) or self.defaults.of(uuid)
 
     def gpus(self) -> list[GpuShare | NodeGpu]:
-        """The node's GPUs; where the driver does not answer, those that containers have."""
+        """The node's GPUs; if the driver does not answer, those that containers have."""
         found: dict[str, GpuShare | NodeGpu] = {}
         with contextlib.suppress(CgpuError):
             node = load_node(self.registry.state_dir, self.driver_dir)
@@ -95,16 +95,16 @@ class ServerState:
         return sorted(found.values(), key=lambda gpu: gpu.index)
 
     def own_driver(self) -> str | None:
-        """The folder of the driver whose GPUs are shared, answering or not; None: not found."""
+        """The folder of the driver in use, whether it answers or not; None: not found."""
         with contextlib.suppress(CgpuError):
             return os.path.realpath(driver_folder(self.driver_dir, self.config))
         return None
 
     def adopt_driver(self, folder: str) -> None:
-        """Use the driver in ``folder``, if none was named so far and none is found.
+        """Use the driver in ``folder`` if none was named before and none is found.
 
         Raises:
-            CgpuError: there is none in ``folder``, or it does not answer.
+            CgpuError: there is no driver in ``folder``, or it does not answer.
         """
         if self.driver_dir is None and not self._has_driver():
             load_node(self.registry.state_dir, folder)
@@ -119,7 +119,7 @@ class ServerState:
         return True
 
     def _time_of_change(self) -> int | None:
-        """Of the containers' folder; None, which equals nothing later, where it is too fresh."""
+        """Of the containers' folder; None, which counts as a change, if it is too recent."""
         try:
             changed = os.stat(f"{self.registry.state_dir}/containers").st_mtime_ns
         except OSError:
@@ -127,7 +127,7 @@ class ServerState:
         return changed if time.time_ns() - changed > _COARSE_NS else None
 
     def _follow_configuration(self) -> None:
-        """The rules of each GPU by the configuration. The driver may hang: it is asked seldom."""
+        """Apply the configuration to each GPU, on a change only: asking the driver may hang."""
         inhabited = frozenset(gpu.uuid for record in self.records for gpu in record.gpus)
         followed = self.config, self.driver_dir, inhabited
         if followed != self._followed:
@@ -135,7 +135,7 @@ class ServerState:
             self.defaults = rules.configured(self.config, self.gpus() if self.config.gpu else ())
 
     def _configure(self) -> None:
-        """Read the configuration where it is new; a wrong one is not followed."""
+        """Read the configuration if it is new; the previous one stays in force if it is wrong."""
         try:
             facts = os.stat(CONFIG_PATH)
             seen: object = (facts.st_ino, facts.st_mtime_ns, facts.st_size)

@@ -1,7 +1,7 @@
 """The control tree as a file system, in a thread of its own.
 
-A file is read as a whole when it is opened, and what is written to it at once is one value, as in
-procfs. What goes wrong here ends nothing but the tree.
+As in procfs, a file is read as a whole when it is opened, and each write sets one value. An error
+here ends the tree and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cgpu_env import CgpuError
-from cgpu_env.logline import place
+from cgpu_env.logline import location
 from cgpu_server.journal import log
 from cgpu_server.tree import mounts
 from cgpu_server.tree.nodes import Folder, MissingError, ReadOnlyError
@@ -30,23 +30,23 @@ _FOLDER, _READ_WRITE, _READ_ONLY = 0o755, 0o644, 0o444
 
 
 class Files:
-    """What the library asks for, by its names; errors are ``OSError``."""
+    """The operations that the FUSE library calls, by its names; errors are ``OSError``."""
 
     use_ns = True
 
     def __init__(self, tree: Tree, write: Callable[[str, str], None]) -> None:
         self._tree, self._write = tree, write
         self._numbers = itertools.count(1)
-        self._open: dict[int, bytes] = {}  # what those who have a file open are reading
+        self._open: dict[int, bytes] = {}  # the content of each open file
         self._made = time.time_ns()
 
     def init_with_config(self, _: Any, config: Any) -> None:  # noqa: ANN401
-        """Let the kernel keep nothing: each look shows what is there then."""
+        """Turn the kernel's caches off, so that every read sees the current state."""
         config.entry_timeout = config.attr_timeout = config.negative_timeout = 0
-        config.direct_io = 1  # nobody knows a file's length before it is read
+        config.direct_io = 1  # a file's length is not known before it is read
 
     def getattr(self, path: str, _: object = None) -> dict[str, int]:
-        """What stat(2) says."""
+        """Answer stat(2)."""
         entry = self._find(path)
         if isinstance(entry, Folder):
             mode, links = stat.S_IFDIR | _FOLDER, 2
@@ -64,7 +64,7 @@ class Files:
             raise OSError(errno.ENOENT, "no such folder") from None
 
     def open(self, path: str, flags: int) -> int:
-        """Read the file, or refuse to write to it."""
+        """Open a file; refuse to write to one that can only be read."""
         entry = self._find(path)
         if isinstance(entry, Folder):
             raise OSError(errno.EISDIR, "a folder")
@@ -76,7 +76,7 @@ class Files:
         return handle
 
     def read(self, _: str, size: int, offset: int, handle: int) -> bytes:
-        """A part of what the file said when it was opened."""
+        """A part of the content that the file had when it was opened."""
         return self._open.get(handle, b"")[offset : offset + size]
 
     def write(self, path: str, data: bytes, offset: int, _: object) -> int:
@@ -100,23 +100,23 @@ class Files:
         return len(data)
 
     def truncate(self, path: str, _: int, __: object = None) -> int:
-        """Nothing: a shell empties a file before it writes to it."""
+        """Do nothing: a shell empties a file before it writes to it."""
         entry = self._find(path)
         if isinstance(entry, Folder) or entry.write is None:
             raise OSError(errno.EACCES, "can only be read")
         return 0
 
     def release(self, _: str, handle: int) -> int:
-        """Forget who has closed it."""
+        """Drop the content of a file that was closed."""
         self._open.pop(handle, None)
         return 0
 
     def utimens(self, _: str, __: object = None) -> int:
-        """Nothing, for touch(1)."""
+        """Do nothing, for touch(1)."""
         return 0
 
     def statfs(self, _: str) -> dict[str, int]:
-        """An empty file system, for df(1)."""
+        """Answer df(1) with an empty file system."""
         return {"f_bsize": 4096, "f_namemax": 255}
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -138,51 +138,51 @@ class Files:
 
 
 class ControlTree:
-    """The tree of one server at ``path``: mounted and served by a thread, as long as it can be.
+    """The tree of one server at ``path``, mounted and served by a thread.
 
     Args:
         tree: what to show.
         path: a folder, or where one can be made.
-        write: sets a value; it is called in the thread.
+        write: sets a value; the thread calls it.
     """
 
     def __init__(self, tree: Tree, path: str, write: Callable[[str, str], None]) -> None:
         self._files, self._path = Files(tree, write), path
         self._lock = threading.Lock()
         self._mounted = self._closed = False
-        self._lent: int | None = None
+        self._device: int | None = None
 
-    def lend(self) -> int:
-        """The device of a file system that somebody else is about to mount at the path.
+    def open_device(self) -> int:
+        """Open the device of a file system that a client is about to mount at the path.
 
         Raises:
             CgpuError: it cannot be opened.
         """
-        if self._lent is not None:
-            os.close(self._lent)
+        if self._device is not None:
+            os.close(self._device)
         try:
-            self._lent = mounts.open_device()
+            self._device = mounts.open_device()
         except OSError as error:
             raise CgpuError(f"{error.filename}: {error.strerror}") from None
-        return self._lent
+        return self._device
 
-    def start_lent(self) -> None:
-        """Serve what was lent and is mounted now.
+    def start_opened(self) -> None:
+        """Serve the device that was opened, which is mounted now.
 
         Raises:
-            CgpuError: nothing was lent.
+            CgpuError: none was opened.
         """
-        if self._lent is None:
+        if self._device is None:
             raise CgpuError("no device was asked for")
-        device, self._lent = self._lent, None
+        device, self._device = self._device, None
         self.start(device)
 
     def start(self, device: int | None = None) -> None:
-        """Serve from now on; ``device``: of what is mounted at the path already."""
+        """Serve from now on; ``device``: of a file system that is already mounted at the path."""
         threading.Thread(target=self._run, args=(device,), name="cgpu-tree", daemon=True).start()
 
     def close(self) -> None:
-        """Take the tree away."""
+        """Unmount the tree."""
         with self._lock:
             self._closed = True
             if self._mounted:
@@ -210,18 +210,20 @@ class ControlTree:
             log.error(
                 "tree_ended",
                 path=self._path,
-                error=f"{error!r} at {place(error)}",
+                error=f"{error!r} at {location(error)}",
                 do="restart cgpud; cgpu get and cgpu set work without the tree",
             )
 
 
 def _library() -> Any:  # noqa: ANN401
-    """The FUSE library, which is looked for when it is imported.
+    """The FUSE library; importing its module loads it.
 
     Raises:
-        CgpuError: it is not there.
+        CgpuError: it is not installed.
     """
-    os.environ["FUSE_LIBRARY_NAME"] = "fuse3"  # libfuse 2 cannot serve what is mounted already
+    os.environ["FUSE_LIBRARY_NAME"] = (
+        "fuse3"  # libfuse 2 cannot serve a file system that is already mounted
+    )
     try:
         import mfusepy
     except (ImportError, OSError) as error:

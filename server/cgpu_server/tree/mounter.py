@@ -1,7 +1,7 @@
-"""Mounts the control tree for a server that may not, as its service's own root outside of it.
+"""Mounts the control tree for a server that runs as a confined service.
 
-A confined server has a mount namespace of its own and no right to mount. It opens the device; we
-mount what the device is of, where everybody sees it, and keep nothing.
+Such a server has a mount namespace of its own and no right to mount. It opens the FUSE device and
+sends it to us; we run as root outside, and mount it where everybody sees it.
 """
 
 from __future__ import annotations

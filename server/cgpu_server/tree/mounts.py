@@ -1,7 +1,7 @@
-"""Where the control tree is mounted: a FUSE file system that one process serves.
+"""Mounts and unmounts the control tree, a FUSE file system.
 
-It is mounted by root with mount(2), by users with fusermount3. Only whoever mounted it can look
-into it, so nobody else waits for the server, however it fares.
+Root mounts it with mount(2), other users with fusermount3. Only the user who mounted it can look
+into it, so a hung server makes nobody else wait.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_device() -> int:
-    """A new connection to the kernel's FUSE, of a file system that is still to be mounted.
+    """Open a connection to the kernel's FUSE, for a file system that is not mounted yet.
 
     Raises:
-        OSError: there is none, or it is not for us.
+        OSError: there is no FUSE, or we may not use it.
     """
     return os.open(_DEVICE, os.O_RDWR | os.O_CLOEXEC)
 
 
 def mount(path: str, device: int | None = None) -> int:
-    """Mount a new file system at ``path``, which takes the place of what a server left there.
+    """Mount a new file system at ``path``, and first unmount what a server left there.
 
     Args:
         path: a folder, or where one can be made.
-        device: what the file system is to be served through; None: one of our own.
+        device: the connection that will serve it; None: open one.
 
     Returns:
-        The descriptor that it is served through.
+        The connection that serves it.
 
     Raises:
         CgpuError: it cannot be mounted; one sentence says why.
@@ -83,9 +83,9 @@ def attach(device: int, path: str) -> None:
 
 
 def unmount(path: str) -> None:
-    """Take away what is mounted of ours at ``path``; whoever still has a file of it open fails.
+    """Unmount our file systems at ``path``; reading a file of theirs that is still open fails.
 
-    It is never looked into: a server that has ended, or hangs, must not hold us up.
+    Nothing looks into them, because their server may have ended, or hang.
     """
     for _ in filter(path.__eq__, _mounted()):
         if os.geteuid() == 0:
@@ -97,13 +97,13 @@ def unmount(path: str) -> None:
 
 
 def _mounted() -> Iterator[str]:
-    """The places where a tree of ours is mounted."""
+    """The paths where a tree of ours is mounted."""
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             fields, _, source = line.partition(b" - ")
-            if source.split(b" ")[0] == KIND.encode():  # a user's need not be text
-                place = fields.split(b" ")[4]
-                yield os.fsdecode(place.decode("unicode_escape").encode("latin-1"))
+            if source.split(b" ")[0] == KIND.encode():  # other users' mounts need not be text
+                path = fields.split(b" ")[4]
+                yield os.fsdecode(path.decode("unicode_escape").encode("latin-1"))
 
 
 def _prepare(path: str) -> None:
@@ -116,7 +116,7 @@ def _prepare(path: str) -> None:
 
 
 def _mount_as_user(path: str) -> int:
-    """By the privileged program of the fuse3 package, which sends the descriptor back."""
+    """Mount by fusermount3, the privileged program of fuse3, which sends the connection back."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     options = f"fsname={_SOURCE},subtype={_SOURCE},nosuid,nodev,noexec"
     with ours, theirs:

@@ -1,7 +1,7 @@
-"""The control tree: what the server shows as files, whoever shows it.
+"""The nodes of the control tree, for the file system and for the socket.
 
-The names and formats are those of cGPU's ``/proc/cgpu_km``. The tree is a table of nodes for each
-kind of folder; a node knows how it reads, and how it is written if it can be.
+Names and formats are those of cGPU's ``/proc/cgpu_km``. Each kind of folder has a table of nodes; a
+node says how it is read, and how it is written if it can be.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _REAP, _RESTART, _BACK = "reap", "1", "back"
 
 
 class MissingError(CgpuError):
-    """There is no such node."""
+    """No node has this path."""
 
 
 class ReadOnlyError(CgpuError):
@@ -43,30 +43,30 @@ class ReadOnlyError(CgpuError):
 
 
 class Folder(NamedTuple):
-    """A folder of the tree: of the node, of a GPU, or of a container on a GPU."""
+    """The folder of the node, of a GPU, or of a container on a GPU."""
 
     gpu: GpuShare | NodeGpu | None = None
     record: Record | None = None
 
 
 class Node(NamedTuple):
-    """A file of the tree; ``write`` is None where it can only be read."""
+    """A file of the tree; ``write`` is None if it can only be read."""
 
     read: Callable[[Tree, Folder], str]
     write: Callable[[Tree, Folder, str], object] | None = None
 
 
 class Tree:
-    """The tree of one server. Reading asks nothing of the server's thread; writing is its own.
+    """The tree of one server. Any thread may read it; only the server's thread may write.
 
     Args:
         state: of the server.
-        restart: makes the server start anew.
-        uid: the user whom it is for, who has sessions of their own only; None: who may do all.
+        restart: replaces the server by one of the installed release.
+        uid: the user who sees it, and only their own sessions in it; None: a user who may do all.
 
     Attributes:
         state: of the server.
-        restart: makes the server start anew.
+        restart: replaces the server by one of the installed release.
     """
 
     def __init__(
@@ -75,17 +75,17 @@ class Tree:
         self.state, self.restart, self._uid = state, restart, uid
 
     def seen_by(self, uid: int | None) -> Tree:
-        """The tree as this user sees it; None: as who may do all."""
+        """The tree as this user sees it; None: as a user who may do all."""
         return Tree(self.state, self.restart, uid)
 
     @property
     def is_for_all(self) -> bool:
-        """Whether whoever looks may change what concerns others."""
+        """Whether the user may change what concerns others."""
         return self._uid is None
 
     @property
     def records(self) -> list[Record]:
-        """The containers and sessions that are shown."""
+        """The containers and sessions that the user sees."""
         everyone = self.state.records
         return [each for each in everyone if self.is_for_all or owner(each) == self._uid]
 
@@ -98,7 +98,7 @@ class Tree:
         return self._find(_words(path))[1]
 
     def names(self, path: str) -> list[str]:
-        """What is in the folder at ``path``; folders first.
+        """The names in the folder at ``path``; folders come first.
 
         Raises:
             MissingError: there is no such folder.
@@ -109,7 +109,7 @@ class Tree:
         return [*(name for name, _ in self._below(folder)), *_table(folder)]
 
     def read(self, path: str) -> str:
-        """What the file at ``path`` says, with a newline at its end.
+        """The content of the file at ``path``, with a newline at its end.
 
         Raises:
             MissingError: there is no such file.
@@ -120,7 +120,7 @@ class Tree:
         return f"{node.read(self, folder)}\n"
 
     def write(self, path: str, text: str) -> None:
-        """Let the file at ``path`` say ``text``: it is in force when this returns.
+        """Write ``text`` to the file at ``path``; it is in force when this returns.
 
         Raises:
             MissingError: there is no such file.
@@ -138,23 +138,23 @@ class Tree:
 
     def _find(self, words: list[str]) -> tuple[Folder, Folder | Node]:
         folder = Folder()
-        for place, word in enumerate(words):
+        for depth, word in enumerate(words):
             below = dict(self._below(folder))
             if word in below:
                 folder = below[word]
-            elif word in _table(folder) and place == len(words) - 1:
+            elif word in _table(folder) and depth == len(words) - 1:
                 return folder, _table(folder)[word]
             elif (meant := self._meant(folder, word)) is not None:
                 folder = meant
             else:
-                there = " ".join(["cgpu ls", *filter(None, ["/".join(words[:place])])])
+                there = " ".join(["cgpu ls", *filter(None, ["/".join(words[:depth])])])
                 raise MissingError(
                     f"'{shown('/'.join(words))}': no such node: {shown(there)} lists what is there"
                 )
         return folder, folder
 
     def _meant(self, folder: Folder, word: str) -> Folder | None:
-        """The folder below that a word means which is not its name, as ``target`` has it."""
+        """The folder below that ``word`` means without being its name: a container's name, say."""
         if folder.record is not None:
             return None
         if folder.gpu is None:
@@ -171,7 +171,7 @@ class Tree:
             raise MissingError(str(error)) from None
 
     def _below(self, folder: Folder) -> list[tuple[str, Folder]]:
-        """The folders in one."""
+        """The folders in a folder."""
         gpu = folder.gpu
         if folder.record is not None:
             return []
@@ -182,24 +182,24 @@ class Tree:
 
 
 def name_of(record: Record, beside: list[Record]) -> str:
-    """The folder of a container: its id's first 12 characters, or all if others begin alike."""
+    """A container's folder: its id's first 12 characters, or the whole id if others share these."""
     short = record.id[:_ID_WIDTH]
     same = [other for other in beside if other.id.startswith(short)]
     return short if len(same) == 1 else record.id
 
 
 def owner(record: Record) -> int | None:
-    """The user whose session it is; of containers root, or whose server this is."""
+    """The user whose session it is; for a container the server's user."""
     if record.kind == "container":  # its root can give the ledger to anybody
         return os.geteuid()
     try:
         return os.stat(f"{record.directory}/ledger").st_uid
-    except OSError:  # it ends just now
+    except OSError:  # it is ending
         return None
 
 
 def major(gpu: GpuShare | NodeGpu) -> int:
-    """The major number of the GPU's device file; 0 where there is none."""
+    """The major number of the GPU's device file; 0 if there is none."""
     for node in getattr(gpu, "device_nodes", ()):
         with contextlib.suppress(OSError):
             return os.major(os.stat(node.host).st_rdev)
@@ -208,29 +208,29 @@ def major(gpu: GpuShare | NodeGpu) -> int:
 
 def cap(folder: Folder) -> int:
     """What the container may hold on the GPU, as its processes read it."""
-    page = _page(folder)
-    return page.cap_bytes if page else 0
+    limits = _limits(folder)
+    return limits.cap_bytes if limits else 0
 
 
 def outside(folder: Folder) -> int:
-    """What it holds around its ledger, as the audit found."""
-    page = _page(folder)
-    return page.outside_bytes if page else 0
+    """What the container holds outside its ledger, as the audit found."""
+    limits = _limits(folder)
+    return limits.outside_bytes if limits else 0
 
 
-def _page(folder: Folder) -> cgpu_native.LimitsGpu | None:
+def _limits(folder: Folder) -> cgpu_native.LimitsGpu | None:
     record, uuid = _record(folder), _gpu(folder).uuid
     with contextlib.suppress(OSError, cgpu_native.NativeError):
-        pages = cgpu_native.read_limits(f"{record.directory}/limits").gpus
-        return next(page for page in pages if page.uuid == uuid)
-    return None  # it ends just now
+        gpus = cgpu_native.read_limits(f"{record.directory}/limits").gpus
+        return next(gpu for gpu in gpus if gpu.uuid == uuid)
+    return None  # it is ending
 
 
 def held(folder: Folder) -> tuple[processes.Holding, ...]:
-    """Who holds memory of the container on the GPU."""
+    """The processes of the container that hold memory of the GPU."""
     record, uuid = _record(folder), _gpu(folder).uuid
-    place = next(place for place, share in enumerate(record.gpus) if share.uuid == uuid)
-    return processes.holdings(record, place)
+    number = next(number for number, gpu in enumerate(record.gpus) if gpu.uuid == uuid)
+    return processes.holdings(record, number)
 
 
 def _words(path: str) -> list[str]:
@@ -238,7 +238,7 @@ def _words(path: str) -> list[str]:
 
 
 def _gpu(folder: Folder) -> GpuShare | NodeGpu:
-    assert folder.gpu is not None  # noqa: S101 (its table is of such folders)
+    assert folder.gpu is not None  # noqa: S101 (only such folders have this node)
     return folder.gpu
 
 
@@ -248,7 +248,7 @@ def _record(folder: Folder) -> Record:
 
 
 def _value(text: str) -> int | str:
-    """The number that was written; else the text, of which the check says what is wrong."""
+    """The number that was written; else the text, which the check then refuses."""
     number = integer(text, LARGEST_BYTES)
     return shown(text) if number is None else number
 
@@ -278,18 +278,18 @@ def _upgrade(tree: Tree, _: Folder, text: str) -> None:
 
 
 def releases(records: Sequence[Record]) -> dict[str, Any]:
-    """The releases that run, are installed and are kept to go back to, and of containers.
+    """The release that runs, the installed one, and the one to go back to.
 
-    ``older`` is how many containers were made by another release than the one that runs.
+    ``older`` counts the containers that were made by another release than the one that runs.
     """
     own = installation.own_environment()
     back = installation.containing(own).back if own else None
-    pages = [cgpu_native.read_head(f"{record.directory}/limits") for record in records]
+    heads = [cgpu_native.read_head(f"{record.directory}/limits") for record in records]
     return {
         "version": version.VERSION,
         "installed": installation.installed_release(),
         "back": back and installation.release_of(back),
-        "older": sum(page is not None and page.release != version.VERSION for page in pages),
+        "older": sum(head is not None and head.release != version.VERSION for head in heads),
     }
 
 

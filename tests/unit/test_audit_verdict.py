@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cgpu_server.audit.comparison import (
+from cgpu_server.audit.interfaces import named_in
+from cgpu_server.audit.verdict import (
     CALM,
     DRIFT_BYTES,
     MIB,
@@ -21,7 +22,6 @@ from cgpu_server.audit.comparison import (
     larger,
     steady,
 )
-from cgpu_server.audit.interfaces import named_in
 
 pytestmark = pytest.mark.unit
 

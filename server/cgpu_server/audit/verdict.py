@@ -1,9 +1,9 @@
-"""What the driver says of a container's processes against its ledger: pure, without a system call.
+"""Compares what the driver reports of a container's processes with its ledger: a pure function.
 
-The ledger charges before the driver gives and gives back after it took, so at any moment an honest
-process holds no more than its ledger says, but for what ``allowance`` covers. The two are read one
-after the other, however, so one comparison may see memory that was taken and given back between:
-``steady`` keeps what several comparisons agree on.
+A ledger is charged before the driver allocates, and credited after the driver frees. At any moment
+an honest process therefore holds no more than its ledger says, apart from what ``allowance``
+covers. But the two are read one after the other, so one comparison may see memory that was
+allocated and freed in between: ``steady`` keeps what several comparisons agree on.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
     Kind = Literal["drift", "bypass"]
 
 MIB = 1 << 20
-# What a process may hold beyond its ledger: code that the driver loads late, blocks that it keeps
-# for itself. docs/decisions/0740-audit.md has the figures.
+# What a process may hold beyond its ledger: code that the driver loads late, and blocks that it
+# keeps for itself. docs/decisions/0740-audit.md has the figures.
 _ROUNDING_BYTES = 64 * MIB
-_UNKNOWN_CONTEXT_BYTES = 640 * MIB  # where the host could not measure it; the largest known is 616
+_UNKNOWN_CONTEXT_BYTES = 640 * MIB  # if the host could not measure it; the largest known is 616
 DRIFT_BYTES = 256 * MIB
-"""So much beyond the allowance no known behaviour of the driver explains."""
+"""No known behaviour of the driver explains more than this beyond the allowance."""
 
 
 class Held(NamedTuple):
-    """What the driver says of one process.
+    """What the driver reports of one process.
 
     Attributes:
         pid: on the host.
-        own_pid: as the process knows itself, and as its ledger does.
+        own_pid: in the process's own namespace, as in its ledger.
         used_bytes: what it holds of the GPU.
-        ends: whether it is about to be gone, its ledger's slot perhaps before its memory.
+        ends: whether it is exiting; its ledger's slot may go before its memory.
     """
 
     pid: int
@@ -44,8 +44,8 @@ class Account(NamedTuple):
     """What the ledger says of one GPU.
 
     Attributes:
-        total_bytes: the sum that the container's requests are compared with.
-        slots: bytes by the process's own pid; 0 for one that holds memory of another GPU only.
+        total_bytes: the sum that the cap applies to.
+        slots: bytes by own pid; 0 for a process that holds memory of another GPU only.
     """
 
     total_bytes: int
@@ -53,11 +53,11 @@ class Account(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """Memory that the ledger does not know of.
+    """Memory that is not in the ledger.
 
     Attributes:
-        kind: ``drift`` of a process that takes part in the ledger, or ``bypass`` of cgpu.
-        pids: who holds it, on the host; nobody in particular where the ledger's sum is wrong.
+        kind: ``drift`` of a process that charges its memory, or ``bypass`` of cgpu.
+        pids: host pids of those who hold it; empty if the ledger's sum is wrong.
         excess_bytes: how much it is.
     """
 
@@ -67,7 +67,7 @@ class Finding(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What a container holds around its ledger on one GPU, in all and in particular."""
+    """What a container holds outside its ledger on one GPU: the sum, and what it consists of."""
 
     outside_bytes: int = 0
     findings: tuple[Finding, ...] = ()
@@ -82,7 +82,7 @@ def allowance(context_bytes: int) -> int:
 
 
 def larger(before: Account, after: Account) -> Account:
-    """Of two looks at a ledger, the more that each account said."""
+    """The larger of two readings of a ledger, slot by slot."""
     slots = {**before.slots}
     for pid, used in after.slots.items():
         slots[pid] = max(used, slots.get(pid, 0))
@@ -90,18 +90,18 @@ def larger(before: Account, after: Account) -> Account:
 
 
 def at_most(account: Account, promised_bytes: int) -> Account:
-    """What can be true of an account whose container was promised so much."""
+    """The account without what its container cannot have been charged."""
     slots = {pid: min(used, promised_bytes) for pid, used in account.slots.items()}
     return Account(min(account.total_bytes, promised_bytes), slots)
 
 
 def explained(held: Sequence[Held], account: Account) -> int:
-    """How much of what processes hold their ledger knows of."""
+    """How much of what processes hold is in their ledger."""
     by_process = sum(
         min(sum(each.used_bytes for each in group), account.slots.get(own_pid, 0))
         for own_pid, group in _groups(held)
     )
-    return min(by_process, account.total_bytes)  # slots that are in no sum explain nothing
+    return min(by_process, account.total_bytes)  # slots that are not in the sum explain nothing
 
 
 def judge(
@@ -110,11 +110,11 @@ def judge(
     """Compare what a container's processes hold of a GPU with its ledger.
 
     Args:
-        held: what the driver says.
-        account: what the ledger says; the larger of before and after the driver was asked.
+        held: what the driver reports.
+        account: what the ledger says; the larger of before and after the driver's report.
         context_bytes: what a context costs on this GPU; 0: unknown.
-        unexplained_bytes: what is in use of the whole GPU and in no ledger; the figures of
-            processes may count shared memory twice, that of the GPU does not.
+        unexplained_bytes: what is in use of the whole GPU and in no ledger. Figures of processes
+            may count shared memory twice; the GPU's figure does not.
     """
     found = [
         finding
@@ -124,14 +124,14 @@ def judge(
     by_process = sum(finding.excess_bytes for finding in found)
     most = account.total_bytes + len(held) * allowance(context_bytes)
     beyond_sum = sum(each.used_bytes for each in held) - most - by_process
-    if beyond_sum > 0:  # every process has its account, but their sum was made less
+    if beyond_sum > 0:  # each slot is right, but the sum was lowered
         found.append(Finding("bypass", (), beyond_sum))
     outside = min(by_process + max(0, beyond_sum), unexplained_bytes)
     return Verdict(outside, tuple(found)) if outside > 0 else CALM
 
 
 def steady(first: Verdict, second: Verdict) -> Verdict:
-    """What both say, as the milder of them has it."""
+    """What both verdicts contain, each finding as in the milder of the two."""
     before = {finding.pids: finding for finding in first.findings}
     both = [
         Finding(
@@ -146,7 +146,7 @@ def steady(first: Verdict, second: Verdict) -> Verdict:
 
 
 def excused(verdict: Verdict, pids: Container[int]) -> Verdict:
-    """The verdict without accusing the processes ``pids``: what they hold stays charged."""
+    """The verdict with the bypasses of ``pids`` as drift: what they hold stays charged."""
     findings = tuple(
         finding._replace(kind="drift")
         if finding.pids and all(pid in pids for pid in finding.pids)
@@ -157,7 +157,7 @@ def excused(verdict: Verdict, pids: Container[int]) -> Verdict:
 
 
 def _groups(held: Iterable[Held]) -> list[tuple[int, list[Held]]]:
-    """By their own pid: processes in nested namespaces of one container may share theirs."""
+    """Groups by own pid, which processes in nested namespaces of one container may share."""
     found: dict[int, list[Held]] = {}
     for each in held:
         found.setdefault(each.own_pid, []).append(each)

@@ -1,61 +1,5 @@
-/* Turns: exclusive, charged to their end, preempted, and taken from who gives no sign. */
-#include <string.h>
-
-#include "arbiter_world.h"
-#include "limits.h"
-#include "status.h"
-
-static int
-add(uint32_t weight, bool high)
-{
-    int place = cgpu_arbiter_add(arbiter, weight, high, now);
-
-    CHECK(place >= 0);
-    return place;
-}
-
-/* PLACE launches, with work until END. */
-static void
-works(int place, uint64_t end)
-{
-    demands[place].waiting = false;
-    demands[place].active = true;
-    demands[place].certain = true;
-    demands[place].end_ns = end;
-}
-
-static void
-is_quiet(int place)
-{
-    demands[place].active = false;
-    demands[place].end_ns = now;
-}
-
-static int
-open_gates(void)
-{
-    int count = 0;
-
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        count += gates[i] != CGPU_GATE_CLOSED;
-    }
-    return count;
-}
-
-/* Two containers that always want; the first holds. */
-static void
-contend(int *holder, int *waiter)
-{
-    *holder = add(1, false);
-    *waiter = add(1, false);
-    demands[*holder].waiting = true;
-    step(0);
-    CHECK(gates[*holder] != CGPU_GATE_CLOSED);
-    works(*holder, now + MS);
-    step(MS);
-    demands[*waiter].waiting = true;
-    step(MS);
-}
+/* Turns: exclusive, preempted, and taken from a container that gives no sign. */
+#include "arbiter_contest.h"
 
 TEST(a_lone_container_is_free_and_the_arbiter_sleeps)
 {
@@ -64,27 +8,6 @@ TEST(a_lone_container_is_free_and_the_arbiter_sleeps)
 
     CHECK(step(0) == UINT64_MAX);
     CHECK(gates[lone] == CGPU_GATE_FREE);
-}
-
-TEST(waiting_at_a_closed_gate_is_counted_and_nothing_else)
-{
-    struct cgpu_tenant_report held;
-    struct cgpu_tenant_report waited;
-    int holder;
-    int waiter;
-
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    contend(&holder, &waiter);
-    works(holder, now + 100 * MS);
-    step(5 * MS);
-    step(2 * MS);
-    cgpu_arbiter_report(arbiter, holder, &held);
-    cgpu_arbiter_report(arbiter, waiter, &waited);
-    CHECK(gates[waiter] == CGPU_GATE_CLOSED);
-    CHECK(waited.throttled_ns == 7 * MS);
-    CHECK(waited.waits == 1);
-    CHECK(held.throttled_ns == 0);
-    CHECK(held.waits == 1);
 }
 
 TEST(a_lone_container_with_a_ceiling_is_not_free_sch3)
@@ -173,39 +96,6 @@ TEST(whose_launches_take_long_to_begin_is_let_in_so_much_sooner_up_to_a_millisec
     CHECK(let_in_before_end(5 * MS) == usual + MS);
 }
 
-/* What one of two is charged for 6 ms at the beginning of its turn, who say so of the lag. */
-static uint64_t
-charged_at_first(uint64_t lag_ns, uint64_t others_ns)
-{
-    struct cgpu_tenant_report report;
-    int holder, waiter;
-
-    memset(demands, 0, sizeof demands);
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    holder = add(1, false);
-    waiter = add(1, false);
-    demands[holder] = (struct cgpu_demand){.waiting = true, .lag_ns = lag_ns};
-    demands[waiter] = (struct cgpu_demand){.waiting = true, .lag_ns = others_ns};
-    step(0);
-    CHECK(gates[holder] != CGPU_GATE_CLOSED);
-    works(holder, now + 30 * MS);
-    for (int i = 0; i < 6; i++) {
-        step(MS);
-    }
-    cgpu_arbiter_report(arbiter, holder, &report);
-    memset(demands, 0, sizeof demands);
-    return report.charged_ns;
-}
-
-TEST(the_lag_at_the_beginning_of_a_turn_is_nobodys_where_nobody_says_less_of_it)
-{
-    uint64_t usual = charged_at_first(1, 1);
-
-    CHECK(usual > 5 * MS && usual < 6 * MS);
-    CHECK(charged_at_first(MS / 2, MS / 2) < usual - MS / 4);
-    CHECK(charged_at_first(MS, 1) == usual);
-}
-
 TEST(a_turn_is_quiet_that_begins_when_the_others_have_ended)
 {
     int holder, waiter;
@@ -232,31 +122,6 @@ TEST(nobody_is_let_in_early_where_the_end_is_not_certain)
     step(20 * MS);
     step(MS);
     step(4 * MS);
-    CHECK(gates[waiter] == CGPU_GATE_CLOSED);
-}
-
-TEST(an_overrun_is_charged_and_repaid)
-{
-    struct cgpu_tenant_report report;
-    int holder, waiter;
-
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    contend(&holder, &waiter);
-    works(holder, now + 200 * MS);
-    step(20 * MS);
-    demands[holder].waiting = true;
-    now += 180 * MS;
-    is_quiet(holder);
-    step(0);
-    cgpu_arbiter_report(arbiter, holder, &report);
-    CHECK(report.charged_ns > 195 * MS);
-    works(waiter, now + MS);
-    for (int i = 0; i < 18; i++) { /* it has much to catch up on */
-        step(10 * MS);
-        works(waiter, now + MS);
-        CHECK(gates[waiter] == CGPU_GATE_PRESSED);
-    }
-    step(30 * MS);
     CHECK(gates[waiter] == CGPU_GATE_CLOSED);
 }
 
@@ -380,53 +245,6 @@ TEST(gates_left_open_by_another_policy_are_closed_sch9)
     CHECK(open_gates() == 1);
 }
 
-TEST(what_native_let_in_is_not_paid_for_under_the_next_policy_sch9)
-{
-    struct cgpu_rules rules = {CGPU_POLICY_FIXED, 20, 80};
-    struct cgpu_tenant_report report;
-
-    start(CGPU_POLICY_NATIVE);
-    int one = add(1, false), two = add(3, false);
-
-    step(0);
-    works(one, now + 90 * MS);
-    works(two, now + 90 * MS);
-    cgpu_arbiter_set_rules(arbiter, &rules);
-    step(0);
-    step(90 * MS);
-    is_quiet(one);
-    is_quiet(two);
-    demands[one].waiting = demands[two].waiting = true;
-    step(0);
-    for (int place = 0; place < 2; place++) {
-        CHECK(gates[place] == CGPU_GATE_PRESSED);
-        works(place, now + MS);
-        step(MS);
-        is_quiet(place);
-        step(0);
-        step(MS);
-        cgpu_arbiter_report(arbiter, place, &report);
-        CHECK(report.charged_ns > 0 && report.charged_ns < 3 * MS);
-    }
-}
-
-TEST(nobody_pays_for_a_time_in_which_nobody_decided_rel2)
-{
-    struct cgpu_tenant_report before, after;
-    int holder, waiter;
-
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    contend(&holder, &waiter);
-    works(holder, now + 10000 * MS);
-    step(MS);
-    cgpu_arbiter_report(arbiter, holder, &before);
-    now += 3000 * MS;
-    cgpu_arbiter_skip(arbiter, now);
-    step(MS);
-    cgpu_arbiter_report(arbiter, holder, &after);
-    CHECK(after.charged_ns - before.charged_ns <= MS);
-}
-
 TEST(there_is_room_for_a_limited_number)
 {
     start(CGPU_POLICY_WEIGHTED_FAIR);
@@ -436,61 +254,6 @@ TEST(there_is_room_for_a_limited_number)
     CHECK(cgpu_arbiter_add(arbiter, 1, false, now) == CGPU_EFULL);
     cgpu_arbiter_remove(arbiter, 7, now);
     CHECK(add(1, false) == 7);
-}
-
-TEST(fallback_parts_lie_side_by_side)
-{
-    struct cgpu_tenant_report one, two;
-
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    add(1, false);
-    add(3, false);
-    cgpu_arbiter_report(arbiter, 0, &one);
-    cgpu_arbiter_report(arbiter, 1, &two);
-    CHECK(one.fallback_ppm == 250000 && one.offset_ppm == 0);
-    CHECK(two.fallback_ppm == 750000 && two.offset_ppm == 250000);
-    CHECK(one.limit_ppm == 1000000 && two.limit_ppm == 1000000); /* as long as nobody wants */
-}
-
-/* As docs/metrics.md and cgpu-smi say it. */
-TEST(limits_of_those_beside_a_high_priority_one_are_parts_of_what_it_leaves)
-{
-    struct cgpu_tenant_report report;
-
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    int one = add(1, false), three = add(3, false), high = add(5, true);
-    for (int place = 0; place < 3; place++) {
-        demands[place].waiting = true;
-    }
-    step(MS);
-    cgpu_arbiter_report(arbiter, high, &report);
-    CHECK(report.limit_ppm == 800000); /* prio_ratio */
-    cgpu_arbiter_report(arbiter, one, &report);
-    CHECK(report.limit_ppm == 250000);
-    cgpu_arbiter_report(arbiter, three, &report);
-    CHECK(report.limit_ppm == 750000);
-}
-
-/* Programs run at once: whose time it was is a guess, and whoever shows it has to know. */
-TEST(charges_under_the_soft_policy_are_marked_as_rough_sch4)
-{
-    const struct {
-        uint32_t policy, metered;
-    } cases[] = {{CGPU_POLICY_WEIGHTED_FAIR, CGPU_METERED},
-                 {CGPU_POLICY_PREEMPTIVE, CGPU_METERED},
-                 {CGPU_POLICY_SOFT, CGPU_METERED | CGPU_METERED_ROUGHLY},
-                 {CGPU_POLICY_NATIVE, 0}};
-
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct cgpu_tenant_report report;
-
-        start(cases[i].policy);
-        int place = add(1, false);
-        demands[place].waiting = demands[add(1, false)].waiting = true;
-        step(MS);
-        cgpu_arbiter_report(arbiter, place, &report);
-        CHECK(report.metered == cases[i].metered);
-    }
 }
 
 /* Who dies does not ring, and what a container says of its end may be anything. */
@@ -529,66 +292,6 @@ TEST(who_was_given_up_and_waits_is_let_in_again)
     step(3000 * MS);
     step(MS);
     CHECK(gates[stuck] != CGPU_GATE_CLOSED);
-}
-
-/* It had stood apart, as a host function held it up; the gate is closed by then. */
-TEST(work_that_comes_up_behind_a_closed_gate_is_paid_for)
-{
-    struct cgpu_tenant_report before, after;
-    int risen, other;
-
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    contend(&risen, &other);
-    step(20 * MS);
-    is_quiet(risen);
-    step(MS);
-    CHECK(gates[other] != CGPU_GATE_CLOSED && gates[risen] == CGPU_GATE_CLOSED);
-    works(other, now + 100 * MS);
-    demands[risen].active = true;
-    demands[risen].certain = false;
-    step(0);
-    cgpu_arbiter_report(arbiter, risen, &before);
-    step(10 * MS);
-    cgpu_arbiter_report(arbiter, risen, &after);
-    CHECK(after.charged_ns - before.charged_ns > 4900000);
-    CHECK(after.charged_ns - before.charged_ns <= 5 * MS);
-    is_quiet(risen);
-    step(0);
-    step(10 * MS);
-    cgpu_arbiter_report(arbiter, risen, &before);
-    CHECK(after.charged_ns == before.charged_ns);
-}
-
-static uint64_t
-charged(int place)
-{
-    struct cgpu_tenant_report report;
-
-    cgpu_arbiter_report(arbiter, place, &report);
-    return report.charged_ns;
-}
-
-TEST(who_never_launched_is_charged_nothing_when_another_comes)
-{
-    memset(demands, 0, sizeof demands);
-    start(CGPU_POLICY_WEIGHTED_FAIR);
-    int idle = add(1, false);
-    step(0);
-    step(1000 * MS);
-    CHECK(gates[idle] == CGPU_GATE_FREE);
-    int newcomer = add(1, false);
-    step(0);
-    CHECK(gates[idle] == CGPU_GATE_PRESSED);
-    for (int i = 0; i < 30; i++) {
-        step(10 * MS);
-    }
-    CHECK(charged(idle) == 0);
-    demands[newcomer].waiting = true;
-    step(0);
-    while (gates[newcomer] == CGPU_GATE_CLOSED) {
-        step(MS / 10);
-    }
-    CHECK(charged(idle) < MS); /* its gate was open while somebody waited */
 }
 
 /* It rests at its ceiling: nobody may have the GPU, and priority is not used up by idleness. */

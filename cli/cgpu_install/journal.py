@@ -16,15 +16,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
+from cgpu_install.change import Link, content
 from cgpu_install.machine import BIN_DIR
-from cgpu_install.plan import Link, content
 from cgpu_node.paths import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from cgpu_install.change import Change, Content
     from cgpu_install.machine import Machine
-    from cgpu_install.plan import Change, Content
 
 FOLDER = "/var/lib/cgpu"
 _FILE, _BACKUP = f"{FOLDER}/install.json", f"{FOLDER}/backup"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_install import dockerd, json_text
+from cgpu_install.change import Change, Link, content
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
 from cgpu_install.tree import about
@@ -20,6 +21,7 @@ from cgpu_node.trust import check_source
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cgpu_install.change import Content
     from cgpu_install.engines import Engine, File
     from cgpu_install.journal import Journal
     from cgpu_install.machine import Machine
@@ -29,40 +31,11 @@ PROGRAMS = "programs"  # the links that all engines share, as an engine of their
 PACKAGED = "/usr/lib/cgpu"
 
 
-class Link(NamedTuple):
-    """A symbolic link."""
-
-    target: str
-
-
-Content = bytes | Link | None  # None: nothing is there
-
-
-class Change(NamedTuple):
-    """A file or link that becomes another; ``undo`` is what a later undoing leaves there."""
-
-    engine: str
-    path: str
-    before: Content
-    after: Content
-    undo: Content
-
-
 class Plan(NamedTuple):
     """Changes in the order in which they are made, and why an engine that was found has none."""
 
     changes: list[Change]
     notes: list[str]
-
-
-def content(machine: Machine, path: str) -> Content:
-    """What is at ``path`` now.
-
-    Raises:
-        CgpuError: a directory, a device; or it cannot be read.
-    """
-    place = machine.at(path)
-    return Link(os.readlink(place)) if os.path.islink(place) else machine.read(path)
 
 
 def installing(

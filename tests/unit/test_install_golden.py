@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from cgpu_cli.commands.completion import ENGINE_NAMES
+from cgpu_cli.commands.completers import ENGINE_NAMES
 from cgpu_env import CgpuError
 from cgpu_install.engines import ENGINES, SERVICE, named, shipped
 from cgpu_install.machine import Machine

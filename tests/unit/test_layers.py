@@ -68,6 +68,12 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
 LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products")
+# Circles of files that nothing can part: missing facts are collected by a module that reads them
+# back, and one command of the table describes the table.
+CIRCLES = {
+    frozenset({"cgpu_node.facts.node", "cgpu_node.facts.discovery"}),
+    frozenset({"cgpu_cli.commands.commands", "cgpu_cli.commands.completion"}),
+}
 # Folder with C in it: the folders whose headers it may include.
 NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
 ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
@@ -163,6 +169,42 @@ def test_helper_modules_have_their_rooms_and_import_in_one_direction() -> None:
         allowed = LAB[: LAB.index(path.parent.name) + 1] if path.parent.name in LAB else ()
         assert rooms <= set(allowed), path
         assert not tops(imported(text)) & {"bench", "gpu", "faults", "fuzz"}, path
+
+
+def modules() -> dict[str, set[str]]:
+    """Our modules, and those among them that each imports."""
+    files = {}
+    for package, (folder, _) in PACKAGES.items():
+        for path in (ROOT / folder / package).rglob("*.py"):
+            dotted = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
+            files[dotted.removesuffix(".__init__")] = ours(path)
+    return {
+        name: {each if each in files else each.rpartition(".")[0] for each in names} & files.keys()
+        for name, names in files.items()
+    }
+
+
+def reached(name: str, imports: dict[str, set[str]]) -> set[str]:
+    """What a module imports, and what that imports, and so on."""
+    found: set[str] = set()
+    ahead = [*imports[name]]
+    while ahead:
+        each = ahead.pop()
+        if each not in found:
+            found.add(each)
+            ahead += imports[each]
+    return found
+
+
+def test_files_import_each_other_in_circles_only_where_nothing_can_part_them() -> None:
+    imports = modules()
+    reach = {name: reached(name, imports) for name in imports}
+    circles = {
+        frozenset(each for each in names if name in reach[each])
+        for name, names in reach.items()
+        if name in names
+    }
+    assert circles == CIRCLES
 
 
 def include(path: Path, name: str) -> str:

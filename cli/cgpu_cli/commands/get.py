@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.commands.completion import TARGETS
+from cgpu_cli.commands.completers import TARGETS, complete
 from cgpu_cli.running.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
@@ -35,7 +35,7 @@ class Get:
             help="a GPU's index or UUID, or all for every GPU; a container's id or name; `node`; or"
             " a node of the control tree such as 0/policy or ID/weight (see cgpu ls)",
         )
-        words.complete = TARGETS  # type: ignore[attr-defined]
+        complete(words, TARGETS)
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:

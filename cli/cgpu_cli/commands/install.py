@@ -11,7 +11,7 @@ import time
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_cli.commands.completion import ENGINE_NAMES, ENGINES
+from cgpu_cli.commands.completers import ENGINE_NAMES, ENGINES, complete
 from cgpu_env import CgpuError
 from cgpu_node.paths import state_path
 
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
+    from cgpu_install.change import Change
     from cgpu_install.engines import Engine
     from cgpu_install.journal import Journal
     from cgpu_install.machine import Machine
-    from cgpu_install.plan import Change, Plan
+    from cgpu_install.plan import Plan
 
 _SHOWN = 5
 _NAMES = ENGINE_NAMES.replace(" ", ", ")
@@ -128,7 +129,7 @@ def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
     engines = parser.add_argument(
         "engines", metavar="ENGINE", nargs="*", help=f"of {_NAMES}; without any: {default}"
     )
-    engines.complete = ENGINES  # type: ignore[attr-defined]
+    complete(engines, ENGINES)
     parser.add_argument("--dry-run", action="store_true", help="show a diff and change nothing")
     parser.add_argument(
         "--now", action="store_true", help="also run the commands that make engines read it"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.commands.completion import TARGETS
+from cgpu_cli.commands.completers import TARGETS, complete
 from cgpu_cli.running.guest import ask_server
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Ls:
             default="",
             help="such as 0 or 0/3f2a91b0c4d5, or a container's id or name",
         )
-        path.complete = TARGETS  # type: ignore[attr-defined]
+        complete(path, TARGETS)
         parser.add_argument(
             "-R", "--recursive", action="store_true", help="also what is in the folders, and so on"
         )

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cgpu_cli.answer import print_json
-from cgpu_cli.commands.completion import SETTINGS, TARGETS
+from cgpu_cli.commands.completers import SETTINGS, TARGETS, complete
 from cgpu_cli.running.guest import ask_server
 from cgpu_env import CgpuError
 from cgpu_env.errors import shown
@@ -29,7 +29,7 @@ class Set:
             help="a GPU's index or UUID, or all for every GPU; a container's id or name, or"
             " GPU/ID for its memsize on one; node, for default_memsize, inst_ctl and upgrade",
         )
-        target.complete = TARGETS  # type: ignore[attr-defined]
+        complete(target, TARGETS)
         values = parser.add_argument(
             "values",
             metavar="NAME=VALUE",
@@ -37,7 +37,7 @@ class Set:
             help="such as policy=fixed (or its number), weight=4, memsize=4GiB (or 512MiB, 40%%,"
             " 6/15; without a unit it is in bytes)",
         )
-        values.complete = SETTINGS  # type: ignore[attr-defined]
+        complete(values, SETTINGS)
         parser.add_argument("--json", action="store_true", help="for programs")
 
     def run(self, given: argparse.Namespace) -> int:

@@ -1,0 +1,41 @@
+"""How shells complete the words of commands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cgpu_node.settings.rules import POLICIES
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+# What a shell asks where a GPU, a container or a folder of the control tree is wanted.
+_COMMAND = "cgpu completion targets 2>/dev/null"
+TARGETS = {"bash": "_cgpu_targets", "zsh": "_cgpu_targets", "fish": f"({_COMMAND})"}
+# Those of cgpu_install, which takes long to import.
+ENGINE_NAMES = "docker containerd crio podman nvidia systemd metrics podman-hooks crio-hooks"
+ENGINES = {"bash": "_cgpu_engines", "zsh": f"({ENGINE_NAMES})", "fish": ENGINE_NAMES}
+_BY_NAME = " ".join(f"policy={name}" for name in POLICIES)
+SETTINGS = {"bash": "_cgpu_settings", "zsh": f"({_BY_NAME})", "fish": _BY_NAME}
+# For bash, policy=fixed is three words: its function is asked for the last one alone.
+_BASH_SETTINGS = f"""
+_cgpu_settings() {{
+    local word=$1 before=${{COMP_WORDS[COMP_CWORD-1]}}
+    [ "$word" = = ] && word= before==
+    if [ "$before" = = ]; then
+        compgen -W "{" ".join(POLICIES)}" -- "$word"
+    else
+        compgen -W "{_BY_NAME}" -- "$word"
+    fi
+}}"""
+PREAMBLES = {
+    "bash": f'_cgpu_targets() {{ compgen -W "$({_COMMAND})" -- "$1"; }}\n'
+    f'_cgpu_engines() {{ compgen -W "{ENGINE_NAMES}" -- "$1"; }}' + _BASH_SETTINGS,
+    "zsh": f'_cgpu_targets() {{ compadd "$@" -- ${{(f)"$({_COMMAND})"}} }}',
+}
+
+
+def complete(action: argparse.Action, how: Mapping[str, object]) -> None:
+    """Complete the values of ``action`` by what ``how`` has for each shell, as shtab reads it."""
+    action.complete = how  # type: ignore[attr-defined]

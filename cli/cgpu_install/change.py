@@ -1,0 +1,38 @@
+"""What a file or link is, and what it becomes."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from cgpu_install.machine import Machine
+
+
+class Link(NamedTuple):
+    """A symbolic link."""
+
+    target: str
+
+
+Content = bytes | Link | None  # None: nothing is there
+
+
+class Change(NamedTuple):
+    """A file or link that becomes another; ``undo`` is what a later undoing leaves there."""
+
+    engine: str
+    path: str
+    before: Content
+    after: Content
+    undo: Content
+
+
+def content(machine: Machine, path: str) -> Content:
+    """What is at ``path`` now.
+
+    Raises:
+        CgpuError: a directory, a device; or it cannot be read.
+    """
+    real = machine.at(path)
+    return Link(os.readlink(real)) if os.path.islink(real) else machine.read(path)

@@ -186,9 +186,9 @@ cgpu_holdings_insert(struct cgpu_holdings *holdings, const struct cgpu_holding *
     return status;
 }
 
-int
-cgpu_holdings_find(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
-                   struct cgpu_holding *out)
+static int
+find(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle, struct cgpu_holding *out,
+     bool taken)
 {
     uint64_t h = hash(kind, handle);
     struct shard *shard = shard_of(holdings, h);
@@ -199,8 +199,25 @@ cgpu_holdings_find(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handl
     if (found != NULL) {
         copy_out(out, found);
     }
+    if (found != NULL && taken) {
+        erase(shard, (size_t)(found - shard->rows));
+    }
     cgpu_mutex_unlock(&shard->mutex);
     return found != NULL ? CGPU_OK : CGPU_ENOTFOUND;
+}
+
+int
+cgpu_holdings_find(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
+                   struct cgpu_holding *out)
+{
+    return find(holdings, kind, handle, out, false);
+}
+
+int
+cgpu_holdings_take(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
+                   struct cgpu_holding *out)
+{
+    return find(holdings, kind, handle, out, true);
 }
 
 int
@@ -215,24 +232,6 @@ cgpu_holdings_update(struct cgpu_holdings *holdings, const struct cgpu_holding *
     if (found != NULL) {
         found->bytes = holding->bytes;
         found->extra = holding->extra;
-    }
-    cgpu_mutex_unlock(&shard->mutex);
-    return found != NULL ? CGPU_OK : CGPU_ENOTFOUND;
-}
-
-int
-cgpu_holdings_take(struct cgpu_holdings *holdings, uint32_t kind, uint64_t handle,
-                   struct cgpu_holding *out)
-{
-    uint64_t h = hash(kind, handle);
-    struct shard *shard = shard_of(holdings, h);
-    const struct cgpu_holding *found;
-
-    cgpu_mutex_lock(&shard->mutex);
-    found = look_up(shard, h, kind, handle);
-    if (found != NULL) {
-        copy_out(out, found);
-        erase(shard, (size_t)(found - shard->rows));
     }
     cgpu_mutex_unlock(&shard->mutex);
     return found != NULL ? CGPU_OK : CGPU_ENOTFOUND;

@@ -222,25 +222,26 @@ enter(struct cgpu_ledger *ledger, uint32_t pid)
     return status;
 }
 
-static bool
-fits(const char *path, struct cgpu_ledger **out)
+/* MADE is a ledger that is not open yet; OUT stays NULL until it is. */
+static int
+prepare(const char *path, struct cgpu_ledger **out, struct cgpu_ledger **made)
 {
-    return path != NULL && out != NULL && strlen(path) < PATH_MAX;
+    if (path == NULL || out == NULL || strlen(path) >= PATH_MAX) {
+        return CGPU_EINVAL;
+    }
+    *out = NULL;
+    *made = make(path);
+    return *made != NULL ? CGPU_OK : CGPU_EIO;
 }
 
 int
 cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out)
 {
     struct cgpu_ledger *ledger;
-    int status;
+    int status = prepare(path, out, &ledger);
 
-    if (!fits(path, out)) {
-        return CGPU_EINVAL;
-    }
-    *out = NULL;
-    ledger = make(path);
-    if (ledger == NULL) {
-        return CGPU_EIO;
+    if (status != CGPU_OK) {
+        return status;
     }
     status = enter(ledger, pid);
     if (status == CGPU_OK) {
@@ -259,15 +260,10 @@ int
 cgpu_ledger_observe(const char *path, struct cgpu_ledger **out)
 {
     struct cgpu_ledger *ledger;
-    int status;
+    int status = prepare(path, out, &ledger);
 
-    if (!fits(path, out)) {
-        return CGPU_EINVAL;
-    }
-    *out = NULL;
-    ledger = make(path);
-    if (ledger == NULL) {
-        return CGPU_EIO;
+    if (status != CGPU_OK) {
+        return status;
     }
     ledger->observing = 1;
     ledger->kept = open_high(path, O_RDONLY | O_NONBLOCK);

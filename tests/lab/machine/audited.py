@@ -52,8 +52,8 @@ class Bypass:
     def answer(self) -> Any:
         """What it says of it."""
         assert self._process.stdout is not None
-        ready, _, _ = select.select([self._process.stdout], [], [], 30)
-        assert ready, "no answer in 30 s"
+        ready, _, _ = select.select([self._process.stdout], [], [], 120)
+        assert ready, "no answer in 120 s"
         answer = self._process.stdout.readline()
         assert answer, f"it has ended: {self._process.wait()}"
         return json.loads(answer)

@@ -28,7 +28,7 @@ _SEE_ALSO = (
 
 _STATUS = """
 .SH EXIT STATUS
-0 done; 2 refused, with one sentence that says what is wrong and what is allowed; 1
+0: done. 2: refused, with one sentence on what is wrong and what is allowed. 1:
 .B cgpu doctor
 found an error.
 """
@@ -55,7 +55,7 @@ has changed, and what was there before
 documents of the Debian package; those of an environment are in its own
 .IR share ;
 .B cgpu help
-says where
+shows where
 .TP
 .I /usr/share/cgpu
 likewise, alert rules for Prometheus, a dashboard for Grafana and a RuntimeClass for Kubernetes
@@ -73,41 +73,43 @@ cgpu-runtime, cgpu-hook \\- make containers with a share of a GPU
 .SH DESCRIPTION
 Container engines start
 .B cgpu-runtime
-in place of runc or crun, which it hands everything to. Before a container is created whose
-environment has ALIYUN_COM_GPU_MEM_CONTAINER, its share is reserved, and what holds it to that is
-added to its configuration. One that cannot be held to its share is not created.
+instead of runc or crun, and it passes everything on to them. Before it creates a container whose
+environment has ALIYUN_COM_GPU_MEM_CONTAINER, it reserves the container's share, and adds to its
+configuration what enforces it. It creates no container whose share it cannot enforce.
 .PP
 .B cgpu-hook
-does the same for engines that only know hooks, and lets go of the share when a container has ended.
+does the same for engines that only know hooks, and gives the share back when a container has
+ended.
 .PP
 .B cgpu install
-tells engines of them. The low-level runtime is
+adds them to engines. The low-level runtime is
 .I /etc/cgpu/runtime
 if there is such a link, else the first runc or crun in a usual directory.
 .SH OPTIONS
 .TP
 \\fB\\-\\-cgpu\\-state\\-dir\\fR \\fIDIR\\fR
-where state is kept
+the state directory
 .TP
 \\fB\\-\\-cgpu\\-driver\\-dir\\fR \\fIDIR\\fR
-where the driver's libraries are
+the directory of the driver's libraries
 .TP
 \\fB\\-\\-cgpu\\-runtime\\fR \\fIPROGRAM\\fR
 the low-level runtime
 .PP
-All others are the low-level runtime's.
+All other options are the low-level runtime's.
 """
 
 # Beside the variables of a container, which the README's table has.
 _VARIABLES = {
-    "CGPU_STATE_DIR": "where commands and cgpud keep state, unless the command line says where",
+    "CGPU_STATE_DIR": "where commands and cgpud keep state, unless the command line names a"
+    " directory",
     "CGPU_DRIVER_DIR": "where commands and cgpud find libcuda.so.1 and libnvidia-ml.so.1, unless"
-    " the command line says where",
+    " the command line names a directory",
     "CGPU_LOG": "off: in a program with a share, cgpu writes nothing to standard error",
     "NVIDIA_VISIBLE_DEVICES": "of a container: its GPUs where ALIYUN_COM_GPU_VISIBLE_DEVICES is"
     " not set; it is made without cgpu where this is none, void or empty",
-    "XDG_RUNTIME_DIR": "of a user other than root: state is kept in its folder cgpu, unless the"
-    " command line or, for commands and cgpud, CGPU_STATE_DIR says where",
+    "XDG_RUNTIME_DIR": "of a user other than root: state is in its folder cgpu, unless the"
+    " command line or, for commands and cgpud, CGPU_STATE_DIR names a directory",
 }
 _OF_COMMANDS = ("CGPU_STATE_DIR", "CGPU_DRIVER_DIR", "XDG_RUNTIME_DIR")
 _ENVIRONMENT = {
@@ -120,25 +122,24 @@ _ENVIRONMENT = {
     "cgpu.7": tuple(_VARIABLES),
 }
 _OF_CONTAINERS = """\
-What a container asks for is in its own environment, see
+A container's own environment has what it asks for, see
 .BR cgpu (7).
 """
 _OVERVIEW = """\
 .SH NAME
 cgpu \\- shares of GPUs for containers: variables, policies, examples
 .SH DESCRIPTION
-A container that is made by
+A container made by
 .BR cgpu-runtime (8)
-gets a part of the memory of each of its GPUs, never more, and a part of the GPU's time. It asks by
-variables in its environment. A program that
+gets a part of the memory of each of its GPUs, never more, and a part of the GPU's time. Variables
+in its environment ask for them. A program under
 .BR cgpu-run (1)
-starts gets the same by options.
+gets the same by options.
 .BR cgpud (8)
 divides the time; the first command or container that needs it starts it.
 .PP
-A value that is not allowed never makes a container without a cap: its creation fails, with a
-sentence that names the variable, the value and what is allowed. A misspelt ALIYUN_COM_GPU_* is
-refused too.
+An invalid value never yields an unlimited container: creation fails, with a sentence that names
+the variable, the value and what is allowed. A misspelt ALIYUN_COM_GPU_* is refused too.
 .PP
 Where a command line has an option or a setting twice, the last one counts.
 """

@@ -70,7 +70,7 @@ cgpu get 0/web/meminfo
 # 2 GiB for every container that names no share:
 cgpu set node default_memsize=2GiB
 
-# What is wrong on this node, for a program:
+# The doctor's findings, for a program:
 cgpu doctor --json""",
     "cgpu-run.1": r"""# 6 GiB of each GPU:
 cgpu-run --mem 6GiB -- python3 train.py
@@ -87,9 +87,9 @@ cgpu-smi -l
 cgpu-smi -i 0 --query-containers=name,memory.used,memory.cap \
     --format=csv,noheader
 
-# All that is known, for a program:
+# Everything, for a program:
 cgpu-smi --json""",
-    "cgpud.8": r"""# In the foreground, with metrics, in the place of the server that runs:
+    "cgpud.8": r"""# In the foreground, with metrics, instead of the server that runs:
 cgpud --replace --metrics 127.0.0.1:9477
 
 # For a simulated node, apart from this machine's own:

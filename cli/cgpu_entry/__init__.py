@@ -22,7 +22,10 @@ def cgpu() -> "NoReturn":
 
 
 def cgpu_run() -> "NoReturn":
-    """Run ``cgpu-run``."""
+    """Run ``cgpu-run``, for which somebody waits each time a program starts."""
+    from cgpu_node import own_code
+
+    own_code.use("cgpu-run")
     from cgpu_cli.run import main
 
     main()

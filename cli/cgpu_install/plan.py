@@ -15,7 +15,7 @@ from cgpu_install.change import Change, Link, content
 from cgpu_install.containerd import UnusedError
 from cgpu_install.engines import ENGINES, HOOK, RUNTIME, SERVER, UNITS, WANTED_BY, unit_path
 from cgpu_install.tree import about
-from cgpu_node import bootstrap
+from cgpu_node import own_code
 from cgpu_node.trust import check_source
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _target(name: str) -> str:
     Raises:
         CgpuError: it is not there, or others could change it.
     """
-    folder = sysconfig.get_path("scripts") if name == SERVER else bootstrap.programs()
+    folder = sysconfig.get_path("scripts") if name == SERVER else own_code.programs()
     path = os.path.realpath(f"{folder}/{name}")
     try:
         check_source(path)

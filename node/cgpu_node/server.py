@@ -62,9 +62,8 @@ def address(folder: int) -> str:
 
 
 def _start(state_dir: str, driver_dir: str | None) -> None:
-    from cgpu_node import bootstrap
-
-    words = [sys.executable, "-I", "-S", "-E", os.path.realpath(bootstrap.__file__)]
+    bootstrap = os.path.join(os.path.dirname(os.path.realpath(__file__)), "bootstrap.py")
+    words = [sys.executable, "-I", "-S", "-E", bootstrap]
     words += ["cgpu_server.main", "--state-dir", state_dir, "--idle-exit", str(IDLE_SECONDS)]
     words += ["--log", f"{state_dir}/{LOG}"]
     if driver_dir:

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 import pytest
@@ -81,7 +80,7 @@ def audit(event, arguments):
             os.kill(os.getpid(), signal.SIGINT)
 sys.addaudithook(audit)
 sys.argv = {words!r}
-from {module} import {function}
+from cgpu_entry import {function}
 {function}()
 """
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -167,9 +166,9 @@ def test_an_interrupt_while_it_starts_is_silent(world: World, typed: str) -> Non
 
 
 def interrupted_at_import(nth: int, words: list[str]) -> list[str]:
-    """The program that pip puts into ``bin``, with a signal to itself at its ``nth`` import."""
-    [begin] = entry_points(group="console_scripts", name=words[0])
-    script = INTERRUPTED_NTH.format(nth=nth, words=words, module=begin.module, function=begin.attr)
+    """What the program in ``bin`` does, with a signal to itself at its ``nth`` import."""
+    function = words[0].replace("-", "_")
+    script = INTERRUPTED_NTH.format(nth=nth, words=words, function=function)
     return [sys.executable, "-c", script]
 
 

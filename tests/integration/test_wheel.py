@@ -235,7 +235,10 @@ def test_a_wheel_has_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> Non
     commands = wheel.read(f"{metadata}/entry_points.txt").decode()
     assert [line.split(" = ")[0] for line in commands.splitlines() if " = " in line] == [
         "cgpu",
-        "cgpu-run",
         "cgpu-smi",
         "cgpud",
     ]
+    [data] = {name.split("/")[0] for name in wheel.namelist() if ".data/" in name}
+    program = wheel.read(f"{data}/scripts/cgpu-run")
+    assert program.startswith(b"#!python\n")  # an installer names its interpreter there
+    assert b"import re" not in program

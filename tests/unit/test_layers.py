@@ -29,7 +29,7 @@ PACKAGES = {
         "cli",
         {*NODE, "cgpu_shim", "cgpu_install", "cgpu_upgrade", "cgpu_doctor", "cgpu_sim"},
     ),
-    "cgpu_entry": ("cli", {"cgpu_cli", "cgpu_server"}),
+    "cgpu_entry": ("cli", {"cgpu_cli", "cgpu_node", "cgpu_server"}),
     "cgpu_sim": ("tests/sim", {"cgpu_env"}),
 }
 # The one door between two of them: `cgpu plan` shows what the hook would do.
@@ -37,7 +37,7 @@ DOORS = {"cgpu_cli": {"cgpu_hook.preview", "cgpu_hook.plan"}}
 # Rooms of a package, and its own files, each of which may import those before it.
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "cgpu_node": (
-        {"paths", "trust", "jsontext", "bootstrap", "installation"},
+        {"paths", "trust", "jsontext", "own_code", "bootstrap", "installation"},
         {"image"},
         {"settings"},
         {"facts"},

@@ -12,7 +12,7 @@ import os
 import time
 
 from cgpu_env.errors import CgpuError
-from cgpu_node import server
+from cgpu_node import own_code, server
 from cgpu_node.shares import record
 from cgpu_node.shares.liveness import is_alive
 
@@ -46,6 +46,7 @@ def _keep(registry: Registry, name: str, directory: str, owner: int, driver_dir:
     _let_go(owner)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server may be our child, and end before us
     server.wake(registry.state_dir, driver_dir)
+    own_code.keep()
     entry = record.read(directory)
     poll = select.poll()
     poll.register(_STANDARD_FDS, select.POLLIN)

@@ -1,0 +1,147 @@
+"""The file with all that a start loads: it stands for the modules as they are, or for nothing."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cgpu_node import own_code
+
+pytestmark = pytest.mark.unit
+
+FLAGS = ("-I", "-S", "-E", "-X", "utf8")
+# Starts the program as Python would start it, and prints which files it opens.
+WATCHED = """
+import os, sys
+sys.addaudithook(lambda event, given: event == "open" and os.write(2, f"{given[0]}\\n".encode()))
+path = sys.argv.pop(1)
+sys.argv[0] = path
+with open(path, "rb") as file:
+    exec(compile(file.read(), path, "exec"), {"__name__": "__main__", "__file__": path})
+"""
+PROGRAM = """
+import sys
+from cgpu_env.word import WORD
+
+sys.modules["odd"] = None
+sys.modules["cgpu_odd"] = object()
+
+def main(arguments):
+    print(WORD, *arguments)
+    if arguments == ["refuse"]:
+        import cgpu_env.refusal
+        return 1
+    return 0
+"""
+
+
+class Place:
+    """An installation with one program: ``cgpu_env.program``, which prints what another knows."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for package in ("cgpu_node", "cgpu_env"):
+            (folder / package).mkdir(parents=True)
+            (folder / package / "__init__.py").write_text("")
+        for name in ("bootstrap.py", "own_code.py"):
+            shutil.copy(Path(own_code.__file__).with_name(name), folder / "cgpu_node")
+        (folder / "cgpu_env" / "program.py").write_text(PROGRAM)
+        (folder / "cgpu_env" / "refusal.py").write_text("")
+        self.print_word("one")
+
+    def print_word(self, word: str) -> None:
+        """Change what the program prints."""
+        (self.folder / "cgpu_env" / "word.py").write_text(f"WORD = {word!r}\n")
+
+    @property
+    def kept(self) -> Path:
+        """The file."""
+        name = Path(own_code.file_of("cgpu_env.program")).name
+        return self.folder / "cgpu_node" / "__pycache__" / name
+
+    def start(self, *arguments: str) -> tuple[str, set[str]]:
+        """What the program prints, and the names of the files below the folder that it opens."""
+        bootstrap = str(self.folder / "cgpu_node" / "bootstrap.py")
+        command = [sys.executable, *FLAGS, "-c", WATCHED, bootstrap, "cgpu_env.program", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+        assert done.returncode == int("refuse" in arguments), done.stderr
+        opened = (Path(line) for line in done.stderr.splitlines())
+        return done.stdout.rstrip("\n"), {p.name for p in opened if self.folder in p.parents}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "one")
+
+
+def test_the_second_start_reads_one_file_for_all_modules(place: Place) -> None:
+    printed, opened = place.start("x")
+    assert printed == "one x"
+    assert {"program.py", "word.py"} <= opened
+    printed, opened = place.start("x", "y")
+    assert printed == "one x y"
+    assert not [name for name in opened if name.startswith(("program.", "word."))]
+    assert place.kept.name in opened
+
+
+def test_a_module_that_has_changed_is_not_taken_from_the_file(place: Place) -> None:
+    place.start()
+    place.print_word("three")
+    printed, opened = place.start()
+    assert printed == "three"
+    assert "program.py" not in opened
+    printed, opened = place.start()
+    assert printed == "three"
+    assert "word.py" not in opened
+
+
+def test_a_module_that_is_gone_is_not_taken_from_the_file(place: Place) -> None:
+    place.start()
+    (place.folder / "cgpu_env" / "word.py").unlink()
+    shutil.rmtree(place.folder / "cgpu_env" / "__pycache__")
+    with pytest.raises(AssertionError, match="No module named"):
+        place.start()
+
+
+def test_what_only_a_refusal_loads_is_not_kept(place: Place) -> None:
+    place.start("refuse")
+    assert not place.kept.exists()
+    place.start()
+    before = place.kept.read_bytes()
+    place.start("refuse")
+    assert place.kept.read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [b"", b"no such thing", b"\xe3", b"N"])
+def test_a_damaged_file_is_made_anew(place: Place, content: bytes) -> None:
+    place.start()
+    good = place.kept.read_bytes()
+    place.kept.write_bytes(content)
+    assert place.start()[0] == "one"
+    assert place.kept.read_bytes() == good
+
+
+def test_a_file_from_another_folder_is_made_anew(place: Place, tmp_path: Path) -> None:
+    """Or a copy, or what was moved, would run the modules of the place that it comes from."""
+    place.start()
+    other = Place(tmp_path / "two")
+    other.print_word("three")
+    other.kept.parent.mkdir()
+    shutil.copy(place.kept, other.kept)
+    assert other.start()[0] == "three"
+    assert other.kept.read_bytes() != place.kept.read_bytes()
+
+
+def test_a_start_goes_on_where_the_file_cannot_be_written(place: Place) -> None:
+    place.kept.parent.write_text("not a folder")
+    assert place.start()[0] == "one"
+
+
+def test_the_file_is_all_that_is_left_and_all_may_read_it(place: Place) -> None:
+    place.start()
+    assert {path.suffix for path in place.kept.parent.iterdir()} == {".pyc", ".start"}
+    assert place.kept.stat().st_mode & 0o777 == 0o644

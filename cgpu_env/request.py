@@ -28,7 +28,7 @@ from cgpu_env.values import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from typing import TypeVar
 
     Given = TypeVar("Given")
@@ -85,12 +85,14 @@ class Request(NamedTuple):
         weight: compute weight.
         high_priority: whether it goes first.
         notes: what whoever asks may not have meant, one sentence each.
+        asked: what that was made from, for a refusal to quote; None: not known here.
     """
 
     gpus: tuple[GpuShare, ...]
     weight: int
     high_priority: bool
     notes: tuple[str, ...] = ()
+    asked: Asked | None = None
 
 
 def environment(entries: Iterable[str]) -> dict[str, str]:
@@ -108,23 +110,29 @@ def environment(entries: Iterable[str]) -> dict[str, str]:
     return env
 
 
-class _Asked(NamedTuple):
-    """A request as far as it can be read without knowing the node's GPUs."""
+class Asked(NamedTuple):
+    """A request as far as it can be read without knowing the node's GPUs.
 
-    share: list[int]  # empty: ``sizes``, else the node's default size
-    dev: list[int] | None
-    weight: int
-    high_priority: bool
-    sizes: list[str]  # as written, with units
-
-
-def is_asked(env: Mapping[str, str], *, default_memsize: int | str = 0) -> bool:
-    """Whether cgpu is on for a container, as far as that shows without the node's GPUs.
-
-    Raises:
-        EnvError: as ``parse_request``.
+    Attributes:
+        given: the variables, as written.
+        share: GiB of each GPU; empty: ``sizes``, else the node's default size.
+        dev: what the whole memory of each GPU is taken to be, in GiB.
+        weight: compute weight.
+        high_priority: whether it goes first.
+        has_units: whether it was typed to our own tools, which know units.
+        sizes: as written, with units.
+        default_memsize: cap on each GPU of a container that names none, in bytes or as a part such
+            as 40% or 6/15; 0: none, or it names one.
     """
-    return _asked(env, default_memsize) is not None
+
+    given: Mapping[str, str]
+    share: Sequence[int] = ()
+    dev: Sequence[int] | None = None
+    weight: int = 1
+    high_priority: bool = False
+    has_units: bool = False
+    sizes: Sequence[str] = ()
+    default_memsize: int | str = 0
 
 
 def parse_request(
@@ -134,47 +142,32 @@ def parse_request(
     default_memsize: int | str = 0,
     has_units: bool = False,
 ) -> Request | None:
-    """Read a container's request; whether its GPUs have room for it is for admission to say.
-
-    Args:
-        env: the container's own environment.
-        gpus: the GPUs of the node, in the order of their indices.
-        default_memsize: cap on each GPU of a container that names none, in bytes or as a part such
-            as 40% or 6/15; 0: no cap.
-        has_units: whether a ``MEM_CONTAINER`` without ``MEM_DEV`` is sizes such as 6GiB or 40%, as
-            in what is typed to our own tools.
-
-    Returns:
-        The request, or None where cgpu is off for this container.
+    """What a container asks for, of GPUs that are known already: ``parse`` and ``resolve``.
 
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
     """
-    asked = _asked(env, default_memsize, has_units=has_units)
-    if asked is None:
-        return None
-    if (asked.share or asked.sizes) and not gpus:
-        raise refused(MEM_CONTAINER, env[MEM_CONTAINER], "this node has no GPU")
-    visible = _visible(env, gpus)
-    if not visible:
-        return None
-    sizes = _sizes(env, visible, asked, default_memsize)
-    shares = (
-        GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.memory_bytes), gpu.memory_bytes))
-        for gpu, wanted in zip(visible, sizes, strict=True)
-    )
-    notes = misstated(
-        ((gpu.index, gpu.memory_bytes) for gpu in visible),
-        sizes,
-        _written(env, asked, default_memsize, has_units=has_units),
-        env.get(MEM_UNIT, "GiB") if asked.share else "GiB",
-    )
-    return Request(tuple(shares), asked.weight, asked.high_priority, notes)
+    asked = parse(env, lambda: default_memsize, has_units=has_units)
+    return None if asked is None else resolve(asked, gpus)
 
 
-def _asked(
-    env: Mapping[str, str], default_memsize: int | str, *, has_units: bool = False
-) -> _Asked | None:
+def parse(
+    env: Mapping[str, str], default_memsize: Callable[[], int | str], *, has_units: bool = False
+) -> Asked | None:
+    """Read what a container asks for.
+
+    Args:
+        env: the container's own environment.
+        default_memsize: says the node's default size; asked only where the container names none.
+        has_units: whether a ``MEM_CONTAINER`` without ``MEM_DEV`` is sizes such as 6GiB or 40%, as
+            in what is typed to our own tools.
+
+    Returns:
+        What it asks for; None where cgpu is off for it, as far as that shows without the GPUs.
+
+    Raises:
+        EnvError: one sentence that names the variable, the value given, and what is allowed.
+    """
     if truth(DISABLE, env.get(DISABLE, "false")):
         return None
     _check_names(env)
@@ -184,13 +177,50 @@ def _asked(
     if VISIBLE in env:
         check(VISIBLE, env[VISIBLE])
     written = env.get(MEM_CONTAINER, "").strip(BLANKS)
+    asked = Asked(env, (), dev, weight, high_priority, has_units)
     if written and has_units and dev is None:
-        return _Asked([], None, weight, high_priority, items(written))
-    share = gib_list(MEM_CONTAINER, written, 0) if written else []
-    if not share and not default_memsize:
+        return asked._replace(sizes=items(written))
+    if written:
+        share = gib_list(MEM_CONTAINER, written, 0)
+        return None if 0 in share else asked._replace(share=share)
+    size = default_memsize()
+    if not size:
         _refuse_rest(env)
         return None
-    return None if 0 in share else _Asked(share, dev, weight, high_priority, [])
+    return asked._replace(default_memsize=size)
+
+
+def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
+    """What ``asked`` means on a node; whether its GPUs have room for it is for admission to say.
+
+    Args:
+        asked: what a container asks for.
+        gpus: the GPUs of the node, in the order of their indices.
+
+    Returns:
+        The request, or None where the container is to see no GPU.
+
+    Raises:
+        EnvError: as ``parse``.
+    """
+    env = asked.given
+    if (asked.share or asked.sizes) and not gpus:
+        raise refused(MEM_CONTAINER, env[MEM_CONTAINER], "this node has no GPU")
+    visible = _visible(env, gpus)
+    if not visible:
+        return None
+    sizes = _sizes(asked, visible)
+    shares = (
+        GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.memory_bytes), gpu.memory_bytes))
+        for gpu, wanted in zip(visible, sizes, strict=True)
+    )
+    notes = misstated(
+        ((gpu.index, gpu.memory_bytes) for gpu in visible),
+        sizes,
+        _written(asked),
+        env.get(MEM_UNIT, "GiB") if asked.share else "GiB",
+    )
+    return Request(tuple(shares), asked.weight, asked.high_priority, notes, asked)
 
 
 def _check_names(env: Mapping[str, str]) -> None:
@@ -231,14 +261,13 @@ def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:
     return select(NVIDIA_VISIBLE, nvidia, gpus)
 
 
-def _sizes(
-    env: Mapping[str, str], visible: Sequence[Gpu], asked: _Asked, default: int | str
-) -> list[Size]:
+def _sizes(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
     """What is wanted of each GPU."""
+    env = asked.given
     if asked.share:
         return _parts(env, asked, len(visible))
     if not asked.sizes:
-        return [size(str(default)) or Size(0)] * len(visible)
+        return [size(str(asked.default_memsize)) or Size(0)] * len(visible)
     words = _per_gpu(MEM_CONTAINER, env, asked.sizes, len(visible))
     sizes = [size(word) for word in words]
     for gpu, wanted in zip(visible, sizes, strict=True):
@@ -246,7 +275,7 @@ def _sizes(
     return [wanted for wanted in sizes if wanted]
 
 
-def _parts(env: Mapping[str, str], asked: _Asked, count: int) -> list[Size]:
+def _parts(env: Mapping[str, str], asked: Asked, count: int) -> list[Size]:
     """CONTAINER of DEV for each of ``count`` GPUs."""
     if asked.dev is None:
         given = f"{MEM_CONTAINER}={env[MEM_CONTAINER]}"
@@ -260,18 +289,22 @@ def _parts(env: Mapping[str, str], asked: _Asked, count: int) -> list[Size]:
     return [Size(*pair, is_stated=True) for pair in zip(shares, devs, strict=True)]
 
 
-def _written(env: Mapping[str, str], asked: _Asked, default: int | str, *, has_units: bool) -> str:
+def _written(asked: Asked) -> str:
     """Where the whole of each GPU is stated, as whoever asks knows it."""
+    given = asked.given
     if asked.sizes:
-        return f"--mem {shown(env[MEM_CONTAINER])}"
+        return f"--mem {shown(given[MEM_CONTAINER])}"
     if not asked.share:
-        return f"default_memsize={default}"
-    return f"--mem {shown(f'{env[MEM_CONTAINER]}/{env[MEM_DEV]}')}" if has_units else MEM_DEV
+        return f"default_memsize={asked.default_memsize}"
+    pair = f"{given[MEM_CONTAINER]}/{given.get(MEM_DEV)}"
+    return f"--mem {shown(pair)}" if asked.has_units else MEM_DEV
 
 
-def _per_gpu(variable: str, env: Mapping[str, str], given: list[Given], count: int) -> list[Given]:
+def _per_gpu(
+    variable: str, env: Mapping[str, str], given: Sequence[Given], count: int
+) -> list[Given]:
     """One value for each of ``count`` GPUs; the last one given repeats."""
     if len(given) > count:
         visible = "1 GPU is" if count == 1 else f"{count} GPUs are"
         raise refused(variable, env[variable], f"{len(given)} values, but {visible} visible")
-    return given + given[-1:] * (count - len(given))
+    return [*given, *[given[-1]] * (count - len(given))]

@@ -6,8 +6,8 @@ import os
 
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_env.request import is_asked
-from cgpu_hook.plan import Plan, container_environment, plan
+from cgpu_env.request import environment, parse
+from cgpu_hook.plan import Plan, plan
 from cgpu_node.paths import open_state, state_path
 from cgpu_node.settings.config import load_config
 from cgpu_node.settings.rules import default_memsize
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from cgpu_env.request import Request
     from cgpu_hook.plan import Places
     from cgpu_node.facts.node import Node
     from cgpu_node.image.rootfs import View
@@ -39,9 +40,10 @@ class Setting(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A container that cgpu is on for: its plan, and what the plan was made from."""
+    """A container that cgpu is on for: its share and its plan, and what they were made from."""
 
     config: dict[str, Any]
+    request: Request
     plan: Plan
     node: Node
     places: Places
@@ -57,23 +59,33 @@ def draft(
     Raises:
         CgpuError: the container must not start; one sentence says why.
     """
-    node_config, state = load_config(), state_path(setting.state_dir)
-    size = setting.default_memsize
-    if size is None:
-        size = default_memsize(state, node_config)
-    if not is_asked(container_environment(config), default_memsize=size):
+    settings, state = load_config(), state_path(setting.state_dir)
+
+    def default() -> int | str:
+        if setting.default_memsize is not None:
+            return setting.default_memsize
+        return default_memsize(state, settings.default_memsize)
+
+    asked = parse(_environment(config), default)
+    if asked is None:
         return None
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_hook.layout import places
     from cgpu_node.facts.node import load_node
 
     state_dir = state if setting.dry else open_state(setting.state_dir)
-    node = load_node(state_dir, setting.driver_dir, keep=not setting.dry)
-    node = node._replace(default_memsize=size)
+    node = load_node(state_dir, setting.driver_dir, config=settings, keep=not setting.dry)
     here = places(name, state_dir, node)
     config = without_earlier_edit(config, node, here)
-    planned = plan(config, node, rootfs(), here)
-    return Draft(config, planned, node, here) if planned.gpus else None
+    planned = plan(config, asked, node, rootfs(), here)
+    request = planned.request
+    return Draft(config, request, planned, node, here) if request else None
+
+
+def _environment(config: dict[str, Any]) -> dict[str, str]:
+    """The container's own environment, ``process.env`` of its configuration."""
+    process = config.get("process") or {}
+    return environment(process.get("env") or [])
 
 
 def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
@@ -92,11 +104,10 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     Registry(draft.places.state_dir).admit(
         draft.places.id,
         "container",
-        draft.plan.request,
+        draft.request,
         draft.node,
         Owner(pid, started, runtime_dir),
         [str(argument) for argument in process.get("args") or []],
-        given=container_environment(draft.config),
     )
 
 

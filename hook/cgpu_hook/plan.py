@@ -11,7 +11,7 @@ import os
 from cgpu_env.devices import Gpu
 from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
-from cgpu_env.request import GpuShare, Request, environment, parse_request
+from cgpu_env.request import GpuShare, resolve
 from cgpu_node.image import libraries
 from cgpu_node.image.loader import Finder
 from cgpu_node.image.mounted import Mounted, is_bind, is_shared
@@ -19,8 +19,10 @@ from cgpu_node.image.rootfs import resolved
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
+    from cgpu_env.request import Asked, Request
     from cgpu_node.facts.node import DeviceNode, Node
     from cgpu_node.image.rootfs import View
 
@@ -68,9 +70,7 @@ class Plan(NamedTuple):
     """What to do; everything is empty where cgpu is off.
 
     Attributes:
-        gpus: the caps, in the order of the visible list.
-        weight: compute weight.
-        high_priority: whether the container goes first.
+        request: the share to be admitted; None where cgpu is off.
         mounts: in the order in which they are made, after those of the configuration.
         devices: device nodes of the host that the container gets.
         withheld: device nodes that the container must not have.
@@ -79,9 +79,7 @@ class Plan(NamedTuple):
         notes: what was odd about the request, one sentence each.
     """
 
-    gpus: tuple[GpuShare, ...] = ()
-    weight: int = 1
-    high_priority: bool = False
+    request: Request | None = None
     mounts: tuple[Mount, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
     withheld: tuple[DeviceNode, ...] = ()
@@ -90,9 +88,9 @@ class Plan(NamedTuple):
     notes: tuple[str, ...] = ()
 
     @property
-    def request(self) -> Request:
-        """The share to be admitted."""
-        return Request(self.gpus, self.weight, self.high_priority, self.notes)
+    def gpus(self) -> tuple[GpuShare, ...]:
+        """The caps, in the order of the visible list."""
+        return self.request.gpus if self.request else ()
 
     def as_json(self) -> dict[str, Any]:
         """The plan as ``cgpu plan --json`` prints it.
@@ -104,25 +102,20 @@ class Plan(NamedTuple):
         mounts = (*self.mounts, *nodes, *masks)
         return {
             "gpus": [dict(zip(GpuShare._fields, gpu, strict=True)) for gpu in self.gpus],
-            "weight": self.weight,
-            "high_priority": self.high_priority,
+            "weight": self.request.weight if self.request else 1,
+            "high_priority": self.request is not None and self.request.high_priority,
             "mounts": [dict(zip(Mount._fields, mount, strict=True)) for mount in mounts],
             "hooks": self.hooks,
             "notes": list(self.notes),
         }
 
 
-def container_environment(config: dict[str, Any]) -> dict[str, str]:
-    """The container's own environment, ``process.env`` of its configuration."""
-    process = config.get("process") or {}
-    return environment(process.get("env") or [])
-
-
-def plan(config: dict[str, Any], node: Node, rootfs: View, places: Places) -> Plan:
+def plan(config: dict[str, Any], asked: Asked, node: Node, rootfs: View, places: Places) -> Plan:
     """Decide what to do to a container.
 
     Args:
         config: its OCI configuration, checked by ``document.checked``.
+        asked: what its environment asks for.
         node: the facts about the node.
         rootfs: the image's file system.
         places: files of the host.
@@ -130,23 +123,17 @@ def plan(config: dict[str, Any], node: Node, rootfs: View, places: Places) -> Pl
     Raises:
         CgpuError: one sentence that says why the container must not start.
     """
-    request = parse_request(
-        container_environment(config),
-        [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus],
-        default_memsize=node.default_memsize,
-    )
+    request = resolve(asked, [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus])
     if request is None:
         return Plan()
     taken, view = _mounts_of(config, rootfs)
-    brought = _brought(config, taken, view, places)
+    brought = _brought(config, asked.given, taken, view, places)
     mounts, masks = _driver_mounts(taken, node, rootfs, places, brought)
     everything = (*_own_mounts(node, places), *mounts)
     _refuse_covered([*(mount.destination for mount in everything), *masks], taken, brought, config)
     granted = {share.index for share in request.gpus}
     return Plan(
-        request.gpus,
-        request.weight,
-        request.high_priority,
+        request,
         notes=request.notes,
         mounts=everything,
         devices=(
@@ -198,14 +185,18 @@ def _own_mounts(node: Node, places: Places) -> list[Mount]:
 
 
 def _brought(
-    config: dict[str, Any], taken: dict[str, dict[str, Any]], view: Mounted, places: Places
+    config: dict[str, Any],
+    env: Mapping[str, str],
+    taken: dict[str, dict[str, Any]],
+    view: Mounted,
+    places: Places,
 ) -> dict[str, list[str]]:
     """SONAME -> files of a driver in the image or in a mounted directory."""
     finder = Finder(view, (*places.proxies, libraries.OPENCL))
     shown_directories = [place for place, mount in taken.items() if is_bind(mount)]
     cwd = (config.get("process") or {}).get("cwd")
     here = cwd if isinstance(cwd, str) else "/"
-    finder.look(container_environment(config), here, mounts=shown_directories)
+    finder.look(env, here, mounts=shown_directories)
     return finder.files
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
 from cgpu_hook.container import Setting, draft, rootfs_path
-from cgpu_hook.plan import Plan, container_environment
+from cgpu_hook.plan import Plan
 from cgpu_node.client import ask
 from cgpu_node.image.rootfs import Rootfs
 from cgpu_node.paths import ROOT_STATE, node_state
@@ -53,7 +53,7 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
         return Plan(notes=notes)
     if not notes:
         now = {**_rules(planned), **_rules_of(said["gpus"] if said else [])}
-        check_weight(planned.plan.request, now, container_environment(config))
+        check_weight(planned.request, now)
     return planned.plan._replace(notes=(*planned.plan.notes, *notes))
 
 
@@ -66,7 +66,7 @@ def _said(state_dir: str) -> dict[str, Any] | None:
 
 
 def _rules_of(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
-    return {gpu["uuid"]: Rules(*(gpu[name] for name in Rules._fields)) for gpu in gpus}
+    return {gpu["uuid"]: Rules(**{name: gpu[name] for name in Rules._fields}) for gpu in gpus}
 
 
 def _rules(planned: Draft) -> dict[str, Rules]:

@@ -11,6 +11,7 @@ import pytest
 from cgpu_env import CgpuError
 from cgpu_node.facts import discovery
 from cgpu_node.facts.node import DeviceNode, Node, load_node
+from cgpu_node.settings.config import Config
 from cgpu_sim import Gpu, make_driver_dir
 
 pytestmark = pytest.mark.integration
@@ -19,7 +20,7 @@ MIB = 1 << 20
 
 
 def probe(driver: Path, state: Path) -> Node:
-    return load_node(str(state), str(driver), config_path="/nonexistent")
+    return load_node(str(state), str(driver), config=Config())
 
 
 def break_library(driver: Path, soname: str, body: str) -> None:
@@ -94,9 +95,10 @@ def test_twenty_at_once_ask_the_driver_once(driver: Path, tmp_path: Path) -> Non
     code = (
         "import sys; from cgpu_node.facts import discovery;"
         "from cgpu_node.facts.node import load_node;"
+        "from cgpu_node.settings.config import Config;"
         "ask = discovery.ask;"
         "discovery.ask = lambda *given: (print('asked'), ask(*given))[1];"
-        "load_node(sys.argv[1], sys.argv[2], config_path='/nonexistent')"
+        "load_node(sys.argv[1], sys.argv[2], config=Config())"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "state"), str(driver)]
     environment = {"PYTHONPATH": ":".join(filter(None, sys.path))}

@@ -12,6 +12,7 @@ import pytest
 
 from cgpu_node.facts import discovery
 from cgpu_node.facts.node import load_node
+from cgpu_node.settings.config import Config
 from cgpu_sim import Gpu, make_driver_dir
 from lab.driver import cuda_base, nvml_base
 from lab.driver.cuda_proxied import CAP, CONTEXT, GPUS, MIB, Proxied
@@ -39,7 +40,7 @@ def proxied(driver: Path) -> Proxied:
 
 
 def test_the_cost_of_a_context_is_found_out(old: Path, tmp_path: Path) -> None:
-    node = load_node(str(tmp_path), str(old), config_path="/nonexistent")
+    node = load_node(str(tmp_path), str(old), config=Config())
     assert [gpu.context_bytes for gpu in node.gpus] == [CONTEXT, CONTEXT]
     assert node.notes == ()
 
@@ -47,11 +48,11 @@ def test_the_cost_of_a_context_is_found_out(old: Path, tmp_path: Path) -> None:
 def test_what_libcuda_cannot_be_loaded_without_is_mounted_beside_it(
     old: Path, tmp_path: Path
 ) -> None:
-    version = load_node(str(tmp_path), str(old), config_path="/nonexistent").driver_version
+    version = load_node(str(tmp_path), str(old), config=Config()).driver_version
     loader = old / f"libnvidia-fatbinaryloader.so.{version}"
     loader.touch()
     (tmp_path / "state").mkdir()
-    node = load_node(str(tmp_path / "state"), str(old), config_path="/nonexistent")
+    node = load_node(str(tmp_path / "state"), str(old), config=Config())
     assert node.companions == {loader.name: str(loader)}
 
 

@@ -135,7 +135,7 @@ def node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]
     libraries = {name: f"/x/{name[:-1]}550.1" for name in driver.PROXIED}
 
     def answer(**different: object) -> None:
-        good = Node("550.1", "/x", libraries, {}, (GPU,), (), 20, 0, overcommit=False)
+        good = Node("550.1", "/x", libraries, {}, (GPU,), (), 20, overcommit=False)
         monkeypatch.setattr(driver, "_asked", lambda _: good._replace(**different))
 
     answer()

@@ -3,10 +3,14 @@
 # ruff: noqa: RUF001  (look-alike digits and letters are what is tested)
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
-from cgpu_env import EnvError, Gpu, GpuShare, Request, environment, parse_request
-from cgpu_env.request import PASSED_OVER, is_asked
+import cgpu_env
+from cgpu_env import EnvError, Gpu, GpuShare, Request, environment
+from cgpu_env import request as request_module
+from cgpu_env.request import PASSED_OVER
 
 pytestmark = pytest.mark.unit
 
@@ -29,6 +33,25 @@ SHORT = {
 
 def env(**values: str) -> dict[str, str]:
     return {SHORT[name]: value for name, value in values.items()}
+
+
+def parse_request(
+    given: dict[str, str],
+    gpus: Sequence[Gpu],
+    *,
+    default_memsize: int | str = 0,
+    has_units: bool = False,
+) -> Request | None:
+    """What is asked for, without the variables that it was made from."""
+    found = cgpu_env.parse_request(
+        given, gpus, default_memsize=default_memsize, has_units=has_units
+    )
+    return None if found is None else found._replace(asked=None)
+
+
+def is_asked(given: dict[str, str], default_memsize: int | str = 0) -> bool:
+    """Whether cgpu is on, as far as that shows without the node's GPUs."""
+    return request_module.parse(given, lambda: default_memsize) is not None
 
 
 def parse(gpus: tuple[Gpu, ...] = FOUR, **values: str) -> Request | None:
@@ -492,6 +515,30 @@ def test_of_duplicate_variables_the_last_wins() -> None:
 def test_an_environment_of_other_things_than_strings_is_refused(entry: object) -> None:
     with pytest.raises(EnvError, match=r"process\.env"):
         environment(["A=1", entry])  # type: ignore[list-item]
+
+
+def test_a_request_says_what_it_was_made_from_for_a_refusal_to_quote() -> None:
+    given = {**env(mem=" 6 ", dev="15"), "PATH": "/bin"}
+    request = cgpu_env.parse_request(given, FOUR)
+    assert request is not None
+    assert request.asked is not None
+    assert request.asked.given == given
+
+
+def test_the_default_size_is_asked_for_only_where_no_size_is_named() -> None:
+    """Or every start of a container would read one file more."""
+    asked: list[int] = []
+
+    def default() -> int:
+        asked.append(4096)
+        return 4096
+
+    for named in ({"mem": "6", "dev": "15"}, {"mem": "0"}, {"mem": "6", "disable": "1"}):
+        request_module.parse(env(**named), default)
+    assert not asked
+    found = request_module.parse({}, default)
+    assert found is not None
+    assert (found.default_memsize, asked) == (4096, [4096])
 
 
 def test_shares_carry_index_and_uuid_in_visible_order() -> None:

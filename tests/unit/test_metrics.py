@@ -128,7 +128,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path / "a")
     world.folder.mkdir()
     gpu = NodeGpu(0, UUID, "Tesla T4", TOTAL, 0, ())
-    node = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, 0, overcommit=False)
+    node = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, overcommit=False)
     monkeypatch.setattr(exporter, "load_node", lambda *_: node)
     monkeypatch.setattr(exporter, "use_of", world.use)
     return world

@@ -89,7 +89,7 @@ def load(fake: FakeDriver, config: str = "", **more: Any) -> Node:
     path.write_text(config)
     state = str(fake.folder.parent / "state")
     more.setdefault("driver_dir", str(fake.folder))
-    return load_node(state, config_path=str(path), **more)
+    return load_node(state, config=load_config(str(path)), **more)
 
 
 def test_the_driver_is_asked_once_and_then_node_json_answers(fake: FakeDriver) -> None:
@@ -210,11 +210,10 @@ def test_a_proxy_is_not_taken_for_a_driver(fake: FakeDriver) -> None:
 def test_the_configuration_decides_over_the_defaults(fake: FakeDriver) -> None:
     """CLI-8."""
     defaults = load(fake)
-    assert (defaults.max_inst, defaults.default_memsize, defaults.overcommit) == (20, 0, False)
+    assert (defaults.max_inst, defaults.overcommit) == (20, False)
     text = f"""
 [node]
 max_inst = 25
-default_memsize = {1 << 30}
 overcommit = true
 policy = 2
 prio_ratio = 99
@@ -222,18 +221,24 @@ prio_ratio = 99
 library_dir = "{fake.folder}"
 """
     node = load(fake, text, driver_dir=None)
-    assert (node.max_inst, node.default_memsize, node.overcommit) == (25, 1 << 30, True)
+    assert (node.max_inst, node.overcommit) == (25, True)
     assert (defaults.policy, defaults.prio_ratio) == (6, 80)
     assert (node.policy, node.prio_ratio) == (2, 99)
     assert node.driver_dir == str(fake.folder)
 
 
 def test_the_configured_default_size_has_a_unit_if_it_is_written_with_one(
-    fake: FakeDriver,
+    tmp_path: Path,
 ) -> None:
     """ENV-4."""
+    path = tmp_path / "config.toml"
     for text, kept in (("512MiB", 512 << 20), (" 40%", "40%"), ("6/15", "6/15"), ("0%", 0)):
-        assert load(fake, f"[node]\ndefault_memsize = '{text}'").default_memsize == kept
+        path.write_text(f"[node]\ndefault_memsize = '{text}'\n")
+        assert load_config(str(path)).default_memsize == kept
+    path.write_text(f"[node]\ndefault_memsize = {1 << 30}\n")
+    assert load_config(str(path)).default_memsize == 1 << 30
+    path.write_text("")
+    assert load_config(str(path)).default_memsize == 0
 
 
 def test_the_configuration_has_rules_of_single_gpus(fake: FakeDriver) -> None:

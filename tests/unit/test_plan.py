@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cgpu_env import CgpuError, EnvError
+from cgpu_env import CgpuError, EnvError, environment
+from cgpu_env.request import Asked, parse
 from cgpu_hook.plan import Mount, Places, Plan, plan
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 
@@ -88,10 +89,16 @@ NODE = Node(
     (gpu(0), gpu(1)),
     (DeviceNode("/dev/nvidiactl", "/dev/nvidiactl"),),
     20,
-    0,
     overcommit=False,
 )
 DEBIAN_IMAGE = {f"{DEBIAN}/libc.so.6": "", "/usr/bin/env": "", "/lib": "-> usr/lib"}
+
+
+def asked(config: dict[str, Any]) -> Asked:
+    """What a container asks for that does ask for a share."""
+    found = parse(environment(config["process"]["env"]), lambda: 0)
+    assert found is not None
+    return found
 
 
 def decide(
@@ -102,7 +109,7 @@ def decide(
     **section: Any,
 ) -> Plan:
     config = {"process": {"env": env}, "mounts": [DEV, *(mounts or [])], **section}
-    return plan(config, NODE, Image(image, host), PLACES)
+    return plan(config, asked(config), NODE, Image(image, host), PLACES)
 
 
 def bind(destination: str, source: str = "/somewhere") -> dict[str, Any]:
@@ -114,8 +121,8 @@ def placed(result: Plan) -> dict[str, str]:
 
 
 def test_cli_7_the_plan_of_a_container_without_a_request_is_empty() -> None:
-    assert decide(env=[]) == Plan()
-    assert decide(env=["ALIYUN_COM_GPU_MEM_CONTAINER=0"]).as_json()["gpus"] == []
+    assert decide(env=[*SIX, "NVIDIA_VISIBLE_DEVICES=void"]) == Plan()
+    assert Plan().as_json()["gpus"] == []
 
 
 def test_cli_7_the_json_form_has_the_published_fields() -> None:
@@ -283,8 +290,9 @@ def test_rel_4_a_volume_over_the_library_directory_is_refused(place: str) -> Non
 
 
 def test_rel_4_a_container_without_its_own_dev_is_refused() -> None:
+    config: dict[str, Any] = {"process": {"env": SIX}, "mounts": []}
     with pytest.raises(CgpuError, match="no tmpfs is mounted at /dev"):
-        plan({"process": {"env": SIX}, "mounts": []}, NODE, Image(DEBIAN_IMAGE), PLACES)
+        plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), PLACES)
 
 
 def test_other_mounts_do_no_harm() -> None:
@@ -304,5 +312,5 @@ def test_of_duplicate_variables_the_last_wins_as_in_runc() -> None:
 
 def test_the_configuration_is_not_changed_by_planning() -> None:
     config = {"process": {"env": SIX}, "mounts": [DEV]}
-    plan(config, NODE, Image(DEBIAN_IMAGE), PLACES)
+    plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), PLACES)
     assert config == {"process": {"env": SIX}, "mounts": [DEV]}

@@ -20,6 +20,7 @@ from test_plan import (
     NVML,
     PLACES,
     SIX,
+    asked,
     bind,
     decide,
     placed,
@@ -171,7 +172,7 @@ def test_rel_4_more_than_can_be_looked_at_is_refused(
         "mounts": [DEV],
     }
     with pytest.raises(CgpuError, match=words):
-        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
 
 
 def test_rel_4_a_container_is_refused_where_no_more_files_can_be_opened(tmp_path: Path) -> None:
@@ -187,7 +188,7 @@ def test_rel_4_a_container_is_refused_where_no_more_files_can_be_opened(tmp_path
     config = {"process": {"env": SIX}, "mounts": [DEV, *mounts]}
 
     def planned() -> dict[str, str]:
-        return placed(plan(config, NODE, Rootfs(str(tmp_path / "image")), PLACES))
+        return placed(plan(config, asked(config), NODE, Rootfs(str(tmp_path / "image")), PLACES))
 
     assert len([path for path in planned() if path.startswith("/opt/")]) == 40
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -270,7 +271,7 @@ def test_rel_4_a_configuration_of_the_loader_that_costs_too_much_is_refused(
         (tmp_path / path[1:]).write_text(text)
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"the image's /etc/ld\.so\.conf"):
-        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +293,7 @@ def test_rel_4_what_the_loader_reads_takes_no_memory_without_bounds(
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     tracemalloc.start()
     with pytest.raises(CgpuError, match="the image"):
-        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 16 << 20
@@ -337,7 +338,8 @@ def test_a_path_beside_the_program_refuses_no_large_image_without_a_driver(tmp_p
         (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path[1:]).touch()
     config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
-    assert f"{DEBIAN}/{CUDA}" in placed(plan(config, NODE, Rootfs(str(tmp_path)), PLACES))
+    planned = plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
+    assert f"{DEBIAN}/{CUDA}" in placed(planned)
 
 
 def test_rel_4_a_path_beside_the_program_refuses_more_than_can_be_looked_at(
@@ -348,4 +350,4 @@ def test_rel_4_a_path_beside_the_program_refuses_more_than_can_be_looked_at(
         (tmp_path / f"{i}").mkdir()
     config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"\$ORIGIN"):
-        plan(config, NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)

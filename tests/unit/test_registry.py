@@ -12,6 +12,7 @@ import pytest
 
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
+from cgpu_env.request import Asked
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import record
@@ -29,12 +30,17 @@ SIX, NINE = TOTAL * 6 // 15, TOTAL * 9 // 15
 
 def make_node(*, max_inst: int = 20, overcommit: bool = False) -> Node:
     gpus = [NodeGpu(i, uuid, "Tesla T4", TOTAL, 100 * MIB, ()) for i, uuid in enumerate(UUIDS)]
-    return Node("535.0", "/nowhere", {}, {}, tuple(gpus), (), max_inst, 0, overcommit)
+    return Node("535.0", "/nowhere", {}, {}, tuple(gpus), (), max_inst, overcommit)
 
 
 def ask(*sizes: int, weight: int = 1, first: int = 0) -> Request:
     shares = [GpuShare(i, UUIDS[i], size) for i, size in enumerate(sizes, start=first)]
     return Request(tuple(shares), weight, high_priority=False)
+
+
+def asked(request: Request, given: dict[str, str], default_memsize: int | str = 0) -> Request:
+    """``request``, as made from the variables ``given``."""
+    return request._replace(asked=Asked(given, default_memsize=default_memsize))
 
 
 def myself() -> Owner:
@@ -89,7 +95,7 @@ def test_caps_may_fill_a_gpu_to_the_byte_and_no_further(registry: Registry) -> N
     admit(registry, "two", ask(TOTAL - SIX))
     given = {"ALIYUN_COM_GPU_MEM_CONTAINER": "1"}
     with pytest.raises(AdmissionError) as refusal:
-        admit(registry, "three", ask(MIB), given=given)
+        admit(registry, "three", asked(ask(MIB), given))
     assert str(refusal.value) == (
         "ALIYUN_COM_GPU_MEM_CONTAINER=1: 1 MiB asked on GPU 0, where 0 of 15109 MiB are free"
     )
@@ -135,16 +141,15 @@ def test_a_default_size_for_which_there_is_no_room_is_refused_by_its_name(
     registry: Registry,
 ) -> None:
     """ENV-4, ENV-9: no variable is named that nobody set."""
-    node = make_node()._replace(default_memsize=NINE)
-    admit(registry, "one", ask(NINE), node=node)
+    admit(registry, "one", ask(NINE))
     for given in ({}, {"ALIYUN_COM_GPU_MEM_CONTAINER": " "}):
         with pytest.raises(AdmissionError) as refusal:
-            admit(registry, "two", ask(NINE), node=node, given=given)
+            admit(registry, "two", asked(ask(NINE), given, NINE))
         assert str(refusal.value) == (
             "the node's default_memsize: 9065 MiB asked on GPU 0, where 6043 of 15109 MiB are free"
         )
     with pytest.raises(AdmissionError, match="the node's default_memsize=60%: 9065 MiB asked on"):
-        admit(registry, "two", ask(NINE), node=node._replace(default_memsize="60%"), given={})
+        admit(registry, "two", asked(ask(NINE), {}, "60%"))
 
 
 def test_max_inst_bounds_the_number_of_containers(registry: Registry) -> None:

@@ -15,7 +15,6 @@ from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_env.errors import shown
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import Config
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import change, record
 from cgpu_node.shares.change import Notes, change_container, change_gpus, change_node
@@ -38,7 +37,7 @@ def registry(tmp_path: Path) -> Registry:
 
 def admit(registry: Registry, name: str, *caps: int) -> Path:
     """A container with these caps, in MiB, on the first GPUs."""
-    node = Node("1", "/", {}, {}, GPUS, (), 20, 0, overcommit=False)
+    node = Node("1", "/", {}, {}, GPUS, (), 20, overcommit=False)
     shares = tuple(GpuShare(i, UUIDS[i], cap * MIB) for i, cap in enumerate(caps))
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
     request = Request(shares, 1, high_priority=False)
@@ -365,7 +364,7 @@ def test_a_default_size_has_the_units_of_a_cap(
 ) -> None:
     """ENV-4: a part is of each GPU, so it stays one until a container comes."""
     change_node(registry, {"default_memsize": value})
-    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == size
+    assert rules.default_memsize(registry.state_dir, 7) == size
 
 
 def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
@@ -374,10 +373,10 @@ def test_the_default_size_outlives_other_changes(registry: Registry) -> None:
     change_node(registry, {"default_memsize": 5 * MIB})
     change_gpus(registry, [GPUS[0]], {"policy": 2}, Defaults())
     change_container(registry, "a", {"weight": 3}, Defaults())
-    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 5 * MIB
+    assert rules.default_memsize(registry.state_dir, 7) == 5 * MIB
     assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
     change_node(registry, {"default_memsize": 0})
-    assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 0
+    assert rules.default_memsize(registry.state_dir, 7) == 0
     assert rules.read(registry.state_dir) == {UUIDS[0]: {"policy": 2}}
 
 
@@ -387,4 +386,4 @@ def test_a_wrong_default_size_is_refused_and_a_damaged_one_not_followed(registry
     path = Path(registry.state_dir, rules.FILE)
     for node in ({"default_memsize": -1}, {"default_memsize": "1"}, {"default_memsize": "4/3"}, 3):
         path.write_text(json.dumps({"version": 1, "gpus": {}, "node": node}))
-        assert rules.default_memsize(registry.state_dir, Config(default_memsize=7)) == 7
+        assert rules.default_memsize(registry.state_dir, 7) == 7

@@ -44,7 +44,7 @@ def admit(
     *,
     high: bool = False,
 ) -> Path:
-    node = Node("1", "/", {}, {}, GPUS, (), defaults.common.max_inst, 0, overcommit=False)
+    node = Node("1", "/", {}, {}, GPUS, (), defaults.common.max_inst, overcommit=False)
     node = node._replace(policy=defaults.common.policy, prio_ratio=defaults.common.prio_ratio)
     request = Request(tuple(GpuShare(i, UUIDS[i], MIB) for i in gpus), weight, high)
     owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)

@@ -41,12 +41,13 @@ class Plan:
 
 def _lines(plan: ContainerPlan) -> list[str]:
     notes = [f"note    {note}" for note in plan.notes]
-    if not plan.gpus:
+    request = plan.request
+    if request is None:
         return [_OFF, *notes]
-    priority = ", high priority" if plan.high_priority else ""
+    priority = ", high priority" if request.high_priority else ""
     return [
-        *(f"GPU {g.index}  {g.uuid}  {g.memory_bytes // _MIB} MiB" for g in plan.gpus),
-        f"weight {plan.weight}{priority}",
+        *(f"GPU {g.index}  {g.uuid}  {g.memory_bytes // _MIB} MiB" for g in request.gpus),
+        f"weight {request.weight}{priority}",
         *notes,
         *(f"mount   {mount.destination}  <-  {mount.source}" for mount in plan.mounts),
         *(f"device  {device.container}  <-  {device.host}" for device in plan.devices),

@@ -80,7 +80,6 @@ def _admit(given: Options) -> Session:
         Owner(pid, start_time(pid) or 0, None),
         given.program,
         policy=given.policy,
-        given=options.variables(given),
     )
     keeper.start(registry, name, directory, node.driver_dir)
     if given.namespaces and node_state(given.state_dir):

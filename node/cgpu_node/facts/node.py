@@ -11,8 +11,8 @@ import os
 from cgpu_env.record import NamedTuple
 from cgpu_node import jsontext
 from cgpu_node.facts import driver
-from cgpu_node.settings.config import CONFIG_PATH, load_config
-from cgpu_node.settings.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO, default_memsize
+from cgpu_node.settings.config import load_config
+from cgpu_node.settings.rules import DEFAULT_POLICY, DEFAULT_PRIO_RATIO
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Node(NamedTuple):
         gpus: in the order of their indices.
         device_nodes: those that every container with a GPU needs.
         max_inst: containers on a GPU, and the sum of their weights.
-        default_memsize: cap of a container that names none (``rules.default_size``); 0: none.
         overcommit: whether caps on a GPU may add up to more than its memory.
         notes: what could not be found out, one sentence each.
         policy: compute policy of a GPU for which nobody has chosen another.
@@ -69,7 +68,6 @@ class Node(NamedTuple):
     gpus: tuple[NodeGpu, ...]
     device_nodes: tuple[DeviceNode, ...]
     max_inst: int
-    default_memsize: int | str
     overcommit: bool
     notes: tuple[str, ...] = ()
     policy: int = DEFAULT_POLICY
@@ -81,7 +79,7 @@ def load_node(
     state_dir: str,
     driver_dir: str | None = None,
     *,
-    config_path: str = CONFIG_PATH,
+    config: Config | None = None,
     refresh: bool = False,
     keep: bool = True,
 ) -> Node:
@@ -90,14 +88,14 @@ def load_node(
     Args:
         state_dir: the state directory; it has to exist (``paths.open_state``) if facts are kept.
         driver_dir: directory of the driver's libraries; None: as configured, else searched.
-        config_path: the configuration file.
+        config: the configuration; None: it is read.
         refresh: ask the driver again, whatever ``node.json`` says.
         keep: whether facts that had to be asked for become ``node.json``.
 
     Raises:
         CgpuError: no driver, it does not answer, or the configuration is wrong.
     """
-    config = load_config(config_path)
+    config = load_config() if config is None else config
     folder = driver_folder(driver_dir, config)
     path = f"{state_dir}/node.json"
     identity = _identity(folder)
@@ -110,8 +108,7 @@ def load_node(
             if keep
             else ask(folder, identity)
         )
-    size = default_memsize(state_dir, config)
-    return _node(facts, config._replace(default_memsize=size))
+    return _node(facts, config)
 
 
 def driver_folder(driver_dir: str | None, config: Config) -> str:
@@ -170,7 +167,6 @@ def _node(facts: dict[str, Any], config: Config) -> Node:
         gpus=tuple(gpus),
         device_nodes=_device_nodes(facts["device_nodes"]),
         max_inst=config.max_inst,
-        default_memsize=config.default_memsize,
         overcommit=config.overcommit,
         notes=tuple(facts["notes"]),
         policy=config.policy,

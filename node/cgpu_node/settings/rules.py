@@ -48,10 +48,6 @@ if TYPE_CHECKING:
             """Likewise."""
 
         @property
-        def default_memsize(self) -> int | str:
-            """Cap of a container that names none."""
-
-        @property
         def gpu(self) -> Mapping[str, Mapping[str, int]]:
             """What holds on single GPUs instead, by index or UUID."""
 
@@ -246,9 +242,9 @@ def write_node(state_dir: str, wanted: Mapping[str, int | str]) -> None:
     _write(state_dir, read(state_dir), {**read_node(state_dir), **wanted})
 
 
-def default_memsize(state_dir: str, source: Configured) -> int | str:
+def default_memsize(state_dir: str, configured: int | str) -> int | str:
     """Cap of a container that names none (``default_size``): as changed, else as configured."""
-    return read_node(state_dir).get(DEFAULT_MEMSIZE, source.default_memsize)
+    return read_node(state_dir).get(DEFAULT_MEMSIZE, configured)
 
 
 def is_foreign(state_dir: str) -> bool:

@@ -26,7 +26,6 @@ def check(
     records: Iterable[Record],
     node: Node,
     rules: Mapping[str, Rules],
-    given: Mapping[str, str],
 ) -> None:
     """Refuse a request that does not fit on one of its GPUs.
 
@@ -35,7 +34,6 @@ def check(
         records: the containers and sessions that live.
         node: the facts about the node.
         rules: those in force on each of its GPUs, by UUID.
-        given: the variables as the user wrote them, to be quoted.
 
     Raises:
         AdmissionError: one sentence that names the variable, its value and what is free.
@@ -43,18 +41,18 @@ def check(
     if len(request.gpus) > cgpu_native.MAX_GPUS:
         raise AdmissionError(f"{len(request.gpus)} GPUs: at most {cgpu_native.MAX_GPUS} have room")
     others = list(records)
-    check_weight(request, rules, given)
-    asked = _asked(given, node)
+    check_weight(request, rules)
+    asked = _asked(request)
     for share in request.gpus:
         beside = on_gpu(others, share.uuid)
         most = rules[share.uuid].max_inst
         _check_count(share, beside, most, asked)
-        _check_free_weight(request, share, beside, most, given)
+        _check_free_weight(request, share, beside, most)
         if not node.overcommit:
             _check_memory(share, beside, node, asked)
 
 
-def check_weight(request: Request, rules: Mapping[str, Rules], given: Mapping[str, str]) -> None:
+def check_weight(request: Request, rules: Mapping[str, Rules]) -> None:
     """Refuse a weight that one of its GPUs would not even give to a container alone on it.
 
     Raises:
@@ -64,8 +62,8 @@ def check_weight(request: Request, rules: Mapping[str, Rules], given: Mapping[st
         most = rules[share.uuid].max_inst
         if request.weight > most:
             raise AdmissionError(
-                f"{WEIGHT}={shown(given.get(WEIGHT, str(request.weight)))}: expected a whole number"
-                f" from 1 to {most}, the max_inst of GPU {share.index}"
+                f"{WEIGHT}={_weight(request)}: expected a whole number from 1 to {most},"
+                f" the max_inst of GPU {share.index}"
             )
 
 
@@ -143,12 +141,21 @@ def _check_count(share: GpuShare, beside: list[Record], most: int, asked: str) -
         )
 
 
-def _asked(given: Mapping[str, str], node: Node) -> str:
+def _given(request: Request) -> Mapping[str, str]:
+    """The variables as the user wrote them, to be quoted."""
+    return request.asked.given if request.asked else {}
+
+
+def _weight(request: Request) -> str:
+    return shown(_given(request).get(WEIGHT, str(request.weight)))
+
+
+def _asked(request: Request) -> str:
     """What asks for memory: the variable as the user wrote it, or the node's default."""
-    value = given.get(MEM_CONTAINER, "")
+    value = _given(request).get(MEM_CONTAINER, "")
     if value.strip(BLANKS):
         return f"{MEM_CONTAINER}={shown(value)}"
-    size = node.default_memsize
+    size = request.asked.default_memsize if request.asked else 0
     part = f"={size}" if isinstance(size, str) else ""
     return f"the node's default_memsize{part}" if size else MEM_CONTAINER
 
@@ -158,20 +165,18 @@ def _check_free_weight(
     share: GpuShare,
     beside: list[Record],
     most: int,
-    given: Mapping[str, str],
 ) -> None:
     free = free_weight((record.weight for record in beside), most)
     if request.weight <= free:
         return
-    if request.weight == 1 and WEIGHT not in given:
+    if request.weight == 1 and WEIGHT not in _given(request):
         taken = sum(record.weight for record in beside)
         raise AdmissionError(
             f"no weight is left on GPU {share.index}: its containers have {taken} of"
             f" max_inst={most} together, and one without {WEIGHT} needs 1"
         )
     raise AdmissionError(
-        f"{WEIGHT}={shown(given.get(WEIGHT, str(request.weight)))}: GPU {share.index} has"
-        f" {free} of {most} free"
+        f"{WEIGHT}={_weight(request)}: GPU {share.index} has {free} of {most} free"
     )
 
 

@@ -20,7 +20,7 @@ from cgpu_node.shares.record import Owner, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from cgpu_env.request import Request
     from cgpu_node.facts.node import Node
@@ -72,7 +72,6 @@ class Registry:
         command: Sequence[str],
         *,
         policy: int | None = None,
-        given: Mapping[str, str] | None = None,
         guest: int | None = None,
     ) -> str:
         """Give a container its share and make its directory.
@@ -85,7 +84,6 @@ class Registry:
             owner: who keeps it alive.
             command: its program and arguments, for people to read.
             policy: the compute policy it brings along; None: the one its GPUs are under.
-            given: its variables as they were written, to be quoted in a refusal.
             guest: the user whose session it is, where that is not us.
 
         Returns:
@@ -97,10 +95,18 @@ class Registry:
         directory = f"{self._folder}/{checked_id(name)}"
         with self.locked(make=True):
             living = self._beside(name)
-            table = self._admitted(request, living, node, policy, given or {})
-            policy_there = table[request.gpus[0].uuid].policy
-            terms = request.gpus, request.weight, request.high_priority
-            entry = Record(name, kind, owner, *terms, policy_there, tuple(command), directory)
+            table = self._admitted(request, living, node, policy)
+            entry = Record(
+                id=name,
+                kind=kind,
+                owner=owner,
+                gpus=request.gpus,
+                weight=request.weight,
+                high_priority=request.high_priority,
+                policy=table[request.gpus[0].uuid].policy,
+                command=tuple(command),
+                directory=directory,
+            )
             _add(entry, request.notes, living, node, table, guest)
         return directory
 
@@ -114,19 +120,14 @@ class Registry:
         return living
 
     def _admitted(
-        self,
-        request: Request,
-        living: list[Record],
-        node: Node,
-        policy: int | None,
-        given: Mapping[str, str],
+        self, request: Request, living: list[Record], node: Node, policy: int | None
     ) -> dict[str, Rules]:
         """Admit a request to the rules of its GPUs, and change these by what it brings along."""
         uuids = [share.uuid for share in request.gpus]
         changes, defaults = rules.read(self.state_dir), rules.configured(node, node.gpus)
         empty = [uuid for uuid in uuids if not admission.on_gpu(living, uuid)]
         now = {u: rules.of(u, changes, defaults, inhabited=u not in empty) for u in uuids}
-        admission.check(request, living, node, now, given)
+        admission.check(request, living, node, now)
         if policy is not None:
             admission.check_policy(request, living, now, policy)
         if any([rules.bring(changes, uuid, policy) for uuid in empty]):  # noqa: C419 (all of them)

@@ -61,8 +61,13 @@ class Guests:
             Owner(peer.pid, started, None),
             command,
             policy=policy,
-            given=variables,
             guest=peer.uid,
         )
         self._state.refresh()
-        return {"id": name, **asked._asdict()}
+        return {
+            "id": name,
+            "gpus": asked.gpus,
+            "weight": asked.weight,
+            "high_priority": asked.high_priority,
+            "notes": asked.notes,
+        }

@@ -166,7 +166,7 @@ class Requests:
         visible = {record.id for record in tree.records}
         uses = self._audit.utilisation.estimated(map(use_of, state.records))
         theirs = [use for use in uses if use.id in visible]
-        size = rules.default_memsize(state.registry.state_dir, state.config)
+        size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
         return {
             "pid": os.getpid(),
             "node": {"default_memsize": size, **releases(state.records)},

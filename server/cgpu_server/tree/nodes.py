@@ -315,7 +315,7 @@ def _meminfo(_: Tree, folder: Folder) -> str:
 def _node_setting(name: str) -> Node:
     return Node(
         lambda tree, _: str(
-            rules.default_memsize(tree.state.registry.state_dir, tree.state.config)
+            rules.default_memsize(tree.state.registry.state_dir, tree.state.config.default_memsize)
         ),
         lambda tree, _, text: changes.set_node(tree.state, {name: _value(text)}),
     )

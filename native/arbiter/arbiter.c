@@ -118,29 +118,29 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
 }
 
 static bool
-exists(const struct cgpu_arbiter *arbiter, int place)
+exists(const struct cgpu_arbiter *arbiter, int index)
 {
-    return place >= 0 && place < CGPU_MAX_TENANTS && arbiter->tenants[place].present;
+    return index >= 0 && index < CGPU_MAX_TENANTS && arbiter->tenants[index].present;
 }
 
 void
-cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int place, uint64_t container)
+cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int index, uint64_t container)
 {
-    if (exists(arbiter, place)) {
-        arbiter->tenants[place].container = container;
+    if (exists(arbiter, index)) {
+        arbiter->tenants[index].container = container;
     }
 }
 
 void
-cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight,
+cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight,
                         bool high_priority)
 {
     struct cgpu_tenant *tenant;
 
-    if (!exists(arbiter, place)) {
+    if (!exists(arbiter, index)) {
         return;
     }
-    tenant = &arbiter->tenants[place];
+    tenant = &arbiter->tenants[index];
     if (tenant->high != high_priority) {
         uint64_t ahead = cgpu_since(tenant->virtual_ns, arbiter->floor_ns[tenant->high]);
 
@@ -153,14 +153,14 @@ cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight
 }
 
 void
-cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
     (void)now;
-    if (!exists(arbiter, place)) {
+    if (!exists(arbiter, index)) {
         return;
     }
-    memset(&arbiter->tenants[place], 0, sizeof arbiter->tenants[place]);
-    if (arbiter->holder == place) {
+    memset(&arbiter->tenants[index], 0, sizeof arbiter->tenants[index]);
+    if (arbiter->holder == index) {
         arbiter->holder = -1;
     }
     entitle(arbiter);
@@ -217,9 +217,9 @@ cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 bool
-cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int place)
+cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int index)
 {
-    return exists(arbiter, place) && arbiter->holder == place && arbiter->tenants[place].quiet;
+    return exists(arbiter, index) && arbiter->holder == index && arbiter->tenants[index].quiet;
 }
 
 uint64_t

@@ -49,18 +49,18 @@ void cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *ru
 /* Rules and weights may change at any time; they hold from the next step on. */
 void cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules);
 
-/* A container comes: its place (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
+/* A container comes: its index (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
 int cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priority,
                      uint64_t now);
 /* CONTAINER identifies the same container on several GPUs (group.h). */
-void cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int place, uint64_t container);
-void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int place, uint32_t weight,
+void cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int index, uint64_t container);
+void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight,
                              bool high_priority);
 /* It goes; whatever it held is free at once. */
-void cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int place, uint64_t now);
+void cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 
 /*
- * Look at DEMANDS (by place), charge, and decide. GATES (by place): what each gate is to be from
+ * Look at DEMANDS (by index), charge, and decide. GATES (by index): what each gate is to be from
  * now on. Returns the time by which to call again if no demand changes before (UINT64_MAX: never).
  * The caller stores the gates and reads the demands anew before it sleeps.
  */
@@ -73,7 +73,7 @@ uint64_t cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now,
  */
 void cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now);
 
-/* For display: what has been charged to PLACE, and what the policy gives it. */
+/* For display: what has been charged to INDEX, and what the policy gives it. */
 struct cgpu_tenant_report {
     uint64_t charged_ns;
     uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
@@ -84,11 +84,11 @@ struct cgpu_tenant_report {
     uint32_t offset_ppm; /* where its part of the fallback period begins */
     uint32_t metered;    /* as in the limits page */
 };
-void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place,
+void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index,
                          struct cgpu_tenant_report *out);
 
-/* PLACE may launch, and its turn began when nothing of the others was in flight. */
-bool cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int place);
+/* INDEX may launch, and its turn began when nothing of the others was in flight. */
+bool cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int index);
 
 /* Gates opened so far, and turns that were taken from containers that gave no sign. */
 uint64_t cgpu_arbiter_turns(const struct cgpu_arbiter *arbiter);

@@ -233,8 +233,8 @@ uint64_t cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t n
 
 /* lag.c */
 uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);
-/* How long before the others' work ends that of PLACE (-1: anybody) may open; 0: not before. */
-uint64_t cgpu_turn_early(const struct cgpu_arbiter *arbiter, int place);
+/* How long before the others' work ends that of INDEX (-1: anybody) may open; 0: not before. */
+uint64_t cgpu_turn_early(const struct cgpu_arbiter *arbiter, int index);
 
 /* bucket.c */
 void cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted);
@@ -271,11 +271,11 @@ int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
 /* After the rest: set the holder's gate. */
 void cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now);
 /* Whether it would be next if it waited. */
-bool cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int place, uint64_t now);
-void cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now);
+bool cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int index, uint64_t now);
+void cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Continue a turn that was just closed. */
-void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int place, uint64_t now);
-void cgpu_turn_close(struct cgpu_arbiter *arbiter, int place, uint64_t now);
+void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now);
+void cgpu_turn_close(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* May it hold the GPU, if it wants? */
 bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
                        uint64_t now);
@@ -287,7 +287,7 @@ uint64_t cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_te
 /* Until when the end of a closing container is waited for. */
 uint64_t cgpu_turn_patience(const struct cgpu_tenant *tenant);
 /* The others have been without work for NS. */
-bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int place, uint64_t ns, uint64_t now);
+bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now);
 
 /* together.c */
 void cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now);

@@ -49,11 +49,11 @@ less_start(struct cgpu_tenant *tenant, uint64_t ns)
 }
 
 static bool
-pays(const struct cgpu_arbiter *arbiter, int place, int payer, uint64_t now)
+pays(const struct cgpu_arbiter *arbiter, int index, int payer, uint64_t now)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
-    return place == payer || (overlaps(tenant, now) && !(tenant->stray && payer < 0));
+    return index == payer || (overlaps(tenant, now) && !(tenant->stray && payer < 0));
 }
 
 /* PAYER (-1: nobody) and those that were given up; of these no stray if nobody else pays. */

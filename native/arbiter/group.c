@@ -12,7 +12,7 @@ member_for(struct cgpu_group *group, uint64_t container, uint32_t gpu)
     struct cgpu_member *member;
 
     for (uint32_t m = 0; container != 0 && m < group->member_count; m++) {
-        if (group->members[m].container == container && group->members[m].places[gpu] < 0) {
+        if (group->members[m].container == container && group->members[m].indices[gpu] < 0) {
             return &group->members[m];
         }
     }
@@ -20,7 +20,7 @@ member_for(struct cgpu_group *group, uint64_t container, uint32_t gpu)
     group->member_count += 1;
     member->container = container;
     member->gpus = 0;
-    memset(member->places, -1, sizeof member->places);
+    memset(member->indices, -1, sizeof member->indices);
     return member;
 }
 
@@ -36,7 +36,7 @@ find_members(struct cgpu_group *group)
             if (tenant->present) {
                 struct cgpu_member *member = member_for(group, tenant->container, g);
 
-                member->places[g] = (int8_t)i;
+                member->indices[g] = (int8_t)i;
                 member->gpus += 1;
             }
         }
@@ -53,10 +53,10 @@ find_members(struct cgpu_group *group)
 }
 
 const struct cgpu_member *
-cgpu_group_member(const struct cgpu_group *group, uint32_t gpu, int place)
+cgpu_group_member(const struct cgpu_group *group, uint32_t gpu, int index)
 {
     for (uint32_t m = 0; m < group->member_count; m++) {
-        if (group->members[m].places[gpu] == place) {
+        if (group->members[m].indices[gpu] == index) {
             return &group->members[m];
         }
     }

@@ -17,10 +17,10 @@
 
 enum { CGPU_GROUP_MEMBERS = CGPU_MAX_GPUS * CGPU_MAX_TENANTS };
 
-/* A container and its places in the arbiters of the group; -1: not on that GPU. */
+/* A container and its indices in the arbiters of the group; -1: not on that GPU. */
 struct cgpu_member {
     uint64_t container;
-    int8_t places[CGPU_MAX_GPUS];
+    int8_t indices[CGPU_MAX_GPUS];
     uint32_t gpus; /* how many */
 };
 
@@ -36,7 +36,7 @@ struct cgpu_group {
 };
 
 /*
- * As cgpu_arbiter_step, for all GPUs: DEMANDS and GATES are by GPU, then by place there. A group of
+ * As cgpu_arbiter_step, for all GPUs: DEMANDS and GATES are by GPU, then by index there. A group of
  * one GPU just runs its arbiter.
  */
 uint64_t cgpu_group_step(struct cgpu_group *group, uint64_t now,

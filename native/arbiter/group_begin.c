@@ -24,7 +24,7 @@ is_closing(const struct cgpu_group *group, const struct cgpu_member *member, uin
 static bool
 is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next, uint64_t now)
 {
-    int place = next == NULL ? -1 : next->places[gpu];
+    int index = next == NULL ? -1 : next->indices[gpu];
 
     for (uint32_t m = 0; m < group->member_count; m++) {
         const struct cgpu_member *member = &group->members[m];
@@ -40,7 +40,7 @@ is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next,
             }
         }
     }
-    return cgpu_turn_is_clear(group->gpus[gpu], place, now);
+    return cgpu_turn_is_clear(group->gpus[gpu], index, now);
 }
 
 /* Whether GPU is free or will be soon. DUE: for a container whose turn it is; a guest goes then. */
@@ -168,7 +168,7 @@ open_together(struct cgpu_group *group, const struct cgpu_member *member, bool g
     }
     for (uint32_t g = 0; clear && g < group->count; g++) {
         if (group->taken[g] == number) {
-            cgpu_turn_open(group->gpus[g], member->places[g], now);
+            cgpu_turn_open(group->gpus[g], member->indices[g], now);
             cgpu_member_on(group, member, g)->guest = guest;
         }
     }

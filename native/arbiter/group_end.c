@@ -29,14 +29,14 @@ int
 cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
                  uint64_t now)
 {
-    int next = cgpu_turn_next(group->gpus[gpu], now, member->places[gpu]);
+    int next = cgpu_turn_next(group->gpus[gpu], now, member->indices[gpu]);
 
     for (uint32_t m = 0; next < 0 && m < group->member_count; m++) {
         const struct cgpu_member *other = &group->members[m];
 
         if (other != member && cgpu_member_needs(group, other, gpu) && waits(group, other) &&
             cgpu_turn_allowed(group->gpus[gpu], cgpu_member_on(group, other, gpu), now)) {
-            next = other->places[gpu];
+            next = other->indices[gpu];
         }
     }
     return next;
@@ -58,7 +58,7 @@ somebody_could_use(const struct cgpu_group *group, const struct cgpu_member *mem
         for (uint32_t g = 0; could && g < group->count; g++) {
             could = !cgpu_member_needs(group, other, g) ||
                     ((cgpu_group_yields(group, g) || cgpu_member_holds(group, member, g)) &&
-                     cgpu_turn_is_due(group->gpus[g], other->places[g], now));
+                     cgpu_turn_is_due(group->gpus[g], other->indices[g], now));
         }
         if (could) {
             return true;
@@ -137,7 +137,7 @@ close_together(struct cgpu_group *group, const struct cgpu_member *member, uint3
     for (uint32_t g = 0; g < group->count; g++) {
         if (cgpu_member_holds(group, member, g) &&
             (g == gpu || is_pressed(group, member, g, now))) {
-            cgpu_turn_close(group->gpus[g], member->places[g], now);
+            cgpu_turn_close(group->gpus[g], member->indices[g], now);
         }
     }
 }
@@ -251,7 +251,7 @@ go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times
 
         if (tenant != NULL && group->gpus[g]->holder < 0 &&
             (tenant->demand.waiting || tenant->stage == CGPU_STAGE_CLOSING)) {
-            cgpu_turn_reopen(group->gpus[g], member->places[g], now);
+            cgpu_turn_reopen(group->gpus[g], member->indices[g], now);
             tenant->times = times;
             tenant->until_ns = now + times * GO_ON_NS;
         }

@@ -15,15 +15,15 @@
 static inline struct cgpu_tenant *
 cgpu_member_on(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu)
 {
-    int place = member->places[gpu];
+    int index = member->indices[gpu];
 
-    return place < 0 ? NULL : &group->gpus[gpu]->tenants[place];
+    return index < 0 ? NULL : &group->gpus[gpu]->tenants[index];
 }
 
 static inline bool
 cgpu_member_holds(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu)
 {
-    return member->places[gpu] >= 0 && group->gpus[gpu]->holder == member->places[gpu];
+    return member->indices[gpu] >= 0 && group->gpus[gpu]->holder == member->indices[gpu];
 }
 
 /* Whether MEMBER wants GPU, or used it in its last turn and so will want it. */
@@ -52,9 +52,9 @@ cgpu_group_yields(const struct cgpu_group *group, uint32_t gpu)
     return arbiter->holder < 0 || arbiter->tenants[arbiter->holder].guest;
 }
 
-/* The member at PLACE on GPU; NULL: none. */
+/* The member at INDEX on GPU; NULL: none. */
 const struct cgpu_member *cgpu_group_member(const struct cgpu_group *group, uint32_t gpu,
-                                            int place);
+                                            int index);
 
 /* group_begin.c */
 void cgpu_group_begin(struct cgpu_group *group, uint64_t now);

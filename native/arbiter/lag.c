@@ -20,9 +20,9 @@ cgpu_lag_least(const struct cgpu_arbiter *arbiter)
 }
 
 uint64_t
-cgpu_turn_early(const struct cgpu_arbiter *arbiter, int place)
+cgpu_turn_early(const struct cgpu_arbiter *arbiter, int index)
 {
-    const struct cgpu_tenant *tenant = place >= 0 ? &arbiter->tenants[place] : NULL;
+    const struct cgpu_tenant *tenant = index >= 0 ? &arbiter->tenants[index] : NULL;
 
     if (tenant == NULL || tenant->several) {
         return CGPU_EARLY_NS;

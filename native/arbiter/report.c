@@ -18,15 +18,15 @@ measured(const struct cgpu_tenant *tenant)
 
 /* Its part by weight of those that work, the high-priority ones apart. */
 static uint32_t
-part_by_weight(const struct cgpu_arbiter *arbiter, int place)
+part_by_weight(const struct cgpu_arbiter *arbiter, int index)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
     uint64_t sum = tenant->claim.competes;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *other = &arbiter->tenants[i];
 
-        if (i != place && other->present && other->wanted && other->high == tenant->high) {
+        if (i != index && other->present && other->wanted && other->high == tenant->high) {
             sum += other->claim.competes;
         }
     }
@@ -34,20 +34,20 @@ part_by_weight(const struct cgpu_arbiter *arbiter, int place)
 }
 
 static uint32_t
-offset_of(const struct cgpu_arbiter *arbiter, int place)
+offset_of(const struct cgpu_arbiter *arbiter, int index)
 {
     uint64_t offset = 0;
 
-    for (int i = 0; i < place; i++) {
+    for (int i = 0; i < index; i++) {
         offset += arbiter->tenants[i].present ? arbiter->tenants[i].claim.fallback_ppm : 0;
     }
     return (uint32_t)(offset % CGPU_WHOLE_PPM);
 }
 
 void
-cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place, struct cgpu_tenant_report *out)
+cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_tenant_report *out)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
     memset(out, 0, sizeof *out);
     if (!tenant->present) {
@@ -61,10 +61,10 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int place, struct cgpu_t
     if (tenant->high && arbiter->policy->metered) {
         out->limit_ppm = arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100);
     } else if (arbiter->policy->metered && tenant->claim.ceiling_ppm == CGPU_WHOLE_PPM) {
-        out->limit_ppm = part_by_weight(arbiter, place);
+        out->limit_ppm = part_by_weight(arbiter, index);
     }
     out->fallback_ppm = tenant->claim.fallback_ppm;
-    out->offset_ppm = offset_of(arbiter, place);
+    out->offset_ppm = offset_of(arbiter, index);
     if (tenant->gate != CGPU_GATE_FREE) {
         out->metered = CGPU_METERED | (arbiter->policy->soft ? CGPU_METERED_ROUGHLY : 0);
     }

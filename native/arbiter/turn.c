@@ -42,42 +42,42 @@ level_for(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
     return least + rest <= level ? level : cgpu_larger(level, least) + quantum;
 }
 
-/* PLACE is let in: note who is still at work beside it, and whether nobody is. */
+/* INDEX is let in: note who is still at work beside it, and whether nobody is. */
 static void
-note_early(struct cgpu_arbiter *arbiter, int place)
+note_early(struct cgpu_arbiter *arbiter, int index)
 {
     /* who has several GPUs may wait for its own work there */
-    arbiter->tenants[place].quiet = !arbiter->tenants[place].several;
+    arbiter->tenants[index].quiet = !arbiter->tenants[index].several;
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (i != place && tenant->present && tenant->stage != CGPU_STAGE_AWAY) {
-            arbiter->tenants[place].quiet = false;
+        if (i != index && tenant->present && tenant->stage != CGPU_STAGE_AWAY) {
+            arbiter->tenants[index].quiet = false;
         }
-        tenant->early = i != place && tenant->present && tenant->stage == CGPU_STAGE_CLOSING;
+        tenant->early = i != index && tenant->present && tenant->stage == CGPU_STAGE_CLOSING;
     }
 }
 
 void
-cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
-    note_early(arbiter, place);
+    note_early(arbiter, index);
     tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
     tenant->stage = CGPU_STAGE_HOLDS;
     tenant->stray = false;
     tenant->opened_ns = now;
     tenant->begun_ns = 0;
-    arbiter->holder = place;
+    arbiter->holder = index;
 }
 
 void
-cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
-    cgpu_turn_reopen(arbiter, place, now);
+    cgpu_turn_reopen(arbiter, index, now);
     arbiter->level_ns[tenant->high] = level_for(arbiter, tenant->high, tenant->virtual_ns);
     tenant->turn_ns = 0;
     tenant->idle_ns = 0;
@@ -90,9 +90,9 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int place, uint64_t now)
 }
 
 void
-cgpu_turn_close(struct cgpu_arbiter *arbiter, int place, uint64_t now)
+cgpu_turn_close(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
     tenant->gate = CGPU_GATE_CLOSED;
     /* even if nothing was seen in flight: it may have launched since */
@@ -100,7 +100,7 @@ cgpu_turn_close(struct cgpu_arbiter *arbiter, int place, uint64_t now)
     tenant->asked = false;
     tenant->early = false;
     tenant->closed_ns = now;
-    if (arbiter->holder == place) {
+    if (arbiter->holder == index) {
         arbiter->holder = -1;
     }
 }
@@ -124,9 +124,9 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
 }
 
 static bool
-may_be_next(const struct cgpu_arbiter *arbiter, int place, uint64_t now)
+may_be_next(const struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
     return tenant->demand.waiting && cgpu_turn_allowed(arbiter, tenant, now);
 }
@@ -183,9 +183,9 @@ cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
 }
 
 bool
-cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int place, uint64_t now)
+cgpu_turn_is_due(const struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    const struct cgpu_tenant *tenant = &arbiter->tenants[place];
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
     bool high = false;
     uint64_t least = 0;
 
@@ -320,12 +320,12 @@ cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
 }
 
 bool
-cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int place, uint64_t ns, uint64_t now)
+cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (i != place && tenant->present &&
+        if (i != index && tenant->present &&
             (tenant->demand.waiting || cgpu_since(now, tenant->active_ns) < ns)) {
             return false;
         }
@@ -353,13 +353,13 @@ cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
 static enum cgpu_gate
 gate_of_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    int place = arbiter->holder;
+    int index = arbiter->holder;
 
-    if (cgpu_tenant_is_capped(&arbiter->tenants[place]) ||
-        !cgpu_turn_alone(arbiter, place, CGPU_RECENT_NS, now)) {
+    if (cgpu_tenant_is_capped(&arbiter->tenants[index]) ||
+        !cgpu_turn_alone(arbiter, index, CGPU_RECENT_NS, now)) {
         return CGPU_GATE_PRESSED;
     }
-    return cgpu_turn_alone(arbiter, place, CGPU_ALONE_NS, now) ? CGPU_GATE_FREE : CGPU_GATE_OPEN;
+    return cgpu_turn_alone(arbiter, index, CGPU_ALONE_NS, now) ? CGPU_GATE_FREE : CGPU_GATE_OPEN;
 }
 
 void

@@ -13,28 +13,28 @@ set_policy(uint32_t policy)
 static int
 overruns(void)
 {
-    int place;
+    int index;
 
     start(CGPU_POLICY_FIXED);
-    place = cgpu_arbiter_add(arbiter, 10, false, now);
-    demands[place] = (struct cgpu_demand){.waiting = true};
+    index = cgpu_arbiter_add(arbiter, 10, false, now);
+    demands[index] = (struct cgpu_demand){.waiting = true};
     step(0);
-    demands[place] =
+    demands[index] =
         (struct cgpu_demand){.active = true, .certain = true, .end_ns = now + 400 * MS};
     step(400 * MS);
-    demands[place] = (struct cgpu_demand){.waiting = true};
+    demands[index] = (struct cgpu_demand){.waiting = true};
     step(0);
-    CHECK(gates[place] == CGPU_GATE_CLOSED);
-    return place;
+    CHECK(gates[index] == CGPU_GATE_CLOSED);
+    return index;
 }
 
-/* How long PLACE, which waits, is kept out. */
+/* How long INDEX, which waits, is kept out. */
 static uint64_t
-kept_out(int place)
+kept_out(int index)
 {
     uint64_t since = now;
 
-    while (gates[place] == CGPU_GATE_CLOSED) {
+    while (gates[index] == CGPU_GATE_CLOSED) {
         step(MS);
     }
     return now - since;
@@ -42,15 +42,15 @@ kept_out(int place)
 
 TEST(what_a_container_owes_it_repays_at_its_new_ceiling)
 {
-    int place = overruns();
-    uint64_t usual = kept_out(place), lowered, raised;
+    int index = overruns();
+    uint64_t usual = kept_out(index), lowered, raised;
 
-    place = overruns();
-    cgpu_arbiter_set_tenant(arbiter, place, 5, false);
-    lowered = kept_out(place);
-    place = overruns();
-    cgpu_arbiter_set_tenant(arbiter, place, 19, false);
-    raised = kept_out(place);
+    index = overruns();
+    cgpu_arbiter_set_tenant(arbiter, index, 5, false);
+    lowered = kept_out(index);
+    index = overruns();
+    cgpu_arbiter_set_tenant(arbiter, index, 19, false);
+    raised = kept_out(index);
     CHECK(usual > 380 * MS && usual < 420 * MS);
     CHECK(lowered > 2 * usual - 20 * MS && lowered < 2 * usual + 20 * MS);
     CHECK(raised > usual / 2 && raised < usual);
@@ -58,58 +58,58 @@ TEST(what_a_container_owes_it_repays_at_its_new_ceiling)
 
 TEST(without_a_ceiling_nothing_is_owed_to_one)
 {
-    int place = overruns();
+    int index = overruns();
 
     set_policy(CGPU_POLICY_WEIGHTED_FAIR);
     step(MS);
-    CHECK(gates[place] != CGPU_GATE_CLOSED);
+    CHECK(gates[index] != CGPU_GATE_CLOSED);
     set_policy(CGPU_POLICY_FIXED);
     step(MS);
-    CHECK(gates[place] != CGPU_GATE_CLOSED);
+    CHECK(gates[index] != CGPU_GATE_CLOSED);
 }
 
 /* For seconds nobody had to look. */
 TEST(time_before_a_ceiling_neither_fills_nor_empties_it)
 {
-    int place = overruns();
+    int index = overruns();
 
     set_policy(CGPU_POLICY_WEIGHTED_FAIR);
-    demands[place] = (struct cgpu_demand){.active = true};
+    demands[index] = (struct cgpu_demand){.active = true};
     step(MS);
     step(5000 * MS);
     set_policy(CGPU_POLICY_FIXED);
     step(5000 * MS);
-    demands[place] = (struct cgpu_demand){.waiting = true};
+    demands[index] = (struct cgpu_demand){.waiting = true};
     step(0);
-    CHECK(gates[place] == CGPU_GATE_PRESSED);
-    demands[place] = (struct cgpu_demand){.active = true};
+    CHECK(gates[index] == CGPU_GATE_PRESSED);
+    demands[index] = (struct cgpu_demand){.active = true};
     step(20 * MS);
-    CHECK(gates[place] == CGPU_GATE_CLOSED);
+    CHECK(gates[index] == CGPU_GATE_CLOSED);
 }
 
-/* PLACE, alone, has so much in its queue that it takes NS to end when POLICY gets a ceiling. */
+/* INDEX, alone, has so much in its queue that it takes NS to end when POLICY gets a ceiling. */
 static void
 empties_its_queue(uint32_t policy, uint64_t ns)
 {
-    int place;
+    int index;
 
     start(policy);
-    place = cgpu_arbiter_add(arbiter, 2, false, now);
-    demands[place] = (struct cgpu_demand){.active = true};
+    index = cgpu_arbiter_add(arbiter, 2, false, now);
+    demands[index] = (struct cgpu_demand){.active = true};
     step(MS);
     step(5000 * MS);
-    CHECK(gates[place] == CGPU_GATE_FREE);
+    CHECK(gates[index] == CGPU_GATE_FREE);
     set_policy(CGPU_POLICY_FIXED);
-    demands[place].waiting = true;
+    demands[index].waiting = true;
     for (uint64_t left = ns; left > 0; left -= MS) {
         step(MS);
-        CHECK(gates[place] == CGPU_GATE_CLOSED);
+        CHECK(gates[index] == CGPU_GATE_CLOSED);
     }
-    demands[place].active = false;
-    CHECK(kept_out(place) < 20 * MS);
-    demands[place] = (struct cgpu_demand){.active = true};
+    demands[index].active = false;
+    CHECK(kept_out(index) < 20 * MS);
+    demands[index] = (struct cgpu_demand){.active = true};
     step(15 * MS); /* it has saved up no more than a run needs */
-    CHECK(gates[place] == CGPU_GATE_CLOSED);
+    CHECK(gates[index] == CGPU_GATE_CLOSED);
 }
 
 TEST(what_one_alone_had_queued_when_it_got_a_ceiling_is_nobodys_debt)
@@ -122,26 +122,26 @@ TEST(what_one_alone_had_queued_when_it_got_a_ceiling_is_nobodys_debt)
 TEST(nor_is_it_where_it_stands_apart)
 {
     struct cgpu_tenant_report report;
-    int place;
+    int index;
 
     start(CGPU_POLICY_WEIGHTED_FAIR);
-    place = cgpu_arbiter_add(arbiter, 2, false, now);
-    demands[place] = (struct cgpu_demand){.active = true};
+    index = cgpu_arbiter_add(arbiter, 2, false, now);
+    demands[index] = (struct cgpu_demand){.active = true};
     step(MS);
     step(5000 * MS);
-    CHECK(gates[place] == CGPU_GATE_FREE);
+    CHECK(gates[index] == CGPU_GATE_FREE);
     set_policy(CGPU_POLICY_FIXED);
     for (int i = 0; i < 100; i++) {
         step(10 * MS);
     }
-    demands[place] = (struct cgpu_demand){.stays = 1};
+    demands[index] = (struct cgpu_demand){.stays = 1};
     step(0);
     step(1300 * MS);
-    demands[place].stayed_ns = 1300 * MS;
+    demands[index].stayed_ns = 1300 * MS;
     step(0);
-    cgpu_arbiter_report(arbiter, place, &report);
+    cgpu_arbiter_report(arbiter, index, &report);
     CHECK(report.charged_ns == 0);
-    demands[place] = (struct cgpu_demand){0};
+    demands[index] = (struct cgpu_demand){0};
 }
 
 /* Under policy 2 one that is alone has no ceiling until another comes. */

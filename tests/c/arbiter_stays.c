@@ -2,30 +2,30 @@
 #include "arbiter_world.h"
 
 static void
-works(int place)
+works(int index)
 {
-    demands[place] = (struct cgpu_demand){.active = true,
+    demands[index] = (struct cgpu_demand){.active = true,
                                           .certain = true,
                                           .end_ns = now + MS,
-                                          .busy_ns = demands[place].busy_ns,
-                                          .stays = demands[place].stays,
-                                          .stayed_ns = demands[place].stayed_ns};
+                                          .busy_ns = demands[index].busy_ns,
+                                          .stays = demands[index].stays,
+                                          .stayed_ns = demands[index].stayed_ns};
 }
 
 /* It has been let in for 20 ms; now nobody waits for its kernel any more. */
 static int
 begins_to_stay(uint32_t weight)
 {
-    int place = cgpu_arbiter_add(arbiter, weight, false, now);
+    int index = cgpu_arbiter_add(arbiter, weight, false, now);
 
-    CHECK(place >= 0);
-    demands[place].waiting = true;
+    CHECK(index >= 0);
+    demands[index].waiting = true;
     step(0);
-    works(place);
+    works(index);
     step(20 * MS);
-    demands[place].active = false;
-    demands[place].stays = 1;
-    return place;
+    demands[index].active = false;
+    demands[index].stays = 1;
+    return index;
 }
 
 /* OTHER works for NS and gives way when it must; how long it went on. */
@@ -57,22 +57,22 @@ other_comes(uint32_t weight)
 }
 
 static void
-ends(int place, uint64_t ns)
+ends(int index, uint64_t ns)
 {
-    demands[place].stayed_ns = ns;
-    demands[place].waiting = true;
+    demands[index].stayed_ns = ns;
+    demands[index].waiting = true;
     step(0);
 }
 
 TEST(work_that_stood_apart_beside_another_container_is_charged_half_when_it_ends)
 {
-    int place, other;
+    int index, other;
 
     start(CGPU_POLICY_WEIGHTED_FAIR);
-    place = begins_to_stay(1);
+    index = begins_to_stay(1);
     other = other_comes(3);
     CHECK(goes_on(other, 1000 * MS) == 1000 * MS);
-    ends(place, 1000 * MS);
+    ends(index, 1000 * MS);
     /* 500 ms at weight 1 on the one side and at weight 3 on the other: 1 s to catch up */
     uint64_t ns = goes_on(other, 3000 * MS);
     CHECK(ns > 900 * MS);
@@ -81,26 +81,26 @@ TEST(work_that_stood_apart_beside_another_container_is_charged_half_when_it_ends
 
 TEST(work_that_stands_apart_without_end_is_never_charged)
 {
-    int place, other;
+    int index, other;
 
     start(CGPU_POLICY_WEIGHTED_FAIR);
-    place = begins_to_stay(1);
+    index = begins_to_stay(1);
     other = other_comes(3);
     CHECK(goes_on(other, 1000 * MS) == 1000 * MS);
-    demands[place].waiting = true; /* another of its streams */
+    demands[index].waiting = true; /* another of its streams */
     step(0);
     CHECK(goes_on(other, 3000 * MS) <= 50 * MS);
 }
 
 TEST(debt_for_work_that_stood_apart_is_two_seconds_at_most)
 {
-    int place, other;
+    int index, other;
 
     start(CGPU_POLICY_WEIGHTED_FAIR);
-    place = begins_to_stay(1);
+    index = begins_to_stay(1);
     other = other_comes(9);
     CHECK(goes_on(other, 9000 * MS) == 9000 * MS);
-    ends(place, UINT64_MAX);
+    ends(index, UINT64_MAX);
     uint64_t ns = goes_on(other, 30000 * MS);
     CHECK(ns > 17500 * MS);
     CHECK(ns < 18500 * MS);
@@ -108,33 +108,33 @@ TEST(debt_for_work_that_stood_apart_is_two_seconds_at_most)
 
 TEST(work_that_stood_apart_while_nobody_else_wanted_the_gpu_is_no_debt)
 {
-    int place, other;
+    int index, other;
 
     start(CGPU_POLICY_WEIGHTED_FAIR);
-    place = begins_to_stay(1);
+    index = begins_to_stay(1);
     for (int i = 0; i < 50; i++) {
         step(100 * MS);
     }
     other = other_comes(1);
-    ends(place, 5000 * MS);
+    ends(index, 5000 * MS);
     CHECK(goes_on(other, 1000 * MS) <= 50 * MS);
 }
 
 TEST(work_that_stood_apart_is_charged_to_a_ceiling_in_full_where_nobody_else_ran)
 {
-    int place;
+    int index;
 
     start(CGPU_POLICY_FIXED);
-    place = begins_to_stay(1);
+    index = begins_to_stay(1);
     for (int i = 0; i < 101; i++) { /* quiet is seen in the first */
         step(10 * MS);
     }
-    ends(place, 1000 * MS);
-    CHECK(gates[place] == CGPU_GATE_CLOSED);
+    ends(index, 1000 * MS);
+    CHECK(gates[index] == CGPU_GATE_CLOSED);
     for (int i = 0; i < 18; i++) {
         step(1000 * MS);
-        CHECK(gates[place] == CGPU_GATE_CLOSED);
+        CHECK(gates[index] == CGPU_GATE_CLOSED);
     }
     step(5000 * MS);
-    CHECK(gates[place] != CGPU_GATE_CLOSED);
+    CHECK(gates[index] != CGPU_GATE_CLOSED);
 }

@@ -8,109 +8,109 @@
 static int
 lone(void)
 {
-    int place;
+    int index;
 
     start(CGPU_POLICY_FIXED);
-    place = cgpu_arbiter_add(arbiter, 1, false, now);
-    CHECK(place >= 0);
+    index = cgpu_arbiter_add(arbiter, 1, false, now);
+    CHECK(index >= 0);
     step(0);
     for (int i = 0; i < 20; i++) {
         step(100 * MS);
     }
-    return place;
+    return index;
 }
 
 static uint64_t
-charged(int place)
+charged(int index)
 {
     struct cgpu_tenant_report report;
 
-    cgpu_arbiter_report(arbiter, place, &report);
+    cgpu_arbiter_report(arbiter, index, &report);
     return report.charged_ns;
 }
 
 static void
-is_let_in(int place)
+is_let_in(int index)
 {
-    demands[place] = (struct cgpu_demand){.waiting = true};
-    for (int i = 0; i < 1000 && gates[place] == CGPU_GATE_CLOSED; i++) {
+    demands[index] = (struct cgpu_demand){.waiting = true};
+    for (int i = 0; i < 1000 && gates[index] == CGPU_GATE_CLOSED; i++) {
         step(MS);
     }
-    CHECK(gates[place] != CGPU_GATE_CLOSED);
+    CHECK(gates[index] != CGPU_GATE_CLOSED);
 }
 
 /* It has launched since BEGUN; nobody looked before. */
 static void
-has_worked(int place, uint64_t begun, uint64_t ns)
+has_worked(int index, uint64_t begun, uint64_t ns)
 {
     uint64_t end = now + ns;
 
-    demands[place] = (struct cgpu_demand){
+    demands[index] = (struct cgpu_demand){
         .active = true, .certain = true, .begun_ns = begun, .end_ns = end + MS};
     step(ns);
 }
 
 /* Its gate is closed; END is when its last work ended, NS before that is seen. */
 static void
-is_seen_to_end(int place, uint64_t end, uint64_t ns)
+is_seen_to_end(int index, uint64_t end, uint64_t ns)
 {
     step(0);
-    CHECK(gates[place] == CGPU_GATE_CLOSED);
-    demands[place] = (struct cgpu_demand){.waiting = true, .end_ns = end};
+    CHECK(gates[index] == CGPU_GATE_CLOSED);
+    demands[index] = (struct cgpu_demand){.waiting = true, .end_ns = end};
     step(ns);
 }
 
 TEST(what_passes_before_the_first_launch_under_a_ceiling_is_not_charged)
 {
-    int place = lone();
+    int index = lone();
 
-    is_let_in(place);
-    has_worked(place, now + 3 * MS, 4 * MS);
-    CHECK(charged(place) == MS);
-    has_worked(place, now + 3 * MS, MS); /* only the first launch of a turn counts */
-    CHECK(charged(place) == 2 * MS);
+    is_let_in(index);
+    has_worked(index, now + 3 * MS, 4 * MS);
+    CHECK(charged(index) == MS);
+    has_worked(index, now + 3 * MS, MS); /* only the first launch of a turn counts */
+    CHECK(charged(index) == 2 * MS);
 }
 
 TEST(what_passes_after_the_last_kernel_under_a_ceiling_is_not_charged)
 {
-    int place = lone();
+    int index = lone();
     uint64_t before;
 
-    is_let_in(place);
-    has_worked(place, now, 20 * MS);
-    before = charged(place);
-    is_seen_to_end(place, now + MS, 3 * MS);
-    CHECK(charged(place) == before + MS + START_NS);
+    is_let_in(index);
+    has_worked(index, now, 20 * MS);
+    before = charged(index);
+    is_seen_to_end(index, now + MS, 3 * MS);
+    CHECK(charged(index) == before + MS + START_NS);
 }
 
 TEST(a_container_that_does_not_say_when_it_began_pays_for_all_of_its_turn)
 {
-    int place = lone();
+    int index = lone();
 
-    is_let_in(place);
-    has_worked(place, 0, 4 * MS);
-    CHECK(charged(place) == 4 * MS - START_NS);
-    has_worked(place, 0, 16 * MS);
-    is_seen_to_end(place, now, 2 * MS);
-    CHECK(charged(place) == 22 * MS - START_NS);
+    is_let_in(index);
+    has_worked(index, 0, 4 * MS);
+    CHECK(charged(index) == 4 * MS - START_NS);
+    has_worked(index, 0, 16 * MS);
+    is_seen_to_end(index, now, 2 * MS);
+    CHECK(charged(index) == 22 * MS - START_NS);
 }
 
 /* In each turn it says that it has just begun, and that its work ended when its gate closed. */
 TEST(whoever_always_says_that_it_was_late_has_half_a_percent_of_the_time_more)
 {
-    int place = lone();
+    int index = lone();
     uint64_t begun = now, had = 0;
 
     for (int turn = 0; turn < 200; turn++) {
         uint64_t opened;
 
-        is_let_in(place);
+        is_let_in(index);
         opened = now;
-        has_worked(place, now + 6 * MS, 6 * MS);
-        while (gates[place] != CGPU_GATE_CLOSED) {
-            has_worked(place, now + MS, MS);
+        has_worked(index, now + 6 * MS, 6 * MS);
+        while (gates[index] != CGPU_GATE_CLOSED) {
+            has_worked(index, now + MS, MS);
         }
-        is_seen_to_end(place, 0, MS);
+        is_seen_to_end(index, 0, MS);
         had += now - opened;
     }
     CHECK(had <= (now - begun) * 56 / 1000 + 5 * MS);
@@ -119,22 +119,22 @@ TEST(whoever_always_says_that_it_was_late_has_half_a_percent_of_the_time_more)
 
 TEST(beside_others_that_want_the_gpu_a_container_pays_for_all_of_its_turn)
 {
-    int place = lone();
+    int index = lone();
     int other = cgpu_arbiter_add(arbiter, 1, false, now);
     uint64_t before;
 
     CHECK(other >= 0);
     is_let_in(other);
     has_worked(other, now, 20 * MS);
-    demands[place].waiting = true;
+    demands[index].waiting = true;
     step(0);
     step(MS);
-    CHECK(gates[place] != CGPU_GATE_CLOSED); /* let in before the other's end was seen */
+    CHECK(gates[index] != CGPU_GATE_CLOSED); /* let in before the other's end was seen */
     demands[other] = (struct cgpu_demand){.end_ns = now};
     step(MS);
-    before = charged(place);
-    has_worked(place, now + 2 * MS, 3 * MS);
-    CHECK(charged(place) > before + 2 * MS);
+    before = charged(index);
+    has_worked(index, now + 2 * MS, 3 * MS);
+    CHECK(charged(index) > before + 2 * MS);
 }
 
 TEST(without_a_ceiling_nothing_is_taken_off)

@@ -301,9 +301,9 @@ TEST(the_page_says_whether_a_turn_is_quiet)
     struct cgpu_container *container = open_container(guest);
 
     cgpu_container_set_gate(container, CGPU_GATE_PRESSED, true);
-    CHECK(container->page->quiet_gate == guest_gate(guest));
+    CHECK(container->entry->quiet_gate == guest_gate(guest));
     cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
-    CHECK(container->page->quiet_gate == 0);
+    CHECK(container->entry->quiet_gate == 0);
     cgpu_container_close(container);
 }
 

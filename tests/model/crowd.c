@@ -65,7 +65,7 @@ shortfall(const struct world *world)
     }
     due = fmin(100 * claims[0].competes / weights, claims[0].ceiling_ppm / 1e4);
     /* several processes of one container lose time to switches between them, and pay for it */
-    cgpu_arbiter_report(world->gpus[0].arbiter, world->tenants[0].places[0], &report);
+    cgpu_arbiter_report(world->gpus[0].arbiter, world->tenants[0].indices[0], &report);
     held = (double)report.charged_ns / (double)world->now * 100;
     return due - fmax(print_part(world, 0), held);
 }
@@ -100,10 +100,10 @@ unbalanced(struct world *world)
     for (uint32_t t = 0; t < world->scenario->tenant_count; t++) {
         struct cgpu_tenant_report report;
 
-        if (world->tenants[t].places[0] < 0) {
+        if (world->tenants[t].indices[0] < 0) {
             continue; /* gone, and its account with it */
         }
-        cgpu_arbiter_report(world->gpus[0].arbiter, world->tenants[t].places[0], &report);
+        cgpu_arbiter_report(world->gpus[0].arbiter, world->tenants[t].indices[0], &report);
         charged += report.charged_ns;
         used += world->tenants[t].used_ns;
     }

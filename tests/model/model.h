@@ -179,7 +179,7 @@ struct samples {
 };
 
 struct tenant {
-    int places[MAX_GPUS]; /* in the arbiters; -1: not there */
+    int indices[MAX_GPUS]; /* in the arbiters; -1: not there */
     uint32_t words[MAX_GPUS];
     uint32_t quiet_words[MAX_GPUS]; /* of the last turn that began without others' work in flight */
     uint64_t used_ns;               /* in the time that counts */

@@ -38,8 +38,8 @@ print_charge_error(const struct world *world, uint32_t tenant)
         for (uint32_t t = 0; t < world->scenario->tenant_count; t++) {
             struct cgpu_tenant_report report = {0};
 
-            if (world->tenants[t].places[g] >= 0) {
-                cgpu_arbiter_report(world->gpus[g].arbiter, world->tenants[t].places[g], &report);
+            if (world->tenants[t].indices[g] >= 0) {
+                cgpu_arbiter_report(world->gpus[g].arbiter, world->tenants[t].indices[g], &report);
             }
             charged += t == tenant ? (double)report.charged_ns : 0;
             used += t == tenant ? (double)world->tenants[t].used_on[g] : 0;
@@ -67,8 +67,8 @@ print_tenant(struct world *world, uint32_t t)
     uint64_t charged_ns = 0;
 
     for (int g = 0; g < world->gpu_count; g++) {
-        if (tenant->places[g] >= 0) {
-            cgpu_arbiter_report(world->gpus[g].arbiter, tenant->places[g], &report);
+        if (tenant->indices[g] >= 0) {
+            cgpu_arbiter_report(world->gpus[g].arbiter, tenant->indices[g], &report);
             charged_ns += report.charged_ns;
         }
     }

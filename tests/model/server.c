@@ -32,15 +32,15 @@ read_demands(const struct world *world, int gpu, struct cgpu_demand *demands)
     memset(demands, 0, MAX_TENANTS * sizeof *demands);
     for (uint32_t i = 0; i < world->process_count; i++) {
         const struct process *process = &world->processes[i];
-        int place = world->tenants[process->tenant].places[gpu];
+        int index = world->tenants[process->tenant].indices[gpu];
 
-        if (process->gpu == gpu && process->alive && place >= 0) {
+        if (process->gpu == gpu && process->alive && index >= 0) {
             uint64_t said = world->scenario->tenants[process->tenant].lag_ns;
 
-            add_demand(&demands[place], process, said != 0 ? said : process->pace.lag_ns);
+            add_demand(&demands[index], process, said != 0 ? said : process->pace.lag_ns);
             if (world->scenario->tenants[process->tenant].late != 0) {
-                demands[place].begun_ns = world->now;
-                demands[place].end_ns = process->active != 0 ? demands[place].end_ns : 0;
+                demands[index].begun_ns = world->now;
+                demands[index].end_ns = process->active != 0 ? demands[index].end_ns : 0;
             }
         }
     }
@@ -69,14 +69,14 @@ store_gates(struct world *world, int gpu, const enum cgpu_gate *gates)
 {
     for (uint32_t i = 0; i < world->scenario->tenant_count; i++) {
         struct tenant *tenant = &world->tenants[i];
-        int place = tenant->places[gpu];
+        int index = tenant->indices[gpu];
 
-        if (place >= 0 && gates[place] != cgpu_gate_state(tenant->words[gpu])) {
-            tenant->words[gpu] = cgpu_gate_next(tenant->words[gpu], gates[place]);
-            if (cgpu_arbiter_is_quiet(world->gpus[gpu].arbiter, place)) {
+        if (index >= 0 && gates[index] != cgpu_gate_state(tenant->words[gpu])) {
+            tenant->words[gpu] = cgpu_gate_next(tenant->words[gpu], gates[index]);
+            if (cgpu_arbiter_is_quiet(world->gpus[gpu].arbiter, index)) {
                 tenant->quiet_words[gpu] = tenant->words[gpu];
             }
-            wake(world, gpu, (int)i, gates[place] != CGPU_GATE_CLOSED);
+            wake(world, gpu, (int)i, gates[index] != CGPU_GATE_CLOSED);
         }
     }
 }

@@ -16,8 +16,8 @@ static void
 end_flights(const struct world *world, struct process *process, uint64_t now)
 {
     while (process->flight_ended < process->flight_count) {
-        uint32_t place = (process->flight_head + process->flight_ended) % CGPU_PACE_BATCHES;
-        struct flight *flight = &process->flights[place];
+        uint32_t index = (process->flight_head + process->flight_ended) % CGPU_PACE_BATCHES;
+        struct flight *flight = &process->flights[index];
         uint64_t ready = flight->marked_ns + world->scenario->dispatch_ns;
 
         if (flight->seq > process->finished) {
@@ -261,9 +261,9 @@ settle(struct world *world, struct process *process)
     }
     thread_mark(world, process);
     for (uint32_t i = 0; i < process->flight_count; i++) {
-        uint32_t place = (process->flight_head + i) % CGPU_PACE_BATCHES;
+        uint32_t index = (process->flight_head + i) % CGPU_PACE_BATCHES;
 
-        process->flights[place].visible_ns = world->now;
+        process->flights[index].visible_ns = world->now;
     }
     thread_harvest(world, process);
 }

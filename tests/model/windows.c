@@ -9,7 +9,7 @@ struct row {
     const char *name;
     uint32_t policy;
     uint32_t weights[MOST_TENANTS]; /* up to the first 0 */
-    uint64_t lengths[MOST_LENGTHS]; /* each in each place, the same */
+    uint64_t lengths[MOST_LENGTHS]; /* each in each index, the same */
     uint32_t step;                  /* only every so-many-th combination */
     uint64_t window_ns, length_ns;
     double bar;

@@ -95,9 +95,9 @@ start_tenant(struct world *world, int tenant)
 
     for (int g = 0; g < world->gpu_count; g++) {
         if ((spec->gpus & 1U << g) != 0) {
-            world->tenants[tenant].places[g] =
+            world->tenants[tenant].indices[g] =
                 cgpu_arbiter_add(world->gpus[g].arbiter, spec->weight, spec->high, world->now);
-            cgpu_arbiter_set_container(world->gpus[g].arbiter, world->tenants[tenant].places[g],
+            cgpu_arbiter_set_container(world->gpus[g].arbiter, world->tenants[tenant].indices[g],
                                        (uint64_t)tenant + 1);
         }
     }
@@ -136,7 +136,7 @@ make_processes(struct world *world)
         const struct tenant_spec *spec = &world->scenario->tenants[t];
 
         for (int g = 0; g < MAX_GPUS; g++) {
-            world->tenants[t].places[g] = -1;
+            world->tenants[t].indices[g] = -1;
             world->tenants[t].words[g] = CGPU_GATE_TURN | CGPU_GATE_CLOSED;
         }
         for (uint32_t p = 0; p < spec->processes; p++) {
@@ -204,21 +204,21 @@ apply_on(struct world *world, const struct change *change, int g)
 {
     struct cgpu_arbiter *arbiter = world->gpus[g].arbiter;
     const struct tenant_spec *spec = &world->scenario->tenants[change->tenant];
-    int *place = &world->tenants[change->tenant].places[g];
+    int *index = &world->tenants[change->tenant].indices[g];
 
     switch (change->kind) {
     case CHANGE_RULES:
         cgpu_arbiter_set_rules(arbiter, &change->rules);
         break;
     case CHANGE_WEIGHT:
-        cgpu_arbiter_set_tenant(arbiter, *place, change->value, spec->high);
+        cgpu_arbiter_set_tenant(arbiter, *index, change->value, spec->high);
         break;
     case CHANGE_HIGH:
-        cgpu_arbiter_set_tenant(arbiter, *place, spec->weight, change->value != 0);
+        cgpu_arbiter_set_tenant(arbiter, *index, spec->weight, change->value != 0);
         break;
     case CHANGE_REMOVE:
-        cgpu_arbiter_remove(arbiter, *place, world->now);
-        *place = -1;
+        cgpu_arbiter_remove(arbiter, *index, world->now);
+        *index = -1;
         break;
     case CHANGE_STOP:
     case CHANGE_GO:
@@ -247,7 +247,7 @@ is_there(const struct tenant *tenant)
     bool there = false;
 
     for (int g = 0; g < MAX_GPUS; g++) {
-        there |= tenant->places[g] >= 0;
+        there |= tenant->indices[g] >= 0;
     }
     return there;
 }

@@ -37,17 +37,17 @@ leave(struct cgpu_arbitration *arbitration)
 {
     struct cgpu_arbitration_thread *thread = arbitration->thread;
     struct cgpu_group *group = &thread->group;
-    uint32_t place = 0;
+    uint32_t index = 0;
     bool last;
 
     pthread_mutex_lock(&thread->mutex);
     cgpu_arbitration_thread_account(thread);
-    while (thread->gpus[place] != arbitration) {
-        place += 1;
+    while (thread->gpus[index] != arbitration) {
+        index += 1;
     }
     group->count -= 1;
-    thread->gpus[place] = thread->gpus[group->count];
-    group->gpus[place] = group->gpus[group->count];
+    thread->gpus[index] = thread->gpus[group->count];
+    group->gpus[index] = group->gpus[group->count];
     last = group->count == 0;
     cgpu_arbitration_thread_announce(thread);
     pthread_mutex_unlock(&thread->mutex);
@@ -166,17 +166,17 @@ add_locked(struct cgpu_arbitration *arbitration, struct cgpu_container *containe
            bool high_priority)
 {
     uint64_t now = cgpu_arbitration_now();
-    int place = cgpu_arbiter_add(arbitration->arbiter, weight, high_priority, now);
+    int index = cgpu_arbiter_add(arbitration->arbiter, weight, high_priority, now);
 
-    if (place < 0) {
-        return place;
+    if (index < 0) {
+        return index;
     }
-    if (arbitration->settled_ns == 0) {
-        arbitration->settled_ns = now + CGPU_ARBITRATION_SETTLE_NS;
+    if (arbitration->ready_ns == 0) {
+        arbitration->ready_ns = now + CGPU_ARBITRATION_READY_NS;
     }
-    cgpu_arbiter_set_container(arbitration->arbiter, place, container->identity);
+    cgpu_arbiter_set_container(arbitration->arbiter, index, container->identity);
     container->key = ++arbitration->next_key;
-    arbitration->containers[place] = container;
+    arbitration->containers[index] = container;
     arbitration->figures.tenants += 1;
     cgpu_arbitration_thread_announce(arbitration->thread);
     return CGPU_OK;
@@ -184,7 +184,7 @@ add_locked(struct cgpu_arbitration *arbitration, struct cgpu_container *containe
 
 int
 cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits, const char *ledger,
-                     uint32_t place, uint32_t weight, uint32_t high_priority, uint32_t *key)
+                     uint32_t number, uint32_t weight, uint32_t high_priority, uint32_t *key)
 {
     struct cgpu_container *container;
     int status;
@@ -193,7 +193,7 @@ cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits, c
         weight > INST_MOST) {
         return CGPU_EINVAL;
     }
-    status = cgpu_container_open(limits, ledger, place, &container);
+    status = cgpu_container_open(limits, ledger, number, &container);
     if (status != CGPU_OK) {
         return status;
     }
@@ -207,9 +207,9 @@ cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits, c
     return status;
 }
 
-/* The arbiter's place of the container KEY, or CGPU_ENOTFOUND. */
+/* The arbiter's index for the container KEY, or CGPU_ENOTFOUND. */
 static int
-place_of(const struct cgpu_arbitration *arbitration, uint32_t key)
+index_of(const struct cgpu_arbitration *arbitration, uint32_t key)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         if (arbitration->containers[i] != NULL && arbitration->containers[i]->key == key) {
@@ -223,42 +223,42 @@ int
 cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, uint32_t weight,
                             uint32_t high_priority)
 {
-    int place;
+    int index;
 
     if (arbitration == NULL || weight < 1 || weight > INST_MOST) {
         return CGPU_EINVAL;
     }
     pthread_mutex_lock(&arbitration->thread->mutex);
-    place = place_of(arbitration, key);
-    if (place >= 0) {
-        cgpu_arbiter_set_tenant(arbitration->arbiter, place, weight, high_priority != 0);
+    index = index_of(arbitration, key);
+    if (index >= 0) {
+        cgpu_arbiter_set_tenant(arbitration->arbiter, index, weight, high_priority != 0);
         cgpu_arbitration_thread_announce(arbitration->thread);
     }
     pthread_mutex_unlock(&arbitration->thread->mutex);
-    return place >= 0 ? CGPU_OK : place;
+    return index >= 0 ? CGPU_OK : index;
 }
 
 int
 cgpu_arbitration_remove(struct cgpu_arbitration *arbitration, uint32_t key)
 {
     struct cgpu_container *container = NULL;
-    int place;
+    int index;
 
     if (arbitration == NULL) {
         return CGPU_EINVAL;
     }
     pthread_mutex_lock(&arbitration->thread->mutex);
-    place = place_of(arbitration, key);
-    if (place >= 0) {
-        cgpu_arbiter_remove(arbitration->arbiter, place, cgpu_arbitration_now());
-        container = arbitration->containers[place];
-        arbitration->containers[place] = NULL;
+    index = index_of(arbitration, key);
+    if (index >= 0) {
+        cgpu_arbiter_remove(arbitration->arbiter, index, cgpu_arbitration_now());
+        container = arbitration->containers[index];
+        arbitration->containers[index] = NULL;
         arbitration->figures.tenants -= 1;
         cgpu_arbitration_thread_announce(arbitration->thread);
     }
     pthread_mutex_unlock(&arbitration->thread->mutex);
     if (container == NULL) {
-        return place;
+        return index;
     }
     cgpu_container_close(
         container); /* the thread may be asleep on its bell: the kernel allows that */

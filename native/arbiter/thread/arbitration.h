@@ -2,7 +2,7 @@
  * Arbitration of one GPU by a thread of the server: the arbiter run against real containers. GPUs
  * whose turns go together (group.h) have one thread.
  *
- * The thread maps the containers' limits pages to write gates, heartbeat and figures, and reads
+ * The thread maps the containers' limits to write gates, heartbeat and figures, and reads
  * their ledgers with pread, for a container may cut its ledger short. It sleeps until the arbiter's
  * next time, or until a container rings (a futex word in each ledger, waited on together; where the
  * kernel has no futex_waitv, Linux before 5.16, it looks every millisecond while two containers
@@ -42,11 +42,11 @@ int cgpu_arbitration_set_rules(struct cgpu_arbitration *arbitration, uint32_t po
                                uint32_t max_inst, uint32_t prio_ratio);
 
 /*
- * Take on the container whose files are LIMITS and LEDGER, and in which this GPU has PLACE. *KEY
+ * Take on the container whose files are LIMITS and LEDGER, and in which this GPU has NUMBER. *KEY
  * names it from now on. CGPU_EFORMAT for files of another release.
  */
 int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits,
-                         const char *ledger, uint32_t place, uint32_t weight,
+                         const char *ledger, uint32_t number, uint32_t weight,
                          uint32_t high_priority, uint32_t *key);
 int cgpu_arbitration_set_tenant(struct cgpu_arbitration *arbitration, uint32_t key, uint32_t weight,
                                 uint32_t high_priority);

@@ -175,12 +175,12 @@ somebody_drains(const struct cgpu_arbitration_thread *thread)
 
 /* When gates may first open. */
 static uint64_t
-settled_at(const struct cgpu_arbitration_thread *thread)
+ready_at(const struct cgpu_arbitration_thread *thread)
 {
     uint64_t at = 0;
 
     for (uint32_t g = 0; g < thread->group.count; g++) {
-        at = thread->gpus[g]->settled_ns > at ? thread->gpus[g]->settled_ns : at;
+        at = thread->gpus[g]->ready_ns > at ? thread->gpus[g]->ready_ns : at;
     }
     return at;
 }
@@ -223,8 +223,8 @@ wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t 
     if (tenants == 0) {
         return UINT64_MAX;
     }
-    if (now < settled_at(thread)) {
-        return settled_at(thread);
+    if (now < ready_at(thread)) {
+        return ready_at(thread);
     }
     next = lesser(next, thread->published_ns + CGPU_ARBITRATION_HEARTBEAT_NS);
     if (somebody_drains(thread)) {
@@ -276,7 +276,7 @@ run(void *argument)
     while (!thread->stopping) {
         uint64_t next = UINT64_MAX;
 
-        if (thread->group.count > 0 && cgpu_arbitration_now() >= settled_at(thread)) {
+        if (thread->group.count > 0 && cgpu_arbitration_now() >= ready_at(thread)) {
             next = decide(thread);
             publish(thread, cgpu_arbitration_now());
         }

@@ -18,16 +18,16 @@
  * From the first container on, nothing is opened for so long: the server adds the others that run
  * already, which an earlier arbiter may have let in.
  */
-#define CGPU_ARBITRATION_SETTLE_NS UINT64_C(20000000)
+#define CGPU_ARBITRATION_READY_NS UINT64_C(20000000)
 
 /* One GPU. */
 struct cgpu_arbitration {
     struct cgpu_arbitration_thread *thread; /* its mutex protects everything below */
     uint32_t next_key;
-    uint64_t settled_ns; /* 0: there has been no container yet */
+    uint64_t ready_ns; /* 0: there has been no container yet */
     struct cgpu_arbitration_figures figures;
     struct cgpu_arbiter *arbiter;
-    struct cgpu_container *containers[CGPU_MAX_TENANTS]; /* by place in the arbiter; NULL: none */
+    struct cgpu_container *containers[CGPU_MAX_TENANTS]; /* by index in the arbiter; NULL: none */
 };
 
 /* The thread of one GPU, or of some that take turns together. */

@@ -66,12 +66,12 @@ map(int fd, int protection, size_t size, void **out)
 }
 
 static int
-open_limits(struct cgpu_container *container, const char *path, uint32_t place)
+open_limits(struct cgpu_container *container, const char *path, uint32_t number)
 {
     const struct cgpu_limits *none = NULL;
     int fd = open_file(path, O_RDWR, sizeof *none);
     struct stat facts;
-    void *page;
+    void *mapped;
     int status;
     int saved;
 
@@ -79,23 +79,23 @@ open_limits(struct cgpu_container *container, const char *path, uint32_t place)
         return fd;
     }
     container->identity = fstat(fd, &facts) == 0 ? facts.st_ino : 0;
-    status = map(fd, PROT_READ | PROT_WRITE, sizeof *none, &page);
+    status = map(fd, PROT_READ | PROT_WRITE, sizeof *none, &mapped);
     saved = errno;
     close(fd);
     errno = saved;
     if (status != CGPU_OK) {
         return status;
     }
-    container->limits = page;
+    container->limits = mapped;
     if (container->limits->magic != CGPU_LIMITS_MAGIC ||
         container->limits->version != CGPU_LIMITS_VERSION ||
         container->limits->size != sizeof *none) {
         return CGPU_EFORMAT;
     }
-    if (place >= container->limits->gpu_count || place >= CGPU_MAX_GPUS) {
+    if (number >= container->limits->gpu_count || number >= CGPU_MAX_GPUS) {
         return CGPU_EINVAL;
     }
-    container->page = &container->limits->gpus[place];
+    container->entry = &container->limits->gpus[number];
     return CGPU_OK;
 }
 
@@ -114,11 +114,11 @@ open_ledger(struct cgpu_container *container, const char *path)
         head[1] != CGPU_LEDGER_VERSION || head[2] != sizeof *none) {
         return CGPU_EFORMAT;
     }
-    return map(fd, PROT_READ, BELLS_SIZE, &container->pages);
+    return map(fd, PROT_READ, BELLS_SIZE, &container->bells);
 }
 
 int
-cgpu_container_open(const char *limits, const char *ledger, uint32_t place,
+cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
                     struct cgpu_container **out)
 {
     struct cgpu_container *container = calloc(1, sizeof *container);
@@ -128,8 +128,8 @@ cgpu_container_open(const char *limits, const char *ledger, uint32_t place,
         return CGPU_EIO;
     }
     container->ledger = -1;
-    container->place = place;
-    status = open_limits(container, limits, place);
+    container->number = number;
+    status = open_limits(container, limits, number);
     if (status == CGPU_OK) {
         status = open_ledger(container, ledger);
     }
@@ -152,8 +152,8 @@ cgpu_container_close(struct cgpu_container *container)
     if (container->limits != NULL) {
         munmap(container->limits, sizeof *container->limits);
     }
-    if (container->pages != NULL) {
-        munmap(container->pages, BELLS_SIZE);
+    if (container->bells != NULL) {
+        munmap(container->bells, BELLS_SIZE);
     }
     if (container->ledger >= 0) {
         close(container->ledger);
@@ -282,7 +282,7 @@ read_gpu(struct cgpu_container *container)
     const struct cgpu_ledger_gpu *gpu = &container->gpu;
 
     if (!read_ledger(container, &container->gpu, sizeof container->gpu,
-                     offsetof(struct cgpu_ledger_file, gpus[container->place]))) {
+                     offsetof(struct cgpu_ledger_file, gpus[container->number]))) {
         return false;
     }
     container->bell = gpu->bell;
@@ -317,7 +317,7 @@ cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_
             break;
         }
         for (uint32_t i = 0; i < count; i++) {
-            if (works[i].owner != 0 && works[i].gpu == container->place) {
+            if (works[i].owner != 0 && works[i].gpu == container->number) {
                 add_work(container, first + i, &works[i], now, out);
             }
         }
@@ -334,7 +334,7 @@ uint32_t
 cgpu_container_gate(const struct cgpu_container *container)
 {
     /* relaxed: nobody else writes it */
-    return __atomic_load_n(&container->page->gate, __ATOMIC_RELAXED);
+    return __atomic_load_n(&container->entry->gate, __ATOMIC_RELAXED);
 }
 
 void
@@ -343,16 +343,16 @@ cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, 
     uint32_t word = cgpu_gate_next(cgpu_container_gate(container), state);
 
     /* relaxed: known before the gate is */
-    __atomic_store_n(&container->page->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&container->entry->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
     /* seq_cst: what the ledger says from now on tells whether somebody was still let in */
-    __atomic_store_n(&container->page->gate, word, __ATOMIC_SEQ_CST);
-    cgpu_futex_wake(&container->page->gate, FUTEX_WAKE, INT_MAX);
+    __atomic_store_n(&container->entry->gate, word, __ATOMIC_SEQ_CST);
+    cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);
 }
 
 uint32_t *
 cgpu_container_bell(const struct cgpu_container *container)
 {
-    return &((struct cgpu_ledger_file *)container->pages)->gpus[container->place].bell;
+    return &((struct cgpu_ledger_file *)container->bells)->gpus[container->number].bell;
 }
 
 /* relaxed, all of them: figures, each by itself */
@@ -360,16 +360,16 @@ void
 cgpu_container_publish(struct cgpu_container *container, const struct cgpu_tenant_report *report,
                        uint64_t now)
 {
-    struct cgpu_limits_gpu *page = container->page;
+    struct cgpu_limits_gpu *entry = container->entry;
 
-    __atomic_store_n(&page->share_ppm, report->fallback_ppm, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->offset_ppm, report->offset_ppm, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->measured_ppm, report->measured_ppm, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->limit_ppm, report->limit_ppm, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->charged_ns, report->charged_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->throttled_ns, report->throttled_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->waits, report->waits, __ATOMIC_RELAXED);
-    __atomic_store_n(&page->metered, report->metered, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->share_ppm, report->fallback_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->offset_ppm, report->offset_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->measured_ppm, report->measured_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->limit_ppm, report->limit_ppm, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->charged_ns, report->charged_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->throttled_ns, report->throttled_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->waits, report->waits, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->metered, report->metered, __ATOMIC_RELAXED);
     /* release: a process that sees the sign knows its share too */
-    __atomic_store_n(&page->heartbeat_ns, now, __ATOMIC_RELEASE);
+    __atomic_store_n(&entry->heartbeat_ns, now, __ATOMIC_RELEASE);
 }

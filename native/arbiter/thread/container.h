@@ -1,7 +1,7 @@
 /*
  * A container under arbitration: its files, and what they say about one GPU.
  *
- * The limits page is the host's own and is mapped to be written. The ledger belongs to the
+ * The limits are the host's own and are mapped to be written. The ledger belongs to the
  * container, which may cut it short or write anything into it: it is read with pread, and its page
  * with the bell is mapped only to have an address to sleep on, and is never looked into.
  */
@@ -25,12 +25,12 @@ struct cgpu_container_work {
 
 struct cgpu_container {
     struct cgpu_limits *limits;
-    struct cgpu_limits_gpu *page; /* in it */
+    struct cgpu_limits_gpu *entry; /* of the GPU, in it */
     uint64_t identity; /* the same on each GPU of this container, different from any other's */
-    void *pages;       /* of the ledger, up to the last bell */
+    void *bells;       /* of the ledger, up to the last bell */
     int ledger;
     uint32_t key;
-    uint32_t place;
+    uint32_t number;
     uint32_t bell;    /* as read before everything else; a ring since then ends a sleep at once */
     uint32_t asks;    /* how many processes this look has asked for */
     uint64_t paid_ns; /* ask for no process before this time */
@@ -43,11 +43,11 @@ struct cgpu_container {
 };
 
 /*
- * The container with these files, in which the GPU has PLACE; its gate is closed if an earlier
- * arbiter left it open and metered. CGPU_EIO, CGPU_EFORMAT, CGPU_EINVAL for a place beyond its
+ * The container with these files, in which the GPU has NUMBER; its gate is closed if an earlier
+ * arbiter left it open and metered. CGPU_EIO, CGPU_EFORMAT, CGPU_EINVAL for a number beyond its
  * GPUs.
  */
-int cgpu_container_open(const char *limits, const char *ledger, uint32_t place,
+int cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
                         struct cgpu_container **out);
 void cgpu_container_close(struct cgpu_container *container);
 

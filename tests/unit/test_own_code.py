@@ -3,26 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from cgpu_node import own_code
+from lab.runs.opened import opened
 
 pytestmark = pytest.mark.unit
 
-FLAGS = ("-I", "-S", "-E", "-X", "utf8")
-# Starts the program as Python would start it, and prints which files it opens.
-WATCHED = """
-import os, sys
-sys.addaudithook(lambda event, given: event == "open" and os.write(2, f"{given[0]}\\n".encode()))
-path = sys.argv.pop(1)
-sys.argv[0] = path
-with open(path, "rb") as file:
-    exec(compile(file.read(), path, "exec"), {"__name__": "__main__", "__file__": path})
-"""
 PROGRAM = """
 import sys
 from cgpu_env.word import WORD
@@ -66,11 +55,10 @@ class Place:
     def start(self, *arguments: str) -> tuple[str, set[str]]:
         """What the program prints, and the names of the files below the folder that it opens."""
         bootstrap = str(self.folder / "cgpu_node" / "bootstrap.py")
-        command = [sys.executable, *FLAGS, "-c", WATCHED, bootstrap, "cgpu_env.program", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
+        done, paths = opened(bootstrap, "cgpu_env.program", *arguments)
         assert done.returncode == int("refuse" in arguments), done.stderr
-        opened = (Path(line) for line in done.stderr.splitlines())
-        return done.stdout.rstrip("\n"), {p.name for p in opened if self.folder in p.parents}
+        names = {path.name for path in map(Path, paths) if self.folder in path.parents}
+        return done.stdout.rstrip("\n"), names
 
 
 @pytest.fixture
@@ -79,24 +67,24 @@ def place(tmp_path: Path) -> Place:
 
 
 def test_the_second_start_reads_one_file_for_all_modules(place: Place) -> None:
-    printed, opened = place.start("x")
+    printed, names = place.start("x")
     assert printed == "one x"
-    assert {"program.py", "word.py"} <= opened
-    printed, opened = place.start("x", "y")
+    assert {"program.py", "word.py"} <= names
+    printed, names = place.start("x", "y")
     assert printed == "one x y"
-    assert not [name for name in opened if name.startswith(("program.", "word."))]
-    assert place.kept.name in opened
+    assert not [name for name in names if name.startswith(("program.", "word."))]
+    assert place.kept.name in names
 
 
 def test_a_module_that_has_changed_is_not_taken_from_the_file(place: Place) -> None:
     place.start()
     place.print_word("three")
-    printed, opened = place.start()
+    printed, names = place.start()
     assert printed == "three"
-    assert "program.py" not in opened
-    printed, opened = place.start()
+    assert "program.py" not in names
+    printed, names = place.start()
     assert printed == "three"
-    assert "word.py" not in opened
+    assert "word.py" not in names
 
 
 def test_a_module_that_is_gone_is_not_taken_from_the_file(place: Place) -> None:

@@ -3,75 +3,16 @@
 #define _GNU_SOURCE 1
 
 #include <fcntl.h>
-#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "check.h"
-#include "ledger/attachment.h"
-#include "ledger/lock.h"
+#include "ledger_holder.h"
 
-enum { CAP = 1 << 20, VICTIMS = 4, ROUNDS = 100 };
-
-struct shared {
-    const char *path;
-    uint32_t *ready;
-    size_t gpu;
-    uint64_t bytes;
-};
-
-static void
-say_ready(struct shared *shared)
-{
-    __atomic_add_fetch(shared->ready, 1, __ATOMIC_SEQ_CST);
-}
-
-static void
-wait_ready(struct shared *shared, uint32_t count)
-{
-    double end = check_seconds() + 60;
-
-    while (__atomic_load_n(shared->ready, __ATOMIC_SEQ_CST) < count) {
-        CHECK(check_seconds() < end);
-        check_sleep(0.001);
-    }
-}
-
-static void
-hold_forever(void *argument)
-{
-    struct shared *shared = argument;
-    struct cgpu_ledger *ledger = check_attach(shared->path);
-    uint64_t charged;
-
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, shared->bytes, &charged) == CGPU_OK);
-    say_ready(shared);
-    for (;;) {
-        pause();
-    }
-}
-
-static pid_t
-start_holder(struct shared *shared)
-{
-    uint32_t before = __atomic_load_n(shared->ready, __ATOMIC_SEQ_CST);
-    pid_t child = check_fork(hold_forever, shared);
-
-    wait_ready(shared, before + 1);
-    return child;
-}
-
-static void
-kill_and_wait(pid_t child)
-{
-    CHECK(kill(child, SIGKILL) == 0);
-    CHECK(check_wait(child) == 128 + SIGKILL);
-}
+enum { VICTIMS = 4, ROUNDS = 100 };
 
 TEST(a_killed_process_gives_way_to_the_next_request)
 {
@@ -217,94 +158,6 @@ TEST(kills_at_random_points_leave_nothing_and_stop_nobody)
         CHECK(cgpu_ledger_release(ledger, 0, CAP) == CGPU_OK);
     }
     cgpu_ledger_detach(ledger);
-}
-
-/* Dies inside the critical section, with its own account changed and the total not. */
-static void
-die_inside(void *argument)
-{
-    struct shared *shared = argument;
-    struct cgpu_ledger *ledger = check_attach(shared->path);
-    uint64_t charged;
-
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1000, &charged) == CGPU_OK);
-    CHECK(cgpu_lock_take(ledger, 0) == CGPU_OK);
-    ledger->file->slots[ledger->slot].used[0] += 5000;
-    ledger->file->gpus[0].used += shared->bytes;
-    CHECK(cgpu_lock_take(ledger, 1) == CGPU_OK); /* on a GPU where it holds nothing */
-    say_ready(shared);
-    raise(SIGKILL);
-}
-
-static void
-recover(uint64_t half_done)
-{
-    struct shared shared = {.path = check_ledger(), .ready = check_shared(), .bytes = half_done};
-    struct cgpu_ledger *ledger = check_attach(shared.path);
-    uint64_t charged;
-
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 300, &charged) == CGPU_OK);
-    CHECK(check_wait(check_fork(die_inside, &shared)) == 128 + SIGKILL);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 40, &charged) == CGPU_OK);
-    CHECK(ledger->file->gpus[0].used ==
-          300 + 40 + 6000); /* the dead one's slot is not cleared yet */
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, CAP - 340, &charged) == CGPU_OK);
-    CHECK(cgpu_ledger_used(ledger, 0) == CAP && cgpu_ledger_own(ledger, 0) == CAP);
-    CHECK(ledger->file->gpus[0].lock == 0);
-    cgpu_ledger_detach(ledger);
-}
-
-TEST(a_death_inside_the_lock_before_the_total_is_mended)
-{
-    recover(0);
-}
-
-TEST(a_death_inside_the_lock_after_the_total_is_mended)
-{
-    recover(5000);
-}
-
-TEST(a_lock_that_died_with_its_holder_does_not_outlive_the_slot)
-{
-    struct shared shared = {.path = check_ledger(), .ready = check_shared()};
-    struct cgpu_ledger *ledger = check_attach(shared.path);
-    struct cgpu_ledger *next;
-    uint64_t charged;
-
-    CHECK(check_wait(check_fork(die_inside, &shared)) == 128 + SIGKILL);
-    next = check_attach(shared.path); /* reaps; the lock's word named a slot that is free now */
-    CHECK(ledger->file->gpus[0].lock == 0 && ledger->file->gpus[1].lock == 0);
-    CHECK(cgpu_ledger_charge(next, 0, CAP, CAP, &charged) == CGPU_OK);
-    cgpu_ledger_detach(next);
-    cgpu_ledger_detach(ledger);
-}
-
-TEST(a_lock_word_of_an_earlier_generation_is_taken_over)
-{
-    struct cgpu_ledger *ledger = check_attach(check_ledger());
-    uint32_t generation = ledger->file->slots[ledger->slot].generation;
-    uint64_t charged;
-
-    ledger->file->gpus[0].lock = cgpu_lock_word(ledger->slot, generation - 1);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_OK);
-    ledger->file->gpus[0].lock = 0x7ff; /* no slot at all */
-    CHECK(cgpu_ledger_release(ledger, 0, 1) == CGPU_OK);
-    cgpu_ledger_detach(ledger);
-}
-
-TEST(a_living_holder_is_waited_for_and_not_robbed)
-{
-    const char *path = check_ledger();
-    struct cgpu_ledger *holder = check_attach(path);
-    struct cgpu_ledger *ledger = check_attach(path);
-    uint64_t charged;
-
-    CHECK(cgpu_lock_take(holder, 0) == CGPU_OK);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_EIO);
-    cgpu_lock_give(holder, 0);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_OK);
-    cgpu_ledger_detach(ledger);
-    cgpu_ledger_detach(holder);
 }
 
 TEST(a_reader_that_cannot_find_the_file_reclaims_nothing)

@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 import cgpu_native
 from cgpu_node.client import CgpuError
+from faults.member import CAP_GIB
 from faults.processes import described
-from faults.world import CAP_GIB, GPUS, MEMORY_GIB, PATIENCE, RUNC, TREE
+from faults.world import GPUS, MEMORY_GIB, PATIENCE, TREE
+from lab.machine.node import RUNC
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from faults.world import Member, World
+    from faults.member import Member
+    from faults.world import World
 
     Times = dict[tuple[str, int], int]  # ns by container, and process if they are of processes
 

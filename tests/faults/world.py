@@ -20,6 +20,7 @@ import cgpu_native
 from cgpu_node import client
 from cgpu_node.shares import record
 from cgpu_sim import gpu_times
+from faults.member import CAP_GIB, Member
 from faults.processes import Inside, Process, is_stopped, kill, send
 from lab.containers.enclosure import Enclosure, wait_until
 from lab.machine.nobody import NOBODY, become_nobody
@@ -29,40 +30,13 @@ from lab.shares.compute import TAG, built
 if TYPE_CHECKING:
     from cgpu_sim import GpuTime
 
-GIB = 1 << 30
-GPUS, MEMORY_GIB, CAP_GIB = 2, 40, 3
+GPUS, MEMORY_GIB = 2, 40
 CONTAINERS_PER_GPU = 10  # and a session each
 STATE, TREE = "/run/cgpu", "/run/cgpu_km"
 LIBDIR = "usr/lib/x86_64-linux-gnu"
 LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1",
              "ld-linux-x86-64.so.2")  # fmt: skip
 PATIENCE = 30.0
-
-
-class Member:
-    """A container or session that is to live.
-
-    Attributes:
-        name: what the simulated GPU knows it by; the id, of a container.
-        id: in the state directory.
-        gpu: the index of its GPU.
-        runtime: the low-level runtime; ``root`` or ``user`` of a session.
-        allowance: the bytes that it may hold at most; None while that changes, and of a container
-            whose ledger is ruined.
-    """
-
-    def __init__(self, name: str, gpu: int, runtime: str) -> None:
-        self.name = self.id = name
-        self.gpu, self.runtime = gpu, runtime
-        self.allowance: int | None = CAP_GIB * GIB
-
-    @property
-    def is_session(self) -> bool:
-        """Whether it was made by cgpu-run."""
-        return self.runtime in ("root", "user")
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.runtime}, GPU {self.gpu})"
 
 
 class World:
@@ -397,6 +371,3 @@ class World:
         """End everything, whatever is left."""
         send((p.pid for p in self.inside.processes()), signal.SIGCONT)
         self.enclosure.stop()
-
-
-__all__ = ["CRUN", "RUNC", "Member", "World"]

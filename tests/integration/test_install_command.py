@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import stat
 import subprocess
@@ -12,55 +11,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from install_world import CONTAINERD, DOCKER, GOLDEN, NVIDIA, cgpu, make_machine, put, tree
 
 from cgpu_cli.commands import install as install_command
-from cgpu_env import CgpuError
-from cgpu_install.engines import ENGINES, named
+from cgpu_install.engines import named
 from cgpu_install.journal import Journal
-from cgpu_install.machine import BIN_DIR, Machine
-from cgpu_install.plan import Plan, installing, uninstalling
+from cgpu_install.machine import Machine
+from cgpu_install.plan import Plan
 from lab.machine.node import BIN, ROOT
 
 pytestmark = pytest.mark.integration
 
-GOLDEN = ROOT / "tests" / "unit" / "golden"
-DOCKER, CONTAINERD = "etc/docker/daemon.json", "etc/containerd/config.toml"
-NVIDIA = "etc/nvidia-container-runtime/config.toml"
-
-
-def cgpu(*words: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "cgpu_cli.main", *map(str, words)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=check)
-
-
-def tree(root: Path) -> dict[str, tuple[object, ...]]:
-    """Everything below ``root``: kind, mode, owner and content."""
-    found = {}
-    for path in sorted(root.rglob("*")):
-        facts = path.lstat()
-        what = path.readlink() if path.is_symlink() else path.is_file() and path.read_bytes()
-        found[path.relative_to(root).as_posix()] = (facts.st_mode, facts.st_uid, what)
-    return found
-
-
-def put(root: Path, path: str, case: str) -> Path:
-    file = root / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(GOLDEN / case, file)
-    return file
-
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """docker, containerd, podman, the NVIDIA toolkit and systemd, each with a configuration."""
-    put(tmp_path, DOCKER, "docker/nvidia-ctk.json").chmod(0o600)
-    os.chown(put(tmp_path, CONTAINERD, "containerd/kubeadm-v2.toml"), 1234, 4321)
-    put(tmp_path, NVIDIA, "nvidia/toolkit-1.17.toml")
-    for program in ("usr/bin/podman", "usr/lib/systemd/systemd"):
-        (tmp_path / program).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / program).touch()
-    return tmp_path
+    return make_machine(tmp_path)
 
 
 def test_nobody_else_reads_a_backup(machine: Path) -> None:
@@ -117,26 +82,6 @@ def test_a_dry_run_shows_what_would_change_and_changes_nothing(machine: Path) ->
     cgpu("install", "--root", machine)
     assert "+++ /dev/null" in cgpu("uninstall", "--root", machine, "--dry-run").stdout
     assert cgpu("install", "--root", machine, "--dry-run").stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("path", "case", "sentence"),
-    [
-        (DOCKER, "docker/comment.json", "/etc/docker/daemon.json: not JSON"),
-        (CONTAINERD, "containerd/version-1.toml", "/etc/containerd/config.toml: version = 1: "),
-        (NVIDIA, "nvidia/broken.toml", "/etc/nvidia-container-runtime/config.toml: not TOML"),
-    ],
-)
-def test_one_file_that_is_not_understood_keeps_all_as_they_are(
-    machine: Path, path: str, case: str, sentence: str
-) -> None:
-    put(machine, path, case)
-    before = tree(machine)
-    done = cgpu("install", "--root", machine, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"cgpu: {sentence}")
-    assert len(done.stderr.splitlines()) == 1
-    assert tree(machine) == before
 
 
 def test_containerd_without_cri_is_left_alone_unless_it_is_named(machine: Path) -> None:
@@ -306,85 +251,6 @@ def test_a_folder_that_containerd_does_not_import_is_not_written_to(machine: Pat
     assert "conf.d" not in output
 
 
-@pytest.mark.parametrize("step", range(1, 7))
-def test_an_install_that_is_cut_short_can_be_undone_and_done_again(
-    machine: Path, step: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At any write of a file: what was written down before it is what was there."""
-    before = tree(machine)
-    place = Machine(str(machine))
-    writes = 0
-    whole = Journal._put  # noqa: SLF001 (where a machine would stop)
-
-    def put_some(journal: Journal, path: str, what: object) -> None:
-        nonlocal writes
-        writes += 1
-        if writes == step:
-            raise KeyboardInterrupt
-        whole(journal, path, what)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Journal, "_put", put_some)
-    journal = Journal(place)
-    plan = installing(place, named(["docker", "nvidia"]), journal, forgiving=False)
-    with pytest.raises(KeyboardInterrupt):
-        journal.install(plan.changes, BIN_DIR)
-    monkeypatch.undo()
-    if step % 2:  # either way
-        cgpu("install", "--root", machine, "docker", "nvidia")
-    journal = Journal(place)
-    names = [*(engine.name for engine in ENGINES), "programs"]
-    journal.uninstall(uninstalling(place, ENGINES, journal).changes, names)
-    left = tree(machine)
-    assert {name: left[name] for name in before} == before
-    assert {name for name in left if name not in before} <= {"var", "var/lib"}
-
-
-_FULL = """
-import json, subprocess, sys
-from pathlib import Path
-root, place, *command = sys.argv[1:]
-sys.path.insert(0, str(Path(place)))
-from test_install_command import tree
-folder = Path(root, "etc/nvidia-container-runtime")
-text = (folder / "config.toml").read_bytes()
-subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", folder], check=True)
-(folder / "config.toml").write_bytes(text)
-filler = (folder / "filler").open("wb", buffering=0)
-try:
-    while filler.write(bytes(4096)):
-        pass
-except OSError:
-    filler.close()
-before = tree(Path(root))
-done = subprocess.run(command, capture_output=True, text=True)
-print(json.dumps([done.returncode, done.stderr, tree(Path(root)) == before]))
-"""
-
-
-@pytest.mark.parametrize("command", ["install", "uninstall"])
-def test_a_full_disk_is_named_and_nothing_is_changed(machine: Path, command: str) -> None:
-    """The tool kit's configuration is on a disk of its own, the last that is written."""
-    (machine / "var/lib").mkdir(parents=True)
-    if command == "uninstall":
-        cgpu("install", "--root", machine)
-    words = [sys.executable, "-m", "cgpu_cli.main", command, "--root", str(machine)]
-    script = [
-        "unshare",
-        "--mount",
-        sys.executable,
-        "-c",
-        _FULL,
-        str(machine),
-        Path(__file__).parent,
-    ]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run(
-        [*script, *words], capture_output=True, text=True, env=environment, check=True
-    )
-    sentence = f"cgpu: /{NVIDIA}: No space left on device; nothing was changed\n"
-    assert json.loads(done.stdout) == [2, sentence, True]
-
-
 @pytest.mark.parametrize("booted", [True, False])
 def test_systemctl_is_run_only_where_systemd_runs(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], *, booted: bool
@@ -397,46 +263,6 @@ def test_systemctl_is_run_only_where_systemd_runs(
     output = capfd.readouterr().out
     assert ("systemctl try-restart crio" in output) is booted
     assert ("systemd does not run here: restart docker, crio yourself" in output) is not booted
-
-
-def test_of_two_installs_at_once_the_later_one_forgets_nothing(machine: Path) -> None:
-    cgpu("install", "--root", machine, "podman")  # the programs are there
-    place = Machine(str(machine))
-    late = Journal(place)
-    changes = installing(place, named(["docker"]), late, forgiving=False).changes
-    cgpu("install", "--root", machine, "nvidia")
-    with pytest.raises(CgpuError, match=r"install\.json: changed meanwhile: run this again"):
-        late.install(changes, BIN_DIR)
-    assert Journal(place).engines() == {"podman", "nvidia", "programs"}
-
-
-def test_what_is_written_is_on_the_disk_before_the_next_step(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The power may fail: the backup is safe first, then the journal, then the change."""
-    steps: list[tuple[str, str]] = []
-    fsync, rename = os.fsync, os.rename
-
-    def noted_fsync(fd: int) -> None:
-        steps.append(("sync", str(Path(f"/proc/self/fd/{fd}").readlink())))
-        fsync(fd)
-
-    def noted_rename(source: str, target: str) -> None:
-        steps.append(("rename", target))
-        rename(source, target)
-
-    monkeypatch.setattr(os, "fsync", noted_fsync)
-    monkeypatch.setattr(os, "rename", noted_rename)
-    place = Machine(str(machine))
-    journal = Journal(place)
-    plan = installing(place, named(["docker"]), journal, forgiving=False)
-    journal.install(plan.changes, BIN_DIR)
-    files = [path for what, path in steps if what == "rename" and Path(path).is_file()]
-    for path in (f"{machine}{name}" for name in ("/var/lib/cgpu/install.json", f"/{DOCKER}")):
-        assert path in files
-    for path in (each for each in files if not Path(each).is_symlink()):
-        assert ("sync", f"{path}.new") == steps[steps.index(("rename", path)) - 1]
-        assert ("sync", str(Path(path).parent)) == steps[steps.index(("rename", path)) + 1]
 
 
 def test_a_unit_is_wanted_by_what_it_says_itself(tmp_path: Path) -> None:
@@ -466,12 +292,3 @@ def test_the_files_in_deploy_say_what_is_written(tmp_path: Path) -> None:
                 line.strip() + "\n" for line in snippet.splitlines() if "SystemdCgroup" not in line
             )
         assert written == snippet
-
-
-def test_a_command_that_fails_keeps_no_other_from_running(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    output = "false: exit status 1; /none now: No such file or directory"
-    with pytest.raises(CgpuError, match=output):
-        install_command._run(["false", "/none now", "echo ran"])  # noqa: SLF001
-    assert "ran\n" in capfd.readouterr().out

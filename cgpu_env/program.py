@@ -119,7 +119,7 @@ def _say(name: str, sentence: str, hint: str, status: int = REFUSED) -> int:
         print(f"{name}: {sentence}", file=sys.stderr)  # noqa: T201 (for whoever started it)
         if hint:
             print(f"  {hint}", file=sys.stderr)  # noqa: T201 (likewise)
-    except OSError:  # nobody can be told
+    except OSError:  # there is no reader
         pass
     return status
 

@@ -98,7 +98,7 @@ def misstated(
         gpus: index and bytes of each.
         sizes: what is wanted of each.
         written: where the whole is stated, as its writer knows it.
-        unit: of the whole; with an unknown one nothing is said.
+        unit: of the whole; an unknown one is not checked.
     """
     unit_bytes = _WHOLE_UNITS.get(unit, 0)
     off: dict[tuple[int, int, int], list[str]] = {}

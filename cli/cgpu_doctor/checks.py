@@ -52,8 +52,8 @@ def examine(ground: Ground) -> list[Finding]:
             made = [Finding("error", str(error), mend=hint)]
             if isinstance(error, ClosedError) and os.geteuid() != 0:
                 made = [Finding("note", str(error), mend=BY_ROOT)]
-        told = {finding.what for finding in findings}
-        new = [found for found in made if found.what not in told]
+        known = {finding.what for finding in findings}
+        new = [found for found in made if found.what not in known]
         findings += [found._replace(check=name, mend=_by_whom(found.mend)) for found in new]
     return findings
 

@@ -80,9 +80,9 @@ def driver(ground: Ground) -> Iterator[Finding]:
 def _versions(ground: Ground, node: Node) -> Iterator[Finding]:
     found = {name: _suffix(node.libraries[name], name) for name in PROXIED}
     if len({version for version in found.values() if version}) > 1:
-        said = ", ".join(f"{name} is {version}" for name, version in found.items())
+        found_in = ", ".join(f"{name} is {version}" for name, version in found.items())
         mend = "reinstall the driver: its files are of two releases"
-        yield Finding("error", f"the driver's libraries differ: {said}", said, mend)
+        yield Finding("error", f"the driver's libraries differ: {found_in}", found_in, mend)
     module = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", ground.word(MODULE) or "")
     simulated = os.path.exists(f"{node.driver_dir}/driver.json")
     if module and not simulated and module[1] != node.driver_version:

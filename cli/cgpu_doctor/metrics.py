@@ -32,22 +32,24 @@ def served(ground: Ground) -> Iterator[Finding]:
         return
     has_unit = ground.machine.has(f"{UNITS}/{WANTED_BY[SOCKET]}.wants/{SOCKET}")
     by_systemd = has_unit and ground.is_booted
-    said = _of_socket(ground) if by_systemd else load_config(ground.machine.at(CONFIG_PATH)).metrics
-    if said is None and has_unit and not by_systemd:
+    named = (
+        _of_socket(ground) if by_systemd else load_config(ground.machine.at(CONFIG_PATH)).metrics
+    )
+    if named is None and has_unit and not by_systemd:
         what = f"{SOCKET} serves no metrics, because systemd does not run here"
         mend = f"name an address: [server] metrics in {CONFIG_PATH}"
         yield Finding("warning", what, SOCKET, mend)
         return
-    if said is None:
+    if named is None:
         yield Finding("ok", "metrics are served nowhere: no address is set")
         return
     try:
-        address, port = _parsed(said)
+        address, port = _parsed(named)
     except ValueError:
-        what = f"metrics = {said}: expected an address in digits and a port from 1 to 65535"
-        yield Finding("error", what, said, _OTHER)
+        what = f"metrics = {named}: expected an address in digits and a port from 1 to 65535"
+        yield Finding("error", what, named, _OTHER)
         return
-    yield from _asked(ground, said, address, port, by_systemd=by_systemd)
+    yield from _asked(ground, named, address, port, by_systemd=by_systemd)
 
 
 def _of_socket(ground: Ground) -> str | None:
@@ -56,40 +58,40 @@ def _of_socket(ground: Ground) -> str | None:
     return found[1] if found else None
 
 
-def _parsed(said: str) -> tuple[str, int]:
+def _parsed(named: str) -> tuple[str, int]:
     """Address and port.
 
     Raises:
         ValueError: it is neither.
     """
-    host, _, port = said.rpartition(":")
+    host, _, port = named.rpartition(":")
     if not 0 < int(port) <= _LARGEST_PORT:
         raise ValueError(port)
     return str(ipaddress.ip_address(host.strip("[]"))), int(port)
 
 
 def _asked(
-    ground: Ground, said: str, address: str, port: int, *, by_systemd: bool
+    ground: Ground, named: str, address: str, port: int, *, by_systemd: bool
 ) -> Iterator[Finding]:
     try:
         body = _answer(address, port)
     except ConnectionRefusedError:
-        yield from _silent(ground, said, by_systemd=by_systemd)
+        yield from _silent(ground, named, by_systemd=by_systemd)
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, OSError) and not _is_here(address):
-            what = f"{said} is no address of this machine: nobody can serve metrics there"
-            yield Finding("error", what, said, _OTHER)
+            what = f"{named} is no address of this machine: nobody can serve metrics there"
+            yield Finding("error", what, named, _OTHER)
         else:
-            yield Finding("warning", f"{said}: metrics cannot be read: {error}", said, _OTHER)
+            yield Finding("warning", f"{named}: metrics cannot be read: {error}", named, _OTHER)
     else:
         if _OURS not in body:
-            what = f"another program serves {said}: cgpud cannot serve its metrics there"
-            yield Finding("warning", what, said, f"end that program, or {_OTHER}")
+            what = f"another program serves {named}: cgpud cannot serve its metrics there"
+            yield Finding("warning", what, named, f"end that program, or {_OTHER}")
         elif ipaddress.ip_address(address).is_loopback:
-            yield Finding("ok", f"metrics are served at {said}", said)
+            yield Finding("ok", f"metrics are served at {named}", named)
         else:
-            what = f"metrics are served at {said}: whoever reaches it sees ids and names"
-            yield Finding("note", what, said)
+            what = f"metrics are served at {named}: whoever reaches it sees ids and names"
+            yield Finding("note", what, named)
 
 
 def _answer(address: str, port: int) -> bytes:
@@ -112,16 +114,16 @@ def _is_here(address: str) -> bool:
     return True
 
 
-def _silent(ground: Ground, said: str, *, by_systemd: bool) -> Iterator[Finding]:
+def _silent(ground: Ground, named: str, *, by_systemd: bool) -> Iterator[Finding]:
     """Nobody serves it; the next server would, if none runs."""
     if by_systemd:
         mend = f"systemctl restart {SOCKET} {SERVICE}"
-        yield Finding("warning", f"{said}: {SOCKET} does not listen there", said, mend)
+        yield Finding("warning", f"{named}: {SOCKET} does not listen there", named, mend)
     elif ground.is_served():
-        what, mend = f"cgpud runs but serves no metrics at {said}", f"see {ground.log}"
+        what, mend = f"cgpud runs but serves no metrics at {named}", f"see {ground.log}"
         if ground.is_booted:
             what = f"{what}; {SERVICE} has no network for them"
             mend = f"cgpu install metrics --now, or {mend}"
-        yield Finding("warning", what, said, mend)
+        yield Finding("warning", what, named, mend)
     else:
-        yield Finding("ok", f"metrics will be served at {said} by the next cgpud", said)
+        yield Finding("ok", f"metrics will be served at {named} by the next cgpud", named)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cgpu_doctor.finding import Ground, Level
 
-_SETTLED_SECONDS = 5  # longer than an admission takes, or a server that looks once a second
+_CALM_SECONDS = 5  # longer than an admission takes, or a server that looks once a second
 _LEAST_BYTES = 1 << 20
 _LOOK = "cgpu get"  # starts a server where none runs, which clears up
 _SHOWN = 5
@@ -85,7 +85,7 @@ def _dead(ground: Ground) -> Iterator[Finding]:
         return
     living = {record.id for record in Registry(ground.state_dir).records()}
     folder = f"{ground.state_dir}/containers"
-    dead = [name for name in _names(folder) if name not in living and _is_settled(folder, name)]
+    dead = [name for name in _names(folder) if name not in living and _is_calm(folder, name)]
     if dead:
         what = "containers that are gone still have their share: "
         yield Finding("warning", what + ", ".join(dead[:_SHOWN]), dead[0], _LOOK)
@@ -106,12 +106,12 @@ def shares(ground: Ground) -> Iterator[Finding]:
     if ground.is_closed:
         yield ground.closed()
         return
-    said = {each.id: record.notes(each.directory) for each in Registry(ground.state_dir).records()}
-    for name, notes in said.items():
+    noted = {each.id: record.notes(each.directory) for each in Registry(ground.state_dir).records()}
+    for name, notes in noted.items():
         mend = f"start it with the GPU's size as the whole, or: cgpu set {name} memsize=..."
         if notes:
             yield Finding("warning", f"{name}: {'; '.join(notes)}", name, mend)
-    if not any(said.values()):
+    if not any(noted.values()):
         yield Finding("ok", "no stated size of a GPU is far from what the driver says")
 
 
@@ -138,7 +138,7 @@ def _asked(ground: Ground, path: str) -> Iterator[Finding]:
     else:
         count = _count(ground, answer)
         yield Finding("ok", f"cgpud runs; containers and sessions: {count}", path)
-        yield from _told(ground, answer)
+        yield from _answered(ground, answer)
 
 
 def _count(ground: Ground, answer: dict[str, Any]) -> str:
@@ -160,7 +160,7 @@ def _unserved(ground: Ground, path: str) -> Iterator[Finding]:
         yield Finding("ok", "no cgpud runs, and none is needed: the first container starts one")
 
 
-def _told(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
+def _answered(ground: Ground, answer: dict[str, Any]) -> Iterator[Finding]:
     """What the server says of itself; one of another release may say less."""
     running, installed = answer["node"].get("version"), installation.installed_release()
     if running != installed and ground.is_closed:
@@ -232,9 +232,9 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _is_settled(folder: str, name: str) -> bool:
+def _is_calm(folder: str, name: str) -> bool:
     try:
-        return time.time() - os.lstat(f"{folder}/{name}").st_mtime > _SETTLED_SECONDS
+        return time.time() - os.lstat(f"{folder}/{name}").st_mtime > _CALM_SECONDS
     except OSError:
         return False
 
@@ -248,7 +248,7 @@ def _mounted(ground: Ground, folder: str) -> Iterator[tuple[str, str]]:
     device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
     for mount in _mountinfo(ground):
         point = mount.point
-        # What is mounted is said by its path in its own file system.
+        # A mount is named by its path in its own file system.
         head, found, name = mount.root.partition("/containers/")
         if found and mount.device == device and ground.state_dir.endswith(head):
             yield point, name.partition("/")[0]

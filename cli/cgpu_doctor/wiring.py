@@ -85,7 +85,7 @@ def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
     own = [change.path for change in plan.changes if change.engine != PROGRAMS]
     links = [change.path for change in plan.changes if change.engine == PROGRAMS]
     if own:
-        what = f"{engine.name} is not told of this cgpu: {', '.join(own)}"
+        what = f"{engine.name} does not know this cgpu: {', '.join(own)}"
         # Without the units the first container starts a server.
         level: Level = "error" if default else "note" if engine.name == "systemd" else "warning"
         yield Finding(level, what, own[0], install)
@@ -98,17 +98,17 @@ def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
         yield from _running(ground, engine)
     if engine.name == "docker" and not machine.root:
         default = default or any(dockerd.options(machine, dockerd.DEFAULT[0]))
-        yield from of_dockerd(ground, is_told=not own, is_default=default)
+        yield from of_dockerd(ground, has_entry=not own, is_default=default)
         yield from of_users()
 
 
-def of_dockerd(ground: Ground, *, is_told: bool, is_default: bool) -> Iterator[Finding]:
+def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator[Finding]:
     """What a dockerd that runs goes by; it may not have read its file since."""
     machine = ground.machine
     by_systemd = (dockerd.RELOAD, dockerd.RESTART)
     reload, restart = by_systemd if ground.is_booted else (dockerd.SIGNAL, "restart dockerd")
-    default, _, runtimes = dockerd.said("{{.DefaultRuntime}} {{json .Runtimes}}").partition(" ")
-    if is_told and default and f'"{NAME}"' not in runtimes:
+    default, _, runtimes = dockerd.info("{{.DefaultRuntime}} {{json .Runtimes}}").partition(" ")
+    if has_entry and default and f'"{NAME}"' not in runtimes:
         if option := dockerd.elsewhere(machine):
             what = f"{option} on dockerd's command line: it does not read {dockerd.FILE}"
             entry = json.dumps({"runtimes": {NAME: {"path": machine.program(RUNTIME)}}})[1:-1]
@@ -137,7 +137,7 @@ def of_users() -> Iterator[Finding]:
 
 
 def _running(ground: Ground, engine: Engine) -> Iterator[Finding]:
-    """Whether systemd has what was told it."""
+    """Whether systemd has read its units."""
     if engine.name == "systemd":
         state = _output("systemctl", "is-active", SERVICE)
         if state == "failed":
@@ -151,12 +151,12 @@ def runtime(ground: Ground) -> Iterator[Finding]:
         yield Finding("note", f"{path} is not readable by you", path, BY_ROOT)
         return
     if ground.machine.root or not os.path.exists(path):
-        yield Finding("note", f"{path} is not there: no engine was told of cgpu", path)
+        yield Finding("note", f"{path} is not there: no engine has cgpu", path)
         return
     done = _run(path, "--version")
     if done is None or done.returncode != 0:
-        said = "it does not start" if done is None else " ".join(done.stderr.split())
-        yield Finding("error", f"{path}: {said}", path, "apt-get install runc")
+        output = "it does not start" if done is None else " ".join(done.stderr.split())
+        yield Finding("error", f"{path}: {output}", path, "apt-get install runc")
         return
     yield Finding("ok", f"{path} hands containers to {done.stdout.splitlines()[0]}", path)
     hook = ground.machine.program(HOOK)
@@ -165,13 +165,13 @@ def runtime(ground: Ground) -> Iterator[Finding]:
         yield _python_side(hook, "it does not start" if done is None else done.stderr)
 
 
-def _python_side(hook: str, said: str) -> Finding:
+def _python_side(hook: str, output: str) -> Finding:
     """What it fails with; where cgpu itself refuses, its interpreter is the right one."""
-    first, _, hint = said.partition("\n")
+    first, _, hint = output.partition("\n")
     if first.startswith("cgpu: ") and not any(word in first for word in _OF_INTERPRETERS):
         return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())
     mend = f"echo {sys.executable} > {os.path.dirname(os.path.realpath(hook))}/interpreter"
-    what = f"the Python side of {hook} fails: {' '.join(said.split())}"
+    what = f"the Python side of {hook} fails: {' '.join(output.split())}"
     return Finding("error", what, hook, mend)
 
 

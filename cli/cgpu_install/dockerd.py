@@ -35,7 +35,7 @@ _STARTS = (
 )
 
 
-def said(template: str) -> str:
+def info(template: str) -> str:
     """What this machine's dockerd says of itself; empty if none runs.
 
     A user's environment and context may name another machine's.
@@ -54,7 +54,7 @@ def said(template: str) -> str:
 
 def default_runtime() -> str:
     """The default runtime that is in force; empty if no dockerd runs."""
-    return said("{{.DefaultRuntime}}")
+    return info("{{.DefaultRuntime}}")
 
 
 def check_default(machine: Machine) -> None:

@@ -29,7 +29,7 @@ class Running(NamedTuple):
     Attributes:
         pid: of its process; None where none runs.
         release: that it is.
-        arguments: of its command line, for it may have been told what no file says.
+        arguments: of its command line, which may name what no file does.
         is_service: whether systemd looks after it.
     """
 

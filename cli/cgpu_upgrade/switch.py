@@ -50,7 +50,7 @@ def locked(installation: Installation) -> Iterator[None]:
         os.close(fd)
 
 
-def settle(installation: Installation) -> None:
+def make_link(installation: Installation) -> None:
     """Give an environment that lies at the prefix itself a name of its own, and leave a link.
 
     At every moment the prefix leads to it. Container starts at work are waited for twice. One that

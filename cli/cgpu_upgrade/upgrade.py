@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
         back: the release that ``--back`` leads to; None: there is none.
         containers: how many live on, by the release that made them.
         server: the process id of the server; None: none runs.
-        said: what telling the engines had to say.
+        output: what ``cgpu install`` printed.
     """
 
     before: str
@@ -47,7 +47,7 @@ class Outcome(NamedTuple):
     back: str | None
     containers: dict[str, int]
     server: int | None
-    said: list[str]
+    output: list[str]
 
 
 def upgrade(
@@ -107,11 +107,11 @@ def follow(state_dir: str, *, dry: bool) -> Outcome:
     living.check(guests, layouts.own())
     living.check_rules(state_dir, layouts.own())
     before = server.running(state_dir)
-    said = _tell_engines(_own_cgpu, *(["--dry-run"] if dry else []))
+    output = _tell_engines(_own_cgpu, *(["--dry-run"] if dry else []))
     pid = None
     if not dry:
         pid = server.restart(state_dir, [sys.executable], VERSION, before, wanted=bool(guests))
-    return Outcome(before.release or VERSION, VERSION, None, living.count(guests), pid, said)
+    return Outcome(before.release or VERSION, VERSION, None, living.count(guests), pid, output)
 
 
 def _is_known_to_engines(environment: Environment) -> bool:
@@ -130,7 +130,7 @@ def _examine(candidate: Environment, state_dir: str) -> None:
 
 
 def _change(installation: Installation, after: Environment, state_dir: str) -> Outcome:
-    switch.settle(installation)
+    switch.make_link(installation)
     before, way_back = Environment(installation.current), installation.back
     guests = living.guests(state_dir)
     living.check(guests, after.layouts())  # others may have come since
@@ -138,7 +138,7 @@ def _change(installation: Installation, after: Environment, state_dir: str) -> O
     done: list[Callable[[], object]] = []
     try:
         done.append(lambda: _tell_engines(before.cgpu))
-        said = _tell_engines(after.cgpu)
+        output = _tell_engines(after.cgpu)
         done.append(lambda: _undo_use(installation, before, way_back))
         switch.use(installation, after)
         done.append(lambda: _restart(before, state_dir, ran, wanted=bool(guests)))
@@ -153,7 +153,7 @@ def _change(installation: Installation, after: Environment, state_dir: str) -> O
         if not living.leads_into(guests, old.path):
             old.remove()
     back = Environment(installation.back or before.path).release
-    return Outcome(before.release, after.release, back, living.count(guests), pid, said)
+    return Outcome(before.release, after.release, back, living.count(guests), pid, output)
 
 
 def _undo(done: Sequence[Callable[[], object]]) -> None:

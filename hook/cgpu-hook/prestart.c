@@ -66,7 +66,7 @@ state_dir_of(int argc, char **argv)
     return NULL;
 }
 
-/* Whether the container's configuration can name our variables; true where that cannot be told. */
+/* Whether the container's configuration can name our variables; true where that is not known. */
 static bool
 concerns_us(const struct cgpu_document *state, const char *state_dir)
 {

@@ -6,23 +6,23 @@
 
 /*
  * Options with a value, of runc 1.0 to 1.4 and crun 1.x together; all others are switches. Those
- * without a place are known only so that their value is not taken for something else.
+ * without a target are known only so that their value is not taken for something else.
  */
 struct option {
     const char *name;
-    size_t place; /* offset in struct cgpu_arguments, or NOWHERE */
+    size_t target; /* offset in struct cgpu_arguments, or NOWHERE */
 };
 
-#define NOWHERE      ((size_t)-1)
-#define PLACE(field) offsetof(struct cgpu_arguments, field)
+#define NOWHERE       ((size_t)-1)
+#define OFFSET(field) offsetof(struct cgpu_arguments, field)
 
 static const struct option global_options[] = {
-    {"cgpu-runtime", PLACE(runtime)},
-    {"cgpu-state-dir", PLACE(state_dir)},
-    {"cgpu-driver-dir", PLACE(driver_dir)},
-    {"root", PLACE(root)},
-    {"log", PLACE(log)},
-    {"log-format", PLACE(log_format)},
+    {"cgpu-runtime", OFFSET(runtime)},
+    {"cgpu-state-dir", OFFSET(state_dir)},
+    {"cgpu-driver-dir", OFFSET(driver_dir)},
+    {"root", OFFSET(root)},
+    {"log", OFFSET(log)},
+    {"log-format", OFFSET(log_format)},
     {"log-level", NOWHERE},
     {"cgroup-manager", NOWHERE},
     {"criu", NOWHERE},
@@ -35,10 +35,10 @@ static const char *const global_switches[] = {"debug", "systemd-cgroup", NULL};
 static const char *const informing[] = {"help", "h", "version", "v", "V", NULL};
 
 static const struct option create_options[] = {
-    {"bundle", PLACE(bundle)},
-    {"b", PLACE(bundle)},
-    {"config", PLACE(config)},
-    {"f", PLACE(config)},
+    {"bundle", OFFSET(bundle)},
+    {"b", OFFSET(bundle)},
+    {"config", OFFSET(config)},
+    {"f", OFFSET(config)},
     {"console-socket", NOWHERE},
     {"pid-file", NOWHERE},
     {"preserve-fds", NOWHERE},
@@ -109,10 +109,10 @@ note_switch(struct cgpu_arguments *out, const char *argument)
 }
 
 static void
-store(struct cgpu_arguments *out, size_t place, const char *value)
+store(struct cgpu_arguments *out, size_t target, const char *value)
 {
-    if (place != NOWHERE) {
-        *(const char **)((char *)out + place) = value;
+    if (target != NOWHERE) {
+        *(const char **)((char *)out + target) = value;
     }
 }
 
@@ -171,7 +171,7 @@ cgpu_arguments_parse(int argc, char **argv, struct cgpu_arguments *out)
                 out->forwarded[count++] = argv[i];
             }
         }
-        store(out, option->place, value);
+        store(out, option->target, value);
     }
     out->informs = out->informs || (helps && out->positionals == 0);
     return NULL;

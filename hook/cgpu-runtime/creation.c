@@ -48,9 +48,9 @@ cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *
         command[count++] = "--driver-dir";
         command[count++] = arguments->driver_dir;
     }
-    char *said = creation->share;
-    if (cgpu_python_run(&creation->python, command, said, sizeof creation->share) != 0) {
-        cgpu_report_error(report, "%s", strncmp(said, "cgpu: ", 6) == 0 ? said + 6 : said);
+    char *output = creation->share;
+    if (cgpu_python_run(&creation->python, command, output, sizeof creation->share) != 0) {
+        cgpu_report_error(report, "%s", strncmp(output, "cgpu: ", 6) == 0 ? output + 6 : output);
         return -1;
     }
     look(creation->kept, &creation->before);
@@ -82,7 +82,7 @@ is_known(const struct cgpu_creation *creation, int status)
 }
 
 void
-cgpu_creation_settle(struct cgpu_creation *creation, int status)
+cgpu_creation_end(struct cgpu_creation *creation, int status)
 {
     char message[256];
     const char *state_dir = creation->arguments->state_dir;

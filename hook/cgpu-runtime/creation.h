@@ -34,6 +34,6 @@ int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_argumen
 bool cgpu_creation_is_taken(const struct cgpu_creation *creation);
 
 /* The low-level runtime has ended with STATUS: give the share back if it has no such container. */
-void cgpu_creation_settle(struct cgpu_creation *creation, int status);
+void cgpu_creation_end(struct cgpu_creation *creation, int status);
 
 #endif

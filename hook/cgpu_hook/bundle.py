@@ -63,7 +63,7 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
         from cgpu_hook.legacy import deferred
 
         document.write(creation.config_path, deferred(planned, setting))
-        answer(planned.places.container)
+        answer(planned.host_files.container)
         return
     from cgpu_hook.edit import edited
 
@@ -74,7 +74,7 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
     except BaseException:
         give_back(planned)
         raise
-    answer(planned.places.container)
+    answer(planned.host_files.container)
     announce(planned)
 
 

@@ -103,9 +103,9 @@ def _complain(arguments: list[str], message: str, hint: str = "") -> None:
 
     sentence = " ".join(f"{message} ({hint})".split() if hint else message.split())
     os.write(2, f"cgpu: {sentence}\n".encode("utf-8", "backslashreplace"))
-    told = {"stage": arguments[0] if arguments else "none"}
+    fields = {"stage": arguments[0] if arguments else "none"}
     if "--id" in arguments[1:-1]:
-        told["container"] = arguments[arguments.index("--id") + 1]
-    told |= {"error": message, "do": hint or "mend what the error names, and start it again"}
+        fields["container"] = arguments[arguments.index("--id") + 1]
+    fields |= {"error": message, "do": hint or "mend what the error names, and start it again"}
     syslog.openlog("cgpu")
-    syslog.syslog(syslog.LOG_ERR, line("container_refused", told))
+    syslog.syslog(syslog.LOG_ERR, line("container_refused", fields))

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cgpu_env.request import Request
-    from cgpu_hook.plan import Places
+    from cgpu_hook.plan import HostFiles
     from cgpu_node.facts.node import Node
     from cgpu_node.image.rootfs import View
 
 
 class Setting(NamedTuple):
-    """What the caller was told about where things are.
+    """Where the caller says that files are.
 
     Attributes:
         state_dir: None: the default.
@@ -46,7 +46,7 @@ class Draft(NamedTuple):
     request: Request
     plan: Plan
     node: Node
-    places: Places
+    host_files: HostFiles
 
 
 def draft(
@@ -70,12 +70,12 @@ def draft(
     if asked is None:
         return None
     from cgpu_hook.edit import without_earlier_edit
-    from cgpu_hook.layout import places
+    from cgpu_hook.layout import host_files
     from cgpu_node.facts.node import load_node
 
     state_dir = state if setting.dry else open_state(setting.state_dir)
     node = load_node(state_dir, setting.driver_dir, config=settings, keep=not setting.dry)
-    here = places(name, state_dir, node)
+    here = host_files(name, state_dir, node)
     config = without_earlier_edit(config, node, here)
     planned = plan(config, asked, node, rootfs(), here)
     request = planned.request
@@ -101,8 +101,8 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
     if started is None:
         raise CgpuError("the container's creator died")
     process = draft.config.get("process") or {}
-    Registry(draft.places.state_dir).admit(
-        draft.places.id,
+    Registry(draft.host_files.state_dir).admit(
+        draft.host_files.id,
         "container",
         draft.request,
         draft.node,
@@ -115,14 +115,14 @@ def announce(draft: Draft) -> None:
     """Let the server look at an admitted container; whoever waits for the container comes first."""
     from cgpu_node.server import wake
 
-    wake(draft.places.state_dir, draft.node.driver_dir)
+    wake(draft.host_files.state_dir, draft.node.driver_dir)
 
 
 def give_back(draft: Draft) -> None:
     """Undo ``admit``."""
     from cgpu_node.shares.registry import Registry
 
-    Registry(draft.places.state_dir).remove(draft.places.id)
+    Registry(draft.host_files.state_dir).remove(draft.host_files.id)
 
 
 def rootfs_path(config: dict[str, Any], bundle: str) -> str:

@@ -7,14 +7,14 @@ import stat
 
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_hook.plan import PAGES, Mount
+from cgpu_hook.plan import SHARE_FILES, Mount
 from cgpu_node.trust import check_source
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from cgpu_hook.plan import Places, Plan
+    from cgpu_hook.plan import HostFiles, Plan
     from cgpu_node.facts.node import DeviceNode, Node
 
 _NODE_OPTIONS = ("bind", "rw", "nosuid", "nodev", "noexec")
@@ -66,7 +66,9 @@ def edited(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
     return new
 
 
-def without_earlier_edit(config: dict[str, Any], node: Node, places: Places) -> dict[str, Any]:
+def without_earlier_edit(
+    config: dict[str, Any], node: Node, host_files: HostFiles
+) -> dict[str, Any]:
     """``config`` without the mounts and the hook of an earlier run of the same bundle.
 
     That may have been another release, which lay elsewhere. Only a configuration with our hook in
@@ -76,27 +78,27 @@ def without_earlier_edit(config: dict[str, Any], node: Node, places: Places) -> 
     found = False
     for stage in ("prestart", "poststop"):
         given = hooks.get(stage) or []
-        others = [h for h in given if not _is_ours(h, places.hook)]
+        others = [h for h in given if not _is_ours(h, host_files.hook)]
         if len(others) < len(given):
             found, hooks[stage] = True, others
     if not found:
         return config
     nodes = (*node.device_nodes, *(n for gpu in node.gpus for n in gpu.device_nodes))
     sources = {
-        *places.proxies.values(),
-        *places.tools.values(),
+        *host_files.proxies.values(),
+        *host_files.tools.values(),
         *node.libraries.values(),
         *node.companions.values(),
         *(n.host for n in nodes),
     }
-    pages = f"{places.state_dir}/containers/"
-    proxies = tuple(f"/cgpu_shim/_lib/{name}" for name in places.proxies)
+    shares = f"{host_files.state_dir}/containers/"
+    proxies = tuple(f"/cgpu_shim/_lib/{name}" for name in host_files.proxies)
 
     def is_ours(mount: dict[str, Any]) -> bool:
         source = mount.get("source")
         if not isinstance(source, str):
             return False
-        return source in sources or source.startswith(pages) or source.endswith(proxies)
+        return source in sources or source.startswith(shares) or source.endswith(proxies)
 
     mounts = [mount for mount in config["mounts"] if not is_ours(mount)]
     return {**config, "mounts": mounts, "hooks": hooks}
@@ -123,7 +125,7 @@ def check_sources(plan: Plan) -> None:
         CgpuError: one is not fit to be mounted.
     """
     for mount in plan.mounts:
-        if mount.destination not in PAGES:  # these come into being when the share is admitted
+        if mount.destination not in SHARE_FILES:  # these come into being when the share is admitted
             check_source(mount.source)
 
 

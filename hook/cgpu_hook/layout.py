@@ -6,7 +6,7 @@ import os
 
 import cgpu_shim
 from cgpu_env.errors import CgpuError
-from cgpu_hook.plan import Places
+from cgpu_hook.plan import HostFiles
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ RUNTIME = f"{_PACKAGE}/_bin/cgpu-runtime"
 _TOOL = "nvidia-smi"
 
 
-def places(name: str, state_dir: str, node: Node) -> Places:
+def host_files(name: str, state_dir: str, node: Node) -> HostFiles:
     """The files of this host that a plan for the container ``name`` refers to.
 
     Raises:
@@ -30,7 +30,7 @@ def places(name: str, state_dir: str, node: Node) -> Places:
         raise CgpuError(f"cgpu is not complete: {error}") from None
     if not os.access(HOOK, os.X_OK):
         raise CgpuError(f"cgpu is not complete: {HOOK} is missing")
-    return Places(name, state_dir, proxies, _tools(node.driver_dir), HOOK)
+    return HostFiles(name, state_dir, proxies, _tools(node.driver_dir), HOOK)
 
 
 def _tools(driver_dir: str) -> dict[str, str]:

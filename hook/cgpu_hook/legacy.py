@@ -21,14 +21,14 @@ _HOOK_SECONDS = 120  # the first container of a boot may have to wait for the dr
 
 
 def deferred(draft: Draft, setting: Setting) -> dict[str, Any]:
-    """The configuration with our hooks; the vendor's hook is told which GPUs were granted."""
-    config, places = draft.config, draft.places
-    arguments = ["--state-dir", places.state_dir]
+    """The configuration with our hooks; the vendor's hook gets the GPUs that were granted."""
+    config, host_files = draft.config, draft.host_files
+    arguments = ["--state-dir", host_files.state_dir]
     if setting.driver_dir is not None:
         arguments += ["--driver-dir", setting.driver_dir]
     prestart = {
-        "path": places.hook,
-        "args": [os.path.basename(places.hook), "prestart", *arguments],
+        "path": host_files.hook,
+        "args": [os.path.basename(host_files.hook), "prestart", *arguments],
         "env": list(HOOK_ENVIRONMENT),
         "timeout": _HOOK_SECONDS,
     }

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from cgpu_node.image.rootfs import View
 
 BASE = "/dev/cgpu"
-PAGES = (f"{BASE}/limits", f"{BASE}/ledger")
+SHARE_FILES = (f"{BASE}/limits", f"{BASE}/ledger")
 READ_ONLY = ("bind", "ro", "nosuid", "nodev")  # not noexec: the loader has to map libraries
-_PAGE = ("bind", "ro", "nosuid", "nodev", "noexec")
+_READ_ONLY = ("bind", "ro", "nosuid", "nodev", "noexec")
 _LEDGER = ("bind", "rw", "nosuid", "nodev", "noexec")
 HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
 _HOOK_SECONDS = 10
@@ -43,7 +43,7 @@ class Mount(NamedTuple):
     options: tuple[str, ...] = READ_ONLY
 
 
-class Places(NamedTuple):
+class HostFiles(NamedTuple):
     """Where the host's files are that a plan refers to.
 
     Attributes:
@@ -110,7 +110,9 @@ class Plan(NamedTuple):
         }
 
 
-def plan(config: dict[str, Any], asked: Asked, node: Node, rootfs: View, places: Places) -> Plan:
+def plan(
+    config: dict[str, Any], asked: Asked, node: Node, rootfs: View, host_files: HostFiles
+) -> Plan:
     """Decide what to do to a container.
 
     Args:
@@ -118,7 +120,7 @@ def plan(config: dict[str, Any], asked: Asked, node: Node, rootfs: View, places:
         asked: what its environment asks for.
         node: the facts about the node.
         rootfs: the image's file system.
-        places: files of the host.
+        host_files: files of the host.
 
     Raises:
         CgpuError: one sentence that says why the container must not start.
@@ -127,9 +129,9 @@ def plan(config: dict[str, Any], asked: Asked, node: Node, rootfs: View, places:
     if request is None:
         return Plan()
     taken, view = _mounts_of(config, rootfs)
-    brought = _brought(config, asked.given, taken, view, places)
-    mounts, masks = _driver_mounts(taken, node, rootfs, places, brought)
-    everything = (*_own_mounts(node, places), *mounts)
+    brought = _brought(config, asked.given, taken, view, host_files)
+    mounts, masks = _driver_mounts(taken, node, rootfs, host_files, brought)
+    everything = (*_own_mounts(node, host_files), *mounts)
     _refuse_covered([*(mount.destination for mount in everything), *masks], taken, brought, config)
     granted = {share.index for share in request.gpus}
     return Plan(
@@ -144,7 +146,7 @@ def plan(config: dict[str, Any], asked: Asked, node: Node, rootfs: View, places:
             n for gpu in node.gpus if gpu.index not in granted for n in gpu.device_nodes
         ),
         masks=masks,
-        hooks={"poststop": [_poststop(places)]},
+        hooks={"poststop": [_poststop(host_files)]},
     )
 
 
@@ -175,11 +177,11 @@ def _mounts_of(config: dict[str, Any], rootfs: View) -> tuple[dict[str, dict[str
     return found, view
 
 
-def _own_mounts(node: Node, places: Places) -> list[Mount]:
+def _own_mounts(node: Node, host_files: HostFiles) -> list[Mount]:
     real = [Mount(path, f"{BASE}/real/{soname}") for soname, path in node.libraries.items()]
     return [
-        Mount(f"{places.container}/limits", PAGES[0], _PAGE),
-        Mount(f"{places.container}/ledger", PAGES[1], _LEDGER),
+        Mount(f"{host_files.container}/limits", SHARE_FILES[0], _READ_ONLY),
+        Mount(f"{host_files.container}/ledger", SHARE_FILES[1], _LEDGER),
         *real,
     ]
 
@@ -189,11 +191,11 @@ def _brought(
     env: Mapping[str, str],
     taken: dict[str, dict[str, Any]],
     view: Mounted,
-    places: Places,
+    host_files: HostFiles,
 ) -> dict[str, list[str]]:
     """SONAME -> files of a driver in the image or in a mounted directory."""
-    finder = Finder(view, (*places.proxies, libraries.OPENCL))
-    shown_directories = [place for place, mount in taken.items() if is_bind(mount)]
+    finder = Finder(view, (*host_files.proxies, libraries.OPENCL))
+    shown_directories = [inside for inside, mount in taken.items() if is_bind(mount)]
     cwd = (config.get("process") or {}).get("cwd")
     here = cwd if isinstance(cwd, str) else "/"
     finder.look(env, here, mounts=shown_directories)
@@ -204,26 +206,26 @@ def _driver_mounts(
     taken: dict[str, dict[str, Any]],
     node: Node,
     rootfs: View,
-    places: Places,
+    host_files: HostFiles,
     brought: dict[str, list[str]],
 ) -> tuple[list[Mount], tuple[str, ...]]:
     directories = libraries.loader_directories(rootfs)
-    chained = any(_mounted(taken, soname) for soname in places.proxies)
+    chained = any(_mounted(taken, soname) for soname in host_files.proxies)
     mounts = []
-    for soname, proxy in places.proxies.items():
+    for soname, proxy in host_files.proxies.items():
         targets = _mounted(taken, soname)
         for directory in directories:
             if chained:
                 targets += libraries.files(rootfs, [directory], soname)
             else:
-                targets += libraries.place(rootfs, directory, soname)
+                targets += libraries.to_cover(rootfs, directory, soname)
         targets += brought[soname]
         mounts += [Mount(proxy, target) for target in dict.fromkeys(targets)]
     if not chained:
         mounts += _companions(node, rootfs, directories)
         mounts += [
             Mount(program, path)
-            for path, program in places.tools.items()
+            for path, program in host_files.tools.items()
             if _is_free(rootfs, path) and path not in taken
         ]
     there = {os.path.dirname(path) for paths in brought.values() for path in paths}
@@ -236,9 +238,9 @@ def _driver_mounts(
 def _mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
     """Where another runtime has mounted a version of a library."""
     return [
-        place
-        for place, mount in taken.items()
-        if libraries.versions((place, mount["destination"]), soname)
+        inside
+        for inside, mount in taken.items()
+        if libraries.versions((inside, mount["destination"]), soname)
     ]
 
 
@@ -256,7 +258,7 @@ def _companions(node: Node, rootfs: View, directories: list[str]) -> list[Mount]
         Mount(path, target)
         for directory in directories
         for soname, path in node.companions.items()
-        for target in libraries.place(rootfs, directory, soname)
+        for target in libraries.to_cover(rootfs, directory, soname)
     ]
 
 
@@ -277,26 +279,26 @@ def _refuse_covered(
     """
     there = {path for paths in brought.values() for path in paths}
     for target in targets:
-        for place, mount in taken.items():
-            if not target.startswith(f"{place}/"):
+        for inside, mount in taken.items():
+            if not target.startswith(f"{inside}/"):
                 continue
             if target not in there:
                 raise CgpuError(
-                    f"a mount at {place} covers {target}, "
+                    f"a mount at {inside} covers {target}, "
                     "where the driver's library has to be mounted: not allowed"
                 )
             if is_shared(mount, config):
                 raise CgpuError(
-                    f"the mount at {place} contains the driver's {target} and is shared with the "
+                    f"the mount at {inside} contains the driver's {target} and is shared with the "
                     "host, where it would be covered too: mount it private or slave"
                 )
 
 
-def _poststop(places: Places) -> dict[str, Any]:
-    name = os.path.basename(places.hook)
+def _poststop(host_files: HostFiles) -> dict[str, Any]:
+    name = os.path.basename(host_files.hook)
     return {
-        "path": places.hook,
-        "args": [name, "poststop", "--state-dir", places.state_dir, places.id],
+        "path": host_files.hook,
+        "args": [name, "poststop", "--state-dir", host_files.state_dir, host_files.id],
         "env": list(HOOK_ENVIRONMENT),
         "timeout": _HOOK_SECONDS,
     }

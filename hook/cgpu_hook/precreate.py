@@ -41,7 +41,7 @@ def precreate(setting: Setting) -> None:
 def _identity(config: dict[str, Any]) -> tuple[str, str]:
     """The container's id, and its directory, which podman keeps as long as the container.
 
-    The hook is told neither; podman mounts a mark from that directory, ``.../ID/userdata``.
+    The hook gets neither; podman mounts a mark from that directory, ``.../ID/userdata``.
     """
     for mount in config.get("mounts") or []:
         if mount["destination"] == _MARK and isinstance(mount.get("source"), str):

@@ -13,7 +13,7 @@ import sys
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
 from cgpu_hook.container import Draft, Setting, admit, announce, draft, give_back, rootfs_path
-from cgpu_hook.plan import PAGES
+from cgpu_hook.plan import SHARE_FILES
 from cgpu_node import jsontext
 from cgpu_node.image.rootfs import Rootfs
 from cgpu_node.paths import open_state
@@ -55,7 +55,7 @@ def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
     A mount of something else at their place is a user's, and the planner refuses it.
     """
     mounts = config.get("mounts") or []
-    given = [mount.get("source") for mount in mounts if mount["destination"] == PAGES[0]]
+    given = [mount.get("source") for mount in mounts if mount["destination"] == SHARE_FILES[0]]
     return bool(given) and f"{open_state(setting.state_dir)}/containers/{name}/limits" in given
 
 
@@ -103,7 +103,7 @@ def _mount(planned: Draft, pid: int, path: str) -> None:
         fields += [_kind(mount), mount.source, mount.destination]
     for mask in planned.plan.masks:
         fields += ["mask", "/dev/null", mask]
-    arguments = [planned.places.hook, "mount", str(pid), path]
+    arguments = [planned.host_files.hook, "mount", str(pid), path]
     if _run(arguments, "".join(f"{field}\0" for field in fields).encode()) != 0:
         raise CgpuError("the container's mounts could not be made")
 

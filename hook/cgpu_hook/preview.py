@@ -42,22 +42,22 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     config = document.read(path)
     bundle = os.path.dirname(path)
     root = node_state(state_dir)
-    said = root and _said(root)
-    size = said["node"]["default_memsize"] if said else None
+    node_status = root and _ask_status(root)
+    size = node_status["node"]["default_memsize"] if node_status else None
     setting = Setting(state_dir or ROOT_STATE, driver_dir, dry=True, default_memsize=size)
     planned = draft(
         config, _NAME, lambda: Rootfs(rootfs_path(config, bundle), bundle=bundle), setting
     )
-    notes = (_UNKNOWN,) if root and not said else ()
+    notes = (_UNKNOWN,) if root and not node_status else ()
     if planned is None:
         return Plan(notes=notes)
     if not notes:
-        now = {**_rules(planned), **_rules_of(said["gpus"] if said else [])}
+        now = {**_rules(planned), **_rules_of(node_status["gpus"] if node_status else [])}
         check_weight(planned.request, now)
     return planned.plan._replace(notes=(*planned.plan.notes, *notes))
 
 
-def _said(state_dir: str) -> dict[str, Any] | None:
+def _ask_status(state_dir: str) -> dict[str, Any] | None:
     """What the server says of the node, whose files the user may not read."""
     try:
         return ask(state_dir, {"request": "status"})
@@ -72,6 +72,6 @@ def _rules_of(gpus: list[dict[str, Any]]) -> dict[str, Rules]:
 def _rules(planned: Draft) -> dict[str, Rules]:
     """Those in the state directory, of GPUs with nobody on them."""
     node = planned.node
-    changes, defaults = rules.read(planned.places.state_dir), rules.configured(node, node.gpus)
+    changes, defaults = rules.read(planned.host_files.state_dir), rules.configured(node, node.gpus)
     uuids = [share.uuid for share in planned.plan.gpus]
     return {uuid: rules.of(uuid, changes, defaults, inhabited=False) for uuid in uuids}

@@ -45,11 +45,11 @@ read_interpreter(const char *folder, char *out, size_t size)
 static int
 find_bootstrap(const char *folder, char *out, size_t size)
 {
-    static const char *const places[] = {"%s/../../cgpu_node/bootstrap.py",
-                                         "%s/../../../node/cgpu_node/bootstrap.py"};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+    static const char *const patterns[] = {"%s/../../cgpu_node/bootstrap.py",
+                                           "%s/../../../node/cgpu_node/bootstrap.py"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         /* The pattern is one of the table above. */
-        int needed = snprintf(out, size, places[i], folder);
+        int needed = snprintf(out, size, patterns[i], folder);
         if (needed < (int)size && access(out, R_OK) == 0) {
             return 0;
         }

@@ -118,7 +118,7 @@ TEST(what_one_alone_had_queued_when_it_got_a_ceiling_is_nobodys_debt)
     empties_its_queue(CGPU_POLICY_NATIVE, 150 * MS);
 }
 
-/* After a second nobody waits for it, and it is told how long it went on. */
+/* After a second nobody waits for it, and the arbiter learns how long it went on. */
 TEST(nor_is_it_where_it_stands_apart)
 {
     struct cgpu_tenant_report report;

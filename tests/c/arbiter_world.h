@@ -25,7 +25,7 @@ start(uint32_t policy)
     cgpu_arbiter_init(arbiter, &rules, now);
 }
 
-/* The caller looks again at once as long as it is told to. When it is to look next. */
+/* The caller looks again at once as long as it is asked to. When it is to look next. */
 static inline uint64_t
 step(uint64_t by)
 {

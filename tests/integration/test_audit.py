@@ -41,7 +41,7 @@ def test_what_is_taken_around_cgpu_counts_as_used_until_it_is_given_back(world: 
     program = world.program()
     assert program.ask("take 1000") == 0
     before = program.ask("free")
-    pid = program.ask("around 4000")
+    pid = program.ask("past 4000")
     until(lambda: world.outside() == 4000 + CONTEXT, "all of it is charged, the context too")
     assert 0 <= before - 4000 - CONTEXT - program.ask("free") <= 2, "shown in whole blocks"
     assert program.ask("take 1000") == OUT_OF_MEMORY
@@ -65,7 +65,7 @@ def test_what_is_taken_around_cgpu_counts_as_used_until_it_is_given_back(world: 
     assert "bypass_ended" not in world.logged()
 
 
-@pytest.mark.parametrize("how", ["around", "lone"])
+@pytest.mark.parametrize("how", ["past", "lone"])
 def test_kill_ends_who_holds_it_and_nobody_else(world: Audited, how: str) -> None:
     world.serve(KILL)
     program, other = world.program(), world.program()
@@ -78,7 +78,7 @@ def test_kill_ends_who_holds_it_and_nobody_else(world: Audited, how: str) -> Non
 
 
 @pytest.mark.parametrize("library", ["libnvcuvid.so.1", "libnvidia-glcore.so.535.261.03"])
-@pytest.mark.parametrize("how", ["around", "beside"])
+@pytest.mark.parametrize("how", ["past", "beside"])
 def test_who_uses_video_or_graphics_is_charged_and_never_accused(
     world: Audited, library: str, how: str
 ) -> None:
@@ -120,7 +120,7 @@ def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
     stranger = Bypass(foreign)
     assert stranger.ask("take 1000") == program.ask("take 100") == 0
     until(lambda: f"pid={foreign.pid}" in world.logged("memory_foreign"), "it is logged")
-    pid = program.ask("around 500")
+    pid = program.ask("past 500")
     until(lambda: f"pid={pid}" in world.logged("bypass_ended"), "the audit goes on")
     assert stranger.ask("take 1000") == 0
     assert world.logged("memory_foreign").count(f"pid={foreign.pid} ") == 1
@@ -181,7 +181,7 @@ def test_more_processes_than_expected_hide_nobody(world: Audited) -> None:
     too_many = Fault("nvmlDeviceGetComputeRunningProcesses_v3", result=7)
     inject(world.driver, too_many)
     program = world.program()
-    program.ask("around 1000")
+    program.ask("past 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
     assert not world.logged("audit_fails")
 
@@ -190,7 +190,7 @@ def test_a_driver_that_fails_disturbs_nothing_and_charges_stay(world: Audited) -
     world.serve()
     program = world.program()
     assert program.ask("take 100") == 0
-    program.ask("around 1000")
+    program.ask("past 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
     inject(world.driver, Fault("nvmlDeviceGetComputeRunningProcesses_v3", result=15, repeat=True))
     until(lambda: "gave error 15" in world.logged("audit_fails"), "it is logged")
@@ -223,7 +223,7 @@ def test_off_lets_go_of_the_driver_and_charges_nobody(world: Audited) -> None:
     server = world.serve()
     program = world.program()
     assert program.ask("take 100") == 0
-    program.ask("around 1000")
+    program.ask("past 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
     assert children(server.pid)
     configure(world.folder, 'action = "off"')
@@ -245,7 +245,7 @@ def test_the_next_server_keeps_what_was_charged(world: Audited) -> None:
     world.serve()
     program = world.program()
     assert program.ask("take 100") == 0
-    program.ask("around 1000")
+    program.ask("past 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")
     world.serve(FAST, "--replace")
     deadline = time.monotonic() + 1
@@ -257,5 +257,5 @@ def test_the_next_server_keeps_what_was_charged(world: Audited) -> None:
 def test_a_session_without_namespaces_is_audited_too(world: Audited) -> None:
     world.serve()
     program = world.program("--no-namespaces")
-    program.ask("around 1000")
+    program.ask("past 1000")
     until(lambda: world.outside() == 1000 + CONTEXT, "it is charged")

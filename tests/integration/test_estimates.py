@@ -105,12 +105,12 @@ def test_a_driver_that_hangs_when_asked_of_processes_is_not_asked_again(world: A
     (uuid,) = DriverProbe(str(world.driver)).read()
     name = "nvmlDeviceGetProcessUtilization"
     inject(world.driver, Fault(name, delay_us=600_000_000, repeat=True))
-    gauge = DriverProbe(str(world.driver), patience=3)
+    probe = DriverProbe(str(world.driver), patience=3)
     with pytest.raises(CgpuError):
-        gauge.read([uuid])
-    gauge.patience = 60
-    assert gauge.read([uuid])[uuid].busy is None
-    gauge.close()
+        probe.read([uuid])
+    probe.patience = 60
+    assert probe.read([uuid])[uuid].busy is None
+    probe.close()
 
 
 def _known(found: list[float | None]) -> list[bool] | None:

@@ -70,7 +70,7 @@ def test_a_copy_of_the_driver_in_a_container_of_docker_is_charged_to_it(
         speak(*docker.client(), "exec", "--interactive", name, *program(COPY)) for name in names
     ]
     assert hostile.ask("take 1000") == honest.ask("take 1000") == 0
-    hostile.ask("around 5000")
+    hostile.ask("past 5000")
     until(lambda: outside(node, names[0]) == 5000 + CONTEXT, "it is charged")
     assert hostile.ask("take 100") == OUT_OF_MEMORY
     assert honest.ask("take 4000") == 0
@@ -104,7 +104,7 @@ def test_kill_ends_the_process_and_not_its_container(
         each.configure(lambda config: config["process"]["user"].update(uid=1000, gid=1000))
     programs = [speak(*each.start_command(node.command())) for each in made]
     assert [each.ask("take 1000") for each in programs] == [0, 0]
-    assert programs[0].ask("around 1000") > 0
+    assert programs[0].ask("past 1000") > 0
     until(lambda: "bypass_ended" in (node.state / "log").read_text(), "it is ended")
     until(lambda: outside(node, made[0].id) == 0, "it is charged no longer")
     assert [each.ask("take 1000") for each in programs] == [0, 0]

@@ -233,7 +233,7 @@ def test_the_floor_of_glibc_is_compared_by_number(
     assert (found.level, found.value if value else "") == (level, value)
 
 
-def test_a_container_that_is_gone_is_named_once_it_has_settled(ground: Ground) -> None:
+def test_a_container_that_is_gone_is_named_after_a_while(ground: Ground) -> None:
     folder = Path(ground.state_dir, "containers/dead1")
     folder.mkdir(parents=True)
     assert wrong(state.leftovers(ground)) == []

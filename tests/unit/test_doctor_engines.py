@@ -100,14 +100,14 @@ def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
     made = Processes(tmp_path / "proc")
     monkeypatch.setattr(running, "processes", made.folders)
     monkeypatch.setattr(dockerd, "_STARTS", ())
-    monkeypatch.setattr(dockerd, "said", lambda _: 'runc {"runc":{}}')
+    monkeypatch.setattr(dockerd, "info", lambda _: 'runc {"runc":{}}')
     return made
 
 
 def unread() -> list[tuple[str, str, str]]:
     """The finding where docker's file names cgpu, and dockerd does not know it."""
     ground = Ground(Machine(), "/run/cgpu", None)
-    found = wiring.of_dockerd(ground, is_told=True, is_default=False)
+    found = wiring.of_dockerd(ground, has_entry=True, is_default=False)
     return [(f.level, f.what, f.mend) for f in found]
 
 
@@ -178,9 +178,9 @@ def test_what_makes_dockerd_read_its_file_is_told_for_this_machine(
     is_default: bool,
     is_booted: bool,
 ) -> None:
-    monkeypatch.setattr(dockerd, "said", lambda _: known)
+    monkeypatch.setattr(dockerd, "info", lambda _: known)
     ground = Ground(machine, machine.at("/run/cgpu"), None)
     if not is_booted:
         Path(machine.at(BOOTED)).rmdir()
-    found = wiring.of_dockerd(ground, is_told=True, is_default=is_default)
+    found = wiring.of_dockerd(ground, has_entry=True, is_default=is_default)
     assert [(f.level, f.mend) for f in found] == [("error", mends[not is_booted])]

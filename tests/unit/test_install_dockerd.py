@@ -46,8 +46,8 @@ def test_the_default_is_put_once_and_taken_out_without_a_trace(case: str) -> Non
     """Also where others have changed the file since, and its bytes cannot just come back."""
     file, before = file_of(case), (GOLDEN / case).read_bytes().decode()
     assert file.default is not None
-    told = (GOLDEN / f"{case}.after").read_bytes().decode()
-    made = file.default.put(told)
+    configured = (GOLDEN / f"{case}.after").read_bytes().decode()
+    made = file.default.put(configured)
     assert default_of(case, made) == "cgpu"
     assert file.default.put(made) == made
     assert file.add(made, file.program) == made
@@ -71,11 +71,11 @@ def test_the_default_that_was_there_comes_back_beside_what_others_wrote() -> Non
 @pytest.mark.parametrize("case", OF_NVIDIA)
 def test_a_default_of_others_is_refused_and_what_to_do_instead(case: str) -> None:
     """Its containers would lose what it does for them."""
-    told = (GOLDEN / f"{case}.after").read_text()
+    configured = (GOLDEN / f"{case}.after").read_text()
     default = file_of(case).default
     assert default is not None
     with pytest.raises(CgpuError, match=r"default.runtime\w* = nvidia: expected runc") as refusal:
-        default.put(told)
+        default.put(configured)
     assert refusal.value.hint.startswith("cgpu install nvidia: ")
 
 
@@ -135,7 +135,7 @@ def test_the_doctor_tells_a_default_and_what_is_wrong_with_it(machine: Machine) 
     write(machine, containerd.MAIN, 'imports = ["first.toml", "last.toml"]\nversion = 2\n')
     write(machine, "/etc/containerd/last.toml", text)
     assert [level for level, _ in engines_of(machine)] == ["error", "error"]
-    assert engines_of(machine)[0][1] == f"docker is not told of this cgpu: {dockerd.FILE}"
+    assert engines_of(machine)[0][1] == f"docker does not know this cgpu: {dockerd.FILE}"
     assert engines_of(machine)[1][1].startswith("/etc/containerd/first.toml: plugins.")
 
 
@@ -195,7 +195,7 @@ def test_the_dockerd_of_this_machine_is_asked(
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setattr(dockerd, "_SOCKET", str(tmp_path / "socket"))
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert dockerd.said("X") == f"--host unix://{tmp_path}/socket info --format X"
+    assert dockerd.info("X") == f"--host unix://{tmp_path}/socket info --format X"
 
 
 MINE = 'snapshotter = "overlayfs"'
@@ -241,8 +241,8 @@ def test_no_default_is_left_in_a_file_that_decides_no_more(machine: Machine) -> 
     """Another tool has added an import since; from containerd 2.1 both files count."""
     write(machine, containerd.MAIN, section(2, MINE))
     install(machine, "containerd", is_default=True)
-    told = machine.text(containerd.MAIN)
-    write(machine, containerd.MAIN, 'imports = ["conf.d/*.toml"]\n' + told)
+    configured = machine.text(containerd.MAIN)
+    write(machine, containerd.MAIN, 'imports = ["conf.d/*.toml"]\n' + configured)
     write(machine, "/etc/containerd/conf.d/99.toml", section(2, "# nothing"))
     uninstall(machine, "containerd")
     left = parse(machine.text(containerd.MAIN))
@@ -301,12 +301,12 @@ def test_uninstall_refuses_where_dockerds_command_line_names_cgpu(machine: Machi
     """Without the runtime dockerd would not start."""
     path = "/etc/default/docker"
     install(machine, "docker")
-    told = machine.text(dockerd.FILE)
+    configured = machine.text(dockerd.FILE)
     write(machine, path, 'DOCKER_OPTS="--default-runtime=cgpu"')
     given = argparse.Namespace(root=machine.root, engines=["docker"], now=False, dry_run=False)
     with pytest.raises(CgpuError, match=f"^{path}: --default-runtime=cgpu on .*: take it out"):
         Uninstall().run(given)
-    assert machine.text(dockerd.FILE) == told
+    assert machine.text(dockerd.FILE) == configured
     write(machine, path, 'DOCKER_OPTS="--default-runtime=runc"')
     assert Uninstall().run(given) == 0
     assert machine.text(dockerd.FILE) == "{}\n"

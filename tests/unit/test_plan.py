@@ -9,7 +9,7 @@ import pytest
 
 from cgpu_env import CgpuError, EnvError, environment
 from cgpu_env.request import Asked, parse
-from cgpu_hook.plan import Mount, Places, Plan, plan
+from cgpu_hook.plan import HostFiles, Mount, Plan, plan
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 
 pytestmark = pytest.mark.unit
@@ -19,7 +19,7 @@ DEBIAN = "/usr/lib/x86_64-linux-gnu"
 CUDA, NVML, JIT = "libcuda.so.1", "libnvidia-ml.so.1", "libnvidia-ptxjitcompiler.so.1"
 SIX = ["ALIYUN_COM_GPU_MEM_CONTAINER=6", "ALIYUN_COM_GPU_MEM_DEV=15"]
 DEV = {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"}
-PLACES = Places(
+HOST_FILES = HostFiles(
     "abc",
     "/run/cgpu",
     {CUDA: f"/opt/cgpu/{CUDA}", NVML: f"/opt/cgpu/{NVML}"},
@@ -109,7 +109,7 @@ def decide(
     **section: Any,
 ) -> Plan:
     config = {"process": {"env": env}, "mounts": [DEV, *(mounts or [])], **section}
-    return plan(config, asked(config), NODE, Image(image, host), PLACES)
+    return plan(config, asked(config), NODE, Image(image, host), HOST_FILES)
 
 
 def bind(destination: str, source: str = "/somewhere") -> dict[str, Any]:
@@ -292,7 +292,7 @@ def test_rel_4_a_volume_over_the_library_directory_is_refused(place: str) -> Non
 def test_rel_4_a_container_without_its_own_dev_is_refused() -> None:
     config: dict[str, Any] = {"process": {"env": SIX}, "mounts": []}
     with pytest.raises(CgpuError, match="no tmpfs is mounted at /dev"):
-        plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), PLACES)
+        plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), HOST_FILES)
 
 
 def test_other_mounts_do_no_harm() -> None:
@@ -312,5 +312,5 @@ def test_of_duplicate_variables_the_last_wins_as_in_runc() -> None:
 
 def test_the_configuration_is_not_changed_by_planning() -> None:
     config = {"process": {"env": SIX}, "mounts": [DEV]}
-    plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), PLACES)
+    plan(config, asked(config), NODE, Image(DEBIAN_IMAGE), HOST_FILES)
     assert config == {"process": {"env": SIX}, "mounts": [DEV]}

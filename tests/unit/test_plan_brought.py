@@ -15,10 +15,10 @@ from test_plan import (
     DEBIAN,
     DEBIAN_IMAGE,
     DEV,
+    HOST_FILES,
     JIT,
     NODE,
     NVML,
-    PLACES,
     SIX,
     asked,
     bind,
@@ -172,7 +172,7 @@ def test_rel_4_more_than_can_be_looked_at_is_refused(
         "mounts": [DEV],
     }
     with pytest.raises(CgpuError, match=words):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
 
 
 def test_rel_4_a_container_is_refused_where_no_more_files_can_be_opened(tmp_path: Path) -> None:
@@ -188,7 +188,9 @@ def test_rel_4_a_container_is_refused_where_no_more_files_can_be_opened(tmp_path
     config = {"process": {"env": SIX}, "mounts": [DEV, *mounts]}
 
     def planned() -> dict[str, str]:
-        return placed(plan(config, asked(config), NODE, Rootfs(str(tmp_path / "image")), PLACES))
+        return placed(
+            plan(config, asked(config), NODE, Rootfs(str(tmp_path / "image")), HOST_FILES)
+        )
 
     assert len([path for path in planned() if path.startswith("/opt/")]) == 40
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -271,7 +273,7 @@ def test_rel_4_a_configuration_of_the_loader_that_costs_too_much_is_refused(
         (tmp_path / path[1:]).write_text(text)
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"the image's /etc/ld\.so\.conf"):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_rel_4_what_the_loader_reads_takes_no_memory_without_bounds(
     config = {"process": {"env": SIX}, "mounts": [DEV]}
     tracemalloc.start()
     with pytest.raises(CgpuError, match="the image"):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 16 << 20
@@ -338,7 +340,7 @@ def test_a_path_beside_the_program_refuses_no_large_image_without_a_driver(tmp_p
         (tmp_path / path[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path[1:]).touch()
     config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
-    planned = plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
+    planned = plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)
     assert f"{DEBIAN}/{CUDA}" in placed(planned)
 
 
@@ -350,4 +352,4 @@ def test_rel_4_a_path_beside_the_program_refuses_more_than_can_be_looked_at(
         (tmp_path / f"{i}").mkdir()
     config = {"process": {"env": [*SIX, ORIGINS[0]]}, "mounts": [DEV]}
     with pytest.raises(CgpuError, match=r"\$ORIGIN"):
-        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), PLACES)
+        plan(config, asked(config), NODE, Rootfs(str(tmp_path)), HOST_FILES)

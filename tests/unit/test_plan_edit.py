@@ -12,7 +12,7 @@ import pytest
 
 from cgpu_env import CgpuError, GpuShare
 from cgpu_hook.edit import edited, without_earlier_edit
-from cgpu_hook.plan import Mount, Places, Plan
+from cgpu_hook.plan import HostFiles, Mount, Plan
 from cgpu_node.facts.node import DeviceNode, Node
 from cgpu_node.image.rootfs import Rootfs, resolved
 from cgpu_node.trust import check_source
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 NULL = DeviceNode("/dev/null", "/dev/nvidia0")
 ZERO = DeviceNode("/dev/zero", "/dev/nvidia1")
 HOOK = {"path": "/opt/cgpu-hook", "args": ["cgpu-hook", "poststop", "abc"]}
-PLACES = Places("abc", "/run/cgpu", {}, {}, "/opt/cgpu-hook")
+HOST_FILES = HostFiles("abc", "/run/cgpu", {}, {}, "/opt/cgpu-hook")
 SHARES = (GpuShare(0, "GPU-0", 5),)
 
 
@@ -101,11 +101,11 @@ def test_an_earlier_edit_is_undone_only_where_our_hook_is() -> None:
     ]
     theirs = {"destination": "/data", "source": "/data"}
     config = {"mounts": [theirs, *ours], "hooks": {"poststop": [{"path": "/x"}, HOOK]}}
-    undone = without_earlier_edit(config, node, PLACES)
+    undone = without_earlier_edit(config, node, HOST_FILES)
     assert undone["mounts"] == [theirs]
     assert undone["hooks"]["poststop"] == [{"path": "/x"}]
     foreign = {**config, "hooks": {}}
-    assert without_earlier_edit(foreign, node, PLACES) is foreign
+    assert without_earlier_edit(foreign, node, HOST_FILES) is foreign
 
 
 @pytest.fixture(name="root")

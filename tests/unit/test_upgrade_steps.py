@@ -65,14 +65,14 @@ def test_a_folder_at_the_prefix_gets_a_name_of_its_own_and_stays_reachable(
     place: Installation,
 ) -> None:
     inode = Path(place.prefix).stat().st_ino
-    switch.settle(place)
+    switch.make_link(place)
     assert links(place) == {"cgpu": "cgpu-0.1.0", "cgpu-0.1.0": ""}
     assert Path(place.prefix).stat().st_ino == inode
     script = Path(place.prefix, "bin/cgpu")
     assert script.read_text() == f"#!{place.prefix}-0.1.0/bin/python\nprint()\n"
     assert script.stat().st_mode & 0o777 == 0o755
     assert Environment(place.current).is_ours()
-    switch.settle(place)
+    switch.make_link(place)
     assert links(place) == {"cgpu": "cgpu-0.1.0", "cgpu-0.1.0": ""}
 
 
@@ -92,12 +92,12 @@ def test_a_folder_at_the_prefix_becomes_a_link_while_no_container_is_made(
             start.communicate()
 
         monkeypatch.setattr(switch, "time", SimpleNamespace(monotonic=time.monotonic, sleep=end))
-        switch.settle(place)
+        switch.make_link(place)
     assert seen == [False]
     assert Path(place.prefix).is_symlink()
 
 
-def test_a_settling_that_was_killed_is_brought_to_its_end(
+def test_a_link_whose_making_was_killed_is_completed(
     place: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def be_killed(*_: object) -> None:
@@ -105,9 +105,9 @@ def test_a_settling_that_was_killed_is_brought_to_its_end(
 
     monkeypatch.setattr(switch, "_name_interpreter", be_killed)
     with pytest.raises(KeyboardInterrupt):
-        switch.settle(place)
+        switch.make_link(place)
     monkeypatch.undo()
-    switch.settle(place)
+    switch.make_link(place)
     script = Path(place.prefix, "bin/cgpu")
     assert script.read_text() == f"#!{place.prefix}-0.1.0/bin/python\nprint()\n"
 
@@ -160,7 +160,7 @@ def test_at_no_moment_the_prefix_leads_nowhere(place: Installation) -> None:
     with subprocess.Popen(words, stdout=subprocess.PIPE) as watcher:
         assert watcher.stdout is not None
         watcher.stdout.readline()
-        switch.settle(place)
+        switch.make_link(place)
         for release in map(str, range(50)):
             switch.use(place, make(Path(f"{place.prefix}-{release}"), release))
         assert watcher.poll() is None
@@ -168,7 +168,7 @@ def test_at_no_moment_the_prefix_leads_nowhere(place: Installation) -> None:
 
 
 def test_use_and_back_and_what_is_older(place: Installation) -> None:
-    switch.settle(place)
+    switch.make_link(place)
     first = Environment(place.current)
     made = [make(Path(f"{place.prefix}-{n}"), n) for n in ("2.0", "3.0")]
     made[0].mark()
@@ -183,7 +183,7 @@ def test_use_and_back_and_what_is_older(place: Installation) -> None:
 
 
 def test_the_same_release_once_more_leaves_the_way_back(place: Installation) -> None:
-    switch.settle(place)
+    switch.make_link(place)
     first = Environment(place.current)
     made = [make(Path(f"{place.prefix}-{name}"), "2.0") for name in ("2.0", "2.0-2")]
     for each in made:
@@ -196,7 +196,7 @@ def test_the_same_release_once_more_leaves_the_way_back(place: Installation) -> 
 
 
 def test_an_environment_that_no_upgrade_has_made_is_never_older(place: Installation) -> None:
-    switch.settle(place)
+    switch.make_link(place)
     make(Path(f"{place.prefix}-tools"), "1.0")
     assert switch.older(place) == []
 

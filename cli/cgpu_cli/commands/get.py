@@ -91,7 +91,7 @@ def _names(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def _only(answer: dict[str, Any], word: str) -> dict[str, Any]:
-    """What is said of the GPU or the container that is meant."""
+    """The lines for the GPU or the container that is meant."""
     if word == _EVERY_GPU:
         return {**answer, "containers": []}
     gpus = {gpu["uuid"]: gpu["index"] for gpu in answer["gpus"]}

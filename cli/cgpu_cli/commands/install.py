@@ -237,7 +237,7 @@ def _take_back(job: _Job, change: Change) -> None:
 
     back = change._replace(before=change.after, after=change.before)
     job.journal.install([back], job.machine.bin_dir)
-    with contextlib.suppress(CgpuError):  # there is another error to be told
+    with contextlib.suppress(CgpuError):  # another error is raised already
         _run(_commands(named(["docker"])))
 
 

@@ -46,7 +46,7 @@ class Top:
         def see() -> Usage:
             return chosen(look(given.state_dir, given.driver_dir), given.id)
 
-        see()  # whoever cannot look is told so at once
+        see()  # a refusal shows at once
         from cgpu_cli.show.board import Board  # 0.3 s
 
         board = Board(see, given.delay)

@@ -64,7 +64,8 @@ class Upgrade:
         program.undo_when_terminated()
         outcome = _outcome(given)
         if given.json:
-            print_json({"dry_run": given.dry_run, **outcome._asdict()})
+            fields = outcome._asdict()
+            print_json({"dry_run": given.dry_run, "said": fields.pop("output"), **fields})
         else:
             _show(outcome, given)
         return 0
@@ -125,7 +126,7 @@ def _package_of(path: str) -> str:
 
 
 def _show(outcome: Outcome, given: argparse.Namespace) -> None:
-    for line in outcome.said:
+    for line in outcome.output:
         print(line)
     parts = ", ".join(f"{number} of {name}" for name, number in outcome.containers.items())
     if parts:

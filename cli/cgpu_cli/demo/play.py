@@ -25,7 +25,7 @@ _FAULTS = (CgpuError, OSError, AssertionError, RuntimeError, subprocess.Subproce
 
 
 class Tenant:
-    """A running ``tenant.py`` with a share of the GPU; does what it is told."""
+    """A running ``tenant.py`` with a share of the GPU; does what it is asked."""
 
     def __init__(
         self, part: int, process: subprocess.Popen[str], kill: Callable[[], object]

@@ -1,6 +1,6 @@
 """A program that uses a GPU, for the demonstration: ``python tenant.py [NVIDIA_SMI]``.
 
-It does what it is told line by line: ``show`` (nvidia-smi), ``use`` (one line), ``alloc MIB``,
+It does what it is asked, line by line: ``show`` (nvidia-smi), ``use`` (one line), ``alloc MIB``,
 ``compute US`` (kernels of that length, back to back, until ``rest``).
 Standard library only, on the driver's own interface, so that it runs anywhere and on any driver.
 """
@@ -68,7 +68,7 @@ class Gpu:
         return f"GPU 0: {name.value.decode()}  {used}MiB / {total}MiB"
 
     def alloc(self, mib: int) -> str:
-        """Allocate, and keep; a refusal is told, not raised."""
+        """Allocate, and keep; a refusal is printed, not raised."""
         cuda = self._initialised()
         pointer = ctypes.c_uint64()
         status = cuda.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(mib * _MIB))

@@ -138,7 +138,7 @@ def use_library_path(session: Session, environment: dict[str, str]) -> None:
 
 
 def loader_finds(folder: str) -> bool:
-    """Whether programs find the driver libraries of ``folder`` without being told."""
+    """Whether programs find the driver libraries of ``folder`` by themselves."""
     if folder in _LOADER_DIRECTORIES:
         return True
     try:
@@ -149,7 +149,7 @@ def loader_finds(folder: str) -> bool:
 
 
 def set_environment(environment: dict[str, str], session: Session) -> None:
-    """What the program needs to be told: its GPUs, in order, and an unusual driver directory."""
+    """What the program needs to know: its GPUs, in order, and an unusual driver directory."""
     environment["CUDA_VISIBLE_DEVICES"] = ",".join(share.uuid for share in session.request.gpus)
     if not loader_finds(session.node.driver_dir):
         _prepend(environment, session.node.driver_dir)

@@ -135,7 +135,7 @@ class Board(App[None]):
         The kernel sends SIGHUP only where it controls the session, and textual reads on.
         """
         terminal = select.poll()
-        terminal.register(sys.stdin.fileno(), 0)  # hang-ups are told unasked
+        terminal.register(sys.stdin.fileno(), 0)  # hang-ups are reported unasked
         if terminal.poll(0):
             self.exit(return_code=_SIGNALLED + signal.SIGHUP)
 

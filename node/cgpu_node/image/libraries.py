@@ -76,7 +76,7 @@ def files(rootfs: View, directories: Iterable[str], soname: str) -> list[str]:
     ]
 
 
-def place(rootfs: View, directory: str, soname: str) -> list[str]:
+def to_cover(rootfs: View, directory: str, soname: str) -> list[str]:
     """The paths to cover so that the loader finds ours as ``directory/soname``.
 
     An image that once ran with a driver has left a link there, to a file beside it: that file is

@@ -4,7 +4,7 @@ CAPPED is the libcuda that programs find, REAL the driver's own, LEDGER the ledg
 input says what to do, a line each; each answers with one line of JSON:
 
     take MIB            a status, of an allocation that is kept
-    around MIB          the pid of a child that has taken so much from REAL and keeps it; 0: refused
+    past MIB            the pid of a child that has taken so much from REAL and keeps it; 0: refused
     lone MIB            the same by the child of a child, whose parent has ended
     end                 end those children
     fill BYTES          how many allocations of so much fit, all of which are kept
@@ -63,7 +63,7 @@ def take(mib: int) -> int:
     return allocate(CAPPED, mib * MIB)[0]
 
 
-def around(mib: int, how: str = "held") -> int:
+def past(mib: int, how: str = "held") -> int:
     # a program of its own: a fork cannot use a driver that its parent has initialised
     words = [sys.executable, "-I", __file__, REAL, str(mib), how]
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as child:
@@ -75,7 +75,7 @@ def around(mib: int, how: str = "held") -> int:
 
 
 def lone(mib: int) -> int:
-    return around(mib, "lone")
+    return past(mib, "lone")
 
 
 def hold(mib: int, how: str) -> None:

@@ -25,6 +25,8 @@ CONSTRAINTS = Path(__file__).resolve().parents[3] / "deploy" / "debian" / "const
 GPUSTAT = "gpustat==1.1.1"
 GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bindings==12.9.10",
                   "numba-cuda[cu12]==0.30.4"]  # fmt: skip
+# What only the release before requires; an upgrade is tested from it.
+REQUIRED_BEFORE = ["nvidia-ml-py==13.615.71", "psutil==7.2.2"]
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
 SUITE = "bookworm"
@@ -115,7 +117,7 @@ def _wheels(root: Path) -> None:
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "download"]
     platform_tag = f"manylinux2014_{MACHINE}"
     suited = ["--only-binary=:all:", "--python-version", PYTHON_VERSION, "--platform", platform_tag]
-    _run(*pip, "--no-deps", *suited, "--dest", root, "--requirement", CONSTRAINTS)
+    _run(*pip, "--no-deps", *suited, "--dest", root, "--requirement", CONSTRAINTS, *REQUIRED_BEFORE)
 
 
 def cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
@@ -155,7 +157,7 @@ def emulated() -> Path:
 
 def wheels() -> Path:
     """A folder from which pip installs what a node needs beside cgpu itself."""
-    return cached("wheels", _wheels, [CONSTRAINTS.read_text(), PYTHON_VERSION])
+    return cached("wheels", _wheels, [CONSTRAINTS.read_text(), REQUIRED_BEFORE, PYTHON_VERSION])
 
 
 def guest_packages() -> Path:

@@ -1,0 +1,66 @@
+"""What installs with cgpu is what it imports, no more and no less."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PACKAGES = set(PROJECT["tool"]["mypy"]["packages"])
+FOLDERS = [".", *PROJECT["tool"]["mypy"]["mypy_path"]]
+CONDITIONAL = {"tomli"}  # not installed for every Python
+
+
+def product_files() -> list[Path]:
+    places = [ROOT / folder / package for folder in FOLDERS for package in PACKAGES]
+    return [path for place in places for path in place.rglob("*.py")]
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and all below it, but what only a type checker reads."""
+    yield node
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield from executed(child)
+
+
+def imported(path: Path) -> set[str]:
+    """The first names of all modules that a file imports when it runs, also in functions."""
+    names: set[str] = set()
+    for node in executed(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            names.add(node.module)
+    return {name.split(".")[0] for name in names}
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_each_dependency_is_imported_and_each_import_is_a_dependency() -> None:
+    listed = PROJECT["project"]["dependencies"]
+    required = {normal(re.split(r"[<>=;\s]", each)[0]) for each in listed}
+    names = set().union(*map(imported, product_files()))
+    others = names - set(sys.stdlib_module_names) - PACKAGES - CONDITIONAL
+    distributions = packages_distributions()
+    brought = {normal(distributions[name][0]) for name in others}
+    assert brought == required - CONDITIONAL

@@ -43,7 +43,7 @@ def serve(given: argparse.Namespace, words: Sequence[str] | None) -> None:
         words: what it was parsed from; None: the arguments of this process.
 
     Raises:
-        CgpuError: it cannot serve. The log says so too, because stderr may be read by nobody.
+        CgpuError: it cannot serve. The log says so too, because stderr may be read by no one.
     """
     metrics = inherited("metrics")
     _detach(metrics, from_session=given.idle_exit is not None)

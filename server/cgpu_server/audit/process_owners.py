@@ -204,7 +204,7 @@ def _lines(pid: int, name: str) -> list[str]:
         # Paths need not be text, and only a line feed ends a line.
         with open(f"{folder_of(pid)}/{name}", errors="replace", newline="\n") as file:
             return file.readlines()
-    except OSError:  # it ended meanwhile, or belongs to somebody else
+    except OSError:  # it ended meanwhile, or is another user's
         return []
 
 

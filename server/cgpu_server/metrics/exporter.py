@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Collector:
-    """Reads ``state`` and ``audit`` whenever somebody scrapes."""
+    """Reads ``state`` and ``audit`` at each scrape."""
 
     def __init__(self, state: ServerState, audit: Audit) -> None:
         self._state, self._audit = state, audit

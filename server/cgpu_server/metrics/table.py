@@ -194,19 +194,19 @@ METRICS: tuple[Metric, ...] = (
     _gpu(
         "memory_foreign_bytes",
         "gauge",
-        "What processes of no container hold of it; absent where the driver does not tell.",
+        "What processes outside containers hold of it; absent if the driver does not report it.",
         lambda view, gpu: view.audit.foreign_bytes.get(gpu.uuid),
     ),
     _gpu(
         "audit_readable",
         "gauge",
-        "1 while the driver says how much each process holds; absent while nobody asks.",
+        "1 while the driver reports how much each process holds; absent while the audit is off.",
         lambda view, gpu: view.audit.readable.get(gpu.uuid),
     ),
     _gpu(
         "utilisation_ratio",
         "gauge",
-        "Part of its time in which a kernel ran, of whomever, as the driver says.",
+        "Part of its time in which any kernel ran, as the driver reports.",
         lambda view, gpu: _ratio(view.audit.utilisation.get(gpu.uuid)),
     ),
     _gpu(
@@ -280,7 +280,7 @@ METRICS: tuple[Metric, ...] = (
     _share(
         "memory_outside_bytes",
         "gauge",
-        "How much of that its ledger does not know of, as the audit found.",
+        "How much of that is not in its ledger, as the audit found.",
         lambda _, use, number: use.gpus[number].outside_bytes,
     ),
     _share(
@@ -317,13 +317,13 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_used_ratio",
         "gauge",
-        "Part that it had in the last second; absent while nobody measures, and under policy 4.",
+        "Part that it had in the last second; absent while no arbiter measures or under policy 4.",
         lambda its: _ratio(its.measured_percent),
     ),
     _compute(
         "compute_estimated_ratio",
         "gauge",
-        "Part that it had by an estimate, while nobody measures or under policy 4.",
+        "Part that it had by an estimate, while no arbiter measures or under policy 4.",
         lambda its: _ratio(its.estimated_percent),
     ),
     _compute(
@@ -335,7 +335,7 @@ METRICS: tuple[Metric, ...] = (
     _compute(
         "compute_seconds_total",
         "counter",
-        "GPU time charged to it, or by the driver's utilisation while nobody measures.",
+        "GPU time charged to it, or by the driver's utilisation while no arbiter measures.",
         lambda its: (its.charged_ns + its.estimated_ns) / _NS,
     ),
     _compute(

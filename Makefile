@@ -53,7 +53,7 @@ build: binaries $(VENV)/.test ## set up .venv and build every binary in place
 demo: binaries ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
 	@$(BIN)/python deploy/demo
 
-lint: $(VENV)/.lint ## style of Python, C and shell, mistakes in C, and spelling: seconds, no build
+lint: $(VENV)/.lint ## style of Python, C, shell and Markdown, mistakes in C, spelling: seconds, no build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(C_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
@@ -62,10 +62,11 @@ lint: $(VENV)/.lint ## style of Python, C and shell, mistakes in C, and spelling
 	git ls-files | grep -v '^tests/' | xargs $(BIN)/codespell
 	@! git ls-files 'tests/**/test_*.py' | sed 's,.*/,,' | sort | uniq -d | sed 's/$$/: two test files have this name, which pytest refuses/' | grep .
 
-format: $(VENV)/.lint ## rewrite Python and C as `make lint` wants them
+format: $(VENV)/.lint ## rewrite Python, C and Markdown as `make lint` wants them
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(C_FILES) | xargs $(BIN)/clang-format -i
+	git ls-files '*.md' | xargs $(BIN)/python deploy/rewrap.py
 
 hooks: $(VENV)/.lint ## run `make lint` before each commit of this clone
 	git config core.hooksPath deploy/hooks

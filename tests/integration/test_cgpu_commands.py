@@ -114,7 +114,9 @@ def test_plan_says_that_the_stated_whole_is_far_off(world: World) -> None:
 
 def test_the_program_the_log_and_doctor_hear_of_it_too(world: World) -> None:
     """CLI-2, ENV-2."""
-    process = world.start("--mem", "6/80", "--gpus", "1", "--", "sh", "-c", "echo up; sleep 60")
+    process = world.start(
+        "--mem", "6/80", "--gpus", "1", "--", "sh", "-c", "echo up; exec sleep 60"
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     cgpu(world, "get")

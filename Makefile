@@ -74,20 +74,19 @@ hooks: $(VENV)/.lint ## run `make lint` before each commit of this clone
 types: build ## mypy --strict
 	$(BIN)/mypy
 
-# Two test files at once; nothing runs beside a system test and one that is marked alone.
-BESIDE := $(BIN)/python -m pytest -n 2 --dist loadfile
+# Three test files at once, for two cores: most tests wait for what they started.
+BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check-fast: lint types ## lint, types, unit and C tests
-	$(BESIDE) -q -m "unit or c" tests
+	$(BESIDE) -q tests/c tests/unit
 
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
 	sh deploy/setup.sh test
 	$(BIN)/python -m pytest -m "not gpu" tests
 
-test-parallel: build ## all tests, two files at once where they allow it (not yet what CI runs)
+test-parallel: build ## all tests, three files at once (not yet what CI runs)
 	sh deploy/setup.sh test
-	$(BESIDE) -m "not gpu and not system and not alone" tests; beside=$$?; \
-	$(BIN)/python -m pytest -m "system or alone" tests && exit $$beside
+	$(BESIDE) -m "not gpu" tests
 
 faults: build ## kill, stop and starve everything at random for ten minutes (needs root; docs/faults.md)
 	sh deploy/setup.sh test

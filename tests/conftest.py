@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.runs.children import pytest_runtest_call, pytest_timeout_set_timer  # noqa: F401 (hooks)
+from lab.runs.order import (  # noqa: F401
+    pytest_collection_modifyitems,
+    pytest_configure,
+    pytest_runtest_protocol,
+)
 from lab.runs.slowest import pytest_terminal_summary  # noqa: F401
 
 if TYPE_CHECKING:

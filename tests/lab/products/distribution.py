@@ -9,9 +9,14 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lab.runs.packages import ensure_packages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parents[3]
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -37,9 +42,7 @@ def made() -> Path:
     for name in (name for name in files() if name.startswith(_INPUTS)):
         content.update(name.encode() + b"\0" + (ROOT / name).read_bytes())
     folder = _CACHE / content.hexdigest()[:16]
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with _locked():
         if not folder.exists():
             for old in _CACHE.glob("*/"):
                 shutil.rmtree(old)
@@ -50,9 +53,19 @@ def made() -> Path:
 
 def source(folder: Path) -> Path:
     """The source distribution, made in ``folder``."""
-    _make("deploy/dist.sh", folder)
+    with _locked():
+        _make("deploy/dist.sh", folder)
     [path] = folder.glob("cgpu-*.tar.gz")
     return path
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """Both scripts work in the same folder."""
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with (_CACHE / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _make(script: str, folder: Path, *machines: str) -> None:

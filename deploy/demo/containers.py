@@ -53,7 +53,7 @@ class Containers:
         except BaseException:
             self._enclosure.stop()
             raise
-        self._total = gpus[0]["memory_bytes"]
+        self._total = gpus[0]["total_bytes"]
         self._visible = {"ALIYUN_COM_GPU_VISIBLE_DEVICES": "0"} if len(gpus) > 1 else {}
         self._volumes = [Volume(Path(tenant.__file__), _TENANT)]
         self._smi = ""

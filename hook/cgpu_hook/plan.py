@@ -101,7 +101,15 @@ class Plan(NamedTuple):
         masks = [Mount("/dev/null", path, ("mask",)) for path in self.masks]
         mounts = (*self.mounts, *nodes, *masks)
         return {
-            "gpus": [dict(zip(GpuShare._fields, gpu, strict=True)) for gpu in self.gpus],
+            "gpus": [
+                {
+                    "index": gpu.index,
+                    "uuid": gpu.uuid,
+                    "cap_bytes": gpu.memory_bytes,
+                    "memory_bytes": gpu.memory_bytes,  # as release 0.1 calls it
+                }
+                for gpu in self.gpus
+            ],
             "weight": self.request.weight if self.request else 1,
             "high_priority": self.request is not None and self.request.high_priority,
             "mounts": [dict(zip(Mount._fields, mount, strict=True)) for mount in mounts],

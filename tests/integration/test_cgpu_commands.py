@@ -69,7 +69,7 @@ def test_plan_shows_the_limits_in_the_order_of_the_visible_list(world: World) ->
     done = cgpu(world, "plan", path, "--json")
     assert done.returncode == 0, done.stderr
     plan = json.loads(done.stdout)
-    assert [(gpu["index"], gpu["memory_bytes"] // MIB) for gpu in plan["gpus"]] == [
+    assert [(gpu["index"], gpu["cap_bytes"] // MIB) for gpu in plan["gpus"]] == [
         (1, CAP_SIX),
         (0, CAP_NINE),
     ]
@@ -151,7 +151,7 @@ def test_a_sessions_memory_is_seen_from_outside(world: World) -> None:
     (session,) = world.smi()["containers"]
     (gpu,) = session["gpus"]
     assert gpu["index"] == 1
-    assert gpu["memory_bytes"] // MIB == CAP_SIX
+    assert gpu["cap_bytes"] // MIB == CAP_SIX
     assert gpu["used_bytes"] == (105 + 100) * MIB
     (holder,) = gpu["processes"]
     assert (holder["pid"], holder["used_bytes"]) == (process.pid, 205 * MIB)

@@ -23,7 +23,7 @@ def test_cli_7_a_plan_shows_limits_mounts_and_hooks_and_changes_nothing(world: W
     before = snapshot(world.folder)
     form = preview(str(world.config), str(world.state), str(world.driver)).as_json()
     assert snapshot(world.folder) == before
-    assert [(gpu["index"], gpu["memory_bytes"]) for gpu in form["gpus"]] == [
+    assert [(gpu["index"], gpu["cap_bytes"]) for gpu in form["gpus"]] == [
         (1, 6337173913),
         (0, 6337173913),
     ]

@@ -23,13 +23,13 @@ from test_server_metrics import logged, scrape, serve
 import cgpu_native
 from cgpu_env import CgpuError
 from cgpu_node.settings.rules import Defaults
-from cgpu_node.shares import change
 from cgpu_node.view import marks, processes, usage
 from cgpu_server.audit import auditor
 from cgpu_server.audit.driver_probe import Reading
 from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.machine.hostile_files import MANY, SLOTS, Hostile
 from lab.machine.servers import StandIn, end_servers
+from lab.shares import changing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -109,7 +109,7 @@ def test_a_lease_on_its_files_holds_up_nobody_and_marks_the_container(
     assert scrape(address)["cgpu_container_marked"] == {"a": 1}
     seen = shown(world, monkeypatch)
     assert (seen["a"]["mark"], seen["b"]["mark"]) == (marks.LEASE, None)
-    assert seen["a"]["memory_bytes"] == MIB
+    assert seen["a"]["cap_bytes"] == MIB
     wait_until(lambda: is_arbitrated(honest), "the other one is arbitrated")
     output = logged(world.state.parent / "log", r"container_not_taken_on .*")
     assert "a process holds a lease on it" in output
@@ -121,10 +121,10 @@ def test_a_lease_refuses_changes_of_its_own_container_only(world: World, stack: 
     world.admit("b")
     ours = stack.enter_context(Hostile("lease", hostile / "limits"))
     world.admit("c")  # who comes moves the parts of all
-    change.change_container(world.registry, "b", {"weight": 2}, Defaults())
+    changing.change_container(world.registry, "b", {"weight": 2}, Defaults())
     with pytest.raises(CgpuError, match=r"a: a process holds a lease on it .*: it cannot be chang"):
-        change.change_container(world.registry, "a", {"memsize": MIB}, Defaults())
-    change.change_gpus(world.registry, [NODE.gpus[0]], {"policy": 1}, Defaults())
+        changing.change_container(world.registry, "a", {"memsize": MIB}, Defaults())
+    changing.change_gpus(world.registry, [NODE.gpus[0]], {"policy": 1}, Defaults())
     world.registry.remove("a")
     assert world.containers() == ["b", "c"]
     assert ours.holds_leases(), "all of it has waited for the lease"
@@ -187,7 +187,7 @@ def test_what_is_no_regular_file_is_not_waited_for(world: World, kind: str) -> N
 def test_a_ledger_made_endless_is_not_read_and_marks_the_container(world: World) -> None:
     path = world.admit("a") / "ledger"
     os.truncate(path, 1 << 40)
-    assert processes.said(world.registry.records()[0]).mark == marks.RUINED
+    assert processes.read_ledger(world.registry.records()[0]).mark == marks.RUINED
 
 
 LEASE = """

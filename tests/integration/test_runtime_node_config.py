@@ -11,8 +11,8 @@ import cgpu_run_world
 import pytest
 from hook_world import LIBDIR, RUNTIME, SIX, World
 
-from cgpu_node.shares.change import change_node
 from cgpu_node.shares.registry import Registry
+from lab.shares.changing import change_node
 
 pytestmark = pytest.mark.integration
 

@@ -112,7 +112,7 @@ def test_a_users_share_may_have_a_unit(node: Node) -> None:
     running = node.user.start("--mem", "40%", *SLEEP)
     wait_until(lambda: len(_admitted(node)) == 1, "it is admitted")
     (container,) = node.root.smi()["containers"]
-    assert container["gpus"][0]["memory_bytes"] == TESLA_T4_BYTES * 2 // 5
+    assert container["gpus"][0]["cap_bytes"] == TESLA_T4_BYTES * 2 // 5
     refused = node.user.run("--mem", "2GB", "--", "true")
     assert refused.stderr.startswith("cgpu-run: --mem 2GB: there is no unit GB: expected from 1MiB")
     refused = node.user.run("--mem", "10GiB", "--", "true")
@@ -147,7 +147,7 @@ def test_a_users_smi_tells_the_truth_about_the_node_and_nothing_more(
     assert [each["id"] for each in output["containers"]] == [own]
     (full,) = (each for each in root["containers"] if each["id"] == own)
     for one, other in zip(full["gpus"], output["containers"][0]["gpus"], strict=True):
-        assert one["memory_bytes"] == other["memory_bytes"]
+        assert one["cap_bytes"] == other["cap_bytes"]
         assert one["limit_percent"] == other["limit_percent"]
     gpu = output["gpus"][0]
     for key in ("promised_bytes", "free_weight", "policy", "max_inst", "prio_ratio"):
@@ -156,7 +156,7 @@ def test_a_users_smi_tells_the_truth_about_the_node_and_nothing_more(
     assert gpu["promised_bytes"] == TESLA_T4_BYTES * 8 // 15 + TESLA_T4_BYTES * 6 // 15
     others = gpu["others"]
     assert (others["containers"], others["weight"]) == (1, 4)
-    assert others["memory_bytes"] == TESLA_T4_BYTES * 8 // 15
+    assert others["cap_bytes"] == TESLA_T4_BYTES * 8 // 15
     assert root["gpus"][0]["others"] is None, "root sees each of them"
     for form in ([], ["-q"], ["--json"]):
         done = _smi(node, *form)

@@ -221,8 +221,8 @@ def test_a_state_directory_with_a_long_name_is_served(tmp_path: Path) -> None:
         (b'{"request": ["set"]}', "expected one of status, usage, set, ls, get, tree"),
         (b'{"request": "set"}', "set: expected a target and values"),
         (
-            b'{"request": "set", "target": "0", "values": {"weight": 1, "policy": 2}}',
-            "set 0 weight, policy: a GPU has max_inst, policy, prio_ratio; a container has weight",
+            b'{"request": "set", "target": "node", "values": {"weight": 1, "policy": 2}}',
+            "set node weight, policy: a GPU has max_inst, policy, prio_ratio; a container has",
         ),
         (b'{"request": "set", "target": "9", "values": {"policy": 2}}', "'9': no such GPU"),
         (b'{"request": "set", "target": "x", "values": {"weight": 2}}', "no such container"),

@@ -17,6 +17,7 @@ from cgpu_node.shares import liveness
 from cgpu_node.shares.liveness import is_inhabited, mounts, start_time
 from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import processes
+from cgpu_node.view.usage import located, use_of
 from cgpu_server.audit import process_owners
 from cgpu_server.audit.process_owners import ContainerLookup, read_process
 from lab.machine.trees import leave_trees
@@ -134,10 +135,16 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
         assert ContainerLookup([session(ledger)]).of(process) is None
 
 
+def holdings(record: Record) -> list[tuple[processes.Holding, ...]]:
+    """Who holds memory, on each of the container's GPUs, with ids on the host."""
+    ((use),) = located([use_of(record)])
+    return [gpu.processes for gpu in use.gpus]
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_mapped_files_of_any_name_hide_nobody_and_break_nothing(ledger: Path, name: bytes) -> None:
     with Strange(MAPS, name, ledger) as strange:
-        (held,) = processes.holdings(session(ledger), 0)
+        ((held,),) = holdings(session(ledger))
         assert held == (strange.pid, 1000, strange.pid)
         process = read_process(strange.pid)
         assert process is not None
@@ -152,7 +159,7 @@ def test_a_process_whose_first_thread_has_ended_lives_and_belongs(ledger: Path) 
         assert process is not None
         assert not process.ends
         assert ContainerLookup([session(ledger)]).of(process) == session(ledger)
-        assert processes.holdings(session(ledger), 0) == ((strange.pid, 1000, strange.pid),)
+        assert holdings(session(ledger)) == [((strange.pid, 1000, strange.pid),)]
 
 
 def until_headless(pid: int) -> None:
@@ -205,8 +212,8 @@ def test_many_mappings_hold_nobody_up(ledger: Path, monkeypatch: pytest.MonkeyPa
         record = session(ledger)
         twice = record._replace(gpus=record.gpus * 2)
         known = [((strange.pid, 1000, strange.pid),), ()]
-        assert processes.said_of([twice])[record.directory].gpus == known
+        assert holdings(twice) == known
         assert len(looks) == 1
         monkeypatch.setattr(processes, "_PATIENCE_SECONDS", -1)
         unknown = [((0, 1000, strange.pid),), ()]
-        assert processes.said_of([twice])[record.directory].gpus == unknown
+        assert holdings(twice) == unknown

@@ -117,7 +117,7 @@ def test_a_container_is_named_by_its_name_its_id_or_the_beginning_of_that(
     assert named.cgpu("set", word, "weight=4").stderr == ""
     assert named.cgpu("set", f"0/{word}", "memsize=8MiB").stderr == ""
     (shown,) = named.get(word)["containers"]
-    assert (shown["weight"], shown["gpus"][0]["memsize"]) == (4, 8 << 20)
+    assert (shown["weight"], shown["gpus"][0]["cap_bytes"]) == (4, 8 << 20)
     assert [each["id"] for each in named.smi("-i", word)["containers"]] == [id_]
     nodes = ["highprio", "id", "memsize", "meminfo", "weight"]
     if "/" not in word:
@@ -143,6 +143,24 @@ def test_a_gpu_goes_before_a_container_whose_id_begins_alike(served: Served) -> 
         text = "cgpu: '0/weight': no such node: cgpu ls 0 lists what is there\n"
         assert served.cgpu(command, "0/weight").stderr == text
     assert served.cgpu("get", "0a/weight").stdout == "1\n"
+
+
+def test_a_number_is_a_gpu_and_never_the_beginning_of_an_id(served: Served) -> None:
+    """CLI-10: whoever types it means the GPU, also one that is not there."""
+    served.admit(f"0{A[1:]}", "db")
+    served.admit(f"7{A[1:]}", "web")
+    for _ in range(2):
+        done = served.cgpu("set", "0", "weight=4")
+        assert done.stderr.startswith("cgpu: set 0 weight: a GPU has max_inst, policy, prio_ratio;")
+        assert "\n  that is a GPU; name a container by its name, by more of its id" in done.stderr
+        refusal = served.cgpu("set", "7", "weight=4").stderr
+        assert refusal.startswith("cgpu: '7': no such GPU: expected index or UUID")
+        assert [each["weight"] for each in served.get()["containers"]] == [1, 1]
+    assert served.cgpu("set", "0", "max_inst=9").stderr == ""
+    assert served.rules()[0][1] == 9
+    assert served.cgpu("set", "0/0", "weight=4").stderr == ""
+    assert served.cgpu("set", "7a", "weight=5").stderr == ""
+    assert [each["weight"] for each in served.get()["containers"]] == [4, 5]
 
 
 def test_a_node_that_is_another_on_each_gpu_is_asked_of_one(served: Served) -> None:
@@ -189,7 +207,14 @@ SHORT = f"'bbbb' means 2 containers: {BOTH}: name one by its id"
         (["ls", "\udcff"], "'\\udcff': no such node: cgpu ls lists what is there"),
         (["set", "\udcff", "weight=2"], "'\\udcff': no such container or session: cgpu get"),
         (["set", "node", "max_inst=3"], "set node max_inst: a GPU has max_inst, policy, prio_ra"),
-        (["set", "node", "weight=3"], "'node': no such container or session: cgpu get lists th"),
+        (["set", "node", "weight=3"], "set node weight: a GPU has max_inst, policy, prio_ratio;"),
+        (["set", "0", "weight=3"], "set 0 weight: a GPU has max_inst, policy, prio_ratio; a con"),
+        (["set", "db", "policy=3"], "set db policy: a GPU has max_inst, policy, prio_ratio; a c"),
+        (["set", "0/db", "policy=3"], "set 0/db policy: a GPU has max_inst, policy, prio_ratio;"),
+        (["set", "nobody", "policy=3"], "'nobody': no such GPU: expected index or UUID"),
+        (["set", "default_memsize=2GiB"], "set default_memsize=2GiB: the target is missing: node"),
+        (["set", "policy=3"], "set policy=3: the target is missing: a GPU's index or UUID, or all"),
+        (["set", "weight=3", "highprio=1"], "set weight=3: the target is missing: a container's"),
         (["set", "node", "overcommit=1"], "set overcommit: there is no such setting: a GPU has"),
         (["get", "bbbb"], SHORT),
         (["set", "bbbb", "weight=2"], SHORT),

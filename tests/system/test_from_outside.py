@@ -54,7 +54,7 @@ def test_cgpu_smi_shows_the_containers_and_their_use(
     shown = json.loads(_cgpu_smi(docker, node, "--json"))["containers"]
     containers: dict[str, dict[str, Any]] = {each["id"]: each["gpus"][0] for each in shown}
     assert set(containers) == {six, nine}
-    caps = {name: each["memory_bytes"] for name, each in containers.items()}
+    caps = {name: each["cap_bytes"] for name, each in containers.items()}
     assert caps == {six: 15109 * MIB * 6 // 15, nine: 15109 * MIB * 9 // 15}
     assert containers[nine]["used_bytes"] == 0
     free, block = caps[six] - containers[six]["used_bytes"], 2 * MIB

@@ -19,6 +19,7 @@ from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import marks
 from cgpu_node.view.processes import Holding
 from cgpu_node.view.view import Compute, GpuUse, Use
+from cgpu_server.audit import description
 from cgpu_server.audit.snapshot import Snapshot
 from cgpu_server.metrics import exporter
 from cgpu_server.metrics.table import METRICS
@@ -89,6 +90,8 @@ class World:
         self.folder = folder
         self.refused, self.used = 0, 100
         self.id = "a"
+        gpu = NodeGpu(0, UUID, "Tesla T4", TOTAL, 0, ())
+        self.node: Node | None = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, overcommit=False)
 
     def use(self, record: Record) -> Use:
         compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003
@@ -108,8 +111,7 @@ class World:
             "ServerState",
             SimpleNamespace(
                 records=(record,),
-                registry=SimpleNamespace(state_dir=str(self.folder)),
-                driver_dir=None,
+                node=lambda: self.node,
                 rules_of=lambda _: Rules(),
                 arbiters=SimpleNamespace(figures=lambda: figures),
                 refreshed_at=0.0,
@@ -119,7 +121,9 @@ class World:
     def audit(self) -> Audit:
         tenant = str(self.folder), 0
         last = Snapshot({UUID: True}, {UUID: 5}, {tenant: 2}, {UUID: 75}, {})
-        utilisation = SimpleNamespace(estimated=list, busy_ns={UUID: 2_500_000_000})
+        utilisation = SimpleNamespace(
+            estimated=list, percent=lambda: last.utilisation, busy_ns={UUID: 2_500_000_000}
+        )
         return cast("Audit", SimpleNamespace(last=last, utilisation=utilisation))
 
 
@@ -127,10 +131,7 @@ class World:
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     world = World(tmp_path / "a")
     world.folder.mkdir()
-    gpu = NodeGpu(0, UUID, "Tesla T4", TOTAL, 0, ())
-    node = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, overcommit=False)
-    monkeypatch.setattr(exporter, "load_node", lambda *_: node)
-    monkeypatch.setattr(exporter, "use_of", world.use)
+    monkeypatch.setattr(description, "use_of", world.use)
     return world
 
 
@@ -219,12 +220,8 @@ def test_a_counter_never_goes_back_but_for_another_container(
 def test_without_a_driver_there_are_the_containers_figures(
     scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]],
     world: World,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def fail(*_: object) -> Node:
-        raise exporter.CgpuError("no driver")
-
-    monkeypatch.setattr(exporter, "load_node", fail)
+    world.node = None
     found = scrape()
     assert found["cgpu_driver_readable"] == {(): 0}
     assert found["cgpu_container_memory_used_bytes"] == {("a", "0", UUID): world.used}

@@ -130,6 +130,7 @@ def test_cli_7_the_json_form_has_the_published_fields() -> None:
     assert form["gpus"][0] == {
         "index": 1,
         "uuid": "GPU-10000000-0000-4000-8000-000000000000",
+        "cap_bytes": 6337173913,
         "memory_bytes": 6337173913,
     }
     assert [g["index"] for g in form["gpus"]] == [1, 0]

@@ -16,9 +16,9 @@ from cgpu_env.request import Asked
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import record
-from cgpu_node.shares.change import change_container
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
+from lab.shares.changing import change_container
 
 pytestmark = pytest.mark.unit
 

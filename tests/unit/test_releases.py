@@ -17,9 +17,10 @@ from cgpu_env import CgpuError, version
 from cgpu_native import policies
 from cgpu_node import installation
 from cgpu_node.settings import rules
-from cgpu_node.shares import change, compute, record
+from cgpu_node.shares import compute, record
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 from cgpu_upgrade import layouts, living
+from lab.shares import changing
 
 pytestmark = pytest.mark.unit
 
@@ -109,7 +110,7 @@ def test_0_1_0_reads_the_records_that_this_release_writes(registry: Registry) ->
 
 def test_what_a_later_release_wrote_into_a_record_of_ours_is_kept(registry: Registry) -> None:
     rewrite(admit(registry, "abc", ask(MIB)), colour="blue")
-    change.change_container(registry, "abc", {"weight": 4}, rules.Defaults())
+    changing.change_container(registry, "abc", {"weight": 4}, rules.Defaults())
     (entry,) = registry.records()
     assert entry.weight == 4
     content = record.content(entry.directory)
@@ -129,10 +130,10 @@ def test_a_container_of_another_layout_is_not_changed_but_others_are(
         renumber(directory / "limits")
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
     with pytest.raises(CgpuError, match="made by release"):
-        change.change_container(registry, "later", {"weight": 4}, rules.Defaults())
+        changing.change_container(registry, "later", {"weight": 4}, rules.Defaults())
     with pytest.raises(CgpuError, match="made by release"):
-        change.change_container(registry, "later", {"memsize": 2 * MIB}, rules.Defaults())
-    change.change_container(registry, "ours", {"weight": 4}, rules.Defaults())
+        changing.change_container(registry, "later", {"memsize": 2 * MIB}, rules.Defaults())
+    changing.change_container(registry, "ours", {"weight": 4}, rules.Defaults())
     if file == "limits":
         assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
     assert record.content(str(directory)) == json.loads(before[record.FILE])

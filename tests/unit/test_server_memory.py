@@ -17,10 +17,11 @@ from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings import rules
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import change, record
-from cgpu_node.shares.change import Notes, change_container, change_gpus, change_node
+from cgpu_node.shares.change import Notes
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 from cgpu_node.view.usage import use_of
+from lab.shares.changing import change_container, change_gpus, change_node
 
 pytestmark = pytest.mark.unit
 
@@ -141,7 +142,7 @@ def test_what_is_held_above_a_lowered_cap_is_not_promised_to_others(registry: Re
         process.charge(0, 900 * MIB, 700 * MIB)
         change_memory(registry, "a", 100 * MIB)
         assert caps(directory) == [100]
-        assert [gpu.memory_bytes // MIB for gpu in use_of(registry.records()[0]).gpus] == [100]
+        assert [gpu.cap_bytes // MIB for gpu in use_of(registry.records()[0]).gpus] == [100]
         with pytest.raises(AdmissionError, match="300 of 1000 MiB are free"):
             admit(registry, "b", 301)
         process.release(0, 200 * MIB)

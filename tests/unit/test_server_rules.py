@@ -13,9 +13,11 @@ from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings import rules
 from cgpu_node.settings.rules import Defaults, Rules
-from cgpu_node.shares.change import change_container, change_gpus, find
+from cgpu_node.shares import target
 from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.names import names_of
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
+from lab.shares.changing import change_container, change_gpus
 
 pytestmark = pytest.mark.unit
 
@@ -250,13 +252,13 @@ def test_there_has_to_be_room_for_a_weight_on_each_of_its_gpus(registry: Registr
 def test_a_container_is_found_by_the_beginning_of_its_id(registry: Registry) -> None:
     for name in ("abc", "abd", "ab"):
         admit(registry, name)
-    living = registry.records()
-    assert [find(living, name).id for name in ("abc", "ab")] == ["abc", "ab"]
+    names = names_of(registry.records())
+    assert [target.container(name, names) for name in ("abc", "ab")] == ["abc", "ab"]
     with pytest.raises(CgpuError, match="'a' means 3 containers: ab, abc, abd: name one by its"):
-        find(living, "a")
+        target.container("a", names)
     for name in ("", "x"):
         with pytest.raises(CgpuError, match="no such container"):
-            find(living, name)
+            target.container(name, names)
 
 
 def test_whoever_comes_or_changes_moves_the_parts_of_the_others(registry: Registry) -> None:

@@ -21,12 +21,12 @@ from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.shares import names
 from cgpu_node.shares.admission import owed
-from cgpu_node.shares.change import change_container
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
 from cgpu_node.view import marks
 from cgpu_node.view.usage import read_usage
-from cgpu_node.view.view import parsed
+from cgpu_node.view.view import Others, parsed
+from lab.shares.changing import change_container
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +83,7 @@ def test_json_gives_every_gpu(usage: Usage) -> None:
         "index": 1,
         "uuid": UUIDS[1],
         "name": "Tesla T4",
+        "total_bytes": TOTAL,
         "memory_bytes": TOTAL,
         "promised_bytes": CAPS[1],
         "used_bytes": 100 * MIB,
@@ -116,7 +117,9 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
             {
                 "index": 1,
                 "uuid": UUIDS[1],
+                "cap_bytes": CAPS[1],
                 "memory_bytes": CAPS[1],
+                "free_bytes": CAPS[1] - 100 * MIB,
                 "used_bytes": 100 * MIB,
                 "outside_bytes": 0,
                 "refused": 0,
@@ -132,7 +135,9 @@ def test_json_gives_every_container_with_its_gpus_in_visible_order(usage: Usage)
             {
                 "index": 0,
                 "uuid": UUIDS[0],
+                "cap_bytes": CAPS[0],
                 "memory_bytes": CAPS[0],
+                "free_bytes": CAPS[0],
                 "used_bytes": 0,
                 "outside_bytes": 0,
                 "refused": 0,
@@ -157,6 +162,22 @@ def test_whoever_asked_the_server_reads_what_it_described(usage: Usage) -> None:
     assert parsed(shown) == again
 
 
+def test_what_a_server_of_release_0_1_describes_is_read_too(usage: Usage) -> None:
+    """CLI-3: it has other names for a cap and for a GPU's memory."""
+    others = Others(1, 1, MIB, 0, None)
+    usage = usage._replace(gpus=(usage.gpus[0]._replace(others=others), usage.gpus[1]))
+    answer = json.loads(json.dumps(usage.as_json()))
+    for gpu in answer["gpus"]:
+        del gpu["total_bytes"]
+    del answer["gpus"][0]["others"]["cap_bytes"]
+    for gpu in (gpu for container in answer["containers"] for gpu in container["gpus"]):
+        del gpu["cap_bytes"]
+    assert parsed(answer).as_json() == usage.as_json()
+    del answer["gpus"][0]["memory_bytes"]
+    with pytest.raises(KeyError):
+        parsed(answer)
+
+
 def test_the_table_shows_what_is_used_of_what_is_allowed(
     usage: Usage, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,7 +195,7 @@ def test_in_a_narrow_terminal_a_name_takes_several_lines(
 ) -> None:
     long = "prod/training-of-the-largest-model/worker"
     first, _ = usage.uses
-    full = tuple(g._replace(used_bytes=TOTAL, memory_bytes=TOTAL) for g in first.gpus)
+    full = tuple(g._replace(used_bytes=TOTAL, cap_bytes=TOTAL) for g in first.gpus)
     usage = usage._replace(uses=(first._replace(gpus=full, name=long),))
     for columns, is_folded in ((80, True), (99, True), (150, False)):
         monkeypatch.setenv("COLUMNS", str(columns))
@@ -197,7 +218,7 @@ def test_what_is_promised_is_what_admission_gives_nobody_else(
     again = read_usage(str(tmp_path), None)
     shown = again.as_json()
     (held,) = (gpu for gpu in shown["containers"][0]["gpus"] if gpu["index"] == 1)
-    assert held["memory_bytes"] == 40 * MIB, "the cap"
+    assert held["cap_bytes"] == 40 * MIB
     assert shown["gpus"][1]["promised_bytes"] == 100 * MIB == owed(registry.records(), UUIDS[1])
     table.show(again)
     assert "100MiB of 15109MiB promised" in capsys.readouterr().out

@@ -91,7 +91,7 @@ def _names(answer: dict[str, Any]) -> dict[str, str]:
 
 
 def _only(answer: dict[str, Any], word: str) -> dict[str, Any]:
-    """The lines for the GPU or the container that is meant."""
+    """The part of the answer about the GPU or the container that is meant."""
     if word == _EVERY_GPU:
         return {**answer, "containers": []}
     gpus = {gpu["uuid"]: gpu["index"] for gpu in answer["gpus"]}
@@ -120,9 +120,21 @@ def _lines(answer: dict[str, Any]) -> list[str]:
 
 
 def _shares(gpu: dict[str, Any]) -> str:
-    measured = f"{gpu['measured_ppm'] / _PPM_OF_A_PERCENT:.1f}%" if gpu["metered"] else "-"
-    estimate = gpu.get("estimated_ppm")
+    measured, estimate = _percent(gpu, "measured"), _percent(gpu, "estimated")
+    used = "-" if measured is None else f"{measured:.1f}%"
     if estimate is not None:
-        measured = f"~{estimate / _PPM_OF_A_PERCENT:.0f}%"
-    memory = f"memsize={gpu['memsize']} free={gpu['free_bytes']}"
-    return f"limit={gpu['limit_ppm'] / _PPM_OF_A_PERCENT:.1f}% measured={measured} {memory}"
+        used = f"~{estimate:.0f}%"
+    cap = gpu.get("cap_bytes", gpu.get("memsize"))
+    memory = f"memsize={cap} free={gpu['free_bytes']}"
+    return f"limit={_percent(gpu, 'limit') or 0:.1f}% measured={used} {memory}"
+
+
+def _percent(gpu: dict[str, Any], name: str) -> float | None:
+    """A part of the GPU's time; a server of release 0.1 gives it in millionths."""
+    if f"{name}_percent" in gpu:
+        percent: float | None = gpu[f"{name}_percent"]
+        return percent
+    ppm = gpu.get(f"{name}_ppm")
+    if ppm is None or (name == "measured" and not gpu["metered"]):
+        return None
+    return float(ppm) / _PPM_OF_A_PERCENT

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import argparse
 
 
+_NODE_KEYS = ("default_memsize", "inst_ctl", "upgrade")
+
+
 class Set:
     """Change policy, max_inst, prio_ratio of a GPU; weight, highprio, memsize of a container."""
 
@@ -26,6 +29,7 @@ class Set:
         target = parser.add_argument(
             "target",
             metavar="TARGET",
+            type=_target,
             help="a GPU's index or UUID, or all for every GPU; a container's id or name, or"
             " GPU/ID for its memsize on one; node, for default_memsize, inst_ctl and upgrade",
         )
@@ -51,6 +55,30 @@ class Set:
             for note in notes:
                 print(f"cgpu: note: {note}", file=sys.stderr)
         return 0
+
+
+def _target(word: str) -> str:
+    """The word, unless it is a setting: then no target was typed."""
+    name, equals, _ = word.partition("=")
+    if equals:
+        missing, example = _missing(name)
+        if missing:
+            hint = f"cgpu set {example} {shown(word)}"
+            raise CgpuError(f"set {shown(word)}: the target is missing: {missing}", hint=hint)
+    return word
+
+
+def _missing(name: str) -> tuple[str, str]:
+    """What has a setting of this name, and how such a target is written; empty: nothing has."""
+    from cgpu_node.settings.rules import RANGES
+    from cgpu_node.shares.change import CONTAINER_KEYS
+    from cgpu_node.shares.target import NODE
+
+    if name in RANGES:
+        return "a GPU's index or UUID, or all", "all"
+    if name in CONTAINER_KEYS:
+        return "a container's id or name", "ID"
+    return (NODE, NODE) if name in _NODE_KEYS else ("", "")
 
 
 def _pair(word: str) -> tuple[str, int | str]:

@@ -35,7 +35,7 @@ class Top:
         parser.add_argument(
             "--svg", metavar="FILE", help="after --looks looks draw the screen to FILE, and end"
         )
-        parser.add_argument("--looks", metavar="N", type=int, default=1, help="1 if not said")
+        parser.add_argument("--looks", metavar="N", type=int, default=1, help="1 by default")
 
     def run(self, given: argparse.Namespace) -> int:
         """Show it until somebody quits."""

@@ -203,13 +203,13 @@ class Board(App[None]):
         self._fill()
 
     def _show_gpus(self, usage: Usage) -> None:
-        place = self.query_one("#gpus")
-        panels = list(place.query(Static))
+        box = self.query_one("#gpus")
+        panels = list(box.query(Static))
         for gpu in usage.gpus[len(panels) :]:
             panel = Static(classes="gpu", markup=False)
             panel.border_title = escape(f"GPU {gpu.index}  {gpu.name}")
             panels.append(panel)
-            place.mount(panel)
+            box.mount(panel)
         has_panels = len(usage.gpus) <= _MOST_PANELS
         for panel, gpu in zip(panels, usage.gpus, strict=False):
             panel.set_class(not has_panels, "line")
@@ -238,14 +238,14 @@ def _gpu(gpu: GpuTotals) -> Text:
     text.append(
         " not measured\n" if share is None else f" {_figure(share, is_estimate=is_whole)}\n"
     )
-    text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.memory_bytes), _WIDE))
+    text.append("Memory  ").append(_bar(_percent(gpu.used_bytes, gpu.total_bytes), _WIDE))
     text.append(f" {gpu.used_bytes // _MIB}MiB held, {gpu.promised_bytes // _MIB}MiB promised")
-    return text.append(f" of {gpu.memory_bytes // _MIB}MiB")
+    return text.append(f" of {gpu.total_bytes // _MIB}MiB")
 
 
 def _gpu_line(gpu: GpuTotals) -> Text:
     """The same in a line of at most 80 columns."""
-    (share, is_whole), memory = _compute(gpu), _percent(gpu.used_bytes, gpu.memory_bytes)
+    (share, is_whole), memory = _compute(gpu), _percent(gpu.used_bytes, gpu.total_bytes)
     text = Text(f"GPU {gpu.index:<2} {gpu.name[:_NARROW_NAME]:<{_NARROW_NAME}}  ")
     text.append(_bar(share or 0, _BAR)).append(_figure(share, is_estimate=is_whole))
     text.append("  memory ").append(_bar(memory, _BAR)).append(_figure(memory))

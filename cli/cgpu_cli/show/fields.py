@@ -74,10 +74,10 @@ GPU: dict[str, Field] = {
     "gpu_name": _GPU_NAME,
     "uuid": _GPU_UUID,
     "gpu_uuid": _GPU_UUID,
-    "memory.total": Field(lambda row: row.gpu.memory_bytes // _MIB, _SIZE),
+    "memory.total": Field(lambda row: row.gpu.total_bytes // _MIB, _SIZE),
     "memory.used": Field(lambda row: row.gpu.used_bytes // _MIB, _SIZE),
     "memory.free": Field(
-        lambda row: max(0, row.gpu.memory_bytes - row.gpu.used_bytes) // _MIB, _SIZE
+        lambda row: max(0, row.gpu.total_bytes - row.gpu.used_bytes) // _MIB, _SIZE
     ),
     "memory.promised": Field(lambda row: row.gpu.promised_bytes // _MIB, _SIZE),
     "utilization.gpu": Field(lambda row: _whole(row.gpu), _PERCENT),
@@ -109,7 +109,7 @@ CONTAINERS: dict[str, Field] = {
     "gpu_uuid": _GPU_UUID,
     "weight": _container(lambda use, _: use.weight),
     "high_priority": _container(lambda use, _: int(use.high_priority)),
-    "memory.cap": _container(lambda _, its: its.memory_bytes // _MIB, _SIZE),
+    "memory.cap": _container(lambda _, its: its.cap_bytes // _MIB, _SIZE),
     "memory.used": _container(
         lambda _, its: its.used_bytes // _MIB if its.is_readable else None, _SIZE
     ),

@@ -43,7 +43,7 @@ def _gpu(usage: Usage, gpu: GpuTotals) -> Iterator[str]:
     yield _line(1, "Containers", f"{gpu.containers} of {gpu.max_inst}")
     yield _line(1, "Utilisation", _of_time(gpu.utilisation_percent))
     yield f"{_INDENT}Memory"
-    yield _line(2, "Total", _mib(gpu.memory_bytes))
+    yield _line(2, "Total", _mib(gpu.total_bytes))
     yield _line(2, "Promised", _mib(gpu.promised_bytes))
     yield _line(2, "Used By Containers", _mib(gpu.used_bytes))
     for use, its in usage.on(gpu.uuid):
@@ -58,7 +58,7 @@ def _others(others: Others) -> Iterator[str]:
     yield _line(2, "Containers", others.containers)
     yield _line(2, "Weight", others.weight)
     yield f"{_INDENT * 2}Memory"
-    yield _line(3, "Cap", _mib(others.memory_bytes))
+    yield _line(3, "Cap", _mib(others.cap_bytes))
     yield _line(3, "Used", _mib(others.used_bytes))
     yield f"{_INDENT * 2}Compute"
     yield _line(3, "Utilisation", _of_time(share))
@@ -73,7 +73,7 @@ def _container(use: Use, its: GpuUse) -> Iterator[str]:
     if its.mark is not None:
         yield _line(2, "Mark", f"{its.mark}: {marks.SENTENCES[its.mark]}")
     yield f"{_INDENT * 2}Memory"
-    yield _line(3, "Cap", _mib(its.memory_bytes))
+    yield _line(3, "Cap", _mib(its.cap_bytes))
     yield _line(3, "Used", _mib(its.used_bytes) if its.is_readable else "N/A")
     yield _line(3, "Refused Requests", its.refused)
     yield f"{_INDENT * 2}Compute"

@@ -68,7 +68,7 @@ def _promised(gpu: GpuTotals) -> str:
     busy += "" if whole is None else f", {whole:.0f}% busy"
     return (
         f"{gpu.containers} of {gpu.max_inst} containers, weight {gpu.weight} of {gpu.max_inst},"
-        f" {gpu.promised_bytes // _MIB}MiB of {gpu.memory_bytes // _MIB}MiB promised\n"
+        f" {gpu.promised_bytes // _MIB}MiB of {gpu.total_bytes // _MIB}MiB promised\n"
         f"policy {gpu.policy} ({gpu.policy_name}), prio_ratio {gpu.prio_ratio}{busy}"
     )
 
@@ -98,7 +98,7 @@ def _row(use: Use, its: GpuUse) -> tuple[str, ...]:
         use.id[:_ID_WIDTH],
         f"{use.weight}{'!' if use.high_priority else ''}",
         _percent(its.compute),
-        _memory(its.used_bytes, its.memory_bytes),
+        _memory(its.used_bytes, its.cap_bytes),
         str(len(its.processes)),
     )
 
@@ -109,7 +109,7 @@ def _others_row(others: Others) -> tuple[str, ...]:
         others_title(others),
         str(others.weight),
         "-" if share is None else f"{share:.1f}%",
-        _memory(others.used_bytes, others.memory_bytes),
+        _memory(others.used_bytes, others.cap_bytes),
         "-",
         "-",
     )

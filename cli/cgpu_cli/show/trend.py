@@ -36,7 +36,7 @@ class Row(NamedTuple):
         throttled: percent of the time since the last look for which it waited for its turn.
         used: bytes that it holds.
         cap: bytes that it may hold.
-        refused: requests for memory that did not fit; None where that is not told.
+        refused: requests for memory that did not fit; None where that is not shown.
         processes: that hold memory, likewise.
         history: earlier values of ``compute``, the latest last.
     """
@@ -109,7 +109,7 @@ class Trend:
             limit=None,
             throttled=None,
             used=its.used_bytes,
-            cap=its.memory_bytes,
+            cap=its.cap_bytes,
             refused=None,
             processes=None,
             history=past,
@@ -138,7 +138,7 @@ class Trend:
             its.limit_percent if its else None,
             self._throttled(key, its, now),
             gpu.used_bytes,
-            gpu.memory_bytes,
+            gpu.cap_bytes,
             gpu.refused,
             len(gpu.processes),
             history,

@@ -1,7 +1,8 @@
 """Changes while containers run: rules of a GPU, weight, priority and cap of a container.
 
-Each is checked and made under the registry's lock: in what admission and a server that starts again
-read (``rules.json``, ``record.json``), then in the limits.
+The caller holds the registry's lock and has read who lives since it took it. Each change is checked
+and then made: first in what admission and a server that starts again read (``rules.json``,
+``record.json``), then in the limits.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from cgpu_env.record import NamedTuple
 from cgpu_env.values import MIB, cap_bytes, misstated, slip
 from cgpu_node.paths import write_atomically
 from cgpu_node.settings import rules
-from cgpu_node.shares import compute, record, target
+from cgpu_node.shares import compute, record
 from cgpu_node.shares.admission import free_weight, on_gpu, owed
-from cgpu_node.shares.names import names_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -52,46 +52,48 @@ def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
         CgpuError: it is no size; nothing was changed.
     """
     values = {name: _checked_default(name, value) for name, value in wanted.items()}
-    with registry.locked(make=True):
-        rules.write_node(registry.state_dir, values)
+    rules.write_node(registry.state_dir, values)
 
 
 def change_gpus(
     registry: Registry,
+    living: list[Record],
     gpus: Sequence[GpuShare | NodeGpu],
     wanted: Mapping[str, object],
     defaults: Defaults,
-) -> None:
+) -> list[Record]:
     """Change some of ``policy``, ``max_inst`` and ``prio_ratio`` of GPUs: of all, or of none.
+
+    Returns:
+        Who lives, as it is now written.
 
     Raises:
         CgpuError: a value is out of range or too small for those that run; nothing was changed.
     """
     values = {name: rules.checked_rule(name, given) for name, given in wanted.items()}
-    with registry.locked(make=True):
-        living = registry.reap()
-        changes = rules.read(registry.state_dir)
-        for gpu in gpus:
-            taken = sum(entry.weight for entry in on_gpu(living, gpu.uuid))
-            if values.get("max_inst", taken) < taken:
-                raise CgpuError(
-                    f"max_inst={values['max_inst']}: the containers on GPU {gpu.index} have weight"
-                    f" {taken} together"
-                )
-            rules.change(changes, gpu.uuid, values)
-        rules.write(registry.state_dir, changes)
-        _publish(registry, living, {gpu.uuid for gpu in gpus}, defaults)
+    changes = rules.read(registry.state_dir)
+    for gpu in gpus:
+        taken = sum(entry.weight for entry in on_gpu(living, gpu.uuid))
+        if values.get("max_inst", taken) < taken:
+            raise CgpuError(
+                f"max_inst={values['max_inst']}: the containers on GPU {gpu.index} have weight"
+                f" {taken} together"
+            )
+        rules.change(changes, gpu.uuid, values)
+    rules.write(registry.state_dir, changes)
+    return _publish(registry, living, {gpu.uuid for gpu in gpus}, defaults)
 
 
 def change_container(  # noqa: PLR0913 (what a server knows)
     registry: Registry,
-    name: str,
+    living: list[Record],
+    entry: Record,
     wanted: Mapping[str, object],
     defaults: Defaults,
     *,
     uuid: str | None = None,
     overcommit: bool = False,
-) -> Notes:
+) -> tuple[list[Record], Notes]:
     """Change some of ``CONTAINER_KEYS``: all that is wanted, or nothing.
 
     Where a cap is less than what the container holds, nothing is taken from it and new requests
@@ -99,50 +101,48 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 
     Args:
         registry: of the state directory.
-        name: the container's id, the beginning of one, or its name.
+        living: all containers.
+        entry: the one of them that is changed.
         wanted: ``weight``, ``highprio`` (0 or 1), ``memsize`` (the cap, ``rules.amount``).
         defaults: the rules of an unchanged GPU.
         uuid: of the GPU that the cap is of; None: each of its GPUs.
         overcommit: whether caps on a GPU may add up to more than its memory.
 
     Returns:
-        What is odd about a cap that was changed.
+        Who lives, as it is now written, and what is odd about a cap that was changed.
 
     Raises:
-        CgpuError: there is no such container, or not so much free; nothing was changed.
+        CgpuError: it cannot be changed, or not so much is free; nothing was changed.
     """
-    with registry.locked():
-        living = registry.reap()
-        entry = find(living, name)
-        others = [other for other in living if other.id != entry.id]
-        _check_ours(entry)
-        new = _with_terms(registry, entry, wanted, others, defaults)
-        gpus = cgpu_native.read_limits(f"{entry.directory}/limits").gpus
-        before = caps = [gpu.cap_bytes for gpu in gpus]
+    others = [other for other in living if other.id != entry.id]
+    _check_ours(entry)
+    new = _with_terms(registry, entry, wanted, others, defaults)
+    gpus = cgpu_native.read_limits(f"{entry.directory}/limits").gpus
+    before = caps = [gpu.cap_bytes for gpu in gpus]
+    if "memsize" in wanted:
+        caps = [
+            _checked_memory(gpu, wanted["memsize"], others, overcommit=overcommit)
+            if uuid in (None, gpu.uuid)
+            else gpu.cap_bytes
+            for gpu in gpus
+        ]
+    # What is promised is never less than what may be taken, whenever we are killed.
+    _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
+    try:
         if "memsize" in wanted:
-            caps = [
-                _checked_memory(gpu, wanted["memsize"], others, overcommit=overcommit)
-                if uuid in (None, gpu.uuid)
-                else gpu.cap_bytes
-                for gpu in gpus
-            ]
-        # What is promised is never less than what may be taken, whenever we are killed.
-        _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
-        try:
-            if "memsize" in wanted:
-                new = new._replace(gpus=_promises(entry, caps))
-            _rewrite(registry, new)
-        except OSError:  # the file system is full
-            _set_caps(entry, before)
-            raise
-        _set_caps(entry, caps)
-        notes = Notes()
-        if "memsize" in wanted:
-            chosen = [gpu for gpu in gpus if uuid in (None, gpu.uuid)]
-            notes = Notes(_misstated(chosen, wanted["memsize"]), _excesses(new, caps, uuid))
-            _keep(registry, entry, notes.misstated)
-        _publish(registry, [*others, new], {share.uuid for share in new.gpus}, defaults)
-    return notes
+            new = new._replace(gpus=_promises(entry, caps))
+        _rewrite(registry, new)
+    except OSError:  # the file system is full
+        _set_caps(entry, before)
+        raise
+    _set_caps(entry, caps)
+    notes = Notes()
+    if "memsize" in wanted:
+        chosen = [gpu for gpu in gpus if uuid in (None, gpu.uuid)]
+        notes = Notes(_misstated(chosen, wanted["memsize"]), _excesses(new, caps, uuid))
+        _keep(registry, entry, notes.misstated)
+    changed = [new if other.id == entry.id else other for other in living]
+    return _publish(registry, changed, {share.uuid for share in new.gpus}, defaults), notes
 
 
 def _misstated(gpus: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
@@ -172,19 +172,6 @@ def _excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ..
         for share, mib, cap in zip(entry.gpus, held, caps, strict=True)
         if share.memory_bytes > cap and uuid in (None, share.uuid)
     )
-
-
-def find(living: list[Record], name: str) -> Record:
-    """The container that is meant by its id, the beginning of that, or its name.
-
-    Raises:
-        CgpuError: there is none, or more than one.
-    """
-    for entry in living:
-        if entry.id == name:
-            return entry
-    by_id = {entry.id: entry for entry in living}
-    return by_id[target.container(name, names_of(living))]
 
 
 def _with_terms(
@@ -293,16 +280,24 @@ def _rewrite(registry: Registry, entry: Record) -> None:
     write_atomically(path, record.pack(entry, before), temporary=temporary)
 
 
-def _publish(registry: Registry, living: list[Record], uuids: set[str], defaults: Defaults) -> None:
+def _publish(
+    registry: Registry, living: list[Record], uuids: set[str], defaults: Defaults
+) -> list[Record]:
     """Bring records and limits of all on these GPUs in line with what holds now."""
     changes = rules.read(registry.state_dir)
     table = {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
-    for entry in living:
-        first = entry.gpus[0].uuid
-        policy = table[first].policy if first in table else entry.policy
-        if policy != entry.policy:
-            _rewrite(registry, entry._replace(policy=policy))
+    new = [_under(entry, table) for entry in living]
+    for before, entry in zip(living, new, strict=True):
+        if entry.policy != before.policy:
+            _rewrite(registry, entry)
         if any(share.uuid in uuids for share in entry.gpus):
             own = {"weight": entry.weight, "high_priority": int(entry.high_priority)}
-            compute.amend(entry, {**own, "policy": policy})
-    compute.spread(living, {u: compute.parts(u, living, its) for u, its in table.items()})
+            compute.amend(entry, {**own, "policy": entry.policy})
+    compute.spread(new, {u: compute.parts(u, new, its) for u, its in table.items()})
+    return new
+
+
+def _under(entry: Record, table: Mapping[str, rules.Rules]) -> Record:
+    """The container under the policy of its first GPU, where ``table`` has that."""
+    its = table.get(entry.gpus[0].uuid)
+    return entry._replace(policy=its.policy) if its else entry

@@ -7,7 +7,7 @@ container's id begins with, since the maker of an image may choose the name.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.devices import VENDOR, here
 from cgpu_env.errors import CgpuError, shown
@@ -15,8 +15,52 @@ from cgpu_env.errors import CgpuError, shown
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+NODE, EVERY_GPU = "node", "all"
 _SHORT = 12
 _LISTED = 5
+
+
+class Target(NamedTuple):
+    """What a word means that names something to be changed.
+
+    Attributes:
+        uuids: of the GPUs; with a container, of the one where it is to be changed, or none.
+        container: the id; None: the GPUs themselves are meant.
+    """
+
+    uuids: tuple[str, ...]
+    container: str | None = None
+
+
+def meant(word: str, there: Mapping[str, int], names: Mapping[str, str]) -> Target:
+    """What a word means: GPUs, a container, or GPU/CONTAINER.
+
+    A GPU goes before a container. A short number is always an index: with ``0`` nobody means the
+    container whose id begins with it.
+
+    Args:
+        word: what somebody typed.
+        there: the GPUs, index by UUID.
+        names: the containers, name by id.
+
+    Raises:
+        CgpuError: it means nothing, or could mean two.
+    """
+    if word == EVERY_GPU and there:
+        return Target(tuple(there))
+    is_index = word.isdecimal() and len(word) < _SHORT and word not in {*names, *names.values()}
+    if is_index or gpus(word, there):
+        return Target((gpu(word, there),))
+    before, slash, name = word.partition("/")
+    whole = containers(word, names)  # a pod's name has slashes too
+    if slash and whole and containers(name, names):
+        raise CgpuError(
+            f"'{shown(word)}' may be container {shown(name)!r} on GPU {shown(before)}, and is the"
+            f" name of {whole[0][:_SHORT]}: name one by its id"
+        )
+    if slash and not whole:
+        return Target((gpu(before, there),), container(name, names))
+    return Target((), container(word, names))
 
 
 def gpus(word: str, there: Mapping[str, int]) -> list[str]:

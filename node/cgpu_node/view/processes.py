@@ -38,8 +38,8 @@ class Holding(NamedTuple):
     container_pid: int
 
 
-class Said(NamedTuple):
-    """What a container's ledger says.
+class LedgerView(NamedTuple):
+    """What a container's ledger holds.
 
     Attributes:
         gpus: who holds memory, on each of the container's GPUs.
@@ -52,37 +52,21 @@ class Said(NamedTuple):
     mark: str | None
 
 
-def said(record: Record) -> Said:
-    """What its ledger says, without host pids; nothing if it cannot be read."""
-    places = range(len(record.gpus))
+def read_ledger(record: Record) -> LedgerView:
+    """What its ledger holds, without host pids; nothing if it cannot be read."""
+    numbers = range(len(record.gpus))
     try:
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
             look = ledger.look()
-            gpus = [tuple(map(_holding, look.processes(place))) for place in places]
+            gpus = [tuple(map(_holding, look.processes(number))) for number in numbers]
             mark = None if look.is_certain else marks.LOCKS
-            return Said(gpus, [ledger.refused(place) for place in places], mark)
+            return LedgerView(gpus, [ledger.refused(number) for number in numbers], mark)
     except (OSError, cgpu_native.NativeError) as error:
-        return Said([() for _ in places], [0 for _ in places], marks.of(error))
+        return LedgerView([() for _ in numbers], [0 for _ in numbers], marks.of(error))
 
 
 def _holding(process: cgpu_native.Process) -> Holding:
     return Holding(UNKNOWN, process.used_bytes, process.pid)
-
-
-def holdings(record: Record, place: int) -> tuple[Holding, ...]:
-    """Who holds memory on the container's GPU at ``place``; nobody if that is not known."""
-    return said_of([record])[record.directory].gpus[place]
-
-
-def said_of(records: Sequence[Record]) -> dict[str, Said]:
-    """Directory of a container -> what its ledger says, with host pids."""
-    found = {record.directory: said(record) for record in records}
-    held = [(record.directory, gpu) for record in records for gpu in found[record.directory].gpus]
-    located = iter(locate(held))
-    return {
-        directory: each._replace(gpus=[next(located) for _ in each.gpus])
-        for directory, each in found.items()
-    }
 
 
 def locate(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:

@@ -44,7 +44,7 @@ def read_usage(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def usage_of(
-    node: Node,
+    node: Node | None,
     uses: Sequence[Use],
     rules_of: Callable[[str], Rules],
     visible: Collection[str] | None = None,
@@ -53,16 +53,32 @@ def usage_of(
     """The description of a node with these containers.
 
     Args:
-        node: the facts about it.
+        node: the facts about it; None: the driver does not answer, and no GPU is shown.
         uses: all its containers and sessions.
         rules_of: the rules in force on a GPU, by UUID.
         visible: the ids of those that are shown one by one; None: all.
         utilisation: percent of a GPU's time, by UUID, as the driver says it.
     """
+    if node is None:
+        return Usage("", "", (), _shown(uses, visible))
+    totals = {gpu.uuid: gpu.memory_bytes for gpu in node.gpus}
+    bounded = [_bounded(use, totals) for use in uses]
     busy = utilisation or {}
-    shown = tuple(use for use in uses if visible is None or use.id in visible)
-    gpus = tuple(_totals(gpu, uses, rules_of(gpu.uuid), visible, busy) for gpu in node.gpus)
-    return Usage(node.driver_version, node.driver_dir, gpus, shown, node.notes)
+    gpus = tuple(_totals(gpu, bounded, rules_of(gpu.uuid), visible, busy) for gpu in node.gpus)
+    return Usage(node.driver_version, node.driver_dir, gpus, _shown(bounded, visible), node.notes)
+
+
+def _shown(uses: Sequence[Use], visible: Collection[str] | None) -> tuple[Use, ...]:
+    return tuple(use for use in uses if visible is None or use.id in visible)
+
+
+def _bounded(use: Use, totals: Mapping[str, int]) -> Use:
+    """The same, holding no more of a GPU than that has: a container can write into its ledger."""
+    gpus = (
+        gpu._replace(used_bytes=min(gpu.used_bytes, totals.get(gpu.uuid, gpu.used_bytes)))
+        for gpu in use.gpus
+    )
+    return use._replace(gpus=tuple(gpus))
 
 
 def _totals(
@@ -74,33 +90,32 @@ def _totals(
 ) -> GpuTotals:
     beside = [(use, each) for use in uses for each in use.gpus if each.uuid == gpu.uuid]
     hidden = [(use, each) for use, each in beside if visible is not None and use.id not in visible]
-    weight = sum(use.weight for use, _ in beside)
     return GpuTotals(
-        gpu.index,
-        gpu.uuid,
-        gpu.name,
-        gpu.memory_bytes,
-        sum(each.promised_bytes for _, each in beside),
-        sum(min(each.used_bytes, gpu.memory_bytes) for _, each in beside),  # they write ledgers
-        its.max_inst,
-        free_weight((use.weight for use, _ in beside), its.max_inst),
-        its.policy,
-        its.prio_ratio,
-        _measured([each for _, each in beside]),
-        len(beside),
-        weight,
-        _together(hidden) if hidden else None,
-        utilisation.get(gpu.uuid),
+        index=gpu.index,
+        uuid=gpu.uuid,
+        name=gpu.name,
+        total_bytes=gpu.memory_bytes,
+        promised_bytes=sum(each.promised_bytes for _, each in beside),
+        used_bytes=sum(each.used_bytes for _, each in beside),
+        max_inst=its.max_inst,
+        free_weight=free_weight((use.weight for use, _ in beside), its.max_inst),
+        policy=its.policy,
+        prio_ratio=its.prio_ratio,
+        measured_percent=_measured([each for _, each in beside]),
+        containers=len(beside),
+        weight=sum(use.weight for use, _ in beside),
+        others=_together(hidden) if hidden else None,
+        utilisation_percent=utilisation.get(gpu.uuid),
     )
 
 
 def _together(hidden: list[tuple[Use, GpuUse]]) -> Others:
     return Others(
-        len(hidden),
-        sum(use.weight for use, _ in hidden),
-        sum(each.memory_bytes for _, each in hidden),
-        sum(each.used_bytes for _, each in hidden),
-        _measured([each for _, each in hidden]),
+        containers=len(hidden),
+        weight=sum(use.weight for use, _ in hidden),
+        cap_bytes=sum(each.cap_bytes for _, each in hidden),
+        used_bytes=sum(each.used_bytes for _, each in hidden),
+        measured_percent=_measured([each for _, each in hidden]),
     )
 
 
@@ -123,54 +138,53 @@ def located(uses: Sequence[Use]) -> list[Use]:
 
 def use_of(record: Record) -> Use:
     """What one container holds, as its own files say: its processes' ids on the host are not."""
-    (pages, closed), now = _pages(record), time.monotonic_ns()
-    said = processes.said(record)
-    mark = said.mark or closed
-    gpus = tuple(
-        _gpu_use(record, place, page, said, now)._replace(mark=mark)
-        for place, page in enumerate(pages)
-    )
+    (limits, closed), now = _limits(record), time.monotonic_ns()
+    ledger = processes.read_ledger(record)
+    mark = ledger.mark or closed
     return Use(
-        record.id,
-        record.kind,
-        name_of(record),
-        record.command,
-        record.weight,
-        record.high_priority,
-        record.policy,
-        gpus,
-        record.directory,
+        id=record.id,
+        kind=record.kind,
+        name=name_of(record),
+        command=record.command,
+        weight=record.weight,
+        high_priority=record.high_priority,
+        policy=record.policy,
+        gpus=tuple(
+            _gpu_use(record, number, gpu, ledger, now)._replace(mark=mark)
+            for number, gpu in enumerate(limits)
+        ),
+        directory=record.directory,
     )
 
 
 def _gpu_use(
     record: Record,
-    place: int,
-    page: cgpu_native.LimitsGpu | None,
-    said: processes.Said,
+    number: int,
+    limits: cgpu_native.LimitsGpu | None,
+    ledger: processes.LedgerView,
     now: int,
 ) -> GpuUse:
-    share, held = record.gpus[place], said.gpus[place]
+    share, held = record.gpus[number], ledger.gpus[number]
     charged = sum(each.used_bytes for each in held)
-    around = page.outside_bytes if page else 0
+    outside = limits.outside_bytes if limits else 0
     # The record has more than the cap where that was lowered while the container held more.
-    cap = page.cap_bytes if page else share.memory_bytes
-    known = said.mark in {None, marks.LOCKS}
+    cap = limits.cap_bytes if limits else share.memory_bytes
+    known = ledger.mark in {None, marks.LOCKS}
     return GpuUse(
-        share.index,
-        share.uuid,
-        cap,
-        charged + around,
-        held,
-        _compute(page, now) if page else None,
-        said.refused[place],
-        around,
+        index=share.index,
+        uuid=share.uuid,
+        cap_bytes=cap,
+        used_bytes=charged + outside,
+        processes=held,
+        compute=_compute(limits, now) if limits else None,
+        refused=ledger.refused[number],
+        outside_bytes=outside,
         promised_bytes=still_promised(share.memory_bytes, cap, charged if known else None),
     )
 
 
-def _pages(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu | None], str | None]:
-    """What the limits page says of each of the container's GPUs; and a mark if it is unreadable."""
+def _limits(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu | None], str | None]:
+    """What its limits say of each of the container's GPUs; and a mark if they are unreadable."""
     try:
         return cgpu_native.read_limits(f"{record.directory}/limits").gpus, None
     except BlockingIOError as error:
@@ -183,14 +197,14 @@ def _compute(gpu: cgpu_native.LimitsGpu, now: int) -> Compute:
     arbitrated = now - gpu.heartbeat_ns < _STALE_NS
     percent = gpu.measured_ppm / _PPM_OF_A_PERCENT if arbitrated and gpu.metered else None
     return Compute(
-        gpu.limit_ppm / _PPM_OF_A_PERCENT,
-        None if gpu.is_rough else percent,
-        gpu.charged_ns,
-        arbitrated,
-        gpu.share_ppm / _PPM_OF_A_PERCENT,
-        gpu.waits,
-        gpu.throttled_ns,
-        max(0, now - gpu.heartbeat_ns) if gpu.heartbeat_ns else None,
-        gpu.heartbeat_ns,
-        percent if gpu.is_rough else None,
+        limit_percent=gpu.limit_ppm / _PPM_OF_A_PERCENT,
+        measured_percent=None if gpu.is_rough else percent,
+        charged_ns=gpu.charged_ns,
+        arbitrated=arbitrated,
+        share_percent=gpu.share_ppm / _PPM_OF_A_PERCENT,
+        waits=gpu.waits,
+        throttled_ns=gpu.throttled_ns,
+        heartbeat_age_ns=max(0, now - gpu.heartbeat_ns) if gpu.heartbeat_ns else None,
+        heartbeat_ns=gpu.heartbeat_ns,
+        estimated_percent=percent if gpu.is_rough else None,
     )

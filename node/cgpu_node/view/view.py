@@ -1,7 +1,7 @@
 """The description of a node's containers that everything prints from.
 
-``cgpu get``, ``cgpu-smi``, ``cgpu top`` and the metrics show what is said here. ``usage`` makes it;
-the server answers with it (``Usage.as_json``), and whoever asked reads it again (``parsed``).
+``cgpu get``, ``cgpu-smi``, ``cgpu top``, the control tree and the metrics print from it. ``usage``
+makes it. The server answers with it (``Usage.as_json``), and whoever asked reads that (``parsed``).
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from cgpu_node.shares.record import Kind
-
-_PPM_OF_A_PERCENT = 10_000
 
 
 class Compute(NamedTuple):
@@ -58,10 +56,10 @@ class GpuUse(NamedTuple):
     Attributes:
         index: of the GPU on this node.
         uuid: of the GPU.
-        memory_bytes: the container's cap.
+        cap_bytes: what the container may hold.
         used_bytes: what its processes hold, whether its ledger knows of it or not.
         processes: those that hold memory there.
-        compute: None where the limits page cannot be read, for the container has just ended.
+        compute: None where the limits cannot be read, because the container has just ended.
         refused: requests for memory that did not fit.
         outside_bytes: how much of ``used_bytes`` the ledger does not know of.
         mark: why this cannot be known in full (``marks``); None: it can.
@@ -70,7 +68,7 @@ class GpuUse(NamedTuple):
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
-    memory_bytes: int
+    cap_bytes: int
     used_bytes: int
     processes: tuple[Holding, ...]
     compute: Compute | None = None
@@ -83,6 +81,19 @@ class GpuUse(NamedTuple):
     def is_readable(self) -> bool:
         """Whether the ledger could be read."""
         return self.mark in {None, marks.LOCKS}
+
+    @property
+    def free_bytes(self) -> int:
+        """What is left of the cap."""
+        return max(0, self.cap_bytes - self.used_bytes)
+
+    def as_json(self) -> dict[str, Any]:
+        """The container's part of a GPU, in ``--json`` and on the socket."""
+        compute = self.compute._asdict() if self.compute else dict.fromkeys(Compute._fields)
+        fields = {**self._asdict(), "free_bytes": self.free_bytes, **compute}
+        del fields["compute"]
+        fields["processes"] = [each._asdict() for each in self.processes]
+        return {**fields, "memory_bytes": self.cap_bytes}  # as release 0.1 calls it
 
 
 class Use(NamedTuple):
@@ -97,7 +108,7 @@ class Use(NamedTuple):
         high_priority: whether its kernels go first.
         policy: of its first GPU.
         gpus: in the order of its visible list.
-        directory: where its files lie; nothing where a server told of it.
+        directory: where its files lie; empty in an answer of a server.
     """
 
     id: str
@@ -111,10 +122,11 @@ class Use(NamedTuple):
     directory: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """The container in ``cgpu-smi --json``."""
+        """The container in ``--json`` and on the socket."""
         fields = self._asdict()
         del fields["directory"]
-        return {**fields, "command": list(self.command), "gpus": [*map(_use_as_json, self.gpus)]}
+        gpus = [gpu.as_json() for gpu in self.gpus]
+        return {**fields, "command": list(self.command), "gpus": gpus}
 
 
 class Others(NamedTuple):
@@ -123,16 +135,20 @@ class Others(NamedTuple):
     Attributes:
         containers: how many they are.
         weight: theirs, added up.
-        memory_bytes: their caps.
+        cap_bytes: their caps, added up.
         used_bytes: what they hold.
         measured_percent: of the GPU's time in the last second; None where that of one is not known.
     """
 
     containers: int
     weight: int
-    memory_bytes: int
+    cap_bytes: int
     used_bytes: int
     measured_percent: float | None
+
+    def as_json(self) -> dict[str, Any]:
+        """The entry in ``--json`` and on the socket."""
+        return {**self._asdict(), "memory_bytes": self.cap_bytes}  # as release 0.1 calls it
 
 
 class GpuTotals(NamedTuple):
@@ -142,7 +158,7 @@ class GpuTotals(NamedTuple):
         index: on this node.
         uuid: of the GPU.
         name: the product's.
-        memory_bytes: the GPU's.
+        total_bytes: the GPU's memory.
         promised_bytes: what admission counts as taken.
         used_bytes: what containers hold.
         max_inst: the rule.
@@ -159,7 +175,7 @@ class GpuTotals(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
     name: str
-    memory_bytes: int
+    total_bytes: int
     promised_bytes: int
     used_bytes: int
     max_inst: int
@@ -178,9 +194,10 @@ class GpuTotals(NamedTuple):
         return policies.POLICIES[self.policy]
 
     def as_json(self) -> dict[str, Any]:
-        """The GPU in ``cgpu-smi --json``."""
-        others = self.others and self.others._asdict()
-        return {**self._asdict(), "policy_name": self.policy_name, "others": others}
+        """The GPU in ``cgpu-smi --json`` and on the socket."""
+        fields = {**self._asdict(), "policy_name": self.policy_name}
+        fields["others"] = self.others and self.others.as_json()
+        return {**fields, "memory_bytes": self.total_bytes}  # as release 0.1 calls it
 
 
 class Usage(NamedTuple):
@@ -207,8 +224,8 @@ class Usage(NamedTuple):
     def remarks(self) -> list[str]:
         """The notes, and a sentence for each mark of a container."""
         found = {(use.id, gpu.mark): None for use in self.uses for gpu in use.gpus}
-        told = [f"{name}: {marks.SENTENCES[mark]}" for name, mark in found if mark is not None]
-        return [*self.notes, *told]
+        marked = [f"{name}: {marks.SENTENCES[mark]}" for name, mark in found if mark is not None]
+        return [*self.notes, *marked]
 
     def as_json(self) -> dict[str, Any]:
         """What ``cgpu-smi --json`` prints, and what the server answers."""
@@ -221,21 +238,19 @@ class Usage(NamedTuple):
         }
 
 
-def _use_as_json(gpu: GpuUse) -> dict[str, Any]:
-    fields = gpu._asdict()
-    compute = fields.pop("compute")
-    fields["processes"] = [each._asdict() for each in gpu.processes]
-    return {**fields, **(compute._asdict() if compute else dict.fromkeys(Compute._fields))}
-
-
 def parsed(answer: Mapping[str, Any]) -> Usage:
-    """What ``Usage.as_json`` said, by this release or another one.
+    """The description in an answer, which this release or another one made (``Usage.as_json``).
 
     Raises:
         KeyError, TypeError: it is no such answer.
     """
     gpus = tuple(
-        GpuTotals(**{**_known(GpuTotals, each), "others": _others(each.get("others"))})
+        GpuTotals(
+            **{
+                **_known(GpuTotals, _renamed(each, "total_bytes")),
+                "others": _others(each.get("others")),
+            }
+        )
         for each in answer["gpus"]
     )
     uses = tuple(
@@ -257,20 +272,20 @@ def _known(kind: type[Any], fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _others(fields: Mapping[str, Any] | None) -> Others | None:
-    return None if fields is None else Others(**_known(Others, fields))
+    return None if fields is None else Others(**_known(Others, _renamed(fields, "cap_bytes")))
+
+
+def _renamed(fields: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The same with the field ``name``, which a server of release 0.1 calls ``memory_bytes``."""
+    return fields if name in fields else {**fields, name: fields["memory_bytes"]}
 
 
 def _parsed_use(fields: Mapping[str, Any]) -> GpuUse:
     is_seen = fields["limit_percent"] is not None
     return GpuUse(
         **{
-            **_known(GpuUse, fields),
+            **_known(GpuUse, _renamed(fields, "cap_bytes")),
             "processes": tuple(Holding(**_known(Holding, each)) for each in fields["processes"]),
             "compute": Compute(**_known(Compute, fields)) if is_seen else None,
         }
     )
-
-
-def ppm(percent: float | None) -> int:
-    """A percentage in millionths; 0 where there is none."""
-    return round((percent or 0) * _PPM_OF_A_PERCENT)

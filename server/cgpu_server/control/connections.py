@@ -40,7 +40,7 @@ class Peer(NamedTuple):
 
 
 class Control:
-    """Answers requests with ``handle``, and calls ``connected`` for every connection."""
+    """Answers requests with ``handle``; calls ``connected`` for a connection without a request."""
 
     def __init__(self, handle: Handle, connected: Callable[[], None]) -> None:
         self._handle, self._connected = handle, connected
@@ -51,7 +51,6 @@ class Control:
         return await asyncio.start_unix_server(self._serve, sock=listener, limit=_LONGEST_LINE)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connected()
         peer = _peer(writer)
         with contextlib.suppress(OSError, asyncio.TimeoutError, ValueError):
             if peer.is_trusted:
@@ -73,9 +72,13 @@ class Control:
     async def _answer_all(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
     ) -> None:
-        while line := await asyncio.wait_for(reader.readline(), _PATIENCE):
+        line = await asyncio.wait_for(reader.readline(), _PATIENCE)
+        if not line:
+            self._connected()
+        while line:
             _send(writer, self.answer(line, peer))
             await asyncio.wait_for(writer.drain(), _PATIENCE)
+            line = await asyncio.wait_for(reader.readline(), _PATIENCE)
 
     def answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
         """The answer to what ``peer`` sent."""

@@ -6,22 +6,20 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from cgpu_env import CgpuError
-from cgpu_env.errors import nearest, shown
+from cgpu_env.errors import shown
 from cgpu_node.facts import driver
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, on_gpu
-from cgpu_node.shares.change import find
 from cgpu_node.shares.names import names_of
-from cgpu_node.view.usage import located, usage_of, use_of
-from cgpu_node.view.view import ppm
+from cgpu_node.view.usage import located
+from cgpu_server.audit.description import describe
 from cgpu_server.control.connections import DESCRIPTOR
 from cgpu_server.control.guests import Guests
-from cgpu_server.state import changes
+from cgpu_server.control.set_request import STRANGER, set_values
 from cgpu_server.tree.nodes import (
     COMMON,
-    NODE_SETTINGS,
     Folder,
     MissingError,
     Tree,
@@ -33,8 +31,6 @@ from cgpu_server.tree.nodes import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from cgpu_env import GpuShare
-    from cgpu_node.facts.node import NodeGpu
     from cgpu_node.shares.record import Record
     from cgpu_node.view.view import GpuUse, Use
     from cgpu_server.audit.auditor import Audit
@@ -42,14 +38,8 @@ if TYPE_CHECKING:
     from cgpu_server.state.server_state import ServerState
     from cgpu_server.tree.filesystem import ControlTree
 
-_SHORT_ID = 12
-_WHOLE_NODE, _EVERY_GPU = "node", "all"
+_PPM_OF_A_PERCENT = 10_000
 _MASTERS = ("tree", "mounted", "stop")  # for root and the owner of the state directory
-_STRANGER = "you are neither root nor the owner of the state directory"
-_EACH_HAS = (
-    f"a GPU has {', '.join(changes.GPU_KEYS)}; a container has"
-    f" {', '.join(changes.CONTAINER_KEYS)}; the {_WHOLE_NODE} has {', '.join(NODE_SETTINGS)}"
-)
 
 
 class Requests:
@@ -95,7 +85,7 @@ class Requests:
         if name == "admit":
             return self._guests.admit(request, peer)
         if name in _MASTERS and not peer.is_trusted:
-            raise CgpuError(_STRANGER)
+            raise CgpuError(STRANGER)
         given = request.get("driver_dir")
         if isinstance(given, str):
             self._check_driver(given, peer, is_only_shown=name == "usage")
@@ -164,14 +154,13 @@ class Requests:
                 }
             )
         visible = {record.id for record in tree.records}
-        uses = self._audit.utilisation.estimated(map(use_of, state.records))
-        theirs = [use for use in uses if use.id in visible]
+        shown_one_by_one = describe(state, self._audit, state.node(), visible).uses
         size = rules.default_memsize(state.registry.state_dir, state.config.default_memsize)
         return {
             "pid": os.getpid(),
             "node": {"default_memsize": size, **releases(state.records)},
             "gpus": gpus,
-            "containers": [*map(_container, located(theirs))],
+            "containers": [*map(_container, located(shown_one_by_one))],
         }
 
     def _usage(self, _: dict[str, Any], tree: Tree) -> dict[str, Any]:
@@ -179,36 +168,12 @@ class Requests:
         state = self._state
         state.refresh()
         node = load_node(state.registry.state_dir, state.driver_dir)
-        visible = {record.id for record in tree.records}
-        uses = self._audit.utilisation.estimated(map(use_of, state.records))
-        seen = None if tree.is_for_all else visible
-        whole = usage_of(node, uses, state.rules_of, seen, self._audit.utilisation.percent())
+        visible = None if tree.is_for_all else {record.id for record in tree.records}
+        whole = describe(state, self._audit, node, visible)
         return whole._replace(uses=tuple(located(whole.uses))).as_json()
 
     def _set(self, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
-        word, values = request.get("target"), request.get("values")
-        if not isinstance(word, str) or not isinstance(values, dict) or not values:
-            raise CgpuError("set: expected a target and values")
-        _check_names(values)
-        state = self._state
-        notes: tuple[str, ...] = ()
-        if values.keys() <= set(changes.CONTAINER_KEYS):
-            state.refresh()
-            id_, uuid = self._container(word, tree)
-            notes = changes.set_container(state, id_, values, uuid)
-        elif not tree.is_for_all:
-            raise CgpuError(_STRANGER)
-        elif values.keys() <= set(changes.GPU_KEYS) and word != _WHOLE_NODE:
-            changes.set_gpus(state, self._gpus(word), values)
-        elif values.keys() <= set(NODE_SETTINGS) and word == _WHOLE_NODE:
-            for name, value in values.items():
-                tree.write(name, str(value))
-        else:
-            raise CgpuError(
-                f"set {shown(word)} {', '.join(values)}: {_EACH_HAS}",
-                hint=f"cgpu set {_EVERY_GPU} changes every GPU" if word == _WHOLE_NODE else "",
-            )
-        return {"notes": notes}
+        return set_values(self._state, request, tree)
 
     def _open_tree(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         if self._mounted is None:
@@ -223,42 +188,6 @@ class Requests:
     def _stop(self, _: dict[str, Any], __: Tree) -> dict[str, Any]:
         self._end()
         return {}
-
-    def _container(self, word: str, tree: Tree) -> tuple[str, str | None]:
-        """The id of the container that ``word`` means, and the UUID if it is GPU/CONTAINER.
-
-        A pod's name has slashes too.
-        """
-        gpu, slash, name = word.partition("/")
-        names = names_of(tree.records)
-        whole = target.containers(word, names)
-        if slash and whole and target.containers(name, names):
-            raise CgpuError(
-                f"'{shown(word)}' may be container {shown(name)!r} on GPU {shown(gpu)}, and is the"
-                f" name of {whole[0][:_SHORT_ID]}: name one by its id"
-            )
-        if not slash or whole:
-            return find(tree.records, word).id, None
-        uuid = self._gpu(gpu).uuid
-        return find(tree.records, name).id, uuid
-
-    def _gpus(self, word: str) -> list[GpuShare | NodeGpu]:
-        every = self._state.gpus() if word == _EVERY_GPU else []
-        return every or [self._gpu(word)]
-
-    def _gpu(self, word: str) -> GpuShare | NodeGpu:
-        there = {gpu.uuid: gpu for gpu in self._state.gpus()}
-        return there[target.gpu(word, {uuid: gpu.index for uuid, gpu in there.items()})]
-
-
-def _check_names(values: dict[str, Any]) -> None:
-    """Refuse a setting that does not exist."""
-    known = (*changes.GPU_KEYS, *changes.CONTAINER_KEYS, *NODE_SETTINGS)
-    for name in values:
-        if name not in known:
-            near = nearest(name, known)
-            meant = f"did you mean {near}?" if near else _EACH_HAS
-            raise CgpuError(f"set {shown(name)}: there is no such setting: {meant}")
 
 
 def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
@@ -278,7 +207,8 @@ def _located(request: dict[str, Any], tree: Tree) -> tuple[str, Record | None]:
         gpus = {gpu.uuid: gpu.index for gpu in tree.state.gpus()}
         for word, node in ((path, ""), path.rpartition("/")[::2]):  # a pod's name has slashes too
             if target.containers(word, names) and not target.gpus(word, gpus):
-                entry = find(tree.records, word)
+                id_ = target.container(word, names)
+                (entry,) = (each for each in tree.records if each.id == id_)
                 folder = f"{entry.gpus[0].index}/{name_of(entry, tree.records)}"
                 return f"{folder}/{node}".rstrip("/"), entry
         raise
@@ -300,41 +230,25 @@ def _listed(tree: Tree, path: str) -> dict[str, Any]:
 
 
 def _container(use: Use) -> dict[str, Any]:
-    """A container in the words of ``cgpu get --json``."""
-    return {
-        "id": use.id,
-        "kind": use.kind,
-        "name": use.name,
-        "weight": use.weight,
-        "high_priority": use.high_priority,
-        "mark": next((gpu.mark for gpu in use.gpus), None),
-        "gpus": [
-            {"index": gpu.index, "uuid": gpu.uuid, **_memory(gpu), **_compute(gpu)}
-            for gpu in use.gpus
-        ],
-    }
+    """A container in ``cgpu get --json``."""
+    mark = next((gpu.mark for gpu in use.gpus), None)
+    gpus = [{**gpu.as_json(), **_former(gpu)} for gpu in use.gpus]
+    return {**use.as_json(), "mark": mark, "gpus": gpus}
 
 
-def _memory(gpu: GpuUse) -> dict[str, Any]:
-    """The container's cap, what is free of it, and who of the host's processes holds the rest."""
-    return {
-        "memsize": gpu.memory_bytes,
-        "free_bytes": max(0, gpu.memory_bytes - gpu.used_bytes),
-        "promised_bytes": gpu.promised_bytes,
-        "outside_bytes": gpu.outside_bytes,
-        "processes": [process._asdict() for process in gpu.processes],
-    }
-
-
-def _compute(gpu: GpuUse) -> dict[str, Any]:
+def _former(gpu: GpuUse) -> dict[str, Any]:
+    """What release 0.1 says, under the names that it has for it."""
     its = gpu.compute
     estimate = its.estimated_percent if its else None
     return {
-        "limit_ppm": ppm(its and its.limit_percent),
-        "measured_ppm": ppm(its and its.measured_percent),
-        "estimated_ppm": None if estimate is None else ppm(estimate),
-        "charged_ns": its.charged_ns if its else 0,
-        "share_ppm": ppm(its and its.share_percent),
+        "memsize": gpu.cap_bytes,
+        "limit_ppm": _ppm(its and its.limit_percent),
+        "measured_ppm": _ppm(its and its.measured_percent),
+        "estimated_ppm": None if estimate is None else _ppm(estimate),
+        "share_ppm": _ppm(its and its.share_percent),
         "metered": its is not None and its.measured_percent is not None,
-        "heartbeat_ns": its.heartbeat_ns if its else 0,
     }
+
+
+def _ppm(percent: float | None) -> int:
+    return round((percent or 0) * _PPM_OF_A_PERCENT)

@@ -14,10 +14,8 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from cgpu_env import CgpuError
 from cgpu_env.version import VERSION
-from cgpu_node.facts.node import load_node
-from cgpu_node.view.usage import use_of
+from cgpu_server.audit.description import describe
 from cgpu_server.journal import log
 from cgpu_server.metrics.table import METRICS, View
 
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
-    from cgpu_node.facts.node import Node
     from cgpu_node.view.view import Use
     from cgpu_server.audit.auditor import Audit
     from cgpu_server.state.server_state import ServerState
@@ -55,25 +52,19 @@ class Collector:
             yield family
 
     def _view(self) -> View:
-        state, utilisation = self._state, self._audit.utilisation
-        uses = tuple(utilisation.estimated(map(use_of, state.records)))
+        state, audit = self._state, self._audit
+        node = state.node()
+        usage = describe(state, audit, node)
         return View(
-            self._node(),
-            uses,
-            self._grown(uses),
-            state.rules_of,
-            state.arbiters.figures(),
-            time.monotonic() - state.refreshed_at,
-            self._version,
-            self._audit.last,
-            utilisation.busy_ns,
+            usage=usage,
+            is_readable=node is not None,
+            refused=self._grown(usage.uses),
+            figures=state.arbiters.figures(),
+            refresh_age=time.monotonic() - state.refreshed_at,
+            version=self._version,
+            audit=audit.last,
+            busy_ns=audit.utilisation.busy_ns,
         )
-
-    def _node(self) -> Node | None:
-        try:
-            return load_node(self._state.registry.state_dir, self._state.driver_dir)
-        except CgpuError:
-            return None
 
     def _grown(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
         """Refused requests. A container may write a smaller number, but a counter only grows.

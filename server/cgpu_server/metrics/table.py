@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cgpu_native.arbitration import Figures
-    from cgpu_node.facts.node import Node, NodeGpu
-    from cgpu_node.settings.rules import Rules
-    from cgpu_node.view.view import Compute, GpuUse, Use
+    from cgpu_node.view.view import Compute, GpuTotals, Usage, Use
     from cgpu_server.audit.snapshot import Snapshot
 
     Sample = tuple[tuple[str, ...], float]
@@ -29,42 +27,27 @@ _SHARE = ("container", "gpu", "uuid")
 
 
 class View(NamedTuple):
-    """What one scrape reads of a node.
+    """What is exported.
 
     Attributes:
-        node: None if the driver does not answer.
-        uses: the containers, and what they hold.
-        refused: requests for memory that did not fit, by container and number of its GPU.
-        rules: those in force on a GPU, by UUID.
+        usage: the description of the node, without GPUs where the driver does not answer.
+        is_readable: whether the driver answers.
+        refused: requests for memory that did not fit, by directory and the GPU's number.
         figures: of each arbitration, by UUID.
         refresh_age: seconds since the server last read who is alive.
         version: of cgpu.
-        audit: what the audit last read.
+        audit: its last snapshot.
         busy_ns: for how long each GPU was busy, by UUID.
     """
 
-    node: Node | None
-    uses: tuple[Use, ...]
+    usage: Usage
+    is_readable: bool
     refused: Mapping[tuple[str, int], int]
-    rules: Callable[[str], Rules]
     figures: Mapping[str, Figures]
     refresh_age: float
     version: str
     audit: Snapshot
     busy_ns: Mapping[str, int]
-
-    def gpus(self) -> tuple[NodeGpu, ...]:
-        """The GPUs of the node."""
-        return self.node.gpus if self.node else ()
-
-    def on(self, uuid: str) -> list[GpuUse]:
-        """The containers on a GPU: what each holds of it."""
-        return [gpu for use in self.uses for gpu in use.gpus if gpu.uuid == uuid]
-
-    def used(self, use: GpuUse) -> int:
-        """Used bytes, at most those of the GPU: a container can write anything into its ledger."""
-        most = [gpu.memory_bytes for gpu in self.gpus() if gpu.uuid == use.uuid]
-        return min([use.used_bytes, *most])
 
 
 class Metric(NamedTuple):
@@ -86,9 +69,11 @@ def _node(name: str, kind: str, text: str, read: Callable[[View], float]) -> Met
     return Metric(f"cgpu_{name}", kind, (), text, lambda view: [((), read(view))])
 
 
-def _gpu(name: str, kind: str, text: str, read: Callable[[View, NodeGpu], float | None]) -> Metric:
+def _gpu(
+    name: str, kind: str, text: str, read: Callable[[View, GpuTotals], float | None]
+) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
-        for gpu in view.gpus():
+        for gpu in view.usage.gpus:
             value = read(view, gpu)
             if value is not None:
                 yield (str(gpu.index), gpu.uuid), value
@@ -97,7 +82,7 @@ def _gpu(name: str, kind: str, text: str, read: Callable[[View, NodeGpu], float 
 
 
 def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -> Metric:
-    def value(view: View, gpu: NodeGpu) -> float | None:
+    def value(view: View, gpu: GpuTotals) -> float | None:
         found = view.figures.get(gpu.uuid)
         return read(found) if found else None
 
@@ -106,7 +91,7 @@ def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -
 
 def _container(name: str, text: str, read: Callable[[Use], float]) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
-        return (((label(use.id),), read(use)) for use in view.uses)
+        return (((label(use.id),), read(use)) for use in view.usage.uses)
 
     return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, samples)
 
@@ -115,7 +100,7 @@ def _share(
     name: str, kind: str, text: str, read: Callable[[View, Use, int], float | None]
 ) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
-        for use in view.uses:
+        for use in view.usage.uses:
             for number, gpu in enumerate(use.gpus):
                 value = read(view, use, number)
                 if value is not None:
@@ -141,18 +126,17 @@ def _seconds(ns: int | None) -> float | None:
 
 
 def _gpu_info(view: View) -> Iterable[Sample]:
-    for gpu in view.gpus():
-        version = view.node.driver_version if view.node else ""
-        yield (str(gpu.index), gpu.uuid, label(gpu.name), label(version)), 1
+    for gpu in view.usage.gpus:
+        yield (str(gpu.index), gpu.uuid, label(gpu.name), label(view.usage.driver_version)), 1
 
 
 def _container_info(view: View) -> Iterable[Sample]:
-    for use in view.uses:
+    for use in view.usage.uses:
         yield (label(use.id), use.kind, label(use.name)), 1
 
 
 def _marks(view: View) -> Iterable[Sample]:
-    for use in view.uses:
+    for use in view.usage.uses:
         for mark in dict.fromkeys(gpu.mark for gpu in use.gpus if gpu.mark is not None):
             yield (label(use.id), mark), 1
 
@@ -172,24 +156,24 @@ METRICS: tuple[Metric, ...] = (
         "driver_readable",
         "gauge",
         "1 if the facts about driver and GPUs are known; else there are no metrics of GPUs.",
-        lambda view: view.node is not None,
+        lambda view: view.is_readable,
     ),
     Metric(
         *("cgpu_gpu_info", "gauge", (*_GPU, "name", "driver_version"), "Always 1; what it is."),
         _gpu_info,
     ),
-    _gpu("memory_bytes", "gauge", "The GPU's memory.", lambda _, gpu: gpu.memory_bytes),
+    _gpu("memory_bytes", "gauge", "The GPU's memory.", lambda _, gpu: gpu.total_bytes),
     _gpu(
         "memory_promised_bytes",
         "gauge",
         "Memory of the GPU that is promised: caps, or what is held above lowered ones.",
-        lambda view, gpu: sum(use.promised_bytes for use in view.on(gpu.uuid)),
+        lambda _, gpu: gpu.promised_bytes,
     ),
     _gpu(
         "memory_used_bytes",
         "gauge",
         "What containers hold of the GPU's memory.",
-        lambda view, gpu: sum(view.used(use) for use in view.on(gpu.uuid)),
+        lambda _, gpu: gpu.used_bytes,
     ),
     _gpu(
         "memory_foreign_bytes",
@@ -207,7 +191,7 @@ METRICS: tuple[Metric, ...] = (
         "utilisation_ratio",
         "gauge",
         "Part of its time in which any kernel ran, as the driver reports.",
-        lambda view, gpu: _ratio(view.audit.utilisation.get(gpu.uuid)),
+        lambda _, gpu: _ratio(gpu.utilisation_percent),
     ),
     _gpu(
         "busy_seconds_total",
@@ -215,24 +199,24 @@ METRICS: tuple[Metric, ...] = (
         "The same, added up while there are containers and the audit asks the driver.",
         lambda view, gpu: _seconds(view.busy_ns.get(gpu.uuid)),
     ),
-    _gpu("containers", "gauge", "Containers on the GPU.", lambda view, gpu: len(view.on(gpu.uuid))),
+    _gpu("containers", "gauge", "Containers on the GPU.", lambda _, gpu: gpu.containers),
     _gpu(
         "containers_max",
         "gauge",
         "The rule `max_inst`: containers, and the sum of their weights, at most.",
-        lambda view, gpu: view.rules(gpu.uuid).max_inst,
+        lambda _, gpu: gpu.max_inst,
     ),
     _gpu(
         "policy",
         "gauge",
         "The rule `policy`: number of the compute policy.",
-        lambda view, gpu: view.rules(gpu.uuid).policy,
+        lambda _, gpu: gpu.policy,
     ),
     _gpu(
         "priority_ratio",
         "gauge",
         "The rule `prio_ratio`: part of the time that high-priority containers may have.",
-        lambda view, gpu: view.rules(gpu.uuid).prio_ratio / _PERCENT,
+        lambda _, gpu: gpu.prio_ratio / _PERCENT,
     ),
     _figure(
         "steps_total", "counter", "Times that the GPU's arbiter looked.", lambda its: its.steps
@@ -269,13 +253,13 @@ METRICS: tuple[Metric, ...] = (
         "memory_limit_bytes",
         "gauge",
         "What it may hold: its cap.",
-        lambda _, use, number: use.gpus[number].memory_bytes,
+        lambda _, use, number: use.gpus[number].cap_bytes,
     ),
     _share(
         "memory_used_bytes",
         "gauge",
         "What its processes hold.",
-        lambda view, use, number: view.used(use.gpus[number]),
+        lambda _, use, number: use.gpus[number].used_bytes,
     ),
     _share(
         "memory_outside_bytes",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cgpu_env import GpuShare
     from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.shares.record import Record
     from cgpu_server.state.server_state import ServerState
 
 _LOWERED = "nothing if it is meant so; else cgpu set a memsize of what it holds or more"
@@ -31,39 +32,53 @@ def set_node(state: ServerState, values: Mapping[str, Any]) -> None:
     Raises:
         CgpuError: it cannot be done; one sentence says why.
     """
-    change_node(state.registry, values)
-    state.refresh()
+
+    def change(living: list[Record]) -> list[Record]:
+        change_node(state.registry, values)
+        return living
+
+    state.refresh(change)
 
 
 def set_gpus(
-    state: ServerState, gpus: Sequence[GpuShare | NodeGpu], values: Mapping[str, Any]
-) -> None:
-    """Change some of the ``GPU_KEYS`` of GPUs.
+    state: ServerState,
+    living: list[Record],
+    gpus: Sequence[GpuShare | NodeGpu],
+    values: Mapping[str, Any],
+) -> list[Record]:
+    """Change some of the ``GPU_KEYS`` of GPUs, for ``ServerState.refresh``.
+
+    Returns:
+        Who lives, changed.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
-    change_gpus(state.registry, gpus, values, state.defaults)
-    state.refresh()
+    return change_gpus(state.registry, living, gpus, values, state.defaults)
 
 
 def set_container(
-    state: ServerState, name: str, values: Mapping[str, Any], uuid: str | None = None
-) -> tuple[str, ...]:
-    """Change some of the ``CONTAINER_KEYS`` of container ``name``; its cap on ``uuid``, or on all.
+    state: ServerState,
+    living: list[Record],
+    entry: Record,
+    values: Mapping[str, Any],
+    uuid: str | None = None,
+) -> tuple[list[Record], tuple[str, ...]]:
+    """Change some of the ``CONTAINER_KEYS`` of ``entry``; its cap on ``uuid``, or on all its GPUs.
+
+    For ``ServerState.refresh``, which says who lives.
 
     Returns:
-        Notes for the client, one sentence each. The log has them too, as the tree cannot show them.
+        Who lives, changed, and notes for whoever asks, one sentence each; the log has them too.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.
     """
     overcommit = state.config.overcommit
-    notes = change_container(
-        state.registry, name, values, state.defaults, uuid=uuid, overcommit=overcommit
+    new, notes = change_container(
+        state.registry, living, entry, values, state.defaults, uuid=uuid, overcommit=overcommit
     )
-    state.refresh()
-    log_misstated(name, notes.misstated)
+    log_misstated(entry.id, notes.misstated)
     for note in notes.excess:
-        log.warning("cap_below_use", container=name, note=note, do=_LOWERED)
-    return (*notes.misstated, *notes.excess)
+        log.warning("cap_below_use", container=entry.id, note=note, do=_LOWERED)
+    return new, (*notes.misstated, *notes.excess)

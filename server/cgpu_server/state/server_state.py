@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from cgpu_env import GpuShare
-    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.facts.node import Node, NodeGpu
     from cgpu_node.settings.rules import Rules
     from cgpu_node.shares.record import Record
     from cgpu_node.shares.registry import Registry
@@ -54,17 +54,33 @@ class ServerState:
         self._configured: object = ()
         self._followed: object = None
 
-    def refresh(self) -> None:
+    def refresh(self, change: Callable[[list[Record]], list[Record]] | None = None) -> None:
         """Read who is alive and which rules are in force, and reconcile the arbiters.
 
+        Args:
+            change: called with those who live, in ``records`` too, while nobody is admitted;
+                returns them as they are then. After a refusal the rest is done all the same.
+
         Raises:
-            CgpuError: the state directory cannot be used.
+            CgpuError: the state directory cannot be used, or ``change`` refuses.
         """
         self._configure()
+        self._follow_configuration()  # a change needs the rules; the driver may be slow to answer
+        refusal = None
         with self.registry.locked(make=True):
             self._folder_time = self._time_of_change()
-            self.records = tuple(self.registry.reap())
+            living = self.registry.reap()
+            self.records = tuple(living)
+            try:
+                self.records = tuple(change(living) if change else living)
+            except CgpuError as error:
+                refusal = error
             changes = rules.read(self.registry.state_dir)
+        self._apply(changes)
+        if refusal:
+            raise refusal
+
+    def _apply(self, changes: rules.Changes) -> None:
         self._follow_configuration()
         inhabited = {share.uuid for record in self.records for share in record.gpus}
         self._table = {
@@ -83,12 +99,16 @@ class ServerState:
         """The rules in force on a GPU."""
         return self._table.get(uuid) or self.defaults.of(uuid)
 
+    def node(self) -> Node | None:
+        """The facts about driver and GPUs; None where the driver does not answer."""
+        with contextlib.suppress(CgpuError):
+            return load_node(self.registry.state_dir, self.driver_dir)
+        return None
+
     def gpus(self) -> list[GpuShare | NodeGpu]:
         """The node's GPUs; if the driver does not answer, those that containers have."""
-        found: dict[str, GpuShare | NodeGpu] = {}
-        with contextlib.suppress(CgpuError):
-            node = load_node(self.registry.state_dir, self.driver_dir)
-            found = {gpu.uuid: gpu for gpu in node.gpus}
+        node = self.node()
+        found: dict[str, GpuShare | NodeGpu] = {gpu.uuid: gpu for gpu in node.gpus} if node else {}
         for record in self.records:
             for share in record.gpus:
                 found.setdefault(share.uuid, share)

@@ -19,7 +19,7 @@ from cgpu_node.settings import rules
 from cgpu_node.shares import target
 from cgpu_node.shares.admission import free_weight, on_gpu
 from cgpu_node.shares.names import names_of
-from cgpu_node.view import processes
+from cgpu_node.view.usage import located, use_of
 from cgpu_server.state import changes
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cgpu_env import GpuShare
     from cgpu_node.facts.node import NodeGpu
     from cgpu_node.shares.record import Record
+    from cgpu_node.view.view import Use
     from cgpu_server.state.server_state import ServerState
 
 _ID_WIDTH = 12
@@ -206,31 +207,15 @@ def major(gpu: GpuShare | NodeGpu) -> int:
     return 0
 
 
-def cap(folder: Folder) -> int:
-    """What the container may hold on the GPU, as its processes read it."""
-    limits = _limits(folder)
-    return limits.cap_bytes if limits else 0
+def _use(folder: Folder) -> Use:
+    """What the container holds on the folder's GPU, and no other."""
+    use, uuid = use_of(_record(folder)), _gpu(folder).uuid
+    return use._replace(gpus=tuple(gpu for gpu in use.gpus if gpu.uuid == uuid))
 
 
-def outside(folder: Folder) -> int:
-    """What the container holds outside its ledger, as the audit found."""
-    limits = _limits(folder)
-    return limits.outside_bytes if limits else 0
-
-
-def _limits(folder: Folder) -> cgpu_native.LimitsGpu | None:
-    record, uuid = _record(folder), _gpu(folder).uuid
-    with contextlib.suppress(OSError, cgpu_native.NativeError):
-        gpus = cgpu_native.read_limits(f"{record.directory}/limits").gpus
-        return next(gpu for gpu in gpus if gpu.uuid == uuid)
-    return None  # it is ending
-
-
-def held(folder: Folder) -> tuple[processes.Holding, ...]:
-    """The processes of the container that hold memory of the GPU."""
-    record, uuid = _record(folder), _gpu(folder).uuid
-    number = next(number for number, gpu in enumerate(record.gpus) if gpu.uuid == uuid)
-    return processes.holdings(record, number)
+def _cap(folder: Folder) -> int:
+    (gpu,) = _use(folder).gpus
+    return gpu.cap_bytes
 
 
 def _words(path: str) -> list[str]:
@@ -306,10 +291,9 @@ def _releases(tree: Tree, _: Folder) -> str:
 
 
 def _meminfo(_: Tree, folder: Folder) -> str:
-    holders = held(folder)
-    free = cap(folder) - outside(folder) - sum(holder.used_bytes for holder in holders)
-    lines = [f"PID: {holder.pid} Mem: {holder.used_bytes}" for holder in holders]
-    return "\n".join([f"Free: {max(free, 0)}", *lines])
+    ((gpu,),) = (use.gpus for use in located([_use(folder)]))
+    lines = [f"PID: {process.pid} Mem: {process.used_bytes}" for process in gpu.processes]
+    return "\n".join([f"Free: {gpu.free_bytes}", *lines])
 
 
 def _node_setting(name: str) -> Node:
@@ -322,21 +306,28 @@ def _node_setting(name: str) -> Node:
 
 
 def _rule(name: str) -> Node:
+    def write(tree: Tree, folder: Folder, text: str) -> None:
+        gpus, values = [_gpu(folder)], {name: _value(text)}
+        tree.state.refresh(lambda living: changes.set_gpus(tree.state, living, gpus, values))
+
     return Node(
-        lambda tree, folder: str(getattr(tree.state.rules_of(_gpu(folder).uuid), name)),
-        lambda tree, folder, text: changes.set_gpus(
-            tree.state, [_gpu(folder)], {name: _value(text)}
-        ),
+        lambda tree, folder: str(getattr(tree.state.rules_of(_gpu(folder).uuid), name)), write
     )
 
 
 def _term(name: str, read: Callable[[Folder], int]) -> Node:
-    return Node(
-        lambda _, folder: str(read(folder)),
-        lambda tree, folder, text: changes.set_container(
-            tree.state, _record(folder).id, {name: _value(text)}, _gpu(folder).uuid
-        ),
-    )
+    def write(tree: Tree, folder: Folder, text: str) -> None:
+        entry, uuid, values = _record(folder), _gpu(folder).uuid, {name: _value(text)}
+
+        def change(living: list[Record]) -> list[Record]:
+            for still in living:
+                if (still.directory, still.owner) == (entry.directory, entry.owner):
+                    return changes.set_container(tree.state, living, still, values, uuid)[0]
+            raise CgpuError(f"{name}={shown(text)}: container {shown(entry.id)} has ended")
+
+        tree.state.refresh(change)
+
+    return Node(lambda _, folder: str(read(folder)), write)
 
 
 def _free_weight(tree: Tree, folder: Folder) -> str:
@@ -360,7 +351,7 @@ _GPU = {
 _CONTAINER = {
     "highprio": _term("highprio", lambda folder: int(_record(folder).high_priority)),
     "id": Node(lambda _, folder: _record(folder).id),
-    "memsize": _term("memsize", cap),
+    "memsize": _term("memsize", _cap),
     "meminfo": Node(_meminfo),
     "weight": _term("weight", lambda folder: _record(folder).weight),
 }

@@ -1,0 +1,104 @@
+"""The request ``set``: the target first, then its values, in one pass over the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cgpu_env import CgpuError
+from cgpu_env.errors import nearest, shown
+from cgpu_node.shares import target
+from cgpu_node.shares.names import names_of
+from cgpu_server.state import changes
+from cgpu_server.tree.nodes import NODE_SETTINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from cgpu_env import GpuShare
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.shares.record import Record
+    from cgpu_node.shares.target import Target
+    from cgpu_server.state.server_state import ServerState
+    from cgpu_server.tree.nodes import Tree
+
+STRANGER = "you are neither root nor the owner of the state directory"
+_EACH_HAS = (
+    f"a GPU has {', '.join(changes.GPU_KEYS)}; a container has"
+    f" {', '.join(changes.CONTAINER_KEYS)}; the {target.NODE} has {', '.join(NODE_SETTINGS)}"
+)
+_GPU_FIRST = "that is a GPU; name a container by its name, by more of its id, or as GPU/ID"
+
+
+def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[str, Any]:
+    """Change what ``request`` names, for whoever sees ``tree``.
+
+    Raises:
+        CgpuError: it makes no sense or cannot be done; one sentence says why.
+    """
+    word, values = request.get("target"), request.get("values")
+    if not isinstance(word, str) or not isinstance(values, dict) or not values:
+        raise CgpuError("set: expected a target and values")
+    _check_names(values)
+    if word == target.NODE:
+        hint = f"cgpu set {target.EVERY_GPU} changes every GPU"
+        _check(word, values, NODE_SETTINGS, hint)
+        _check_owner(tree)
+        for name, value in values.items():
+            tree.write(name, str(value))
+        return {"notes": ()}
+    gpus = {gpu.uuid: gpu for gpu in state.gpus()}  # without the lock: the driver may be slow
+    notes: tuple[str, ...] = ()
+
+    def change(living: list[Record]) -> list[Record]:
+        nonlocal notes
+        its = _target(word, values, gpus, tree)
+        if its.container is None:
+            return changes.set_gpus(state, living, [gpus[uuid] for uuid in its.uuids], values)
+        (entry,) = (each for each in living if each.id == its.container)
+        new, notes = changes.set_container(state, living, entry, values, *its.uuids)
+        return new
+
+    state.refresh(change)
+    return {"notes": notes}
+
+
+def _target(
+    word: str, values: dict[str, Any], gpus: Mapping[str, GpuShare | NodeGpu], tree: Tree
+) -> Target:
+    """What is to be changed, if it has all that is in ``values``."""
+    there = {uuid: gpu.index for uuid, gpu in gpus.items()}
+    names = names_of(tree.records)
+    could_be_container = "/" in word or target.containers(word, names)
+    is_every_gpu = word == target.EVERY_GPU and there
+    if values.keys() <= set(changes.GPU_KEYS) and not could_be_container and not is_every_gpu:
+        found = target.Target((target.gpu(word, there),))
+    else:
+        found = target.meant(word, there, names)
+    if found.container is None:
+        hint = _GPU_FIRST if target.containers(word, names) else ""
+        _check(word, values, changes.GPU_KEYS, hint)
+        _check_owner(tree)
+    else:
+        _check(word, values, changes.CONTAINER_KEYS)
+    return found
+
+
+def _check(word: str, values: dict[str, Any], keys: Collection[str], hint: str = "") -> None:
+    """Refuse values that the target does not have."""
+    if not values.keys() <= set(keys):
+        raise CgpuError(f"set {shown(word)} {', '.join(values)}: {_EACH_HAS}", hint=hint)
+
+
+def _check_owner(tree: Tree) -> None:
+    if not tree.is_for_all:
+        raise CgpuError(STRANGER)
+
+
+def _check_names(values: dict[str, Any]) -> None:
+    """Refuse a name that nothing has."""
+    known = (*changes.GPU_KEYS, *changes.CONTAINER_KEYS, *NODE_SETTINGS)
+    for name in values:
+        if name not in known:
+            near = nearest(name, known)
+            meant = f"did you mean {near}?" if near else _EACH_HAS
+            raise CgpuError(f"set {shown(name)}: there is no such setting: {meant}")

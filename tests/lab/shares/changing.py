@@ -1,0 +1,45 @@
+"""Changes of what containers may have, as the server makes them, without a server."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from cgpu_node.shares import change, target
+from cgpu_node.shares.names import names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from cgpu_node.facts.node import NodeGpu
+    from cgpu_node.settings.rules import Defaults
+    from cgpu_node.shares.change import Notes
+    from cgpu_node.shares.registry import Registry
+
+
+def change_node(registry: Registry, wanted: Mapping[str, object]) -> None:
+    """``cgpu set node``."""
+    with registry.locked(make=True):
+        change.change_node(registry, wanted)
+
+
+def change_gpus(
+    registry: Registry, gpus: Sequence[NodeGpu], wanted: Mapping[str, object], defaults: Defaults
+) -> None:
+    """``cgpu set`` of GPUs."""
+    with registry.locked(make=True):
+        living = registry.reap()
+        new = change.change_gpus(registry, living, gpus, wanted, defaults)
+        assert new == registry.reap(), "it returns what it has written"
+
+
+def change_container(
+    registry: Registry, name: str, wanted: Mapping[str, object], defaults: Defaults, **more: Any
+) -> Notes:
+    """``cgpu set`` of a container."""
+    with registry.locked():
+        living = registry.reap()
+        id_ = target.container(name, names_of(living))
+        (entry,) = (each for each in living if each.id == id_)
+        new, notes = change.change_container(registry, living, entry, wanted, defaults, **more)
+        assert new == registry.reap(), "it returns what it has written"
+    return notes

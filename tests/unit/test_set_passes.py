@@ -1,0 +1,168 @@
+"""``cgpu set`` is one connection and one pass over the containers (SCH-9, TREE-4)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import threading
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from cgpu_cli.commands import commands
+from cgpu_env import CgpuError, GpuShare, Request
+from cgpu_node import server
+from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.shares.liveness import start_time
+from cgpu_node.shares.registry import Owner, Registry
+from cgpu_server.control.connections import Control
+from cgpu_server.control.set_request import set_values
+from cgpu_server.state.server_state import ServerState
+from cgpu_server.tree.nodes import Tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from cgpu_node.shares.record import Record
+    from cgpu_server.control.connections import Peer
+    from cgpu_server.state.arbiters import Demand
+
+pytestmark = pytest.mark.unit
+
+MIB = 1 << 20
+GPU = NodeGpu(0, "GPU-00000000-1111-2222-3333-444444444444", "Tesla T4", 1000 * MIB, 0, ())
+NODE = Node("1", "/", {}, {}, (GPU,), (), 20, overcommit=False)
+
+
+class World:
+    """A server's knowledge of one container, and what it does."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.registry = Registry(str(folder))
+        owner = Owner(os.getpid(), start_time(os.getpid()) or 0, None)
+        request = Request((GpuShare(0, GPU.uuid, 100 * MIB),), 1, high_priority=False)
+        self.registry.admit("0abc", "container", request, NODE, owner, ["true"])
+        self.demands: list[Demand] = []
+        arbiters = cast("Any", SimpleNamespace(reconcile=self.demands.append))
+        self.state = ServerState(self.registry, arbiters)
+        monkeypatch.setattr(self.state, "node", lambda: NODE)
+        self.passes = 0
+        whole = Registry._entries  # noqa: SLF001 (the pass itself)
+
+        def entries(registry: Registry) -> Iterator[tuple[str, Record | None]]:
+            self.passes += 1
+            return whole(registry)
+
+        monkeypatch.setattr(Registry, "_entries", entries)
+
+    def set(self, word: str, **values: Any) -> None:
+        """``cgpu set`` by root."""
+        tree = Tree(self.state, lambda: None)
+        set_values(self.state, {"target": word, "values": values}, tree)
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    return World(tmp_path, monkeypatch)
+
+
+def test_a_change_is_one_pass_over_the_containers(world: World) -> None:
+    world.set("0a", weight=4, memsize=50 * MIB)
+    assert world.passes == 1
+    world.set("0", policy=3)
+    assert world.passes == 2
+    world.set("node", default_memsize=5 * MIB)
+    assert world.passes == 3
+    assert world.state.records == tuple(world.registry.records())
+    (entry,) = world.state.records
+    assert (entry.weight, entry.policy, entry.gpus[0].memory_bytes) == (4, 3, 50 * MIB)
+    assert world.demands[1].records == world.state.records, "the arbiter follows at once"
+    assert world.state.rules_of(GPU.uuid).policy == 3
+
+
+def test_a_write_to_the_tree_is_one_pass_too(world: World) -> None:
+    world.state.refresh()
+    world.passes = 0
+    tree = Tree(world.state, lambda: None)
+    for passes, (path, text) in enumerate((("0/0abc/weight", "2"), ("0/policy", "2")), 1):
+        tree.write(path, text)
+        assert (world.passes, tree.read(path)) == (passes, f"{text}\n")
+
+
+def test_a_refused_change_is_followed_by_what_else_is_new(world: World) -> None:
+    with pytest.raises(CgpuError, match="weight=21: expected"):
+        world.set("0abc", weight=21)
+    assert [entry.id for entry in world.demands[-1].records] == ["0abc"]
+    with pytest.raises(CgpuError, match="set 0 weight: a GPU has"):
+        world.set("0", weight=2)
+    assert world.state.records[0].weight == 1
+    assert world.passes == 2
+
+
+def test_only_a_connection_without_a_request_asks_for_a_refresh(tmp_path: Path) -> None:
+    """Whoever admits connects and goes; a request refreshes what it needs itself."""
+    touched: list[int] = []
+
+    def answer(_: dict[str, Any], __: Peer) -> dict[str, Any]:
+        return {"touched": len(touched)}
+
+    async def play() -> None:
+        is_touched = asyncio.Event()
+
+        def touch() -> None:
+            touched.append(1)
+            is_touched.set()
+
+        folder = os.open(tmp_path, os.O_PATH)
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(server.address(folder))
+        listener.listen()
+        listener.settimeout(0)
+        serving = await Control(answer, touch).listen(listener)
+        path = server.address(folder)
+        for _ in range(2):
+            reader, writer = await asyncio.open_unix_connection(path)
+            writer.write(b'{"request": "set"}\n')
+            assert json.loads(await reader.readline()) == {"touched": 0}
+            writer.close()
+        _, writer = await asyncio.open_unix_connection(path)
+        writer.close()
+        await is_touched.wait()
+        serving.close()
+        os.close(folder)
+
+    asyncio.run(asyncio.wait_for(play(), 60))
+    assert touched == [1]
+
+
+def test_the_command_connects_once(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    folder, connections = os.open(tmp_path, os.O_PATH), 0
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
+        listener.bind(server.address(folder))
+        listener.listen()
+
+        def serve() -> None:
+            nonlocal connections
+            with contextlib.suppress(OSError):  # it is shut down at the end
+                while True:
+                    end, _ = listener.accept()
+                    connections += 1
+                    with end, end.makefile("rw") as file:
+                        if file.readline():
+                            file.write('{"notes": []}\n')
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        words = ["set", "0", "policy=2", "--state-dir", str(tmp_path)]
+        given = commands.arguments().parse_args(words)
+        assert given.command.run(given) == 0
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    os.close(folder)
+    assert connections == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +125,23 @@ def test_a_file_from_another_folder_is_made_anew(place: Place, tmp_path: Path) -
     shutil.copy(place.kept, other.kept)
     assert other.start()[0] == "three"
     assert other.kept.read_bytes() != place.kept.read_bytes()
+
+
+@pytest.mark.parametrize("reason", ["access", "open"])
+def test_nothing_is_compiled_where_the_file_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch, reason: str
+) -> None:
+    """Each start of somebody else's installation would take a third of a second of a processor."""
+    finder = own_code.Finder("none")
+    monkeypatch.setitem(sys.modules, "cgpu_new", own_code)
+    compiled: list[object] = []
+    monkeypatch.setattr(own_code, "_entry", compiled.append)
+    refusals = {"access": lambda *_: False, "open": lambda *_: os.close(-1)}
+    monkeypatch.setattr(os, reason, refusals[reason])
+    with contextlib.suppress(OSError):
+        finder.keep()
+    monkeypatch.undo()
+    assert not compiled
 
 
 def test_a_start_goes_on_where_the_file_cannot_be_written(place: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import struct
 import threading
 import time
@@ -252,7 +253,9 @@ def test_a_server_that_does_not_come_up_takes_all_back(machine: Machine, old: li
         "lib/python3*/site-packages/cgpu_server/daemon.py"
     )
     text = module.read_text()
-    module.write_text(text.replace("    self.refresh()", "    raise SystemExit(1)", 1))
+    broken = re.sub(r"self\.(_state\.)?refresh\(\)", "raise SystemExit(1)", text, count=1)
+    assert broken != text
+    module.write_text(broken)
     done = machine.own("upgrade", "--back", check=False)
     module.write_text(text)
     assert done.returncode == 2

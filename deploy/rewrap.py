@@ -14,8 +14,10 @@ COLUMNS = 100
 _FENCE = re.compile(r"\s*(```|~~~)|<!-- \w+: (begin|end) -->")  # a program writes what is between
 _ITEM = re.compile(r"\s*([-*+]|\d+[.)]) +")
 _STAYS = re.compile(r"\s*$|\s*[|#>]|!\[|<!--|    +\S")
-# What no line break may fall into: code and links; nor may a line begin like a list or a heading.
-_UNIT = re.compile(r"(?:`[^`]+`|!?\[[^\]]*\]\([^)]*\)|\S)+(?: +(?:[-+*#>|]+|\d+[.)])(?= |$))*")
+# No line breaks in code, links and before %, nor where the next line would begin like a list.
+_UNIT = re.compile(
+    r"(?:`[^`]+`|!?\[[^\]]*\]\([^)]*\)|\S)+(?: +(?:[-+*#>|]+|%[.,;:)]*|\d+[.)])(?= |$))*"
+)
 
 
 def _wrapped(text: str, first: str, indent: str) -> list[str]:

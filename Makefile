@@ -57,7 +57,7 @@ lint: $(VENV)/.lint ## style of Python, C, shell and Markdown, mistakes in C, sp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(C_FILES) | xargs $(BIN)/clang-format --dry-run -Werror
-	$(INSTALLED_C) | xargs -n 8 -P $$(nproc) $(BIN)/clang-tidy --quiet >$(VENV)/.tidy || { grep -v '^\[' $(VENV)/.tidy; exit 1; }
+	$(INSTALLED_C) | xargs -n 8 -P $$(nproc) $(BIN)/clang-tidy --quiet >$(VENV)/.tidy 2>&1 || { grep -v '^\[' $(VENV)/.tidy; exit 1; }
 	git ls-files '*.sh' .ci/run deploy/hooks 'deploy/debian/cgpu.p*' | PATH=$(BIN):$$PATH xargs shellcheck
 	git ls-files | grep -v '^tests/' | xargs $(BIN)/codespell
 	@! git ls-files 'tests/**/test_*.py' | sed 's,.*/,,' | sort | uniq -d | sed 's/$$/: two test files have this name, which pytest refuses/' | grep .
@@ -99,14 +99,13 @@ $(VENV)/.coverage: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what coverage needs" $(PIP) --no-build-isolation -e '.[coverage]'
 	@touch $@
 
-coverage: build $(VENV)/.coverage ## which lines the unit tests run in Python, and the C tests in native/
-	rm -rf build/coverage tests/c/_build/coverage
-	mkdir -p build/coverage
-	$(BIN)/coverage run -m pytest -q -m unit tests
-	$(BIN)/coverage combine -q
-	$(BIN)/coverage report
-	CGPU_COVERAGE=1 $(BIN)/python -m pytest -q tests/c/test_c.py
-	$(BIN)/gcovr --root . --filter native/ tests/c/_build/coverage
+# Not tests that take time, start engines, or need the programs exactly as they are built.
+COUNTED := not gpu and not system and not alone and not exact
+PROXIES := tests/integration/test_cuda_*.py tests/integration/test_nvml_*.py tests/integration/test_gate_*.py
+coverage: build $(VENV)/.coverage ## which lines of Python and C the tests run (needs root); fails below a floor
+	$(BIN)/python tests/lines python $(BESIDE) -q -m "$(COUNTED) and not c" tests
+	$(BIN)/python tests/lines c $(BESIDE) -q -m "$(COUNTED)" tests/c/test_c.py $(PROXIES)
+	$(BIN)/python tests/lines
 
 $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'

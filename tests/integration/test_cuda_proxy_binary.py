@@ -16,7 +16,7 @@ from lab.driver import entry_points
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.exact]
 
 ROOT = entry_points.ROOT
 BASE = "/dev/cgpu" + "/." * 100

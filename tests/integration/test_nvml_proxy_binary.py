@@ -13,7 +13,7 @@ from lab.driver.real_driver import real_library
 from lab.driver.symbols import dynamic, exported, machine, versions_needed
 from lab.products.products import build
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.exact]
 
 SHIM = ROOT / "shim" / "nvml"
 MACHINES = {"x86_64": "x64", "aarch64": "AArch64"}

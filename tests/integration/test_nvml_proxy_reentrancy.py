@@ -130,6 +130,7 @@ def test_the_private_table_is_the_drivers_but_for_the_lists(
     assert run(base, TABLE, TABLE_SLOTS=str(slots)) == [answer, "0 213"]
 
 
+@pytest.mark.exact
 def test_a_function_that_the_driver_lacks_is_not_found(base: Base) -> None:
     program = (
         "print(*(hasattr(proxy, 'nvmlDevice' + n) for n in ('GetUtilizationRates', 'GetUUID')))"

@@ -22,7 +22,8 @@ from elftools.elf.gnuversions import GNUVerNeedSection
 from lab.containers import images
 from lab.products import distribution, products
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]  # packages are built first
+# Packages are built first.
+pytestmark = [pytest.mark.integration, pytest.mark.exact, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "other_processor.py"

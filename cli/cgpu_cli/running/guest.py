@@ -80,7 +80,7 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
 
     asked = {"variables": options.variables(given), "policy": given.policy}
     answer = ask(ROOT_STATE, {"request": "admit", "command": given.program, **asked})
-    gpus = tuple(GpuShare(*share) for share in answer["gpus"])
+    gpus = _shares(answer)
     if not {share.uuid for share in gpus} <= {gpu.uuid for gpu in node.gpus}:
         raise CgpuError(
             f"the node's server shares other GPUs than those of {node.driver_dir}",
@@ -89,3 +89,11 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
     notes = tuple(answer.get("notes", ()))  # an older server says nothing
     request = Request(gpus, answer["weight"], answer["high_priority"], notes)
     return f"{ROOT_STATE}/containers/{answer['id']}", request
+
+
+def _shares(answer: dict[str, Any]) -> tuple[GpuShare, ...]:
+    """What was admitted; a server of release 0.1 has no names for it."""
+    shares = answer.get("shares")
+    if shares is None:
+        return tuple(GpuShare(index, uuid, cap) for index, uuid, cap in answer["gpus"])
+    return tuple(GpuShare(each["index"], each["uuid"], each["cap_bytes"]) for each in shares)

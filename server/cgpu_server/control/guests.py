@@ -66,7 +66,11 @@ class Guests:
         self._state.refresh()
         return {
             "id": name,
-            "gpus": asked.gpus,
+            "shares": [
+                {"index": share.index, "uuid": share.uuid, "cap_bytes": share.memory_bytes}
+                for share in asked.gpus
+            ],
+            "gpus": asked.gpus,  # as release 0.1 reads them
             "weight": asked.weight,
             "high_priority": asked.high_priority,
             "notes": asked.notes,

@@ -50,7 +50,8 @@ class World:
         self.demands: list[Demand] = []
         arbiters = cast("Any", SimpleNamespace(reconcile=self.demands.append))
         self.state = ServerState(self.registry, arbiters)
-        monkeypatch.setattr(self.state, "node", lambda: NODE)
+        self.node: Node | None = NODE
+        monkeypatch.setattr(self.state, "node", lambda: self.node)
         self.passes = 0
         whole = Registry._entries  # noqa: SLF001 (the pass itself)
 
@@ -83,6 +84,15 @@ def test_a_change_is_one_pass_over_the_containers(world: World) -> None:
     assert (entry.weight, entry.policy, entry.gpus[0].memory_bytes) == (4, 3, 50 * MIB)
     assert world.demands[1].records == world.state.records, "the arbiter follows at once"
     assert world.state.rules_of(GPU.uuid).policy == 3
+
+
+def test_the_gpus_of_containers_that_have_ended_are_not_meant(world: World) -> None:
+    """Without a driver the GPUs are those that containers have."""
+    world.node = None
+    world.state.refresh()
+    world.registry.remove("0abc")
+    with pytest.raises(CgpuError, match="'0': no such GPU"):
+        world.set("0", policy=3)
 
 
 def test_a_write_to_the_tree_is_one_pass_too(world: World) -> None:

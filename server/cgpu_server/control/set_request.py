@@ -46,11 +46,12 @@ def set_values(state: ServerState, request: dict[str, Any], tree: Tree) -> dict[
         for name, value in values.items():
             tree.write(name, str(value))
         return {"notes": ()}
-    gpus = {gpu.uuid: gpu for gpu in state.gpus()}  # without the lock: the driver may be slow
+    node = state.node()  # without the lock: the driver may be slow
     notes: tuple[str, ...] = ()
 
     def change(living: list[Record]) -> list[Record]:
         nonlocal notes
+        gpus = {gpu.uuid: gpu for gpu in state.gpus_of(node)}
         its = _target(word, values, gpus, tree)
         if its.container is None:
             return changes.set_gpus(state, living, [gpus[uuid] for uuid in its.uuids], values)

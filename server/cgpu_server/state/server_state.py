@@ -107,7 +107,10 @@ class ServerState:
 
     def gpus(self) -> list[GpuShare | NodeGpu]:
         """The node's GPUs; if the driver does not answer, those that containers have."""
-        node = self.node()
+        return self.gpus_of(self.node())
+
+    def gpus_of(self, node: Node | None) -> list[GpuShare | NodeGpu]:
+        """The same by facts that have been read."""
         found: dict[str, GpuShare | NodeGpu] = {gpu.uuid: gpu for gpu in node.gpus} if node else {}
         for record in self.records:
             for share in record.gpus:

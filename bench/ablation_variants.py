@@ -7,13 +7,12 @@ from typing import NamedTuple
 
 
 class Variant(NamedTuple):
-    """One change of one file; ``off``: the thing is gone, not only halved or doubled."""
+    """One change of one file."""
 
     name: str
     path: str
     old: re.Pattern[str]
     new: str
-    off: bool
 
     @property
     def thing(self) -> str:
@@ -104,7 +103,7 @@ CONSTANTS = [
     (END, "OVERDUE_NS", None),
     (END, "GO_ON_NS", None),
     (END, "GO_ON_TIMES", "0"),
-    (BEGIN, "SOON_NS", "0"),
+    (BEGIN, "KEEP_FREE_NS", "0"),
     ("native/arbiter/group_parts.h", "CGPU_LEAVE_NS", "0"),
     (BUDGET, "CGPU_BUDGET_LOOK_NS", None),
     (BUDGET, "CGPU_BUDGET_AT_ONCE_NS", None),
@@ -360,8 +359,22 @@ SWITCHES = [
         "g == gpu",
     ),
 ]
+OPEN = (
+    *("room: what is overdue soon", "turn: not longer than two", "group: holders first"),
+    *("charge: strays among the payers", "charge: find_risen", "stay: was not idle"),
+    *("`CGPU_MOST_NS`", "`CGPU_STOPPED_NS`", "`SAME_LOOK_NS`", "`CGPU_BUDGET_REST_NS`"),
+)
 # What moves no bar of the model, and what needs it.
-KEPT: dict[str, str] = {}
+KEPT = {
+    "chain: long ones raise": "`tests/c/pace_loop.c`: work does not pile up",
+    "chain: what began before": "several streams: `tests/c/pace_estimates.c`",
+    "busy: not more than expected": "work seen late: `tests/c/pace_estimates.c`",
+    "charge: leaves_it": "who never launched pays nothing: `tests/c/arbiter_charges.c`",
+    "charge: floors without absent ones": "no scenario: newcomers beside a stopped container",
+    "charge: floors without expired ones": "no scenario: newcomers beside a stopped container",
+    "unused: quiet turns only": "no scenario: liars beside others",
+    **dict.fromkeys(OPEN, "open: not tried with all scenarios"),
+}
 
 
 def _constant(path: str, name: str, off: str | None) -> list[Variant]:
@@ -369,15 +382,12 @@ def _constant(path: str, name: str, off: str | None) -> list[Variant]:
         rf"^(#define {name} +|.*\b{name} = )(\S.*?)( +/\*.*|, .*| }};)?$", re.MULTILINE
     )
     values = [("off", off)] if off else [("halved", r"((\2) / 2)"), ("doubled", r"((\2) * 2)")]
-    return [
-        Variant(f"`{name}` {what}", path, old, rf"\g<1>{value}\3", what == "off")
-        for what, value in values
-    ]
+    return [Variant(f"`{name}` {what}", path, old, rf"\g<1>{value}\3") for what, value in values]
 
 
 def _switch(name: str, path: str, old: str, new: str) -> Variant:
     literal = new.replace("\\", "\\\\")
-    return Variant(f"{name} off", path, re.compile(re.escape(old)), literal, off=True)
+    return Variant(f"{name} off", path, re.compile(re.escape(old)), literal)
 
 
 VARIANTS = [_switch(*each) for each in SWITCHES]

@@ -4,7 +4,7 @@
 #include "arbiter/group_parts.h"
 
 /* A GPU stays free at most this long for a container that waits for another GPU as well. */
-#define SOON_NS CGPU_MS
+#define KEEP_FREE_NS CGPU_MS
 
 /* Whether MEMBER's work on GPU goes on and its end is not in sight. */
 static bool
@@ -35,7 +35,7 @@ is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next,
         }
         for (uint32_t g = 0; g < group->count; g++) {
             if (g != gpu && is_closing(group, member, g, now) &&
-                cgpu_member_on(group, member, g)->demand.end_ns <= now + SOON_NS) {
+                cgpu_member_on(group, member, g)->demand.end_ns <= now + KEEP_FREE_NS) {
                 return false;
             }
         }
@@ -53,7 +53,7 @@ is_free(const struct cgpu_group *group, uint32_t gpu, bool due, uint64_t now)
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
         if (tenant->present && tenant->stage == CGPU_STAGE_CLOSING &&
-            tenant->demand.end_ns > now + SOON_NS) {
+            tenant->demand.end_ns > now + KEEP_FREE_NS) {
             return false;
         }
     }

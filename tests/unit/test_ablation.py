@@ -37,6 +37,10 @@ def test_a_change_fits_exactly_once(variant: Variant) -> None:
     assert variant.changed(before) != before
 
 
+def test_each_change_has_a_name_of_its_own() -> None:
+    assert len({variant.name for variant in VARIANTS}) == len(VARIANTS)
+
+
 def test_every_constant_is_tried() -> None:
     assert named() - NOT_TRIED == {name for _, name, _ in CONSTANTS}
 

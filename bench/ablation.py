@@ -92,7 +92,10 @@ def _sources(folder: Path) -> list[Path]:
 
 def _copy(folder: Path) -> None:
     shutil.copytree(MODEL, folder / "model")
-    shutil.copytree(NATIVE, folder / "native", ignore=shutil.ignore_patterns("cgpu_native"))
+    for part in PARTS:
+        shutil.copytree(NATIVE / part, folder / "native" / part)
+    for header in NATIVE.glob("*.h"):
+        shutil.copy(header, folder / "native")
 
 
 def _compile(folder: Path, source: Path) -> str:

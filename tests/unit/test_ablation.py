@@ -61,6 +61,10 @@ def test_the_worst_of_the_missed_figures_is_shown() -> None:
     assert missed([case("a", 0.5)], {}) is None
 
 
+def test_a_bar_that_is_missed_without_a_change_says_nothing() -> None:
+    assert missed([case("a", 3.0)], {"a": case("a", 2.0)}) is None
+
+
 def test_an_idle_gpu_is_a_missed_bar_too() -> None:
     found = [case("a", 0.5, busy=40.0, met=False)]
     assert missed(found, {"a": case("a", 0.4)}) == Found("g a, busy", 99.0, 40.0, 98.0)

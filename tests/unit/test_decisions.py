@@ -23,5 +23,5 @@ def test_each_record_has_its_number_a_title_and_a_status_and_is_listed() -> None
         assert head, f"{path.name}: the title or the status is missing"
         assert path.name.startswith(f"{head['number']}-")
         listed.append(f"- [{head['number']}]({path.name}): {head['title']}")
-    lines = (FOLDER / "README.md").read_text().splitlines()
+    lines = re.sub(r"\n +", " ", (FOLDER / "README.md").read_text()).splitlines()
     assert [line for line in lines if line.startswith("- [")] == listed

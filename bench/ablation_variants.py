@@ -52,6 +52,7 @@ CONSTANTS = [
     (PACE, "FALL", "1"),
     (PACE, "RISE", "1"),
     (PACE, "LAG_RISE", "1"),
+    (PACE, "LAG_PART", "1"),
     (PACE, "LEAN_PART", "1"),
     (ROOM, "SOONEST_NS", "1"),
     (ROOM, "LATEST_NS", NEVER),
@@ -112,14 +113,15 @@ CONSTANTS = [
 # What is switched off, and the one place where that is done: file, text, text in its place.
 SWITCHES = [
     ("estimates: fall", PACE, "sample < ns && !lesson->cut", "false"),
-    ("estimates: rise", PACE, "if (sample > ns) {", "if (false) {"),
+    ("estimates: rise", PACE, "if (least > ns) {", "if (false) {"),
     (
         "estimates: a new one at once",
         PACE,
         "lesson->key != 0 && cgpu_pace_estimate(pace, lesson->key) == 0",
         "false",
     ),
-    ("estimates: less_edges", PACE, "lesson->exact ? sample : less_edges(sample)", "sample"),
+    ("estimates: less_edges", PACE, "lesson->exact ? least : less_edges(least)", "least"),
+    ("estimates: less_lag", PACE, "lesson->exact ? sample : less_lag(pace, sample)", "sample"),
     ("estimates: rise by 16 times at most", PACE, "lesser(sample, 16 * ns)", "sample"),
     ("estimates: cut spans lower none", PACE, "sample < ns && !lesson->cut", "sample < ns"),
     (
@@ -130,7 +132,7 @@ SWITCHES = [
     ),
     ("estimates: fast and slow fall", PACE, "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
     ("estimates: single launches raise", PACE, " || lesson->launches == 1", ""),
-    ("estimates: short ones seen late", PACE, " || sample <= CGPU_PACE_BATCH_NS", ""),
+    ("estimates: short ones seen late", PACE, " || least <= CGPU_PACE_BATCH_NS", ""),
     ("estimates: only known ends raise", PACE, "lesson->known && (lesson->exact", "(lesson->exact"),
     ("chain", PACE, "        chain(pace, &lesson);", "        ;"),
     ("chain: what began before", PACE, "batch->begun == 0 || pace->chain_launches > 0", "true"),

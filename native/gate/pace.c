@@ -15,7 +15,7 @@
 #define CHAIN_NS       UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
 #define SHORT_CHAIN_NS UINT64_C(1000000) /* a short turn: enough to learn that it is too long */
 
-enum { FALL = 2, RISE = 8, LAG_RISE = 32, LEAN_PART = 16 };
+enum { FALL = 2, RISE = 8, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
 
 void
 cgpu_pace_init(struct cgpu_pace *pace)
@@ -75,24 +75,32 @@ less_edges(uint64_t sample)
     return sample < CGPU_PACE_LONE_NS ? sample : sample - CGPU_PACE_EDGES_NS;
 }
 
+/* What began on a GPU without work began late. Not all of it: too short would pile work up. */
+static uint64_t
+less_lag(const struct cgpu_pace *pace, uint64_t sample)
+{
+    return clip(since(sample, pace->lag_ns), sample / LAG_PART, sample);
+}
+
 static void
 teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
     uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
     uint64_t sample = lesson->span_ns / lesson->launches;
+    uint64_t least = lesson->exact ? sample : less_lag(pace, sample);
     bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
 
     if (ns == 0) {
         /* seen late, and yet short: no harm in believing it */
-        if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
-            learn(entry_of(pace, lesson->key), lesson->key, sample);
+        if (lesson->known || least <= CGPU_PACE_BATCH_NS) {
+            learn(entry_of(pace, lesson->key), lesson->key, least);
         }
     } else if (sample < ns && !lesson->cut) {
         learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
     } else if (may_rise) {
-        sample = lesson->exact ? sample : less_edges(sample);
-        if (sample > ns) {
-            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, sample));
+        least = lesson->exact ? least : less_edges(least);
+        if (least > ns) {
+            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, least));
         }
     }
 }

@@ -93,6 +93,22 @@ TEST(a_probe_is_looked_for_soon)
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) == SECOND + 20 * US);
 }
 
+/* Of the first kernel on a GPU without work the lag is no part, but it is not all taken off. */
+TEST(what_a_kernel_takes_is_learnt_without_the_lag)
+{
+    struct cgpu_pace_batch kernel = {.key = 7, .launches = 1, .start_ns = 2 * SECOND};
+
+    cgpu_pace_init(&pace);
+    probe(SECOND, 700 * US);
+    cgpu_pace_mark(&pace, &kernel, 2 * SECOND);
+    cgpu_pace_pass(&pace, &kernel, 2 * SECOND + 3 * MS, true);
+    CHECK(cgpu_pace_estimate(&pace, 7) == 3 * MS - 600 * US);
+    kernel = (struct cgpu_pace_batch){.key = 9, .launches = 1, .start_ns = 3 * SECOND};
+    cgpu_pace_mark(&pace, &kernel, 3 * SECOND);
+    cgpu_pace_pass(&pace, &kernel, 3 * SECOND + 400 * US, true);
+    CHECK(cgpu_pace_estimate(&pace, 9) == 100 * US);
+}
+
 /* Batches of one launch from NOW on: one after the other is seen, LATE and then US later each. */
 static void
 run(uint64_t now, uint64_t late, uint64_t us, int count, bool known)

@@ -15,13 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define CGPU_PACE_BATCH_NS  UINT64_C(250000)   /* a batch ends when it holds so much work */
-#define CGPU_PACE_FLIGHT_NS UINT64_C(500000)   /* launch on when this much or less is left to do */
-#define CGPU_PACE_AHEAD_NS  UINT64_C(10000000) /* the same while nobody waits */
-#define CGPU_PACE_LAG_NS    UINT64_C(1000000)  /* no GPU is taken for slower to answer than this */
-#define CGPU_PACE_LONE_NS   UINT64_C(12000000) /* so long a kernel is mostly alone in its turn */
-#define CGPU_PACE_EDGES_NS  UINT64_C(500000)   /* of what is seen of it, not its own */
-#define CGPU_PACE_IDLE_NS   UINT64_C(200000)   /* without work for so long: idle */
+#include "gate/gate_times.h"
 
 enum { CGPU_PACE_SETS = 512, CGPU_PACE_WAYS = 4, CGPU_PACE_BATCHES = 256 };
 

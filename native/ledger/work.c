@@ -81,14 +81,10 @@ cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_wor
     return *out != NULL ? CGPU_OK : CGPU_EFULL;
 }
 
-void
-cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
+struct cgpu_ledger_gpu *
+cgpu_work_sums(struct cgpu_ledger *ledger, uint32_t gpu)
 {
-    if (__atomic_load_n(&work->active, __ATOMIC_RELAXED) == 0) {
-        __atomic_store_n(&work->begun_ns, now, __ATOMIC_RELAXED);
-    }
-    /* seq_cst: who sees it sees when it began */
-    __atomic_store_n(&work->active, word, __ATOMIC_SEQ_CST);
+    return &ledger->file->gpus[gpu];
 }
 
 void
@@ -99,19 +95,6 @@ cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
     /* release: the arbiter that sees the new number sees what it is rung for */
     __atomic_add_fetch(bell, 1, __ATOMIC_RELEASE);
     cgpu_futex_wake(bell, FUTEX_WAKE, INT_MAX);
-}
-
-/* relaxed, both: sums of all processes, which the arbiter reads when it looks */
-void
-cgpu_work_stays(struct cgpu_ledger *ledger, uint32_t gpu)
-{
-    __atomic_add_fetch(&ledger->file->gpus[gpu].stays, 1, __ATOMIC_RELAXED);
-}
-
-void
-cgpu_work_stayed(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t ns)
-{
-    __atomic_add_fetch(&ledger->file->gpus[gpu].stayed_ns, ns, __ATOMIC_RELAXED);
 }
 
 void

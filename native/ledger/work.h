@@ -25,18 +25,39 @@
  */
 int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out);
 
+/* What the arbiter reads of all processes on GPU together. */
+struct cgpu_ledger_gpu *cgpu_work_sums(struct cgpu_ledger *ledger, uint32_t gpu);
+
 /* From NOW on WORK may be in flight under the gate WORD: see above; the fence is the caller's. */
-void cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now);
+static inline void
+cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
+{
+    if (__atomic_load_n(&work->active, __ATOMIC_RELAXED) == 0) {
+        __atomic_store_n(&work->begun_ns, now, __ATOMIC_RELAXED);
+    }
+    /* seq_cst: who sees it sees when it began */
+    __atomic_store_n(&work->active, word, __ATOMIC_SEQ_CST);
+}
 
 /* Make the arbiter look at GPU soon: one futex system call. */
 void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
  * On GPU, work of this process does not end and stands apart; such work has ended, after NS that
- * were not reported yet.
+ * were not reported yet. relaxed, both: sums of all processes, which the arbiter reads when it
+ * looks.
  */
-void cgpu_work_stays(struct cgpu_ledger *ledger, uint32_t gpu);
-void cgpu_work_stayed(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t ns);
+static inline void
+cgpu_work_stays(struct cgpu_ledger_gpu *gpu)
+{
+    __atomic_add_fetch(&gpu->stays, 1, __ATOMIC_RELAXED);
+}
+
+static inline void
+cgpu_work_stayed(struct cgpu_ledger_gpu *gpu, uint64_t ns)
+{
+    __atomic_add_fetch(&gpu->stayed_ns, ns, __ATOMIC_RELAXED);
+}
 
 /* Free all that slot INDEX of the given lock word has: for slot.c. */
 void cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index);

@@ -1,5 +1,5 @@
 /*
- * The model: the real policies, arbiter and pace against a modelled GPU, in virtual time.
+ * The model: the real policies, arbiter and gate against a modelled GPU, in virtual time.
  *
  * A discrete-event simulation. Actors say when they want to be called next; whoever is first is
  * called, and nothing happens in between but the GPU's work. All chance comes from one generator,
@@ -7,8 +7,7 @@
  *
  *   gpu.c      round robin between processes that have work, cost of a switch
  *   thread.c   a program's thread: launches, waits for gate, room, end of work
- *   stay.c     a kernel of more than a second stands apart
- *   monitor.c  the process's helper thread: drains, tells idleness
+ *   process.c  what native/gate needs of the driver and of threads; the helper thread
  *   server.c   the thread that runs the arbiter
  *   world.c    events in their order, changes while it runs, figures
  *   window.c   the worst of any window of time
@@ -23,8 +22,7 @@
 #include "arbiter/arbiter.h"
 #include "arbiter/budget.h"
 #include "arbiter/group.h"
-#include "gate/gate.h"
-#include "gate/pace.h"
+#include "gate/state.h"
 
 #define US           UINT64_C(1000)
 #define MS           UINT64_C(1000000)
@@ -41,6 +39,7 @@ enum {
     MAX_GPUS = 4,
     MAX_PROCESSES = 64,
     MAX_QUEUE = 1024,
+    MAX_MARKERS = 8, /* of a stream */
     MAX_LENGTHS = 6,
     MAX_CHANGES = 64
 };
@@ -114,9 +113,8 @@ struct work_item {
     uint64_t meeting; /* the meeting's number; 0: it meets nobody */
 };
 
-struct flight {
-    struct cgpu_pace_batch batch;
-    uint64_t seq;
+struct marker {
+    uint64_t seq; /* of the item before it */
     uint64_t marked_ns;
     uint64_t visible_ns; /* NEVER: not known yet */
 };
@@ -137,6 +135,7 @@ struct process {
     uint64_t since_sync; /* kernels */
     uint64_t burst_end;
     uint64_t asked_ns;  /* when the request began: for its latency */
+    uint64_t synced_ns; /* since when it synchronises */
     uint64_t gate_ns;   /* since when it waits at the gate */
     uint64_t idle_from; /* all that it has launched has been seen to end by then */
     uint64_t ready_ns;  /* of the work since the last synchronisation, alone on the GPU */
@@ -150,25 +149,14 @@ struct process {
     uint64_t queued_ns;
     uint64_t submitted, finished; /* sequence numbers of items */
 
-    struct cgpu_pace pace;
-    struct cgpu_pace_batch batch;
-    struct flight flights[CGPU_PACE_BATCHES];
-    uint32_t flight_head, flight_count, flight_ended; /* ended: those that the GPU has reached */
-    uint64_t harvested_ns;                            /* markers were last looked at */
-    uint64_t monitored; /* items submitted when the monitor last looked */
-    uint64_t busy_at;   /* when it last saw launches */
-    uint32_t settled;   /* closed gate word since which all work is marked */
-    uint64_t drained_ns;
-
-    /* stay.c: of its only stream */
-    uint64_t moved_ns; /* when it was last seen to make progress */
-    uint64_t apart_ns; /* since when it stands apart; 0: it does not */
-
-    /* as in the ledger */
-    uint64_t stays, stayed_ns;
-    uint32_t active;
-    bool waiting, idle, certain;
-    uint64_t begun_ns, end_ns, busy_ns;
+    struct world *world;
+    struct cgpu_gate_gpu gate;
+    struct cgpu_stream stream; /* its only one */
+    struct cgpu_ledger_work work;
+    struct marker markers[MAX_MARKERS]; /* by their sequence numbers */
+    bool probes;                        /* a marker that is placed now is a probe */
+    uint32_t hot_word; /* gate word under which the thread needs no look; 0: none */
+    uint64_t hot_ns;   /* what it has launched without one */
 
     uint64_t gpu_ns; /* really used */
 };
@@ -181,6 +169,7 @@ struct samples {
 struct tenant {
     int indices[MAX_GPUS]; /* in the arbiters; -1: not there */
     uint32_t words[MAX_GPUS];
+    struct cgpu_ledger_gpu sums[MAX_GPUS];
     uint32_t quiet_words[MAX_GPUS]; /* of the last turn that began without others' work in flight */
     uint64_t used_ns;               /* in the time that counts */
     uint64_t used_on[MAX_GPUS];     /* the same, all the time */
@@ -244,18 +233,13 @@ void gpu_forget(struct world *world, struct process *process);
 void thread_run(struct world *world, struct process *process);
 /* The GPU has finished one more of its items, at NOW. */
 void thread_finished(struct world *world, struct process *process, uint64_t now);
-void thread_mark(struct world *world, struct process *process);
-void thread_harvest(struct world *world, struct process *process);
-void thread_publish(struct process *process);
 
-/* stay.c */
-/* Its oldest marker has been passed. */
-void stay_passed(struct process *process, const struct flight *flight, uint64_t now, bool known);
-/* After a look at all its markers: does it go apart, or is its work ordinary again? */
-void stay_look(struct world *world, struct process *process);
-
-/* monitor.c */
-void monitor_run(struct world *world, struct process *process);
+/* process.c */
+void process_init(struct world *world, struct process *process);
+/* Markers that the GPU has reached at NOW can be seen. */
+void process_pass_markers(struct process *process, uint64_t now);
+/* Its helper thread runs. */
+void process_monitor(struct world *world, struct process *process);
 
 /* server.c */
 void server_run(struct world *world);

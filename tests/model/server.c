@@ -6,24 +6,24 @@
 static void
 add_demand(struct cgpu_demand *sum, const struct process *process, uint64_t lag_ns)
 {
-    if (process->active != 0) {
-        if (!sum->active || process->begun_ns < sum->begun_ns) {
-            sum->begun_ns = process->begun_ns;
+    const struct cgpu_ledger_work *work = &process->work;
+
+    if (work->active != 0) {
+        if (!sum->active || work->begun_ns < sum->begun_ns) {
+            sum->begun_ns = work->begun_ns;
         }
-        sum->idle = (sum->idle || !sum->active) && process->idle;
-        sum->certain = (sum->certain || !sum->active) && process->certain;
+        sum->idle = (sum->idle || !sum->active) && work->idle;
+        sum->certain = (sum->certain || !sum->active) && work->certain;
         sum->active = true;
-        sum->end_ns = sum->end_ns > process->end_ns ? sum->end_ns : process->end_ns;
-    } else if (!sum->active && sum->end_ns < process->end_ns) {
-        sum->end_ns = process->end_ns;
+        sum->end_ns = sum->end_ns > work->end_ns ? sum->end_ns : work->end_ns;
+    } else if (!sum->active && sum->end_ns < work->end_ns) {
+        sum->end_ns = work->end_ns;
     }
     if (lag_ns != 0 && (sum->lag_ns == 0 || lag_ns < sum->lag_ns)) {
         sum->lag_ns = lag_ns;
     }
-    sum->waiting |= process->waiting;
-    sum->busy_ns += process->busy_ns;
-    sum->stays += process->stays;
-    sum->stayed_ns += process->stayed_ns;
+    sum->waiting |= work->waiting != 0;
+    sum->busy_ns += work->busy_ns;
 }
 
 static void
@@ -35,12 +35,15 @@ read_demands(const struct world *world, int gpu, struct cgpu_demand *demands)
         int index = world->tenants[process->tenant].indices[gpu];
 
         if (process->gpu == gpu && process->alive && index >= 0) {
+            const struct cgpu_ledger_gpu *sums = &world->tenants[process->tenant].sums[gpu];
             uint64_t said = world->scenario->tenants[process->tenant].lag_ns;
 
-            add_demand(&demands[index], process, said != 0 ? said : process->pace.lag_ns);
+            add_demand(&demands[index], process, said != 0 ? said : process->work.lag_ns);
+            demands[index].stays = sums->stays;
+            demands[index].stayed_ns = sums->stayed_ns;
             if (world->scenario->tenants[process->tenant].late != 0) {
                 demands[index].begun_ns = world->now;
-                demands[index].end_ns = process->active != 0 ? demands[index].end_ns : 0;
+                demands[index].end_ns = process->work.active != 0 ? demands[index].end_ns : 0;
             }
         }
     }

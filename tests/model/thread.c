@@ -1,80 +1,9 @@
 /* A program's thread: launches as the proxy lets it, see shim/cuda/compute/enter.c. */
 #include "model.h"
 
-#define KNOWN_NS (60 * US)
-
-void
-thread_publish(struct process *process)
-{
-    process->end_ns = process->pace.end_ns;
-    process->busy_ns = process->pace.busy_ns;
-    process->certain = process->pace.uncertain == 0;
-}
-
-/* Markers that the GPU has reached at NOW: a marker is dispatched like any work. */
-static void
-end_flights(const struct world *world, struct process *process, uint64_t now)
-{
-    while (process->flight_ended < process->flight_count) {
-        uint32_t index = (process->flight_head + process->flight_ended) % CGPU_PACE_BATCHES;
-        struct flight *flight = &process->flights[index];
-        uint64_t ready = flight->marked_ns + world->scenario->dispatch_ns;
-
-        if (flight->seq > process->finished) {
-            break;
-        }
-        flight->visible_ns = (now > ready ? now : ready) + world->scenario->completion_ns;
-        process->flight_ended += 1;
-    }
-}
-
-static void
-put_marker(struct world *world, struct process *process)
-{
-    uint32_t tail = (process->flight_head + process->flight_count) % CGPU_PACE_BATCHES;
-
-    cgpu_pace_mark(&process->pace, &process->batch, world->now);
-    process->flights[tail] = (struct flight){.batch = process->batch,
-                                             .seq = process->submitted,
-                                             .marked_ns = world->now,
-                                             .visible_ns = NEVER};
-    process->flight_count += 1;
-    end_flights(world, process, world->now);
-    process->batch = (struct cgpu_pace_batch){.certain = 1};
-    thread_publish(process);
-}
-
-/* End the batch by a marker. */
-void
-thread_mark(struct world *world, struct process *process)
-{
-    if (process->batch.launches > 0 && process->flight_count < CGPU_PACE_BATCHES &&
-        process->apart_ns == 0) {
-        put_marker(world, process);
-    }
-}
-
-/* See which markers were passed: just now, if somebody looked just before. */
-void
-thread_harvest(struct world *world, struct process *process)
-{
-    uint64_t pause = world->now - process->harvested_ns;
-
-    process->harvested_ns = world->now;
-    while (process->flight_count > 0 &&
-           process->flights[process->flight_head].visible_ns <= world->now) {
-        const struct flight *flight = &process->flights[process->flight_head];
-
-        stay_passed(process, flight, world->now,
-                    pause < KNOWN_NS + (world->now - flight->marked_ns) / 32);
-        process->flight_head = (process->flight_head + 1) % CGPU_PACE_BATCHES;
-        process->flight_count -= 1;
-        process->flight_ended -= 1;
-    }
-    cgpu_pace_look(&process->pace, world->now);
-    stay_look(world, process);
-    thread_publish(process);
-}
+#include "gate/drain.h"
+#include "gate/enter.h"
+#include "gate/flight.h"
 
 /* True: let in. */
 static bool
@@ -83,8 +12,8 @@ enter(struct world *world, struct process *process)
     uint32_t word = world_gate(world, process);
 
     if (!cgpu_gate_is_open(word)) {
-        if (!process->waiting) {
-            process->waiting = true;
+        if (!process->work.waiting) {
+            process->work.waiting = 1;
             process->gate_ns = world->now;
             server_ring(world);
         }
@@ -92,23 +21,17 @@ enter(struct world *world, struct process *process)
         process->at_thread = NEVER;
         return false;
     }
-    if (process->waiting) {
+    if (process->work.waiting) {
         struct tenant *tenant = &world->tenants[process->tenant];
         uint64_t waited = world->now - process->gate_ns;
 
         tenant->longest_wait = waited > tenant->longest_wait ? waited : tenant->longest_wait;
-        process->waiting = false;
+        process->work.waiting = 0;
     }
-    if (process->active == 0 && cgpu_gate_is_metered(word) &&
-        word == world->tenants[process->tenant].quiet_words[process->gpu]) {
-        process->batch = (struct cgpu_pace_batch){.start_ns = world->now, .certain = 1};
-        gpu_submit(world, process, 0, 0);
-        put_marker(world, process);
-    }
-    process->begun_ns = process->active == 0 ? world->now : process->begun_ns;
+    process->probes = true;
+    cgpu_enter_begin(&process->stream, word, world->now);
+    process->probes = false;
     process->word = word;
-    process->active = word;
-    process->idle = false;
     return true;
 }
 
@@ -127,6 +50,13 @@ key_of(const struct process *process)
     return cgpu_pace_key(process, process->load.lengths[process->kernel]);
 }
 
+/* Whether every launch takes the slow path, to look at markers. */
+static bool
+looks(const struct process *process)
+{
+    return process->stream.unsure || process->gate.pace.probed_ns != 0;
+}
+
 /* How many kernels go out in one event: equal ones, short ones, as far as the batch lasts. */
 static uint64_t
 chunk(const struct process *process, uint64_t estimate, uint64_t ns)
@@ -135,33 +65,30 @@ chunk(const struct process *process, uint64_t estimate, uint64_t ns)
     uint64_t left = process->load.sync_every - process->since_sync;
 
     if (cgpu_gate_is_metered(process->word)) {
-        uint64_t room = process->batch.work_ns < CGPU_PACE_BATCH_NS
-                            ? CGPU_PACE_BATCH_NS - process->batch.work_ns
-                            : 0;
-        uint64_t fits = estimate > 0 ? room / estimate + 1 : 1;
+        uint64_t fits = estimate > 0 ? (CGPU_PACE_BATCH_NS - 1 - process->hot_ns) / estimate : 0;
 
+        fits = fits > 0 ? fits : 1;
         count = count < fits ? count : fits;
     }
-    if (process->load.length_count > 1 || process->load.meet_every > 0 ||
-        process->pace.probed_ns != 0) {
+    if (process->load.length_count > 1 || process->load.meet_every > 0 || looks(process)) {
         count = 1;
     }
     return process->load.sync_every > 0 && left < count ? left : count;
 }
 
+/* Under a free gate nothing is counted. */
 static void
 add_to_batch(struct process *process, uint64_t count, uint64_t estimate, uint64_t now)
 {
-    struct cgpu_pace_batch *batch = &process->batch;
-    uint64_t key = key_of(process);
+    struct cgpu_unmarked batch = {
+        .work_ns = count * estimate, .launches = count, .key = key_of(process)};
 
-    if (batch->launches == 0) {
-        *batch = (struct cgpu_pace_batch){.key = key, .start_ns = now, .certain = 1};
+    if (cgpu_gate_is_metered(process->word)) {
+        cgpu_flight_add(&process->stream, &batch);
+        cgpu_enter_count(&process->stream, estimate, now);
+        process->hot_ns += batch.work_ns;
+        process->hot_word = looks(process) ? 0 : process->word;
     }
-    batch->key = batch->key == key ? key : 0;
-    batch->launches += count;
-    batch->work_ns += count * estimate;
-    batch->certain = batch->certain && estimate > 0;
 }
 
 /* The meeting of the last launched kernel; 0: none. */
@@ -177,7 +104,7 @@ static void
 launch(struct world *world, struct process *process)
 {
     uint64_t ns = kernel_ns(world, process);
-    uint64_t estimate = cgpu_pace_estimate(&process->pace, key_of(process));
+    uint64_t estimate = cgpu_pace_estimate(&process->gate.pace, key_of(process));
     uint64_t count = chunk(process, estimate, ns);
 
     process->launched += count;
@@ -189,14 +116,24 @@ launch(struct world *world, struct process *process)
     process->at_thread = world->now + count * LAUNCH_NS;
 }
 
-/* Does the batch end before the next launch? Unknown kernels are measured alone. */
-static bool
-batch_is_full(const struct process *process)
+/* May a kernel go that is taken for NS? 0: yes, else when to look again. */
+static uint64_t
+room_at(struct process *process, uint64_t ns, uint64_t now)
 {
-    bool unknown = cgpu_pace_estimate(&process->pace, key_of(process)) == 0;
+    struct cgpu_stream *stream = &process->stream;
+    struct cgpu_unmarked batch;
+    uint64_t until;
 
-    return process->batch.launches > 0 &&
-           (process->batch.work_ns >= CGPU_PACE_BATCH_NS || !process->batch.certain || unknown);
+    if (process->hot_word == process->word && ns != 0 &&
+        process->hot_ns + ns < CGPU_PACE_BATCH_NS) {
+        return 0; /* the hot path, see launch.c */
+    }
+    cgpu_flight_harvest(&process->gate, now);
+    batch = cgpu_flight_unmarked(stream);
+    until = cgpu_enter_room(stream, process->word, &batch,
+                            cgpu_enter_ends_batch(stream, &batch, ns), ns, now);
+    process->hot_ns = process->hot_ns + ns < CGPU_PACE_BATCH_NS ? process->hot_ns : 0;
+    return stream->apart && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
 }
 
 /* True: another launch may go out. */
@@ -209,27 +146,12 @@ has_room(struct world *world, struct process *process)
         process->at_thread = world->now + UNMETERED_NS / 4;
         return process->queued_ns < UNMETERED_NS && process->queue_count < MAX_QUEUE / 2;
     }
-    if (process->pace.probed_ns != 0) {
-        thread_harvest(world, process);
+    again = room_at(process, cgpu_pace_estimate(&process->gate.pace, key_of(process)), world->now);
+    process->gate.threads_waiting = again != 0;
+    if (again != 0) {
+        process->at_thread = world_timer(world, again);
     }
-    if (!batch_is_full(process) && process->state != THREAD_WAITS_ROOM) {
-        return true;
-    }
-    thread_harvest(world, process);
-    if (process->apart_ns != 0) { /* it needs no room */
-        process->at_thread = world->now + MS;
-        return process->queue_count < MAX_QUEUE / 2;
-    }
-    thread_mark(world, process);
-    again = cgpu_pace_room(&process->pace,
-                           cgpu_gate_is_unhurried(process->word) ? CGPU_PACE_AHEAD_NS
-                                                                 : CGPU_PACE_FLIGHT_NS,
-                           world->now);
-    if (again == 0) {
-        return true;
-    }
-    process->at_thread = world_timer(world, again);
-    return false;
+    return again == 0;
 }
 
 static void
@@ -243,29 +165,13 @@ rest(struct world *world, struct process *process, uint64_t ns)
 void
 thread_finished(struct world *world, struct process *process, uint64_t now)
 {
-    end_flights(world, process, now);
+    process_pass_markers(process, now);
     if (process->queue_count == 0) {
         process->idle_from = now + world->scenario->completion_ns;
         if (process->state == THREAD_SYNCS) {
             process->at_thread = process->idle_from;
         }
     }
-}
-
-/* Whether all launched work has ended, whatever the markers say. */
-static void
-settle(struct world *world, struct process *process)
-{
-    if (process->apart_ns != 0) {
-        thread_harvest(world, process);
-    }
-    thread_mark(world, process);
-    for (uint32_t i = 0; i < process->flight_count; i++) {
-        uint32_t index = (process->flight_head + i) % CGPU_PACE_BATCHES;
-
-        process->flights[index].visible_ns = world->now;
-    }
-    thread_harvest(world, process);
 }
 
 /* The program's own synchronisation has returned. */
@@ -281,10 +187,9 @@ synchronised(struct world *world, struct process *process)
     }
     process->since_sync = 0;
     process->ready_ns = 0;
-    settle(world, process);
+    cgpu_flight_synchronised(&process->stream, process->synced_ns, true, world->now);
+    cgpu_drain_is_quiet(&process->gate);
     world_step(world, process, world->now);
-    cgpu_pace_drain(&process->pace, world->now);
-    thread_publish(process);
     rest(world, process, think > 0 ? world_random(world, think / 2, think * 3 / 2) : US);
 }
 
@@ -340,6 +245,7 @@ begin_wait(struct world *world, struct process *process)
     bool last = process == &world->processes[process->team + process->mates - 1];
 
     process->state = THREAD_SYNCS;
+    process->synced_ns = world->now;
     process->rounds += 1;
     process->at_thread = process->queue_count > 0 ? NEVER : process->idle_from;
     if (process->load.one_thread != 0 && !last) {
@@ -350,7 +256,7 @@ begin_wait(struct world *world, struct process *process)
 static bool
 pauses(struct world *world, struct process *process)
 {
-    if (process->load.pause_ns == 0 || world->now < process->burst_end || process->waiting) {
+    if (process->load.pause_ns == 0 || world->now < process->burst_end || process->work.waiting) {
         return false;
     }
     rest(world, process,
@@ -378,6 +284,7 @@ thread_run(struct world *world, struct process *process)
         return;
     }
     if (process->word != world_gate(world, process) && !enter(world, process)) {
+        process->gate.threads_waiting = 0;
         return;
     }
     if (!has_room(world, process)) {
@@ -385,5 +292,6 @@ thread_run(struct world *world, struct process *process)
         return;
     }
     process->state = THREAD_RUNS;
+    process->gate.threads_waiting = 0;
     launch(world, process);
 }

@@ -170,7 +170,7 @@ longest_wait(enum change_kind kind, uint64_t at_ns, uint64_t start_ns, uint64_t 
     for (uint32_t i = 0; i < world->process_count; i++) {
         const struct process *process = &world->processes[i];
 
-        if (process->tenant == 1 && process->waiting && world->now - process->gate_ns > wait) {
+        if (process->tenant == 1 && process->work.waiting && world->now - process->gate_ns > wait) {
             wait = world->now - process->gate_ns;
         }
     }
@@ -193,9 +193,10 @@ fault(const char *group)
         uint64_t kernel = kernels[f % 2], most = 0;
         uint64_t usual = longest_wait(CHANGE_GO, 2 * SECOND, 0, kernel, true);
         struct scenario s = {.length_ns = SECOND};
-        struct world world = {.scenario = &s};
+        static struct world world; /* too large for the stack */
         char name[32];
 
+        world.scenario = &s;
         for (uint64_t i = 0; i < 100; i++) {
             uint64_t at = SECOND + i * 5170 * US;
             /* every other one has hardly begun: nobody knows yet how long its kernels are */

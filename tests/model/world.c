@@ -124,8 +124,7 @@ make_process(struct world *world, int tenant, int gpu, uint32_t team)
     process->mates = (uint32_t)__builtin_popcount(world->scenario->tenants[tenant].gpus);
     process->load = world->scenario->tenants[tenant].load;
     process->at_thread = process->at_monitor = NEVER;
-    process->batch.certain = 1;
-    cgpu_pace_init(&process->pace);
+    process_init(world, process);
     world->process_count += 1;
 }
 
@@ -177,8 +176,7 @@ kill_process(struct world *world, struct process *process)
 {
     process->alive = false;
     process->at_thread = process->at_monitor = NEVER;
-    process->active = 0;
-    process->waiting = false;
+    process->work = (struct cgpu_ledger_work){0};
     gpu_forget(world, process);
 }
 
@@ -313,7 +311,7 @@ wanted(const struct world *world, int gpu)
         const struct process *process = &world->processes[i];
 
         if (process->gpu == gpu && process->alive && !process->stopped &&
-            (process->queue_count > 0 || process->waiting || process->state == THREAD_RUNS)) {
+            (process->queue_count > 0 || process->work.waiting || process->state == THREAD_RUNS)) {
             return true;
         }
     }
@@ -366,7 +364,7 @@ run_due(struct world *world)
             continue;
         }
         if (process->at_monitor <= world->now) {
-            monitor_run(world, process);
+            process_monitor(world, process);
         }
         if (process->at_thread <= world->now) {
             thread_run(world, process);

@@ -83,7 +83,7 @@ INCLUDES = {
     "native/ledger": {"native", "native/ledger"},
     "native/holdings": {"native", "native/holdings"},
     "native/policy": {"native", "native/policy"},
-    "native/gate": {"native", "native/policy", "native/gate"},
+    "native/gate": {"native", "native/ledger", "native/policy", "native/gate"},
     "native/arbiter": {*NATIVE, "native/arbiter"},
     "native/arbiter/thread": {*NATIVE, "native/arbiter", "native/arbiter/thread"},
     "shim": {*NATIVE, "shim"},

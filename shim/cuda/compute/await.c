@@ -2,11 +2,11 @@
  * What may make the GPU wait for the program: host functions, values, semaphores.
  *
  * Work behind it may not end before the program has done something more: this launch, what the
- * thread does afterwards, letting go of a lock that a host function wants. So late.c is to know of
- * it. In place of a host function the driver gets one of ours, which says that it runs, calls it,
- * and says that it has returned: while it runs the GPU is at nothing of that stream. What a graph
- * waits for, and what the GPU itself waits for, is seen by nobody: there the process is marked as
- * one in which streams may wait.
+ * thread does afterwards, letting go of a lock that a host function wants. So native/gate/apart.c
+ * is to know of it. In place of a host function the driver gets one of ours, which says that it
+ * runs, calls it, and says that it has returned: while it runs the GPU is at nothing of that
+ * stream. What a graph waits for, and what the GPU itself waits for, is seen by nobody: there the
+ * process is marked as one in which streams may wait.
  */
 #include <linux/futex.h>
 
@@ -15,6 +15,7 @@
 #include "compute/marker.h"
 #include "compute/stream.h"
 #include "futex.h"
+#include "gate/apart.h"
 
 enum node_type { NODE_HOST = 3, NODE_SEMAPHORE_WAIT = 9, NODE_BATCH_MEM_OP = 12 };
 
@@ -56,7 +57,7 @@ begin(struct cgpu_call *call)
 static void
 end(struct cgpu_call *call)
 {
-    const struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[call->gpu];
+    const struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[call->gpu];
     __atomic_store_n(&call->since_ns, 0, __ATOMIC_SEQ_CST);
     __atomic_sub_fetch(&cgpu_flow->calling, 1, __ATOMIC_SEQ_CST);
     bool held = __atomic_load_n(&call->held, __ATOMIC_SEQ_CST) != 0;
@@ -102,18 +103,30 @@ run_callback(CUstream stream, CUresult status, void *data)
     }
 }
 
-struct cgpu_call *
-cgpu_await_next(uint32_t *at)
+/* A stream in a host function uses none of the GPU meanwhile. */
+bool
+cgpu_await_look(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    uint32_t bound =
-        __atomic_load_n(&cgpu_flow->calling, __ATOMIC_SEQ_CST) != 0 ? cgpu_flow->call_bound : 0;
-    while (*at < bound) {
-        struct cgpu_call *call = &cgpu_flow->calls[(*at)++];
-        if (__atomic_load_n(&call->since_ns, __ATOMIC_SEQ_CST) != 0) {
-            return call;
+    /* relaxed: it is set before the wait is submitted */
+    bool awaits = __atomic_load_n(&cgpu_flow->awaits_host, __ATOMIC_RELAXED) != 0;
+    bool some = __atomic_load_n(&cgpu_flow->calling, __ATOMIC_SEQ_CST) != 0;
+    for (uint32_t i = 0; some && i < cgpu_flow->call_bound; i++) {
+        struct cgpu_call *call = &cgpu_flow->calls[i];
+        uint64_t since = __atomic_load_n(&call->since_ns, __ATOMIC_SEQ_CST);
+        bool long_ago = since != 0 && now > since && now - since >= CGPU_APART_CALL_NS;
+        struct cgpu_stream *stream = &cgpu_flow->streams[call->stream];
+        awaits = awaits || long_ago; /* others may wait for this one, or for its thread */
+        if (since == 0 || !stream->used || stream->born != call->born || stream->gpu != gpu) {
+            continue;
+        }
+        stream->moved_ns = now;
+        stream->called_ns = now;
+        if (long_ago) {
+            __atomic_store_n(&call->held, 1, __ATOMIC_SEQ_CST);
+            cgpu_apart_go(stream, CGPU_APART_CALLED, now);
         }
     }
-    return NULL;
+    return awaits;
 }
 
 bool
@@ -181,7 +194,7 @@ take(CUstream stream, void *function, void *data)
         call->data = data;
         call->stream = found->place;
         call->born = found->born;
-        call->gpu = (uint32_t)cgpu_stream_owner(found)->gpu;
+        call->gpu = (uint32_t)(found->gpu - cgpu_flow->gpus);
         call->held = 0;
         call->number += 1;
         found->call_ns = cgpu_flow_now();

@@ -4,8 +4,8 @@
 
 #include "compute/flow.h"
 
-/* The next host function that runs, from place *AT on; advances *AT. NULL: no more. */
-struct cgpu_call *cgpu_await_next(uint32_t *at);
+/* Set streams of GPU in a host function apart. May others wait for the program unseen? */
+bool cgpu_await_look(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* Whether STREAM was given a host function that has not returned. */
 bool cgpu_await_is_behind(const struct cgpu_stream *stream);

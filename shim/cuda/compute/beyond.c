@@ -7,15 +7,15 @@
  * closes, any stream may have work. Each stream here is then asked whether it is idle, some at each
  * look, and one that is not is put into the table and gets a marker. While the table has no room
  * for it, or the handles of some streams are not known either, the process counts as busy for as
- * long as for a stream that makes no progress: a second (late.c). Under the lock.
+ * long as for a stream that makes no progress: a second (native/gate/apart.c). Under the lock.
  *
  * Assumed of the driver: cuStreamQuery does not wait for the stream.
  */
 #include "compute/beyond.h"
 #include "compute/flow.h"
-#include "compute/late.h"
 #include "compute/marker.h"
 #include "compute/stream.h"
+#include "gate/flight.h"
 
 enum { ASK_MOST = 64 }; /* at each look: it takes some 100 us */
 
@@ -35,18 +35,18 @@ remove_at(uint32_t i)
 
 /* There may be work on GPU in a stream that nobody can ask, or not at once. */
 static void
-doubt(struct cgpu_flow_gpu *gpu, bool unknown, uint64_t now)
+doubt(struct cgpu_gate_gpu *gpu, bool unknown, uint64_t now)
 {
-    gpu->beyond_more |= unknown;
+    cgpu_flow_more(gpu)->beyond_more |= unknown;
     gpu->beyond_busy = 1;
-    gpu->beyond_ns = now;
+    cgpu_flow_more(gpu)->beyond_ns = now;
 }
 
 void
 cgpu_beyond_keep(CUstream handle, struct cgpu_flow_context *context)
 {
     if (cgpu_flow->beyond_count == CGPU_MAX_BEYOND) {
-        context->crowded = 1;
+        context->unknown = 1;
         return;
     }
     cgpu_flow->beyond[cgpu_flow->beyond_count++] = (struct cgpu_beyond){
@@ -58,7 +58,7 @@ cgpu_beyond_keep(CUstream handle, struct cgpu_flow_context *context)
 void
 cgpu_beyond_keep_used(CUstream handle, struct cgpu_flow_context *context, uint64_t now)
 {
-    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[context->gpu];
+    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[context->gpu];
     bool known = cgpu_flow->beyond_count < CGPU_MAX_BEYOND;
     cgpu_beyond_keep(handle, context);
     if (known) {
@@ -96,7 +96,7 @@ cgpu_beyond_destroy(CUstream handle, uint64_t now)
     if (i == 0) {
         return;
     }
-    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[gpu_of(&cgpu_flow->beyond[i - 1])];
+    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[gpu_of(&cgpu_flow->beyond[i - 1])];
     if (cgpu_flow->beyond[i - 1].suspect && gpu->beyond_busy) {
         doubt(gpu, true, now);
     }
@@ -115,7 +115,7 @@ cgpu_beyond_drop_context(const struct cgpu_flow_context *context)
 }
 
 void
-cgpu_beyond_suspect(struct cgpu_flow_gpu *gpu, uint64_t now)
+cgpu_beyond_suspect(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     int32_t place = (int32_t)(gpu - cgpu_flow->gpus);
     gpu->beyond = 0;
@@ -125,11 +125,11 @@ cgpu_beyond_suspect(struct cgpu_flow_gpu *gpu, uint64_t now)
             gpu->beyond += 1;
         }
     }
-    gpu->beyond_ns = now;
+    cgpu_flow_more(gpu)->beyond_ns = now;
     gpu->beyond_busy = gpu->beyond != 0;
     for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
         const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
-        if (context->handle != NULL && context->gpu == place && context->crowded) {
+        if (context->handle != NULL && context->gpu == place && context->unknown) {
             doubt(gpu, true, now);
         }
     }
@@ -137,10 +137,10 @@ cgpu_beyond_suspect(struct cgpu_flow_gpu *gpu, uint64_t now)
 
 /* What the entry at I may have under way gets a marker. False: there is no room for it now. */
 static bool
-promote(struct cgpu_flow_gpu *gpu, uint32_t i, uint64_t now)
+promote(struct cgpu_gate_gpu *gpu, uint32_t i, uint64_t now)
 {
     struct cgpu_beyond entry = cgpu_flow->beyond[i];
-    if (!cgpu_marker_has_room(gpu, now)) {
+    if (!cgpu_flight_has_place(gpu, now)) {
         return false;
     }
     struct cgpu_stream *stream =
@@ -149,13 +149,13 @@ promote(struct cgpu_flow_gpu *gpu, uint32_t i, uint64_t now)
         return false;
     }
     remove_at(i);
-    cgpu_stream_suspect(stream);
-    cgpu_marker_cut(stream, now);
+    cgpu_flight_suspect(stream);
+    cgpu_flight_cut(stream, now);
     return true;
 }
 
 static void
-ask_some(struct cgpu_flow_gpu *gpu, uint64_t now)
+ask_some(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     int32_t place = (int32_t)(gpu - cgpu_flow->gpus);
     uint32_t asked = 0;
@@ -166,7 +166,7 @@ ask_some(struct cgpu_flow_gpu *gpu, uint64_t now)
             continue;
         }
         asked++;
-        if (cgpu_late_has_ended(&cgpu_flow->contexts[entry->context], entry->handle)) {
+        if (cgpu_marker_has_ended(&cgpu_flow->contexts[entry->context], entry->handle)) {
             entry->suspect = 0;
             gpu->beyond -= 1;
         } else {
@@ -176,15 +176,16 @@ ask_some(struct cgpu_flow_gpu *gpu, uint64_t now)
 }
 
 void
-cgpu_beyond_look(struct cgpu_flow_gpu *gpu, uint64_t now)
+cgpu_beyond_look(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     if (gpu->beyond != 0) {
         ask_some(gpu, now);
     }
-    if (now > gpu->beyond_ns && now - gpu->beyond_ns >= CGPU_LATE_STAYS_NS) {
-        gpu->beyond_more = 0;
+    if (now > cgpu_flow_more(gpu)->beyond_ns &&
+        now - cgpu_flow_more(gpu)->beyond_ns >= CGPU_APART_STAYS_NS) {
+        cgpu_flow_more(gpu)->beyond_more = 0;
         gpu->beyond_busy = 0;
-    } else if (gpu->beyond == 0 && !gpu->beyond_more) {
+    } else if (gpu->beyond == 0 && !cgpu_flow_more(gpu)->beyond_more) {
         gpu->beyond_busy = 0;
     }
 }

@@ -15,9 +15,9 @@ void cgpu_beyond_destroy(CUstream handle, uint64_t now);
 void cgpu_beyond_drop_context(const struct cgpu_flow_context *context);
 
 /* There may have been uncounted work in any stream on GPU. */
-void cgpu_beyond_suspect(struct cgpu_flow_gpu *gpu, uint64_t now);
+void cgpu_beyond_suspect(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* Ask some of those that may have work. */
-void cgpu_beyond_look(struct cgpu_flow_gpu *gpu, uint64_t now);
+void cgpu_beyond_look(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 #endif

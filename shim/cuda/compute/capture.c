@@ -18,6 +18,7 @@
 #include "compute/flow.h"
 #include "compute/marker.h"
 #include "compute/stream.h"
+#include "gate/flight.h"
 
 static CUstream
 of(CUstream stream, bool per_thread)
@@ -60,20 +61,20 @@ mark(CUstream handle, uint64_t now)
     if (cgpu_stream_meet(handle, current, cgpu_lane, &found) != CGPU_STREAM_OF_OURS) {
         return true;
     }
-    const struct cgpu_flow_gpu *gpu = cgpu_stream_gpu(found);
+    const struct cgpu_gate_gpu *gpu = found->gpu;
     if (gpu->work == NULL) {
         return true;
     }
-    if (gpu->unmetered && found->handle == handle && !cgpu_marker_wanted(found) &&
+    if (gpu->unmetered && found->handle == handle && !cgpu_flight_wants_marker(found) &&
         !captures(found)) {
-        cgpu_stream_suspect(found);
+        cgpu_flight_suspect(found);
     }
     bool all = true;
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && stream->context == found->context && cgpu_marker_wanted(stream) &&
+        if (stream->used && stream->context == found->context && cgpu_flight_wants_marker(stream) &&
             (stream == found || cgpu_marker_is_by_legacy(stream)) && !captures(stream)) {
-            all = cgpu_marker_cut(stream, now) && all;
+            all = cgpu_flight_cut(stream, now) && all;
         }
     }
     return all;
@@ -153,9 +154,9 @@ forget_captured(void)
     cgpu_flow_lock();
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && cgpu_marker_wanted(stream) && !cgpu_marker_is_by_legacy(stream) &&
+        if (stream->used && cgpu_flight_wants_marker(stream) && !cgpu_marker_is_by_legacy(stream) &&
             captures(stream)) {
-            cgpu_marker_forget(stream);
+            cgpu_flight_forget(stream);
         }
     }
     cgpu_flow_unlock();

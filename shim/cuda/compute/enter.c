@@ -9,16 +9,16 @@
 #include <time.h>
 
 #include "compute/enter.h"
-#include "compute/flight.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
-#include "compute/late.h"
 #include "compute/marker.h"
 #include "compute/monitor.h"
 #include "compute/stray.h"
 #include "compute/stream.h"
 #include "entry/thread.h"
 #include "futex.h"
+#include "gate/enter.h"
+#include "gate/flight.h"
 
 #define SLICE_NS UINT64_C(100000000) /* a waiting thread looks at the gate at least so often */
 #define ALONE_NS UINT64_C(1000000)   /* the same without a monitor */
@@ -29,17 +29,17 @@ enum verdict {
     REFUSE, /* there is no room in our tables */
     SHUT,   /* the gate is closed */
     AGAIN,  /* something changed meanwhile */
-    CROWDED /* too much is in flight */
+    FULL    /* too much is in flight */
 };
 
 struct launch {
     struct cgpu_lane *lane;
-    struct cgpu_flow_gpu *gpu;
+    struct cgpu_gate_gpu *gpu;
     struct cgpu_stream *stream;
     CUstream handle;
     CUcontext context; /* current */
     uint64_t key, guess_ns;
-    uint64_t now, until; /* until: CROWDED, when to look again */
+    uint64_t now, until; /* until: FULL, when to look again */
     uint32_t word;       /* of the gate */
     const char *why;     /* REFUSE */
 };
@@ -69,7 +69,7 @@ locate(struct launch *launch)
         launch->why = TOO_MANY_CONTEXTS;
         return of == CGPU_STREAM_OF_MORE ? REFUSE : PASS;
     }
-    launch->gpu = cgpu_stream_gpu(launch->stream);
+    launch->gpu = launch->stream->gpu;
     return GO;
 }
 
@@ -78,7 +78,7 @@ locate(struct launch *launch)
 static enum verdict
 claim(struct launch *launch)
 {
-    struct cgpu_flow_gpu *gpu = launch->gpu;
+    struct cgpu_gate_gpu *gpu = launch->gpu;
     uint32_t place = (uint32_t)(gpu - cgpu_flow->gpus);
     struct cgpu_ledger_work *work;
     if (gpu->work != NULL) {
@@ -91,29 +91,10 @@ claim(struct launch *launch)
     cgpu_monitor_wake();
     cgpu_pace_init(&gpu->pace);
     gpu->work = work;
+    gpu->sums = cgpu_work_sums(cgpu_state->ledger, place);
+    gpu->quiet_gate = &cgpu_limits->gpus[place].quiet_gate;
     cgpu_monitor_arbitrated(place, launch->now);
     return GO;
-}
-
-/*
- * Say that there may be work under the gate word, then look whether it is still that: the arbiter
- * does it the other way round, so one of the two sees the other.
- */
-static bool
-publish(struct launch *launch)
-{
-    struct cgpu_ledger_work *work = launch->gpu->work;
-    uint32_t before = __atomic_load_n(&work->active, __ATOMIC_RELAXED);
-    if (before == launch->word) {
-        return true;
-    }
-    cgpu_work_begin(work, launch->word, launch->now);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    bool same = cgpu_flow_gate(launch->gpu) == launch->word;
-    if (same && before == 0) {
-        cgpu_marker_probe(launch->stream, launch->word, launch->now);
-    }
-    return same;
 }
 
 /* ---- may it go ---- */
@@ -134,7 +115,6 @@ static enum verdict
 let_in(struct launch *launch)
 {
     struct cgpu_lane *lane = launch->lane;
-    launch->gpu->settled = CGPU_UNSETTLED; /* the same word may be back in force after a fallback */
     if (lane->tid == 0) {
         cgpu_lane_hand_over(lane, launch->now);
         cgpu_stray_enter(launch->gpu);
@@ -170,23 +150,16 @@ join(struct launch *launch)
     }
 }
 
-/* Join the batch of the stream, or begin it. */
 static void
 count(struct launch *launch, uint64_t ns)
 {
     struct cgpu_lane *lane = launch->lane;
-    struct cgpu_stream *stream = launch->stream;
     join(launch);
-    if (stream->begun_ns == 0) {
-        stream->begun_ns = launch->now;
-    }
     lane->mixed |= lane->key ^ launch->key;
     __atomic_store_n(&lane->work_ns, lane->work_ns + ns, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->launches, lane->launches + 1, __ATOMIC_RELAXED);
-    stream->unsure |= ns == 0;
+    cgpu_enter_count(launch->stream, ns, launch->now);
     __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
-    /* relaxed: it may be seen late, but then the gate closes on a batch that it waits for */
-    __atomic_store_n(&launch->gpu->work->idle, 0, __ATOMIC_RELAXED);
 }
 
 /* What a capturing stream was given does not run: it neither waits nor counts. */
@@ -208,56 +181,25 @@ drop_captured(struct launch *launch)
     return true;
 }
 
-/*
- * A launch into a stream that stands apart needs no room, as its work does not run now. It gets no
- * marker: markers would fill the driver's queue, and a thread that meets a full queue may wait for
- * ever.
- */
-static enum verdict
-admit_apart(struct launch *launch, uint64_t ns)
-{
-    struct cgpu_unmarked batch;
-    cgpu_marker_sum(launch->stream, &batch);
-    if (drop_captured(launch)) {
-        return PASS;
-    }
-    if (batch.launches >= CGPU_DRIVER_QUEUE) {
-        launch->until = launch->now + CGPU_PACE_FLIGHT_NS;
-        return CROWDED;
-    }
-    if (launch->lane->state == launch->stream) {
-        cgpu_lane_hand_over(launch->lane, launch->now);
-    }
-    count(launch, ns);
-    return let_in(launch);
-}
-
 static enum verdict
 admit_metered(struct launch *launch)
 {
-    struct cgpu_flow_gpu *gpu = launch->gpu;
-    struct cgpu_unmarked batch;
-    uint64_t ns = cgpu_pace_estimate(&gpu->pace, launch->key);
+    struct cgpu_stream *stream = launch->stream;
+    const struct cgpu_lane *lane = launch->lane;
+    uint64_t ns = cgpu_pace_estimate(&launch->gpu->pace, launch->key);
     ns = ns != 0 ? ns : launch->guess_ns;
-    cgpu_marker_harvest(gpu, launch->now);
-    if (launch->stream->apart) {
-        return admit_apart(launch, ns);
-    }
-    cgpu_marker_sum(launch->stream, &batch);
-    bool full = cgpu_flight_is_full(launch->stream, &batch, ns);
-    if ((full || ns == 0) && drop_captured(launch)) {
+    cgpu_flight_harvest(launch->gpu, launch->now);
+    struct cgpu_unmarked batch = cgpu_flight_unmarked(stream);
+    bool full = cgpu_enter_ends_batch(stream, &batch, ns);
+    bool apart = stream->apart != CGPU_APART_NOT;
+    if ((full || ns == 0 || apart) && drop_captured(launch)) {
         return PASS;
     }
-    if (full && cgpu_late_called(launch->stream, launch->now)) { /* see admit_apart */
-        launch->until = launch->now + CGPU_PACE_IDLE_NS / 4;
-        return CROWDED;
-    }
-    launch->until =
-        cgpu_flight_room(launch->stream, launch->word, full ? &batch : NULL, ns, launch->now);
+    launch->until = cgpu_enter_room(stream, launch->word, &batch, full, ns, launch->now);
     if (launch->until != 0) {
-        return drop_captured(launch) ? PASS : CROWDED;
+        return drop_captured(launch) ? PASS : FULL;
     }
-    if (launch->lane->state == launch->stream && launch->lane->work_ns + ns >= CGPU_PACE_BATCH_NS) {
+    if (lane->state == stream && (apart || lane->work_ns + ns >= CGPU_PACE_BATCH_NS)) {
         cgpu_lane_hand_over(launch->lane, launch->now); /* for the hot path to go on */
     }
     count(launch, ns);
@@ -267,15 +209,14 @@ admit_metered(struct launch *launch)
 static enum verdict
 admit(struct launch *launch)
 {
-    launch->word = cgpu_flow_gate(launch->gpu);
+    launch->word = cgpu_gate_word(launch->gpu);
     if (!cgpu_gate_is_open(launch->word)) {
         return drop_captured(launch) ? PASS : SHUT;
     }
-    if (!publish(launch)) {
+    if (!cgpu_enter_begin(launch->stream, launch->word, launch->now)) {
         return AGAIN;
     }
     if (!cgpu_gate_is_metered(launch->word)) {
-        launch->gpu->unmetered = 1;
         join(launch);
         return let_in(launch);
     }
@@ -314,12 +255,12 @@ wait_for(struct launch *launch, enum verdict verdict)
     int cancel = cgpu_flow_hold_on();
     if (verdict == SHUT) {
         wait_for_gate(launch);
-    } else if (verdict == CROWDED) {
+    } else if (verdict == FULL) {
         uint64_t now = cgpu_flow_now();
         /* relaxed: the monitor must only not take a thread that is woken late for an idle one */
-        __atomic_add_fetch(&launch->gpu->crowded, 1, __ATOMIC_RELAXED);
+        __atomic_add_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
         sleep_ns(launch->until > now ? launch->until - now : 0);
-        __atomic_sub_fetch(&launch->gpu->crowded, 1, __ATOMIC_RELAXED);
+        __atomic_sub_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
     }
     cgpu_flow_let_be(cancel);
 }

@@ -17,6 +17,7 @@
 #include "compute/lane.h"
 #include "compute/stray.h"
 #include "compute/stream.h"
+#include "gate/flight.h"
 
 enum { OUT_TRIES = 20, OUT_PAUSE_NS = 5000 };
 #define SWEEP_NS UINT64_C(1000000000)
@@ -237,18 +238,47 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
 {
     struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
     if (stream != NULL && lane->launches != 0) {
-        bool current = lane->marks == stream->marks;
-        struct cgpu_unmarked *pending = &stream->pending;
         /* What was summed up before a cut may or may not lie before the marker: mark once more. */
-        uint64_t mixed = current ? lane->mixed : UINT64_MAX;
-        mixed |= pending->launches != 0 ? pending->key ^ lane->key : 0;
-        pending->key = lane->key;
-        pending->mixed |= mixed;
-        pending->work_ns += current ? lane->work_ns : 0;
-        pending->launches += lane->launches;
+        bool current = lane->marks == stream->marks;
+        cgpu_flight_add(stream, &(struct cgpu_unmarked){
+                                    .work_ns = current ? lane->work_ns : 0,
+                                    .launches = lane->launches,
+                                    .key = lane->key,
+                                    .mixed = current ? lane->mixed : UINT64_MAX,
+                                });
         stream->handed_ns = now;
     }
     cgpu_lane_clear(lane);
+}
+
+void
+cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
+{
+    for (uint32_t place = stream->lanes; place != 0;) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[place - 1];
+        /* relaxed: the thread may be launching at this moment, then the sum is one launch short */
+        uint64_t launches = __atomic_load_n(&lane->launches, __ATOMIC_RELAXED);
+        if (launches != 0) {
+            sum->mixed |= __atomic_load_n(&lane->mixed, __ATOMIC_RELAXED);
+            sum->mixed |= sum->launches != 0 ? sum->key ^ lane->key : 0;
+            sum->key = lane->key;
+            sum->launches += launches;
+            sum->work_ns += __atomic_load_n(&lane->work_ns, __ATOMIC_RELAXED);
+        }
+        place = lane->next;
+    }
+}
+
+bool
+cgpu_lane_end_batch(struct cgpu_stream *stream)
+{
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
+        if (cgpu_lane[i].state == stream) { /* the caller is not launching meanwhile */
+            cgpu_lane_clear(&cgpu_lane[i]);
+        }
+    }
+    cgpu_lane_cut(stream);
+    return cgpu_stray_some_inside(stream->gpu);
 }
 
 static bool
@@ -319,7 +349,7 @@ some_inside(int32_t gpu)
 }
 
 bool
-cgpu_lane_stop(int32_t gpu)
+cgpu_lane_stop(int32_t gpu, uint64_t now)
 {
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
         if (cgpu_flow->lanes[i].gpu == gpu) {
@@ -330,13 +360,17 @@ cgpu_lane_stop(int32_t gpu)
     if (cgpu_flow->barrier) {
         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
     }
-    for (int i = 0; i < OUT_TRIES; i++) {
-        if (!some_inside(gpu)) {
-            return true;
-        }
+    bool inside = some_inside(gpu);
+    for (int i = 1; i < OUT_TRIES && inside; i++) {
         nanosleep(&(struct timespec){.tv_nsec = OUT_PAUSE_NS}, NULL);
+        inside = some_inside(gpu);
     }
-    return false;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound && !inside; i++) {
+        if (cgpu_flow->lanes[i].gpu == gpu) {
+            cgpu_lane_hand_over(&cgpu_flow->lanes[i], now);
+        }
+    }
+    return !inside;
 }
 
 void
@@ -359,12 +393,13 @@ cgpu_lane_redirect(int32_t gpu, const uint32_t *gate)
 }
 
 uint64_t
-cgpu_lane_launches(int32_t gpu)
+cgpu_lane_launches(const struct cgpu_gate_gpu *gpu)
 {
     uint64_t sum = 0;
+    int32_t number = (int32_t)(gpu - cgpu_flow->gpus);
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
         const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-        sum += lane->gpu == gpu ? __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) : 0;
+        sum += lane->gpu == number ? __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) : 0;
     }
     return sum;
 }

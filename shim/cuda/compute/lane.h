@@ -29,8 +29,11 @@ void cgpu_lane_cut(struct cgpu_stream *stream);
 /* Give back lanes of threads that have ended; tell how many there are. */
 void cgpu_lane_sweep(uint64_t now);
 
-/* From now on every launch on GPU takes the slow path. False: some thread is still inside one. */
-bool cgpu_lane_stop(int32_t gpu);
+/*
+ * From now on every launch on GPU takes the slow path, and what its lanes have summed up is handed
+ * over. False: some thread is still inside a launch.
+ */
+bool cgpu_lane_stop(int32_t gpu, uint64_t now);
 
 /* From now on no thread launches under a free gate without a look at the stream. */
 void cgpu_lane_unfree(void);
@@ -40,7 +43,9 @@ void cgpu_lane_redirect(int32_t gpu, const uint32_t *gate);
 
 uint64_t cgpu_lane_distance(const uint32_t *gate);
 
-/* Launches that lanes on GPU have summed up. */
-uint64_t cgpu_lane_launches(int32_t gpu);
+/* See sum, cut and held of struct cgpu_gate_outside. */
+void cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
+bool cgpu_lane_end_batch(struct cgpu_stream *stream);
+uint64_t cgpu_lane_launches(const struct cgpu_gate_gpu *gpu);
 
 #endif

@@ -22,13 +22,12 @@
 
 #include <linux/membarrier.h>
 
-#include "compute/drain.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
-#include "compute/marker.h"
 #include "compute/monitor.h"
 #include "entry/thread.h"
 #include "futex.h"
+#include "gate/drain.h"
 #include "gate/fallback.h"
 #include "policy/policy.h"
 
@@ -61,7 +60,7 @@ wake(const uint32_t *gate)
 
 /* Threads that wait at the other word find out. */
 static void
-put_in_force(struct cgpu_flow_gpu *gpu, const uint32_t *gate)
+put_in_force(struct cgpu_gate_gpu *gpu, const uint32_t *gate)
 {
     const uint32_t *before = gpu->gate;
     if (before == gate) {
@@ -75,12 +74,11 @@ put_in_force(struct cgpu_flow_gpu *gpu, const uint32_t *gate)
 }
 
 static void
-drive_own(struct cgpu_flow_gpu *gpu, enum cgpu_gate state)
+drive(uint32_t *own, enum cgpu_gate state)
 {
-    if (gpu->own == 0 || cgpu_gate_state(gpu->own) != state) {
-        __atomic_store_n(&gpu->own, cgpu_gate_next(gpu->own, state) | CGPU_GATE_FALLBACK,
-                         __ATOMIC_RELEASE);
-        wake(&gpu->own);
+    if (*own == 0 || cgpu_gate_state(*own) != state) {
+        __atomic_store_n(own, cgpu_gate_next(*own, state) | CGPU_GATE_FALLBACK, __ATOMIC_RELEASE);
+        wake(own);
     }
 }
 
@@ -95,37 +93,29 @@ share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
 uint64_t
 cgpu_monitor_arbitrated(uint32_t place, uint64_t now)
 {
-    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[place];
     const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[place];
     uint64_t heartbeat = __atomic_load_n(&limits->heartbeat_ns, __ATOMIC_ACQUIRE);
     bool native = __atomic_load_n(&cgpu_limits->policy, __ATOMIC_RELAXED) == CGPU_POLICY_NATIVE &&
                   !cgpu_gate_is_metered(__atomic_load_n(&limits->gate, __ATOMIC_RELAXED));
+    uint32_t *own = &cgpu_flow->more_of[place].own;
     uint64_t until;
     if (native || !cgpu_fallback_needed(heartbeat, now)) {
         put_in_force(gpu, &limits->gate);
         return native ? UINT64_MAX : heartbeat + CGPU_FALLBACK_AFTER_NS + 1;
     }
     uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
-    drive_own(gpu, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
-    put_in_force(gpu, &gpu->own);
+    drive(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
+    put_in_force(gpu, own);
     return sooner(until, now + UNHEARD_NS);
 }
 
 static uint64_t
 serve(uint32_t place, uint64_t now)
 {
-    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[place];
     uint64_t next = cgpu_monitor_arbitrated(place, now);
-    uint32_t word = cgpu_flow_gate(gpu);
-    switch (cgpu_gate_state(word)) {
-    case CGPU_GATE_CLOSED:
-        return sooner(next, cgpu_drain_closed(place, word, now));
-    case CGPU_GATE_PRESSED:
-        return sooner(next, cgpu_drain_pressed(place, now));
-    default:
-        cgpu_marker_harvest(gpu, now);
-        return next;
-    }
+    return sooner(next, cgpu_drain_look(gpu, now));
 }
 
 /* ---- the thread ---- */
@@ -143,14 +133,15 @@ serve_all(struct watched *watched, uint64_t now)
     uint64_t next = now + LONGEST_NS;
     watched->count = 0;
     for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
-        struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[place];
+        struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[place];
         if (gpu->work == NULL) {
             continue;
         }
-        uint32_t before = cgpu_flow_gate(gpu);
+        const uint32_t *own = &cgpu_flow->more_of[place].own;
+        uint32_t before = cgpu_gate_word(gpu);
         next = sooner(next, serve(place, now));
         watched->gate[watched->count] = gpu->gate;
-        watched->word[watched->count++] = gpu->gate == &gpu->own ? gpu->own : before;
+        watched->word[watched->count++] = gpu->gate == own ? *own : before;
     }
     cgpu_lane_sweep(now);
     return next;
@@ -350,9 +341,8 @@ cgpu_monitor_attend(uint64_t now)
     for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
         if (cgpu_flow->gpus[place].work != NULL) {
             cgpu_monitor_arbitrated(place, now);
-            uint32_t word = cgpu_flow_gate(&cgpu_flow->gpus[place]);
-            if (!cgpu_gate_is_open(word)) {
-                cgpu_drain_closed(place, word, now);
+            if (!cgpu_gate_is_open(cgpu_gate_word(&cgpu_flow->gpus[place]))) {
+                cgpu_drain_look(&cgpu_flow->gpus[place], now);
             }
         }
     }

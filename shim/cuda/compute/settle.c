@@ -4,13 +4,14 @@
  */
 #include "compute/settle.h"
 #include "compute/beyond.h"
-#include "compute/drain.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/marker.h"
 #include "compute/monitor.h"
 #include "compute/stray.h"
 #include "compute/stream.h"
+#include "gate/drain.h"
+#include "gate/flight.h"
 
 uint64_t
 cgpu_settle_begin(void)
@@ -25,20 +26,18 @@ cgpu_settle_begin(void)
 static void
 has_ended(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 {
-    cgpu_marker_pass(stream, cgpu_stream_owner(stream), begun, now, true);
-    if (stream->handed_ns <= begun && !cgpu_stray_since(cgpu_stream_gpu(stream), begun)) {
-        cgpu_marker_ended(stream, now);
-    }
+    bool all = stream->handed_ns <= begun && !cgpu_stray_since(stream->gpu, begun);
+    cgpu_flight_synchronised(stream, begun, all, now);
 }
 
 /* Something on GPU has ended. If that was everything, the arbiter should know soon. */
 static void
-tell(int32_t gpu, uint64_t now)
+tell(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     if (!cgpu_monitor_attend(now)) {
-        cgpu_drain_finish((uint32_t)gpu, now);
+        cgpu_drain_finish(gpu, now);
     }
-    cgpu_drain_quiet((uint32_t)gpu);
+    cgpu_drain_is_quiet(gpu);
 }
 
 void
@@ -52,12 +51,9 @@ cgpu_settle_stream(CUstream stream, uint64_t begun)
     uint64_t now = cgpu_flow_now();
     cgpu_flow_lock();
     struct cgpu_stream *found = cgpu_stream_find(stream, current, cgpu_lane);
-    if (found != NULL) {
-        int32_t gpu = cgpu_stream_owner(found)->gpu;
-        if (cgpu_flow->gpus[gpu].work != NULL) {
-            has_ended(found, begun, now);
-            tell(gpu, now);
-        }
+    if (found != NULL && found->gpu->work != NULL) {
+        has_ended(found, begun, now);
+        tell(found->gpu, now);
     }
     cgpu_flow_unlock();
 }
@@ -78,7 +74,7 @@ cgpu_settle_context(CUcontext context, uint64_t begun)
                 has_ended(stream, begun, now);
             }
         }
-        tell(found->gpu, now);
+        tell(&cgpu_flow->gpus[found->gpu], now);
     }
     cgpu_flow_unlock();
 }
@@ -123,8 +119,8 @@ cgpu_settle_stream_going(CUstream stream)
     cgpu_flow_lock();
     struct cgpu_stream *found = cgpu_stream_find(stream, current, cgpu_lane);
     if (found != NULL && found->lane == 0 && stream != CU_STREAM_LEGACY_DEFAULT) {
-        if (cgpu_marker_wanted(found) && found->apart == CGPU_APART_NOT) {
-            cgpu_marker_cut(found, cgpu_flow_now());
+        if (cgpu_flight_wants_marker(found) && found->apart == CGPU_APART_NOT) {
+            cgpu_flight_cut(found, cgpu_flow_now());
         }
         cgpu_stream_detach(found);
     } else if (found == NULL) {
@@ -169,11 +165,10 @@ cgpu_settle_context_gone(CUcontext context)
     cgpu_flow_lock();
     struct cgpu_flow_context *found = cgpu_stream_context(context);
     if (found != NULL) {
-        int32_t gpu = found->gpu;
-        cgpu_marker_pass(NULL, found, UINT64_MAX, cgpu_flow_now(), false);
+        struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[found->gpu];
         cgpu_stream_drop_context(found);
-        if (cgpu_flow->gpus[gpu].work != NULL) {
-            cgpu_drain_quiet((uint32_t)gpu);
+        if (gpu->work != NULL) {
+            cgpu_drain_is_quiet(gpu);
         }
     }
     cgpu_flow_unlock();

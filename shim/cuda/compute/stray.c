@@ -33,13 +33,13 @@ note_leaving(struct cgpu_flow_gpu *gpu)
 }
 
 void
-cgpu_stray_enter(struct cgpu_flow_gpu *gpu)
+cgpu_stray_enter(struct cgpu_gate_gpu *gpu)
 {
     uint32_t tid = (uint32_t)syscall(SYS_gettid);
     uint32_t bound = tid % CGPU_MAX_TIDS + 1;
     cgpu_flow->stray_bound = bound > cgpu_flow->stray_bound ? bound : cgpu_flow->stray_bound;
     /* relaxed: whoever looks for strays has the lock */
-    __atomic_add_fetch(&gpu->strays, 1, __ATOMIC_RELAXED);
+    __atomic_add_fetch(&cgpu_flow_more(gpu)->strays, 1, __ATOMIC_RELAXED);
     __atomic_store_n(mark_of(tid), (uint8_t)(gpu - cgpu_flow->gpus + 1), __ATOMIC_RELAXED);
 }
 
@@ -51,7 +51,7 @@ cgpu_stray_forget(uint32_t tid)
     if (mark == 0) {
         return;
     }
-    struct cgpu_flow_gpu *gpu = &cgpu_flow->gpus[mark - 1];
+    struct cgpu_flow_gpu *gpu = &cgpu_flow->more_of[mark - 1];
     note_leaving(gpu);
     __atomic_store_n(mark_of(tid), 0, __ATOMIC_RELAXED);
     /* release: the driver has the launch before anyone sees that this thread is out */

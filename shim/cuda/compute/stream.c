@@ -4,6 +4,8 @@
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/marker.h"
+#include "compute/outside.h"
+#include "gate/flight.h"
 
 static uint16_t *
 bucket(CUstream handle)
@@ -117,6 +119,7 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->used && stream->context == place) {
+            cgpu_flight_pass(stream, UINT64_MAX, cgpu_flow_now(), false);
             unlink_handle(stream);
             reset(stream);
         }
@@ -145,7 +148,7 @@ evict(void)
     for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->handle != NULL && stream->handle != CU_STREAM_LEGACY_DEFAULT &&
-            stream->in_flight == 0 && !cgpu_marker_wanted(stream)) {
+            stream->in_flight == 0 && !cgpu_flight_wants_marker(stream)) {
             if (stream->lane == 0) { /* the legacy stream waits for a thread's own */
                 cgpu_beyond_keep(stream->handle, cgpu_stream_owner(stream));
             }
@@ -171,6 +174,7 @@ cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_
     stream->used = 1;
     stream->handle = handle;
     stream->context = (uint32_t)(context - cgpu_flow->contexts);
+    stream->gpu = &cgpu_flow->gpus[context->gpu];
     stream->lane = number_of(handle, lane);
     stream->place = place;
     stream->next = *bucket(handle);
@@ -179,17 +183,9 @@ cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_
 }
 
 void
-cgpu_stream_suspect(struct cgpu_stream *stream)
-{
-    stream->pending.launches += 1;
-    stream->pending.mixed = UINT64_MAX;
-    stream->unsure = 1;
-}
-
-void
 cgpu_stream_release(struct cgpu_stream *stream)
 {
-    if (stream->handle == NULL && stream->in_flight == 0 && !cgpu_marker_wanted(stream)) {
+    if (stream->handle == NULL && stream->in_flight == 0 && !cgpu_flight_wants_marker(stream)) {
         reset(stream);
     }
 }
@@ -233,6 +229,7 @@ add_context(CUcontext context, int32_t gpu)
             cgpu_flow->context_bound =
                 i < cgpu_flow->context_bound ? cgpu_flow->context_bound : i + 1;
             *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
+            cgpu_outside_begin(&cgpu_flow->gpus[gpu]);
             return entry;
         }
     }
@@ -272,7 +269,7 @@ take_up(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *la
     bool suspect = !is_default(handle) && cgpu_beyond_forget(handle);
     struct cgpu_stream *stream = stray ? NULL : cgpu_stream_add(handle, context, lane);
     if (stream != NULL && suspect) {
-        cgpu_stream_suspect(stream);
+        cgpu_flight_suspect(stream);
     }
     if (stream != NULL) {
         return stream;
@@ -304,7 +301,7 @@ cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
 }
 
 bool
-cgpu_stream_all_on(const struct cgpu_flow_gpu *gpu)
+cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu)
 {
     bool all = !cgpu_flow->more;
     for (uint32_t i = 0; i < cgpu_flow->context_bound; i++) {

@@ -22,8 +22,6 @@ void cgpu_stream_drop_context(struct cgpu_flow_context *context);
 struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane);
 struct cgpu_stream *cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context,
                                     struct cgpu_lane *lane);
-/* STREAM may have work that was not counted. */
-void cgpu_stream_suspect(struct cgpu_stream *stream);
 /* HANDLE's entry, created if need be; the legacy stream's entry if there are too many. */
 enum cgpu_stream_of cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
                                      struct cgpu_stream **out);
@@ -31,7 +29,7 @@ enum cgpu_stream_of cgpu_stream_meet(CUstream handle, CUcontext current, struct 
  * Whether all known contexts are on GPU. A launch may go into a stream of any context, whichever is
  * current, so only then does GPU's free gate let launches into every stream.
  */
-bool cgpu_stream_all_on(const struct cgpu_flow_gpu *gpu);
+bool cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu);
 /* The handle is gone; the entry goes when nothing of it is in flight. */
 void cgpu_stream_detach(struct cgpu_stream *stream);
 void cgpu_stream_release(struct cgpu_stream *stream);
@@ -40,12 +38,6 @@ static inline struct cgpu_flow_context *
 cgpu_stream_owner(const struct cgpu_stream *stream)
 {
     return &cgpu_flow->contexts[stream->context];
-}
-
-static inline struct cgpu_flow_gpu *
-cgpu_stream_gpu(const struct cgpu_stream *stream)
-{
-    return &cgpu_flow->gpus[cgpu_stream_owner(stream)->gpu];
 }
 
 #endif

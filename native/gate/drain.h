@@ -1,0 +1,16 @@
+/* Seeing all work of a GPU to its end, telling idleness. */
+#ifndef CGPU_DRAIN_H
+#define CGPU_DRAIN_H
+
+#include "gate/state.h"
+
+/* Do what GPU's gate asks for at NOW. Returns when to look again; UINT64_MAX: when it changes. */
+uint64_t cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now);
+
+/* Has all work ended since the gate closed? Then say so. */
+bool cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu);
+
+/* Without a helper thread: if all counted work on GPU has ended, tell the arbiter at once. */
+void cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now);
+
+#endif

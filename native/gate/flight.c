@@ -1,0 +1,236 @@
+/* Batches and their markers: see flight.h. */
+#include "gate/flight.h"
+
+#include "gate/apart.h"
+
+enum { KNOWN_PART = 32 };
+
+void
+cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch)
+{
+    struct cgpu_unmarked *pending = &stream->pending;
+
+    pending->mixed |= batch->mixed;
+    pending->mixed |= pending->launches != 0 ? pending->key ^ batch->key : 0;
+    pending->key = batch->key;
+    pending->work_ns += batch->work_ns;
+    pending->launches += batch->launches;
+}
+
+void
+cgpu_flight_suspect(struct cgpu_stream *stream)
+{
+    cgpu_flight_add(stream, &(struct cgpu_unmarked){.launches = 1, .mixed = UINT64_MAX});
+    stream->unsure = 1;
+}
+
+struct cgpu_unmarked
+cgpu_flight_unmarked(const struct cgpu_stream *stream)
+{
+    struct cgpu_unmarked sum = stream->pending;
+
+    stream->gpu->outside->sum(stream, &sum);
+    return sum;
+}
+
+bool
+cgpu_flight_wants_marker(const struct cgpu_stream *stream)
+{
+    return stream->stale != 0 || stream->again || cgpu_flight_unmarked(stream).launches != 0;
+}
+
+void
+cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
+{
+    bool certain = gpu->pace.uncertain == 0 && !gpu->deferred;
+
+    /* relaxed: each is a hint that stands alone */
+    __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->end_ns, gpu->pace.end_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->busy_ns, gpu->pace.busy_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->lag_ns, (uint32_t)gpu->pace.lag_ns, __ATOMIC_RELAXED);
+}
+
+static void
+take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now, bool known)
+{
+    struct cgpu_stream *stream = flight->stream;
+    /* long work is looked for more rarely, and need not be seen so promptly */
+    uint64_t lately = CGPU_FLIGHT_KNOWN_NS + (now - flight->marked_ns) / KNOWN_PART;
+
+    gpu->left -= cgpu_apart_is_left(stream);
+    if (stream->apart == CGPU_APART_NOT) {
+        cgpu_pace_pass(&gpu->pace, &flight->batch, now, known || now - gpu->harvested_ns < lately);
+    }
+    cgpu_apart_moves(stream, now);
+    stream->in_flight--;
+    gpu->outside->release(stream);
+}
+
+/* Take what has passed out of GPU's table, oldest first: what was marked in STREAM until UNTIL. */
+static void
+take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t until, uint64_t now,
+         bool known)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < gpu->flights; i++) {
+        struct cgpu_flight *flight = &gpu->flight[i];
+
+        if (stream != NULL ? flight->stream == stream && flight->marked_ns <= until
+                           : gpu->outside->is_passed(flight)) {
+            take_out(gpu, flight, now, known);
+        } else {
+            gpu->flight[kept++] = *flight;
+        }
+    }
+    if (kept != gpu->flights) {
+        gpu->flights = kept;
+        gpu->settled = gpu->deferred ? CGPU_UNSETTLED : gpu->settled;
+        cgpu_flight_publish(gpu);
+    }
+}
+
+void
+cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, bool known)
+{
+    if (stream->in_flight != 0) {
+        take_all(stream->gpu, stream, until, now, known);
+    }
+}
+
+void
+cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    take_all(gpu, NULL, 0, now, false);
+    cgpu_pace_look(&gpu->pace, now);
+    gpu->harvested_ns = now;
+    cgpu_apart_look(gpu, now);
+}
+
+/* The batch of STREAM, which begins anew. */
+static struct cgpu_pace_batch
+close_batch(struct cgpu_stream *stream)
+{
+    struct cgpu_unmarked sum = cgpu_flight_unmarked(stream);
+    struct cgpu_pace_batch batch = {
+        .key = sum.mixed == 0 ? sum.key : 0,
+        .launches = sum.launches == 0 ? stream->again : sum.launches,
+        .work_ns = sum.work_ns,
+        .start_ns = stream->begun_ns,
+        .certain = !stream->unsure,
+        .stream = stream->place,
+    };
+
+    stream->again = stream->gpu->outside->cut(stream);
+    stream->pending = (struct cgpu_unmarked){0};
+    stream->unsure = 0;
+    stream->begun_ns = 0;
+    return batch;
+}
+
+/* Captured work does not run, in a broken context nothing does: then there is no marker. */
+static void
+put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t now)
+{
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+    struct cgpu_flight *flight = &gpu->flight[gpu->flights];
+    uint32_t means;
+
+    if (!gpu->outside->place(stream, stream->issued + 1, &means)) {
+        return;
+    }
+    stream->issued++;
+    stream->in_flight++;
+    gpu->flights++;
+    *flight = (struct cgpu_flight){*batch, stream, now, stream->issued, means};
+    gpu->left += cgpu_apart_is_left(stream);
+    if (stream->apart == CGPU_APART_NOT) {
+        cgpu_pace_mark(&gpu->pace, &flight->batch, now);
+    }
+    __atomic_store_n(&gpu->work->markers, gpu->work->markers + 1, __ATOMIC_RELAXED);
+    cgpu_flight_publish(gpu);
+}
+
+/* Streams that nobody waits for keep their newest markers only: nothing is learnt from others. */
+static void
+thin_out(struct cgpu_gate_gpu *gpu)
+{
+    uint32_t kept = 0;
+
+    for (uint32_t i = 0; i < gpu->flights; i++) {
+        struct cgpu_stream *stream = gpu->flight[i].stream;
+
+        if (cgpu_apart_is_left(stream) && gpu->flight[i].seq != stream->issued) {
+            stream->in_flight--;
+            gpu->left--;
+        } else {
+            gpu->flight[kept++] = gpu->flight[i];
+        }
+    }
+    gpu->flights = kept;
+}
+
+bool
+cgpu_flight_has_place(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    if (gpu->flights == CGPU_MAX_FLIGHTS) {
+        cgpu_flight_harvest(gpu, now);
+    }
+    if (gpu->flights == CGPU_MAX_FLIGHTS) {
+        thin_out(gpu);
+    }
+    return gpu->flights < CGPU_MAX_FLIGHTS;
+}
+
+bool
+cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now)
+{
+    if (!cgpu_flight_has_place(stream->gpu, now)) {
+        return false;
+    }
+    struct cgpu_pace_batch batch = close_batch(stream);
+    put(stream, &batch, now);
+    return true;
+}
+
+void
+cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
+{
+    struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1, .stream = stream->place};
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+
+    if (cgpu_gate_is_metered(word) && stream->apart == CGPU_APART_NOT &&
+        !cgpu_apart_is_called(stream, now) && !cgpu_flight_is_enough(stream) &&
+        __atomic_load_n(gpu->quiet_gate, __ATOMIC_RELAXED) == word &&
+        cgpu_flight_has_place(gpu, now)) {
+        put(stream, &nothing, now);
+    }
+}
+
+/* Its marker may be younger than BEGUN: who stood apart pays before it is let in again. */
+void
+cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, bool all, uint64_t now)
+{
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+
+    cgpu_flight_pass(stream, begun, now, true);
+    if (all) {
+        struct cgpu_pace_batch batch = close_batch(stream);
+
+        if (batch.launches != 0) {
+            cgpu_pace_mark(&gpu->pace, &batch, now);
+            cgpu_pace_pass(&gpu->pace, &batch, now, true);
+            cgpu_flight_publish(gpu);
+        }
+    }
+    if (gpu->aside) {
+        cgpu_flight_harvest(gpu, now);
+    }
+}
+
+void
+cgpu_flight_forget(struct cgpu_stream *stream)
+{
+    close_batch(stream);
+}

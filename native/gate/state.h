@@ -1,0 +1,145 @@
+/*
+ * What a process has under way on a GPU: streams, markers in flight, and what it needs of whoever
+ * runs it.
+ *
+ * No clock, no driver and no thread: the proxy runs it with the driver, the model of docs/model.md
+ * in virtual time. Under one lock of the process, but for `marks`, `threads_waiting` and the gate.
+ */
+#ifndef CGPU_GATE_STATE_H
+#define CGPU_GATE_STATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "gate/gate.h"
+#include "gate/gate_times.h"
+#include "gate/pace.h"
+#include "ledger/ledger_file.h"
+
+enum {
+    CGPU_MAX_STREAMS = 1024,
+    CGPU_MAX_CONTEXTS = 512,
+    CGPU_STREAM_PLACES = CGPU_MAX_STREAMS + CGPU_MAX_CONTEXTS, /* always one for a legacy stream */
+    /* one of each stream that nobody waits for, and those of the others */
+    CGPU_MAX_FLIGHTS = CGPU_STREAM_PLACES + CGPU_PACE_BATCHES,
+    CGPU_STREAM_EVENTS = 4,
+    CGPU_STREAM_MARKERS = 2, /* of one stream that have not been passed; a closing gate adds one */
+    CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
+};
+
+/* Work that no marker covers yet. */
+struct cgpu_unmarked {
+    uint64_t work_ns, launches, key, mixed; /* mixed: bits in which keys differ */
+};
+
+/* A stream that makes no progress stands apart, and its work takes no room: apart.c */
+enum cgpu_apart {
+    CGPU_APART_NOT,
+    CGPU_APART_LATE,   /* nothing of it ends; the GPU may be running it, so drains wait for it */
+    CGPU_APART_CALLED, /* it is in a host function: nobody waits for it */
+    CGPU_APART_STAYS   /* nothing of it has ended for a second: nobody waits for it any more */
+};
+
+struct cgpu_stream {
+    uint32_t marks; /* one more when batches in it are cut: what lanes have summed up is void */
+    uint16_t used;
+    uint16_t lanes; /* place + 1 of the first that takes part in the batch */
+    struct cgpu_gate_gpu *gpu;
+    struct CUstream_st *handle; /* NULL: destroyed, or its thread has gone; kept until all ended */
+    uint32_t context;
+    uint32_t lane; /* whose per-thread default stream it is, plus 1 */
+    uint16_t next; /* in its bucket */
+    uint16_t place;
+    uint32_t unsure; /* the batch holds a launch of unknown duration */
+    uint32_t issued; /* sequence number of the last marker */
+    uint32_t in_flight;
+    uint32_t stale;               /* lanes with launches that they summed up before the last cut */
+    uint32_t again;               /* strays were inside at the last cut: mark once more */
+    struct cgpu_unmarked pending; /* what lanes have handed over */
+    uint64_t begun_ns;            /* first launch of the batch */
+    uint64_t handed_ns;           /* when something was last handed over */
+    uint32_t born;                /* differs between the streams that use this entry in turn */
+    enum cgpu_apart apart;
+    uint64_t apart_ns;  /* since when */
+    uint64_t moved_ns;  /* when it was last seen to make progress */
+    uint64_t call_ns;   /* when it was last given a host function */
+    uint64_t called_ns; /* when it was last seen in a host function */
+    uint64_t stays_ns;  /* since when it takes time that is not charged; 0: it does not */
+    uint64_t asked_ns;  /* when the driver was last asked whether it has ended */
+    struct CUevent_st *events[CGPU_STREAM_EVENTS];
+};
+
+/* A marker in flight, and the batch that it ends. */
+struct cgpu_flight {
+    struct cgpu_pace_batch batch;
+    struct cgpu_stream *stream;
+    uint64_t marked_ns;
+    uint32_t seq;
+    uint32_t means; /* how the proxy put it there */
+};
+
+struct cgpu_gate_gpu {
+    const struct cgpu_gate_outside *outside;
+    struct cgpu_stream *streams; /* of all GPUs, *stream_bound of them */
+    const uint32_t *stream_bound;
+    struct cgpu_ledger_work *work; /* NULL: never launched on */
+    struct cgpu_ledger_gpu *sums;  /* of all processes of the container */
+    const uint32_t *gate;          /* in force: the container's, or the process's own */
+    const uint32_t *quiet_gate;    /* the last word under which nobody had work when it opened */
+    uint32_t settled;   /* closed gate word since which all work is marked, or CGPU_UNSETTLED */
+    uint32_t unmetered; /* there were launches under a free gate */
+    uint32_t flights;
+    uint32_t left;            /* of these, in streams that nobody waits for */
+    uint32_t aside;           /* some streams stand apart */
+    uint32_t threads_waiting; /* that sleep until there is room */
+    uint32_t deferred;        /* some stream has work that gets a marker when another is passed */
+    uint32_t beyond;          /* streams outside the table that may have work */
+    uint32_t beyond_busy;     /* 1: they count as work in flight */
+    uint64_t stayed_ns;       /* up to then the arbiter was told of time that was not charged */
+    uint64_t harvested_ns;
+    uint64_t drained_ns; /* since when the monitor waits for the end of all work */
+    uint64_t held;       /* launches that threads held at the last look */
+    uint64_t active_ns;  /* when there was last something to do */
+    struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
+    struct cgpu_pace pace;
+};
+
+/* No gate word: those of the page have no flag, and own ones are never free. */
+#define CGPU_UNSETTLED UINT32_MAX
+
+/* What only the driver and the process's threads can do. */
+struct cgpu_gate_outside {
+    /* Put marker SEQ into STREAM. False: it captures or is broken, nothing of it will run. */
+    bool (*place)(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
+    bool (*is_passed)(const struct cgpu_flight *flight);
+    /* Has all of its stream ended although the marker is not passed? Then nobody writes it. */
+    bool (*is_lost)(const struct cgpu_flight *flight, uint64_t now);
+    /* A marker of STREAM is gone: forget it if it was the last of a stream that is destroyed. */
+    void (*release)(struct cgpu_stream *stream);
+    /* Add to SUM what threads have launched into STREAM and not handed over. */
+    void (*sum)(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
+    /* Launches on GPU that threads have not handed over. */
+    uint64_t (*held)(const struct cgpu_gate_gpu *gpu);
+    /* STREAM's batch ends. True: what is being launched may be before or behind the marker. */
+    bool (*cut)(struct cgpu_stream *stream);
+    /* Nobody launches without the lock from now on, and all is handed over. False: not yet. */
+    bool (*stop)(struct cgpu_gate_gpu *gpu, uint64_t now);
+    /* Look at streams outside the table. */
+    void (*look_beyond)(struct cgpu_gate_gpu *gpu, uint64_t now);
+    /* Set streams in a host function apart. May others wait for the program unseen? */
+    bool (*awaits)(struct cgpu_gate_gpu *gpu, uint64_t now);
+    bool (*is_behind_call)(const struct cgpu_stream *stream);
+    void (*ring)(struct cgpu_gate_gpu *gpu); /* the arbiter is to look */
+};
+
+/* acquire: who is let in sees all that came before. */
+static inline uint32_t
+cgpu_gate_word(const struct cgpu_gate_gpu *gpu)
+{
+    const uint32_t *gate = __atomic_load_n(&gpu->gate, __ATOMIC_ACQUIRE);
+
+    return __atomic_load_n(gate, __ATOMIC_ACQUIRE);
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* What native/gate needs of the driver and of a process's threads, in virtual time. */
+#include "model.h"
+
+#include "gate/drain.h"
+#include "gate/flight.h"
+
+static struct process *
+process_of(const struct cgpu_gate_gpu *gate)
+{
+    return (struct process *)(uintptr_t)((uintptr_t)gate - offsetof(struct process, gate));
+}
+
+/* A marker is dispatched like any work. */
+void
+process_pass_markers(struct process *process, uint64_t now)
+{
+    const struct scenario *s = process->world->scenario;
+
+    for (int i = 0; i < MAX_MARKERS; i++) {
+        struct marker *marker = &process->markers[i];
+        uint64_t ready = marker->marked_ns + s->dispatch_ns;
+
+        if (marker->visible_ns == NEVER && marker->seq <= process->finished) {
+            marker->visible_ns = (now > ready ? now : ready) + s->completion_ns;
+        }
+    }
+}
+
+static bool
+place(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+{
+    struct process *process = process_of(stream->gpu);
+    uint64_t now = process->world->now;
+
+    if (process->probes) { /* others may have the GPU */
+        gpu_submit(process->world, process, 0, 0);
+    }
+    process->markers[seq % MAX_MARKERS] = (struct marker){process->submitted, now, NEVER};
+    process_pass_markers(process, now);
+    *means = 0;
+    return true;
+}
+
+static bool
+is_passed(const struct cgpu_flight *flight)
+{
+    const struct process *process = process_of(flight->stream->gpu);
+
+    return process->markers[flight->seq % MAX_MARKERS].visible_ns <= process->world->now;
+}
+
+/* The thread launches in no time, so that nobody is ever inside. */
+static bool
+cut(struct cgpu_stream *stream)
+{
+    struct process *process = process_of(stream->gpu);
+
+    process->hot_word = 0;
+    process->hot_ns = 0;
+    return false;
+}
+
+static bool
+stop(struct cgpu_gate_gpu *gate, uint64_t now)
+{
+    struct process *process = process_of(gate);
+
+    (void)now;
+    process->hot_word = 0;
+    if (gate->unmetered) {
+        gate->unmetered = 0;
+        cgpu_flight_suspect(&process->stream);
+    }
+    return true;
+}
+
+static void
+ring(struct cgpu_gate_gpu *gate)
+{
+    server_ring(process_of(gate)->world);
+}
+
+/* No marker is lost, no stream is destroyed, nobody waits for the program; threads hold nothing. */
+
+static bool
+is_lost(const struct cgpu_flight *flight, uint64_t now)
+{
+    (void)flight, (void)now;
+    return false;
+}
+
+static void
+release(struct cgpu_stream *stream)
+{
+    (void)stream;
+}
+
+static void
+sum(const struct cgpu_stream *stream, struct cgpu_unmarked *to)
+{
+    (void)stream, (void)to;
+}
+
+static uint64_t
+held(const struct cgpu_gate_gpu *gate)
+{
+    (void)gate;
+    return 0;
+}
+
+static void
+look_beyond(struct cgpu_gate_gpu *gate, uint64_t now)
+{
+    (void)gate, (void)now;
+}
+
+static bool
+awaits(struct cgpu_gate_gpu *gate, uint64_t now)
+{
+    (void)gate, (void)now;
+    return false;
+}
+
+static bool
+is_behind_call(const struct cgpu_stream *stream)
+{
+    (void)stream;
+    return false;
+}
+
+void
+process_init(struct world *world, struct process *process)
+{
+    static const struct cgpu_gate_outside outside = {
+        .place = place,
+        .is_passed = is_passed,
+        .is_lost = is_lost,
+        .release = release,
+        .sum = sum,
+        .held = held,
+        .cut = cut,
+        .stop = stop,
+        .look_beyond = look_beyond,
+        .awaits = awaits,
+        .is_behind_call = is_behind_call,
+        .ring = ring,
+    };
+    static const uint32_t one_stream = 1;
+    struct tenant *tenant = &world->tenants[process->tenant];
+    struct cgpu_gate_gpu *gate = &process->gate;
+
+    process->world = world;
+    gate->outside = &outside;
+    gate->streams = &process->stream;
+    gate->stream_bound = &one_stream;
+    gate->work = &process->work;
+    gate->sums = &tenant->sums[process->gpu];
+    gate->gate = &tenant->words[process->gpu];
+    gate->quiet_gate = &tenant->quiet_words[process->gpu];
+    cgpu_pace_init(&gate->pace);
+    process->stream.gpu = gate;
+    process->stream.used = 1;
+}
+
+/* As shim/cuda/compute/monitor.c does it, but for the fallback. */
+void
+process_monitor(struct world *world, struct process *process)
+{
+    uint64_t next = cgpu_drain_look(&process->gate, world->now);
+
+    process->at_monitor = next == UINT64_MAX ? NEVER : world_timer(world, next);
+}

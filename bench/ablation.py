@@ -92,7 +92,7 @@ def _sources(folder: Path) -> list[Path]:
 
 def _copy(folder: Path) -> None:
     shutil.copytree(MODEL, folder / "model")
-    for part in PARTS:
+    for part in (*PARTS, "ledger"):  # headers alone of the last
         shutil.copytree(NATIVE / part, folder / "native" / part)
     for header in NATIVE.glob("*.h"):
         shutil.copy(header, folder / "native")

@@ -32,7 +32,8 @@ STATE, PACE, ROOM = (
     "native/gate/pace.c",
     "native/gate/pace_room.c",
 )
-HEADER, CHARGE, TURN = "native/gate/pace.h", "native/arbiter/charge.c", "native/arbiter/turn.c"
+TIMES, CHARGE = "native/gate/gate_times.h", "native/arbiter/charge.c"
+FLIGHT, TURN = "native/gate/flight.c", "native/arbiter/turn.c"
 END, BEGIN = "native/arbiter/group_end.c", "native/arbiter/group_begin.c"
 BUCKET, LAG = "native/arbiter/bucket.c", "native/arbiter/lag.c"
 REVIEW, STAY = "native/arbiter/review.c", "native/arbiter/stay.c"
@@ -60,13 +61,19 @@ CONSTANTS = [
     (ROOM, "WATCH_NS", "0"),
     (ROOM, "LATE_PART", "1"),
     (ROOM, "DRAIN_PART", "1"),
-    (HEADER, "CGPU_PACE_BATCH_NS", None),
-    (HEADER, "CGPU_PACE_FLIGHT_NS", None),
-    (HEADER, "CGPU_PACE_AHEAD_NS", "CGPU_PACE_FLIGHT_NS"),
-    (HEADER, "CGPU_PACE_LAG_NS", NEVER),
-    (HEADER, "CGPU_PACE_LONE_NS", NEVER),
-    (HEADER, "CGPU_PACE_EDGES_NS", "0"),
-    (HEADER, "CGPU_PACE_IDLE_NS", None),
+    (TIMES, "CGPU_PACE_BATCH_NS", None),
+    (TIMES, "CGPU_PACE_FLIGHT_NS", None),
+    (TIMES, "CGPU_PACE_AHEAD_NS", "CGPU_PACE_FLIGHT_NS"),
+    (TIMES, "CGPU_PACE_LAG_NS", NEVER),
+    (TIMES, "CGPU_PACE_LONE_NS", NEVER),
+    (TIMES, "CGPU_PACE_EDGES_NS", "0"),
+    (TIMES, "CGPU_PACE_IDLE_NS", None),
+    (TIMES, "CGPU_FLIGHT_KNOWN_NS", "0"),
+    (FLIGHT, "KNOWN_PART", "1000000000"),
+    (TIMES, "CGPU_APART_STAYS_NS", NEVER),
+    (TIMES, "CGPU_DRAIN_APART_NS", None),
+    (TIMES, "CGPU_DRAIN_WATCH_NS", None),
+    (TIMES, "CGPU_DRAIN_WATCH_MOST_NS", NEVER),
     (STATE, "CGPU_TURNS_NS", None),
     (STATE, "CGPU_MORE_NS", "0"),
     (STATE, "CGPU_MOST_NS", NEVER),

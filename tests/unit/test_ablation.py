@@ -19,6 +19,9 @@ NOT_TRIED = {
     *("CGPU_MS", "CGPU_VIRTUAL_UNIT", "CGPU_RECENT_PARTS", "LONGEST_NS", "PPM_NS"),
     *("CGPU_PACE_SETS", "CGPU_PACE_WAYS", "CGPU_PACE_BATCHES"),
     *("CGPU_FALLBACK_PERIOD_NS", "CGPU_FALLBACK_AFTER_NS"),
+    # Streams that wait for the program, lost markers, threads that do not return: not modelled.
+    *("CGPU_APART_CALL_NS", "CGPU_APART_BEGINS_NS", "CGPU_APART_LOST_NS", "CGPU_DRAIN_BLOCKED_NS"),
+    *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
 }
 COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES"
 NAMED = re.compile(rf"^#define (\w+_(?:NS|LAGS)) |\b([A-Z_]*(?:{COUNTS})) = \d", re.MULTILINE)

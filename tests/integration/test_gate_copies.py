@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 TABLE = HOOKS.with_name("transfers.def")
-NAMES = re.findall(r"^HOOK\((\w+)", TABLE.read_text(), re.MULTILINE)
+NAMES = re.findall(r"^TRANSFER\((\w+)", TABLE.read_text(), re.MULTILINE)
 FAMILIES = ("cuMemsetD2D", "cuMemset", "cuMemcpy2D", "cuMemcpy3D", "cuMemcpy", "cuMem")
 NOT_FOUND = "500"
 # Drivers before CUDA 12.8 do not have them, the simulated one neither.

@@ -197,10 +197,12 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
     }
 #define HOOK(name, body, parameters, arguments)
 #define UNGUARDED HOOK
+#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)
 #define REJECT(name, reason)
 #define REAL(name, parameters)
 #include "entry/hooks.def"
 #undef LAUNCH
+#undef TRANSFER
 #undef HOOK
 #undef UNGUARDED
 #undef REJECT

@@ -23,6 +23,7 @@
         return body(cgpu_real.name, CGPU_EXPAND arguments);                                        \
     }
 #define LAUNCH(name, stream, per_thread, key, parameters, arguments) /* in launch.c */
+#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments) /* transfer.c */
 #define REJECT(name, reason)                                                                       \
     CUresult name(void)                                                                            \
     {                                                                                              \
@@ -33,6 +34,7 @@
 #undef HOOK
 #undef UNGUARDED
 #undef LAUNCH
+#undef TRANSFER
 #undef REJECT
 #undef REAL
 
@@ -41,12 +43,15 @@ const struct cgpu_hook cgpu_hooks[] = {
 #define UNGUARDED                               HOOK
 #define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
     {#name, (void *)name, (void **)&cgpu_real.name},
+#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
+    {#name, (void *)name, (void **)&cgpu_real.name},
 #define REJECT(name, reason) {#name, (void *)name, (void **)&cgpu_real.name},
 #define REAL(name, parameters)
 #include "entry/hooks.def"
 #undef HOOK
 #undef UNGUARDED
 #undef LAUNCH
+#undef TRANSFER
 #undef REJECT
 #undef REAL
 };

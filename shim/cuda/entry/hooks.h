@@ -15,12 +15,15 @@ struct cgpu_real {
 #define HOOK(name, body, parameters, arguments)                      CUresult(*name) parameters;
 #define UNGUARDED                                                    HOOK
 #define LAUNCH(name, stream, per_thread, key, parameters, arguments) CUresult(*name) parameters;
+#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
+    CUresult(*name) parameters;
 #define REJECT(name, reason)                                         CUresult (*name)(void);
 #define REAL(name, parameters)                                       CUresult(*name) parameters;
 #include "entry/hooks.def"
 #undef HOOK
 #undef UNGUARDED
 #undef LAUNCH
+#undef TRANSFER
 #undef REJECT
 #undef REAL
 };
@@ -38,12 +41,15 @@ CUresult cgpu_real_missing(void);
 #define UNGUARDED HOOK
 #define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
     CGPU_EXPORT CUresult name parameters;
+#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
+    CGPU_EXPORT CUresult name parameters;
 #define REJECT(name, reason) CGPU_EXPORT CUresult name(void);
 #define REAL(name, parameters)
 #include "entry/hooks.def"
 #undef HOOK
 #undef UNGUARDED
 #undef LAUNCH
+#undef TRANSFER
 #undef REJECT
 #undef REAL
 

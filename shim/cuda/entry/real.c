@@ -63,12 +63,15 @@ cgpu_real_setup(void *library)
 #define UNGUARDED                               HOOK
 #define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
     resolve(library, #name, (void **)&cgpu_real.name);
+#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
+    resolve(library, #name, (void **)&cgpu_real.name);
 #define REJECT(name, reason)   resolve(library, #name, (void **)&cgpu_real.name);
 #define REAL(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
 #include "entry/hooks.def"
 #undef HOOK
 #undef UNGUARDED
 #undef LAUNCH
+#undef TRANSFER
 #undef REJECT
 #undef REAL
 }

@@ -8,7 +8,7 @@
  * paying for it would leave nothing to the other streams of the container. What a kernel took that
  * ends after all is charged then. Before that second is over the GPU may be running a long kernel,
  * which is drained and charged like any other. When the stream makes progress again, its work is
- * ordinary work; if the gate has closed by then, the arbiter is told.
+ * ordinary work; if the gate has closed by then, the process rings.
  */
 #include "gate/apart.h"
 
@@ -48,7 +48,7 @@ stay(struct cgpu_stream *stream, uint64_t now)
     cgpu_work_stays(stream->gpu->sums);
 }
 
-/* Time that several streams stay together is told once. */
+/* Time that several streams stay together is reported once. */
 void
 cgpu_apart_moves(struct cgpu_stream *stream, uint64_t now)
 {
@@ -112,7 +112,7 @@ come_back(struct cgpu_stream *stream, uint64_t now)
     if (cgpu_gate_is_open(word)) {
         return;
     }
-    gpu->settled = CGPU_UNSETTLED; /* mark now what was not marked */
+    gpu->marked_word = CGPU_UNMARKED; /* mark now what was not marked */
     if (__atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED) == 0) {
         __atomic_store_n(&gpu->work->active, word, __ATOMIC_RELEASE);
         gpu->outside->ring(gpu);

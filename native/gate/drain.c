@@ -98,7 +98,7 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 {
     uint32_t word = cgpu_gate_word(gpu);
 
-    if (cgpu_gate_is_open(word) || gpu->settled != word || is_busy(gpu)) {
+    if (cgpu_gate_is_open(word) || gpu->marked_word != word || is_busy(gpu)) {
         return false;
     }
     if (is_active(gpu)) {
@@ -110,11 +110,11 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 static uint64_t
 look_closed(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
 {
-    if (gpu->settled != word) {
+    if (gpu->marked_word != word) {
         if (!mark_all(gpu, now)) {
             return now + CGPU_DRAIN_BLOCKED_NS;
         }
-        gpu->settled = word;
+        gpu->marked_word = word;
         gpu->drained_ns = now;
     }
     gpu->outside->look_beyond(gpu, now);

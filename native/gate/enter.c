@@ -18,7 +18,7 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     struct cgpu_gate_gpu *gpu = stream->gpu;
     uint32_t before = __atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED);
 
-    gpu->settled = CGPU_UNSETTLED; /* the same word may be back in force after a fallback */
+    gpu->marked_word = CGPU_UNMARKED; /* the same word may be back in force after a fallback */
     gpu->unmetered |= !cgpu_gate_is_metered(word);
     if (before == word) {
         return true;

@@ -86,7 +86,7 @@ take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t u
     }
     if (kept != gpu->flights) {
         gpu->flights = kept;
-        gpu->settled = gpu->deferred ? CGPU_UNSETTLED : gpu->settled;
+        gpu->marked_word = gpu->deferred ? CGPU_UNMARKED : gpu->marked_word;
         cgpu_flight_publish(gpu);
     }
 }
@@ -119,7 +119,7 @@ close_batch(struct cgpu_stream *stream)
         .work_ns = sum.work_ns,
         .start_ns = stream->begun_ns,
         .certain = !stream->unsure,
-        .stream = stream->place,
+        .stream = stream->index,
     };
 
     stream->again = stream->gpu->outside->cut(stream);
@@ -137,7 +137,7 @@ put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t no
     struct cgpu_flight *flight = &gpu->flight[gpu->flights];
     uint32_t means;
 
-    if (!gpu->outside->place(stream, stream->issued + 1, &means)) {
+    if (!gpu->outside->put_marker(stream, stream->issued + 1, &means)) {
         return;
     }
     stream->issued++;
@@ -172,7 +172,7 @@ thin_out(struct cgpu_gate_gpu *gpu)
 }
 
 bool
-cgpu_flight_has_place(struct cgpu_gate_gpu *gpu, uint64_t now)
+cgpu_flight_has_slot(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     if (gpu->flights == CGPU_MAX_FLIGHTS) {
         cgpu_flight_harvest(gpu, now);
@@ -186,7 +186,7 @@ cgpu_flight_has_place(struct cgpu_gate_gpu *gpu, uint64_t now)
 bool
 cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now)
 {
-    if (!cgpu_flight_has_place(stream->gpu, now)) {
+    if (!cgpu_flight_has_slot(stream->gpu, now)) {
         return false;
     }
     struct cgpu_pace_batch batch = close_batch(stream);
@@ -197,13 +197,13 @@ cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now)
 void
 cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 {
-    struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1, .stream = stream->place};
+    struct cgpu_pace_batch nothing = {.start_ns = now, .certain = 1, .stream = stream->index};
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
     if (cgpu_gate_is_metered(word) && stream->apart == CGPU_APART_NOT &&
         !cgpu_apart_is_called(stream, now) && !cgpu_flight_is_enough(stream) &&
         __atomic_load_n(gpu->quiet_gate, __ATOMIC_RELAXED) == word &&
-        cgpu_flight_has_place(gpu, now)) {
+        cgpu_flight_has_slot(gpu, now)) {
         put(stream, &nothing, now);
     }
 }

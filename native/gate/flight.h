@@ -31,7 +31,7 @@ cgpu_flight_counted(const struct cgpu_gate_gpu *gpu)
 }
 
 /* Whether one more marker may be put in flight. */
-bool cgpu_flight_has_place(struct cgpu_gate_gpu *gpu, uint64_t now);
+bool cgpu_flight_has_slot(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* End STREAM's batch by a marker. False: too many are in flight, nothing was done. */
 bool cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now);

@@ -20,9 +20,9 @@
 enum {
     CGPU_MAX_STREAMS = 1024,
     CGPU_MAX_CONTEXTS = 512,
-    CGPU_STREAM_PLACES = CGPU_MAX_STREAMS + CGPU_MAX_CONTEXTS, /* always one for a legacy stream */
+    CGPU_STREAM_ENTRIES = CGPU_MAX_STREAMS + CGPU_MAX_CONTEXTS, /* always one for a legacy stream */
     /* one of each stream that nobody waits for, and those of the others */
-    CGPU_MAX_FLIGHTS = CGPU_STREAM_PLACES + CGPU_PACE_BATCHES,
+    CGPU_MAX_FLIGHTS = CGPU_STREAM_ENTRIES + CGPU_PACE_BATCHES,
     CGPU_STREAM_EVENTS = 4,
     CGPU_STREAM_MARKERS = 2, /* of one stream that have not been passed; a closing gate adds one */
     CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
@@ -44,13 +44,13 @@ enum cgpu_apart {
 struct cgpu_stream {
     uint32_t marks; /* one more when batches in it are cut: what lanes have summed up is void */
     uint16_t used;
-    uint16_t lanes; /* place + 1 of the first that takes part in the batch */
+    uint16_t lanes; /* index + 1 of the first that takes part in the batch */
     struct cgpu_gate_gpu *gpu;
     struct CUstream_st *handle; /* NULL: destroyed, or its thread has gone; kept until all ended */
     uint32_t context;
     uint32_t lane; /* whose per-thread default stream it is, plus 1 */
     uint16_t next; /* in its bucket */
-    uint16_t place;
+    uint16_t index;
     uint32_t unsure; /* the batch holds a launch of unknown duration */
     uint32_t issued; /* sequence number of the last marker */
     uint32_t in_flight;
@@ -87,8 +87,8 @@ struct cgpu_gate_gpu {
     struct cgpu_ledger_gpu *sums;  /* of all processes of the container */
     const uint32_t *gate;          /* in force: the container's, or the process's own */
     const uint32_t *quiet_gate;    /* the last word under which nobody had work when it opened */
-    uint32_t settled;   /* closed gate word since which all work is marked, or CGPU_UNSETTLED */
-    uint32_t unmetered; /* there were launches under a free gate */
+    uint32_t marked_word; /* closed gate word since which all work is marked, or CGPU_UNMARKED */
+    uint32_t unmetered;   /* there were launches under a free gate */
     uint32_t flights;
     uint32_t left;            /* of these, in streams that nobody waits for */
     uint32_t aside;           /* some streams stand apart */
@@ -96,7 +96,7 @@ struct cgpu_gate_gpu {
     uint32_t deferred;        /* some stream has work that gets a marker when another is passed */
     uint32_t beyond;          /* streams outside the table that may have work */
     uint32_t beyond_busy;     /* 1: they count as work in flight */
-    uint64_t stayed_ns;       /* up to then the arbiter was told of time that was not charged */
+    uint64_t stayed_ns;       /* up to then time that was not charged is reported */
     uint64_t harvested_ns;
     uint64_t drained_ns; /* since when the monitor waits for the end of all work */
     uint64_t held;       /* launches that threads held at the last look */
@@ -106,12 +106,12 @@ struct cgpu_gate_gpu {
 };
 
 /* No gate word: those of the page have no flag, and own ones are never free. */
-#define CGPU_UNSETTLED UINT32_MAX
+#define CGPU_UNMARKED UINT32_MAX
 
 /* What only the driver and the process's threads can do. */
 struct cgpu_gate_outside {
     /* Put marker SEQ into STREAM. False: it captures or is broken, nothing of it will run. */
-    bool (*place)(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
+    bool (*put_marker)(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
     bool (*is_passed)(const struct cgpu_flight *flight);
     /* Has all of its stream ended although the marker is not passed? Then nobody writes it. */
     bool (*is_lost)(const struct cgpu_flight *flight, uint64_t now);

@@ -6,8 +6,8 @@
  */
 #include "context.h"
 #include "compute/flow.h"
+#include "compute/follow.h"
 #include "compute/lane.h"
-#include "compute/settle.h"
 #include "entry/shim.h"
 #include "memory/async_free.h"
 #include "memory/charge.h"
@@ -20,7 +20,7 @@ void
 cgpu_context_gone(CUcontext context)
 {
     cgpu_target_forget();
-    cgpu_settle_context_gone(context);
+    cgpu_follow_context_gone(context);
     cgpu_charge_give_back_owned((uint64_t)(uintptr_t)context);
     cgpu_async_free_collect(NULL, context);
     cgpu_reclaim_context_gone();
@@ -118,12 +118,12 @@ cgpu_context_destroy(CUresult (*real)(CUcontext), CUcontext context)
         return real(context);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    cgpu_settle_context_going(context);
+    cgpu_follow_context_going(context);
     CUresult status = real(context);
     if (status == CUDA_SUCCESS) {
         cgpu_context_gone(context);
     } else {
-        cgpu_settle_context_stays(context);
+        cgpu_follow_context_stays(context);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
@@ -165,12 +165,12 @@ cgpu_context_detach(CUresult (*real)(CUcontext), CUcontext context)
         return real(context);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    cgpu_settle_context_going(context);
+    cgpu_follow_context_going(context);
     CUresult status = real(context);
     if (status == CUDA_SUCCESS && count(context, -1) == 0) {
         cgpu_context_gone(context);
     } else {
-        cgpu_settle_context_stays(context);
+        cgpu_follow_context_stays(context);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;

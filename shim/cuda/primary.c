@@ -6,7 +6,7 @@
  * under the lock of contexts.
  */
 #include "compute/flow.h"
-#include "compute/settle.h"
+#include "compute/follow.h"
 #include "context.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
@@ -106,7 +106,7 @@ static void
 begin_release(int32_t gpu)
 {
     if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
-        cgpu_settle_context_going(cgpu_state->primary[gpu]);
+        cgpu_follow_context_going(cgpu_state->primary[gpu]);
     }
 }
 
@@ -118,7 +118,7 @@ end_release(CUresult status, CUdevice device)
     if (status == CUDA_SUCCESS && !is_active(device)) {
         forget(gpu);
     } else if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
-        cgpu_settle_context_stays(cgpu_state->primary[gpu]);
+        cgpu_follow_context_stays(cgpu_state->primary[gpu]);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
@@ -208,13 +208,13 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
     pthread_mutex_lock(&cgpu_state->contexts);
     CUcontext context = context_of(green);
     begin_release((int32_t)holding.gpu);
-    cgpu_settle_context_going(context);
+    cgpu_follow_context_going(context);
     CUresult status = real(green);
     if (status == CUDA_SUCCESS) {
-        cgpu_settle_context_gone(context);
+        cgpu_follow_context_gone(context);
         cgpu_context_gone((CUcontext)(void *)green); /* memory under the green handle */
     } else {
-        cgpu_settle_context_stays(context);
+        cgpu_follow_context_stays(context);
         cgpu_charge_restore(&holding);
     }
     return end_release(status, (CUdevice)holding.extra);

@@ -6,7 +6,7 @@
  * A process without such memory pays one load.
  */
 #include "compute/flow.h"
-#include "compute/settle.h"
+#include "compute/follow.h"
 #include "entry/shim.h"
 #include "memory/async_free.h"
 #include "memory/pool.h"
@@ -40,11 +40,11 @@ of(CUstream stream, bool per_thread)
 CUresult
 cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
 {
-    uint64_t begun = cgpu_settle_begin();
+    uint64_t begun = cgpu_follow_begin();
     CUresult status = real(stream);
     if (status == CUDA_SUCCESS) {
         CUstream meant = of(stream, real == cgpu_real.cuStreamSynchronize_ptsz);
-        cgpu_settle_stream(meant, begun);
+        cgpu_follow_stream(meant, begun);
         collect(meant, NULL);
     }
     return status;
@@ -54,7 +54,7 @@ cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {
-    cgpu_settle_stream_going(stream);
+    cgpu_follow_stream_going(stream);
     if (!cgpu_state_is_attached() || cgpu_kinds_look(&cgpu_state->kinds.may_shrink) == 0) {
         return real(stream);
     }
@@ -79,11 +79,11 @@ CUresult
 cgpu_sync_context(CUresult (*real)(void *), void *unused)
 {
     CUcontext context = NULL;
-    uint64_t begun = cgpu_settle_begin();
+    uint64_t begun = cgpu_follow_begin();
     CUresult status = real(unused);
     if (status == CUDA_SUCCESS) {
         cgpu_real.cuCtxGetCurrent(&context);
-        cgpu_settle_context(context, begun);
+        cgpu_follow_context(context, begun);
         collect(NULL, context);
     }
     return status;
@@ -92,10 +92,10 @@ cgpu_sync_context(CUresult (*real)(void *), void *unused)
 CUresult
 cgpu_sync_context_v2(CUresult (*real)(CUcontext), CUcontext context)
 {
-    uint64_t begun = cgpu_settle_begin();
+    uint64_t begun = cgpu_follow_begin();
     CUresult status = real(context);
     if (status == CUDA_SUCCESS) {
-        cgpu_settle_context(context, begun);
+        cgpu_follow_context(context, begun);
         collect(NULL, context);
     }
     return status;

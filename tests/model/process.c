@@ -27,7 +27,7 @@ process_pass_markers(struct process *process, uint64_t now)
 }
 
 static bool
-place(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
 {
     struct process *process = process_of(stream->gpu);
     uint64_t now = process->world->now;
@@ -132,7 +132,7 @@ void
 process_init(struct world *world, struct process *process)
 {
     static const struct cgpu_gate_outside outside = {
-        .place = place,
+        .put_marker = put_marker,
         .is_passed = is_passed,
         .is_lost = is_lost,
         .release = release,

@@ -19,10 +19,10 @@
 
 enum node_type { NODE_HOST = 3, NODE_SEMAPHORE_WAIT = 9, NODE_BATCH_MEM_OP = 12 };
 
-/* The argument that the driver passes to our function: the number of the call, and its place. */
-enum { PLACE_BITS = 10 };
+/* The argument that the driver passes to our function: the number of the call, and its index. */
+enum { INDEX_BITS = 10 };
 
-_Static_assert(1 << PLACE_BITS == CGPU_MAX_CALLS, "a place for each call");
+_Static_assert(1 << INDEX_BITS == CGPU_MAX_CALLS, "an entry for each call");
 
 static void
 note(void)
@@ -75,7 +75,7 @@ call_of(const void *data)
 {
     uint64_t value = (uint64_t)(uintptr_t)data;
     struct cgpu_call *call = &cgpu_flow->calls[value % CGPU_MAX_CALLS];
-    return call->number == value >> PLACE_BITS ? call : NULL;
+    return call->number == value >> INDEX_BITS ? call : NULL;
 }
 
 static void
@@ -136,7 +136,7 @@ cgpu_await_is_behind(const struct cgpu_stream *stream)
         const struct cgpu_call *call = &cgpu_flow->calls[i];
         /* relaxed: a call that has just returned is seen at the next look */
         if (__atomic_load_n(&call->number, __ATOMIC_RELAXED) % 2 != 0 &&
-            call->stream == stream->place && call->born == stream->born) {
+            call->stream == stream->index && call->born == stream->born) {
             return true;
         }
     }
@@ -192,13 +192,13 @@ take(CUstream stream, void *function, void *data)
     if (call != NULL) {
         call->function = function;
         call->data = data;
-        call->stream = found->place;
+        call->stream = found->index;
         call->born = found->born;
         call->gpu = (uint32_t)(found->gpu - cgpu_flow->gpus);
         call->held = 0;
         call->number += 1;
         found->call_ns = cgpu_flow_now();
-        value = (uint64_t)call->number << PLACE_BITS | (uint64_t)(call - cgpu_flow->calls);
+        value = (uint64_t)call->number << INDEX_BITS | (uint64_t)(call - cgpu_flow->calls);
     } else {
         note();
     }

@@ -106,9 +106,9 @@ cgpu_beyond_destroy(CUstream handle, uint64_t now)
 void
 cgpu_beyond_drop_context(const struct cgpu_flow_context *context)
 {
-    uint32_t place = (uint32_t)(context - cgpu_flow->contexts);
+    uint32_t index = (uint32_t)(context - cgpu_flow->contexts);
     for (uint32_t i = cgpu_flow->beyond_count; i > 0; i--) {
-        if (cgpu_flow->beyond[i - 1].context == place) {
+        if (cgpu_flow->beyond[i - 1].context == index) {
             remove_at(i - 1);
         }
     }
@@ -117,10 +117,10 @@ cgpu_beyond_drop_context(const struct cgpu_flow_context *context)
 void
 cgpu_beyond_suspect(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    int32_t place = (int32_t)(gpu - cgpu_flow->gpus);
+    int32_t index = (int32_t)(gpu - cgpu_flow->gpus);
     gpu->beyond = 0;
     for (uint32_t i = 0; i < cgpu_flow->beyond_count; i++) {
-        if (gpu_of(&cgpu_flow->beyond[i]) == place) {
+        if (gpu_of(&cgpu_flow->beyond[i]) == index) {
             cgpu_flow->beyond[i].suspect = 1;
             gpu->beyond += 1;
         }
@@ -129,7 +129,7 @@ cgpu_beyond_suspect(struct cgpu_gate_gpu *gpu, uint64_t now)
     gpu->beyond_busy = gpu->beyond != 0;
     for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
         const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
-        if (context->handle != NULL && context->gpu == place && context->unknown) {
+        if (context->handle != NULL && context->gpu == index && context->unknown) {
             doubt(gpu, true, now);
         }
     }
@@ -140,7 +140,7 @@ static bool
 promote(struct cgpu_gate_gpu *gpu, uint32_t i, uint64_t now)
 {
     struct cgpu_beyond entry = cgpu_flow->beyond[i];
-    if (!cgpu_flight_has_place(gpu, now)) {
+    if (!cgpu_flight_has_slot(gpu, now)) {
         return false;
     }
     struct cgpu_stream *stream =
@@ -157,12 +157,12 @@ promote(struct cgpu_gate_gpu *gpu, uint32_t i, uint64_t now)
 static void
 ask_some(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    int32_t place = (int32_t)(gpu - cgpu_flow->gpus);
+    int32_t index = (int32_t)(gpu - cgpu_flow->gpus);
     uint32_t asked = 0;
     for (uint32_t seen = 0; seen < cgpu_flow->beyond_count && asked < ASK_MOST; seen++) {
         uint32_t i = cgpu_flow->beyond_at++ % cgpu_flow->beyond_count;
         struct cgpu_beyond *entry = &cgpu_flow->beyond[i];
-        if (!entry->suspect || gpu_of(entry) != place) {
+        if (!entry->suspect || gpu_of(entry) != index) {
             continue;
         }
         asked++;

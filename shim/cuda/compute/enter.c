@@ -79,21 +79,21 @@ static enum verdict
 claim(struct launch *launch)
 {
     struct cgpu_gate_gpu *gpu = launch->gpu;
-    uint32_t place = (uint32_t)(gpu - cgpu_flow->gpus);
+    uint32_t number = (uint32_t)(gpu - cgpu_flow->gpus);
     struct cgpu_ledger_work *work;
     if (gpu->work != NULL) {
         return GO;
     }
-    if (cgpu_work_claim(cgpu_state->ledger, place, &work) != 0) {
+    if (cgpu_work_claim(cgpu_state->ledger, number, &work) != 0) {
         launch->why = TOO_MANY_PROCESSES;
         return REFUSE;
     }
     cgpu_monitor_wake();
     cgpu_pace_init(&gpu->pace);
     gpu->work = work;
-    gpu->sums = cgpu_work_sums(cgpu_state->ledger, place);
-    gpu->quiet_gate = &cgpu_limits->gpus[place].quiet_gate;
-    cgpu_monitor_arbitrated(place, launch->now);
+    gpu->sums = cgpu_work_sums(cgpu_state->ledger, number);
+    gpu->quiet_gate = &cgpu_limits->gpus[number].quiet_gate;
+    cgpu_monitor_arbitrated(number, launch->now);
     return GO;
 }
 
@@ -229,10 +229,10 @@ static void
 wait_for_gate(struct launch *launch)
 {
     struct cgpu_ledger_work *work = launch->gpu->work;
-    uint32_t place = (uint32_t)(launch->gpu - cgpu_flow->gpus);
+    uint32_t number = (uint32_t)(launch->gpu - cgpu_flow->gpus);
     /* seq_cst: the arbiter that does not see it is seen to have opened the gate */
     __atomic_add_fetch(&work->waiting, 1, __ATOMIC_SEQ_CST);
-    cgpu_work_ring(cgpu_state->ledger, place);
+    cgpu_work_ring(cgpu_state->ledger, number);
     for (;;) {
         uint64_t begun = cgpu_flow_now();
         cgpu_flow_lock();

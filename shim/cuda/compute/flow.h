@@ -88,7 +88,7 @@ struct cgpu_call {
     void *function;
     void *data;
     uint32_t number; /* odd: in use; never the same twice */
-    uint32_t stream; /* place */
+    uint32_t stream; /* index */
     uint32_t born;
     uint32_t gpu;
     uint32_t held; /* its stream stands apart: wake the monitor when it returns */
@@ -117,10 +117,10 @@ struct cgpu_flow {
     uint32_t beyond_at; /* where asking them goes on */
     uint64_t swept_ns;
     uint64_t tried_ns;                     /* when creating a helper thread was last tried */
-    uint16_t buckets[CGPU_STREAM_BUCKETS]; /* place + 1 */
+    uint16_t buckets[CGPU_STREAM_BUCKETS]; /* index + 1 */
     struct cgpu_flow_context contexts[CGPU_MAX_CONTEXTS];
     struct cgpu_call calls[CGPU_MAX_CALLS];
-    struct cgpu_stream streams[CGPU_STREAM_PLACES];
+    struct cgpu_stream streams[CGPU_STREAM_ENTRIES];
     struct cgpu_beyond beyond[CGPU_MAX_BEYOND];
     struct cgpu_gate_gpu gpus[CGPU_MAX_GPUS];
     struct cgpu_flow_gpu more_of[CGPU_MAX_GPUS];
@@ -130,8 +130,9 @@ struct cgpu_flow {
     uint8_t strays[CGPU_MAX_TIDS]; /* by a thread's number: GPU + 1, while it is inside a launch */
 };
 
-_Static_assert(CGPU_STREAM_PLACES * sizeof(uint32_t) <= CGPU_MARKER_PAGE, "a word for each stream");
-_Static_assert(CGPU_MAX_LANES < UINT16_MAX, "places of lanes are linked by 16 bits");
+_Static_assert(CGPU_STREAM_ENTRIES * sizeof(uint32_t) <= CGPU_MARKER_PAGE,
+               "a word for each stream");
+_Static_assert(CGPU_MAX_LANES < UINT16_MAX, "lanes are linked by 16 bits");
 
 extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made */
 extern const char *cgpu_gate_base;  /* the limits page; never NULL, and its first word is not 0 */

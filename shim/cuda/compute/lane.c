@@ -63,9 +63,9 @@ cgpu_lane_distance(const uint32_t *gate)
     return (uint64_t)((uintptr_t)gate - (uintptr_t)cgpu_gate_base);
 }
 
-/* In links and streams: the place in the table, plus 1. */
+/* In links and streams: the index in the table, plus 1. */
 static uint16_t
-place_of(const struct cgpu_lane *lane)
+index_of(const struct cgpu_lane *lane)
 {
     return (uint16_t)(lane - cgpu_flow->lanes + 1);
 }
@@ -95,7 +95,7 @@ claim(uint32_t tid)
 static void
 release(struct cgpu_lane *lane, uint64_t now)
 {
-    uint32_t number = place_of(lane);
+    uint32_t number = index_of(lane);
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
         cgpu_lane_hand_over(&lane[i], now);
         lane[i] = (struct cgpu_lane){.gpu = CGPU_NO_GPU};
@@ -181,7 +181,7 @@ cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream)
     if (lane->tid != 0) {
         lane->before = 0;
         lane->next = stream->lanes;
-        stream->lanes = place_of(lane);
+        stream->lanes = index_of(lane);
         if (lane->next != 0) {
             cgpu_flow->lanes[lane->next - 1].before = stream->lanes;
         }
@@ -222,11 +222,11 @@ cgpu_lane_clear(struct cgpu_lane *lane)
 void
 cgpu_lane_cut(struct cgpu_stream *stream)
 {
-    for (uint32_t place = stream->lanes; place != 0;) {
-        const struct cgpu_lane *lane = &cgpu_flow->lanes[place - 1];
+    for (uint32_t index = stream->lanes; index != 0;) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[index - 1];
         /* relaxed: whoever launches at this moment has launched before, for it takes part */
         stream->stale += __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
-        place = lane->next;
+        index = lane->next;
     }
     stream->lanes = 0;
     /* relaxed: whoever misses it is found by the monitor, which knows that all are out */
@@ -254,8 +254,8 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
 void
 cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
 {
-    for (uint32_t place = stream->lanes; place != 0;) {
-        const struct cgpu_lane *lane = &cgpu_flow->lanes[place - 1];
+    for (uint32_t index = stream->lanes; index != 0;) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[index - 1];
         /* relaxed: the thread may be launching at this moment, then the sum is one launch short */
         uint64_t launches = __atomic_load_n(&lane->launches, __ATOMIC_RELAXED);
         if (launches != 0) {
@@ -265,7 +265,7 @@ cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
             sum->launches += launches;
             sum->work_ns += __atomic_load_n(&lane->work_ns, __ATOMIC_RELAXED);
         }
-        place = lane->next;
+        index = lane->next;
     }
 }
 
@@ -294,11 +294,11 @@ launches_on(const struct cgpu_lane *first, int32_t gpu)
 static void
 tell_threads(void)
 {
-    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
-        struct cgpu_ledger_work *work = cgpu_flow->gpus[place].work;
+    for (uint32_t index = 0; index < CGPU_MAX_GPUS; index++) {
+        struct cgpu_ledger_work *work = cgpu_flow->gpus[index].work;
         uint32_t count = 0;
         for (uint32_t i = 0; i < cgpu_flow->lane_bound && work != NULL; i += CGPU_THREAD_LANES) {
-            count += launches_on(&cgpu_flow->lanes[i], (int32_t)place);
+            count += launches_on(&cgpu_flow->lanes[i], (int32_t)index);
         }
         if (work != NULL) {
             __atomic_store_n(&work->threads, count, __ATOMIC_RELAXED);

@@ -87,7 +87,7 @@ register_words(struct cgpu_flow_context *context)
 static CUresult
 write_word(const struct cgpu_flow_context *context, const struct cgpu_stream *stream, uint32_t seq)
 {
-    CUdeviceptr address = context->words + stream->place * sizeof(uint32_t);
+    CUdeviceptr address = context->words + stream->index * sizeof(uint32_t);
     return CGPU_REAL_HAS(cuStreamWriteValue32_v2)
                ? cgpu_real.cuStreamWriteValue32_v2(handle_for(stream), address, seq, 0)
                : cgpu_real.cuStreamWriteValue32(handle_for(stream), address, seq, 0);
@@ -136,7 +136,7 @@ put(struct cgpu_flow_context *context, struct cgpu_stream *stream, uint32_t seq)
 }
 
 bool
-cgpu_marker_place(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
 {
     struct cgpu_flow_context *context = cgpu_stream_owner(stream);
     struct cgpu_visit visit;
@@ -152,7 +152,7 @@ cgpu_marker_place(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
 static bool
 is_written(const struct cgpu_flight *flight)
 {
-    const uint32_t *word = &cgpu_flow->words[flight->stream->context][flight->stream->place];
+    const uint32_t *word = &cgpu_flow->words[flight->stream->context][flight->stream->index];
     /* acquire: the work before it has ended. Numbers may wrap around. */
     return (int32_t)(__atomic_load_n(word, __ATOMIC_ACQUIRE) - flight->seq) >= 0;
 }

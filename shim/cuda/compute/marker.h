@@ -12,7 +12,7 @@ bool cgpu_marker_captures_into(CUstream handle);
 bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
 
 /* See struct cgpu_gate_outside. */
-bool cgpu_marker_place(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
+bool cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
 bool cgpu_marker_is_passed(const struct cgpu_flight *flight);
 bool cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now);
 

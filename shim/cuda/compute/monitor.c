@@ -91,14 +91,14 @@ share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
 }
 
 uint64_t
-cgpu_monitor_arbitrated(uint32_t place, uint64_t now)
+cgpu_monitor_arbitrated(uint32_t number, uint64_t now)
 {
-    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[place];
-    const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[place];
+    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
+    const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[number];
     uint64_t heartbeat = __atomic_load_n(&limits->heartbeat_ns, __ATOMIC_ACQUIRE);
     bool native = __atomic_load_n(&cgpu_limits->policy, __ATOMIC_RELAXED) == CGPU_POLICY_NATIVE &&
                   !cgpu_gate_is_metered(__atomic_load_n(&limits->gate, __ATOMIC_RELAXED));
-    uint32_t *own = &cgpu_flow->more_of[place].own;
+    uint32_t *own = &cgpu_flow->more_of[number].own;
     uint64_t until;
     if (native || !cgpu_fallback_needed(heartbeat, now)) {
         put_in_force(gpu, &limits->gate);
@@ -111,10 +111,10 @@ cgpu_monitor_arbitrated(uint32_t place, uint64_t now)
 }
 
 static uint64_t
-serve(uint32_t place, uint64_t now)
+serve(uint32_t number, uint64_t now)
 {
-    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[place];
-    uint64_t next = cgpu_monitor_arbitrated(place, now);
+    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
+    uint64_t next = cgpu_monitor_arbitrated(number, now);
     return sooner(next, cgpu_drain_look(gpu, now));
 }
 
@@ -132,14 +132,14 @@ serve_all(struct watched *watched, uint64_t now)
 {
     uint64_t next = now + LONGEST_NS;
     watched->count = 0;
-    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
-        struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[place];
+    for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
+        struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
         if (gpu->work == NULL) {
             continue;
         }
-        const uint32_t *own = &cgpu_flow->more_of[place].own;
+        const uint32_t *own = &cgpu_flow->more_of[number].own;
         uint32_t before = cgpu_gate_word(gpu);
-        next = sooner(next, serve(place, now));
+        next = sooner(next, serve(number, now));
         watched->gate[watched->count] = gpu->gate;
         watched->word[watched->count++] = gpu->gate == own ? *own : before;
     }
@@ -338,11 +338,11 @@ cgpu_monitor_attend(uint64_t now)
     if (is_there(now)) {
         return true;
     }
-    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
-        if (cgpu_flow->gpus[place].work != NULL) {
-            cgpu_monitor_arbitrated(place, now);
-            if (!cgpu_gate_is_open(cgpu_gate_word(&cgpu_flow->gpus[place]))) {
-                cgpu_drain_look(&cgpu_flow->gpus[place], now);
+    for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
+        if (cgpu_flow->gpus[number].work != NULL) {
+            cgpu_monitor_arbitrated(number, now);
+            if (!cgpu_gate_is_open(cgpu_gate_word(&cgpu_flow->gpus[number]))) {
+                cgpu_drain_look(&cgpu_flow->gpus[number], now);
             }
         }
     }
@@ -354,9 +354,9 @@ cgpu_monitor_attend(uint64_t now)
 void
 cgpu_monitor_wake(void)
 {
-    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
-        if (cgpu_flow->gpus[place].work != NULL) {
-            wake(cgpu_flow->gpus[place].gate);
+    for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
+        if (cgpu_flow->gpus[number].work != NULL) {
+            wake(cgpu_flow->gpus[number].gate);
         }
     }
 }

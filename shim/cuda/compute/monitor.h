@@ -18,7 +18,8 @@ bool cgpu_monitor_attend(uint64_t now);
 /* Under the lock: there is one more GPU to look after. */
 void cgpu_monitor_wake(void);
 
-/* Under the lock: use the process's own gate if nobody arbitrates GPU PLACE; when to look again. */
-uint64_t cgpu_monitor_arbitrated(uint32_t place, uint64_t now);
+/* Under the lock: use the process's own gate if nobody arbitrates GPU NUMBER; when to look again.
+ */
+uint64_t cgpu_monitor_arbitrated(uint32_t number, uint64_t now);
 
 #endif

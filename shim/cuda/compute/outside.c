@@ -44,7 +44,7 @@ void
 cgpu_outside_begin(struct cgpu_gate_gpu *gpu)
 {
     static const struct cgpu_gate_outside outside = {
-        .place = cgpu_marker_place,
+        .put_marker = cgpu_marker_put,
         .is_passed = cgpu_marker_is_passed,
         .is_lost = cgpu_marker_is_lost,
         .release = cgpu_stream_release,

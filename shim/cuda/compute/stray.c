@@ -70,8 +70,8 @@ static bool
 some_anywhere(void)
 {
     bool found = false;
-    for (uint32_t place = 0; place < CGPU_MAX_GPUS; place++) {
-        found = found || cgpu_stray_some_inside(&cgpu_flow->gpus[place]);
+    for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
+        found = found || cgpu_stray_some_inside(&cgpu_flow->gpus[number]);
     }
     return found;
 }

@@ -93,7 +93,7 @@ unlink_handle(struct cgpu_stream *stream)
         return;
     }
     uint16_t *link = bucket(stream->handle);
-    while (*link != stream->place + 1) {
+    while (*link != stream->index + 1) {
         link = &cgpu_flow->streams[*link - 1].next;
     }
     *link = stream->next;
@@ -113,12 +113,12 @@ cgpu_stream_detach(struct cgpu_stream *stream)
 void
 cgpu_stream_drop_context(struct cgpu_flow_context *context)
 {
-    uint32_t place = (uint32_t)(context - cgpu_flow->contexts);
+    uint32_t index = (uint32_t)(context - cgpu_flow->contexts);
     context->handle = NULL;
     cgpu_beyond_drop_context(context);
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->used && stream->context == place) {
+        if (stream->used && stream->context == index) {
             cgpu_flight_pass(stream, UINT64_MAX, cgpu_flow_now(), false);
             unlink_handle(stream);
             reset(stream);
@@ -126,15 +126,15 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
     }
 }
 
-/* The last places are for legacy streams alone, so that there is one for each context. */
+/* The last entries are for legacy streams alone, so that there is one for each context. */
 static struct cgpu_stream *
 free_entry(CUstream handle)
 {
-    uint32_t places = handle == CU_STREAM_LEGACY_DEFAULT ? CGPU_STREAM_PLACES : CGPU_MAX_STREAMS;
-    for (uint32_t i = 0; i < places; i++) {
+    uint32_t entries = handle == CU_STREAM_LEGACY_DEFAULT ? CGPU_STREAM_ENTRIES : CGPU_MAX_STREAMS;
+    for (uint32_t i = 0; i < entries; i++) {
         if (!cgpu_flow->streams[i].used) {
             cgpu_flow->stream_bound = i < cgpu_flow->stream_bound ? cgpu_flow->stream_bound : i + 1;
-            cgpu_flow->streams[i].place = (uint16_t)i;
+            cgpu_flow->streams[i].index = (uint16_t)i;
             return &cgpu_flow->streams[i];
         }
     }
@@ -169,16 +169,16 @@ cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_
     if (stream == NULL) {
         return NULL;
     }
-    uint16_t place = stream->place;
+    uint16_t index = stream->index;
     reset(stream);
     stream->used = 1;
     stream->handle = handle;
     stream->context = (uint32_t)(context - cgpu_flow->contexts);
     stream->gpu = &cgpu_flow->gpus[context->gpu];
     stream->lane = number_of(handle, lane);
-    stream->place = place;
+    stream->index = index;
     stream->next = *bucket(handle);
-    *bucket(handle) = (uint16_t)(place + 1);
+    *bucket(handle) = (uint16_t)(index + 1);
     return stream;
 }
 

@@ -2,7 +2,7 @@
  * What the program's own calls tell about its work: a stream that it has synchronised is done, and
  * needs no marker; a stream or context that it destroys takes its handle along.
  */
-#include "compute/settle.h"
+#include "compute/follow.h"
 #include "compute/beyond.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
@@ -14,7 +14,7 @@
 #include "gate/flight.h"
 
 uint64_t
-cgpu_settle_begin(void)
+cgpu_follow_begin(void)
 {
     /* relaxed: it only says that looking is worth while; this thread's own launches it knows */
     return cgpu_flow != NULL && __atomic_load_n(&cgpu_flow->counted, __ATOMIC_RELAXED) != 0
@@ -41,7 +41,7 @@ tell(struct cgpu_gate_gpu *gpu, uint64_t now)
 }
 
 void
-cgpu_settle_stream(CUstream stream, uint64_t begun)
+cgpu_follow_stream(CUstream stream, uint64_t begun)
 {
     CUcontext current = NULL;
     if (begun == 0) {
@@ -59,7 +59,7 @@ cgpu_settle_stream(CUstream stream, uint64_t begun)
 }
 
 void
-cgpu_settle_context(CUcontext context, uint64_t begun)
+cgpu_follow_context(CUcontext context, uint64_t begun)
 {
     if (begun == 0) {
         return;
@@ -109,7 +109,7 @@ follow(CUstream stream)
 }
 
 void
-cgpu_settle_stream_going(CUstream stream)
+cgpu_follow_stream_going(CUstream stream)
 {
     CUcontext current = NULL;
     if (!is_followed()) {
@@ -144,19 +144,19 @@ set_going(CUcontext handle, uint32_t going)
 }
 
 void
-cgpu_settle_context_going(CUcontext context)
+cgpu_follow_context_going(CUcontext context)
 {
     set_going(context, 1);
 }
 
 void
-cgpu_settle_context_stays(CUcontext context)
+cgpu_follow_context_stays(CUcontext context)
 {
     set_going(context, 0);
 }
 
 void
-cgpu_settle_context_gone(CUcontext context)
+cgpu_follow_context_gone(CUcontext context)
 {
     if (!is_followed()) {
         return;
@@ -186,20 +186,20 @@ made(CUresult status, const CUstream *stream)
 }
 
 CUresult
-cgpu_settle_create(CUresult (*real)(CUstream *, unsigned int), CUstream *stream, unsigned int flags)
+cgpu_follow_create(CUresult (*real)(CUstream *, unsigned int), CUstream *stream, unsigned int flags)
 {
     return made(real(stream, flags), stream);
 }
 
 CUresult
-cgpu_settle_create_with_priority(CUresult (*real)(CUstream *, unsigned int, int), CUstream *stream,
+cgpu_follow_create_with_priority(CUresult (*real)(CUstream *, unsigned int, int), CUstream *stream,
                                  unsigned int flags, int priority)
 {
     return made(real(stream, flags, priority), stream);
 }
 
 CUresult
-cgpu_settle_create_green(CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, int),
+cgpu_follow_create_green(CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, int),
                          CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
 {
     return made(real(stream, green, flags, priority), stream);
@@ -208,7 +208,7 @@ cgpu_settle_create_green(CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, 
 /* ---- the current context changes ---- */
 
 CUresult
-cgpu_settle_set_current(CUresult (*real)(CUcontext), CUcontext context)
+cgpu_follow_set_current(CUresult (*real)(CUcontext), CUcontext context)
 {
     /* relaxed: this thread wrote it */
     if (context != cgpu_lane->context) {
@@ -218,7 +218,7 @@ cgpu_settle_set_current(CUresult (*real)(CUcontext), CUcontext context)
 }
 
 CUresult
-cgpu_settle_pop_current(CUresult (*real)(CUcontext *), CUcontext *context)
+cgpu_follow_pop_current(CUresult (*real)(CUcontext *), CUcontext *context)
 {
     cgpu_lane_forget();
     return real(context);

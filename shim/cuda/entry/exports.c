@@ -22,7 +22,7 @@
     {                                                                                              \
         return body(cgpu_real.name, CGPU_EXPAND arguments);                                        \
     }
-#define LAUNCH(name, stream, per_thread, key, parameters, arguments) /* in launch.c */
+#define LAUNCH(name, stream, per_thread, key, parameters, arguments)           /* in launch.c */
 #define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments) /* transfer.c */
 #define REJECT(name, reason)                                                                       \
     CUresult name(void)                                                                            \

@@ -17,8 +17,8 @@ struct cgpu_real {
 #define LAUNCH(name, stream, per_thread, key, parameters, arguments) CUresult(*name) parameters;
 #define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
     CUresult(*name) parameters;
-#define REJECT(name, reason)                                         CUresult (*name)(void);
-#define REAL(name, parameters)                                       CUresult(*name) parameters;
+#define REJECT(name, reason)   CUresult (*name)(void);
+#define REAL(name, parameters) CUresult(*name) parameters;
 #include "entry/hooks.def"
 #undef HOOK
 #undef UNGUARDED

@@ -24,8 +24,8 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
         return true;
     }
     cgpu_work_begin(gpu->work, word, now);
-    __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    bool same = cgpu_gate_word(gpu) == word;
+    /* seq_cst, as `active` is stored: the arbiter that does not see it is seen to close the gate */
+    bool same = __atomic_load_n(gpu->gate, __ATOMIC_SEQ_CST) == word;
     if (same && before == 0) {
         cgpu_flight_probe(stream, word, now);
     }

@@ -28,7 +28,7 @@ int cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger
 /* What the arbiter reads of all processes on GPU together. */
 struct cgpu_ledger_gpu *cgpu_work_sums(struct cgpu_ledger *ledger, uint32_t gpu);
 
-/* From NOW on WORK may be in flight under the gate WORD: see above; the fence is the caller's. */
+/* From NOW on WORK may be in flight under the gate WORD: the caller looks at it again, as above. */
 static inline void
 cgpu_work_begin(struct cgpu_ledger_work *work, uint32_t word, uint64_t now)
 {

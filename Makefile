@@ -60,6 +60,7 @@ lint: $(VENV)/.lint ## style of Python, C, shell and Markdown, mistakes in C, sp
 	$(INSTALLED_C) | xargs -n 8 -P $$(nproc) $(BIN)/clang-tidy --quiet >$(VENV)/.tidy 2>&1 || { grep -v '^\[' $(VENV)/.tidy; exit 1; }
 	git ls-files '*.sh' .ci/run deploy/hooks 'deploy/debian/cgpu.p*' | PATH=$(BIN):$$PATH xargs shellcheck
 	git ls-files | grep -v '^tests/' | xargs $(BIN)/codespell
+	git ls-files '*.md' | xargs $(BIN)/python deploy/rewrap.py --check
 	@! git ls-files 'tests/**/test_*.py' | sed 's,.*/,,' | sort | uniq -d | sed 's/$$/: two test files have this name, which pytest refuses/' | grep .
 
 format: $(VENV)/.lint ## rewrite Python, C and Markdown as `make lint` wants them

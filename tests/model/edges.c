@@ -179,17 +179,17 @@ liar(const char *group)
 
     for (int i = 0; i < 2 * 2 * LATENCIES * LENGTHS; i++) {
         uint32_t weight = weights[i / LENGTHS / LATENCIES % 2];
-        uint64_t said = i / LENGTHS / LATENCIES / 2 == 0 ? 1 : SECOND;
+        uint64_t reported = i / LENGTHS / LATENCIES / 2 == 0 ? 1 : SECOND;
         struct scenario s;
         struct world *world;
         char name[64];
 
         scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
         set_latency(&s, latencies[i / LENGTHS % LATENCIES]);
-        scenario_tenant(&s, weight, lengths[i % LENGTHS])->lag_ns = said;
+        scenario_tenant(&s, weight, lengths[i % LENGTHS])->lag_ns = reported;
         scenario_tenant(&s, 10 - weight, 100 * US);
         world = world_run(&s);
-        snprintf(name, sizeof name, "%u-%s-%dus-%dus", weight, said == 1 ? "none" : "much",
+        snprintf(name, sizeof name, "%u-%s-%dus-%dus", weight, reported == 1 ? "none" : "much",
                  (int)(lengths[i % LENGTHS] / US), (int)(s.dispatch_ns / US));
         missed += cases_note(group, name, print_share(world, 0) - 10 * weight, 1, world);
         world_free(world);

@@ -36,9 +36,9 @@ read_demands(const struct world *world, int gpu, struct cgpu_demand *demands)
 
         if (process->gpu == gpu && process->alive && index >= 0) {
             const struct cgpu_ledger_gpu *sums = &world->tenants[process->tenant].sums[gpu];
-            uint64_t said = world->scenario->tenants[process->tenant].lag_ns;
+            uint64_t reported = world->scenario->tenants[process->tenant].lag_ns;
 
-            add_demand(&demands[index], process, said != 0 ? said : process->work.lag_ns);
+            add_demand(&demands[index], process, reported != 0 ? reported : process->work.lag_ns);
             demands[index].stays = sums->stays;
             demands[index].stayed_ns = sums->stayed_ns;
             if (world->scenario->tenants[process->tenant].late != 0) {

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GUIDE = ROOT / "CONTRIBUTING.md"
-LEFT = Path(__file__).with_name("words_left.txt")
 CODE = {".py", ".c", ".h", ".def", ".inc"}
 READ = CODE | {".md", ".sh", ".toml", ".service", ".yml", ".csv", ".1", ".5", ".7", ".8"}
 # These name retired words on purpose.
@@ -114,17 +113,8 @@ def _found() -> dict[str, list[str]]:
     return {name: words for name, words in every.items() if words}
 
 
-def _left() -> set[str]:
-    """Files that still have such words; the list only gets shorter."""
-    return {line for line in LEFT.read_text().splitlines() if line and not line.startswith("#")}
-
-
 def test_retired_words_do_not_come_back() -> None:
-    assert {name: words for name, words in _found().items() if name not in _left()} == {}
-
-
-def test_a_file_without_retired_words_leaves_the_list() -> None:
-    assert sorted(name for name in _left() if name not in _found()) == []
+    assert _found() == {}
 
 
 def _table(title: str) -> list[tuple[str, str]]:

@@ -29,6 +29,10 @@ for folder in reversed(FOLDERS):
         sys.path.insert(0, path)
 
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, and its children
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True)
 def _broken_pipes() -> Iterator[None]:
     """A command that a test runs in this process lets a broken pipe end it: not the next tests."""

@@ -157,7 +157,6 @@ def test_a_reader_that_goes_away_ends_it_quietly(world: World, typed: str) -> No
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
 
 
-@pytest.mark.exact
 @pytest.mark.parametrize("typed", LATE)
 def test_an_interrupt_while_it_starts_is_silent(world: World, typed: str) -> None:
     name = typed.split(maxsplit=1)[0]
@@ -173,7 +172,6 @@ def interrupted_at_import(nth: int, words: list[str]) -> list[str]:
     return [sys.executable, "-c", script]
 
 
-@pytest.mark.exact
 @pytest.mark.parametrize("typed", LATE)
 def test_an_interrupt_at_any_import_of_a_program_is_silent(world: World, typed: str) -> None:
     for nth in (1, 2, 3, 5, 8, 13):
@@ -188,7 +186,6 @@ def test_a_program_ignores_an_interrupt_where_it_was_told_to(world: World) -> No
     assert (done.returncode, done.stdout, done.stderr) == (0, f"cgpu {VERSION}\n", "")
 
 
-@pytest.mark.exact
 def test_an_interrupt_while_a_server_is_asked_is_silent(world: World) -> None:
     """A shell says 130, and stops its loop."""
     with socket.socket(socket.AF_UNIX) as mute:

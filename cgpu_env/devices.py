@@ -16,11 +16,11 @@ _ALLOWED = "expected all, or a comma list of GPU indices or UUIDs such as 0,1"
 
 
 class Gpu(NamedTuple):
-    """A GPU of the node; ``memory_bytes`` is its total as the driver reports it."""
+    """A GPU of the node; ``total_bytes`` is its memory as the driver reports it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
-    memory_bytes: int
+    total_bytes: int
 
 
 def check(variable: str, value: str) -> list[str]:

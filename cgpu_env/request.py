@@ -70,11 +70,11 @@ PASSED_OVER = frozenset(
 
 
 class GpuShare(NamedTuple):
-    """A GPU that a container sees; ``memory_bytes`` is the container's cap on it."""
+    """A GPU that a container sees; ``cap_bytes`` is the container's cap on it."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
-    memory_bytes: int
+    cap_bytes: int
 
 
 class Request(NamedTuple):
@@ -211,11 +211,11 @@ def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
         return None
     sizes = _sizes(asked, visible)
     shares = (
-        GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.memory_bytes), gpu.memory_bytes))
+        GpuShare(gpu.index, gpu.uuid, min(wanted.of(gpu.total_bytes), gpu.total_bytes))
         for gpu, wanted in zip(visible, sizes, strict=True)
     )
     notes = misstated(
-        ((gpu.index, gpu.memory_bytes) for gpu in visible),
+        ((gpu.index, gpu.total_bytes) for gpu in visible),
         sizes,
         _written(asked),
         env.get(MEM_UNIT, "GiB") if asked.share else "GiB",
@@ -271,7 +271,7 @@ def _sizes(asked: Asked, visible: Sequence[Gpu]) -> list[Size]:
     words = _per_gpu(MEM_CONTAINER, env, asked.sizes, len(visible))
     sizes = [size(word) for word in words]
     for gpu, wanted in zip(visible, sizes, strict=True):
-        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], wanted, gpu.memory_bytes)
+        cap_bytes(MEM_CONTAINER, env[MEM_CONTAINER], wanted, gpu.total_bytes)
     return [wanted for wanted in sizes if wanted]
 
 

@@ -105,8 +105,8 @@ class Plan(NamedTuple):
                 {
                     "index": gpu.index,
                     "uuid": gpu.uuid,
-                    "cap_bytes": gpu.memory_bytes,
-                    "memory_bytes": gpu.memory_bytes,  # as release 0.1 calls it
+                    "cap_bytes": gpu.cap_bytes,
+                    "memory_bytes": gpu.cap_bytes,  # as release 0.1 calls it
                 }
                 for gpu in self.gpus
             ],
@@ -133,7 +133,7 @@ def plan(
     Raises:
         CgpuError: one sentence that says why the container must not start.
     """
-    request = resolve(asked, [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus])
+    request = resolve(asked, [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus])
     if request is None:
         return Plan()
     taken, view = _mounts_of(config, rootfs)

@@ -63,7 +63,7 @@ def _ask(env: dict[str, str], default: int | str, *, has_units: bool) -> None:
     except EnvError as error:
         _check(error)
     else:
-        assert request is None or all(gpu.memory_bytes > 0 for gpu in request.gpus)
+        assert request is None or all(gpu.cap_bytes > 0 for gpu in request.gpus)
 
 
 def text(data: bytes) -> None:

@@ -40,7 +40,7 @@ def driver(tmp_path: Path) -> Path:
 
 def test_the_facts_are_the_drivers(driver: Path, tmp_path: Path) -> None:
     node = probe(driver, tmp_path)
-    assert [(gpu.index, gpu.name, gpu.memory_bytes // MIB) for gpu in node.gpus] == [
+    assert [(gpu.index, gpu.name, gpu.total_bytes // MIB) for gpu in node.gpus] == [
         (0, "Tesla T4", 15109),
         (1, "Tesla P100", 16160),
     ]

@@ -48,8 +48,8 @@ def test_caps_are_the_exact_floor_and_never_exceed_the_gpu(
     assert request is not None
     for gpu, total, part, dev in zip(request.gpus, memory, shares, whole, strict=True):
         exact = Fraction(total) * part / dev
-        assert gpu.memory_bytes <= exact < gpu.memory_bytes + 1
-        assert gpu.memory_bytes <= total
+        assert gpu.cap_bytes <= exact < gpu.cap_bytes + 1
+        assert gpu.cap_bytes <= total
 
 
 @given(st.dictionaries(st.sampled_from(KNOWN), st.text(max_size=12)))
@@ -60,7 +60,7 @@ def test_any_environment_is_read_or_refused_in_one_line(env: dict[str, str]) -> 
     except EnvError as error:
         message = str(error)
     else:
-        assert request is None or all(gpu.memory_bytes > 0 for gpu in request.gpus)
+        assert request is None or all(gpu.cap_bytes > 0 for gpu in request.gpus)
         return
     assert message.isprintable()
     assert any(name in message for name in KNOWN)

@@ -38,18 +38,18 @@ def test_the_cap_is_rounded_down_to_the_byte() -> None:
 )
 def test_the_last_share_repeats(mem: str, shares: list[int]) -> None:
     """ENV-3."""
-    expected = [gpu.memory_bytes * n // 15 for gpu, n in zip(FOUR, shares, strict=True)]
+    expected = [gpu.total_bytes * n // 15 for gpu, n in zip(FOUR, shares, strict=True)]
     assert caps(mem=mem, dev="15") == expected
 
 
 def test_a_list_of_totals_is_read_like_a_list_of_shares() -> None:
     """ENV-2."""
-    expected = [gpu.memory_bytes * 3 // n for gpu, n in zip(FOUR, [15, 16, 16, 16], strict=True)]
+    expected = [gpu.total_bytes * 3 // n for gpu, n in zip(FOUR, [15, 16, 16, 16], strict=True)]
     assert caps(mem="3", dev="15,16") == expected
 
 
 def test_a_whole_gpu_may_be_asked_for() -> None:
-    assert caps((T4,), mem="15", dev="15") == [T4.memory_bytes]
+    assert caps((T4,), mem="15", dev="15") == [T4.total_bytes]
 
 
 @pytest.mark.parametrize("mem", ["0", "1,0,0", "0,5", " 0 ", "1,1,1,1,0,1"])
@@ -138,7 +138,7 @@ def test_the_default_size_caps_containers_that_name_none(given: dict[str, str]) 
     small = Gpu(1, "GPU-small", 2048)
     request = parse_request(env(**given), (T4, small), default_memsize=4096)
     assert request is not None
-    assert [share.memory_bytes for share in request.gpus] == [4096, 2048]
+    assert [share.cap_bytes for share in request.gpus] == [4096, 2048]
 
 
 @pytest.mark.parametrize(("part", "bytes_"), [("40%", [6043, 400]), ("2/5", [6043, 400])])
@@ -147,7 +147,7 @@ def test_a_default_size_may_be_a_part_of_each_gpu(part: str, bytes_: list[int]) 
     small = Gpu(1, "GPU-small", 1001 * MIB)
     request = parse_request({}, (T4, small), default_memsize=part)
     assert request is not None
-    assert [share.memory_bytes // MIB for share in request.gpus] == bytes_
+    assert [share.cap_bytes // MIB for share in request.gpus] == bytes_
     assert is_asked({}, default_memsize=part)
 
 
@@ -291,8 +291,8 @@ def test_shares_carry_index_and_uuid_in_visible_order() -> None:
     request = parse(mem="3,1", dev="15", visible="1,0")
     assert request == Request(
         (
-            GpuShare(1, P100.uuid, P100.memory_bytes * 3 // 15),
-            GpuShare(0, T4.uuid, T4.memory_bytes // 15),
+            GpuShare(1, P100.uuid, P100.total_bytes * 3 // 15),
+            GpuShare(0, T4.uuid, T4.total_bytes // 15),
         ),
         1,
         False,  # noqa: FBT003

@@ -97,7 +97,7 @@ def test_the_driver_is_asked_once_and_then_node_json_answers(fake: FakeDriver) -
     assert fake.asked == ["facts", "contexts"]
     assert first == second
     (gpu,) = first.gpus
-    assert (gpu.index, gpu.uuid, gpu.memory_bytes) == (0, UUID, 15109 * MIB)
+    assert (gpu.index, gpu.uuid, gpu.total_bytes) == (0, UUID, 15109 * MIB)
     assert gpu.context_bytes == 100 * MIB
     assert gpu.device_nodes == (DeviceNode("/dev/nvidia3", "/dev/nvidia3"),)
     assert first.libraries == {s: f"{fake.folder}/{s}.535" for s in driver.PROXIED}

@@ -308,7 +308,7 @@ def test_env_9_a_bad_request_is_refused_by_the_planner() -> None:
 
 def test_of_duplicate_variables_the_last_wins_as_in_runc() -> None:
     result = decide(env=["ALIYUN_COM_GPU_MEM_CONTAINER=abc", *SIX])
-    assert result.gpus[0].memory_bytes == 6337173913
+    assert result.gpus[0].cap_bytes == 6337173913
 
 
 def test_the_configuration_is_not_changed_by_planning() -> None:

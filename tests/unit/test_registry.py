@@ -184,7 +184,7 @@ def test_an_id_in_use_is_refused_and_its_owner_undisturbed(registry: Registry) -
     admit(registry, "abc", ask(SIX))
     with pytest.raises(AdmissionError, match="one of that name"):
         admit(registry, "abc", ask(MIB))
-    assert registry.records()[0].gpus[0].memory_bytes == SIX
+    assert registry.records()[0].gpus[0].cap_bytes == SIX
 
 
 def test_remove_gives_back_and_may_be_repeated(registry: Registry) -> None:

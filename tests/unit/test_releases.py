@@ -63,7 +63,7 @@ def test_a_later_releases_container_lives_and_keeps_its_share(registry: Registry
     later(registry)
     (entry,) = registry.reap()
     assert (entry.id, entry.version, entry.weight) == ("later", 2, 3)
-    assert entry.gpus[0].memory_bytes == TOTAL - MIB
+    assert entry.gpus[0].cap_bytes == TOTAL - MIB
     admit(registry, "one", ask(MIB))
     with pytest.raises(AdmissionError, match="where 0 of"):
         admit(registry, "two", ask(MIB))

@@ -62,7 +62,7 @@ def test_a_share_of_memory_has_the_units_that_people_type(mem: str, sizes: list[
     asked = variables(parse(["--mem", mem, "--gpus", "2,0", "true"]))
     request = parse_request(asked, GPUS, has_units=True)
     assert request is not None
-    assert [(gpu.index, gpu.memory_bytes) for gpu in request.gpus] == [
+    assert [(gpu.index, gpu.cap_bytes) for gpu in request.gpus] == [
         *zip((2, 0), sizes, strict=True)
     ]
     assert request.notes == ()

@@ -58,7 +58,7 @@ def caps(directory: Path) -> list[int]:
 def promised(registry: Registry, name: str) -> list[int]:
     """In MiB, as admission reads them."""
     (entry,) = (entry for entry in registry.records() if entry.id == name)
-    return [share.memory_bytes // MIB for share in entry.gpus]
+    return [share.cap_bytes // MIB for share in entry.gpus]
 
 
 def test_a_cap_changes_in_page_and_record(registry: Registry) -> None:

@@ -81,7 +81,7 @@ def test_a_change_is_one_pass_over_the_containers(world: World) -> None:
     assert world.passes == 3
     assert world.state.records == tuple(world.registry.records())
     (entry,) = world.state.records
-    assert (entry.weight, entry.policy, entry.gpus[0].memory_bytes) == (4, 3, 50 * MIB)
+    assert (entry.weight, entry.policy, entry.gpus[0].cap_bytes) == (4, 3, 50 * MIB)
     assert world.demands[1].records == world.state.records, "the arbiter follows at once"
     assert world.state.rules_of(GPU.uuid).policy == 3
 

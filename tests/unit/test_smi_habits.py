@@ -38,7 +38,7 @@ def held(gpu: int, percent: float | None, *processes: Holding) -> GpuUse:
     its = Compute(50.0, percent, 0, arbitrated=True, share_percent=10.0, waits=0, throttled_ns=0,
                   heartbeat_age_ns=None)  # fmt: skip
     used = sum(each.used_bytes for each in processes)
-    return GpuUse(*share, used, processes, its, 2, promised_bytes=share.memory_bytes)
+    return GpuUse(*share, used, processes, its, 2, promised_bytes=share.cap_bytes)
 
 
 BOTH = Use("aa11", "container", 'say "a, b"', ("x",), 3, high_priority=True, policy=6,

@@ -54,7 +54,7 @@ def use(
     """A session of a program of this name."""
     share = GpuShare(gpu, UUIDS[gpu], 1000 * MIB)
     its = Compute(50.0, compute, 0, compute is not None, 10.0, 0, throttled_ns, None)
-    held = GpuUse(*share, used * MIB, (), its, refused, promised_bytes=share.memory_bytes)
+    held = GpuUse(*share, used * MIB, (), its, refused, promised_bytes=share.cap_bytes)
     return Use(name, "session", name, (name,), weight, False, 6, (held,))  # noqa: FBT003
 
 

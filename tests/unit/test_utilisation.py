@@ -63,7 +63,7 @@ class World:
         (record,) = (each for each in self.records if each.id == name)
         heartbeat = 1 << 62  # of an arbiter that lives
         pages = [
-            cgpu_native.LimitsGpu(gpu.uuid, gpu.index, gpu.memory_bytes, 0)._replace(
+            cgpu_native.LimitsGpu(gpu.uuid, gpu.index, gpu.cap_bytes, 0)._replace(
                 metered=metered, heartbeat_ns=heartbeat, measured_ppm=250_000, limit_ppm=500_000
             )
             for gpu in record.gpus

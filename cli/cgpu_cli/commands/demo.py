@@ -54,7 +54,7 @@ class Demo:
             state = open_state(given.state_dir or f"{folder}/state")
             named_driver.check(state, driver)
             stage = Programs(state, driver, given.nvidia_smi)
-            good = play(stage, load_node(state, driver).gpus[0].memory_bytes)
+            good = play(stage, load_node(state, driver).gpus[0].total_bytes)
         return 0 if good else 1
 
 

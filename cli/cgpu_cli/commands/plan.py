@@ -46,7 +46,7 @@ def _lines(plan: ContainerPlan) -> list[str]:
         return [_OFF, *notes]
     priority = ", high priority" if request.high_priority else ""
     return [
-        *(f"GPU {g.index}  {g.uuid}  {g.memory_bytes // _MIB} MiB" for g in request.gpus),
+        *(f"GPU {g.index}  {g.uuid}  {g.cap_bytes // _MIB} MiB" for g in request.gpus),
         f"weight {request.weight}{priority}",
         *notes,
         *(f"mount   {mount.destination}  <-  {mount.source}" for mount in plan.mounts),

@@ -33,7 +33,7 @@ class Probe:
         for gpu in node.gpus:
             print(f"GPU {gpu.index}  {gpu.name}  {gpu.uuid}")
             context = gpu.context_bytes / _MIB
-            print(f"  {gpu.memory_bytes // _MIB} MiB, {context:.1f} MiB for each CUDA context")
+            print(f"  {gpu.total_bytes // _MIB} MiB, {context:.1f} MiB for each CUDA context")
             for device in gpu.device_nodes:
                 print(f"  {device.host}")
         for note in node.notes:

@@ -88,7 +88,7 @@ def _admit(given: Options) -> Session:
 
 
 def _request(given: Options, node: Node) -> Request:
-    gpus = [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus]
+    gpus = [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus]
     request = parse_request(options.variables(given), gpus, has_units=True)
     if request is None:
         raise CgpuError(f"--mem {given.mem}: expected shares of at least 1 GiB")

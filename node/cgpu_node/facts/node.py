@@ -38,7 +38,7 @@ class NodeGpu(NamedTuple):
     index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
     uuid: str
     name: str
-    memory_bytes: int
+    total_bytes: int
     context_bytes: int
     device_nodes: tuple[DeviceNode, ...]
 
@@ -154,11 +154,19 @@ def _device_nodes(pairs: list[list[str]]) -> tuple[DeviceNode, ...]:
     return tuple(DeviceNode(*pair) for pair in pairs)
 
 
+def _gpu(fields: dict[str, Any]) -> NodeGpu:
+    return NodeGpu(
+        index=fields["index"],
+        uuid=fields["uuid"],
+        name=fields["name"],
+        total_bytes=fields["memory_bytes"],
+        context_bytes=fields["context_bytes"],
+        device_nodes=_device_nodes(fields["device_nodes"]),
+    )
+
+
 def _node(facts: dict[str, Any], config: Config) -> Node:
-    gpus = [
-        NodeGpu(**{**gpu, "device_nodes": _device_nodes(gpu["device_nodes"])})
-        for gpu in facts["gpus"]
-    ]
+    gpus = [_gpu(fields) for fields in facts["gpus"]]
     return Node(
         driver_version=facts["driver_version"],
         driver_dir=facts["identity"]["driver_dir"],

@@ -93,7 +93,7 @@ def on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:
 
 def promised(records: Iterable[Record], uuid: str) -> int:
     """The bytes of a GPU that these may hold together, or held when their caps were lowered."""
-    return sum(share.memory_bytes for r in records if (share := _share(r, uuid)))
+    return sum(share.cap_bytes for r in records if (share := _share(r, uuid)))
 
 
 def owed(records: Iterable[Record], uuid: str) -> int:
@@ -105,12 +105,12 @@ def _owed(record: Record, share: GpuShare) -> int:
     number = record.gpus.index(share)
     try:
         cap = cgpu_native.read_limits(f"{record.directory}/limits").gpus[number].cap_bytes
-        if cap >= share.memory_bytes:
-            return share.memory_bytes
+        if cap >= share.cap_bytes:
+            return share.cap_bytes
         with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-            return still_promised(share.memory_bytes, cap, ledger.used(number))
+            return still_promised(share.cap_bytes, cap, ledger.used(number))
     except (OSError, cgpu_native.NativeError, IndexError):  # it ends just now, or is ruined
-        return share.memory_bytes
+        return share.cap_bytes
 
 
 def still_promised(promised: int, cap: int, held: int | None) -> int:
@@ -181,13 +181,13 @@ def _check_free_weight(
 
 
 def _check_memory(share: GpuShare, beside: list[Record], node: Node, asked: str) -> None:
-    total = next(gpu.memory_bytes for gpu in node.gpus if gpu.uuid == share.uuid)
+    total = next(gpu.total_bytes for gpu in node.gpus if gpu.uuid == share.uuid)
     taken = promised(beside, share.uuid)
-    if share.memory_bytes > total - taken:
+    if share.cap_bytes > total - taken:
         taken = owed(beside, share.uuid)
-    if share.memory_bytes > total - taken:
+    if share.cap_bytes > total - taken:
         free = max(0, total - taken) // MIB
         raise AdmissionError(
-            f"{asked}: {share.memory_bytes // MIB} MiB asked on GPU {share.index},"
+            f"{asked}: {share.cap_bytes // MIB} MiB asked on GPU {share.index},"
             f" where {free} of {total // MIB} MiB are free"
         )

@@ -165,12 +165,12 @@ def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
 
 def _excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:
     """What a container holds above its caps on the GPU ``uuid``, or on all."""
-    held = [-(-share.memory_bytes // MIB) for share in entry.gpus]  # or the cap, if that is more
+    held = [-(-share.cap_bytes // MIB) for share in entry.gpus]  # or the cap, if that is more
     return tuple(
         f"GPU {share.index}: it holds {mib}MiB, {mib - cap // MIB}MiB above its cap; it keeps them,"
         " and its requests are refused until it holds less than the cap"
         for share, mib, cap in zip(entry.gpus, held, caps, strict=True)
-        if share.memory_bytes > cap and uuid in (None, share.uuid)
+        if share.cap_bytes > cap and uuid in (None, share.uuid)
     )
 
 
@@ -211,7 +211,7 @@ def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
     """
     shares = zip(entry.gpus, caps, _held(entry), strict=True)
     return tuple(
-        share._replace(memory_bytes=max(cap, min(held, share.memory_bytes)))
+        share._replace(cap_bytes=max(cap, min(held, share.cap_bytes)))
         for share, cap, held in shares
     )
 

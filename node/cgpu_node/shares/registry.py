@@ -328,8 +328,8 @@ def _limits(
         cgpu_native.LimitsGpu(
             uuid=share.uuid,
             index=share.index,
-            cap_bytes=share.memory_bytes,
-            total_bytes=facts[share.uuid].memory_bytes,
+            cap_bytes=share.cap_bytes,
+            total_bytes=facts[share.uuid].total_bytes,
             context_bytes=facts[share.uuid].context_bytes,
             gate=compute.initial_gate(table[share.uuid].policy),
             **parts[share.uuid][entry.id]._asdict(),

@@ -61,7 +61,7 @@ def usage_of(
     """
     if node is None:
         return Usage("", "", (), _shown(uses, visible))
-    totals = {gpu.uuid: gpu.memory_bytes for gpu in node.gpus}
+    totals = {gpu.uuid: gpu.total_bytes for gpu in node.gpus}
     bounded = [_bounded(use, totals) for use in uses]
     busy = utilisation or {}
     gpus = tuple(_totals(gpu, bounded, rules_of(gpu.uuid), visible, busy) for gpu in node.gpus)
@@ -94,7 +94,7 @@ def _totals(
         index=gpu.index,
         uuid=gpu.uuid,
         name=gpu.name,
-        total_bytes=gpu.memory_bytes,
+        total_bytes=gpu.total_bytes,
         promised_bytes=sum(each.promised_bytes for _, each in beside),
         used_bytes=sum(each.used_bytes for _, each in beside),
         max_inst=its.max_inst,
@@ -168,7 +168,7 @@ def _gpu_use(
     charged = sum(each.used_bytes for each in held)
     outside = limits.outside_bytes if limits else 0
     # The record has more than the cap where that was lowered while the container held more.
-    cap = limits.cap_bytes if limits else share.memory_bytes
+    cap = limits.cap_bytes if limits else share.cap_bytes
     known = ledger.mark in {None, marks.LOCKS}
     return GpuUse(
         index=share.index,
@@ -179,7 +179,7 @@ def _gpu_use(
         compute=_compute(limits, now) if limits else None,
         refused=ledger.refused[number],
         outside_bytes=outside,
-        promised_bytes=still_promised(share.memory_bytes, cap, charged if known else None),
+        promised_bytes=still_promised(share.cap_bytes, cap, charged if known else None),
     )
 
 

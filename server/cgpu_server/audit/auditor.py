@@ -374,7 +374,7 @@ def _accounts_of(record: Record) -> dict[Tenant, Account]:
                     slots[each.pid] += each.used_bytes
                 account = Account(ledger.total(number), slots)
                 # no proxy charges more than was promised, whatever the ledger says
-                found[record.directory, number] = at_most(account, gpu.memory_bytes)
+                found[record.directory, number] = at_most(account, gpu.cap_bytes)
     except (OSError, cgpu_native.NativeError):
         if os.path.exists(f"{record.directory}/limits"):  # else it is ending
             return {(record.directory, n): Account(0, {}) for n in range(len(record.gpus))}

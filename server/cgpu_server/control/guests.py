@@ -48,7 +48,7 @@ class Guests:
             raise CgpuError("admit: your process is not seen from here")
         registry = self._state.registry
         node = load_node(registry.state_dir, self._state.driver_dir)
-        gpus = [Gpu(gpu.index, gpu.uuid, gpu.memory_bytes) for gpu in node.gpus]
+        gpus = [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus]
         asked = parse_request(variables, gpus, has_units=True)
         if asked is None:
             raise CgpuError("admit: the variables ask for nothing")
@@ -67,7 +67,7 @@ class Guests:
         return {
             "id": name,
             "shares": [
-                {"index": share.index, "uuid": share.uuid, "cap_bytes": share.memory_bytes}
+                {"index": share.index, "uuid": share.uuid, "cap_bytes": share.cap_bytes}
                 for share in asked.gpus
             ],
             "gpus": asked.gpus,  # as release 0.1 reads them

@@ -19,7 +19,7 @@ def limits_of(record: Record) -> tuple[Sequence[cgpu_native.LimitsGpu], str | No
         return cgpu_native.read_limits(f"{record.directory}/limits").gpus, None
     except BlockingIOError as error:
         recorded = [
-            cgpu_native.LimitsGpu(gpu.uuid, gpu.index, gpu.memory_bytes, 0) for gpu in record.gpus
+            cgpu_native.LimitsGpu(gpu.uuid, gpu.index, gpu.cap_bytes, 0) for gpu in record.gpus
         ]
         return recorded, marks.of(error)
     except (OSError, cgpu_native.NativeError):  # it is ending

@@ -60,7 +60,7 @@ def caps(gpus: tuple[Gpu, ...] = FOUR, **values: str) -> list[int]:
     """The caps that they ask for, in bytes."""
     request = parse(gpus, **values)
     assert request is not None
-    return [share.memory_bytes for share in request.gpus]
+    return [share.cap_bytes for share in request.gpus]
 
 
 def order(**values: str) -> list[int]:

@@ -23,7 +23,7 @@ _SHIM = "io.containerd.runc.v2"
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _CONTAINERD = re.compile(r"([^\0]*/)?containerd\0")
 _OPTION = re.compile(r"\0--?c(?:onfig)?[=\0]([^\0]+)")
-_OF_DOCKERD = ("/run/docker/", "/var/run/docker/")
+_OF_DOCKERD = "/containerd/containerd.toml"  # below the folder that dockerd runs in
 _FRESH = 2  # every containerd from 1.3 to 2.x reads it
 
 
@@ -43,7 +43,7 @@ def files(machine: Machine) -> list[str]:
 def elsewhere() -> Iterator[tuple[int, str]]:
     """Pid and main file of each containerd of root's that reads another one, without our runtime.
 
-    The one that dockerd starts has its file below its own folder, and makes no pods.
+    The one that dockerd starts makes no pods.
     """
     for folder in running.processes("containerd"):
         command = running.text(f"{folder}/cmdline")
@@ -51,7 +51,7 @@ def elsewhere() -> Iterator[tuple[int, str]]:
         if not _CONTAINERD.match(command) or not given or running.user(folder):
             continue
         path = os.path.realpath(given[1])
-        is_other = path != os.path.realpath(MAIN) and not path.startswith(_OF_DOCKERD)
+        is_other = path != os.path.realpath(MAIN) and not path.endswith(_OF_DOCKERD)
         if is_other and "/cgpu-runtime" not in running.text(path):
             yield int(os.path.basename(folder)), path
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,23 @@ def test_rel_3_poststop_removes_the_containers_directory(world: World) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     assert world.shares() == ["c2"]
     assert world.server.calls() == 1, "the server gets a message"
+
+
+def test_poststop_is_content_where_another_removes_the_directory_meanwhile(world: World) -> None:
+    """As the server and the next admission do; here it goes and comes back all the time."""
+    folder, gone = world.state / "containers" / "c1", world.state / "gone"
+    for _ in range(50):
+        fill(world, "c1")
+        words = [str(HOOK), "poststop", "--state-dir", str(world.state), "c1"]
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        with suppress(FileNotFoundError):  # the hook has removed it
+            while process.poll() is None:
+                folder.rename(gone)
+                gone.rename(folder)
+        assert process.communicate(timeout=30)[1] == b""
+        assert process.returncode == 0
+        for each in (folder, gone):
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def test_poststop_takes_the_id_from_the_state_where_it_is_not_given(world: World) -> None:

@@ -139,6 +139,7 @@ def test_a_containerd_that_reads_another_file_is_named(
     processes.start(name="containerd")
     processes.start("-c", "/etc/containerd/config.toml", name="/usr/bin/containerd")
     processes.start("--config", "/run/docker/containerd/containerd.toml", name="containerd")
+    processes.start("--config", "/mnt/exec/containerd/containerd.toml", name="containerd")
     processes.start(*words, name="containerd", uid=USER)
     processes.start("-c", str(file), name="containerd-shim")
     assert list(wiring.of_containerds()) == []

@@ -67,6 +67,7 @@ cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane)
 
 /*
  * `marks`, `issued` and `stale` go on: lanes may still look at the entry, markers be on their way.
+ * `gpu` stays: who passes a destroyed stream's last marker still has the entry in hand.
  * Events go with their context, if not before.
  */
 static void
@@ -83,6 +84,7 @@ reset(struct cgpu_stream *stream)
         .issued = stream->issued,
         .stale = stream->stale,
         .born = stream->born + 1,
+        .gpu = stream->gpu,
     };
 }
 

@@ -1,4 +1,4 @@
-"""Where several processes run the tests, those marked alone begin when all others have ended."""
+"""Where several processes run the tests, those with a late mark begin when all others have ended."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ pytestmark = pytest.mark.integration
 CONFTEST = """
 from lab.runs.order import pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol
 """
-ALONE = """
+LATE = """
 import pathlib, pytest
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.{mark}
 @pytest.mark.timeout(3)  # less than it waits for the other
 def test_it():
-    pathlib.Path("{name}").touch()
-    assert pathlib.Path("ended").exists()
+    pathlib.Path("{mark}-began").touch()
+    assert pathlib.Path("{after}-ended").exists()
 """
-OTHER = """
+EARLIER = """
 import pathlib, pytest, time
-@pytest.mark.unit
+@pytest.mark.{mark}
 def test_it():
     until = time.monotonic() + 4
-    while time.monotonic() < until and not list(pathlib.Path().glob("alone*")):
+    while time.monotonic() < until and not pathlib.Path("{before}-began").exists():
         time.sleep(0.01)
-    pathlib.Path("ended").touch()
+    pathlib.Path("{mark}-ended").touch()
 """
 
 
-def test_who_is_alone_waits_for_all_others(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("mark", "after"), [("alone", "unit"), ("starves", "alone")])
+def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after: str) -> None:
     (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  unit\n")
-    for name in ("alone_1", "alone_2"):
-        (tmp_path / f"test_{name}.py").write_text(ALONE.format(name=name))
-    (tmp_path / "test_other.py").write_text(OTHER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n  starves\n  unit\n")
+    for name in ("late_1", "late_2"):
+        (tmp_path / f"test_{name}.py").write_text(LATE.format(mark=mark, after=after))
+    (tmp_path / "test_earlier.py").write_text(EARLIER.format(mark=after, before=mark))
     processes = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *processes, "."],

@@ -26,7 +26,7 @@ SECONDS = float(os.environ.get("CGPU_FAULT_SECONDS", "30"))
 SEED = os.environ.get("CGPU_FAULT_SEED") or str(random.SystemRandom().randrange(1 << 32))
 ONLY = os.environ.get("CGPU_FAULT_ONLY", "").split(",") if "CGPU_FAULT_ONLY" in os.environ else None
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(SECONDS * 2 + 300)]
+pytestmark = [pytest.mark.system, pytest.mark.starves, pytest.mark.timeout(SECONDS * 2 + 300)]
 
 
 @pytest.fixture

@@ -1,7 +1,8 @@
-"""The order of tests where several processes run them: files that take long first, alone last.
+"""The order of tests where several processes run them: files that take long first.
 
 Tests marked alone measure in real time. They begin when every process has ended all of its others,
-and run beside each other only.
+and run beside each other only. Tests marked starves begin when those have ended too, and run beside
+none.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-_ORDER = ("system", "c", "integration", "unit", "alone")
-_OTHERS = pytest.StashKey[IO[bytes]]()
+_LATE = ("alone", "starves")
+_ORDER = ("system", "c", "integration", "unit", *_LATE)
+_EARLIER = pytest.StashKey[dict[str, IO[bytes]]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -29,18 +31,24 @@ def _rank(item: pytest.Item) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A process shares a lock while it may run tests that are not alone."""
-    if hasattr(config, "workerinput"):
-        config.stash[_OTHERS] = Path(config.option.basetemp).with_name("others").open("w+b")
-        fcntl.lockf(config.stash[_OTHERS], fcntl.LOCK_SH)
+    """For each late mark, a process shares a lock while it may run tests that come before it."""
+    if not hasattr(config, "workerinput"):
+        return
+    beside = Path(config.option.basetemp)
+    config.stash[_EARLIER] = {m: beside.with_name(f"before-{m}").open("w+b") for m in _LATE}
+    for lock in config.stash[_EARLIER].values():
+        fcntl.lockf(lock, fcntl.LOCK_SH)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Before the first test that is alone, wait until nobody shares it: outside its time limit."""
-    others = item.config.stash.get(_OTHERS, None)
-    if others is not None and item.get_closest_marker("alone"):
-        for step in (fcntl.LOCK_UN, fcntl.LOCK_EX, fcntl.LOCK_UN):
-            fcntl.lockf(others, step)
-        del item.config.stash[_OTHERS]
+    """Before the first test with a late mark, wait until nobody shares its lock.
+
+    That is outside the test's time limit.
+    """
+    earlier = item.config.stash.get(_EARLIER, {})
+    for mark in _LATE[: max(0, _rank(item) - _ORDER.index(_LATE[0]) + 1)]:
+        lock = earlier.pop(mark, None)
+        for step in (fcntl.LOCK_UN, fcntl.LOCK_EX, fcntl.LOCK_UN) if lock else ():
+            fcntl.lockf(lock, step)
     return (yield)

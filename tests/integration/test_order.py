@@ -1,4 +1,4 @@
-"""Where several processes run the tests, those with a late mark begin when all others have ended."""
+"""Where several processes run the tests, late ones begin when all earlier ones have ended."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lab.machine.node import ROOT
 
-GOLDEN = ROOT / "tests" / "unit" / "golden"
+GOLDEN = ROOT / "tests" / "unit" / "install" / "golden"
 DOCKER, CONTAINERD = "etc/docker/daemon.json", "etc/containerd/config.toml"
 NVIDIA = "etc/nvidia-container-runtime/config.toml"
 

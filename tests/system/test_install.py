@@ -230,7 +230,7 @@ def test_podman_runs_a_capped_container_with_our_hooks(
 def test_containerd_reads_what_was_installed(
     installed: Installed, case: str, request: pytest.FixtureRequest
 ) -> None:
-    golden = request.config.rootpath / "tests/unit/golden/containerd" / f"{case}.toml"
+    golden = request.config.rootpath / "tests/unit/install/golden/containerd" / f"{case}.toml"
     installed.write(CONTAINERD, golden.read_text())
     installed.cgpu("install", "containerd")
     dump = installed.enclosure.run("containerd", "--config", CONTAINERD, "config", "dump").stdout

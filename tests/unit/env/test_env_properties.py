@@ -25,7 +25,7 @@ from cgpu_env.request import (
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KNOWN = [DISABLE, HIGH_PRIO, MEM_CONTAINER, MEM_DEV, VISIBLE, WEIGHT]
 sizes = st.integers(1, 1 << 50)
 blank = st.text(" \t\n\r", max_size=3)

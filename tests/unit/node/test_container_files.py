@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OPENS = {"open", "read_text", "read_bytes", "write_text", "write_bytes", "truncate"}
 THEIRS = re.compile(r"directory\}|limits|ledger|record\.|containers")
 NEVER_WAITS = re.compile(r"O_PATH|O_DIRECTORY|open_file\(")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GPU = NodeGpu(0, "GPU-1", "Tesla T4", 16 << 30, 0, (DeviceNode("/dev/null", "/dev/null"),))
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs" / "logs.md").read_text()
 LEVELS = ("info", "warning", "error")
 OURS = {"more": "info", "library_says": "error", "container_refused": "error"}  # not by ``log``

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 PAGES = ("docs/ARCHITECTURE.md", "CONTRIBUTING.md")
 MADE = {"dist"}  # by `make`
 TOP = {path.name for path in ROOT.iterdir()} - MADE

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.unit
 
-DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "metrics.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
 TOTAL = 15109 << 20
 UNITS = ("_bytes", "_seconds", "_ratio")

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.unit
 
-FOLDER = Path(__file__).resolve().parents[2] / "docs" / "decisions"
+FOLDER = Path(__file__).resolve().parents[3] / "docs" / "decisions"
 HEAD = re.compile(
     r"# (?P<number>\d{4}): (?P<title>.+)\n\n"
     r"(?:In force since \d{4}-\d\d-\d\d\.|Superseded by \[\d{4}\]\([^)]+\) on \d{4}-\d\d-\d\d\.)\n"

@@ -9,7 +9,7 @@ import pytest
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 rewrap = runpy.run_path(str(ROOT / "deploy" / "rewrap.py"))["rewrap"]
 
 LONG = "word " * 40 + "end"

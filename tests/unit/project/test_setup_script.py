@@ -13,7 +13,7 @@ import pytest
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 NEEDED = re.search(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
 
 

@@ -2,7 +2,7 @@
 
 ``golden/ENGINE/CASE`` is what was there; ``CASE.after`` beside it what is there then, or ``.same``
 where nothing changes, or ``.refused`` with the sentence. To make them anew (and read the diff):
-``PYTHONPATH=.:native:shim:hook:cli .venv/bin/python tests/unit/test_install_golden.py``.
+``PYTHONPATH=.:native:shim:hook:cli .venv/bin/python tests/unit/install/test_install_golden.py``.
 """
 
 from __future__ import annotations

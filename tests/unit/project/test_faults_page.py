@@ -11,7 +11,7 @@ from faults.faults import FAULTS
 
 pytestmark = pytest.mark.unit
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "faults.md").read_text()
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "faults.md").read_text()
 
 
 def section(title: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.unit
-PATH = [str(Path(__file__).resolve().parents[n]) for n in (1, 2)]
+PATH = [str(Path(__file__).resolve().parents[n]) for n in (2, 3)]
 START = (
     f"import sys; sys.path[:0] = {PATH}; from lab.driver import stub_torch; stub_torch.install();"
 )

@@ -12,7 +12,7 @@ import pytest
 
 pytestmark = pytest.mark.unit
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[3]
 NODE = {"cgpu_node", "cgpu_native", "cgpu_env"}
 # Package: where it is, and whom it may import. None of the programs imports another's package.
 PACKAGES = {

@@ -102,7 +102,7 @@ $(VENV)/.coverage: $(VENV)/.tools | binaries
 
 # Not tests that take time, start engines, or need the programs exactly as they are built.
 COUNTED := not gpu and not system and not alone and not exact
-PROXIES := tests/integration/test_cuda_*.py tests/integration/test_nvml_*.py tests/integration/test_gate_*.py
+PROXIES := $(addprefix tests/integration/,cuda_entry cuda_memory cuda_compute nvml)
 coverage: build $(VENV)/.coverage ## which lines of Python and C the tests run (needs root); fails below a floor
 	$(BIN)/python tests/lines python $(BESIDE) -q -m "$(COUNTED) and not c" tests
 	$(BIN)/python tests/lines c $(BESIDE) -q -m "$(COUNTED)" tests/c/test_c.py $(PROXIES)

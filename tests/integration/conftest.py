@@ -42,8 +42,8 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driver that fails on demand."""
     folder = tmp_path_factory.mktemp("stub")
     flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
-    more = str(PROGRAMS / "stub_launch.c")
-    return compile_c(PROGRAMS / "stub_driver.c", folder / "libcuda.so.1", more, *flags)
+    more = str(PROGRAMS / "drivers" / "stub_launch.c")
+    return compile_c(PROGRAMS / "drivers" / "stub_driver.c", folder / "libcuda.so.1", more, *flags)
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from cgpu_shim.relocation import relocate
 from lab.runs.children import Child
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = ROOT / "tests" / "integration" / "programs"
+PROGRAMS = ROOT / "tests" / "programs"
 MIB = 1 << 20
 STUB_UUIDS = tuple(f"GPU-{n}-{n[:4]}-{n[:4]}-{n[:4]}-{n}{n[:4]}" for n in ("01010101", "02020202"))
 

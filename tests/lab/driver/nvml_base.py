@@ -17,7 +17,7 @@ from cgpu_sim import machine
 from cgpu_sim.directory import make_driver_dir
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAMS = ROOT / "tests" / "integration" / "programs"
+PROGRAMS = ROOT / "tests" / "programs"
 MACHINE = ROOT / "tests" / "sim" / "machine"
 SONAME = "libnvidia-ml.so.1"
 SIMULATED = ROOT / "tests" / "sim" / "cgpu_sim" / "_lib" / SONAME

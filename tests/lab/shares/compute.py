@@ -18,18 +18,18 @@ from lab.driver.real_driver import cache_directory
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-PROGRAMS = Path(__file__).resolve().parents[2] / "programs"
+PROGRAMS = Path(__file__).resolve().parents[2] / "programs" / "compute"
 FLAGS = ("-target", "x86_64-linux-gnu.2.17", "-std=gnu11", "-O2", "-lpthread", "-ldl")
 TAG = "CGPU_SIM_TAG"
 
 
 def spin_program() -> Path:
-    """``programs/spin.c``."""
+    """``programs/compute/spin.c``."""
     return built("spin")
 
 
 def built(name: str) -> Path:
-    """``programs/NAME.c``, built once for whatever C library a container has."""
+    """``programs/compute/NAME.c``, built once for whatever C library a container has."""
     source = PROGRAMS / f"{name}.c"
     recipe = source.read_bytes() + repr(FLAGS).encode()
     cache = cache_directory()

@@ -19,7 +19,7 @@ _FRESH_NS = 100_000_000  # an arbiter gives a sign of life every 50 ms
 
 
 class Report(NamedTuple):
-    """What ``programs/spin.c`` answers: launches so far, and the longest time without one."""
+    """What ``compute/spin.c`` answers: launches so far, and the longest time without one."""
 
     launches: int
     gap_ms: float

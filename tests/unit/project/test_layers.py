@@ -67,7 +67,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
     ),
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
-LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products")
+LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products", "worlds")
 # Circles of files that nothing can part: missing facts are collected by a module that reads them
 # back, and one command of the table describes the table.
 CIRCLES = {

@@ -1,0 +1,275 @@
+"""What a launch asks of the driver, the C library and the kernel: nothing, but once per batch."""
+
+from __future__ import annotations
+
+import select
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab.driver.cuda_base import PROGRAMS, STUB_CAP, compile_c, lay_out, stub_gpus
+from lab.driver.sim_cuda import read, tell
+from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
+
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+    from lab.driver.cuda_base import Base
+
+pytestmark = pytest.mark.integration
+
+LAUNCHES = 400_000
+
+# In a context and stream of each GPU that is named, then in the last of these.
+PROGRAM = """
+from lab.calls.gate_calls import *
+for gpu in sys.argv[1:]:
+    context(int(gpu))
+    made(cuda.cuStreamCreate, 1)
+folder = os.path.dirname(os.environ["CGPU_PROXY"])
+driver = ctypes.CDLL(os.path.join(folder, "../real/libcuda.so.1"))
+counter = ctypes.CDLL(None).count_launches
+counter.restype = c_uint64
+address = lambda function: ctypes.cast(function, c_void_p)
+one, two, three = (made(cuda.cuStreamCreate, 1) for _ in range(3))
+def count(launches, *streams):
+    return counter(address(cuda.cuLaunchKernel), address(driver.stub_calls), c_void_p(4096),
+                   (c_void_p * len(streams))(*streams), c_uint64(len(streams)), c_uint64(launches))
+count(100, None, one, two, three)
+for line in sys.stdin:
+    launches = int(line)
+    show(*[count(launches, *by_turns)
+           for by_turns in ((None,), (one,), (None, one), (None, one, two, three))])
+"""
+
+
+@pytest.fixture
+def preload(tmp_path: Path) -> str:
+    flags = ("-shared", "-fPIC", "-ldl")
+    return str(
+        compile_c(PROGRAMS / "preloaded" / "gate_counts.c", tmp_path / "gate_counts.so", *flags)
+    )
+
+
+@pytest.mark.parametrize("state", [OPEN, PRESSED])
+def test_a_contended_launch_makes_no_call_but_once_per_batch(
+    base: Base, preload: str, state: int
+) -> None:
+    """No lock, system call, clock or driver call, in one stream or up to four by turns."""
+    with (
+        Gate(base.path, state=state) as gate,
+        base.start(PROGRAM, "0", LD_PRELOAD=preload) as process,
+    ):
+        gate.wait(gate.works)
+        before = gate.work.markers
+        tell(process, str(LAUNCHES))
+        busy = sum(map(int, read(process).split()))
+        placed = gate.work.markers - before
+        process.communicate(timeout=60)
+    assert 0 < busy < LAUNCHES // 100
+    assert busy <= placed + 10
+
+
+@pytest.mark.parametrize("gpus", [["0"], ["1", "0"]])
+def test_sch_5_a_launch_under_a_free_gate_makes_no_call_at_all(
+    base: Base, preload: str, gpus: list[str]
+) -> None:
+    """SCH-5, and the lone container: whatever stream, once the thread is let in."""
+    with (
+        Gate(base.path, state=FREE) as gate,
+        base.start(PROGRAM, *gpus, LD_PRELOAD=preload) as process,
+    ):
+        gate.wait(gate.works)
+        tell(process, str(LAUNCHES))
+        assert read(process) == "0 0 0 0"
+        assert gate.work.markers == 0
+        process.communicate(timeout=60)
+
+
+def test_nobody_sleeps_for_a_marker_that_is_passed_at_once(base: Base) -> None:
+    """On an idle GPU: kernels that were never seen are a batch each."""
+    program = """
+    from lab.calls.gate_calls import *
+    context()
+    def switches():
+        status = open("/proc/thread-self/status").read()
+        return int(status.partition("\\nvoluntary_ctxt_switches:")[2].split()[0])
+    def launch(n):
+        check(cuda.cuLaunchKernel(c_void_p(4096 * n), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    launch(1); launch(2)
+    before = switches()
+    for n in range(1000):
+        launch(n)
+    show(switches() - before)
+    """
+    with Gate(base.path, state=PRESSED):
+        assert int(base.check(program).out[0]) < 100
+
+
+def test_a_driver_that_writes_no_values_is_asked_by_events(base: Base) -> None:
+    program = """
+    from lab.calls.gate_calls import *
+    context()
+    for n in range(1000):
+        kernel = c_void_p(4096 + n // 4 * 4096)
+        check(cuda.cuLaunchKernel(kernel, 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    show("launched")
+    sys.stdin.readline()
+    """
+    with Gate(base.path, state=OPEN) as gate:
+        with base.start(program, STUB_NO_WORDS="1") as process:
+            assert read(process) == "launched"
+            assert gate.work.markers >= 250
+            gate.set(CLOSED)
+            gate.wait_for_quiet()
+            process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def test_a_forked_child_that_starts_anew_has_work_of_its_own(base: Base) -> None:
+    """And its own monitor: the parent's is not there."""
+    program = """
+    from lab.calls.gate_calls import *
+    context()
+    launch = lambda: cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None)
+    check(launch())
+    if os.fork() == 0:
+        context()
+        show(launch())
+        sys.stdin.readline()
+        show(launch())
+        os._exit(0)
+    os.wait()
+    """
+    with Gate(base.path, state=OPEN) as gate, base.start(program) as process:
+        assert read(process) == "0"
+        assert len(gate.works()) == 2
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "")
+        gate.wait_for_waiting()
+        gate.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)
+
+
+def test_threads_that_nobody_may_ask_for_are_thought_to_live(base: Base, tmp_path: Path) -> None:
+    flags = ("-shared", "-fPIC", "-ldl")
+    preload = str(
+        compile_c(PROGRAMS / "preloaded" / "no_tgkill.c", tmp_path / "no_tgkill.so", *flags)
+    )
+    program = """
+    from lab.calls.gate_calls import *
+    context()
+    for line in sys.stdin:
+        show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    """
+    with Gate(base.path, state=OPEN) as gate, base.start(program, LD_PRELOAD=preload) as process:
+        tell(process, "")
+        assert read(process) == "0"
+        gate.wait(lambda: gate.work.threads == 1)
+        process.communicate(timeout=60)
+
+
+def test_a_process_for_which_there_is_no_room_launches_nothing(tmp_path: Path, stub: Path) -> None:
+    """The table of work is full of living processes: NOT_PERMITTED and one line."""
+    base = lay_out(tmp_path / "full", stub, stub_gpus(STUB_CAP))
+    program = """
+    from lab.calls.gate_calls import *
+    context()
+    print(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    """
+    with Gate(base.path, state=OPEN) as gate:
+        gate.fill_works()
+        outcome = base.check(program)
+    assert outcome.out == ["800"]
+    assert outcome.log.startswith("cgpu: launches refused: ")
+
+
+def test_green_contexts_that_come_and_go_leave_room_for_others(base: Base) -> None:
+    """A green context's context has a handle of its own, and is destroyed with it."""
+    program = """
+    from lab.calls.gate_calls import *
+    context()
+    def status():
+        green, stands = c_void_p(), c_void_p()
+        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1))
+        check(cuda.cuCtxFromGreenCtx(byref(stands), green))
+        check(cuda.cuCtxSetCurrent(stands))
+        stream = made(cuda.cuStreamCreate, 1)
+        said = cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, stream, None, None)
+        check(cuda.cuStreamDestroy_v2(stream))
+        check(cuda.cuGreenCtxDestroy(green))
+        return said
+    show(*sorted({status() for _ in range(200)}))
+    """
+    with Gate(base.path, state=OPEN):
+        assert base.check(program).out == ["0"]
+
+
+@pytest.mark.parametrize("state", [OPEN, FREE])
+def test_a_context_beyond_the_512_of_the_table_is_launched_into_by_nobody(
+    base: Base, state: int
+) -> None:
+    """Not under a free gate either: nobody could tell when its work has ended."""
+    program = """
+    from lab.calls.gate_calls import *
+    def launch():
+        green, stands = c_void_p(), c_void_p()
+        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1))
+        check(cuda.cuCtxFromGreenCtx(byref(stands), green))
+        check(cuda.cuCtxSetCurrent(stands))
+        stream = made(cuda.cuStreamCreate, 1)
+        greens.append(green)
+        return cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, stream, None, None)
+    greens = []
+    check(cuda.cuInit(0))
+    show(*sorted({launch() for _ in range(512)}), *[launch() for _ in range(3)])
+    check(cuda.cuGreenCtxDestroy(greens[0]))
+    show(launch())
+    """
+    with Gate(base.path, state=state):
+        outcome = base.check(program)
+    assert outcome.out == ["0 800 800 800", "0"]
+    assert "512 contexts" in outcome.log
+    assert outcome.log.count("\n") == 1
+
+
+def answer(process: subprocess.Popen[str]) -> str:
+    """The next line of a program that may hang."""
+    if not select.select([process.stdout], [], [], 20)[0]:
+        process.kill()
+    return read(process)
+
+
+@pytest.mark.parametrize("ahead", [0, 100_000, -10])
+def test_the_arbiter_is_obeyed_in_a_time_namespace(base: Base, ahead: int) -> None:
+    """Its clock has an offset; times that it exchanges with the arbiter are the host's."""
+    program = """
+    CLONE_NEWTIME = 0x80
+    assert ctypes.CDLL(None).unshare(CLONE_NEWTIME) == 0
+    with open("/proc/self/timens_offsets", "w") as offsets:
+        offsets.write(f"monotonic {sys.argv[1]} 0\\n")
+    if os.fork() != 0:
+        os._exit(os.wait()[1] != 0)
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
+    from lab.calls.gate_calls import *
+    context(0)
+    context(1)
+    for line in sys.stdin:
+        show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    """
+    with Gate(base.path, 1, OPEN) as gate, base.start(program, str(ahead)) as process:
+        for _ in range(3):
+            tell(process, "")
+            assert answer(process) == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert abs(time.monotonic_ns() - gate.work.end_ns) < 5_000_000_000
+        tell(process, "")
+        gate.wait_for_waiting()
+        gate.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)

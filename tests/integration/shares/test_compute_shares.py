@@ -1,0 +1,117 @@
+"""Real processes share a simulated GPU in real time: shares by the GPU's own account.
+
+Within 3 points over 10 s, on a machine where anything may be late (SCH-2, SCH-3, SCH-6,
+SCH-11; in virtual time the bars are tenths of a point, see the model).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_sim import make_driver_dir
+from lab.containers.guests import guest_python
+from lab.shares.compute import PROGRAMS
+from lab.worlds.compute import Players
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(300)]
+
+POINTS = 3.0
+CEILING_POINTS = 1.2  # cycles of 350 ms, one more or less in 10 s, and each wake-up late
+BUSY = 60.0  # 28 where no more is in flight on such a GPU than on others
+
+
+@pytest.fixture
+def players() -> Iterator[Players]:
+    made = Players()
+    yield made
+    made.stop()
+
+
+def is_near(shares: dict[str, float], expected: dict[str, float]) -> bool:
+    """Whether each is within so many points of what it should be."""
+    return all(abs(shares[tag] - share) <= POINTS for tag, share in expected.items())
+
+
+def test_one_to_two(players: Players) -> None:
+    """SCH-6."""
+    players.spin("one", "--weight 1", "us=50")
+    players.spin("two", "--weight 2", "us=50")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"one": 100 / 3, "two": 200 / 3})
+
+
+def test_one_to_two_where_the_driver_cannot_write_values(players: Players) -> None:
+    """SCH-6: events take the place of markers."""
+    players.spin("one", "--weight 1", "us=50", CGPU_SIM_NO_WRITE_VALUE="1")
+    players.spin("two", "--weight 2", "us=500", CGPU_SIM_NO_WRITE_VALUE="1")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"one": 100 / 3, "two": 200 / 3})
+
+
+@pytest.mark.parametrize(("most", "least"), [(50, 50000), (50000, 50)])
+def test_nine_to_one_with_kernels_of_50_us_against_50_ms(
+    players: Players, most: int, least: int
+) -> None:
+    """SCH-6, SCH-11."""
+    players.spin("most", "--weight 9", f"us={most}")
+    players.spin("least", "--weight 1", f"us={least}")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"most": 90, "least": 10})
+
+
+@pytest.mark.parametrize("other", [50, 5000])
+def test_one_to_one_where_kernels_take_what_may_be_in_flight(players: Players, other: int) -> None:
+    """SCH-8: pace looks about as often as such a kernel ends."""
+    players.spin("middle", "--weight 1", "us=500")
+    players.spin("other", "--weight 1", f"us={other}")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"middle": 50, "other": 50})
+
+
+def test_three_with_30_percent_each(players: Players) -> None:
+    """SCH-3: of the GPU's time, whatever the others do; 10 percent stay idle."""
+    for tag, how in (("short", "us=50"), ("middle", "us=500"), ("long", "us=5000")):
+        players.spin(tag, "--weight 6 --policy 3", how)
+    shares = players.measure()
+    assert is_near(shares.points, {"short": 30, "middle": 30, "long": 30})
+
+
+def test_two_keep_a_gpu_busy_that_answers_late(players: Players) -> None:
+    """300 us from a launch to its begin, and from an end to its being seen."""
+    make_driver_dir(players.world.driver, dispatch_us=300, completion_us=300)
+    players.spin("least", "--weight 1", "us=100")
+    players.spin("most", "--weight 3", "us=100")
+    shares = players.measure()
+    assert sum(shares.points.values()) > BUSY
+
+
+def test_a_ceiling_of_5_percent_of_a_gpu_that_answers_late(players: Players) -> None:
+    """SCH-3."""
+    make_driver_dir(players.world.driver, dispatch_us=300, completion_us=300)
+    players.spin("lone", "--weight 1 --policy 3", "us=500")
+    shares = players.measure()
+    assert abs(shares.points["lone"] - 5) <= CEILING_POINTS
+
+
+def test_programs_that_nobody_here_wrote_share_two_to_one(players: Players) -> None:
+    """SCH-6, SCH-8: Numba on the legacy stream, cuda.bindings on a stream of its own."""
+    python = guest_python()
+    bindings = (python, "-W", "ignore", PROGRAMS / "bindings_loop.py")
+    players.start("bindings", "--weight 1", *bindings)
+    numba = (python, "-W", "ignore", PROGRAMS / "numba_loop.py")
+    players.start("numba", "--weight 2", *numba, CGPU_SIM_KERNEL_US="500")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"numba": 200 / 3, "bindings": 100 / 3})
+
+
+def test_processes_threads_and_graphs_of_one_share_count_together(players: Players) -> None:
+    """SCH-8: three processes of four threads on streams of their own against one with graphs."""
+    players.spin("many", "--weight 1", "us=50 processes=3 threads=4 stream=nonblocking")
+    players.spin("graphs", "--weight 1", "us=50 graph=20 stream=per_thread")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"many": 50, "graphs": 50})

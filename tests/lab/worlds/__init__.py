@@ -1,0 +1,1 @@
+"""Machines that integration tests start from: users, servers, containers on them."""

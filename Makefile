@@ -91,7 +91,7 @@ test-parallel: build ## all tests, three files at once (not yet what CI runs)
 
 faults: build ## kill, stop and starve everything at random for ten minutes (needs root; docs/faults.md)
 	sh deploy/setup.sh test
-	CGPU_FAULT_SECONDS=$${CGPU_FAULT_SECONDS:-600} $(BIN)/python -m pytest -q -s tests/system/test_random_faults.py
+	CGPU_FAULT_SECONDS=$${CGPU_FAULT_SECONDS:-600} $(BIN)/python -m pytest -q -s tests/system/failures/test_random_faults.py
 
 fuzz: build ## give every reader of foreign bytes changed inputs, for two minutes each
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-120} $(BIN)/python tests/fuzz

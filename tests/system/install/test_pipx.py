@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # packages are built first
 
-PROGRAM = Path(__file__).parents[1] / "programs" / "fill_memory.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "fill_memory.py"
 CAP = 6043
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]  # packages are built first
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 OLDER = "0.1.9"
 CAPABILITIES = (0, 1, 5, 19)  # CHOWN, DAC_OVERRIDE, KILL, SYS_PTRACE, as the unit has them
 # What dpkg itself writes, and what tools of the system keep for all packages.

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
-DEPLOY = HERE.parent.parent / "deploy" / "prometheus"
+DEPLOY = HERE.parents[2] / "deploy" / "prometheus"
 ALERTS = DEPLOY / "cgpu-alerts.yml"
 DASHBOARD = json.loads((DEPLOY / "grafana-cgpu.json").read_text())
 NAMES = {metric.name for metric in METRICS}

@@ -21,7 +21,7 @@ from lab.containers.enclosure import CGROUPS, PREFIX
 
 pytestmark = pytest.mark.system
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -375,10 +375,10 @@ OPEN = (
 )
 # What moves no bar of the model, and what needs it.
 KEPT = {
-    "chain: long ones raise": "`tests/c/pace_loop.c`: work does not pile up",
-    "chain: what began before": "several streams: `tests/c/pace_estimates.c`",
-    "busy: not more than expected": "work seen late: `tests/c/pace_estimates.c`",
-    "charge: leaves_it": "who never launched pays nothing: `tests/c/arbiter_charges.c`",
+    "chain: long ones raise": "`tests/c/gate/pace_loop.c`: work does not pile up",
+    "chain: what began before": "several streams: `tests/c/gate/pace_estimates.c`",
+    "busy: not more than expected": "work seen late: `tests/c/gate/pace_estimates.c`",
+    "charge: leaves_it": "who never launched pays nothing: `tests/c/arbiter/arbiter_charges.c`",
     "charge: floors without absent ones": "no scenario: newcomers beside a stopped container",
     "charge: floors without expired ones": "no scenario: newcomers beside a stopped container",
     "unused: quiet turns only": "no scenario: liars beside others",

@@ -15,6 +15,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 NATIVE = ROOT / "native"
 BUILD = HERE / "_build"
+PROGRAMS = {path.stem: path for path in sorted(HERE.glob("[a-z]*/*.c"))}
 # What every program is linked with, beside its own file.
 SHARED = (HERE / "check.c", HERE / "guest.c", *sorted(NATIVE.rglob("*.c")))
 WARNINGS = [
@@ -46,9 +47,9 @@ class Case(NamedTuple):
 def cases() -> list[Case]:
     """Every test of every program, in every variant."""
     found = []
-    for source in sorted(HERE.glob("*.c")):
+    for program, source in PROGRAMS.items():
         for name in re.findall(r"^TEST\((\w+)\)", source.read_text(encoding="utf-8"), re.MULTILINE):
-            found += [Case(source.stem, variant, name) for variant in VARIANTS]
+            found += [Case(program, variant, name) for variant in VARIANTS]
     return found
 
 
@@ -75,7 +76,7 @@ def _object(variant: str, source: Path) -> Path:
 def _compile(variant: str, source: Path) -> None:
     """Compile ``source`` unless its object is newer than it and every header."""
     target = _object(variant, source)
-    headers = [*NATIVE.rglob("*.h"), *HERE.glob("*.h"), Path(__file__)]
+    headers = [*NATIVE.rglob("*.h"), *HERE.rglob("*.h"), Path(__file__)]
     if _out_of_date(target, [source, *headers]):
         _gcc(variant, target, [source], "-c")
 
@@ -83,7 +84,7 @@ def _compile(variant: str, source: Path) -> None:
 def _link(variant: str, program: str) -> None:
     """Link ``program`` unless it is newer than every object of it."""
     target = BUILD / variant / program
-    source = HERE / f"{program}.c"
+    source = PROGRAMS[program]
     objects = [_object(variant, each) for each in (source, *SHARED)]
     if _out_of_date(target, objects):
         wrapped = set(re.findall(r"\b__wrap_(\w+)\(", source.read_text(encoding="utf-8")))
@@ -92,7 +93,7 @@ def _link(variant: str, program: str) -> None:
 
 def build(programs: set[tuple[str, str]]) -> None:
     """Build each program, given with its variant: what several share is compiled once."""
-    sources = {(v, s) for p, v in programs for s in (HERE / f"{p}.c", *SHARED)}
+    sources = {(v, s) for p, v in programs for s in (PROGRAMS[p], *SHARED)}
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "lock").open("w") as lock, ThreadPoolExecutor(os.cpu_count()) as pool:
         fcntl.flock(lock, fcntl.LOCK_EX)  # who runs beside us waits, and finds it built

@@ -83,8 +83,11 @@ def _proxy(soname: str, folder: str) -> Binary:
 
 
 def _sim(soname: str, folder: str) -> Binary:
-    sources = sorted(glob(f"tests/sim/{folder}/*.c") + glob("tests/sim/machine/*.c"))
-    flags = [*_shared(soname), "-Wl,-Bsymbolic", "-I", "tests/sim/machine", "-lm"]
+    sources = sorted(
+        glob(f"tests/sim/{folder}/**/*.c", recursive=True) + glob("tests/sim/machine/*.c")
+    )
+    flags = [*_shared(soname), "-Wl,-Bsymbolic", "-I", "tests/sim/machine",
+             "-iquote", f"tests/sim/{folder}", "-lm"]  # fmt: skip
     return Binary(f"tests/sim/cgpu_sim/_lib/{soname}", sources, GLIBC, flags)
 
 

@@ -78,6 +78,11 @@ CIRCLES = {
 NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
 ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
 COMPUTE, MEMORY = {*ENTRY, "shim/cuda/compute"}, {*ENTRY, "shim/cuda/memory"}
+SIM = {"tests/sim/machine", "tests/sim/cuda"}
+SIMULATED = {"tests/sim/cuda": SIM} | {
+    (room := f"tests/sim/cuda/{name}"): {*SIM, room}
+    for name in ("context", "memory", "code", "stream", "graph")
+}
 INCLUDES = {
     "native": {"native"},
     "native/ledger": {"native", "native/ledger"},
@@ -99,10 +104,10 @@ INCLUDES = {
     "hook/cgpu-hook": {"hook/common", "hook/cgpu-hook"},
     "tests/sim/machine": {"tests/sim/machine"},
     "tests/sim/nvml": {"tests/sim/machine", "tests/sim/nvml", "shim/nvml"},  # NVML's types: once
-    "tests/sim/cuda": {"tests/sim/machine", "tests/sim/cuda"},
+    **SIMULATED,
 }
 # Where the compiler looks for what is not beside the file.
-SEARCHED = ("native", "shim/cuda", "shim/nvml", "shim", "hook/common", "tests/sim/machine")
+SEARCHED = ("native", "shim/cuda", "shim/nvml", "shim", "hook/common", *sorted(SIM))
 
 
 def imported(source: str) -> set[str]:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from bench.ablation_variants import KEPT, VARIANTS, Variant
 from bench.modelled import MODEL, NATIVE, PROGRAM
 
-PARTS = ("arbiter", "gate", "policy")
+PARTS = ("arbiter", "arbiter/group", "gate", "policy")
 LONGEST_S = 60  # of the processor for one group
 ENDLESS = 1e9
 HOW = ("off", "halved", "doubled")
@@ -93,7 +93,7 @@ def _sources(folder: Path) -> list[Path]:
 def _copy(folder: Path) -> None:
     shutil.copytree(MODEL, folder / "model")
     for part in (*PARTS, "ledger"):  # headers alone of the last
-        shutil.copytree(NATIVE / part, folder / "native" / part)
+        shutil.copytree(NATIVE / part, folder / "native" / part, dirs_exist_ok=True)
     for header in NATIVE.glob("*.h"):
         shutil.copy(header, folder / "native")
 

@@ -34,7 +34,7 @@ STATE, PACE, ROOM = (
 )
 TIMES, CHARGE = "native/gate/gate_times.h", "native/arbiter/charge.c"
 FLIGHT, TURN = "native/gate/flight.c", "native/arbiter/turn.c"
-END, BEGIN = "native/arbiter/group_end.c", "native/arbiter/group_begin.c"
+END, BEGIN = "native/arbiter/group/end.c", "native/arbiter/group/begin.c"
 BUCKET, LAG = "native/arbiter/bucket.c", "native/arbiter/lag.c"
 REVIEW, STAY = "native/arbiter/review.c", "native/arbiter/stay.c"
 UNUSED, ARBITER = "native/arbiter/unused.c", "native/arbiter/arbiter.c"
@@ -112,7 +112,7 @@ CONSTANTS = [
     (END, "GO_ON_NS", None),
     (END, "GO_ON_TIMES", "0"),
     (BEGIN, "KEEP_FREE_NS", "0"),
-    ("native/arbiter/group_parts.h", "CGPU_LEAVE_NS", "0"),
+    ("native/arbiter/group/parts.h", "CGPU_LEAVE_NS", "0"),
     (BUDGET, "CGPU_BUDGET_LOOK_NS", None),
     (BUDGET, "CGPU_BUDGET_AT_ONCE_NS", None),
     (BUDGET, "CGPU_BUDGET_REST_NS", "0"),

@@ -21,7 +21,8 @@ def build() -> None:
     """Compile the model."""
     PROGRAM.parent.mkdir(exist_ok=True)
     # Not arbiter/thread, which talks to real processes: the model has its own instead.
-    rules = [path for name in ("arbiter", "gate", "policy") for path in (NATIVE / name).glob("*.c")]
+    parts = ("arbiter", "arbiter/group", "gate", "policy")
+    rules = [path for part in parts for path in (NATIVE / part).glob("*.c")]
     sources = [*sorted(MODEL.glob("*.c")), *sorted(rules)]
     flags = ["-std=gnu11", "-O2", "-D_GNU_SOURCE", f"-I{NATIVE}", f"-I{MODEL}"]
     words = ["gcc", *flags, *map(str, sources), "-o", str(PROGRAM), "-lm"]

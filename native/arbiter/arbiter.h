@@ -52,7 +52,7 @@ void cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rule
 /* A container comes: its index (0..CGPU_MAX_TENANTS - 1), or CGPU_EFULL. */
 int cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priority,
                      uint64_t now);
-/* CONTAINER identifies the same container on several GPUs (group.h). */
+/* CONTAINER identifies the same container on several GPUs (group/group.h). */
 void cgpu_arbiter_set_container(struct cgpu_arbiter *arbiter, int index, uint64_t container);
 void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight,
                              bool high_priority);

@@ -2,7 +2,7 @@
  * Inside the arbiter. The parts: arbiter.c (who is there, the step), charge.c (who pays for the
  * time that has passed), stay.c (work that stood apart), bucket.c (ceilings), turn.c (whose turn is
  * it), unused.c (what of a turn nobody used), review.c, together.c (the soft policy), look.c (when
- * to look again), report.c (figures for people), group.c (turns on several GPUs together).
+ * to look again), report.c (figures for people), group/ (turns on several GPUs together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
@@ -137,7 +137,7 @@ struct cgpu_tenant {
     uint64_t stay_own_ns;
     uint64_t stay_others_ns;
 
-    /* group.c */
+    /* group/ */
     uint64_t container;   /* the same on each of its GPUs; 0: it has this one only */
     bool several;         /* it takes turns on several GPUs together */
     uint32_t times;       /* its turn was extended, as its work could not end */

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.c
 
 MODEL = HERE.parent / "model"
-PARTS = ("arbiter", "gate", "policy")  # of native; threads and ledgers are modelled
+PARTS = ("arbiter", "arbiter/group", "gate", "policy")  # threads and ledgers are modelled
 GROUPS = {
     "share-75-25": 36,
     "share-90-10": 36,

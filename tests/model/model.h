@@ -21,7 +21,7 @@
 
 #include "arbiter/arbiter.h"
 #include "arbiter/budget.h"
-#include "arbiter/group.h"
+#include "arbiter/group/group.h"
 #include "gate/state.h"
 
 #define US           UINT64_C(1000)

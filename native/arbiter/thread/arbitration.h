@@ -1,6 +1,6 @@
 /*
  * Arbitration of one GPU by a thread of the server: the arbiter run against real containers. GPUs
- * whose turns go together (group.h) have one thread.
+ * whose turns go together (group/group.h) have one thread.
  *
  * The thread maps the containers' limits to write gates, heartbeat and figures, and reads
  * their ledgers with pread, for a container may cut its ledger short. It sleeps until the arbiter's

@@ -8,7 +8,7 @@
 
 #include "arbiter/arbiter.h"
 #include "arbiter/budget.h"
-#include "arbiter/group.h"
+#include "arbiter/group/group.h"
 #include "arbiter/thread/arbitration.h"
 #include "arbiter/thread/container.h"
 

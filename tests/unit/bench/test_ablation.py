@@ -29,7 +29,11 @@ NAMED = re.compile(rf"^#define (\w+_(?:NS|LAGS)) |\b([A-Z_]*(?:{COUNTS})) = \d",
 
 def named() -> set[str]:
     """The constants of the gate and the arbiter."""
-    files = [path for part in ("gate", "arbiter") for path in (NATIVE / part).glob("*.[ch]")]
+    files = [
+        path
+        for part in ("gate", "arbiter", "arbiter/group")
+        for path in (NATIVE / part).glob("*.[ch]")
+    ]
     found = (match for path in files for match in NAMED.findall(path.read_text()))
     return {one or other for one, other in found}
 

@@ -76,6 +76,7 @@ CIRCLES = {
 }
 # Folder with C in it: the folders whose headers it may include.
 NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
+GROUP = {*NATIVE, "native/arbiter", "native/arbiter/group"}
 ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
 COMPUTE, MEMORY = {*ENTRY, "shim/cuda/compute"}, {*ENTRY, "shim/cuda/memory"}
 SIM = {"tests/sim/machine", "tests/sim/cuda"}
@@ -90,7 +91,8 @@ INCLUDES = {
     "native/policy": {"native", "native/policy"},
     "native/gate": {"native", "native/ledger", "native/policy", "native/gate"},
     "native/arbiter": {*NATIVE, "native/arbiter"},
-    "native/arbiter/thread": {*NATIVE, "native/arbiter", "native/arbiter/thread"},
+    "native/arbiter/group": GROUP,
+    "native/arbiter/thread": {*GROUP, "native/arbiter/thread"},
     "shim": {*NATIVE, "shim"},
     "shim/nvml": {*NATIVE, "shim", "shim/nvml"},
     "shim/cuda/entry": ENTRY,

@@ -1,7 +1,7 @@
 /* Who has which GPUs next: see group.h. */
 #include <string.h>
 
-#include "arbiter/group_parts.h"
+#include "arbiter/group/parts.h"
 
 /* A GPU stays free at most this long for a container that waits for another GPU as well. */
 #define KEEP_FREE_NS CGPU_MS

@@ -1,5 +1,5 @@
 /* When a container gives its GPUs back: see group.h. */
-#include "arbiter/group_parts.h"
+#include "arbiter/group/parts.h"
 
 /* A container whose turn on a GPU is over keeps it no longer than this because of another GPU. */
 #define STAY_NS (2 * CGPU_TURNS_NS)

@@ -1,12 +1,12 @@
 /*
- * Internals of group.h. Parts: group.c (the members, the step), group_begin.c (who gets which GPUs
- * next), group_end.c (when they are given back).
+ * Internals of group.h. Parts: group.c (the members, the step), begin.c (who gets which GPUs
+ * next), end.c (when they are given back).
  */
 #ifndef CGPU_GROUP_PARTS_H
 #define CGPU_GROUP_PARTS_H
 
 #include "arbiter/arbiter_state.h"
-#include "arbiter/group.h"
+#include "arbiter/group/group.h"
 
 /* How long a container that works on another GPU may pause on this one. */
 #define CGPU_LEAVE_NS CGPU_TURN_NS
@@ -56,10 +56,10 @@ cgpu_group_yields(const struct cgpu_group *group, uint32_t gpu)
 const struct cgpu_member *cgpu_group_member(const struct cgpu_group *group, uint32_t gpu,
                                             int index);
 
-/* group_begin.c */
+/* begin.c */
 void cgpu_group_begin(struct cgpu_group *group, uint64_t now);
 
-/* group_end.c */
+/* end.c */
 void cgpu_group_end(struct cgpu_group *group, uint64_t now);
 /* Who would have GPU if MEMBER gave it back, -1: nobody. It need not wait for GPU itself. */
 int cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,

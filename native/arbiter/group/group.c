@@ -1,9 +1,9 @@
 /* Turns on several GPUs together: see group.h. */
-#include "arbiter/group.h"
+#include "arbiter/group/group.h"
 
 #include <string.h>
 
-#include "arbiter/group_parts.h"
+#include "arbiter/group/parts.h"
 
 /* A container should be on GPU once; if it is there twice, each is a member of its own. */
 static struct cgpu_member *

@@ -85,7 +85,7 @@ class Found(NamedTuple):
 
 def _sources(folder: Path) -> list[Path]:
     return [
-        *sorted((folder / "model").glob("*.c")),
+        *sorted((folder / "model").rglob("*.c")),
         *(path for part in PARTS for path in sorted((folder / "native" / part).glob("*.c"))),
     ]
 

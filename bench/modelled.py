@@ -23,7 +23,7 @@ def build() -> None:
     # Not arbiter/thread, which talks to real processes: the model has its own instead.
     parts = ("arbiter", "arbiter/group", "gate", "policy")
     rules = [path for part in parts for path in (NATIVE / part).glob("*.c")]
-    sources = [*sorted(MODEL.glob("*.c")), *sorted(rules)]
+    sources = [*sorted(MODEL.rglob("*.c")), *sorted(rules)]
     flags = ["-std=gnu11", "-O2", "-D_GNU_SOURCE", f"-I{NATIVE}", f"-I{MODEL}"]
     words = ["gcc", *flags, *map(str, sources), "-o", str(PROGRAM), "-lm"]
     subprocess.run(words, check=True)

@@ -77,7 +77,7 @@ def model(*defines: str) -> str:
     target = HERE / "_build" / "model" / "-".join(["model", *defines]).replace("=", "-")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
-    sources = [*MODEL.glob("*.c")]
+    sources = [*MODEL.rglob("*.c")]
     for part in PARTS:
         sources += (NATIVE / part).glob("*.c")
     command = [

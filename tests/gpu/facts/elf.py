@@ -39,15 +39,11 @@ def _elf(file: Any) -> Any:
 
 def exported(library: Path) -> set[str]:
     """Names of the functions that ``library`` defines for others."""
-    with library.open("rb") as file:
-        table = _elf(file).get_section_by_name(".dynsym")
-        return {
-            symbol.name
-            for symbol in table.iter_symbols()
-            if symbol["st_shndx"] != "SHN_UNDEF"
-            and symbol["st_info"]["type"] == "STT_FUNC"
-            and symbol["st_other"]["visibility"] in {"STV_DEFAULT", "STV_PROTECTED"}
-        }
+    try:
+        from lab.driver import symbols  # noqa: PLC0415 - pyelftools may be missing
+    except ImportError:
+        raise NotRunError("no pyelftools") from None
+    return symbols.exported(library)
 
 
 def own_calls(library: Path) -> set[str]:

@@ -11,7 +11,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 import cgpu_shim
-from lab.driver import entry_points
+from lab.driver import entry_points, symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -98,7 +98,7 @@ def _imports(elf: ELFFile) -> dict[str, str]:
 
 def test_it_exports_exactly_the_rows_of_hooks_def(proxy: Path) -> None:
     rows = set(entry_points.hooks("HOOK")) | set(entry_points.hooks("REJECT"))
-    assert entry_points.exported(proxy) == rows
+    assert symbols.exported(proxy) == rows
 
 
 def test_it_is_libcuda_and_needs_the_real_one_by_absolute_path(elf: ELFFile) -> None:

@@ -16,9 +16,10 @@ from cgpu_node.settings.config import Config
 from cgpu_sim import Gpu, make_driver_dir
 from lab.driver import cuda_base, nvml_base
 from lab.driver.cuda_proxied import CAP, CONTEXT, GPUS, MIB, Proxied
-from lab.driver.entry_points import ROOT, classification, exported
+from lab.driver.entry_points import ROOT, classification
 from lab.driver.nvml_base import Tenant, build_tenant
 from lab.driver.old_driver import CUDA, NVML, RELEASES, make_old_driver
+from lab.driver.symbols import exported
 
 pytestmark = pytest.mark.integration
 

@@ -7,8 +7,6 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from elftools.elf.elffile import ELFFile
-
 ROOT = Path(__file__).resolve().parents[3]
 CLASSIFICATION = ROOT / "shim" / "driver_entry_points.csv"
 HOOKS = ROOT / "shim" / "cuda" / "entry" / "hooks.def"
@@ -38,16 +36,3 @@ def hooks(kind: str) -> list[str]:
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     macro = "(?:HOOK|UNGUARDED|LAUNCH|TRANSFER)" if kind == "HOOK" else kind
     return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)
-
-
-def exported(library: Path) -> set[str]:
-    """Names of the functions that a shared library defines for others."""
-    with library.open("rb") as file:
-        table = ELFFile(file).get_section_by_name(".dynsym")
-        return {
-            symbol.name
-            for symbol in table.iter_symbols()
-            if symbol["st_shndx"] != "SHN_UNDEF"
-            and symbol["st_info"]["type"] == "STT_FUNC"
-            and symbol.name
-        }

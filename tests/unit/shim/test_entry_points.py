@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from lab.driver import entry_points, real_driver
+from lab.driver import entry_points, real_driver, symbols
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ def test_mem_1_every_symbol_of_the_real_library_is_classified(version: str) -> N
     """MEM-1: a new driver's new name fails here until somebody has thought about it."""
     library = real_driver.real_library(version, "libcuda.so.1")
     names = {row.name for row in entry_points.classification()}
-    assert entry_points.exported(library) - names == set()
+    assert symbols.exported(library) - names == set()
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,14 @@ def test_it_is_killed_where_its_own_time_is_over_before_the_tests(
     assert "what it said" in output
 
 
+def test_what_fails_because_its_child_was_killed_says_that_its_time_was_over(
+    outcome: Callable[[str], str],
+) -> None:
+    output = outcome(f"def test_it():\n    {POPEN}.wait()\n    open('/gone')\n")
+    assert "FileNotFoundError" in output
+    assert "FAILED test_inner.py::test_it - Failed: its time was over" in output
+
+
 def test_a_test_that_needed_its_child_killed_does_not_pass(outcome: Callable[[str], str]) -> None:
     output = outcome(f"def test_it():\n    assert {POPEN}.wait() == -9\n")
     assert "it passed when its time was over" in output

@@ -27,7 +27,13 @@ _PARENT, _START = 1, 19  # fields of /proc/PID/stat, counted behind the program'
 class Child(subprocess.Popen[str]):
     """A program with pipes; in a ``with`` that fails it is killed, and its output is shown."""
 
-    def __init__(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        command: Sequence[str | Path],
+        environment: Mapping[str, str],
+        *,
+        session: bool = False,
+    ) -> None:
         pipe = subprocess.PIPE
         super().__init__(
             command,
@@ -37,6 +43,7 @@ class Child(subprocess.Popen[str]):
             text=True,
             errors="replace",
             env=dict(environment),
+            start_new_session=session,
         )
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
@@ -73,6 +80,7 @@ class _Alarm:
 
 
 _ALARM = pytest.StashKey[_Alarm]()
+_OVER = "its time was over and its children were killed; then it failed as shown above"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,10 +96,14 @@ def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """No test passes because its children were killed."""
+    """No test passes because its children were killed, and what fails for it says so."""
     alarm = item.stash.get(_ALARM, None)
     try:
         result = yield
+    except Exception as error:
+        if alarm is not None and alarm.killed:
+            raise pytest.fail.Exception(_OVER) from error
+        raise
     finally:
         if alarm is not None and alarm.killed:
             item.add_report_section(

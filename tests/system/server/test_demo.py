@@ -18,6 +18,7 @@ from cgpu_cli.demo import tenant
 from cgpu_node.facts.driver import PROXIED
 from cgpu_sim import make_driver_dir
 from lab.containers.enclosure import CGROUPS, PREFIX
+from lab.runs.children import Child
 
 pytestmark = pytest.mark.system
 
@@ -64,14 +65,7 @@ def test_its_image_has_what_a_driver_needs_also_without_nvidia_smi(
 @pytest.mark.parametrize("moment", ["Making an image", "--runtime=cgpu"])
 def test_an_interrupted_demonstration_leaves_nothing(moment: str, number: signal.Signals) -> None:
     """CLI-9."""
-    process = subprocess.Popen(
-        DEMO,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=ENVIRONMENT,
-        start_new_session=True,
-    )
+    process = Child(DEMO, ENVIRONMENT, session=True)
     assert process.stdout is not None
     assert any(moment in line for line in iter(process.stdout.readline, ""))
     os.killpg(process.pid, number)

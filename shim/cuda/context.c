@@ -118,12 +118,12 @@ cgpu_context_destroy(CUresult (*real)(CUcontext), CUcontext context)
         return real(context);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    cgpu_follow_context_going(context);
+    cgpu_follow_context_going(context, true);
     CUresult status = real(context);
     if (status == CUDA_SUCCESS) {
         cgpu_context_gone(context);
     } else {
-        cgpu_follow_context_stays(context);
+        cgpu_follow_context_going(context, false);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
@@ -165,12 +165,12 @@ cgpu_context_detach(CUresult (*real)(CUcontext), CUcontext context)
         return real(context);
     }
     pthread_mutex_lock(&cgpu_state->contexts);
-    cgpu_follow_context_going(context);
+    cgpu_follow_context_going(context, true);
     CUresult status = real(context);
     if (status == CUDA_SUCCESS && count(context, -1) == 0) {
         cgpu_context_gone(context);
     } else {
-        cgpu_follow_context_stays(context);
+        cgpu_follow_context_going(context, false);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;

@@ -106,7 +106,7 @@ static void
 begin_release(int32_t gpu)
 {
     if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
-        cgpu_follow_context_going(cgpu_state->primary[gpu]);
+        cgpu_follow_context_going(cgpu_state->primary[gpu], true);
     }
 }
 
@@ -118,7 +118,7 @@ end_release(CUresult status, CUdevice device)
     if (status == CUDA_SUCCESS && !is_active(device)) {
         forget(gpu);
     } else if (gpu >= 0 && cgpu_state->primary[gpu] != NULL) {
-        cgpu_follow_context_stays(cgpu_state->primary[gpu]);
+        cgpu_follow_context_going(cgpu_state->primary[gpu], false);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);
     return status;
@@ -208,13 +208,13 @@ cgpu_primary_destroy_green(CUresult (*real)(CUgreenCtx), CUgreenCtx green)
     pthread_mutex_lock(&cgpu_state->contexts);
     CUcontext context = context_of(green);
     begin_release((int32_t)holding.gpu);
-    cgpu_follow_context_going(context);
+    cgpu_follow_context_going(context, true);
     CUresult status = real(green);
     if (status == CUDA_SUCCESS) {
         cgpu_follow_context_gone(context);
         cgpu_context_gone((CUcontext)(void *)green); /* memory under the green handle */
     } else {
-        cgpu_follow_context_stays(context);
+        cgpu_follow_context_going(context, false);
         cgpu_charge_restore(&holding);
     }
     return end_release(status, (CUdevice)holding.extra);

@@ -28,22 +28,13 @@ collect(CUstream stream, CUcontext context)
     pthread_mutex_unlock(&kinds->pools);
 }
 
-static CUstream
-of(CUstream stream, bool per_thread)
-{
-    if (stream != NULL) {
-        return stream;
-    }
-    return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
-}
-
 CUresult
 cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
 {
     uint64_t begun = cgpu_follow_begin();
     CUresult status = real(stream);
     if (status == CUDA_SUCCESS) {
-        CUstream meant = of(stream, real == cgpu_real.cuStreamSynchronize_ptsz);
+        CUstream meant = cgpu_stream_meant(stream, real == cgpu_real.cuStreamSynchronize_ptsz);
         cgpu_follow_stream(meant, begun);
         collect(meant, NULL);
     }

@@ -24,22 +24,20 @@ enum { INDEX_BITS = 10 };
 
 _Static_assert(1 << INDEX_BITS == CGPU_MAX_CALLS, "an entry for each call");
 
-static void
-note(void)
+void
+cgpu_await_note(void)
 {
-    if (cgpu_flow != NULL) {
-        /* relaxed: it is set before what waits can have made anybody wait */
-        __atomic_store_n(&cgpu_flow->awaits_host, 1, __ATOMIC_RELAXED);
-    }
+    /* relaxed: it is set before what waits can have made anybody wait */
+    __atomic_store_n(&cgpu_flow->awaits_host, 1, __ATOMIC_RELAXED);
 }
 
 /* The first field of a node's parameters is its type. */
-static void
-note_node(const int *parameters)
+void
+cgpu_await_note_node(const int *parameters)
 {
     if (parameters != NULL && (*parameters == NODE_HOST || *parameters == NODE_SEMAPHORE_WAIT ||
                                *parameters == NODE_BATCH_MEM_OP)) {
-        note();
+        cgpu_await_note();
     }
 }
 
@@ -164,13 +162,12 @@ free_call(void)
 static struct cgpu_stream *
 stream_for(CUstream stream)
 {
-    CUcontext current = NULL;
     struct cgpu_stream *found = NULL;
     if (stream == CU_STREAM_PER_THREAD_DEFAULT && cgpu_lane->tid == 0) {
         return NULL; /* the thread has launched nothing */
     }
-    cgpu_real.cuCtxGetCurrent(&current);
-    if (cgpu_stream_meet(stream, current, cgpu_lane, &found) != CGPU_STREAM_OF_OURS ||
+    if (cgpu_stream_meet(stream, cgpu_context_current(), cgpu_lane, &found) !=
+            CGPU_STREAM_OF_OURS ||
         found->handle != stream || cgpu_marker_captures(found)) {
         return NULL;
     }
@@ -200,7 +197,7 @@ take(CUstream stream, void *function, void *data)
         found->call_ns = cgpu_flow_now();
         value = (uint64_t)call->number << INDEX_BITS | (uint64_t)(call - cgpu_flow->calls);
     } else {
-        note();
+        cgpu_await_note();
     }
     cgpu_flow_unlock();
     return (void *)(uintptr_t)value;
@@ -217,20 +214,12 @@ undo(CUresult status, void *taken)
     return status;
 }
 
-static CUstream
-resolve(CUstream stream, bool per_thread)
-{
-    if (stream != NULL) {
-        return stream;
-    }
-    return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
-}
-
 CUresult
 cgpu_await_function(CUresult (*real)(CUstream, void *, void *), CUstream stream, void *function,
                     void *data)
 {
-    void *taken = take(resolve(stream, real == cgpu_real.cuLaunchHostFunc_ptsz), function, data);
+    void *taken =
+        take(cgpu_stream_meant(stream, real == cgpu_real.cuLaunchHostFunc_ptsz), function, data);
     return taken == NULL ? real(stream, function, data)
                          : undo(real(stream, (void *)run_function, taken), taken);
 }
@@ -242,70 +231,7 @@ cgpu_await_callback(CUresult (*real)(CUstream, void *, void *, unsigned int), CU
     void *ours =
         real == cgpu_real.cuLaunchHostFunc_v2 ? (void *)run_function : (void *)run_callback;
     bool per_thread = real == cgpu_real.cuStreamAddCallback_ptsz;
-    void *taken = take(resolve(stream, per_thread), function, data);
+    void *taken = take(cgpu_stream_meant(stream, per_thread), function, data);
     return taken == NULL ? real(stream, function, data, flags)
                          : undo(real(stream, ours, taken, flags), taken);
-}
-
-/* ---- other waits for the host, and graphs ---- */
-
-CUresult
-cgpu_await_value_32(CUresult (*real)(CUstream, CUdeviceptr, uint32_t, unsigned int),
-                    CUstream stream, CUdeviceptr address, uint32_t value, unsigned int flags)
-{
-    note();
-    return real(stream, address, value, flags);
-}
-
-CUresult
-cgpu_await_value_64(CUresult (*real)(CUstream, CUdeviceptr, uint64_t, unsigned int),
-                    CUstream stream, CUdeviceptr address, uint64_t value, unsigned int flags)
-{
-    note();
-    return real(stream, address, value, flags);
-}
-
-CUresult
-cgpu_await_batch(CUresult (*real)(CUstream, unsigned int, void *, unsigned int), CUstream stream,
-                 unsigned int count, void *operations, unsigned int flags)
-{
-    note();
-    return real(stream, count, operations, flags);
-}
-
-CUresult
-cgpu_await_semaphores(CUresult (*real)(const void *, const void *, unsigned int, CUstream),
-                      const void *semaphores, const void *parameters, unsigned int count,
-                      CUstream stream)
-{
-    note();
-    return real(semaphores, parameters, count, stream);
-}
-
-CUresult
-cgpu_await_node(CUresult (*real)(CUgraphNode *, CUgraph, CUgraphNode *, size_t, void *),
-                CUgraphNode *node, CUgraph graph, CUgraphNode *after, size_t count,
-                void *parameters)
-{
-    note();
-    return real(node, graph, after, count, parameters);
-}
-
-CUresult
-cgpu_await_any_node(CUresult (*real)(CUgraphNode *, CUgraph, CUgraphNode *, size_t, int *),
-                    CUgraphNode *node, CUgraph graph, CUgraphNode *after, size_t count,
-                    int *parameters)
-{
-    note_node(parameters);
-    return real(node, graph, after, count, parameters);
-}
-
-CUresult
-cgpu_await_any_node_v2(CUresult (*real)(CUgraphNode *, CUgraph, CUgraphNode *, void *, size_t,
-                                        int *),
-                       CUgraphNode *node, CUgraph graph, CUgraphNode *after, void *edges,
-                       size_t count, int *parameters)
-{
-    note_node(parameters);
-    return real(node, graph, after, edges, count, parameters);
 }

@@ -20,15 +20,6 @@
 #include "compute/stream.h"
 #include "gate/flight.h"
 
-static CUstream
-of(CUstream stream, bool per_thread)
-{
-    if (stream != NULL) {
-        return stream;
-    }
-    return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
-}
-
 static bool
 is_followed(void)
 {
@@ -55,9 +46,8 @@ captures(const struct cgpu_stream *stream)
 static bool
 mark(CUstream handle, uint64_t now)
 {
-    CUcontext current = NULL;
     struct cgpu_stream *found = NULL;
-    cgpu_real.cuCtxGetCurrent(&current);
+    CUcontext current = cgpu_context_current();
     if (cgpu_stream_meet(handle, current, cgpu_lane, &found) != CGPU_STREAM_OF_OURS) {
         return true;
     }
@@ -108,14 +98,14 @@ begun(CUresult status)
 CUresult
 cgpu_capture_begin(CUresult (*real)(CUstream), CUstream stream)
 {
-    prepare(of(stream, real == cgpu_real.cuStreamBeginCapture_ptsz));
+    prepare(cgpu_stream_meant(stream, real == cgpu_real.cuStreamBeginCapture_ptsz));
     return begun(real(stream));
 }
 
 CUresult
 cgpu_capture_begin_v2(CUresult (*real)(CUstream, int), CUstream stream, int mode)
 {
-    prepare(of(stream, real == cgpu_real.cuStreamBeginCapture_v2_ptsz));
+    prepare(cgpu_stream_meant(stream, real == cgpu_real.cuStreamBeginCapture_v2_ptsz));
     return begun(real(stream, mode));
 }
 
@@ -125,7 +115,7 @@ cgpu_capture_begin_to_graph(CUresult (*real)(CUstream, CUgraph, const CUgraphNod
                             CUstream stream, CUgraph graph, const CUgraphNode *after,
                             const void *edges, size_t count, int mode)
 {
-    prepare(of(stream, real == cgpu_real.cuStreamBeginCaptureToGraph_ptsz));
+    prepare(cgpu_stream_meant(stream, real == cgpu_real.cuStreamBeginCaptureToGraph_ptsz));
     return begun(real(stream, graph, after, edges, count, mode));
 }
 
@@ -133,7 +123,7 @@ CUresult
 cgpu_capture_begin_again(CUresult (*real)(CUstream, int, CUgraph, void *, void *), CUstream stream,
                          int mode, CUgraph graph, void *differs, void *data)
 {
-    prepare(of(stream, false));
+    prepare(cgpu_stream_meant(stream, false));
     return begun(real(stream, mode, graph, differs, data));
 }
 
@@ -142,7 +132,7 @@ cgpu_capture_wait(CUresult (*real)(CUstream, CUevent, unsigned int), CUstream st
                   unsigned int flags)
 {
     if (cgpu_flow != NULL && __atomic_load_n(&cgpu_flow->captures, __ATOMIC_RELAXED) != 0) {
-        prepare(of(stream, real == cgpu_real.cuStreamWaitEvent_ptsz));
+        prepare(cgpu_stream_meant(stream, real == cgpu_real.cuStreamWaitEvent_ptsz));
     }
     return real(stream, event, flags);
 }
@@ -165,7 +155,7 @@ forget_captured(void)
 CUresult
 cgpu_capture_end(CUresult (*real)(CUstream, CUgraph *), CUstream stream, CUgraph *graph)
 {
-    CUstream meant = of(stream, real == cgpu_real.cuStreamEndCapture_ptsz);
+    CUstream meant = cgpu_stream_meant(stream, real == cgpu_real.cuStreamEndCapture_ptsz);
     bool before = is_followed() && cgpu_marker_captures_into(meant);
     if (before) {
         forget_captured();

@@ -1,8 +1,10 @@
 /*
  * What the program's own calls tell about its work: a stream that it has synchronised is done, and
- * needs no marker; a stream or context that it destroys takes its handle along.
+ * needs no marker; a stream or context that it destroys takes its handle along. The entry points of
+ * which only such things are to be known are generated here, from hooks.def.
  */
 #include "compute/follow.h"
+#include "compute/await.h"
 #include "compute/beyond.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
@@ -10,6 +12,7 @@
 #include "compute/monitor.h"
 #include "compute/stray.h"
 #include "compute/stream.h"
+#include "entry/thread.h"
 #include "gate/drain.h"
 #include "gate/flight.h"
 
@@ -43,14 +46,12 @@ tell(struct cgpu_gate_gpu *gpu, uint64_t now)
 void
 cgpu_follow_stream(CUstream stream, uint64_t begun)
 {
-    CUcontext current = NULL;
     if (begun == 0) {
         return;
     }
-    cgpu_real.cuCtxGetCurrent(&current);
     uint64_t now = cgpu_flow_now();
     cgpu_flow_lock();
-    struct cgpu_stream *found = cgpu_stream_find(stream, current, cgpu_lane);
+    struct cgpu_stream *found = cgpu_stream_find(stream, cgpu_context_current(), cgpu_lane);
     if (found != NULL && found->gpu->work != NULL) {
         has_ended(found, begun, now);
         tell(found->gpu, now);
@@ -87,13 +88,13 @@ is_followed(void)
 
 /* Work may be put into it uncounted, so that it must be known when the gate closes. */
 static void
-follow(CUstream stream)
+made(CUresult status, const CUstream *out)
 {
-    CUcontext current = NULL;
-    if (!is_followed()) {
+    if (status != CUDA_SUCCESS) {
         return;
     }
-    cgpu_real.cuCtxGetCurrent(&current);
+    CUstream stream = *out;
+    CUcontext current = cgpu_context_current();
     cgpu_flow_lock();
     struct cgpu_stream *before = cgpu_stream_find(stream, current, NULL);
     if (before != NULL) { /* destroyed behind our back */
@@ -111,13 +112,11 @@ follow(CUstream stream)
 void
 cgpu_follow_stream_going(CUstream stream)
 {
-    CUcontext current = NULL;
     if (!is_followed()) {
         return;
     }
-    cgpu_real.cuCtxGetCurrent(&current);
     cgpu_flow_lock();
-    struct cgpu_stream *found = cgpu_stream_find(stream, current, cgpu_lane);
+    struct cgpu_stream *found = cgpu_stream_find(stream, cgpu_context_current(), cgpu_lane);
     if (found != NULL && found->lane == 0 && stream != CU_STREAM_LEGACY_DEFAULT) {
         if (cgpu_flight_wants_marker(found) && found->apart == CGPU_APART_NOT) {
             cgpu_flight_cut(found, cgpu_flow_now());
@@ -129,30 +128,18 @@ cgpu_follow_stream_going(CUstream stream)
     cgpu_flow_unlock();
 }
 
-static void
-set_going(CUcontext handle, uint32_t going)
+void
+cgpu_follow_context_going(CUcontext context, bool going)
 {
     if (!is_followed()) {
         return;
     }
     cgpu_flow_lock();
-    struct cgpu_flow_context *context = cgpu_stream_context(handle);
-    if (context != NULL) {
-        context->going = going;
+    struct cgpu_flow_context *found = cgpu_stream_context(context);
+    if (found != NULL) {
+        found->going = going;
     }
     cgpu_flow_unlock();
-}
-
-void
-cgpu_follow_context_going(CUcontext context)
-{
-    set_going(context, 1);
-}
-
-void
-cgpu_follow_context_stays(CUcontext context)
-{
-    set_going(context, 0);
 }
 
 void
@@ -174,52 +161,25 @@ cgpu_follow_context_gone(CUcontext context)
     cgpu_flow_unlock();
 }
 
-/* ---- streams that come ---- */
-
-static CUresult
-made(CUresult status, const CUstream *stream)
-{
-    if (status == CUDA_SUCCESS) {
-        follow(*stream);
-    }
-    return status;
-}
-
-CUresult
-cgpu_follow_create(CUresult (*real)(CUstream *, unsigned int), CUstream *stream, unsigned int flags)
-{
-    return made(real(stream, flags), stream);
-}
-
-CUresult
-cgpu_follow_create_with_priority(CUresult (*real)(CUstream *, unsigned int, int), CUstream *stream,
-                                 unsigned int flags, int priority)
-{
-    return made(real(stream, flags, priority), stream);
-}
-
-CUresult
-cgpu_follow_create_green(CUresult (*real)(CUstream *, CUgreenCtx, unsigned int, int),
-                         CUstream *stream, CUgreenCtx green, unsigned int flags, int priority)
-{
-    return made(real(stream, green, flags, priority), stream);
-}
-
-/* ---- the current context changes ---- */
-
-CUresult
-cgpu_follow_set_current(CUresult (*real)(CUcontext), CUcontext context)
+/* The calling thread changes its current context. */
+static void
+change_to(CUcontext context)
 {
     /* relaxed: this thread wrote it */
     if (context != cgpu_lane->context) {
         cgpu_lane_forget();
     }
-    return real(context);
 }
 
-CUresult
-cgpu_follow_pop_current(CUresult (*real)(CUcontext *), CUcontext *context)
-{
-    cgpu_lane_forget();
-    return real(context);
-}
+#define FOLLOW(name, before, after, parameters, arguments)                                         \
+    CGPU_GUARDED(name, parameters, arguments, {                                                    \
+        bool followed = is_followed();                                                             \
+        if (followed) {                                                                            \
+            before;                                                                                \
+        }                                                                                          \
+        status = cgpu_real.name arguments;                                                         \
+        if (followed) {                                                                            \
+            after;                                                                                 \
+        }                                                                                          \
+    })
+#include "entry/hooks.def"

@@ -12,9 +12,8 @@ void cgpu_follow_context(CUcontext context, uint64_t begun);
 /* STREAM is about to go. */
 void cgpu_follow_stream_going(CUstream stream);
 
-/* CONTEXT may go in the call that follows; it is still there; it is gone. */
-void cgpu_follow_context_going(CUcontext context);
-void cgpu_follow_context_stays(CUcontext context);
+/* CONTEXT may go in the call that follows; or is still there, not GOING; or is gone. */
+void cgpu_follow_context_going(CUcontext context, bool going);
 void cgpu_follow_context_gone(CUcontext context);
 
 #endif

@@ -47,15 +47,6 @@ config_stream(const struct cgpu_launch_config *config)
     return config != NULL ? config->stream : NULL;
 }
 
-static inline CUstream
-resolve(CUstream stream, bool per_thread)
-{
-    if (stream != NULL) {
-        return stream;
-    }
-    return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
-}
-
 /* May the thread launch into any stream, under the same free gate as last time? */
 static inline bool
 is_free(const struct cgpu_lane *first)
@@ -127,13 +118,13 @@ begin(CUstream meant, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
 CUresult
 cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns)
 {
-    return begin(resolve(stream, per_thread), key, guess_ns, NULL);
+    return begin(cgpu_stream_meant(stream, per_thread), key, guess_ns, NULL);
 }
 
 CUresult
 cgpu_launch_begin_held(CUstream stream, uint64_t key, pthread_mutex_t *held)
 {
-    return begin(resolve(stream, false), key, 0, held);
+    return begin(cgpu_stream_meant(stream, false), key, 0, held);
 }
 
 void
@@ -179,7 +170,7 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
         if (cgpu_thread.depth != 0) {                                                              \
             return cgpu_real.name arguments;                                                       \
         }                                                                                          \
-        CUstream meant = resolve(stream, per_thread);                                              \
+        CUstream meant = cgpu_stream_meant(stream, per_thread);                                    \
         CUresult status = pass(cgpu_lane, meant, key, 0, NULL);                                    \
         if (status != CUDA_SUCCESS) {                                                              \
             return status;                                                                         \
@@ -195,15 +186,4 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
         }                                                                                          \
         JUMP metered_##name arguments;                                                             \
     }
-#define HOOK(name, body, parameters, arguments)
-#define UNGUARDED HOOK
-#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)
-#define REJECT(name, reason)
-#define REAL(name, parameters)
 #include "entry/hooks.def"
-#undef LAUNCH
-#undef TRANSFER
-#undef HOOK
-#undef UNGUARDED
-#undef REJECT
-#undef REAL

@@ -34,6 +34,14 @@ bool cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu);
 void cgpu_stream_detach(struct cgpu_stream *stream);
 void cgpu_stream_release(struct cgpu_stream *stream);
 
+static inline CUcontext
+cgpu_context_current(void)
+{
+    CUcontext current = NULL;
+    cgpu_real.cuCtxGetCurrent(&current);
+    return current;
+}
+
 static inline struct cgpu_flow_context *
 cgpu_stream_owner(const struct cgpu_stream *stream)
 {

@@ -8,6 +8,7 @@
 #ifndef CGPU_CUDA_DRIVER_H
 #define CGPU_CUDA_DRIVER_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -155,6 +156,16 @@ enum { CU_GRAPH_MEMORY_RESERVED_CURRENT = 2 };
 #define CU_STREAM_LEGACY_DEFAULT     ((CUstream)1)
 #define CU_STREAM_PER_THREAD_DEFAULT ((CUstream)2)
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
+
+/* What a program means by STREAM. PER_THREAD: to this entry point NULL is the thread's own. */
+static inline CUstream
+cgpu_stream_meant(CUstream stream, bool per_thread)
+{
+    if (stream != NULL) {
+        return stream;
+    }
+    return per_thread ? CU_STREAM_PER_THREAD_DEFAULT : CU_STREAM_LEGACY_DEFAULT;
+}
 
 /* CUlaunchConfig, CUDA_LAUNCH_PARAMS */
 struct cgpu_launch_config {

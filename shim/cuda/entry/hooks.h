@@ -12,20 +12,9 @@
 
 /* The driver's own functions. One that this driver lacks returns CUDA_ERROR_NOT_FOUND. */
 struct cgpu_real {
-#define HOOK(name, body, parameters, arguments)                      CUresult(*name) parameters;
-#define UNGUARDED                                                    HOOK
-#define LAUNCH(name, stream, per_thread, key, parameters, arguments) CUresult(*name) parameters;
-#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
-    CUresult(*name) parameters;
-#define REJECT(name, reason)   CUresult (*name)(void);
-#define REAL(name, parameters) CUresult(*name) parameters;
+#define EXPORT(name, parameters) CUresult(*name) parameters;
+#define REAL                     EXPORT
 #include "entry/hooks.def"
-#undef HOOK
-#undef UNGUARDED
-#undef LAUNCH
-#undef TRANSFER
-#undef REJECT
-#undef REAL
 };
 
 extern struct cgpu_real cgpu_real;
@@ -34,24 +23,29 @@ extern struct cgpu_real cgpu_real;
 #define CGPU_REAL_HAS(entry) ((void *)cgpu_real.entry != (void *)cgpu_real_missing)
 CUresult cgpu_real_missing(void);
 
-/* The exports (exports.c) and the bodies behind them. */
+/* The exports and, of HOOK rows, the bodies behind them. */
+#define EXPORT(name, parameters) CGPU_EXPORT CUresult name parameters;
 #define HOOK(name, body, parameters, arguments)                                                    \
-    CGPU_EXPORT CUresult name parameters;                                                          \
-    CUresult body(CUresult(*real) parameters, CGPU_EXPAND parameters);
-#define UNGUARDED HOOK
-#define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
-    CGPU_EXPORT CUresult name parameters;
-#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
-    CGPU_EXPORT CUresult name parameters;
-#define REJECT(name, reason) CGPU_EXPORT CUresult name(void);
-#define REAL(name, parameters)
+    EXPORT(name, parameters) CUresult body(CUresult(*real) parameters, CGPU_EXPAND parameters);
 #include "entry/hooks.def"
-#undef HOOK
-#undef UNGUARDED
-#undef LAUNCH
-#undef TRANSFER
-#undef REJECT
-#undef REAL
+
+/*
+ * An export. A call that comes from inside a hook on the same thread (from the driver, or from our
+ * own helpers) is part of what that hook accounts for, so it passes straight through; of any other
+ * the statements that follow give the `status`.
+ */
+#define CGPU_GUARDED(name, parameters, arguments, ...)                                             \
+    CUresult name parameters                                                                       \
+    {                                                                                              \
+        CUresult status;                                                                           \
+        if (cgpu_thread.depth != 0) {                                                              \
+            return cgpu_real.name arguments;                                                       \
+        }                                                                                          \
+        cgpu_thread.depth = 1;                                                                     \
+        __VA_ARGS__;                                                                               \
+        cgpu_thread.depth = 0;                                                                     \
+        return status;                                                                             \
+    }
 
 /* Why an entry point is refused altogether. */
 enum cgpu_reject { CGPU_REJECT_MANAGED, CGPU_REJECT_CHECKPOINT };

@@ -59,19 +59,7 @@ cgpu_real_hide_missing(const void *library)
 void
 cgpu_real_setup(void *library)
 {
-#define HOOK(name, body, parameters, arguments) resolve(library, #name, (void **)&cgpu_real.name);
-#define UNGUARDED                               HOOK
-#define LAUNCH(name, stream, per_thread, key, parameters, arguments)                               \
-    resolve(library, #name, (void **)&cgpu_real.name);
-#define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \
-    resolve(library, #name, (void **)&cgpu_real.name);
-#define REJECT(name, reason)   resolve(library, #name, (void **)&cgpu_real.name);
-#define REAL(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
+#define EXPORT(name, parameters) resolve(library, #name, (void **)&cgpu_real.name);
+#define REAL                     EXPORT
 #include "entry/hooks.def"
-#undef HOOK
-#undef UNGUARDED
-#undef LAUNCH
-#undef TRANSFER
-#undef REJECT
-#undef REAL
 }

@@ -66,11 +66,11 @@ def _shares() -> tuple[dict[str, Any], str, bool]:
 
 def _ablation() -> tuple[dict[str, Any], str, bool]:
     """What the model shows where a part of the gate is changed; no bar of its own."""
-    from bench import ablation  # noqa: PLC0415
+    from bench.ablation.measure import measure, table  # noqa: PLC0415
 
-    found = ablation.measure()
+    found = measure()
     figures = {name: each and each._asdict() for name, each in found.items()}
-    return {"missed": figures}, ablation.table(found), True
+    return {"missed": figures}, table(found), True
 
 
 # Part -> ending of its file of results, page and section of docs, how it is measured.

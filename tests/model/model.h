@@ -9,7 +9,7 @@
  *   thread.c   a program's thread: launches, waits for gate, room, end of work
  *   process.c  what native/gate needs of the driver and of threads; the helper thread
  *   server.c   the thread that runs the arbiter
- *   world.c    events in their order, changes while it runs, figures
+ *   world.c    events in their order, figures; apply.c: changes while it runs
  *   window.c   the worst of any window of time
  *   cases.c    the scenarios with bars; print.c: JSON; main.c: the command line
  */
@@ -221,6 +221,9 @@ uint64_t world_percentile(struct samples *samples, double part);
 uint32_t world_gate(const struct world *world, const struct process *process);
 /* One more step of PROCESS has ended, at NOW. */
 void world_step(struct world *world, struct process *process, uint64_t now);
+
+/* apply.c */
+void apply_change(struct world *world, const struct change *change);
 
 /* gpu.c */
 void gpu_submit(const struct world *world, struct process *process, uint64_t ns, uint64_t meeting);

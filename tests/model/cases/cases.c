@@ -1,6 +1,8 @@
 /* Scenarios with bars: which there are, and how their figures are printed. */
 #include "cases.h"
 
+#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,6 +47,25 @@ int
 cases_note(const char *group, const char *name, double value, double bar, const struct world *world)
 {
     return cases_note_busy(group, name, value, bar, 0, world);
+}
+
+int
+cases_aim_at(const char *group, const struct scenario *s, const struct cases_aim *aim,
+             const char *format, ...)
+{
+    struct world *world = world_run(s);
+    double off = (aim->of_time ? print_part(world, 0) : print_share(world, 0)) - aim->percent;
+    char name[64];
+    va_list words;
+    int missed;
+
+    va_start(words, format);
+    vsnprintf(name, sizeof name, format, words);
+    va_end(words);
+    missed = cases_note_busy(group, name, aim->above ? off : fabs(off), aim->bar, aim->least_busy,
+                             world);
+    world_free(world);
+    return missed;
 }
 
 static int

@@ -12,6 +12,19 @@ int cases_note(const char *group, const char *name, double value, double bar,
 int cases_note_busy(const char *group, const char *name, double value, double bar, double least,
                     const struct world *world);
 
+/* What the first tenant of a scenario is to have. */
+struct cases_aim {
+    double percent;
+    double bar; /* points */
+    double least_busy;
+    bool of_time; /* else of what was delivered */
+    bool above;   /* less is no fault */
+};
+
+/* Run S and note how far its first tenant is off AIM; FORMAT and what follows is its name. */
+int cases_aim_at(const char *group, const struct scenario *s, const struct cases_aim *aim,
+                 const char *format, ...) __attribute__((format(printf, 4, 5)));
+
 struct cases_group {
     const char *name;
     int (*run)(const char *group);

@@ -2,9 +2,6 @@
  * The edges of turns: GPUs that begin late what is launched and tell late what has ended, and those
  * who lie about it.
  */
-#include <math.h>
-#include <stdio.h>
-
 #include "cases.h"
 
 #define BUSY 98.0
@@ -14,33 +11,17 @@ static const uint64_t lengths[] = {5 * US, 100 * US, 500 * US, 1 * MS, 5 * MS, 2
 
 enum { LATENCIES = 4, LENGTHS = 6 };
 
+static int
+in_us(uint64_t ns)
+{
+    return (int)(ns / US);
+}
+
 static void
 set_latency(struct scenario *s, uint64_t ns)
 {
     s->dispatch_ns = ns;
     s->completion_ns = ns;
-}
-
-static int
-pair(const char *group, uint32_t a, uint32_t b, const uint64_t *kernels, uint64_t latency)
-{
-    struct scenario s;
-    struct world *world;
-    char name[64];
-    double off;
-    int missed;
-
-    scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
-    set_latency(&s, latency);
-    scenario_tenant(&s, a, kernels[0]);
-    scenario_tenant(&s, b, kernels[1]);
-    world = world_run(&s);
-    off = fabs(print_share(world, 0) - 100.0 * a / (a + b));
-    snprintf(name, sizeof name, "%u:%u-%dus-%dus-%dus", a, b, (int)(kernels[0] / US),
-             (int)(kernels[1] / US), (int)(latency / US));
-    missed = cases_note_busy(group, name, off, 1, BUSY, world);
-    world_free(world);
-    return missed;
 }
 
 static int
@@ -51,9 +32,17 @@ pairs(const char *group)
 
     for (int i = 0; i < 3 * LATENCIES * LENGTHS * LENGTHS; i++) {
         const uint32_t *w = weights[i / LENGTHS / LENGTHS / LATENCIES];
-        uint64_t kernels[] = {lengths[i / LENGTHS % LENGTHS], lengths[i % LENGTHS]};
+        uint64_t one = lengths[i / LENGTHS % LENGTHS], other = lengths[i % LENGTHS];
+        struct cases_aim aim = {
+            .percent = 100.0 * w[0] / (w[0] + w[1]), .bar = 1, .least_busy = BUSY};
+        struct scenario s;
 
-        missed += pair(group, w[0], w[1], kernels, latencies[i / LENGTHS / LENGTHS % LATENCIES]);
+        scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
+        set_latency(&s, latencies[i / LENGTHS / LENGTHS % LATENCIES]);
+        scenario_tenant(&s, w[0], one);
+        scenario_tenant(&s, w[1], other);
+        missed += cases_aim_at(group, &s, &aim, "%u:%u-%dus-%dus-%dus", w[0], w[1], in_us(one),
+                               in_us(other), in_us(s.dispatch_ns));
     }
     return missed;
 }
@@ -65,12 +54,11 @@ pairs(const char *group)
 static int
 slow(const char *group)
 {
+    static const struct cases_aim aim = {.percent = 10, .bar = 0.3, .least_busy = 98.8};
     int missed = 0;
 
     for (int i = 0; i < LATENCIES; i++) {
         struct scenario s;
-        struct world *world;
-        char name[32];
 
         scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 20 * SECOND);
         s.timer_most = 100 * US;
@@ -78,10 +66,7 @@ slow(const char *group)
         set_latency(&s, latencies[i]);
         scenario_tenant(&s, 1, 100 * US);
         scenario_tenant(&s, 9, 20 * MS);
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%dus", (int)(latencies[i] / US));
-        missed += cases_note_busy(group, name, fabs(print_share(world, 0) - 10), 0.3, 98.8, world);
-        world_free(world);
+        missed += cases_aim_at(group, &s, &aim, "%dus", in_us(s.dispatch_ns));
     }
     return missed;
 }
@@ -90,22 +75,18 @@ slow(const char *group)
 static int
 ceiling(const char *group)
 {
+    static const struct cases_aim aim = {.percent = 5, .bar = 0.3, .of_time = true};
     int missed = 0;
 
     for (int i = 0; i < LATENCIES * LENGTHS; i++) {
         struct scenario s;
-        struct world *world;
-        char name[32];
 
         scenario_defaults(&s, CGPU_POLICY_FIXED, 10 * SECOND);
         s.rules.max_inst = 20;
         set_latency(&s, latencies[i / LENGTHS]);
         scenario_tenant(&s, 1, lengths[i % LENGTHS]);
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%dus-%dus", (int)(lengths[i % LENGTHS] / US),
-                 (int)(latencies[i / LENGTHS] / US));
-        missed += cases_note(group, name, fabs(print_part(world, 0) - 5), 0.3, world);
-        world_free(world);
+        missed += cases_aim_at(group, &s, &aim, "%dus-%dus", in_us(lengths[i % LENGTHS]),
+                               in_us(s.dispatch_ns));
     }
     return missed;
 }
@@ -124,9 +105,8 @@ slow_ceiling(const char *group)
     int missed = 0;
 
     for (int i = 0; i < 2 * LATENCIES; i++) {
+        struct cases_aim aim = {.percent = 5, .bar = late[i / LATENCIES].bar, .of_time = true};
         struct scenario s;
-        struct world *world;
-        char name[32];
 
         scenario_defaults(&s, CGPU_POLICY_FIXED, 20 * SECOND);
         s.rules.max_inst = 20;
@@ -134,12 +114,8 @@ slow_ceiling(const char *group)
         s.timer_most = late[i / LATENCIES].timer;
         set_latency(&s, latencies[i % LATENCIES]);
         scenario_tenant(&s, 1, 500 * US);
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%dus-%dus", (int)(s.wake_most / US),
-                 (int)(s.dispatch_ns / US));
         missed +=
-            cases_note(group, name, fabs(print_part(world, 0) - 5), late[i / LATENCIES].bar, world);
-        world_free(world);
+            cases_aim_at(group, &s, &aim, "%dus-%dus", in_us(s.wake_most), in_us(s.dispatch_ns));
     }
     return missed;
 }
@@ -152,20 +128,16 @@ liar_ceiling(const char *group)
     int missed = 0;
 
     for (int i = 0; i < 5 * LATENCIES * LENGTHS; i++) {
-        uint32_t weight = weights[i / LENGTHS / LATENCIES];
+        uint32_t percent = 5 * weights[i / LENGTHS / LATENCIES];
+        struct cases_aim aim = {.percent = percent, .bar = 1, .of_time = true, .above = true};
         struct scenario s;
-        struct world *world;
-        char name[64];
 
         scenario_defaults(&s, CGPU_POLICY_FIXED, 10 * SECOND);
         s.rules.max_inst = 20;
         set_latency(&s, latencies[i / LENGTHS % LATENCIES]);
-        scenario_tenant(&s, weight, lengths[i % LENGTHS])->late = 1;
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%u-%dus-%dus", 5 * weight, (int)(lengths[i % LENGTHS] / US),
-                 (int)(s.dispatch_ns / US));
-        missed += cases_note(group, name, print_part(world, 0) - 5 * weight, 1, world);
-        world_free(world);
+        scenario_tenant(&s, percent / 5, lengths[i % LENGTHS])->late = 1;
+        missed += cases_aim_at(group, &s, &aim, "%u-%dus-%dus", percent,
+                               in_us(lengths[i % LENGTHS]), in_us(s.dispatch_ns));
     }
     return missed;
 }
@@ -180,19 +152,16 @@ liar(const char *group)
     for (int i = 0; i < 2 * 2 * LATENCIES * LENGTHS; i++) {
         uint32_t weight = weights[i / LENGTHS / LATENCIES % 2];
         uint64_t reported = i / LENGTHS / LATENCIES / 2 == 0 ? 1 : SECOND;
+        struct cases_aim aim = {.percent = 10 * weight, .bar = 1, .above = true};
         struct scenario s;
-        struct world *world;
-        char name[64];
 
         scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
         set_latency(&s, latencies[i / LENGTHS % LATENCIES]);
         scenario_tenant(&s, weight, lengths[i % LENGTHS])->lag_ns = reported;
         scenario_tenant(&s, 10 - weight, 100 * US);
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%u-%s-%dus-%dus", weight, reported == 1 ? "none" : "much",
-                 (int)(lengths[i % LENGTHS] / US), (int)(s.dispatch_ns / US));
-        missed += cases_note(group, name, print_share(world, 0) - 10 * weight, 1, world);
-        world_free(world);
+        missed += cases_aim_at(group, &s, &aim, "%u-%s-%dus-%dus", weight,
+                               reported == 1 ? "none" : "much", in_us(lengths[i % LENGTHS]),
+                               in_us(s.dispatch_ns));
     }
     return missed;
 }

@@ -1,7 +1,4 @@
 /* Kernels of more than a second, each launched when the last has ended. */
-#include <math.h>
-#include <stdio.h>
-
 #include "cases.h"
 
 struct row {
@@ -37,19 +34,16 @@ shares(const char *group)
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const struct row *row = &rows[i];
+        struct cases_aim aim = {.percent = 100.0 * row->weight / (row->weight + row->other),
+                                .bar = row->bar,
+                                .above = true};
         struct scenario s;
-        struct world *world;
-        char name[32];
 
         scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 600 * SECOND);
         launch_one_by_one(&s, row->weight, row->ns);
         scenario_tenant(&s, row->other, MS);
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%ums-%u:%u", in_ms(row->ns), row->weight, row->other);
-        missed += cases_note(
-            group, name, print_share(world, 0) - 100.0 * row->weight / (row->weight + row->other),
-            row->bar, world);
-        world_free(world);
+        missed +=
+            cases_aim_at(group, &s, &aim, "%ums-%u:%u", in_ms(row->ns), row->weight, row->other);
     }
     return missed;
 }
@@ -65,17 +59,13 @@ ceiling(const char *group)
     int missed = 0;
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct cases_aim aim = {.percent = 5, .bar = rows[i].bar, .of_time = true, .above = true};
         struct scenario s;
-        struct world *world;
-        char name[32];
 
         scenario_defaults(&s, CGPU_POLICY_FIXED, 600 * SECOND);
         s.rules.max_inst = 20;
         launch_one_by_one(&s, rows[i].weight, rows[i].ns);
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%ums", in_ms(rows[i].ns));
-        missed += cases_note(group, name, print_part(world, 0) - 5, rows[i].bar, world);
-        world_free(world);
+        missed += cases_aim_at(group, &s, &aim, "%ums", in_ms(rows[i].ns));
     }
     return missed;
 }
@@ -84,22 +74,18 @@ ceiling(const char *group)
 static int
 newcomer(const char *group)
 {
+    static const struct cases_aim aim = {.percent = 50, .bar = 1};
     static const uint64_t lengths[] = {20 * MS, 3 * SECOND};
     int missed = 0;
 
     for (int i = 0; i < 2; i++) {
         struct scenario s;
-        struct world *world;
-        char name[32];
 
         scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 631 * SECOND);
         s.from_ns = 31 * SECOND;
         launch_one_by_one(&s, 1, lengths[i]);
         scenario_tenant(&s, 1, MS)->start_ns = s.from_ns;
-        world = world_run(&s);
-        snprintf(name, sizeof name, "%ums", in_ms(lengths[i]));
-        missed += cases_note(group, name, fabs(print_share(world, 0) - 50), 1, world);
-        world_free(world);
+        missed += cases_aim_at(group, &s, &aim, "%ums", in_ms(lengths[i]));
     }
     return missed;
 }

@@ -7,29 +7,14 @@
 #define BUSY 98.5
 
 static int
-pair(const char *group, struct scenario *s, uint32_t a, uint32_t b, double bar, double least)
-{
-    char name[64];
-    struct world *world;
-    double error;
-    int missed;
-
-    world = world_run(s);
-    error = fabs(print_share(world, 0) - 100.0 * a / (a + b));
-    snprintf(name, sizeof name, "%s-%s", cases_length_name(s->tenants[0].load.lengths[0]),
-             cases_length_name(s->tenants[1].load.lengths[0]));
-    missed = cases_note_busy(group, name, error, bar, least, world);
-    world_free(world);
-    return missed;
-}
-
-static int
 pairs(const char *group, uint32_t a, uint32_t b, uint64_t length_ns, uint64_t late_ns, double bar,
       double least)
 {
+    struct cases_aim aim = {.percent = 100.0 * a / (a + b), .bar = bar, .least_busy = least};
     int missed = 0;
 
     for (int i = 0; i < CASES_LENGTHS * CASES_LENGTHS; i++) {
+        uint64_t one = cases_lengths[i / CASES_LENGTHS], other = cases_lengths[i % CASES_LENGTHS];
         struct scenario s;
 
         scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, length_ns);
@@ -37,9 +22,10 @@ pairs(const char *group, uint32_t a, uint32_t b, uint64_t length_ns, uint64_t la
             s.timer_most = late_ns;
             s.wake_least = s.wake_most;
         }
-        scenario_tenant(&s, a, cases_lengths[i / CASES_LENGTHS]);
-        scenario_tenant(&s, b, cases_lengths[i % CASES_LENGTHS]);
-        missed += pair(group, &s, a, b, bar, least);
+        scenario_tenant(&s, a, one);
+        scenario_tenant(&s, b, other);
+        missed += cases_aim_at(group, &s, &aim, "%s-%s", cases_length_name(one),
+                               cases_length_name(other));
     }
     return missed;
 }
@@ -73,25 +59,21 @@ late(const char *group)
 static int
 flight(const char *group)
 {
+    static const struct cases_aim aim = {.percent = 50, .bar = 0.5, .least_busy = 98};
     static const uint64_t others[] = {50 * US, 5 * MS};
     int missed = 0;
 
     for (uint64_t ns = 450 * US; ns <= 550 * US; ns += 25 * US) {
         for (int i = 0; i < 2; i++) {
             struct scenario s;
-            struct world *world;
-            char name[64];
 
             scenario_defaults(&s, CGPU_POLICY_WEIGHTED_FAIR, 10 * SECOND);
             s.timer_most = 220 * US;
             s.wake_least = s.wake_most;
             scenario_tenant(&s, 1, ns);
             scenario_tenant(&s, 1, others[i]);
-            world = world_run(&s);
-            snprintf(name, sizeof name, "%dus-%s", (int)(ns / US), cases_length_name(others[i]));
-            missed +=
-                cases_note_busy(group, name, fabs(print_share(world, 0) - 50), 0.5, 98.0, world);
-            world_free(world);
+            missed += cases_aim_at(group, &s, &aim, "%dus-%s", (int)(ns / US),
+                                   cases_length_name(others[i]));
         }
     }
     return missed;
@@ -139,19 +121,16 @@ worst_part(const struct world *world, double part)
 static int
 alone(const char *group, uint32_t policy, uint32_t max_inst, uint32_t weight, double part)
 {
+    struct cases_aim aim = {.percent = part, .bar = 0.5, .of_time = true};
     int missed = 0;
 
     for (int i = 0; i < CASES_LENGTHS; i++) {
         struct scenario s;
-        struct world *world;
 
         scenario_defaults(&s, policy, cases_lengths[i] > 50 * MS ? 60 * SECOND : 10 * SECOND);
         s.rules.max_inst = max_inst;
         scenario_tenant(&s, weight, cases_lengths[i]);
-        world = world_run(&s);
-        missed += cases_note(group, cases_length_name(cases_lengths[i]), worst_part(world, part),
-                             0.5, world);
-        world_free(world);
+        missed += cases_aim_at(group, &s, &aim, "%s", cases_length_name(cases_lengths[i]));
     }
     return missed;
 }

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.ablation import Found, missed, table
-from bench.ablation_variants import CONSTANTS, KEPT, VARIANTS, Variant
+from bench.ablation.constants import CONSTANTS
+from bench.ablation.measure import Found, missed, table
+from bench.ablation.variants import KEPT, VARIANTS, Variant
 from bench.modelled import NATIVE, ROOT
 
 pytestmark = pytest.mark.unit
@@ -23,7 +24,7 @@ NOT_TRIED = {
     *("CGPU_APART_CALL_NS", "CGPU_APART_BEGINS_NS", "CGPU_APART_LOST_NS", "CGPU_DRAIN_BLOCKED_NS"),
     *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
 }
-COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES"
+COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES|MARKERS"
 NAMED = re.compile(rf"^#define (\w+_(?:NS|LAGS)) |\b([A-Z_]*(?:{COUNTS})) = \d", re.MULTILINE)
 
 

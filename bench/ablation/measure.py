@@ -2,7 +2,8 @@
 
 A variant is a copy of the sources with one change. A sample of each group of scenarios is run, and
 it is over as soon as a bar is missed. Nothing in the sources knows of this. What shall go for good
-is then tried with all scenarios, by tests/c/test_model.py.
+is then tried with all scenarios, by tests/c/test_model.py. What was found is kept: a run that was
+cut short goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.ablation_variants import KEPT, VARIANTS, Variant
+from bench.ablation.variants import KEPT, VARIANTS, Variant
 from bench.modelled import MODEL, NATIVE, PROGRAM
 
 PARTS = ("arbiter", "arbiter/group", "gate", "policy")
@@ -69,6 +70,18 @@ SAMPLE = {
 }
 
 
+class Built(NamedTuple):
+    """A model, and what it was made of."""
+
+    program: Path
+    objects: dict[str, str]  # by source
+
+    @property
+    def key(self) -> str:
+        """Differs where the program does."""
+        return hashlib.sha256("".join(self.objects.values()).encode()).hexdigest()
+
+
 class Found(NamedTuple):
     """The figure of a variant that misses a bar; ``usual``: without the change."""
 
@@ -85,23 +98,22 @@ class Found(NamedTuple):
 
 def _sources(folder: Path) -> list[Path]:
     return [
-        *sorted((folder / "model").rglob("*.c")),
+        *sorted((folder / "tests" / "model").rglob("*.c")),
         *(path for part in PARTS for path in sorted((folder / "native" / part).glob("*.c"))),
     ]
 
 
 def _copy(folder: Path) -> None:
-    shutil.copytree(MODEL, folder / "model")
+    shutil.copytree(MODEL, folder / "tests" / "model")
     for part in (*PARTS, "ledger"):  # headers alone of the last
         shutil.copytree(NATIVE / part, folder / "native" / part, dirs_exist_ok=True)
     for header in NATIVE.glob("*.h"):
         shutil.copy(header, folder / "native")
 
 
-def _compile(folder: Path, source: Path) -> str:
-    """The object of ``source``; made once for what the preprocessor leaves of it."""
-    words = ["gcc", *FLAGS, "-P", "-iquote", "native", "-iquote", "model"]
-    name = str(source.relative_to(folder))
+def _compile(folder: Path, name: str) -> str:
+    """The object of a source; made once for what the preprocessor leaves of it."""
+    words = ["gcc", *FLAGS, "-P", "-iquote", "native", "-iquote", "tests/model"]
     text = subprocess.run([*words, "-E", name], cwd=folder, check=True, stdout=subprocess.PIPE)
     target = OBJECTS / f"{hashlib.sha256(text.stdout).hexdigest()[:24]}.o"
     if not target.exists():
@@ -111,17 +123,32 @@ def _compile(folder: Path, source: Path) -> str:
     return str(target)
 
 
-def build(folder: Path, variant: Variant | None) -> Path:
-    """The model with one change, in ``folder``."""
+def build(folder: Path) -> Built:
+    """The model as it is, in ``folder``."""
     OBJECTS.mkdir(parents=True, exist_ok=True)
     _copy(folder)
-    if variant is not None:
-        path = folder / variant.path
-        path.write_text(variant.changed(path.read_text()))
+    return _link(folder, {str(path.relative_to(folder)): "" for path in _sources(folder)})
+
+
+def rebuild(folder: Path, variant: Variant, usual: Built) -> Built:
+    """The model with one change; a header may change every object."""
+    _copy(folder)
+    path = folder / variant.path
+    path.write_text(variant.changed(path.read_text()))
+    known = {} if path.suffix == ".h" else usual.objects
+    return _link(folder, {**dict.fromkeys(usual.objects, ""), **known, variant.path: ""})
+
+
+def _link(folder: Path, objects: dict[str, str]) -> Built:
+    """The program of ``objects``, those compiled that are not known yet."""
     program = folder / "program"
-    objects = [_compile(folder, source) for source in _sources(folder)]
-    subprocess.run(["gcc", *objects, "-o", str(program), "-lm"], check=True)
-    return program
+    made = {
+        name: known or _compile(folder, name)
+        for name, known in objects.items()
+        if name.endswith(".c")
+    }
+    subprocess.run(["gcc", *made.values(), "-o", str(program), "-lm"], check=True)
+    return Built(program, made)
 
 
 def cases(program: Path, group: str) -> list[dict[str, Any]]:
@@ -168,9 +195,8 @@ def missed(found: list[dict[str, Any]], usual: dict[str, dict[str, Any]]) -> Fou
     return Found(name, before, worst[key], worst.get(bar, 8400))
 
 
-def examine(variant: Variant, usual: Usual, folder: Path) -> Found | None:
-    """Run ``variant`` group by group until it misses a bar."""
-    program = build(folder, variant)
+def examine(program: Path, usual: Usual) -> Found | None:
+    """Run a variant group by group until it misses a bar."""
     for group in SAMPLE:
         found = missed(cases(program, group), usual[group])
         if found is not None:
@@ -178,15 +204,30 @@ def examine(variant: Variant, usual: Usual, folder: Path) -> Found | None:
     return None
 
 
+def examine_once(variant: Variant, built: Built, usual: Usual, folder: Path) -> Found | None:
+    """The same, unless it is known from an earlier run of the same sources."""
+    changed = rebuild(folder, variant, built)
+    name = hashlib.sha256(f"{built.key} {changed.key} {SAMPLE}".encode()).hexdigest()[:24]
+    known = OBJECTS / f"{name}.json"
+    if not known.exists():
+        found = examine(changed.program, usual)
+        temporary = folder / known.name
+        temporary.write_text(json.dumps(found))
+        shutil.move(temporary, known)
+    values = json.loads(known.read_text())
+    return Found(*values) if values else None
+
+
 def measure(only: str = "") -> dict[str, Found | None]:
     """By its name, every variant that matches ``only``; on two processors."""
     chosen = [variant for variant in VARIANTS if re.search(only, variant.name)]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        usual = _usual(build(folder / "usual", None))
+        built = build(folder / "usual")
+        usual = _usual(built.program)
 
         def one(numbered: tuple[int, Variant]) -> Found | None:
-            found = examine(numbered[1], usual, folder / str(numbered[0]))
+            found = examine_once(numbered[1], built, usual, folder / str(numbered[0]))
             shutil.rmtree(folder / str(numbered[0]))
             print(f"{numbered[1].name}: {found or '-'}", flush=True)
             return found

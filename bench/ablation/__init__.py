@@ -1,0 +1,1 @@
+"""The ablation of the gate and the arbiter, see docs/model.md."""

@@ -1,0 +1,19 @@
+"""The files that the ablation changes."""
+
+from __future__ import annotations
+
+STATE, PACE, ROOM = (
+    "native/arbiter/arbiter_state.h",
+    "native/gate/pace.c",
+    "native/gate/pace_room.c",
+)
+TIMES, CHARGE = "native/gate/gate_times.h", "native/arbiter/charge.c"
+FLIGHT, TURN = "native/gate/flight.c", "native/arbiter/turn.c"
+ENTER, DRAIN = "native/gate/enter.c", "native/gate/drain.c"
+GATE, THREAD = "native/gate/state.h", "tests/model/thread.c"
+END, BEGIN = "native/arbiter/group/end.c", "native/arbiter/group/begin.c"
+BUCKET, LAG = "native/arbiter/bucket.c", "native/arbiter/lag.c"
+REVIEW, STAY = "native/arbiter/review.c", "native/arbiter/stay.c"
+UNUSED, ARBITER = "native/arbiter/unused.c", "native/arbiter/arbiter.c"
+BUDGET = "native/arbiter/budget.h"
+TOGETHER = "native/arbiter/together.c"

@@ -1,0 +1,295 @@
+"""The learners and modes that the ablation switches off."""
+
+from __future__ import annotations
+
+from bench.ablation.files import (
+    ARBITER,
+    BEGIN,
+    BUCKET,
+    CHARGE,
+    DRAIN,
+    END,
+    ENTER,
+    FLIGHT,
+    LAG,
+    PACE,
+    REVIEW,
+    ROOM,
+    STAY,
+    THREAD,
+    TOGETHER,
+    TURN,
+    UNUSED,
+)
+
+# What is switched off, and the one place where that is done: by file, text and text in its place.
+SWITCHES = {
+    PACE: [
+        ("estimates: fall", "sample < ns && !lesson->cut", "false"),
+        ("estimates: rise", "if (least > ns) {", "if (false) {"),
+        (
+            "estimates: a new one at once",
+            "lesson->key != 0 && cgpu_pace_estimate(pace, lesson->key) == 0",
+            "false",
+        ),
+        ("estimates: less_edges", "lesson->exact ? least : less_edges(least)", "least"),
+        ("estimates: less_lag", "lesson->exact ? sample : less_lag(pace, sample)", "sample"),
+        ("estimates: rise by 16 times at most", "lesser(sample, 16 * ns)", "sample"),
+        ("estimates: cut spans lower none", "sample < ns && !lesson->cut", "sample < ns"),
+        (
+            "estimates: a blurred begin cuts",
+            "batch->start_ns < pace->passed_ns && pace->sharp == 0",
+            "false",
+        ),
+        ("estimates: fast and slow fall", "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
+        ("estimates: single launches raise", " || lesson->launches == 1", ""),
+        ("estimates: short ones seen late", " || least <= CGPU_PACE_BATCH_NS", ""),
+        ("estimates: only known ends raise", "lesson->known && (lesson->exact", "(lesson->exact"),
+        ("chain", "        chain(pace, &lesson);", "        ;"),
+        ("chain: what began before", "batch->begun == 0 || pace->chain_launches > 0", "true"),
+        ("chain: long ones raise", "sample > ns && pace->chain_ns >= CHAIN_NS", "false"),
+        ("lag", "        learn_lag(pace, now);", "        ;"),
+        ("end_of", "known || !batch->certain ? now : end_of(pace, batch, now)", "now"),
+        ("busy: not more than expected", "known ? span : lesser(span, batch->expected_ns)", "span"),
+    ],
+    ROOM: [
+        ("room: the lag", "flight_ns + pace->lag_ns", "flight_ns"),
+        ("room: probes at once", "pace->probed_ns != 0", "false"),
+        (
+            "room: to the running batch's end",
+            "lesser(pace->longest_ns - elapsed, left - flight)",
+            "left - flight",
+        ),
+        (
+            "room: unknown kernels more and more rarely",
+            "return elapsed / LATE_PART; /* nobody",
+            "return 0; /* nobody",
+        ),
+        (
+            "room: what is overdue soon",
+            "lesser(elapsed - pace->longest_ns, elapsed / LATE_PART)",
+            "elapsed / LATE_PART",
+        ),
+        ("drain: lone kernels", "pace->longest_ns >= CGPU_PACE_LONE_NS", "false"),
+        ("drain: to the expected end", "pace->uncertain == 0 && left > before", "false"),
+    ],
+    ENTER: [
+        (
+            "batches: as long as the lag asks",
+            "most < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : most",
+            "CGPU_PACE_BATCH_NS",
+        ),
+        ("batches: on behind two markers", "unmarked + ns <= batch_of(stream, flight)", "false"),
+        ("room: what has no marker takes some", "flight - unmarked", "flight"),
+        ("room: a look after the marker", "until != 0 && full", "false"),
+    ],
+    FLIGHT: [
+        (
+            "flight: a synchronisation ends work now",
+            "cgpu_flight_pass(stream, begun, now, true)",
+            "cgpu_flight_pass(stream, begun, now, false)",
+        ),
+        (
+            "flight: who synchronises looks at what stands apart",
+            "if (gpu->aside) {\n        cgpu_flight_harvest",
+            "if (false) {\n        cgpu_flight_harvest",
+        ),
+    ],
+    DRAIN: [
+        (
+            "drain: work behind two markers",
+            "bool deferred = is_deferred(gpu);",
+            "bool deferred = false;",
+        ),
+        (
+            "idle: since the last end",
+            "gpu->active_ns > ended ? gpu->active_ns : ended",
+            "gpu->active_ns",
+        ),
+        ("idle: marks what has no marker", "unmarked != 0 || gpu->unmetered", "false"),
+    ],
+    THREAD: [
+        (
+            "launch: a look at each while one is unknown",
+            "process->stream.unsure || process->gate.pace.probed_ns != 0",
+            "false",
+        ),
+    ],
+    BUCKET: [
+        ("bucket: forgets at another rate", "if (limited)", "if (false)"),
+        ("bucket: promised", "part(CGPU_FLIGHT_NS + bucket->lag_ns,", "part(0,"),
+        ("bucket: promised lag", "CGPU_FLIGHT_NS + bucket->lag_ns", "CGPU_FLIGHT_NS"),
+    ],
+    TURN: [
+        (
+            "turn: work in flight",
+            "cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns)",
+            "left",
+        ),
+        (
+            "turn: work in flight, the lag",
+            "CGPU_FLIGHT_NS + holder->demand.lag_ns",
+            "CGPU_FLIGHT_NS",
+        ),
+        ("turn: rest of a turn", "return quantum / 8;", "return 0;"),
+        (
+            "turn: level within two turns",
+            "cgpu_lesser(arbiter->level_ns[high], least + 2 * quantum)",
+            "arbiter->level_ns[high]",
+        ),
+        (
+            "turn: not longer than two",
+            "2 * real_ns(holder, quantum_of(arbiter, holder->high))",
+            "UINT64_MAX",
+        ),
+        (
+            "turn: until no longer behind",
+            "real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns))",
+            "0",
+        ),
+        (
+            "turn: who waited longest",
+            "tenant->closed_ns < arbiter->tenants[best].closed_ns",
+            "tenant->virtual_ns < arbiter->tenants[best].virtual_ns",
+        ),
+        (
+            "turn: lag of a quantum",
+            "cgpu_larger(CGPU_TURNS_NS, CGPU_TURNS_LAGS * lag)",
+            "CGPU_TURNS_NS",
+        ),
+        ("turn: absent", "if (is_absent(holder, now)) {", "if (false) {"),
+        (
+            "turn: absent ones give way",
+            "holder->absent_until = now + (2 * CGPU_ABSENT_NS << holder->absences);",
+            "",
+        ),
+        (
+            "turn: expired ones wait",
+            "if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->several",
+            "if (false",
+        ),
+        (
+            "turn: expired ones on several GPUs",
+            "CGPU_STAGE_EXPIRED && !tenant->several",
+            "CGPU_STAGE_EXPIRED",
+        ),
+        (
+            "turn: strays drain first",
+            "tenant->stage == CGPU_STAGE_CLOSING && tenant->stray",
+            "false",
+        ),
+        (
+            "turn: a thread at an open gate comes",
+            "!cgpu_tenant_works(holder) && !comes",
+            "!cgpu_tenant_works(holder)",
+        ),
+        ("early: certain ends only", "demand->certain &&\n           now", "now"),
+        ("early: not with several GPUs", "!tenant->several && demand->certain", "demand->certain"),
+        ("start: the lag", "CGPU_START_NS + cgpu_lag_least(arbiter)", "CGPU_START_NS"),
+    ],
+    LAG: [
+        ("early: the lag", "CGPU_EARLY_NS + tenant->demand.lag_ns", "CGPU_EARLY_NS"),
+        ("early: no lag for several GPUs", "tenant == NULL || tenant->several", "tenant == NULL"),
+    ],
+    REVIEW: [
+        ("review: strays", "tenant->stray = true", "tenant->stray = false"),
+        ("review: give_up_silent", "give_up_silent(arbiter, now);\n}", "(void)give_up_silent;\n}"),
+    ],
+    CHARGE: [
+        ("charge: used_alone", "ns = used_alone(holder, busy_before, ns);", ";"),
+        ("charge: leaves_it", " || leaves_it(arbiter, holder)", ""),
+        (
+            "charge: overlaps",
+            "return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&",
+            "return false &&",
+        ),
+        ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
+        ("charge: the start", "ns = less_start(&arbiter->tenants[payer], ns);", ";"),
+        ("charge: debt forgotten when idle", "if (idle_ns >= CGPU_ALONE_NS)", "if (false)"),
+        ("charge: credit forgotten when idle", "if (idle_ns >= CGPU_RECENT_NS)", "if (false)"),
+        ("charge: owed after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0", "0"),
+        ("charge: floors without absent ones", " &&\n            tenant->absent_until <= now", ""),
+        (
+            "charge: floors without expired ones",
+            "tenant->wanted && tenant->stage != CGPU_STAGE_EXPIRED",
+            "tenant->wanted",
+        ),
+        ("charge: strays forget", "if (tenant->stray)", "if (false)"),
+        ("charge: strays do not pay", "!paid && !tenant->stray", "!paid"),
+        ("charge: find_risen", "find_risen(arbiter);\n}", ";\n}"),
+        ("unused: before", "ns -= cgpu_unused_before(holder, now - ns, now);", ";"),
+        ("unused: after", "ns - cgpu_unused_after(tenant, now - ns, now)", "ns"),
+    ],
+    STAY: [
+        (
+            "stay: charged when it ends",
+            "tenant->stay_ns != 0 && cgpu_arbiter_takes_turns(arbiter)",
+            "false",
+        ),
+        ("stay: owe", "owe(arbiter, tenant, others);", ";"),
+        (
+            "stay: owe what others had",
+            "tenant->claim.competes + theirs;",
+            "tenant->claim.competes;(void)theirs;",
+        ),
+        ("stay: not strays", " && !tenant->stray", ""),
+        ("stay: was not idle", "tenant->active_ns = now;", ""),
+    ],
+    UNUSED: [
+        ("unused: all", "!tenant->quiet || !cgpu_tenant_is_capped(tenant)", "true"),
+        ("unused: rest of the start", "ended + rest", "ended + 0 * rest"),
+        ("unused: quiet turns only", "!tenant->quiet || ", ""),
+    ],
+    ARBITER: [
+        ("rules: forget_leads", "forget_leads(arbiter);\n    }", ";\n    }"),
+        (
+            "rules: rescale",
+            "rescale(tenant, arbiter->floor_ns[tenant->high], before.competes);",
+            ";",
+        ),
+    ],
+    TOGETHER: [
+        ("soft: closed until half is caught up", "most / 2 : most", "most : most"),
+        ("soft: high priority first", "!high_works && !tenant->ahead", "!tenant->ahead"),
+    ],
+    BEGIN: [
+        ("group: guests", "guest_on(group->gpus[g], now)", "-1"),
+        ("group: guests with several GPUs", "best_complete(group, false, now)", "NULL"),
+        ("group: holders first", "a.holds != b.holds ? a.holds : a.since_ns", "a.since_ns"),
+        (
+            "group: a launch that others wait for",
+            "return false;\n            }\n        }\n    }\n    return cgpu_turn_is_clear",
+            ";\n            }\n        }\n    }\n    return cgpu_turn_is_clear",
+        ),
+    ],
+    END: [
+        (
+            "group: stays_until",
+            "stays_until(group, member, gpu, now);\n        if",
+            "0;\n        if",
+        ),
+        (
+            "group: what is left elsewhere",
+            "left = left_elsewhere(group, member, gpu, now);",
+            "left = 0;",
+        ),
+        (
+            "group: nobody could use it",
+            "    if (!somebody_could_use(",
+            "    if (false && !somebody_could_use(",
+        ),
+        (
+            "group: guests go",
+            "holder->guest && somebody_could_use(",
+            "false && somebody_could_use(",
+        ),
+        ("group: comes_back", "!comes_back(group, member, gpu, now)", "true"),
+        ("group: help", "help(group, &group->members[m], g, now);", ";"),
+        ("group: meets", "note_meeting(group, member, now);\n    if", "if"),
+        (
+            "group: closes what is pressed",
+            "(g == gpu || is_pressed(group, member, g, now))",
+            "g == gpu",
+        ),
+    ],
+}

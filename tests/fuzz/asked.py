@@ -46,7 +46,7 @@ def _nothing() -> None:
     pass
 
 
-def _start(*_: int) -> Arbitration:
+def _start(**_: int) -> Arbitration:
     return cast("Arbitration", _Arbitration())
 
 

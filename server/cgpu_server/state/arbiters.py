@@ -59,13 +59,13 @@ class Arbiters:
     """The arbitrations of a node, by the GPU's UUID.
 
     Args:
-        start: makes an arbitration from the rules of a GPU.
+        start: makes an arbitration from the rules of a GPU, each by its name.
         join: makes these arbitrations take turns together, and with no other.
     """
 
     def __init__(
         self,
-        start: Callable[[int, int, int], Arbitration],
+        start: Callable[..., Arbitration],
         join: Callable[[Sequence[Arbitration]], None],
     ) -> None:
         self._start = start
@@ -120,10 +120,10 @@ class Arbiters:
     def _reconcile_gpu(self, uuid: str, rules: Rules, tenants: dict[_Tenant, _Terms]) -> None:
         gpu = self._gpus.get(uuid)
         if gpu is None:
-            gpu = self._gpus[uuid] = _Gpu(self._start(*rules), rules)
+            gpu = self._gpus[uuid] = _Gpu(self._start(**rules._asdict()), rules)
             log.info("arbitration_begins", gpu=uuid, **rules._asdict())
         elif gpu.rules != rules:
-            gpu.arbitration.set_rules(*rules)
+            gpu.arbitration.set_rules(**rules._asdict())
             gpu.rules = rules
             log.info("rules_change", gpu=uuid, **rules._asdict())
         gpu.foreign &= tenants.keys()

@@ -23,14 +23,14 @@ GPUS = ("GPU-0", "GPU-1", "GPU-2")
 class Fake:
     """An arbitration that keeps a diary."""
 
-    def __init__(self, diary: list[tuple[object, ...]], *rules: int) -> None:
+    def __init__(self, diary: list[tuple[object, ...]], rules: Rules) -> None:
         self.diary = diary
         self.keys = 0
         self.broken: set[str] = set()
         diary.append(("start", *rules))
 
-    def set_rules(self, *rules: int) -> None:
-        self.diary.append(("rules", *rules))
+    def set_rules(self, **rules: int) -> None:
+        self.diary.append(("rules", *Rules(**rules)))
 
     def add(
         self, limits: str, ledger: str, *, number: int, weight: int, high_priority: bool
@@ -65,8 +65,8 @@ class World:
         self.made: list[Fake] = []
         self.arbiters = Arbiters(self._start, self._join)  # type: ignore[arg-type]
 
-    def _start(self, *rules: int) -> Fake:
-        self.made.append(Fake(self.diary, *rules))
+    def _start(self, **rules: int) -> Fake:
+        self.made.append(Fake(self.diary, Rules(**rules)))
         return self.made[-1]
 
     def _join(self, fakes: list[Fake]) -> None:
@@ -205,7 +205,7 @@ def test_an_arbitration_that_cannot_start_is_tried_again(
 ) -> None:
     """REL-2."""
 
-    def failing(*_: int) -> Fake:
+    def failing(**_: int) -> Fake:
         raise OSError(11, "no thread")
 
     a = world.container("a", 0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.unit
 
 
-def _start(*_: int) -> Arbitration:
+def _start(**_: int) -> Arbitration:
     raise AssertionError("no GPU has containers")
 
 

@@ -15,6 +15,7 @@ NATIVE = Path(__file__).resolve().parent.parent
 HEADERS = (
     *("status.h", "limits.h", "ledger/ledger_file.h", "ledger/ledger.h", "holdings/holdings.h"),
     *("gate/gate.h", "policy/policy.h", "arbiter/thread/arbitration.h"),
+    "system/system.h",
 )
 BEGIN = "/* cffi: begin */"
 END = "/* cffi: end */"

@@ -8,8 +8,8 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from cgpu_cli import libc
 from cgpu_env import CgpuError
+from cgpu_native.system import adopt_orphans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +27,7 @@ def ended() -> Iterator[None]:
     Raises:
         CgpuError: some cannot be killed.
     """
-    libc.adopt_orphans()
+    adopt_orphans()
     spared = _children()
     try:
         yield

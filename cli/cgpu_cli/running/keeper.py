@@ -15,37 +15,38 @@ from cgpu_env.errors import CgpuError
 from cgpu_node import own_code, server
 from cgpu_node.shares import record
 from cgpu_node.shares.liveness import is_alive
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from cgpu_node.shares.registry import Registry
+from cgpu_node.shares.registry import Registry
 
 _POLL_SECONDS = 0.5  # only while the program is gone and left processes behind
 _STANDARD_FDS = 3
 
 
-def start(registry: Registry, name: str, directory: str, driver_dir: str) -> None:
-    """Fork the keeper of session ``name`` in ``directory``, whose owner is this process."""
+def start(state_dir: str, directory: str, driver_dir: str) -> int:
+    """Fork the keeper of the session in ``directory``, whose owner is this process.
+
+    Returns:
+        A child that ends at once; the program is not to find it, so wait for it before.
+    """
     owner = os.pidfd_open(os.getpid())
     child = os.fork()
     if child == 0:
         try:
             os.setsid()
             if os.fork() == 0:
-                _keep(registry, name, directory, owner, driver_dir)
+                _keep(state_dir, directory, owner, driver_dir)
         finally:
             os._exit(0)
     os.close(owner)
-    os.waitpid(child, 0)
+    return child
 
 
-def _keep(registry: Registry, name: str, directory: str, owner: int, driver_dir: str) -> None:
-    import select  # the program does not wait for these two
-    import signal
+def _keep(state_dir: str, directory: str, owner: int, driver_dir: str) -> None:
+    import _signal  # type: ignore[import-not-found]  # built in; the program does not wait for it
+    import select
 
     _let_go(owner)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the server may be our child, and end before us
-    server.wake(registry.state_dir, driver_dir)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the server may be our child and end first
+    server.wake(state_dir, driver_dir)
     own_code.keep()
     entry = record.read(directory)
     poll = select.poll()
@@ -54,8 +55,8 @@ def _keep(registry: Registry, name: str, directory: str, owner: int, driver_dir:
     while entry is not None and is_alive(entry):
         time.sleep(_POLL_SECONDS)
     try:
-        registry.remove(name)
-        server.tell(registry.state_dir)
+        Registry(state_dir).remove(os.path.basename(directory))
+        server.tell(state_dir)
     except CgpuError:
         return  # the server removes it, or whoever is admitted next
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 
-from cgpu_cli import libc
+from cgpu_cli import namespaces
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
+from cgpu_native.system import mount
 from cgpu_node.facts import driver
 from cgpu_node.image.loader import Finder
 from cgpu_node.image.rootfs import Rootfs
@@ -70,24 +71,25 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
     base = session.state_dir
     proxies = _proxies(base)
     brought = _libraries(session.node, environment)
-    libc.unshare()
+    namespaces.enter_own()
     shared = ("limits", "ledger")
     files = [os.open(f"{session.directory}/{name}", os.O_PATH) for name in shared]
-    libc.mount("cgpu", base, "tmpfs", libc.MS_NOSUID | libc.MS_NODEV, "mode=0755")
+    flags = namespaces.MS_NOSUID | namespaces.MS_NODEV
+    mount("cgpu", base, "tmpfs", flags, "mode=0755")
     try:
         _fill(base, proxies, session)
         for name, fd in zip(shared, files, strict=True):
             _touch(f"{base}/{name}")
-            libc.bind(f"/proc/self/fd/{fd}", f"{base}/{name}")
+            namespaces.bind(f"/proc/self/fd/{fd}", f"{base}/{name}")
             os.close(fd)
-        libc.make_read_only(f"{base}/limits")
+        namespaces.make_read_only(f"{base}/limits")
         for soname, path in session.node.libraries.items():
             _touch(f"{base}/real/{soname}")
-            libc.bind(path, f"{base}/real/{soname}")
+            namespaces.bind(path, f"{base}/real/{soname}")
         _touch(f"{base}/{_MASKED}")
-        libc.make_read_only(base)
+        namespaces.make_read_only(base)
         _cover_libraries(base, brought)
-        libc.lock_mounts()
+        namespaces.lock_mounts()
     except OSError as error:
         raise CgpuError(f"cannot mount {error.filename}: {error.strerror}") from None
 
@@ -111,7 +113,7 @@ def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
 def _cover_libraries(base: str, places: dict[str, str]) -> None:
     """Mount over each library what covers it."""
     for path, cover in places.items():
-        libc.bind(f"{base}/{cover}" if cover == _MASKED else f"{base}/lib/{cover}", path)
+        namespaces.bind(f"{base}/{cover}" if cover == _MASKED else f"{base}/lib/{cover}", path)
 
 
 def use_library_path(session: Session, environment: dict[str, str]) -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import os
 import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
+from cgpu_native import system
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,8 +25,6 @@ _DEVICE = "/dev/fuse"
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 0x2, 0x4, 0x8
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 0x2, 0x8
 _PATIENCE = 10.0
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def open_device() -> int:
@@ -75,11 +73,7 @@ def attach(device: int, path: str) -> None:
     """
     uid, gid = os.geteuid(), os.getegid()
     data = f"fd={device},rootmode=40000,user_id={uid},group_id={gid}"
-    flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
-    words = [os.fsencode(word) for word in (_SOURCE, path, KIND)]
-    if _libc.mount(*words, flags, data.encode()) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
+    system.mount(_SOURCE, path, KIND, _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, data)
 
 
 def unmount(path: str) -> None:
@@ -89,7 +83,8 @@ def unmount(path: str) -> None:
     """
     for _ in filter(path.__eq__, _mounted()):
         if os.geteuid() == 0:
-            _libc.umount2(os.fsencode(path), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+            with contextlib.suppress(OSError):
+                system.unmount(path, _MNT_DETACH | _UMOUNT_NOFOLLOW)
         else:
             words = ["fusermount3", "-u", "-z", "-q", "--", path]
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):

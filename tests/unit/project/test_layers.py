@@ -46,7 +46,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"client", "server"},
     ),
     "cgpu_cli": (
-        {"answer", "libc"},
+        {"answer", "namespaces"},
         {"running"},
         {"show"},
         {"smi"},
@@ -90,6 +90,7 @@ INCLUDES = {
     "native/holdings": {"native", "native/holdings"},
     "native/policy": {"native", "native/policy"},
     "native/gate": {"native", "native/ledger", "native/policy", "native/gate"},
+    "native/system": {"native", "native/system"},
     "native/arbiter": {*NATIVE, "native/arbiter"},
     "native/arbiter/group": GROUP,
     "native/arbiter/thread": {*GROUP, "native/arbiter/thread"},

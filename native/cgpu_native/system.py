@@ -1,0 +1,45 @@
+"""System calls that ``os`` lacks (``system/system.h``). Importing ``ctypes`` takes 2 ms."""
+
+from __future__ import annotations
+
+import os
+
+from cgpu_native._native import lib
+from cgpu_native.errors import check
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """``mount(2)``.
+
+    Raises:
+        OSError: it is not allowed or not possible.
+    """
+    words = [os.fsencode(word) for word in (source, target, kind)]
+    check(lib.cgpu_system_mount(*words, flags, data.encode()), target)
+
+
+def unmount(target: str, flags: int) -> None:
+    """``umount2(2)``.
+
+    Raises:
+        OSError: it is not allowed or not possible.
+    """
+    check(lib.cgpu_system_unmount(os.fsencode(target), flags), target)
+
+
+def unshare(flags: int, what: str) -> None:
+    """``unshare(2)``; ``what`` is asked for, in words.
+
+    Raises:
+        OSError: it is not allowed.
+    """
+    check(lib.cgpu_system_unshare(flags), what)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose parent, a descendant of ours, has ended.
+
+    Raises:
+        OSError: the kernel cannot do that.
+    """
+    check(lib.cgpu_system_adopt_orphans(), "orphans")

@@ -13,6 +13,7 @@ import pytest
 
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
+from lab.runs.packages import ensure_packages
 from lab.worlds.cgpu_run import CAP_NINE, CAP_SIX, FILL, NOBODY, World, become_nobody
 from lab.worlds.server import wait_until
 
@@ -176,8 +177,8 @@ def static_launcher(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "int main(int n, char **v) { char *none[] = {0}; (void)n; execve(v[1], v + 1, none);"
         " return 1; }\n"
     )
-    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "x86_64-linux-musl", "-static"]
-    subprocess.run([*compiler, "-o", folder / "launcher", source], check=True)
+    ensure_packages()  # zig would have to compile musl first
+    subprocess.run(["musl-gcc", "-static", "-o", folder / "launcher", source], check=True)
     return folder / "launcher"
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 WARM_UP_SECONDS, SECONDS = 2.0, 10.0
+PAUSELESS = "us=100 stream=nonblocking"  # short kernels, one after the other
 IN_FORCE_SECONDS, CHANGED_SECONDS = 0.1, 2.0  # SCH-9
 
 
@@ -113,3 +114,9 @@ class Players:
             assert process.poll() is None, "cgpu-run ended"
             time.sleep(0.005)
         raise AssertionError("no session")
+
+
+def shares_return(pair: Players) -> bool:
+    """Whether two of the same weight have the same again."""
+    parts = pair.measure(warm_up=1, seconds=4).parts()
+    return all(abs(part - 50) <= 3 for part in parts.values())

@@ -78,8 +78,8 @@ types: build ## mypy --strict
 # Three test files at once, for two cores: most tests wait for what they started.
 BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-check-fast: lint types ## lint, types, unit and C tests
-	$(BESIDE) -q tests/c tests/unit
+check-fast: lint types ## lint, types, unit tests, and the C tests that are short: a minute
+	$(BESIDE) -q -m "not long" tests/c tests/unit
 
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
 	sh deploy/setup.sh test

@@ -22,7 +22,15 @@ def _programs(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", cases(), ids=lambda case: f"{case.program}-{case.variant}-{case.name}"
+    "case",
+    [
+        pytest.param(
+            case,
+            id=f"{case.program}-{case.variant}-{case.name}",
+            marks=() if case.variant == "plain" else pytest.mark.long,
+        )
+        for case in cases()
+    ],
 )
 def test_c(case: Case) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # a tmpfs, as on the host

@@ -58,6 +58,12 @@ GROUPS = {
     "long-ceiling": 5,
     "long-newcomer": 2,
 }
+# A second of processor time, or more, each.
+LONG = {
+    *("share-five", "share-75-25", "share-late", "window-1s", "window-20s", "fixed-three"),
+    *("change-policy", "change-weight", "change-max-inst", "high-ratio", "high-policies"),
+    *("crowd", "meet", "edge-pairs", "edge-liar", "long-shares", "fault", "pair-fault"),
+}
 # The gate falls short of some bars that a copy of it, kinder than itself, met in its place: see
 # docs/decisions/0218-one-gate.md. Group -> how many scenarios, the worst figure, the idlest GPU.
 FALLS_SHORT = {
@@ -118,7 +124,10 @@ def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[list[di
         yield {group: pool.submit(cases, group) for group in groups if group in GROUPS}
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(group, marks=pytest.mark.long if group in LONG else ()) for group in GROUPS],
+)
 def test_every_scenario_meets_its_bar(
     group: str, figures: dict[str, Future[list[dict[str, Any]]]]
 ) -> None:
@@ -130,6 +139,7 @@ def test_every_scenario_meets_its_bar(
     assert len(found) == GROUPS[group]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("group", ["crowd"])
 def test_a_scenario_gives_the_same_figures_again(
     group: str, figures: dict[str, Future[list[dict[str, Any]]]]
@@ -137,16 +147,19 @@ def test_a_scenario_gives_the_same_figures_again(
     assert cases(group) == figures[group].result()
 
 
+@pytest.mark.long
 def test_a_bucket_of_one_cycle_breaks_three_ceilings_of_30_percent() -> None:
     found = cases("fixed-three", "CGPU_DEPTH_NS=UINT64_C(32000000)")
     assert max(case["value"] for case in found) > 5
 
 
+@pytest.mark.long
 def test_forgotten_overruns_break_75_25() -> None:
     found = cases("share-75-25", "CGPU_DEBT_NS=UINT64_C(0)")
     assert max(case["value"] for case in found) > 20
 
 
+@pytest.mark.long
 def test_without_debt_long_kernels_take_half_of_a_gpu_of_which_a_tenth_is_theirs() -> None:
     found = cases("long-shares", "CGPU_DEBT_NS=UINT64_C(0)")
     assert max(case["value"] for case in found) > 30

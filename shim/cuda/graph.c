@@ -232,8 +232,8 @@ prepare(struct upload *upload)
 static CUresult
 run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
 {
-    CUresult status =
-        cgpu_launch_begin(stream, real == cgpu_real.cuGraphLaunch_ptsz, cgpu_pace_key(exec, 0), 0);
+    CUresult status = cgpu_launch_begin(stream, real == cgpu_real.cuGraphLaunch_ptsz,
+                                        cgpu_pace_key(exec, 0), 0, NULL);
     if (status != CUDA_SUCCESS) {
         return status;
     }
@@ -286,7 +286,7 @@ enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
         if (status != CUDA_SUCCESS) {
             return status;
         }
-        status = cgpu_launch_begin_held(stream, cgpu_pace_key(exec, 0), turn);
+        status = cgpu_launch_begin(stream, false, cgpu_pace_key(exec, 0), 0, turn);
         if (status == CUDA_ERROR_NOT_READY) {
             continue;
         }

@@ -104,33 +104,21 @@ leave(struct cgpu_lane *lane)
     __atomic_store_n(&lane->inside, 0, __ATOMIC_RELEASE);
 }
 
-static CUresult
-begin(CUstream meant, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
-{
-    CUresult status = pass(cgpu_lane, meant, key, guess_ns, held);
-    const struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, meant);
-    if (lane != NULL) {
-        cgpu_lane->last = (uint32_t)(lane - cgpu_lane);
-    }
-    return status;
-}
-
 CUresult
-cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns)
+cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns,
+                  pthread_mutex_t *held)
 {
-    return begin(cgpu_stream_meant(stream, per_thread), key, guess_ns, NULL);
-}
-
-CUresult
-cgpu_launch_begin_held(CUstream stream, uint64_t key, pthread_mutex_t *held)
-{
-    return begin(cgpu_stream_meant(stream, false), key, 0, held);
+    return pass(cgpu_lane, cgpu_stream_meant(stream, per_thread), key, guess_ns, held);
 }
 
 void
 cgpu_launch_end(void)
 {
-    leave(cgpu_lane->tid != 0 ? cgpu_lane + cgpu_lane->last : NULL);
+    int lanes = cgpu_lane->tid != 0 ? CGPU_THREAD_LANES : 0;
+    for (int i = 0; i < lanes; i++) {
+        leave(&cgpu_lane[i]); /* whichever it was */
+    }
+    cgpu_stray_leave();
 }
 
 /* One launch into each of several GPUs, which are entered one after the other. */
@@ -143,7 +131,7 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
         const unsigned int *block = list[i].block;
         uint64_t key = kernel_key(list[i].function, grid[0], grid[1], grid[2],
                                   (uint64_t)block[0] * block[1] * block[2]);
-        CUresult status = cgpu_launch_begin(list[i].stream, false, key, 0);
+        CUresult status = cgpu_launch_begin(list[i].stream, false, key, 0, NULL);
         if (status != CUDA_SUCCESS) {
             return status;
         }

@@ -1,7 +1,7 @@
 /*
  * The gate in the launch path: whatever puts work for the GPU into a stream goes through here.
  *
- *     CUresult status = cgpu_launch_begin(stream, real == cgpu_real.cuX_ptsz, key, guess);
+ *     CUresult status = cgpu_launch_begin(stream, real == cgpu_real.cuX_ptsz, key, guess, NULL);
  *     if (status != CUDA_SUCCESS) {
  *         return status;
  *     }
@@ -28,16 +28,13 @@
  * One launch into STREAM, as the program gave it; PER_THREAD: NULL means the thread's own default
  * stream. KEY (cgpu_pace_key) stands for what takes the same time whenever it is launched.
  * GUESS_NS: what it takes as long as KEY has not been measured; 0: measure it alone.
+ * HELD: a lock of the caller's, or NULL. It is not kept while the thread waits at a gate: that
+ * would block threads that use another GPU.
  * NOT_PERMITTED: there is no room for this process's work, do not launch.
+ * NOT_READY: HELD was released meanwhile; check again what it protects, and retry.
  */
-CUresult cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns);
-
-/*
- * The same for a thread that holds the lock HELD. It must not keep HELD while it waits at a gate:
- * that would block threads that use another GPU. NOT_READY: it has waited, and released HELD
- * meanwhile; check again what HELD protects, and retry.
- */
-CUresult cgpu_launch_begin_held(CUstream stream, uint64_t key, pthread_mutex_t *held);
+CUresult cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns,
+                           pthread_mutex_t *held);
 
 /* After every begin that gave CUDA_SUCCESS, whatever the driver said. */
 void cgpu_launch_end(void);

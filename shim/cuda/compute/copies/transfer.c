@@ -37,7 +37,7 @@ begin(enum transfer kind, uint64_t bytes, CUstream stream, bool per_thread)
     uint64_t units = UINT64_C(1) << (63 - __builtin_clzll(bytes));
 
     return cgpu_launch_begin(stream, per_thread, cgpu_pace_key(&kinds[kind], units),
-                             bytes / BYTES_PER_NS);
+                             bytes / BYTES_PER_NS, NULL);
 }
 
 #define TRANSFER(name, kind, bytes, stream, per_thread, parameters, arguments)                     \

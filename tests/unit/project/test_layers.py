@@ -98,7 +98,6 @@ INCLUDES = {
     "shim/nvml": {*NATIVE, "shim", "shim/nvml"},
     "shim/cuda/entry": ENTRY,
     "shim/cuda/compute": COMPUTE,
-    "shim/cuda/compute/copies": {*COMPUTE, "shim/cuda/compute/copies"},
     "shim/cuda/memory": MEMORY,
     "shim/cuda/memory/code": {*MEMORY, "shim/cuda/memory/code"},
     "shim/cuda": {*COMPUTE, *MEMORY, "shim/cuda"},

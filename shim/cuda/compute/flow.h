@@ -82,17 +82,15 @@ struct cgpu_flow_gpu {
     uint64_t strayed_ns;  /* when one last left */
 };
 
-/* A host function in a stream: the driver gets a function of ours in its place. */
+/* A host function in a stream: the driver gets a function of ours in its place, and this. */
 struct cgpu_call {
     uint64_t since_ns; /* when it began to run; 0: not yet */
     void *function;
     void *data;
-    uint32_t number; /* odd: in use; never the same twice */
-    uint32_t stream; /* index */
-    uint32_t born;
-    uint32_t gpu;
-    uint32_t held; /* its stream stands apart: wake the monitor when it returns */
-    uint32_t reserved;
+    struct cgpu_stream *stream;
+    struct cgpu_gate_gpu *gpu;
+    uint32_t born; /* the stream's */
+    uint32_t used;
 };
 
 struct cgpu_flow {
@@ -108,7 +106,6 @@ struct cgpu_flow {
     uint32_t counted;     /* some launch was metered: synchronisation is worth a look */
     uint32_t awaits_host; /* streams may wait for the program unseen: await.c */
     uint32_t captures;    /* captures that have begun and not ended: capture.c */
-    uint32_t calling;     /* host functions that run */
     uint32_t call_bound;  /* entries from here on were never used */
     uint32_t more;        /* there were more contexts or streams than the tables hold */
     uint32_t busy;        /* the monitor is at work */

@@ -302,6 +302,14 @@ cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
     return *out != NULL ? CGPU_STREAM_OF_OURS : CGPU_STREAM_OF_MORE;
 }
 
+struct cgpu_stream *
+cgpu_stream_own(CUstream handle)
+{
+    struct cgpu_stream *found = NULL;
+    cgpu_stream_meet(handle, cgpu_context_current(), cgpu_lane, &found);
+    return found != NULL && found->handle == handle ? found : NULL;
+}
+
 bool
 cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu)
 {

@@ -25,6 +25,8 @@ struct cgpu_stream *cgpu_stream_add(CUstream handle, struct cgpu_flow_context *c
 /* HANDLE's entry, created if need be; the legacy stream's entry if there are too many. */
 enum cgpu_stream_of cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
                                      struct cgpu_stream **out);
+/* HANDLE's own entry in the calling thread, created if need be. NULL: there is none. */
+struct cgpu_stream *cgpu_stream_own(CUstream handle);
 /*
  * Whether all known contexts are on GPU. A launch may go into a stream of any context, whichever is
  * current, so only then does GPU's free gate let launches into every stream.

@@ -228,9 +228,3 @@ cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, bool all, u
         cgpu_flight_harvest(gpu, now);
     }
 }
-
-void
-cgpu_flight_forget(struct cgpu_stream *stream)
-{
-    close_batch(stream);
-}

@@ -45,9 +45,6 @@ void cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, 
 /* All that STREAM had at BEGUN has ended; ALL: what it has got since then, too. */
 void cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, bool all, uint64_t now);
 
-/* STREAM's batch was captured, so that it is no work. */
-void cgpu_flight_forget(struct cgpu_stream *stream);
-
 /* Find markers of GPU that have been passed, and streams that make no progress. */
 void cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now);
 

@@ -60,6 +60,7 @@ struct cgpu_stream {
     uint64_t begun_ns;            /* first launch of the batch */
     uint64_t handed_ns;           /* when something was last handed over */
     uint32_t born;                /* differs between the streams that use this entry in turn */
+    uint32_t captures;            /* it may: it is asked at each launch (the proxy's capture.c) */
     enum cgpu_apart apart;
     uint64_t apart_ns;  /* since when */
     uint64_t moved_ns;  /* when it was last seen to make progress */

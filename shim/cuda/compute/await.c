@@ -11,8 +11,8 @@
 #include <linux/futex.h>
 
 #include "compute/await.h"
+#include "compute/capture.h"
 #include "compute/flow.h"
-#include "compute/marker.h"
 #include "compute/stream.h"
 #include "futex.h"
 #include "gate/apart.h"
@@ -144,7 +144,7 @@ replace(CUstream handle, void *ours, void **function, void **data)
 {
     cgpu_flow_lock();
     struct cgpu_stream *stream = cgpu_stream_own(handle);
-    bool runs = stream != NULL && !cgpu_marker_captures(stream);
+    bool runs = stream != NULL && !cgpu_capture_is_on(stream, handle);
     struct cgpu_call *call = runs && *function != NULL ? free_call() : NULL;
     if (call != NULL) {
         *call = (struct cgpu_call){

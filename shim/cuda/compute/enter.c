@@ -8,10 +8,10 @@
 #include <linux/futex.h>
 #include <time.h>
 
+#include "compute/capture.h"
 #include "compute/enter.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
-#include "compute/marker.h"
 #include "compute/monitor.h"
 #include "compute/stray.h"
 #include "compute/stream.h"
@@ -162,25 +162,6 @@ count(struct launch *launch, uint64_t ns)
     __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
 }
 
-/* What a capturing stream was given does not run: it neither waits nor counts. */
-static bool
-drop_captured(struct launch *launch)
-{
-    if (!cgpu_marker_captures_into(launch->handle)) {
-        return false;
-    }
-    if (launch->stream->handle != launch->handle) {
-        return true; /* it is counted with another stream, which has work of its own */
-    }
-    if (launch->lane->state == launch->stream) {
-        cgpu_lane_hand_over(launch->lane, launch->now);
-    }
-    launch->stream->pending = (struct cgpu_unmarked){0};
-    launch->stream->unsure = 0;
-    launch->stream->begun_ns = 0;
-    return true;
-}
-
 static enum verdict
 admit_metered(struct launch *launch)
 {
@@ -192,12 +173,9 @@ admit_metered(struct launch *launch)
     struct cgpu_unmarked batch = cgpu_flight_unmarked(stream);
     bool full = cgpu_enter_ends_batch(stream, &batch, ns);
     bool apart = stream->apart != CGPU_APART_NOT;
-    if ((full || ns == 0 || apart) && drop_captured(launch)) {
-        return PASS;
-    }
     launch->until = cgpu_enter_room(stream, launch->word, &batch, full, ns, launch->now);
     if (launch->until != 0) {
-        return drop_captured(launch) ? PASS : FULL;
+        return FULL;
     }
     if (lane->state == stream && (apart || lane->work_ns + ns >= CGPU_PACE_BATCH_NS)) {
         cgpu_lane_hand_over(launch->lane, launch->now); /* for the hot path to go on */
@@ -209,9 +187,12 @@ admit_metered(struct launch *launch)
 static enum verdict
 admit(struct launch *launch)
 {
+    if (cgpu_capture_is_on(launch->stream, launch->handle)) {
+        return PASS; /* what it was given does not run: it neither waits nor counts */
+    }
     launch->word = cgpu_gate_word(launch->gpu);
     if (!cgpu_gate_is_open(launch->word)) {
-        return drop_captured(launch) ? PASS : SHUT;
+        return SHUT;
     }
     if (!cgpu_enter_begin(launch->stream, launch->word, launch->now)) {
         return AGAIN;

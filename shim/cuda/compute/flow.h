@@ -105,7 +105,7 @@ struct cgpu_flow {
     uint32_t context_bound;
     uint32_t counted;     /* some launch was metered: synchronisation is worth a look */
     uint32_t awaits_host; /* streams may wait for the program unseen: await.c */
-    uint32_t captures;    /* captures that have begun and not ended: capture.c */
+    uint32_t captures;    /* some stream may capture: capture.c */
     uint32_t call_bound;  /* entries from here on were never used */
     uint32_t more;        /* there were more contexts or streams than the tables hold */
     uint32_t busy;        /* the monitor is at work */

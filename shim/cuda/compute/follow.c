@@ -6,6 +6,7 @@
 #include "compute/follow.h"
 #include "compute/await.h"
 #include "compute/beyond.h"
+#include "compute/capture.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/marker.h"

@@ -150,7 +150,7 @@ evict(void)
     for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->handle != NULL && stream->handle != CU_STREAM_LEGACY_DEFAULT &&
-            stream->in_flight == 0 && !cgpu_flight_wants_marker(stream)) {
+            stream->in_flight == 0 && !stream->captures && !cgpu_flight_wants_marker(stream)) {
             if (stream->lane == 0) { /* the legacy stream waits for a thread's own */
                 cgpu_beyond_keep(stream->handle, cgpu_stream_owner(stream));
             }

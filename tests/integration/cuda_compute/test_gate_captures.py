@@ -187,6 +187,60 @@ sys.stdin.readline()
         process.communicate(timeout=60)
 
 
+@pytest.mark.parametrize("which", ["stream", "other"])
+def test_what_is_launched_after_a_capture_is_waited_for(
+    proxied: Proxied, gate: Gate, which: str
+) -> None:
+    """In the stream that began, and in one that joined, though its end is nobody's call."""
+    program = f"""
+event, joined = made(cuda.cuEventCreate, 2), made(cuda.cuEventCreate, 2)
+check(cuda.cuStreamBeginCapture_v2(stream, 2))
+check(cuda.cuEventRecord(event, stream))
+check(cuda.cuStreamWaitEvent(other, event, 0))
+check(kernels.launch(20, other))
+check(cuda.cuEventRecord(joined, other))
+check(cuda.cuStreamWaitEvent(stream, joined, 0))
+ended(stream)
+check(kernels.launch(200000, {which}))
+show("captures")
+sys.stdin.readline()
+show(done({which}))
+"""
+    assert left_when_quiet(proxied, gate, program) == "True"
+
+
+def test_a_wait_for_an_event_marks_nothing_when_the_last_capture_has_ended(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """Also if nothing was launched since, and if the stream that captured was destroyed."""
+    program = """
+event = made(cuda.cuEventCreate, 2)
+for _ in range(3):
+    check(kernels.launch(20, other))
+    check(cuda.cuStreamSynchronize(other))
+show("warm")
+sys.stdin.readline()
+for n in range(50):
+    gone = made(cuda.cuStreamCreate, NON_BLOCKING)
+    for each in (stream, gone):
+        check(cuda.cuStreamBeginCapture_v2(each, 2))
+    ended(stream)
+    check(cuda.cuStreamDestroy_v2(gone))
+    check(kernels.launch(20, other))
+    check(cuda.cuStreamWaitEvent(other, event, 0))
+    check(cuda.cuStreamSynchronize(other))
+show("done")
+sys.stdin.readline()
+"""
+    with proxied.start(START + program) as process:
+        assert read(process) == "warm"
+        before = gate.work.markers
+        assert ask(process, "") == "done"
+        assert gate.work.markers == before
+        tell(process, "")
+        process.communicate(timeout=60)
+
+
 def test_a_stream_that_was_synchronised_gets_no_marker_as_it_captures(
     proxied: Proxied, gate: Gate
 ) -> None:

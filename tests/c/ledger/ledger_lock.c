@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
@@ -105,7 +106,8 @@ TEST(a_dead_holder_is_found_by_a_sleeper_that_signals_disturb)
     cgpu_ledger_detach(ledger);
 }
 
-TEST(a_living_holder_is_not_waited_for_without_end_by_a_sleeper_that_signals_disturb)
+static void
+charge_beside_a_holder(bool disturbed)
 {
     const char *path = check_ledger();
     struct cgpu_ledger *holder = check_attach(path);
@@ -113,9 +115,22 @@ TEST(a_living_holder_is_not_waited_for_without_end_by_a_sleeper_that_signals_dis
     uint64_t charged;
 
     CHECK(cgpu_lock_take(holder, 0) == CGPU_OK);
-    tick();
+    if (disturbed) {
+        tick();
+    }
     CHECK(cgpu_ledger_charge(ledger, 0, 10, 1, &charged) == CGPU_EIO);
     cgpu_lock_give(holder, 0);
+    charge_one(ledger);
     cgpu_ledger_detach(ledger);
     cgpu_ledger_detach(holder);
+}
+
+TEST(a_living_holder_is_waited_for_and_not_robbed)
+{
+    charge_beside_a_holder(false);
+}
+
+TEST(a_living_holder_is_not_waited_for_without_end_by_a_sleeper_that_signals_disturb)
+{
+    charge_beside_a_holder(true);
 }

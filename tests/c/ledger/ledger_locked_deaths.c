@@ -74,18 +74,3 @@ TEST(a_lock_word_of_an_earlier_generation_is_taken_over)
     CHECK(cgpu_ledger_release(ledger, 0, 1) == CGPU_OK);
     cgpu_ledger_detach(ledger);
 }
-
-TEST(a_living_holder_is_waited_for_and_not_robbed)
-{
-    const char *path = check_ledger();
-    struct cgpu_ledger *holder = check_attach(path);
-    struct cgpu_ledger *ledger = check_attach(path);
-    uint64_t charged;
-
-    CHECK(cgpu_lock_take(holder, 0) == CGPU_OK);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_EIO);
-    cgpu_lock_give(holder, 0);
-    CHECK(cgpu_ledger_charge(ledger, 0, CAP, 1, &charged) == CGPU_OK);
-    cgpu_ledger_detach(ledger);
-    cgpu_ledger_detach(holder);
-}

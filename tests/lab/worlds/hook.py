@@ -181,6 +181,18 @@ class World:
         return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
+def hook(*arguments: str, data: bytes = b"", **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """``cgpu-hook`` with ``data`` on its stdin."""
+    return subprocess.run(
+        [str(HOOK), *arguments],
+        input=data,
+        capture_output=True,
+        timeout=30,
+        check=False,
+        **options,
+    )
+
+
 def snapshot(*folders: Path) -> dict[str, tuple[int, int, bytes]]:
     """Everything below the folders: to see that nothing was touched."""
     found = {}

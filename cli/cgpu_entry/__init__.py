@@ -23,6 +23,9 @@ def cgpu() -> "NoReturn":
 
 def cgpu_run() -> "NoReturn":
     """Run ``cgpu-run``, for which somebody waits each time a program starts."""
+    import gc
+
+    gc.disable()  # as in cgpu_node.bootstrap: it finds nothing
     from cgpu_node import own_code
 
     own_code.use("cgpu-run")

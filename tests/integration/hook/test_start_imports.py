@@ -86,3 +86,14 @@ def test_the_editor_opens_each_file_once(tmp_path: Path) -> None:
 def test_cgpu_run_loads_only_what_it_uses() -> None:
     code = f"import sys; sys.path += {own_code.import_path()}; import cgpu_cli.run"
     check(loaded("-c", code), LAUNCHER)
+
+
+def test_cgpu_run_does_not_look_for_garbage() -> None:
+    code = (
+        f"import atexit, gc, sys; sys.path += {own_code.import_path()}\n"
+        "atexit.register(lambda: print(gc.isenabled()))\n"
+        "sys.argv = ['cgpu-run', '--version']\n"
+        "import cgpu_entry; cgpu_entry.cgpu_run()"
+    )
+    done = subprocess.run([*PYTHON[:4], "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["False"], done

@@ -81,13 +81,18 @@ BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 check-fast: lint types ## lint, types, unit tests, and the C tests that are short: a minute
 	$(BESIDE) -q -m "not long" tests/c tests/unit
 
+# Counts the lines that tests run, where that changes nothing of what they try.
+COUNT := $(BIN)/python tests/lines count
+
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
 	sh deploy/setup.sh test
-	$(BIN)/python -m pytest -m "not gpu" tests
+	$(COUNT) $(BIN)/python -m pytest -m "not gpu" tests
+	$(BIN)/python tests/lines sums
 
 test-parallel: build ## all tests, three files at once (not yet what CI runs)
 	sh deploy/setup.sh test
-	$(BESIDE) -m "not gpu" tests
+	$(COUNT) $(BESIDE) -m "not gpu" tests
+	$(BIN)/python tests/lines sums
 
 faults: build ## kill, stop and starve everything at random for ten minutes (needs root; docs/faults.md)
 	sh deploy/setup.sh test
@@ -96,17 +101,11 @@ faults: build ## kill, stop and starve everything at random for ten minutes (nee
 fuzz: build ## give every reader of foreign bytes changed inputs, for two minutes each
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-120} $(BIN)/python tests/fuzz
 
-$(VENV)/.coverage: $(VENV)/.tools | binaries
-	@$(STEP) "Installing what coverage needs" $(PIP) --no-build-isolation -e '.[coverage]'
-	@touch $@
-
 # Not tests that take time, start engines, or need the programs exactly as they are built.
-COUNTED := not gpu and not system and not alone and not exact
-PROXIES := $(addprefix tests/integration/,cuda_entry cuda_memory cuda_compute nvml)
-coverage: build $(VENV)/.coverage ## which lines of Python and C the tests run (needs root); fails below a floor
-	$(BIN)/python tests/lines python $(BESIDE) -q -m "$(COUNTED) and not c" tests
-	$(BIN)/python tests/lines c $(BESIDE) -q -m "$(COUNTED)" tests/c/test_c.py $(PROXIES)
-	$(BIN)/python tests/lines
+COUNTED := not gpu and not system and not alone and not starves and not exact
+coverage: build ## which lines of Python and C the tests run, by file (needs root); fails below a floor
+	$(COUNT) $(BESIDE) -q -m "$(COUNTED)" tests/c/test_c.py tests/fuzz tests/integration tests/unit
+	$(BIN)/python tests/lines table
 
 $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'

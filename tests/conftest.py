@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.runs.children import pytest_runtest_call, pytest_timeout_set_timer  # noqa: F401 (hooks)
+from lab.runs.counted import pytest_runtest_setup  # noqa: F401
 from lab.runs.order import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,

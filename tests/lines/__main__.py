@@ -1,6 +1,7 @@
-"""``python tests/lines python COMMAND ...`` records the lines of our Python that COMMAND runs.
+"""``python tests/lines count COMMAND ...`` counts the lines of ours that the tests of COMMAND run.
 
-``python tests/lines c COMMAND ...``: those of C. Without words: reports what was recorded last.
+``python tests/lines sums`` says which share that was of all, and fails below a floor; ``table``
+says it of each file, too.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import doors
 import lines
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        words = doors.command(sys.argv[1], sys.argv[2:])
+    what, *words = sys.argv[1:]
+    if what == "count":
+        words = doors.command(words)
         os.execvp(words[0], words)
-    sys.exit(lines.report())
+    sys.exit(lines.report(each=what == "table"))

@@ -27,7 +27,7 @@ def _compile(words: list[str], source: str, folder: Path) -> str:
     return str(target)
 
 
-def _build(binary: Any) -> Path:
+def _build(binary: Any) -> None:
     """``binary`` of setup.py with the same flags, by gcc."""
     flags = [word for word in binary.flags if word != "-flto"]
     options = [word for word in flags if not word.startswith(("-Wl", "-shared", "-l"))]
@@ -39,14 +39,15 @@ def _build(binary: Any) -> Path:
     stub = ROOT / "build" / f"needed-{os.uname().machine}" / f"{target.name}.stub.so"
     words = ["gcc", "-o", str(target), *objects, *flags, "-Wl,--no-as-needed", str(stub)]
     subprocess.run([*words, "--coverage"], check=True, cwd=ROOT)
-    return target
 
 
-def built() -> dict[Path, Path]:
-    """The proxies that count, by the path of the one that each stands for."""
+def build() -> None:
+    """Build the proxies that count, each with the name of the one that it stands for."""
     shutil.rmtree(BUILD, ignore_errors=True)  # its counts are for the objects beside them
     argv, sys.argv = sys.argv, ["setup.py", "--quiet", "--name"]
     with redirect_stdout(None):
         binaries = runpy.run_path(str(ROOT / "setup.py"))["BINARIES"]
     sys.argv = argv
-    return {ROOT / each.path: _build(each) for each in binaries if each.needed}
+    for each in binaries:
+        if each.needed:
+            _build(each)

@@ -39,6 +39,7 @@ class Tracing:
         self._target = target
         self._lines: dict[str, set[int]] = {}
         self._known: dict[str, object] = {}
+        self._tracers: list[object] = []  # one that goes stops whichever is at work
 
     def _file(self, name: str, _frame: object) -> object:
         """Whether file ``name`` is measured, in the tracer's own kind of answer."""
@@ -58,6 +59,7 @@ class Tracing:
         tracer.trace_arcs = False
         tracer.warn = tracer.lock_data = tracer.unlock_data = _ignore
         tracer.concur_id_func = tracer.should_start_context = None
+        self._tracers.append(tracer)
         tracer.start()
 
     def write(self) -> None:

@@ -84,6 +84,7 @@ def found(base: Path, soname: str, names: set[str]) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.exact
 def test_a_program_finds_exactly_the_names_of_libcuda(old: Path) -> None:
     """A name that then fails keeps programs from what they do without it."""
     names = {row.name for row in classification()}
@@ -98,10 +99,12 @@ def nvml_finds_exactly_the_names_of(driver: Path) -> None:
     assert found(base.path, NVML, names) == exported(driver / NVML) & names
 
 
+@pytest.mark.exact
 def test_a_program_finds_exactly_the_names_of_nvml(old: Path) -> None:
     nvml_finds_exactly_the_names_of(old)
 
 
+@pytest.mark.exact
 def test_a_program_finds_exactly_the_names_of_a_later_nvml(tmp_path: Path) -> None:
     """Nothing tells what NVML has but the names themselves."""
     nvml_finds_exactly_the_names_of(make_driver_dir(tmp_path / "driver", MACHINE))

@@ -9,9 +9,9 @@ import textwrap
 from pathlib import Path
 from typing import NamedTuple
 
-import cgpu_shim
 from cgpu_native import Ledger, Limits, LimitsGpu, create_ledger, pack_limits
 from cgpu_shim.relocation import relocate
+from lab.runs import counted
 from lab.runs.children import Child
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -88,7 +88,7 @@ def lay_out(path: Path, library: Path, gpus: list[LimitsGpu], flags: int = 0) ->
     (path / "real" / "libcuda.so.1").symlink_to(library)
     (path / "limits").write_bytes(pack_limits("test", gpus, flags=flags))
     create_ledger(path, "ledger")
-    proxy = Path(cgpu_shim.library("libcuda.so.1")).read_bytes()
+    proxy = counted.proxy("libcuda.so.1").read_bytes()
     (path / "lib" / "libcuda.so.1").write_bytes(relocate(proxy, str(path)))
     return Base(path)
 

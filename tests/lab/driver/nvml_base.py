@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import cgpu_shim
 from cgpu_native import Ledger, LimitsGpu, create_ledger, pack_limits
 from cgpu_shim.relocation import relocate
 from cgpu_sim import machine
 from cgpu_sim.directory import make_driver_dir
+from lab.runs import counted
 
 ROOT = Path(__file__).resolve().parents[3]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -144,7 +144,7 @@ def lay_out(path: Path, driver: Path, gpus: Sequence[LimitsGpu]) -> Base:
     for folder in ("real", "lib"):
         (path / folder).mkdir(parents=True)
     (path / "real" / SONAME).symlink_to(driver / SONAME)
-    proxy = Path(cgpu_shim.library(SONAME)).read_bytes()
+    proxy = counted.proxy(SONAME).read_bytes()
     (path / "lib" / SONAME).write_bytes(relocate(proxy, str(path)))
     (path / "limits").write_bytes(pack_limits("test", gpus))
     create_ledger(path, "ledger")

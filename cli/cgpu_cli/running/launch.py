@@ -72,7 +72,7 @@ def _run(given: Options) -> NoReturn:
     _enter(given, session, environment)
     os.umask(umask)
     if starter is not None:
-        os.waitpid(starter, 0)
+        _reap(starter)
     _become(given.program, environment)
 
 
@@ -81,6 +81,14 @@ def _start_keeper(session: Session) -> int | None:
     if not session.is_own:
         return None
     return keeper.start(session.state_dir, session.directory, session.node.driver_dir)
+
+
+def _reap(child: int) -> None:
+    """Wait until a child has ended."""
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        return  # SIGCHLD is ignored: the kernel has waited
 
 
 def _admit(given: Options) -> Session:

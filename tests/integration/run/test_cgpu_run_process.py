@@ -102,6 +102,14 @@ def test_an_interrupt_that_was_ignored_stays_ignored(world: World) -> None:
     assert ignored_signals(done.stdout) == 1 << (signal.SIGINT - 1)
 
 
+def test_where_the_end_of_children_is_ignored_it_stays_so(world: World) -> None:
+    """As some supervisors start programs; the kernel then reaps the keeper's parent by itself."""
+    words = world.cgpu_run(*world.flags(), *SHARE, "grep", "SigIgn", "/proc/self/status")
+    done = world.run_command(world.as_user(["env", "--ignore-signal=CHLD", *words]))
+    assert done.stderr == ""
+    assert ignored_signals(done.stdout) == 1 << (signal.SIGCHLD - 1)
+
+
 def has_open(pid: int, path: Path) -> bool:
     with contextlib.suppress(OSError):  # it opens and closes files meanwhile
         return any(link.readlink() == path for link in Path(f"/proc/{pid}/fd").iterdir())

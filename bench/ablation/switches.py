@@ -26,24 +26,28 @@ from bench.ablation.files import (
 SWITCHES = {
     PACE: [
         ("estimates: fall", "sample < ns && !lesson->cut", "false"),
-        ("estimates: rise", "if (least > ns) {", "if (false) {"),
+        ("estimates: rise", "if (sample > ns) {", "if (false) {"),
         (
             "estimates: a new one at once",
             "lesson->key != 0 && cgpu_pace_estimate(pace, lesson->key) == 0",
             "false",
         ),
-        ("estimates: less_edges", "lesson->exact ? least : less_edges(least)", "least"),
-        ("estimates: less_lag", "lesson->exact ? sample : less_lag(pace, sample)", "sample"),
-        ("estimates: rise by 16 times at most", "lesser(sample, 16 * ns)", "sample"),
+        ("estimates: less_edges", "lesson->exact ? sample : less_edges(sample)", "sample"),
+        (
+            "estimates: a launch arrives late",
+            "later(batch->start_ns, pace->lag_ns)",
+            "batch->start_ns",
+        ),
+        ("estimates: rise by an eighth at most", "lesser(sample, 2 * ns)", "sample"),
         ("estimates: cut spans lower none", "sample < ns && !lesson->cut", "sample < ns"),
         (
             "estimates: a blurred begin cuts",
-            "batch->start_ns < pace->passed_ns && pace->sharp == 0",
+            "arrives(pace, batch) < pace->passed_ns && pace->sharp == 0",
             "false",
         ),
         ("estimates: fast and slow fall", "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
         ("estimates: single launches raise", " || lesson->launches == 1", ""),
-        ("estimates: short ones seen late", " || least <= CGPU_PACE_BATCH_NS", ""),
+        ("estimates: short ones seen late", " || sample <= CGPU_PACE_BATCH_NS", ""),
         ("estimates: only known ends raise", "lesson->known && (lesson->exact", "(lesson->exact"),
         ("chain", "        chain(pace, &lesson);", "        ;"),
         ("chain: what began before", "batch->begun == 0 || pace->chain_launches > 0", "true"),
@@ -76,7 +80,7 @@ SWITCHES = {
     ENTER: [
         (
             "batches: as long as the lag asks",
-            "most < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : most",
+            "ns < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : ns",
             "CGPU_PACE_BATCH_NS",
         ),
         ("batches: on behind two markers", "unmarked + ns <= batch_of(stream, flight)", "false"),

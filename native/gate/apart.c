@@ -131,7 +131,7 @@ bool
 cgpu_apart_is_called(const struct cgpu_stream *stream, uint64_t now)
 {
     return cgpu_apart_is_behind_call(stream, now) ||
-           (stream->in_flight == 0 &&
+           (stream->in_flight == 0 && stream->call_ns != 0 &&
             (stream->called_ns == now || now < stream->call_ns + CGPU_APART_CALL_NS));
 }
 

@@ -36,7 +36,9 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 static uint64_t
 batch_of(const struct cgpu_stream *stream, uint64_t flight)
 {
-    return (flight + stream->gpu->pace.lag_ns) / (CGPU_STREAM_MARKERS + 1);
+    uint64_t ns = (flight + stream->gpu->pace.lag_ns) / (CGPU_STREAM_MARKERS + 1);
+
+    return ns < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : ns;
 }
 
 bool
@@ -45,7 +47,6 @@ cgpu_enter_ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmark
 {
     uint64_t most = batch_of(stream, CGPU_PACE_FLIGHT_NS);
 
-    most = most < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : most;
     return batch->launches != 0 && (ns == 0 || stream->unsure || batch->work_ns + ns >= most);
 }
 

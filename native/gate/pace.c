@@ -62,7 +62,7 @@ lower(uint64_t ns, uint64_t sample)
 static uint64_t
 higher(uint64_t ns, uint64_t sample)
 {
-    return ns + (lesser(sample, 16 * ns) - ns + RISE - 1) / RISE;
+    return ns + (lesser(sample, 2 * ns) - ns + RISE - 1) / RISE;
 }
 
 /*
@@ -75,32 +75,24 @@ less_edges(uint64_t sample)
     return sample < CGPU_PACE_LONE_NS ? sample : sample - CGPU_PACE_EDGES_NS;
 }
 
-/* What began on a GPU without work began late. Not all of it: too short would pile work up. */
-static uint64_t
-less_lag(const struct cgpu_pace *pace, uint64_t sample)
-{
-    return clip(since(sample, pace->lag_ns), sample / LAG_PART, sample);
-}
-
 static void
 teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
     uint64_t ns = cgpu_pace_estimate(pace, lesson->key);
     uint64_t sample = lesson->span_ns / lesson->launches;
-    uint64_t least = lesson->exact ? sample : less_lag(pace, sample);
     bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
 
     if (ns == 0) {
         /* seen late, and yet short: no harm in believing it */
-        if (lesson->known || least <= CGPU_PACE_BATCH_NS) {
-            learn(entry_of(pace, lesson->key), lesson->key, least);
+        if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
+            learn(entry_of(pace, lesson->key), lesson->key, sample);
         }
     } else if (sample < ns && !lesson->cut) {
         learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
     } else if (may_rise) {
-        least = lesson->exact ? least : less_edges(least);
-        if (least > ns) {
-            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, least));
+        sample = lesson->exact ? sample : less_edges(sample);
+        if (sample > ns) {
+            learn(entry_of(pace, lesson->key), lesson->key, higher(ns, sample));
         }
     }
 }
@@ -212,16 +204,29 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     pace->end_ns = later(pace->end_ns > now ? pace->end_ns : now, batch->expected_ns);
 }
 
-/* How long BATCH took at most, 0: nobody knows. */
+/* A launch gets to the GPU late: until then nothing of BATCH runs, whatever has ended before. */
+static uint64_t
+arrives(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
+{
+    return later(batch->start_ns, pace->lag_ns);
+}
+
+/*
+ * How long BATCH took at most, 0: nobody knows. The lag is not taken off a short span altogether:
+ * an estimate that is too short would pile work up.
+ */
 static uint64_t
 span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
-    uint64_t begin = batch->start_ns > pace->passed_ns ? batch->start_ns : pace->passed_ns;
+    uint64_t least = batch->start_ns > pace->passed_ns ? batch->start_ns : pace->passed_ns;
+    uint64_t begin =
+        arrives(pace, batch) > pace->passed_ns ? arrives(pace, batch) : pace->passed_ns;
 
-    if (begin == 0 || (batch->start_ns == 0 && !batch->queued)) {
+    if (least == 0 || (batch->start_ns == 0 && !batch->queued)) {
         return 0;
     }
-    return lesser(since(now, begin), LONGEST_NS);
+    uint64_t whole = lesser(since(now, least), LONGEST_NS);
+    return clip(since(now, begin), whole / LAG_PART, whole);
 }
 
 /*
@@ -284,9 +289,9 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .span_ns = span,
         .at_ns = now,
         .there = true,
-        .exact = batch->queued != 0 && batch->start_ns <= pace->passed_ns,
+        .exact = batch->queued != 0 && arrives(pace, batch) <= pace->passed_ns,
         .known = known,
-        .cut = batch->begun != 0 || (batch->start_ns < pace->passed_ns && pace->sharp == 0),
+        .cut = batch->begun != 0 || (arrives(pace, batch) < pace->passed_ns && pace->sharp == 0),
     };
 
     if (batch->launches == 0) {

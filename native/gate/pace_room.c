@@ -7,7 +7,7 @@
 #define SLOWEST_NS UINT64_C(500000) /* the same while others wait for an end */
 #define WATCH_NS   UINT64_C(50000)
 
-enum { LATE_PART = 4, DRAIN_PART = 16 };
+enum { LATE_PART = 6, DRAIN_PART = 16 };
 
 /* How long to leave the markers alone, ELAPSED after the last was passed. */
 static uint64_t

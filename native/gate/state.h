@@ -64,7 +64,7 @@ struct cgpu_stream {
     enum cgpu_apart apart;
     uint64_t apart_ns;  /* since when */
     uint64_t moved_ns;  /* when it was last seen to make progress */
-    uint64_t call_ns;   /* when it was last given a host function */
+    uint64_t call_ns;   /* when it was last given a host function; 0: never */
     uint64_t called_ns; /* when it was last seen in a host function */
     uint64_t stays_ns;  /* since when it takes time that is not charged; 0: it does not */
     uint64_t asked_ns;  /* when the driver was last asked whether it has ended */

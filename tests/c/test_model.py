@@ -64,16 +64,15 @@ LONG = {
     *("change-policy", "change-weight", "change-max-inst", "high-ratio", "high-policies"),
     *("crowd", "meet", "edge-pairs", "edge-liar", "long-shares", "fault", "pair-fault"),
 }
-# The gate falls short of some bars that a copy of it, kinder than itself, met in its place: see
+# At most two markers of a stream are in flight, so the gate falls short of some bars by a little:
 # docs/decisions/0218-one-gate.md. Group -> how many scenarios, the worst figure, the idlest GPU.
 FALLS_SHORT = {
-    "change-policy": (5, 55, 94.7),
-    "change-max-inst": (4, 36, 94.9),
-    "edge-pairs": (14, 1.3, 95.7),
-    "edge-ceiling": (2, 1, 0),
-    "meet": (1, 1.8, 0),
-    "rules": (1, 0, 94.7),
-    "window-1s": (1, 1.06, 0),
+    "change-policy": (1, 22.6, 95),
+    "change-weight": (1, 22.6, 95),
+    "edge-pairs": (1, 1.04, 98),
+    "edge-slow": (1, 0.32, 98.8),
+    "meet": (1, 1.06, 0),
+    "slow-ceiling": (1, 0.34, 0),
 }
 
 

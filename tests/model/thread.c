@@ -132,7 +132,9 @@ room_at(struct process *process, uint64_t ns, uint64_t now)
     batch = cgpu_flight_unmarked(stream);
     until = cgpu_enter_room(stream, process->word, &batch,
                             cgpu_enter_ends_batch(stream, &batch, ns), ns, now);
-    process->hot_ns = process->hot_ns + ns < CGPU_PACE_BATCH_NS ? process->hot_ns : 0;
+    if (until == 0 && process->hot_ns + ns >= CGPU_PACE_BATCH_NS) {
+        process->hot_ns = 0; /* what it launched is handed over: it may go on */
+    }
     return stream->apart && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
 }
 

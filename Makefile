@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast test-parallel bench gpu-check man dist deb clean
+.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast bench gpu-check man dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -85,11 +85,6 @@ check-fast: lint types ## lint, types, unit tests, and the C tests that are shor
 COUNT := $(BIN)/python tests/lines count
 
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
-	sh deploy/setup.sh test
-	$(COUNT) $(BIN)/python -m pytest -m "not gpu" tests
-	$(BIN)/python tests/lines sums
-
-test-parallel: build ## all tests, three files at once (not yet what CI runs)
 	sh deploy/setup.sh test
 	$(COUNT) $(BESIDE) -m "not gpu" tests
 	$(BIN)/python tests/lines sums

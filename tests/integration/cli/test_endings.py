@@ -55,7 +55,7 @@ PRINTING = [
 LATE = {
     "cgpu get": "cgpu_cli.commands.set",
     "cgpu-smi": "cgpu_cli.show.fields",
-    "cgpu-run --help": "cgpu_cli.libc",
+    "cgpu-run --help": "cgpu_cli.namespaces",
     "cgpud --help": "cgpu_node.paths",
 }
 INTERRUPTED_AT = """

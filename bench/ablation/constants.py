@@ -20,7 +20,6 @@ NEVER = "(UINT64_C(1) << 50)"
 # File, constant, the value that switches it off (None: it has none).
 CONSTANTS = [
     (PACE, "FIRST_GUESS_NS", "0"),
-    (PACE, "SAME_LOOK_NS", "0"),
     (PACE, "LEAN_NS", "0"),
     (PACE, "USUAL_LAG_NS", "0"),
     (PACE, "SOON_NS", NEVER),
@@ -53,7 +52,6 @@ CONSTANTS = [
     (TIMES, "CGPU_DRAIN_WATCH_MOST_NS", NEVER),
     (STATE, "CGPU_TURNS_NS", None),
     (STATE, "CGPU_MORE_NS", "0"),
-    (STATE, "CGPU_MOST_NS", NEVER),
     (STATE, "CGPU_TURN_NS", "0"),
     (STATE, "CGPU_TURNS_LAGS", "0"),
     (STATE, "CGPU_LAG_NS", NEVER),
@@ -74,7 +72,6 @@ CONSTANTS = [
     (STATE, "CGPU_OVERLAP_NS", "CGPU_SILENCE_NS"),
     (STATE, "CGPU_DEATH_NS", NEVER),
     (STATE, "CGPU_LONGEST_NS", None),
-    (STATE, "CGPU_STOPPED_NS", NEVER),
     (STATE, "CGPU_ABSENT_NS", "CGPU_ENTRY_NS"),
     (STATE, "CGPU_ABSENCES", "0"),
     (STATE, "CGPU_ENTRY_NS", "CGPU_ABSENT_NS"),
@@ -92,5 +89,4 @@ CONSTANTS = [
     ("native/arbiter/group/parts.h", "CGPU_LEAVE_NS", "0"),
     (BUDGET, "CGPU_BUDGET_LOOK_NS", None),
     (BUDGET, "CGPU_BUDGET_AT_ONCE_NS", None),
-    (BUDGET, "CGPU_BUDGET_REST_NS", "0"),
 ]

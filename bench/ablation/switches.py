@@ -142,11 +142,6 @@ SWITCHES = {
             "arbiter->level_ns[high]",
         ),
         (
-            "turn: not longer than two",
-            "2 * real_ns(holder, quantum_of(arbiter, holder->high))",
-            "UINT64_MAX",
-        ),
-        (
             "turn: until no longer behind",
             "real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns))",
             "0",
@@ -204,8 +199,8 @@ SWITCHES = {
         ("charge: leaves_it", " || leaves_it(arbiter, holder)", ""),
         (
             "charge: overlaps",
-            "return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&",
-            "return false &&",
+            "return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED;",
+            "return false;",
         ),
         ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
         ("charge: the start", "ns = less_start(&arbiter->tenants[payer], ns);", ";"),
@@ -259,7 +254,6 @@ SWITCHES = {
     BEGIN: [
         ("group: guests", "guest_on(group->gpus[g], now)", "-1"),
         ("group: guests with several GPUs", "best_complete(group, false, now)", "NULL"),
-        ("group: holders first", "a.holds != b.holds ? a.holds : a.since_ns", "a.since_ns"),
         (
             "group: a launch that others wait for",
             "return false;\n            }\n        }\n    }\n    return cgpu_turn_is_clear",

@@ -31,9 +31,7 @@ class Variant(NamedTuple):
 
 
 OPEN = (
-    *("room: what is overdue soon", "turn: not longer than two", "group: holders first"),
-    *("charge: strays among the payers", "charge: find_risen", "stay: was not idle"),
-    *("`CGPU_MOST_NS`", "`CGPU_STOPPED_NS`", "`SAME_LOOK_NS`", "`CGPU_BUDGET_REST_NS`"),
+    *("turn: work in flight, the lag", "turn: level within two turns", "turn: expired ones wait"),
 )
 # What moves no bar of the model, and what needs it.
 KEPT = {
@@ -44,6 +42,14 @@ KEPT = {
     "charge: floors without absent ones": "no scenario: newcomers beside a stopped container",
     "charge: floors without expired ones": "no scenario: newcomers beside a stopped container",
     "unused: quiet turns only": "no scenario: liars beside others",
+    "charge: strays among the payers": "who had queued work: `tests/c/arbiter/arbiter_changes.c`",
+    "charge: find_risen": "work that a host function held back: 0217; not modelled",
+    "stay: was not idle": "long-shares 10000ms-1:9, not in the sample: 17.2 to 40.5, 18",
+    "room: a look after the marker": "launches of unknown kernels would all sleep: 0217",
+    "room: what has no marker takes some": "several streams: `test_gate_streams.py`",
+    "drain: work behind two markers": "a gate that opens and closes soon: `test_gate_apart.py`",
+    "idle: marks what has no marker": "long pauses: `test_gate_protocol.py`",
+    "bucket: forgets at another rate": "SCH-9: credit is lost when a ceiling changes",
     **dict.fromkeys(OPEN, "open: not tried with all scenarios"),
 }
 

@@ -10,8 +10,6 @@
 
 #define CGPU_BUDGET_LOOK_NS    UINT64_C(125000)
 #define CGPU_BUDGET_AT_ONCE_NS (32 * CGPU_BUDGET_LOOK_NS)
-/* Whoever has spent it rests until there is enough for two turns without a delay in them. */
-#define CGPU_BUDGET_REST_NS (8 * CGPU_BUDGET_LOOK_NS)
 
 struct cgpu_budget {
     uint64_t spent_ns; /* up to then */
@@ -25,7 +23,7 @@ cgpu_budget_spend(struct cgpu_budget *budget, uint32_t gpus, uint64_t now)
         budget->spent_ns = now - gpus * CGPU_BUDGET_AT_ONCE_NS;
     }
     budget->spent_ns += gpus * CGPU_BUDGET_LOOK_NS;
-    return budget->spent_ns > now ? budget->spent_ns + CGPU_BUDGET_REST_NS : now;
+    return budget->spent_ns > now ? budget->spent_ns : now;
 }
 
 #endif

@@ -17,7 +17,7 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
         }
     }
     turns = cgpu_larger(CGPU_TURNS_NS, CGPU_TURNS_LAGS * lag);
-    turns = cgpu_lesser(turns + CGPU_MORE_NS * cgpu_since(count, 2), CGPU_MOST_NS);
+    turns += CGPU_MORE_NS * cgpu_since(count, 2);
     return turns * CGPU_VIRTUAL_UNIT / cgpu_larger(sum, 1);
 }
 
@@ -205,18 +205,13 @@ real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
     return (virtual_ns * tenant->claim.competes + CGPU_VIRTUAL_UNIT - 1) / CGPU_VIRTUAL_UNIT;
 }
 
-/*
- * Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. One that
- * was alone is not charged: after two turns the level does not count.
- */
+/* Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. */
 uint64_t
 cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
                const struct cgpu_tenant *other)
 {
     uint64_t level = arbiter->level_ns[holder->high];
-    uint64_t most = 2 * real_ns(holder, quantum_of(arbiter, holder->high));
-    uint64_t left = cgpu_lesser(real_ns(holder, cgpu_since(level, holder->virtual_ns)),
-                                cgpu_since(most, holder->turn_ns));
+    uint64_t left = real_ns(holder, cgpu_since(level, holder->virtual_ns));
 
     left = cgpu_larger(left, real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns)));
     left = cgpu_larger(left, cgpu_since(CGPU_TURN_NS, holder->turn_ns));

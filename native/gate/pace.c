@@ -6,7 +6,6 @@
 #include "gate/pace_time.h"
 
 #define FIRST_GUESS_NS UINT64_C(10000)
-#define SAME_LOOK_NS   UINT64_C(2000)      /* markers seen passed so close together: in one look */
 #define LEAN_NS        UINT64_C(25000)     /* see end_of */
 #define USUAL_LAG_NS   UINT64_C(100000)    /* of each sample, not counted */
 #define SOON_NS        UINT64_C(200000)    /* a sleep of 20 us may take 100 and more */
@@ -160,7 +159,7 @@ add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *mo
 static void
 take_lesson(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
-    if (pace->lesson.there && since(lesson->at_ns, pace->lesson.at_ns) <= SAME_LOOK_NS) {
+    if (pace->lesson.there && pace->lesson.at_ns == lesson->at_ns) {
         add_to_lesson(&pace->lesson, lesson);
         return;
     }

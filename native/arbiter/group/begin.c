@@ -97,7 +97,7 @@ is_complete(const struct cgpu_group *group, const struct cgpu_member *member, bo
 
 /* What orders members that could have all they need. */
 struct rank {
-    bool high, holds;
+    bool high;
     uint64_t since_ns;
 };
 
@@ -113,7 +113,6 @@ rank_of(const struct cgpu_group *group, const struct cgpu_member *member)
             continue;
         }
         rank.high |= tenant->high;
-        rank.holds |= cgpu_member_holds(group, member, g);
         if (tenant->demand.waiting) {
             rank.since_ns = cgpu_lesser(rank.since_ns, tenant->closed_ns);
         }
@@ -124,10 +123,7 @@ rank_of(const struct cgpu_group *group, const struct cgpu_member *member)
 static bool
 is_before(struct rank a, struct rank b)
 {
-    if (a.high != b.high) {
-        return a.high;
-    }
-    return a.holds != b.holds ? a.holds : a.since_ns < b.since_ns;
+    return a.high != b.high ? a.high : a.since_ns < b.since_ns;
 }
 
 /* The next member among those that can have all they need at once; NULL: none. */

@@ -1,17 +1,12 @@
 /* Turns by the clock alone: see fallback.h. */
 #include "gate/fallback.h"
 
+#include "gate/pace_time.h"
 #include "policy/policy.h"
 
 #define PPM_NS (CGPU_FALLBACK_PERIOD_NS / CGPU_WHOLE_PPM)
 
 _Static_assert(CGPU_FALLBACK_PERIOD_NS % CGPU_WHOLE_PPM == 0, "parts are exact");
-
-static uint64_t
-later(uint64_t now, uint64_t by)
-{
-    return now > UINT64_MAX - by ? UINT64_MAX : now + by;
-}
 
 enum cgpu_gate
 cgpu_fallback_gate(uint64_t now, uint32_t share_ppm, uint32_t offset_ppm, uint64_t *until)

@@ -105,7 +105,7 @@ come_back(struct cgpu_stream *stream, uint64_t now)
 
     change(stream, CGPU_APART_NOT, now);
     stream->moved_ns = now;
-    if (stream->in_flight == 0 && stream->pending.launches == 0 && !stream->again) {
+    if (stream->in_flight == 0 && stream->pending.launches == 0) {
         return;
     }
     __atomic_store_n(&gpu->work->idle, 0, __ATOMIC_RELAXED);

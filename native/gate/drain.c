@@ -12,7 +12,7 @@ static bool
 is_unmarked(const struct cgpu_stream *stream, const struct cgpu_gate_gpu *gpu)
 {
     return stream->gpu == gpu && stream->used && stream->apart == CGPU_APART_NOT &&
-           (stream->pending.launches != 0 || stream->again != 0);
+           stream->pending.launches != 0;
 }
 
 /*
@@ -134,7 +134,7 @@ unmarked_on(const struct cgpu_gate_gpu *gpu, uint64_t held)
         const struct cgpu_stream *stream = &gpu->streams[i];
 
         if (is_unmarked(stream, gpu) && !has_most(stream)) {
-            sum += stream->pending.launches + stream->again;
+            sum += stream->pending.launches;
         }
     }
     return sum;

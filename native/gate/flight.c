@@ -36,7 +36,7 @@ cgpu_flight_unmarked(const struct cgpu_stream *stream)
 bool
 cgpu_flight_wants_marker(const struct cgpu_stream *stream)
 {
-    return stream->stale != 0 || stream->again || cgpu_flight_unmarked(stream).launches != 0;
+    return stream->stale != 0 || cgpu_flight_unmarked(stream).launches != 0;
 }
 
 void
@@ -115,14 +115,14 @@ close_batch(struct cgpu_stream *stream)
     struct cgpu_unmarked sum = cgpu_flight_unmarked(stream);
     struct cgpu_pace_batch batch = {
         .key = sum.mixed == 0 ? sum.key : 0,
-        .launches = sum.launches == 0 ? stream->again : sum.launches,
+        .launches = sum.launches == 0 ? stream->stale : sum.launches,
         .work_ns = sum.work_ns,
         .start_ns = stream->begun_ns,
         .certain = !stream->unsure,
         .stream = stream->index,
     };
 
-    stream->again = stream->gpu->outside->cut(stream);
+    stream->gpu->outside->cut(stream);
     stream->pending = (struct cgpu_unmarked){0};
     stream->unsure = 0;
     stream->begun_ns = 0;

@@ -55,7 +55,6 @@ struct cgpu_stream {
     uint32_t issued; /* sequence number of the last marker */
     uint32_t in_flight;
     uint32_t stale;               /* lanes with launches that they summed up before the last cut */
-    uint32_t again;               /* strays were inside at the last cut: mark once more */
     struct cgpu_unmarked pending; /* what lanes have handed over */
     uint64_t begun_ns;            /* first launch of the batch */
     uint64_t handed_ns;           /* when something was last handed over */
@@ -122,8 +121,7 @@ struct cgpu_gate_outside {
     void (*sum)(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
     /* Launches on GPU that threads have not handed over. */
     uint64_t (*held)(const struct cgpu_gate_gpu *gpu);
-    /* STREAM's batch ends. True: what is being launched may be before or behind the marker. */
-    bool (*cut)(struct cgpu_stream *stream);
+    void (*cut)(struct cgpu_stream *stream); /* its batch ends */
     /* Nobody launches without the lock from now on, and all is handed over. False: not yet. */
     bool (*stop)(struct cgpu_gate_gpu *gpu, uint64_t now);
     /* Look at streams outside the table. */

@@ -13,7 +13,6 @@
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/monitor.h"
-#include "compute/stray.h"
 #include "compute/stream.h"
 #include "entry/thread.h"
 #include "futex.h"
@@ -44,9 +43,11 @@ struct launch {
     const char *why;     /* REFUSE */
 };
 
-_Static_assert((int)CGPU_MAX_CONTEXTS == 512 && (int)CGPU_LEDGER_WORKS == 512,
+_Static_assert((int)CGPU_MAX_CONTEXTS == 512 && (int)CGPU_LEDGER_WORKS == 512 &&
+                   (int)CGPU_MAX_THREADS == 8192,
                "what the sentences say");
 #define TOO_MANY_CONTEXTS "512 contexts launch already; destroy some"
+#define TOO_MANY_THREADS  "8,192 threads of the process launch already; end some"
 #define TOO_MANY_PROCESSES                                                                         \
     "512 processes of the container launch already, counted for each GPU; end some"
 
@@ -115,11 +116,6 @@ static enum verdict
 let_in(struct launch *launch)
 {
     struct cgpu_lane *lane = launch->lane;
-    if (lane->tid == 0) {
-        cgpu_lane_hand_over(lane, launch->now);
-        cgpu_stray_enter(launch->gpu);
-        return GO;
-    }
     struct cgpu_lane *first = cgpu_lane_first(lane);
     bool hot = cgpu_flow->barrier != 0, metered = cgpu_gate_is_metered(launch->word);
     bool looks = launch->stream->unsure || launch->gpu->pace.probed_ns != 0;
@@ -308,13 +304,12 @@ cgpu_enter(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *he
     }
     cgpu_thread.depth = 1;
     CUresult status = CUDA_ERROR_NOT_PERMITTED;
-    struct cgpu_lane stray = {.gpu = CGPU_NO_GPU};
-    if (cgpu_flow == NULL) {
-        cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ", "there was no memory at the start");
+    struct cgpu_lane *first = cgpu_flow != NULL ? cgpu_lane_take() : NULL;
+    if (first == NULL) {
+        cgpu_log_text(CGPU_LOG_COMPUTE, "launches refused: ",
+                      cgpu_flow != NULL ? TOO_MANY_THREADS : "there was no memory at the start");
     } else {
-        struct cgpu_lane *first = cgpu_lane_take();
-        launch.lane = first != NULL ? cgpu_lane_for(first, stream) : &stray;
-        cgpu_stray_leave(); /* if an earlier launch never returned */
+        launch.lane = cgpu_lane_for(first, stream);
         cgpu_real.cuCtxGetCurrent(&launch.context);
         status = enter(&launch, held);
     }

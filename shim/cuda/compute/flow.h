@@ -21,8 +21,8 @@
 
 enum {
     CGPU_THREAD_LANES = 4, /* of one thread, side by side: one batch each, for streams by turns */
-    CGPU_MAX_LANES = 2048 * CGPU_THREAD_LANES,
-    CGPU_MAX_TIDS = 1 << 22, /* the kernel gives threads no greater numbers */
+    CGPU_MAX_THREADS = 8192, /* that launch */
+    CGPU_MAX_LANES = CGPU_MAX_THREADS * CGPU_THREAD_LANES,
     CGPU_MAX_BEYOND = 8192,  /* streams beyond these, by their handles alone */
     CGPU_STREAM_BUCKETS = 256,
     CGPU_MAX_CALLS = 1024,
@@ -40,7 +40,6 @@ struct cgpu_lane {
     uint32_t word;   /* gate word under which it was let in for this stream; 0: none */
     uint32_t inside; /* 1: between looking at the gate and the end of the launch */
     uint16_t next;   /* among the lanes of the batch: place + 1 */
-    uint16_t before;
     uint32_t marks; /* of the stream when the batch began */
     uint32_t tid;   /* 0: free */
     const struct cgpu_stream *state;
@@ -78,8 +77,6 @@ struct cgpu_flow_gpu {
     uint32_t own;         /* gate word while nobody arbitrates */
     uint32_t beyond_more; /* not all streams beyond the table are known */
     uint64_t beyond_ns;   /* since when they count as busy */
-    uint32_t strays;      /* threads without a lane that are inside a launch */
-    uint64_t strayed_ns;  /* when one last left */
 };
 
 /* A host function in a stream: the driver gets a function of ours in its place, and this. */
@@ -97,8 +94,6 @@ struct cgpu_flow {
     struct cgpu_mutex lock;
     int cancel;          /* the lock holder's cancel state, restored when it unlocks */
     uint32_t lane_bound; /* no lane from here on was ever taken */
-    uint32_t lanes_taken;
-    uint32_t stray_bound; /* no mark of a stray from here on was ever set */
     uint32_t monitor;     /* enum cgpu_monitor_state */
     uint32_t barrier;     /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
@@ -124,7 +119,6 @@ struct cgpu_flow {
     struct cgpu_lane lanes[CGPU_MAX_LANES] __attribute__((aligned(128)));
     uint32_t words[CGPU_MAX_CONTEXTS][CGPU_MARKER_PAGE / sizeof(uint32_t)]
         __attribute__((aligned(CGPU_MARKER_PAGE)));
-    uint8_t strays[CGPU_MAX_TIDS]; /* by a thread's number: GPU + 1, while it is inside a launch */
 };
 
 _Static_assert(CGPU_STREAM_ENTRIES * sizeof(uint32_t) <= CGPU_MARKER_PAGE,

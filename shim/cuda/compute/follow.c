@@ -11,7 +11,6 @@
 #include "compute/lane.h"
 #include "compute/marker.h"
 #include "compute/monitor.h"
-#include "compute/stray.h"
 #include "compute/stream.h"
 #include "entry/thread.h"
 #include "gate/drain.h"
@@ -30,8 +29,7 @@ cgpu_follow_begin(void)
 static void
 has_ended(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 {
-    bool all = stream->handed_ns <= begun && !cgpu_stray_since(stream->gpu, begun);
-    cgpu_flight_synchronised(stream, begun, all, now);
+    cgpu_flight_synchronised(stream, begun, stream->handed_ns <= begun, now);
 }
 
 /* Something on GPU has ended. If that was everything, the arbiter should know soon. */

@@ -15,7 +15,6 @@
 
 #include "compute/flow.h"
 #include "compute/lane.h"
-#include "compute/stray.h"
 #include "compute/stream.h"
 #include "gate/flight.h"
 
@@ -127,30 +126,21 @@ cgpu_lane_first(struct cgpu_lane *lane)
     return lane - (lane - cgpu_flow->lanes) % CGPU_THREAD_LANES;
 }
 
-static void
-count_taken(int32_t more)
-{
-    __atomic_store_n(&cgpu_flow->lanes_taken, cgpu_flow->lanes_taken + (uint32_t)more,
-                     __ATOMIC_RELAXED);
-}
-
 struct cgpu_lane *
 cgpu_lane_take(void)
 {
     if (cgpu_lane->tid != 0) {
         return cgpu_lane;
     }
-    /* relaxed: if it has changed just now, the next launch is soon enough */
-    if (__atomic_load_n(&cgpu_flow->lanes_taken, __ATOMIC_RELAXED) == CGPU_MAX_LANES) {
-        return NULL;
-    }
     uint32_t tid = (uint32_t)syscall(SYS_gettid);
     uint64_t now = cgpu_flow_now();
     cgpu_flow_lock();
     struct cgpu_lane *lane = claim(tid);
+    if (lane == NULL) {
+        cgpu_lane_sweep_now(now);
+        lane = claim(tid);
+    }
     if (lane != NULL) {
-        cgpu_stray_forget(tid);
-        count_taken(lane->tid == 0 ? CGPU_THREAD_LANES : 0);
         release(lane, now);
         for (int i = 0; i < CGPU_THREAD_LANES; i++) {
             lane[i].tid = tid;
@@ -172,45 +162,33 @@ cgpu_lane_forget(void)
     }
 }
 
-/* A stray's lane is not in the table, and not linked. */
 void
 cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream)
 {
     lane->state = stream;
     lane->marks = stream->marks;
-    if (lane->tid != 0) {
-        lane->before = 0;
-        lane->next = stream->lanes;
-        stream->lanes = index_of(lane);
-        if (lane->next != 0) {
-            cgpu_flow->lanes[lane->next - 1].before = stream->lanes;
-        }
-    }
+    lane->next = stream->lanes;
+    stream->lanes = index_of(lane);
 }
 
 static void
-unlink_lane(struct cgpu_lane *lane, struct cgpu_stream *stream)
+unlink_lane(const struct cgpu_lane *lane, struct cgpu_stream *stream)
 {
-    if (lane->next != 0) {
-        cgpu_flow->lanes[lane->next - 1].before = lane->before;
+    uint16_t *link = &stream->lanes;
+    while (*link != index_of(lane)) {
+        link = &cgpu_flow->lanes[*link - 1].next;
     }
-    if (lane->before != 0) {
-        cgpu_flow->lanes[lane->before - 1].next = lane->next;
-    } else {
-        stream->lanes = lane->next;
-    }
+    *link = lane->next;
 }
 
 void
 cgpu_lane_clear(struct cgpu_lane *lane)
 {
     struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
-    if (stream != NULL && lane->tid != 0) {
-        if (lane->marks == stream->marks) {
-            unlink_lane(lane, stream);
-        } else {
-            stream->stale -= lane->launches != 0;
-        }
+    if (stream != NULL && lane->marks == stream->marks) {
+        unlink_lane(lane, stream);
+    } else if (stream != NULL) {
+        stream->stale -= lane->launches != 0;
     }
     __atomic_store_n(&lane->word, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->launches, 0, __ATOMIC_RELAXED);
@@ -269,7 +247,7 @@ cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
     }
 }
 
-bool
+void
 cgpu_lane_end_batch(struct cgpu_stream *stream)
 {
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
@@ -278,7 +256,6 @@ cgpu_lane_end_batch(struct cgpu_stream *stream)
         }
     }
     cgpu_lane_cut(stream);
-    return cgpu_stray_some_inside(stream->gpu);
 }
 
 static bool
@@ -307,11 +284,8 @@ tell_threads(void)
 }
 
 void
-cgpu_lane_sweep(uint64_t now)
+cgpu_lane_sweep_now(uint64_t now)
 {
-    if (now - cgpu_flow->swept_ns < SWEEP_NS) {
-        return;
-    }
     cgpu_flow->swept_ns = now;
     int pid = getpid();
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
@@ -319,11 +293,17 @@ cgpu_lane_sweep(uint64_t now)
         /* a filter may forbid the call, which says nothing about the thread */
         if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
             release(lane, now);
-            count_taken(-CGPU_THREAD_LANES);
         }
     }
-    cgpu_stray_sweep();
     tell_threads();
+}
+
+void
+cgpu_lane_sweep(uint64_t now)
+{
+    if (now - cgpu_flow->swept_ns >= SWEEP_NS) {
+        cgpu_lane_sweep_now(now);
+    }
 }
 
 /* acquire: what was launched before it left has been given to the driver. */
@@ -337,9 +317,6 @@ is_inside(const struct cgpu_lane *lane, int32_t gpu)
 static bool
 some_inside(int32_t gpu)
 {
-    if (cgpu_stray_some_inside(&cgpu_flow->gpus[gpu])) {
-        return true;
-    }
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
         if (is_inside(&cgpu_flow->lanes[i], gpu)) {
             return true;
@@ -365,7 +342,8 @@ cgpu_lane_stop(int32_t gpu, uint64_t now)
         nanosleep(&(struct timespec){.tv_nsec = OUT_PAUSE_NS}, NULL);
         inside = some_inside(gpu);
     }
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound && !inside; i++) {
+    /* the last first, as in the list of a batch */
+    for (uint32_t i = cgpu_flow->lane_bound; i-- > 0 && !inside;) {
         if (cgpu_flow->lanes[i].gpu == gpu) {
             cgpu_lane_hand_over(&cgpu_flow->lanes[i], now);
         }

@@ -4,7 +4,7 @@
 
 #include "compute/flow.h"
 
-/* The calling thread's first lane; NULL: all are taken. */
+/* The calling thread's first lane; NULL: CGPU_MAX_THREADS have theirs. */
 struct cgpu_lane *cgpu_lane_take(void);
 
 /* Of the thread whose first lane is FIRST: that for STREAM, or the one that is given up for it. */
@@ -26,8 +26,9 @@ void cgpu_lane_clear(struct cgpu_lane *lane);
 /* The batch of STREAM is cut: no lane takes part in the next one as yet. */
 void cgpu_lane_cut(struct cgpu_stream *stream);
 
-/* Give back lanes of threads that have ended; tell how many there are. */
+/* Give back lanes of threads that have ended; tell how many there are: once a second, or now. */
 void cgpu_lane_sweep(uint64_t now);
+void cgpu_lane_sweep_now(uint64_t now);
 
 /*
  * From now on every launch on GPU takes the slow path, and what its lanes have summed up is handed
@@ -45,7 +46,7 @@ uint64_t cgpu_lane_distance(const uint32_t *gate);
 
 /* See sum, cut and held of struct cgpu_gate_outside. */
 void cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
-bool cgpu_lane_end_batch(struct cgpu_stream *stream);
+void cgpu_lane_end_batch(struct cgpu_stream *stream);
 uint64_t cgpu_lane_launches(const struct cgpu_gate_gpu *gpu);
 
 #endif

@@ -8,7 +8,6 @@
  */
 #include "compute/launch.h"
 #include "compute/enter.h"
-#include "compute/stray.h"
 
 #include "compute/flow.h"
 #include "entry/thread.h"
@@ -96,12 +95,10 @@ pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns,
 static inline void
 leave(struct cgpu_lane *lane)
 {
-    if (__builtin_expect(lane == NULL, 0)) {
-        cgpu_stray_leave();
-        return;
+    if (__builtin_expect(lane != NULL, 1)) {
+        /* release: the driver has the launch before anyone sees that this thread is out */
+        __atomic_store_n(&lane->inside, 0, __ATOMIC_RELEASE);
     }
-    /* release: the driver has the launch before anyone sees that this thread is out */
-    __atomic_store_n(&lane->inside, 0, __ATOMIC_RELEASE);
 }
 
 CUresult

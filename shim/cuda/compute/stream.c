@@ -261,15 +261,12 @@ cgpu_stream_of(CUstream stream, CUcontext current, struct cgpu_flow_context **ou
     return CGPU_STREAM_OF_OURS;
 }
 
-/* Where there are too many at once, or HANDLE is a stray's own, it is counted with the legacy
- * stream.
- */
+/* Where there are too many at once, it is counted with the legacy stream. */
 static struct cgpu_stream *
 take_up(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *lane)
 {
-    bool stray = handle == CU_STREAM_PER_THREAD_DEFAULT && lane->tid == 0;
     bool suspect = !is_default(handle) && cgpu_beyond_forget(handle);
-    struct cgpu_stream *stream = stray ? NULL : cgpu_stream_add(handle, context, lane);
+    struct cgpu_stream *stream = cgpu_stream_add(handle, context, lane);
     if (stream != NULL && suspect) {
         cgpu_flight_suspect(stream);
     }
@@ -287,6 +284,9 @@ cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
                  struct cgpu_stream **out)
 {
     struct cgpu_flow_context *context;
+    if (handle == CU_STREAM_PER_THREAD_DEFAULT && lane->tid == 0) {
+        return CGPU_STREAM_OF_NONE; /* the thread has launched nothing */
+    }
     *out = cgpu_stream_find(handle, current, lane);
     if (*out != NULL) {
         return CGPU_STREAM_OF_OURS;

@@ -1,7 +1,6 @@
 /*
  * Threads that launch, synchronise, make and destroy streams and contexts while the gate opens,
- * closes and is deserted; for some of them there is no lane. Linked with the proxy's own sources,
- * so that sanitizers see into them.
+ * closes and is deserted. Linked with the proxy's own sources, so that sanitizers see into them.
  * Ends with 0 if everybody got through and the process says in the end that it is quiet.
  */
 #include <fcntl.h>
@@ -16,7 +15,7 @@
 #include "compute/flow.h"
 #include "entry/shim.h"
 
-enum { THREADS = 6, LANES_FOR = 4, ROUNDS = 150, LAUNCHES = 200 };
+enum { THREADS = 6, ROUNDS = 150, LAUNCHES = 200 };
 
 static struct cgpu_limits *limits;
 static struct cgpu_ledger_file *ledger;
@@ -139,7 +138,6 @@ main(void)
     limits = map(CGPU_BASE "/limits", sizeof(*limits));
     ledger = map(CGPU_BASE "/ledger", sizeof(*ledger));
     limits->gpus[0].share_ppm = limits->gpus[1].share_ppm = 500000;
-    cgpu_flow->lanes_taken = CGPU_MAX_LANES - LANES_FOR * CGPU_THREAD_LANES;
     running = 1;
     expect(pthread_create(&arbiter, NULL, arbitrate, NULL) == 0);
     for (uintptr_t i = 0; i < THREADS; i++) {

@@ -76,7 +76,7 @@ mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
 static bool
 is_busy(const struct cgpu_gate_gpu *gpu)
 {
-    return cgpu_flight_counted(gpu) != 0 || gpu->beyond_busy;
+    return cgpu_flight_counted(gpu) != 0;
 }
 
 static bool
@@ -117,9 +117,8 @@ look_closed(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
         gpu->marked_word = word;
         gpu->drained_ns = now;
     }
-    gpu->outside->look_beyond(gpu, now);
     if (cgpu_drain_is_quiet(gpu)) {
-        return gpu->aside || gpu->beyond != 0 ? now + CGPU_DRAIN_APART_NS : UINT64_MAX;
+        return gpu->aside ? now + CGPU_DRAIN_APART_NS : UINT64_MAX;
     }
     return cgpu_pace_drain_look(&gpu->pace, gpu->drained_ns, now);
 }
@@ -170,7 +169,6 @@ look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t held = gpu->outside->held(gpu), unmarked = unmarked_on(gpu, held);
 
-    gpu->outside->look_beyond(gpu, now);
     if (now - last_active(gpu, held, now) >= CGPU_PACE_IDLE_NS) {
         if (unmarked != 0 || gpu->unmetered) {
             mark_all(gpu, now);
@@ -209,5 +207,21 @@ cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now)
     cgpu_flight_harvest(gpu, now);
     if (!is_busy(gpu) && !gpu->deferred) {
         say_quiet(gpu);
+    }
+}
+
+void
+cgpu_drain_release(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    bool marked = !cgpu_gate_is_metered(cgpu_gate_word(gpu));
+
+    for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
+        struct cgpu_stream *stream = &gpu->streams[i];
+
+        if (stream->gpu == gpu && stream->used && stream->handle == NULL &&
+            stream->in_flight == 0) {
+            marked = marked || mark_all(gpu, now);
+            gpu->outside->release(stream);
+        }
     }
 }

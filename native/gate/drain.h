@@ -13,4 +13,7 @@ bool cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu);
 /* Without a helper thread: if all counted work on GPU has ended, tell the arbiter at once. */
 void cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now);
 
+/* Mark what streams that are gone have without a marker, so that their entries are given back. */
+void cgpu_drain_release(struct cgpu_gate_gpu *gpu, uint64_t now);
+
 #endif

@@ -18,11 +18,9 @@
 #include "ledger/ledger_file.h"
 
 enum {
-    CGPU_MAX_STREAMS = 1024,
-    CGPU_MAX_CONTEXTS = 512,
-    CGPU_STREAM_ENTRIES = CGPU_MAX_STREAMS + CGPU_MAX_CONTEXTS, /* always one for a legacy stream */
+    CGPU_MAX_STREAMS = 8192,
     /* one of each stream that nobody waits for, and those of the others */
-    CGPU_MAX_FLIGHTS = CGPU_STREAM_ENTRIES + CGPU_PACE_BATCHES,
+    CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
     CGPU_STREAM_EVENTS = 4,
     CGPU_STREAM_MARKERS = 2, /* of one stream that have not been passed; a closing gate adds one */
     CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
@@ -94,8 +92,6 @@ struct cgpu_gate_gpu {
     uint32_t aside;           /* some streams stand apart */
     uint32_t threads_waiting; /* that sleep until there is room */
     uint32_t deferred;        /* some stream has work that gets a marker when another is passed */
-    uint32_t beyond;          /* streams outside the table that may have work */
-    uint32_t beyond_busy;     /* 1: they count as work in flight */
     uint64_t stayed_ns;       /* up to then time that was not charged is reported */
     uint64_t harvested_ns;
     uint64_t drained_ns; /* since when the monitor waits for the end of all work */
@@ -124,8 +120,6 @@ struct cgpu_gate_outside {
     void (*cut)(struct cgpu_stream *stream); /* its batch ends */
     /* Nobody launches without the lock from now on, and all is handed over. False: not yet. */
     bool (*stop)(struct cgpu_gate_gpu *gpu, uint64_t now);
-    /* Look at streams outside the table. */
-    void (*look_beyond)(struct cgpu_gate_gpu *gpu, uint64_t now);
     /* Set streams in a host function apart. May others wait for the program unseen? */
     bool (*awaits)(struct cgpu_gate_gpu *gpu, uint64_t now);
     bool (*is_behind_call)(const struct cgpu_stream *stream);

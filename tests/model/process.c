@@ -106,12 +106,6 @@ held(const struct cgpu_gate_gpu *gate)
     return 0;
 }
 
-static void
-look_beyond(struct cgpu_gate_gpu *gate, uint64_t now)
-{
-    (void)gate, (void)now;
-}
-
 static bool
 awaits(struct cgpu_gate_gpu *gate, uint64_t now)
 {
@@ -138,7 +132,6 @@ process_init(struct world *world, struct process *process)
         .held = held,
         .cut = cut,
         .stop = stop,
-        .look_beyond = look_beyond,
         .awaits = awaits,
         .is_behind_call = is_behind_call,
         .ring = ring,

@@ -38,10 +38,8 @@ captures(const struct cgpu_stream *stream)
 bool
 cgpu_capture_is_on(struct cgpu_stream *stream, CUstream handle)
 {
-    bool own = stream->handle == handle; /* else it is counted with another */
-    bool on = (stream->captures || !own) && cgpu_marker_captures_into(handle);
-    stream->captures = own ? on : stream->captures;
-    return on;
+    stream->captures = stream->captures && cgpu_marker_captures_into(handle);
+    return stream->captures;
 }
 
 /* relaxed: nobody joins a capture who does not know that it has begun */

@@ -20,13 +20,14 @@
 #include "mutex.h"
 
 enum {
-    CGPU_THREAD_LANES = 4, /* of one thread, side by side: one batch each, for streams by turns */
+    CGPU_THREAD_LANES = 4,   /* of one thread, side by side: one batch each, for streams by turns */
     CGPU_MAX_THREADS = 8192, /* that launch */
     CGPU_MAX_LANES = CGPU_MAX_THREADS * CGPU_THREAD_LANES,
-    CGPU_MAX_BEYOND = 8192,  /* streams beyond these, by their handles alone */
+    CGPU_MAX_CONTEXTS = 512,
     CGPU_STREAM_BUCKETS = 256,
     CGPU_MAX_CALLS = 1024,
-    CGPU_MARKER_PAGE = 8192 /* bytes: a word for each stream state */
+    CGPU_MARKER_BYTES = CGPU_MAX_STREAMS * sizeof(uint32_t), /* in whole pages */
+    CGPU_PAGE = 4096
 };
 
 /*
@@ -40,8 +41,8 @@ struct cgpu_lane {
     uint32_t word;   /* gate word under which it was let in for this stream; 0: none */
     uint32_t inside; /* 1: between looking at the gate and the end of the launch */
     uint16_t next;   /* among the lanes of the batch: place + 1 */
-    uint32_t marks; /* of the stream when the batch began */
-    uint32_t tid;   /* 0: free */
+    uint32_t marks;  /* of the stream when the batch began */
+    uint32_t tid;    /* 0: free */
     const struct cgpu_stream *state;
     const struct cgpu_pace *pace;
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
@@ -53,13 +54,6 @@ struct cgpu_lane {
 
 _Static_assert(sizeof(struct cgpu_lane) == 128, "two cache lines: neighbours do not disturb");
 
-/* A stream that is not in the table. */
-struct cgpu_beyond {
-    CUstream handle;
-    uint32_t context;
-    uint32_t suspect; /* it may have work, from under a free gate */
-};
-
 enum cgpu_marker_means { CGPU_MARKER_UNTRIED, CGPU_MARKER_WORDS, CGPU_MARKER_EVENTS };
 
 struct cgpu_flow_context {
@@ -67,16 +61,8 @@ struct cgpu_flow_context {
     int32_t gpu;
     uint32_t going; /* being destroyed: not for us any more */
     uint32_t means;
-    uint32_t unknown; /* it has streams of which not even the handles are known */
-    uint32_t lost;    /* markers that were never written */
+    uint32_t lost; /* markers that were never written */
     CUdeviceptr words;
-};
-
-/* Of one GPU, beside what native/gate keeps of it. */
-struct cgpu_flow_gpu {
-    uint32_t own;         /* gate word while nobody arbitrates */
-    uint32_t beyond_more; /* not all streams beyond the table are known */
-    uint64_t beyond_ns;   /* since when they count as busy */
 };
 
 /* A host function in a stream: the driver gets a function of ours in its place, and this. */
@@ -94,8 +80,8 @@ struct cgpu_flow {
     struct cgpu_mutex lock;
     int cancel;          /* the lock holder's cancel state, restored when it unlocks */
     uint32_t lane_bound; /* no lane from here on was ever taken */
-    uint32_t monitor;     /* enum cgpu_monitor_state */
-    uint32_t barrier;     /* 1: membarrier works; else no launch takes the hot path */
+    uint32_t monitor;    /* enum cgpu_monitor_state */
+    uint32_t barrier;    /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
     uint32_t context_bound;
     uint32_t counted;     /* some launch was metered: synchronisation is worth a look */
@@ -105,24 +91,20 @@ struct cgpu_flow {
     uint32_t more;        /* there were more contexts or streams than the tables hold */
     uint32_t busy;        /* the monitor is at work */
     uint32_t closing;     /* the process exits: no more driver calls */
-    uint32_t beyond_count;
-    uint32_t beyond_at; /* where asking them goes on */
     uint64_t swept_ns;
     uint64_t tried_ns;                     /* when creating a helper thread was last tried */
     uint16_t buckets[CGPU_STREAM_BUCKETS]; /* index + 1 */
     struct cgpu_flow_context contexts[CGPU_MAX_CONTEXTS];
     struct cgpu_call calls[CGPU_MAX_CALLS];
-    struct cgpu_stream streams[CGPU_STREAM_ENTRIES];
-    struct cgpu_beyond beyond[CGPU_MAX_BEYOND];
+    struct cgpu_stream streams[CGPU_MAX_STREAMS];
     struct cgpu_gate_gpu gpus[CGPU_MAX_GPUS];
-    struct cgpu_flow_gpu more_of[CGPU_MAX_GPUS];
+    uint32_t own_gates[CGPU_MAX_GPUS]; /* gate words while nobody arbitrates */
     struct cgpu_lane lanes[CGPU_MAX_LANES] __attribute__((aligned(128)));
-    uint32_t words[CGPU_MAX_CONTEXTS][CGPU_MARKER_PAGE / sizeof(uint32_t)]
-        __attribute__((aligned(CGPU_MARKER_PAGE)));
+    uint32_t words[CGPU_MAX_CONTEXTS][CGPU_MAX_STREAMS] __attribute__((aligned(CGPU_PAGE)));
 };
 
-_Static_assert(CGPU_STREAM_ENTRIES * sizeof(uint32_t) <= CGPU_MARKER_PAGE,
-               "a word for each stream");
+_Static_assert(CGPU_MARKER_BYTES % CGPU_PAGE == 0, "pages belong to one context");
+_Static_assert(CGPU_MAX_STREAMS < UINT16_MAX, "streams are linked by 16 bits");
 _Static_assert(CGPU_MAX_LANES < UINT16_MAX, "lanes are linked by 16 bits");
 
 extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made */
@@ -194,13 +176,6 @@ cgpu_lane_gate(const struct cgpu_lane *lane)
     uint64_t distance = __atomic_load_n(&lane->gate, __ATOMIC_RELAXED);
     return __atomic_load_n((const uint32_t *)(const void *)(cgpu_gate_base + distance),
                            __ATOMIC_ACQUIRE);
-}
-
-/* What only the proxy knows of GPU. */
-static inline struct cgpu_flow_gpu *
-cgpu_flow_more(const struct cgpu_gate_gpu *gpu)
-{
-    return &cgpu_flow->more_of[gpu - cgpu_flow->gpus];
 }
 
 #endif

@@ -5,7 +5,6 @@
  */
 #include "compute/follow.h"
 #include "compute/await.h"
-#include "compute/beyond.h"
 #include "compute/capture.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
@@ -86,11 +85,11 @@ is_followed(void)
 }
 
 /* Work may be put into it uncounted, so that it must be known when the gate closes. */
-static void
+static CUresult
 made(CUresult status, const CUstream *out)
 {
     if (status != CUDA_SUCCESS) {
-        return;
+        return status;
     }
     CUstream stream = *out;
     CUcontext current = cgpu_context_current();
@@ -99,13 +98,16 @@ made(CUresult status, const CUstream *out)
     if (before != NULL) { /* destroyed behind our back */
         cgpu_stream_detach(before);
     }
-    cgpu_beyond_forget(stream);
     struct cgpu_flow_context *context;
-    if (cgpu_stream_of(stream, current, &context) == CGPU_STREAM_OF_OURS &&
-        cgpu_stream_add(stream, context, NULL) == NULL) {
-        cgpu_beyond_keep(stream, context);
-    }
+    bool full = cgpu_stream_of(stream, current, &context) == CGPU_STREAM_OF_OURS &&
+                cgpu_stream_add(stream, context, NULL) == NULL;
     cgpu_flow_unlock();
+    if (!full) {
+        return CUDA_SUCCESS;
+    }
+    cgpu_log_text(CGPU_LOG_COMPUTE, "stream refused: ", "the process has 8,192; destroy some");
+    cgpu_real.cuStreamDestroy_v2(stream);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void
@@ -121,8 +123,6 @@ cgpu_follow_stream_going(CUstream stream)
             cgpu_flight_cut(found, cgpu_flow_now());
         }
         cgpu_stream_detach(found);
-    } else if (found == NULL) {
-        cgpu_beyond_destroy(stream, cgpu_flow_now());
     }
     cgpu_flow_unlock();
 }

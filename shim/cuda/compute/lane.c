@@ -16,6 +16,7 @@
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/stream.h"
+#include "gate/drain.h"
 #include "gate/flight.h"
 
 enum { OUT_TRIES = 20, OUT_PAUSE_NS = 5000 };
@@ -269,18 +270,13 @@ launches_on(const struct cgpu_lane *first, int32_t gpu)
 }
 
 static void
-tell_threads(void)
+tell_threads(struct cgpu_ledger_work *work, int32_t gpu)
 {
-    for (uint32_t index = 0; index < CGPU_MAX_GPUS; index++) {
-        struct cgpu_ledger_work *work = cgpu_flow->gpus[index].work;
-        uint32_t count = 0;
-        for (uint32_t i = 0; i < cgpu_flow->lane_bound && work != NULL; i += CGPU_THREAD_LANES) {
-            count += launches_on(&cgpu_flow->lanes[i], (int32_t)index);
-        }
-        if (work != NULL) {
-            __atomic_store_n(&work->threads, count, __ATOMIC_RELAXED);
-        }
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
+        count += launches_on(&cgpu_flow->lanes[i], gpu);
     }
+    __atomic_store_n(&work->threads, count, __ATOMIC_RELAXED);
 }
 
 void
@@ -295,7 +291,12 @@ cgpu_lane_sweep_now(uint64_t now)
             release(lane, now);
         }
     }
-    tell_threads();
+    for (int32_t i = 0; i < CGPU_MAX_GPUS; i++) {
+        if (cgpu_flow->gpus[i].work != NULL) {
+            tell_threads(cgpu_flow->gpus[i].work, i);
+            cgpu_drain_release(&cgpu_flow->gpus[i], now);
+        }
+    }
 }
 
 void

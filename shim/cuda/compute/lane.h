@@ -26,7 +26,7 @@ void cgpu_lane_clear(struct cgpu_lane *lane);
 /* The batch of STREAM is cut: no lane takes part in the next one as yet. */
 void cgpu_lane_cut(struct cgpu_stream *stream);
 
-/* Give back lanes of threads that have ended; tell how many there are: once a second, or now. */
+/* Give back what threads that have ended had, tell how many there are: once a second, or now. */
 void cgpu_lane_sweep(uint64_t now);
 void cgpu_lane_sweep_now(uint64_t now);
 

@@ -115,7 +115,6 @@ cgpu_launch_end(void)
     for (int i = 0; i < lanes; i++) {
         leave(&cgpu_lane[i]); /* whichever it was */
     }
-    cgpu_stray_leave();
 }
 
 /* One launch into each of several GPUs, which are entered one after the other. */

@@ -79,7 +79,7 @@ register_words(struct cgpu_flow_context *context)
 {
     uint32_t *page = cgpu_flow->words[context - cgpu_flow->contexts];
     if (CGPU_REAL_HAS(cuMemHostRegister_v2)) {
-        cgpu_real.cuMemHostRegister_v2(page, CGPU_MARKER_PAGE, REGISTER_DEVICEMAP);
+        cgpu_real.cuMemHostRegister_v2(page, CGPU_MARKER_BYTES, REGISTER_DEVICEMAP);
     }
     return cgpu_real.cuMemHostGetDevicePointer_v2(&context->words, page, 0) == CUDA_SUCCESS;
 }
@@ -177,8 +177,9 @@ cgpu_marker_is_passed(const struct cgpu_flight *flight)
     return passed;
 }
 
-bool
-cgpu_marker_has_ended(const struct cgpu_flow_context *context, CUstream handle)
+/* Whether the driver says that all in HANDLE has ended. A stream that captures is not asked. */
+static bool
+has_ended(const struct cgpu_flow_context *context, CUstream handle)
 {
     struct cgpu_visit visit;
     int capture = CU_CAPTURE_NONE;
@@ -203,7 +204,7 @@ cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now)
         return false;
     }
     stream->asked_ns = now;
-    if (!cgpu_marker_has_ended(context, stream->handle) || cgpu_marker_is_passed(flight)) {
+    if (!has_ended(context, stream->handle) || cgpu_marker_is_passed(flight)) {
         return false;
     }
     if (++context->lost >= LOST_MOST && context->means == CGPU_MARKER_WORDS) {

@@ -16,9 +16,6 @@ bool cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
 bool cgpu_marker_is_passed(const struct cgpu_flight *flight);
 bool cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now);
 
-/* Whether the driver says that all in HANDLE has ended. A stream that captures is not asked. */
-bool cgpu_marker_has_ended(const struct cgpu_flow_context *context, CUstream handle);
-
 /* Our own driver calls in CONTEXT, which is made current if need be. */
 struct cgpu_visit {
     bool pushed;

@@ -98,7 +98,7 @@ cgpu_monitor_arbitrated(uint32_t number, uint64_t now)
     uint64_t heartbeat = __atomic_load_n(&limits->heartbeat_ns, __ATOMIC_ACQUIRE);
     bool native = __atomic_load_n(&cgpu_limits->policy, __ATOMIC_RELAXED) == CGPU_POLICY_NATIVE &&
                   !cgpu_gate_is_metered(__atomic_load_n(&limits->gate, __ATOMIC_RELAXED));
-    uint32_t *own = &cgpu_flow->more_of[number].own;
+    uint32_t *own = &cgpu_flow->own_gates[number];
     uint64_t until;
     if (native || !cgpu_fallback_needed(heartbeat, now)) {
         put_in_force(gpu, &limits->gate);
@@ -137,7 +137,7 @@ serve_all(struct watched *watched, uint64_t now)
         if (gpu->work == NULL) {
             continue;
         }
-        const uint32_t *own = &cgpu_flow->more_of[number].own;
+        const uint32_t *own = &cgpu_flow->own_gates[number];
         uint32_t before = cgpu_gate_word(gpu);
         next = sooner(next, serve(number, now));
         watched->gate[watched->count] = gpu->gate;

@@ -1,7 +1,6 @@
 /* What native/gate needs of the driver and of the process's threads: see gate/state.h. */
 #include "compute/outside.h"
 #include "compute/await.h"
-#include "compute/beyond.h"
 #include "compute/lane.h"
 #include "compute/marker.h"
 #include "compute/stream.h"
@@ -9,7 +8,7 @@
 
 /* Work under a free gate was not counted: any stream may have some. */
 static void
-suspect_all(struct cgpu_gate_gpu *gpu, uint64_t now)
+suspect_all(struct cgpu_gate_gpu *gpu)
 {
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
@@ -18,7 +17,6 @@ suspect_all(struct cgpu_gate_gpu *gpu, uint64_t now)
             cgpu_flight_suspect(stream);
         }
     }
-    cgpu_beyond_suspect(gpu, now);
 }
 
 static bool
@@ -29,7 +27,7 @@ stop(struct cgpu_gate_gpu *gpu, uint64_t now)
     }
     if (gpu->unmetered) {
         gpu->unmetered = 0;
-        suspect_all(gpu, now);
+        suspect_all(gpu);
     }
     return true;
 }
@@ -52,7 +50,6 @@ cgpu_outside_begin(struct cgpu_gate_gpu *gpu)
         .held = cgpu_lane_launches,
         .cut = cgpu_lane_end_batch,
         .stop = stop,
-        .look_beyond = cgpu_beyond_look,
         .awaits = cgpu_await_look,
         .is_behind_call = cgpu_await_is_behind,
         .ring = ring,

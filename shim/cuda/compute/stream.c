@@ -1,6 +1,5 @@
 /* Contexts and streams that work was put into, by their handles. All under the lock. */
 #include "compute/stream.h"
-#include "compute/beyond.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/marker.h"
@@ -117,7 +116,6 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
 {
     uint32_t index = (uint32_t)(context - cgpu_flow->contexts);
     context->handle = NULL;
-    cgpu_beyond_drop_context(context);
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->used && stream->context == index) {
@@ -128,12 +126,10 @@ cgpu_stream_drop_context(struct cgpu_flow_context *context)
     }
 }
 
-/* The last entries are for legacy streams alone, so that there is one for each context. */
 static struct cgpu_stream *
-free_entry(CUstream handle)
+free_entry(void)
 {
-    uint32_t entries = handle == CU_STREAM_LEGACY_DEFAULT ? CGPU_STREAM_ENTRIES : CGPU_MAX_STREAMS;
-    for (uint32_t i = 0; i < entries; i++) {
+    for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
         if (!cgpu_flow->streams[i].used) {
             cgpu_flow->stream_bound = i < cgpu_flow->stream_bound ? cgpu_flow->stream_bound : i + 1;
             cgpu_flow->streams[i].index = (uint16_t)i;
@@ -143,32 +139,18 @@ free_entry(CUstream handle)
     return NULL;
 }
 
-/* The table is full: forget a stream of which nothing is known to be under way. */
-static void
-evict(void)
-{
-    for (uint32_t i = 0; i < CGPU_MAX_STREAMS; i++) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        if (stream->handle != NULL && stream->handle != CU_STREAM_LEGACY_DEFAULT &&
-            stream->in_flight == 0 && !stream->captures && !cgpu_flight_wants_marker(stream)) {
-            if (stream->lane == 0) { /* the legacy stream waits for a thread's own */
-                cgpu_beyond_keep(stream->handle, cgpu_stream_owner(stream));
-            }
-            cgpu_stream_detach(stream);
-            return;
-        }
-    }
-}
-
 struct cgpu_stream *
 cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *lane)
 {
-    struct cgpu_stream *stream = free_entry(handle);
-    if (stream == NULL) {
-        evict();
-        stream = free_entry(handle);
+    struct cgpu_stream *stream = free_entry();
+    if (stream == NULL) { /* some may be those of threads that have ended */
+        uint64_t now = cgpu_flow_now();
+        cgpu_lane_sweep_now(now);
+        cgpu_flight_harvest(&cgpu_flow->gpus[context->gpu], now);
+        stream = free_entry();
     }
     if (stream == NULL) {
+        cgpu_flow->more = 1;
         return NULL;
     }
     uint16_t index = stream->index;
@@ -257,26 +239,11 @@ cgpu_stream_of(CUstream stream, CUcontext current, struct cgpu_flow_context **ou
         return CGPU_STREAM_OF_MORE;
     }
     /* what is launched under a free gate can be marked through it */
-    cgpu_stream_add(CU_STREAM_LEGACY_DEFAULT, *out, NULL);
+    if (cgpu_stream_add(CU_STREAM_LEGACY_DEFAULT, *out, NULL) == NULL) {
+        (*out)->handle = NULL;
+        return CGPU_STREAM_OF_MORE;
+    }
     return CGPU_STREAM_OF_OURS;
-}
-
-/* Where there are too many at once, it is counted with the legacy stream. */
-static struct cgpu_stream *
-take_up(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *lane)
-{
-    bool suspect = !is_default(handle) && cgpu_beyond_forget(handle);
-    struct cgpu_stream *stream = cgpu_stream_add(handle, context, lane);
-    if (stream != NULL && suspect) {
-        cgpu_flight_suspect(stream);
-    }
-    if (stream != NULL) {
-        return stream;
-    }
-    if (!is_default(handle)) {
-        cgpu_beyond_keep_used(handle, context, cgpu_flow_now());
-    }
-    return cgpu_stream_find(CU_STREAM_LEGACY_DEFAULT, context->handle, lane);
 }
 
 enum cgpu_stream_of
@@ -297,7 +264,7 @@ cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
     }
     *out = cgpu_stream_find(handle, current, lane);
     if (*out == NULL) {
-        *out = take_up(handle, context, lane);
+        *out = cgpu_stream_add(handle, context, lane);
     }
     return *out != NULL ? CGPU_STREAM_OF_OURS : CGPU_STREAM_OF_MORE;
 }
@@ -307,7 +274,7 @@ cgpu_stream_own(CUstream handle)
 {
     struct cgpu_stream *found = NULL;
     cgpu_stream_meet(handle, cgpu_context_current(), cgpu_lane, &found);
-    return found != NULL && found->handle == handle ? found : NULL;
+    return found;
 }
 
 bool

@@ -10,7 +10,7 @@ struct cgpu_flow_context *cgpu_stream_context(CUcontext context);
 enum cgpu_stream_of {
     CGPU_STREAM_OF_OURS,
     CGPU_STREAM_OF_NONE, /* the driver knows none, or its GPU is none of the container's */
-    CGPU_STREAM_OF_MORE  /* there are more than the table holds */
+    CGPU_STREAM_OF_MORE  /* there are more contexts or streams than the tables hold */
 };
 
 /* The entry of the context that STREAM is of, made if need be. */
@@ -22,7 +22,7 @@ void cgpu_stream_drop_context(struct cgpu_flow_context *context);
 struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane);
 struct cgpu_stream *cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context,
                                     struct cgpu_lane *lane);
-/* HANDLE's entry, created if need be; the legacy stream's entry if there are too many. */
+/* HANDLE's entry, created if need be. */
 enum cgpu_stream_of cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
                                      struct cgpu_stream **out);
 /* HANDLE's own entry in the calling thread, created if need be. NULL: there is none. */

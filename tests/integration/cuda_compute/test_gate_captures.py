@@ -269,34 +269,3 @@ sys.stdin.readline()
         assert gate.work.markers == before
         tell(process, "")
         process.communicate(timeout=60)
-
-
-def test_what_is_launched_where_all_markers_are_in_streams_that_nobody_waits_for_gets_one(
-    proxied: Proxied, gate: Gate
-) -> None:
-    """What a stream was given before it captured was lost, and no gate that closed got quiet."""
-    program = """
-for _ in range(100):
-    check(kernels.launch(200000, stream))
-for _ in range(1793): # each capture takes a marker, and there are 1,792
-    check(cuda.cuStreamBeginCapture_v2(stream, 2))
-    ended(stream)
-show("full")
-sys.stdin.readline()
-check(kernels.launch(200000, other))
-check(cuda.cuStreamBeginCapture_v2(other, 2))
-show("captures")
-sys.stdin.readline()
-show(done(stream))
-os._exit(0)
-"""
-    gate.set(FREE)
-    with proxied.start(START + program) as process:
-        assert read(process) == "full"
-        before = gate.work.markers
-        assert ask(process, "") == "captures"
-        assert gate.work.markers == before + 1
-        gate.set(CLOSED)
-        gate.wait_for_quiet()
-        assert ask(process, "") == "False"
-        process.communicate(timeout=60)

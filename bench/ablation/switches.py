@@ -102,15 +102,19 @@ SWITCHES = {
     DRAIN: [
         (
             "drain: work behind two markers",
-            "bool deferred = is_deferred(gpu);",
-            "bool deferred = false;",
+            "phase = phase == CGPU_PHASE_MARKED ? CGPU_PHASE_DEFERRED : phase;",
+            "continue;",
         ),
         (
             "idle: since the last end",
             "gpu->active_ns > ended ? gpu->active_ns : ended",
             "gpu->active_ns",
         ),
-        ("idle: marks what has no marker", "unmarked != 0 || gpu->unmetered", "false"),
+        (
+            "idle: marks what has no marker",
+            "unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED",
+            "false",
+        ),
     ],
     THREAD: [
         (

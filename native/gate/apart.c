@@ -12,6 +12,7 @@
  */
 #include "gate/apart.h"
 
+#include "gate/drain.h"
 #include "gate/flight.h"
 #include "ledger/work.h"
 
@@ -112,7 +113,7 @@ come_back(struct cgpu_stream *stream, uint64_t now)
     if (cgpu_gate_is_open(word)) {
         return;
     }
-    gpu->marked_word = CGPU_UNMARKED; /* mark now what was not marked */
+    cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now); /* mark now what was not marked */
     if (__atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED) == 0) {
         __atomic_store_n(&gpu->work->active, word, __ATOMIC_RELEASE);
         gpu->outside->ring(gpu);

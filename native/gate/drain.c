@@ -25,22 +25,34 @@ has_most(const struct cgpu_stream *stream)
     return stream->in_flight > CGPU_STREAM_MARKERS;
 }
 
-static bool
-is_deferred(const struct cgpu_gate_gpu *gpu)
+void
+cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now)
+{
+    if (gpu->phase == to || (gpu->phase == CGPU_PHASE_UNCOUNTED && to == CGPU_PHASE_COUNTED)) {
+        return;
+    }
+    gpu->phase = to;
+    gpu->phase_ns = now;
+}
+
+/* What is in threads' own default streams the legacy stream waits for. */
+static void
+suspect_all(struct cgpu_gate_gpu *gpu)
 {
     for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
-        if (is_unmarked(&gpu->streams[i], gpu) && has_most(&gpu->streams[i])) {
-            return true;
+        struct cgpu_stream *stream = &gpu->streams[i];
+
+        if (stream->gpu == gpu && stream->handle != NULL && stream->lane == 0) {
+            cgpu_flight_suspect(stream);
         }
     }
-    return false;
 }
 
 /* A marker behind a host function would take a place in the driver's queue: see enter.c. */
-static bool
+static enum cgpu_gate_phase
 mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    bool all = true;
+    enum cgpu_gate_phase phase = CGPU_PHASE_MARKED;
 
     for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
         struct cgpu_stream *stream = &gpu->streams[i];
@@ -49,27 +61,32 @@ mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
             continue;
         }
         if (cgpu_apart_is_behind_call(stream, now)) {
-            all = false;
-        } else if (!has_most(stream) && !cgpu_flight_cut(stream, now)) {
-            return false;
+            phase = CGPU_PHASE_COUNTED;
+        } else if (has_most(stream)) {
+            phase = phase == CGPU_PHASE_MARKED ? CGPU_PHASE_DEFERRED : phase;
+        } else if (!cgpu_flight_cut(stream, now)) {
+            return CGPU_PHASE_COUNTED;
         }
     }
-    return all;
+    return phase;
 }
 
-/* No work on GPU is without a marker, and none is launched without the lock. False: not yet. */
+/* Nobody launches without the lock from now on; mark what may have a marker. False: not yet. */
 static bool
 mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    if (!gpu->outside->stop(gpu, now)) {
-        return false;
+    if (gpu->phase < CGPU_PHASE_DEFERRED) {
+        if (!gpu->outside->stop(gpu, now)) {
+            return false;
+        }
+        if (gpu->phase == CGPU_PHASE_UNCOUNTED) {
+            suspect_all(gpu);
+        }
+        cgpu_drain_change(gpu, CGPU_PHASE_DEFERRED, now); /* each new marker publishes it */
     }
-    bool deferred = is_deferred(gpu);
-    gpu->deferred |= deferred; /* each new marker publishes it */
-    bool all = mark_each(gpu, now);
-    gpu->deferred = deferred;
+    cgpu_drain_change(gpu, mark_each(gpu, now), now);
     cgpu_flight_publish(gpu);
-    return all;
+    return gpu->phase != CGPU_PHASE_COUNTED;
 }
 
 /* Is there work that the arbiter should wait for? */
@@ -98,7 +115,7 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 {
     uint32_t word = cgpu_gate_word(gpu);
 
-    if (cgpu_gate_is_open(word) || gpu->marked_word != word || is_busy(gpu)) {
+    if (cgpu_gate_is_open(word) || gpu->phase != CGPU_PHASE_MARKED || is_busy(gpu)) {
         return false;
     }
     if (is_active(gpu)) {
@@ -108,19 +125,15 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 }
 
 static uint64_t
-look_closed(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
+look_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    if (gpu->marked_word != word) {
-        if (!mark_all(gpu, now)) {
-            return now + CGPU_DRAIN_BLOCKED_NS;
-        }
-        gpu->marked_word = word;
-        gpu->drained_ns = now;
+    if (gpu->phase != CGPU_PHASE_MARKED && !mark_all(gpu, now)) {
+        return now + CGPU_DRAIN_BLOCKED_NS;
     }
     if (cgpu_drain_is_quiet(gpu)) {
         return gpu->aside ? now + CGPU_DRAIN_APART_NS : UINT64_MAX;
     }
-    return cgpu_pace_drain_look(&gpu->pace, gpu->drained_ns, now);
+    return cgpu_pace_drain_look(&gpu->pace, gpu->phase_ns, now);
 }
 
 /* Launches that may get a marker now, but for HELD, which threads have. */
@@ -170,7 +183,7 @@ look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
     uint64_t held = gpu->outside->held(gpu), unmarked = unmarked_on(gpu, held);
 
     if (now - last_active(gpu, held, now) >= CGPU_PACE_IDLE_NS) {
-        if (unmarked != 0 || gpu->unmetered) {
+        if (unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED) {
             mark_all(gpu, now);
         } else if (!is_busy(gpu) && is_active(gpu) &&
                    __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED) == 0) {
@@ -187,25 +200,24 @@ cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now)
     uint32_t word = cgpu_gate_word(gpu);
 
     cgpu_flight_harvest(gpu, now);
-    switch (cgpu_gate_state(word)) {
-    case CGPU_GATE_CLOSED:
-        return look_closed(gpu, word, now);
-    case CGPU_GATE_PRESSED:
-        return look_pressed(gpu, now);
-    default:
-        return UINT64_MAX;
+    if (!cgpu_gate_is_open(word)) {
+        return look_closed(gpu, now);
     }
+    uint64_t next =
+        cgpu_gate_state(word) == CGPU_GATE_PRESSED ? look_pressed(gpu, now) : UINT64_MAX;
+    cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now); /* threads may launch */
+    return next;
 }
 
 void
 cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     /* under a free gate there may be uncounted work; waiting for it is not worth the markers */
-    if (gpu->unmetered || !is_active(gpu) || !mark_all(gpu, now)) {
+    if (gpu->phase == CGPU_PHASE_UNCOUNTED || !is_active(gpu) || !mark_all(gpu, now)) {
         return;
     }
     cgpu_flight_harvest(gpu, now);
-    if (!is_busy(gpu) && !gpu->deferred) {
+    if (!is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {
         say_quiet(gpu);
     }
 }

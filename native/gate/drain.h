@@ -4,6 +4,9 @@
 
 #include "gate/state.h"
 
+/* What is known of GPU's work becomes TO, but uncounted work stays so until threads are stopped. */
+void cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
+
 /* Do what GPU's gate asks for at NOW. Returns when to look again; UINT64_MAX: when it changes. */
 uint64_t cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now);
 

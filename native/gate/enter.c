@@ -9,6 +9,7 @@
 #include "gate/enter.h"
 
 #include "gate/apart.h"
+#include "gate/drain.h"
 #include "gate/flight.h"
 #include "ledger/work.h"
 
@@ -18,8 +19,8 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     struct cgpu_gate_gpu *gpu = stream->gpu;
     uint32_t before = __atomic_load_n(&gpu->work->active, __ATOMIC_RELAXED);
 
-    gpu->marked_word = CGPU_UNMARKED; /* the same word may be back in force after a fallback */
-    gpu->unmetered |= !cgpu_gate_is_metered(word);
+    cgpu_drain_change(gpu, cgpu_gate_is_metered(word) ? CGPU_PHASE_COUNTED : CGPU_PHASE_UNCOUNTED,
+                      now);
     if (before == word) {
         return true;
     }

@@ -42,7 +42,7 @@ cgpu_flight_wants_marker(const struct cgpu_stream *stream)
 void
 cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
 {
-    bool certain = gpu->pace.uncertain == 0 && !gpu->deferred;
+    bool certain = gpu->pace.uncertain == 0 && gpu->phase != CGPU_PHASE_DEFERRED;
 
     /* relaxed: each is a hint that stands alone */
     __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
@@ -86,7 +86,6 @@ take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t u
     }
     if (kept != gpu->flights) {
         gpu->flights = kept;
-        gpu->marked_word = gpu->deferred ? CGPU_UNMARKED : gpu->marked_word;
         cgpu_flight_publish(gpu);
     }
 }

@@ -26,6 +26,14 @@ enum {
     CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
 };
 
+/* How much is known of the work on a GPU. Only cgpu_drain_change goes from one to another. */
+enum cgpu_gate_phase {
+    CGPU_PHASE_COUNTED,   /* threads may launch, and what has no marker is counted */
+    CGPU_PHASE_UNCOUNTED, /* there were launches under a free gate: any stream may have work */
+    CGPU_PHASE_DEFERRED,  /* nobody has launched since all was marked that may have a marker now */
+    CGPU_PHASE_MARKED     /* nor is there any work without a marker */
+};
+
 /* Work that no marker covers yet. */
 struct cgpu_unmarked {
     uint64_t work_ns, launches, key, mixed; /* mixed: bits in which keys differ */
@@ -85,24 +93,19 @@ struct cgpu_gate_gpu {
     struct cgpu_ledger_gpu *sums;  /* of all processes of the container */
     const uint32_t *gate;          /* in force: the container's, or the process's own */
     const uint32_t *quiet_gate;    /* the last word under which nobody had work when it opened */
-    uint32_t marked_word; /* closed gate word since which all work is marked, or CGPU_UNMARKED */
-    uint32_t unmetered;   /* there were launches under a free gate */
+    enum cgpu_gate_phase phase;
     uint32_t flights;
     uint32_t left;            /* of these, in streams that nobody waits for */
     uint32_t aside;           /* some streams stand apart */
     uint32_t threads_waiting; /* that sleep until there is room */
-    uint32_t deferred;        /* some stream has work that gets a marker when another is passed */
     uint64_t stayed_ns;       /* up to then time that was not charged is reported */
     uint64_t harvested_ns;
-    uint64_t drained_ns; /* since when the monitor waits for the end of all work */
-    uint64_t held;       /* launches that threads held at the last look */
-    uint64_t active_ns;  /* when there was last something to do */
+    uint64_t phase_ns;  /* since when */
+    uint64_t held;      /* launches that threads held at the last look */
+    uint64_t active_ns; /* when there was last something to do */
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
 };
-
-/* No gate word: those of the page have no flag, and own ones are never free. */
-#define CGPU_UNMARKED UINT32_MAX
 
 /* What only the driver and the process's threads can do. */
 struct cgpu_gate_outside {

@@ -2,7 +2,6 @@
 #include "model.h"
 
 #include "gate/drain.h"
-#include "gate/flight.h"
 
 static struct process *
 process_of(const struct cgpu_gate_gpu *gate)
@@ -65,10 +64,6 @@ stop(struct cgpu_gate_gpu *gate, uint64_t now)
 
     (void)now;
     process->hot_word = 0;
-    if (gate->unmetered) {
-        gate->unmetered = 0;
-        cgpu_flight_suspect(&process->stream);
-    }
     return true;
 }
 
@@ -150,6 +145,7 @@ process_init(struct world *world, struct process *process)
     gate->quiet_gate = &tenant->quiet_words[process->gpu];
     cgpu_pace_init(&gate->pace);
     process->stream.gpu = gate;
+    process->stream.handle = (struct CUstream_st *)(void *)process; /* any but NULL */
     process->stream.used = 1;
 }
 

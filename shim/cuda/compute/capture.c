@@ -73,7 +73,8 @@ mark(CUstream handle, uint64_t now)
     if (found == NULL || found->gpu->work == NULL) {
         return true;
     }
-    if (found->gpu->unmetered && !cgpu_flight_wants_marker(found) && !captures(found)) {
+    if (found->gpu->phase == CGPU_PHASE_UNCOUNTED && !cgpu_flight_wants_marker(found) &&
+        !captures(found)) {
         cgpu_flight_suspect(found);
     }
     bool all = true;

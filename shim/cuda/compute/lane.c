@@ -331,6 +331,8 @@ cgpu_lane_stop(int32_t gpu, uint64_t now)
 {
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
         if (cgpu_flow->lanes[i].gpu == gpu) {
+            /* after a fallback the same free word may be back in force */
+            __atomic_store_n(&cgpu_flow->lanes[i].free, 0, __ATOMIC_RELAXED);
             __atomic_store_n(&cgpu_flow->lanes[i].word, 0, __ATOMIC_RELAXED);
         }
     }

@@ -4,32 +4,11 @@
 #include "compute/lane.h"
 #include "compute/marker.h"
 #include "compute/stream.h"
-#include "gate/flight.h"
-
-/* Work under a free gate was not counted: any stream may have some. */
-static void
-suspect_all(struct cgpu_gate_gpu *gpu)
-{
-    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
-        struct cgpu_stream *stream = &cgpu_flow->streams[i];
-        /* Other threads' default streams are waited for by the legacy stream. */
-        if (stream->handle != NULL && stream->lane == 0 && stream->gpu == gpu) {
-            cgpu_flight_suspect(stream);
-        }
-    }
-}
 
 static bool
 stop(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    if (!cgpu_lane_stop((int32_t)(gpu - cgpu_flow->gpus), now)) {
-        return false;
-    }
-    if (gpu->unmetered) {
-        gpu->unmetered = 0;
-        suspect_all(gpu);
-    }
-    return true;
+    return cgpu_lane_stop((int32_t)(gpu - cgpu_flow->gpus), now);
 }
 
 static void

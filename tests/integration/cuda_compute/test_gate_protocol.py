@@ -148,6 +148,25 @@ def test_work_of_a_fallback_is_waited_for_under_the_word_that_was_closed_before(
         process.communicate(timeout=60)
 
 
+def test_work_under_a_free_gate_is_waited_for_after_a_fallback(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """The gate is as free as before it, but the fallback has taken back what it allowed."""
+    gate.set(FREE)
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        assert ask(process, "20") == "0"
+        gate.alive = False
+        gate.wait_for_quiet()
+        gate.alive = True
+        time.sleep(0.1)  # the process sees the heartbeat; if not, the launch waits until it does
+        assert ask(process, "200000") == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        assert ask(process, "done?") == "True"
+        process.communicate(timeout=60)
+
+
 def test_while_others_wait_uncounted_work_is_no_idleness(proxied: Proxied, gate: Gate) -> None:
     """From a free gate to one that others wait for."""
     gate.set(FREE)

@@ -1,0 +1,181 @@
+/* What is known of the work on a GPU as its gate closes, and markers that find no room. */
+#include "check.h"
+#include "gate/apart.h"
+#include "gate/drain.h"
+#include "gate/enter.h"
+#include "gate/flight.h"
+
+#define SECOND UINT64_C(1000000000)
+
+enum { OPEN = CGPU_GATE_TURN | CGPU_GATE_OPEN, FREE = CGPU_GATE_TURN | CGPU_GATE_FREE };
+
+static struct cgpu_gate_gpu gpu;
+static struct cgpu_stream streams[2];
+static struct cgpu_ledger_work work;
+static struct cgpu_ledger_gpu sums;
+static uint32_t gate;
+static uint32_t passed; /* markers up to this number, in each stream */
+static int stops;
+
+static bool
+put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
+{
+    (void)stream, (void)seq;
+    *means = 0;
+    return true;
+}
+
+static bool
+is_passed(const struct cgpu_flight *flight)
+{
+    return flight->seq <= passed;
+}
+
+static bool
+is_lost(const struct cgpu_flight *flight, uint64_t now)
+{
+    (void)flight, (void)now;
+    return false;
+}
+
+static void
+ignore(struct cgpu_stream *stream)
+{
+    (void)stream;
+}
+
+static void
+sum(const struct cgpu_stream *stream, struct cgpu_unmarked *to)
+{
+    (void)stream, (void)to;
+}
+
+static bool
+stop(struct cgpu_gate_gpu *stopped, uint64_t now)
+{
+    (void)stopped, (void)now;
+    stops++;
+    return true;
+}
+
+static bool
+awaits(struct cgpu_gate_gpu *asked, uint64_t now)
+{
+    (void)asked, (void)now;
+    return false;
+}
+
+static bool
+is_behind_call(const struct cgpu_stream *stream)
+{
+    (void)stream;
+    return false;
+}
+
+static void
+ring(struct cgpu_gate_gpu *rung)
+{
+    (void)rung;
+}
+
+static void
+begin(void)
+{
+    static const struct cgpu_gate_outside outside = {
+        .put_marker = put_marker,
+        .is_passed = is_passed,
+        .is_lost = is_lost,
+        .release = ignore,
+        .sum = sum,
+        .cut = ignore,
+        .stop = stop,
+        .awaits = awaits,
+        .is_behind_call = is_behind_call,
+        .ring = ring,
+    };
+    static const uint32_t bound = 2, never = 0;
+
+    gpu = (struct cgpu_gate_gpu){.outside = &outside,
+                                 .streams = streams,
+                                 .stream_bound = &bound,
+                                 .work = &work,
+                                 .sums = &sums,
+                                 .gate = &gate,
+                                 .quiet_gate = &never};
+    for (uint16_t i = 0; i < 2; i++) {
+        streams[i] = (struct cgpu_stream){.gpu = &gpu, .used = 1, .index = i};
+        streams[i].handle = (struct CUstream_st *)(void *)&streams[i];
+    }
+    stops = 0;
+    passed = 0;
+}
+
+static void
+launch(struct cgpu_stream *stream, uint32_t word)
+{
+    gate = word;
+    CHECK(cgpu_enter_begin(stream, word, SECOND));
+    if (cgpu_gate_is_metered(word)) {
+        cgpu_flight_add(stream, &(struct cgpu_unmarked){.work_ns = 1000, .launches = 1, .key = 7});
+    }
+}
+
+TEST(work_behind_three_markers_is_marked_when_one_is_passed)
+{
+    begin();
+    for (int i = 0; i < 3; i++) {
+        launch(&streams[0], OPEN);
+        CHECK(cgpu_flight_cut(&streams[0], SECOND));
+    }
+    launch(&streams[0], OPEN);
+    gate = CGPU_GATE_TURN;
+    for (uint64_t i = 1; i <= 3; i++) {
+        cgpu_drain_look(&gpu, SECOND + i);
+        CHECK(gpu.phase == CGPU_PHASE_DEFERRED && work.certain == 0 && stops == 1);
+    }
+    passed = 1;
+    cgpu_drain_look(&gpu, SECOND + 4);
+    CHECK(gpu.phase == CGPU_PHASE_MARKED && streams[0].in_flight == 3 && stops == 1);
+    CHECK(work.active != 0);
+    passed = 4;
+    CHECK(cgpu_drain_look(&gpu, SECOND + 5) == UINT64_MAX);
+    CHECK(work.active == 0);
+}
+
+TEST(after_a_free_gate_all_streams_are_marked_once)
+{
+    begin();
+    launch(&streams[0], FREE);
+    gate = CGPU_GATE_TURN;
+    cgpu_drain_look(&gpu, SECOND + 1);
+    CHECK(gpu.phase == CGPU_PHASE_MARKED && gpu.flights == 2 && work.active != 0);
+    passed = 1;
+    cgpu_drain_look(&gpu, SECOND + 2);
+    CHECK(gpu.flights == 0 && work.active == 0 && stops == 1);
+}
+
+TEST(a_launch_under_an_open_gate_does_not_hide_those_under_a_free_one)
+{
+    begin();
+    launch(&streams[0], FREE);
+    launch(&streams[0], OPEN);
+    CHECK(gpu.phase == CGPU_PHASE_UNCOUNTED);
+    gate = CGPU_GATE_TURN;
+    cgpu_drain_look(&gpu, SECOND + 1);
+    CHECK(gpu.flights == 2);
+}
+
+/* What a stream was given before it captured was lost where nothing could be marked. */
+TEST(a_full_table_makes_room_where_nobody_waits_for_a_stream)
+{
+    begin();
+    cgpu_apart_go(&streams[0], CGPU_APART_STAYS, SECOND);
+    for (int i = 0; i < CGPU_MAX_FLIGHTS; i++) {
+        launch(&streams[0], OPEN);
+        CHECK(cgpu_flight_cut(&streams[0], SECOND));
+    }
+    CHECK(gpu.flights == CGPU_MAX_FLIGHTS && cgpu_flight_counted(&gpu) == 0);
+    launch(&streams[1], OPEN);
+    CHECK(cgpu_flight_cut(&streams[1], SECOND));
+    CHECK(gpu.flights == 2 && cgpu_flight_counted(&gpu) == 1);
+}

@@ -17,9 +17,9 @@
 #include <sys/resource.h>
 #include <time.h>
 
-#include "arbiter/thread/watch.h"
 #include "futex.h"
 #include "gate/fallback.h"
+#include "watch.h"
 
 #define NS_PER_SECOND UINT64_C(1000000000)
 /* A process that should be done may be dead, which rings no bell. */

@@ -47,7 +47,7 @@ _Static_assert((int)CGPU_MAX_CONTEXTS == 512 && (int)CGPU_LEDGER_WORKS == 512 &&
                    (int)CGPU_MAX_THREADS == 8192 && (int)CGPU_MAX_STREAMS == 8192,
                "what the sentences say");
 #define TOO_MANY_STREAMS "the process has 512 contexts or 8,192 streams already; destroy some"
-#define TOO_MANY_THREADS  "8,192 threads of the process launch already; end some"
+#define TOO_MANY_THREADS "8,192 threads of the process launch already; end some"
 #define TOO_MANY_PROCESSES                                                                         \
     "512 processes of the container launch already, counted for each GPU; end some"
 

@@ -30,6 +30,7 @@
 #include "gate/drain.h"
 #include "gate/fallback.h"
 #include "policy/policy.h"
+#include "watch.h"
 
 #define LONGEST_NS UINT64_C(1000000000)
 #define POLL_NS    UINT64_C(20000)
@@ -120,18 +121,12 @@ serve(uint32_t number, uint64_t now)
 
 /* ---- the thread ---- */
 
-/* What to wait for: gates in force, and the words that were served. */
-struct watched {
-    const uint32_t *gate[CGPU_MAX_GPUS];
-    uint32_t word[CGPU_MAX_GPUS];
-    uint32_t count;
-};
-
+/* *WATCH: the gates in force, and the words that were served. */
 static uint64_t
-serve_all(struct watched *watched, uint64_t now)
+serve_all(struct cgpu_watch *watch, uint64_t now)
 {
     uint64_t next = now + LONGEST_NS;
-    watched->count = 0;
+    watch->count = 0;
     for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
         struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
         if (gpu->work == NULL) {
@@ -140,59 +135,36 @@ serve_all(struct watched *watched, uint64_t now)
         const uint32_t *own = &cgpu_flow->own_gates[number];
         uint32_t before = cgpu_gate_word(gpu);
         next = sooner(next, serve(number, now));
-        watched->gate[watched->count] = gpu->gate;
-        watched->word[watched->count++] = gpu->gate == own ? *own : before;
+        cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, gpu->gate == own ? *own : before,
+                       false);
     }
     cgpu_lane_sweep(now);
     return next;
 }
 
-/* struct futex_waitv, which old headers lack. */
-struct waiter {
-    uint64_t value, address;
-    uint32_t flags, reserved;
-};
-
-enum { WAITV_CALL = 449, WAITV_32_BITS = 2, CALL_MISSING = ENOSYS };
-
 static void
-wait_for_many(const struct watched *watched, uint64_t until)
+wait_until(const struct cgpu_watch *watch, uint64_t until)
 {
-    struct waiter waiters[CGPU_MAX_GPUS];
-    uint64_t there = until + (uint64_t)cgpu_state->clock_ahead; /* by the clock of the kernel */
-    struct timespec end = {(time_t)(there / 1000000000), (long)(there % 1000000000)};
-    for (uint32_t i = 0; i < watched->count; i++) {
-        waiters[i] = (struct waiter){watched->word[i], (uint64_t)(uintptr_t)watched->gate[i],
-                                     WAITV_32_BITS, 0};
-    }
-    if (syscall(WAITV_CALL, waiters, watched->count, 0, &end, CLOCK_MONOTONIC) < 0 &&
-        (errno == CALL_MISSING || errno == EPERM)) {
-        uint64_t now = cgpu_flow_now();
-        uint64_t ns = sooner(until > now ? until - now : 0, UINT64_C(1000000));
-        nanosleep(&(struct timespec){.tv_nsec = (long)ns}, NULL);
-    }
-}
-
-static void
-wait_until(const struct watched *watched, uint64_t until)
-{
-    uint64_t now = cgpu_flow_now();
-    if (until <= now) {
+    uint64_t now = cgpu_flow_now(), ahead = (uint64_t)cgpu_state->clock_ahead;
+    if (until <= now || cgpu_watch_sleep(watch, until + ahead)) { /* by the clock of the kernel */
         return;
     }
-    if (watched->count != 1) {
-        wait_for_many(watched, until);
-        return;
-    }
-    uint64_t ns = until - now;
+    /* an old kernel waits for one word at most */
+    uint64_t ns = watch->count == 1 ? until - now : sooner(until - now, UINT64_C(1000000));
     struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    cgpu_futex_wait((uint32_t *)(uintptr_t)watched->gate[0], FUTEX_WAIT, watched->word[0], &left);
+    const struct cgpu_watch_word *word = &watch->words[0];
+    if (watch->count == 1) {
+        cgpu_futex_wait((uint32_t *)(uintptr_t)word->address, FUTEX_WAIT, (uint32_t)word->expected,
+                        &left);
+    } else {
+        nanosleep(&left, NULL);
+    }
 }
 
 static void *
 run(void *unused)
 {
-    struct watched watched;
+    struct cgpu_watch watch;
     cgpu_thread.depth = 1; /* whatever the driver calls for us is no launch of the program */
     prctl(PR_SET_NAME, "cgpu-monitor");
     prctl(PR_SET_TIMERSLACK, 1);
@@ -203,14 +175,14 @@ run(void *unused)
         uint64_t next = 0;
         if (!closing) {
             cgpu_flow_lock();
-            next = serve_all(&watched, cgpu_flow_now());
+            next = serve_all(&watch, cgpu_flow_now());
             cgpu_flow_unlock();
         }
         __atomic_store_n(&cgpu_flow->busy, 0, __ATOMIC_RELEASE);
         if (closing) {
             return unused;
         }
-        wait_until(&watched, next);
+        wait_until(&watch, next);
     }
 }
 

@@ -8,10 +8,10 @@
 #include <signal.h>
 #include <unistd.h>
 
-#include "arbiter/thread/watch.h"
 #include "check.h"
 #include "gate/gate.h"
 #include "guest.h"
+#include "watch.h"
 
 enum { KERNEL_US = 300, PREEMPTIVE = CGPU_POLICY_PREEMPTIVE };
 

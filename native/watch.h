@@ -1,4 +1,4 @@
-/* Sleeping on many futex words at once, until a time: what the arbitration thread does. */
+/* Sleeping on many futex words at once, until a time. */
 #ifndef CGPU_WATCH_H
 #define CGPU_WATCH_H
 
@@ -26,7 +26,7 @@ bool cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected,
 
 /*
  * Sleep until a word is woken, one of them is not as expected, or it is UNTIL by CLOCK_MONOTONIC
- * (UINT64_MAX: for ever). False where the kernel cannot do that.
+ * (UINT64_MAX: for ever). False where the kernel cannot do that, or a filter does not let it.
  */
 bool cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until);
 

@@ -1,7 +1,7 @@
 /* Sleeping on many futex words: see watch.h. */
 #define _GNU_SOURCE 1
 
-#include "arbiter/thread/watch.h"
+#include "watch.h"
 
 #include <errno.h>
 #include <linux/futex.h>

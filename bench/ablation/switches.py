@@ -203,8 +203,8 @@ SWITCHES = {
         ("charge: leaves_it", " || leaves_it(arbiter, holder)", ""),
         (
             "charge: overlaps",
-            "return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED;",
-            "return false;",
+            "return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&",
+            "return false &&",
         ),
         ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
         ("charge: the start", "ns = less_start(&arbiter->tenants[payer], ns);", ";"),

@@ -42,6 +42,7 @@ KEPT = {
     "charge: floors without absent ones": "no scenario: newcomers beside a stopped container",
     "charge: floors without expired ones": "no scenario: newcomers beside a stopped container",
     "unused: quiet turns only": "no scenario: liars beside others",
+    "`CGPU_STOPPED_NS`": "ceilings beside a stopped container: `tests/c/arbiter/arbiter_charges.c`",
     "charge: strays among the payers": "who had queued work: `tests/c/arbiter/arbiter_changes.c`",
     "charge: find_risen": "work that a host function held back: 0217; not modelled",
     "stay: was not idle": "long-shares 10000ms-1:9, not in the sample: 17.2 to 40.5, 18",

@@ -14,6 +14,7 @@
 /* Turns of all that compete, together: of two, and what each more adds; and the shortest of one. */
 #define CGPU_TURNS_NS (16 * CGPU_MS)
 #define CGPU_MORE_NS  (4 * CGPU_MS)
+#define CGPU_MOST_NS  (100 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
 /* But not less than so many times the lag (demand.lag_ns), which blurs both ends of a turn. */
 #ifndef CGPU_TURNS_LAGS /* a test shows what shorter ones do */
@@ -65,6 +66,8 @@ enum { CGPU_RUN_LAGS = 32 };
 #define CGPU_DEATH_NS (20 * CGPU_MS)
 /* An end further away than this is not waited for. */
 #define CGPU_LONGEST_NS (2000 * CGPU_MS)
+/* Certain to have ended so long ago: stopped, not running. */
+#define CGPU_STOPPED_NS (1000 * CGPU_MS)
 
 /* One that was let in and did not come in so long gives way, for a while, twice as long each time
  */

@@ -30,9 +30,12 @@ cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 
 /* Given up, and perhaps still at work. */
 static bool
-overlaps(const struct cgpu_tenant *tenant)
+overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 {
-    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED;
+    const struct cgpu_demand *demand = &tenant->demand;
+
+    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&
+           !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
 }
 
 static uint64_t
@@ -46,27 +49,27 @@ less_start(struct cgpu_tenant *tenant, uint64_t ns)
 }
 
 static bool
-pays(const struct cgpu_arbiter *arbiter, int index, int payer)
+pays(const struct cgpu_arbiter *arbiter, int index, int payer, uint64_t now)
 {
     const struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
-    return index == payer || (overlaps(tenant) && !(tenant->stray && payer < 0));
+    return index == payer || (overlaps(tenant, now) && !(tenant->stray && payer < 0));
 }
 
 /* PAYER (-1: nobody) and those that were given up; of these no stray if nobody else pays. */
 static void
-share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns)
+share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
 {
     uint64_t payers = 0;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        payers += pays(arbiter, i, payer);
+        payers += pays(arbiter, i, payer, now);
     }
     if (payer >= 0) {
         ns = less_start(&arbiter->tenants[payer], ns);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS && ns > 0; i++) {
-        if (pays(arbiter, i, payer)) {
+        if (pays(arbiter, i, payer, now)) {
             cgpu_charge_pay(arbiter, &arbiter->tenants[i], ns / payers);
         }
     }
@@ -100,7 +103,7 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
         }
         closing = true;
         if (!paid && !tenant->stray) {
-            share_bill(arbiter, i, ns - cgpu_unused_after(tenant, now - ns, now));
+            share_bill(arbiter, i, ns - cgpu_unused_after(tenant, now - ns, now), now);
             paid = true;
         }
         tenant->asked = true;
@@ -156,7 +159,7 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
         ns = used_alone(holder, busy_before, ns);
     }
     ns -= cgpu_unused_before(holder, now - ns, now);
-    share_bill(arbiter, arbiter->holder, ns);
+    share_bill(arbiter, arbiter->holder, ns, now);
 }
 
 /*
@@ -327,7 +330,7 @@ charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t b
         if (arbiter->holder >= 0) {
             charge_holder(arbiter, ns, now, busy_before);
         } else {
-            share_bill(arbiter, -1, ns);
+            share_bill(arbiter, -1, ns, now);
         }
     }
     end_expired(arbiter);

@@ -232,3 +232,29 @@ TEST(who_never_launched_is_charged_nothing_when_another_comes)
     }
     CHECK(charged(idle) < MS); /* its gate was open while somebody waited */
 }
+
+/* docker pause in the middle of a turn: work that has long ended, and nobody to say so. */
+TEST(who_has_a_ceiling_pays_all_it_uses_beside_one_that_is_stopped_sch3)
+{
+    uint64_t open_ns = 0;
+    int stopped, other;
+
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_FIXED);
+    stopped = add(10, false);
+    other = add(6, false);
+    demands[stopped].waiting = true;
+    step(0);
+    CHECK(gates[stopped] != CGPU_GATE_CLOSED);
+    works(stopped, now + MS);
+    for (int i = 0; i < 30000; i++) {
+        if (gates[other] == CGPU_GATE_CLOSED) {
+            demands[other] = (struct cgpu_demand){.waiting = true};
+        } else {
+            works(other, now + 10 * MS);
+        }
+        step(MS);
+        open_ns += i >= 10000 && gates[other] != CGPU_GATE_CLOSED ? MS : 0;
+    }
+    CHECK(open_ns > 5000 * MS && open_ns < 6200 * MS); /* of 20 s, 30 % */
+}

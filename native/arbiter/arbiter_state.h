@@ -14,7 +14,6 @@
 /* Turns of all that compete, together: of two, and what each more adds; and the shortest of one. */
 #define CGPU_TURNS_NS (16 * CGPU_MS)
 #define CGPU_MORE_NS  (4 * CGPU_MS)
-#define CGPU_MOST_NS  (100 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
 /* But not less than so many times the lag (demand.lag_ns), which blurs both ends of a turn. */
 #ifndef CGPU_TURNS_LAGS /* a test shows what shorter ones do */

@@ -15,6 +15,7 @@ from lab.runs.order import (  # noqa: F401
     pytest_collection_modifyitems,
     pytest_configure,
     pytest_runtest_protocol,
+    pytest_sessionfinish,
 )
 from lab.runs.slowest import pytest_terminal_summary  # noqa: F401
 

@@ -12,7 +12,9 @@ import pytest
 pytestmark = pytest.mark.integration
 
 CONFTEST = """
-from lab.runs.order import pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol
+from lab.runs.order import (
+    pytest_collection_modifyitems, pytest_configure, pytest_runtest_protocol, pytest_sessionfinish
+)
 """
 LATE = """
 import pathlib, pytest
@@ -40,7 +42,7 @@ def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after
     for name in ("late_1", "late_2"):
         (tmp_path / f"test_{name}.py").write_text(LATE.format(mark=mark, after=after))
     (tmp_path / "test_earlier.py").write_text(EARLIER.format(mark=after, before=mark))
-    processes = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+    processes = ("-n", "3", "--dist", "loadfile", "--no-loadscope-reorder")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *processes, "."],
         cwd=tmp_path,
@@ -48,7 +50,7 @@ def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after
         capture_output=True,
         text=True,
         check=False,
-        timeout=250,
+        timeout=100,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

@@ -52,3 +52,9 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, Any, Any]:
         for step in (fcntl.LOCK_UN, fcntl.LOCK_EX, fcntl.LOCK_UN) if lock else ():
             fcntl.lockf(lock, step)
     return (yield)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Who has no test left holds nobody up; the process lives on until all have ended."""
+    for lock in session.config.stash.get(_EARLIER, {}).values():
+        lock.close()

@@ -68,7 +68,7 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
         busy = sum(map(int, read(process).split()))
         placed = gate.work.markers - before
         process.communicate(timeout=60)
-    assert 0 < busy < LAUNCHES // 100
+    assert 0 < busy < LAUNCHES // 50  # batches are shorter on a busy machine
     assert busy <= placed + 10
 
 

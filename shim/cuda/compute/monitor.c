@@ -146,18 +146,17 @@ static void
 wait_until(const struct cgpu_watch *watch, uint64_t until)
 {
     uint64_t now = cgpu_flow_now(), ahead = (uint64_t)cgpu_state->clock_ahead;
-    if (until <= now || cgpu_watch_sleep(watch, until + ahead)) { /* by the clock of the kernel */
+    uint64_t ns = until > now ? until - now : 0;
+    const struct cgpu_watch_word *word = &watch->words[0];
+    struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+    if (ns == 0) {
         return;
     }
-    /* an old kernel waits for one word at most */
-    uint64_t ns = watch->count == 1 ? until - now : sooner(until - now, UINT64_C(1000000));
-    struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    const struct cgpu_watch_word *word = &watch->words[0];
-    if (watch->count == 1) {
+    if (watch->count == 1) { /* by a call that every filter knows: some end who makes others */
         cgpu_futex_wait((uint32_t *)(uintptr_t)word->address, FUTEX_WAIT, (uint32_t)word->expected,
                         &left);
-    } else {
-        nanosleep(&left, NULL);
+    } else if (!cgpu_watch_sleep(watch, until + ahead)) { /* by the kernel's clock */
+        nanosleep(&(struct timespec){.tv_nsec = (long)sooner(ns, UINT64_C(1000000))}, NULL);
     }
 }
 

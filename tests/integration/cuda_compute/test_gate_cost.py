@@ -156,10 +156,8 @@ def test_a_forked_child_that_starts_anew_has_work_of_its_own(base: Base) -> None
 
 
 def test_threads_that_nobody_may_ask_for_are_thought_to_live(base: Base, tmp_path: Path) -> None:
-    flags = ("-shared", "-fPIC", "-ldl")
-    preload = str(
-        compile_c(PROGRAMS / "preloaded" / "no_tgkill.c", tmp_path / "no_tgkill.so", *flags)
-    )
+    flags = ("-DFORBIDDEN=SYS_tgkill", "-shared", "-fPIC", "-ldl")
+    preload = str(compile_c(PROGRAMS / "preloaded" / "no_call.c", tmp_path / "no_call.so", *flags))
     program = """
     from lab.calls.gate_calls import *
     context()

@@ -64,6 +64,27 @@ def test_a_process_with_much_thread_local_storage_has_a_helper(base: Base, tmp_p
     assert log == ""
 
 
+def test_the_helper_of_one_gpu_makes_no_call_that_old_filters_do_not_know(
+    base: Base, tmp_path: Path
+) -> None:
+    """Such a filter may end the process: futex_waitv is of 2021."""
+    flags = ("-DFORBIDDEN=449", "-DENDS", *SHARED)
+    source = PROGRAMS / "preloaded" / "no_call.c"
+    preload = str(compile_c(source, tmp_path / "no_call.so", *flags))
+    program = """
+    from lab.calls.gate_calls import *
+    context()
+    show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+    sys.stdin.readline()
+    """
+    with Gate(base.path, state=OPEN) as gate, base.start(program, LD_PRELOAD=preload) as process:
+        assert read(process) == "0"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("state", [FREE, OPEN, PRESSED])
 def test_without_a_helper_a_launch_asks_for_no_more_than_with_one(
     base: Base, tmp_path: Path, state: int

@@ -87,8 +87,8 @@ def test_a_thread_beyond_the_8192_of_the_table_is_refused_and_others_go_on(
     base: Base, tmp_path: Path
 ) -> None:
     """What it launched could be neither stopped nor waited for."""
-    source = PROGRAMS / "preloaded" / "no_tgkill.c"
-    preload = str(compile_c(source, tmp_path / "no_tgkill.so", *SHARED))
+    source = PROGRAMS / "preloaded" / "no_call.c"
+    preload = str(compile_c(source, tmp_path / "no_call.so", "-DFORBIDDEN=SYS_tgkill", *SHARED))
     program = STUB + "check(launch())\n" + PARADE.removeprefix(STUB)
     program += "show(statuses.index(800), *set(statuses[8191:]))\nshow(launch())\n"
     with Gate(base.path, state=OPEN):

@@ -37,7 +37,7 @@ DOORS = {"cgpu_cli": {"cgpu_hook.preview", "cgpu_hook.plan"}}
 # Rooms of a package, and its own files, each of which may import those before it.
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "cgpu_node": (
-        {"paths", "trust", "jsontext", "own_code", "bootstrap", "installation"},
+        {"paths", "trust", "jsontext", "own_code", "bootstrap", "installation", "allocation"},
         {"image"},
         {"settings"},
         {"facts"},
@@ -244,6 +244,12 @@ def test_no_folder_has_more_files_than_one_can_overlook() -> None:
     names = {name.rpartition(".")[0] for name in listed}
     folders = [str(Path(name).parent) for name in names]
     assert {name: folders.count(name) for name in folders if folders.count(name) > 18} == {}
+
+
+def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
+    imports = modules()
+    below = reached("cgpu_node.allocation", imports)
+    assert tops(below) == {"cgpu_env"}
 
 
 def test_the_environment_package_imports_the_standard_library_only() -> None:

@@ -1,0 +1,362 @@
+"""Which GPUs of a node a pod gets: pure functions of what GPUs have and what a pod needs.
+
+No clock, file, chance or state outside the arguments, so a simulation and a scheduler run the same
+code. Units are what a node publishes as ``aliyun.com/gpu-mem`` (GiB), cores are hundredths of a
+GPU's time (``aliyun.com/gpu-core.percentage``).
+"""
+
+from __future__ import annotations
+
+from cgpu_env.record import NamedTuple
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+SHARE, CGPU, CORE_MEM = "share", "cgpu", "core_mem"  # how a node isolates containers
+BINPACK, SPREAD = "binpack", "spread"  # how a node places them
+APP, INIT, SIDECAR = "app", "init", "sidecar"  # a sidecar is an init container that stays
+CORE_STEP = 5
+MOST_ANSWERS = 64  # that an unchanged node remembers
+# Why a pod is not placed on a node. Only FULL can change when other pods end.
+WRONG_MODE, TOO_FEW, TOO_LARGE, FULL = "wrong-mode", "too-few", "too-large", "full"
+
+
+class Gpu(NamedTuple):
+    """What one GPU of a node offers to pods.
+
+    Attributes:
+        uuid: the driver's name of the GPU; an index can change at each start of a node.
+        index: for people, and for equal choices.
+        units: its memory.
+        cores: its time.
+        slots: containers that may share it.
+        healthy: whether a pod may be placed on it.
+        held: units that others than pods hold.
+    """
+
+    uuid: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    units: int
+    cores: int = 100
+    slots: int = 20
+    healthy: bool = True
+    held: int = 0
+
+
+class Container(NamedTuple):
+    """What one container of a pod asks for, over all GPUs of the pod together."""
+
+    name: str
+    units: int
+    cores: int = 0
+    kind: str = APP
+
+
+class Need(NamedTuple):
+    """What a pod asks for.
+
+    Attributes:
+        pod: its UID.
+        owner: the UID of its controller; "": none.
+        gpus: how many GPUs each container gets, with an equal part of each.
+        containers: those that ask for GPU memory, in the order of the pod's specification.
+    """
+
+    pod: str
+    owner: str
+    gpus: int
+    containers: tuple[Container, ...]
+
+
+class Part(NamedTuple):
+    """What a pod or a container has of each of its GPUs."""
+
+    units: int
+    cores: int
+    slots: int = 1
+
+
+class Decision(NamedTuple):
+    """What a pod has got.
+
+    Attributes:
+        pod: its UID.
+        owner: the UID of its controller; "": none.
+        node: the name of its node.
+        gpus: the UUIDs of its GPUs.
+        part: what it has of each of them.
+        containers: what each container has of each of them.
+    """
+
+    pod: str
+    owner: str
+    node: str
+    gpus: tuple[str, ...]
+    part: Part
+    containers: Mapping[str, Part]
+
+
+class Refusal(NamedTuple):
+    """Why a pod is not placed; one sentence, the same for all nodes where it is the same."""
+
+    code: str
+    sentence: str
+
+
+NOTHING = Part(0, 0, 0)
+
+
+class NeedError(ValueError):
+    """What a pod asks for can be placed on no GPU of any node; one sentence."""
+
+
+def part_of(need: Need) -> Part:
+    """What a pod takes of each of its GPUs while it lives.
+
+    Kubernetes' own rule, for each resource: the larger of what containers and sidecars take
+    together, and of what any init container takes beside the sidecars that started before it
+    (k8s.io/component-helpers/resource, PodRequests).
+
+    Raises:
+        NeedError: a container's memory or time has no equal parts, or no time beside others' time.
+    """
+    stays = peak = NOTHING
+    for each in need.containers:
+        if each.kind == APP:
+            continue
+        beside = _sum(stays, share_of(each, need.gpus))
+        stays = beside if each.kind == SIDECAR else stays
+        peak = _larger(peak, beside)
+    for each in need.containers:
+        if each.kind == APP:
+            stays = _sum(stays, share_of(each, need.gpus))
+    if len({each.cores > 0 for each in need.containers}) > 1:
+        raise NeedError(
+            "containers of one pod: expected all or none to ask for aliyun.com/gpu-core.percentage"
+        )
+    return _larger(peak, stays)
+
+
+def share_of(container: Container, gpus: int) -> Part:
+    """What a container has of each of ``gpus`` GPUs.
+
+    Raises:
+        NeedError: one sentence that names the value and what is allowed.
+    """
+    name, units, cores, _ = container
+    if gpus < 1:
+        raise NeedError(f"aliyun.com/gpu-count={gpus}: expected a whole number from 1")
+    if units < 1:
+        raise NeedError(f"container {name}: aliyun.com/gpu-mem={units}: expected at least 1")
+    if units % gpus:
+        raise NeedError(
+            f"container {name}: aliyun.com/gpu-mem={units}: expected a multiple of"
+            f" aliyun.com/gpu-count={gpus}"
+        )
+    if cores < 0 or cores % (CORE_STEP * gpus):
+        raise NeedError(
+            f"container {name}: aliyun.com/gpu-core.percentage={cores}: expected a multiple of"
+            f" {CORE_STEP * gpus}" + (f", {CORE_STEP} of each of {gpus} GPUs" * (gpus > 1))
+        )
+    if cores > 100 * gpus:
+        raise NeedError(
+            f"container {name}: aliyun.com/gpu-core.percentage={cores}: expected at most"
+            f" {100 * gpus}"
+        )
+    return Part(units // gpus, cores // gpus)
+
+
+def _sum(one: Part, other: Part) -> Part:
+    return Part(one.units + other.units, one.cores + other.cores, one.slots + other.slots)
+
+
+def _larger(one: Part, other: Part) -> Part:
+    return Part(*map(max, one, other))
+
+
+class Choice(NamedTuple):
+    """GPUs for a need on one node, and how good they are among nodes: the least goes first."""
+
+    gpus: tuple[str, ...]
+    rank: tuple[int, ...]
+
+
+class Node:
+    """What a node offers, and which pods have what of it.
+
+    Answers are kept until the node changes, so asking a thousand nodes of which one has changed
+    costs little more than asking one.
+
+    Attributes:
+        name: its name.
+        mode: how it isolates containers, one of SHARE, CGPU and CORE_MEM.
+        placement: BINPACK or SPREAD.
+        gpus: what it offers, by UUID.
+        taken: what pods have, by their UIDs; also on GPUs that it does not offer any more.
+    """
+
+    def __init__(self, name: str, mode: str, placement: str, gpus: Iterable[Gpu]) -> None:
+        self.name = name
+        self.mode = mode
+        self.placement = placement
+        self.gpus = {gpu.uuid: gpu for gpu in gpus}
+        self.taken: dict[str, Decision] = {}
+        self._used: dict[str, Part] = {}
+        self._answers: dict[tuple[object, ...], Choice | Refusal] = {}
+
+    def add(self, decision: Decision) -> None:
+        """Enter what a pod has, also where that is more than the node offers now."""
+        self.remove(decision.pod)
+        self.taken[decision.pod] = decision
+        self._count(decision, 1)
+
+    def remove(self, pod: str) -> None:
+        """Take a pod off; one that has nothing here is no error."""
+        decision = self.taken.pop(pod, None)
+        if decision:
+            self._count(decision, -1)
+
+    def _count(self, decision: Decision, sign: int) -> None:
+        for uuid in decision.gpus:
+            used = self.used(uuid)
+            pairs = zip(used, decision.part, strict=True)
+            self._used[uuid] = Part(*(have + sign * part for have, part in pairs))
+        self._answers.clear()
+
+    def used(self, uuid: str) -> Part:
+        """What pods have of a GPU."""
+        return self._used.get(uuid, NOTHING)
+
+    def free(self, gpu: Gpu) -> Part:
+        """What is left of a GPU; below 0 where more is promised than it has now."""
+        used = self.used(gpu.uuid)
+        return Part(
+            gpu.units - gpu.held - used.units, gpu.cores - used.cores, gpu.slots - used.slots
+        )
+
+    def choose(self, need: Need, part: Part) -> Choice | Refusal:
+        """The GPUs that this node would give to a pod that takes ``part`` of each, or why none."""
+        key = (need.gpus, part, need.owner if self.placement == SPREAD else "")
+        answer = self._answers.get(key)
+        if answer is None:
+            if len(self._answers) >= MOST_ANSWERS:  # each controller has its own under SPREAD
+                self._answers.clear()
+            answer = self._answers[key] = self._choose(need, part)
+        return answer
+
+    def _choose(self, need: Need, part: Part) -> Choice | Refusal:
+        refusal = self._never(need, part)
+        if refusal:
+            return refusal
+        order = ORDERS[self.placement]
+        fitting = sorted(
+            (order(self, gpu, need.owner), gpu.index, gpu.uuid)
+            for gpu in self.gpus.values()
+            if gpu.healthy and _fits(part, self.free(gpu))
+        )
+        if len(fitting) < need.gpus:
+            return Refusal(FULL, f"{_has(len(fitting))} {_shown(part)} free{_of(need)}")
+        chosen = fitting[: need.gpus]
+        ranks = zip(*(rank for rank, _, _ in chosen), strict=True)
+        return Choice(
+            tuple(uuid for _, _, uuid in chosen),
+            (int(self.placement == SPREAD), *map(sum, ranks), self._free_units()),
+        )
+
+    def _free_units(self) -> int:
+        return sum(self.free(gpu).units for gpu in self.gpus.values())
+
+    def replicas(self, uuid: str, owner: str) -> int:
+        """How many pods of one controller have a part of a GPU."""
+        return sum(
+            uuid in decision.gpus
+            for decision in self.taken.values()
+            if decision.owner == owner != ""
+        )
+
+    def _never(self, need: Need, part: Part) -> Refusal | None:
+        """Why the node would not even have room for the pod if it were empty."""
+        if (part.cores > 0) != (self.mode == CORE_MEM):
+            asked = "with" if part.cores else "without"
+            return Refusal(
+                WRONG_MODE,
+                f"ack.node.gpu.schedule={self.mode}: the node takes no pod {asked}"
+                " aliyun.com/gpu-core.percentage",
+            )
+        able = [gpu for gpu in self.gpus.values() if gpu.healthy]
+        if len(able) < need.gpus:
+            return Refusal(TOO_FEW, f"{need.gpus} GPUs are asked for, {len(able)} are here")
+        whole = [gpu for gpu in able if _fits(part, Part(gpu.units, gpu.cores, gpu.slots))]
+        if len(whole) < need.gpus:
+            return Refusal(TOO_LARGE, f"{_has(len(whole))} {_shown(part)} in all{_of(need)}")
+        return None
+
+
+def _fits(part: Part, room: Part) -> bool:
+    return part.units <= room.units and part.cores <= room.cores and part.slots <= room.slots
+
+
+def _has(count: int) -> str:
+    return {0: "no GPU has", 1: "only 1 GPU has"}.get(count, f"only {count} GPUs have")
+
+
+def _shown(part: Part) -> str:
+    units = f"{part.units} GiB of aliyun.com/gpu-mem"
+    return f"{units} and {part.cores} % of its time" if part.cores else units
+
+
+def _of(need: Need) -> str:
+    return f", and {need.gpus} are asked for" if need.gpus > 1 else ""
+
+
+def _least_free(node: Node, gpu: Gpu, _: str) -> tuple[int, ...]:
+    return (node.free(gpu).units,)
+
+
+def _apart(node: Node, gpu: Gpu, owner: str) -> tuple[int, ...]:
+    return (node.replicas(gpu.uuid, owner), -node.free(gpu).units)
+
+
+# How GPUs are chosen: by which key, the least first. Equal ones go by index.
+ORDERS: Mapping[str, Callable[[Node, Gpu, str], tuple[int, ...]]] = {
+    BINPACK: _least_free,
+    SPREAD: _apart,
+}
+
+
+def decide(node: Node, need: Need) -> Decision | Refusal:
+    """What a node gives to a pod; the node does not count it before :meth:`Node.add`.
+
+    Raises:
+        NeedError: no node could.
+    """
+    part = part_of(need)
+    choice = node.choose(need, part)
+    if isinstance(choice, Refusal):
+        return choice
+    containers = {each.name: share_of(each, need.gpus) for each in need.containers}
+    return Decision(need.pod, need.owner, node.name, choice.gpus, part, containers)
+
+
+def compare(nodes: Iterable[Node], need: Need) -> tuple[dict[str, Choice], dict[str, Refusal]]:
+    """What each node would give to a pod, or why it has nothing for it, by name.
+
+    Raises:
+        NeedError: no node could.
+    """
+    part = part_of(need)
+    fitting: dict[str, Choice] = {}
+    refused: dict[str, Refusal] = {}
+    for node in nodes:
+        choice = node.choose(need, part)
+        if isinstance(choice, Refusal):
+            refused[node.name] = choice
+        else:
+            fitting[node.name] = choice
+    return fitting, refused
+
+
+def best(fitting: Mapping[str, Choice]) -> str:
+    """The node that a pod goes to, of those that have room for it."""
+    return min(fitting, key=lambda name: (fitting[name].rank, name))

@@ -1,7 +1,7 @@
 """Write the manual pages, ``docs/man``, from the programs' own command lines and tables.
 
-``make man`` runs it; a test holds the pages against what it would write. The variables of a
-container and the policies are the README's tables. What nothing says of itself stands here.
+``make man`` runs it; a test compares the pages with what it would write. The variables of a
+container and the policies are the README's tables. Text that no program has is in this file.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ settings and memory of containers as files, while cgpud runs
 .I /var/lib/cgpu
 what
 .B cgpu install
-has changed, and what was there before
+has changed, and the previous content
 .TP
 .I /usr/share/doc/cgpu
-documents of the Debian package; those of an environment are in its own
+documents of the Debian package; those of an environment are in its
 .IR share ;
 .B cgpu help
 shows where
 .TP
 .I /usr/share/cgpu
-likewise, alert rules for Prometheus, a dashboard for Grafana and a RuntimeClass for Kubernetes
+in the same way: alert rules for Prometheus, a dashboard for Grafana, a RuntimeClass for Kubernetes
 """
 _RUNTIME = """\
 .SH NAME
@@ -74,17 +74,16 @@ cgpu-runtime, cgpu-hook \\- make containers with a share of a GPU
 Container engines start
 .B cgpu-runtime
 instead of runc or crun, and it passes everything on to them. Before it creates a container whose
-environment has ALIYUN_COM_GPU_MEM_CONTAINER, it reserves the container's share, and adds to its
-configuration what enforces it. It creates no container whose share it cannot enforce.
+environment has ALIYUN_COM_GPU_MEM_CONTAINER, it reserves the container's share, and adds what
+enforces the share to its configuration. It creates no container whose share it cannot enforce.
 .PP
 .B cgpu-hook
-does the same for engines that only know hooks, and gives the share back when a container has
-ended.
+does the same for engines that only know hooks, and gives the share back when a container ends.
 .PP
 .B cgpu install
-adds them to engines. The low-level runtime is
+adds both programs to engines. The low-level runtime is
 .I /etc/cgpu/runtime
-if there is such a link, else the first runc or crun in a usual directory.
+if there is such a link, otherwise the first runc or crun in one of the usual directories.
 .SH OPTIONS
 .TP
 \\fB\\-\\-cgpu\\-state\\-dir\\fR \\fIDIR\\fR
@@ -99,17 +98,17 @@ the low-level runtime
 All other options are the low-level runtime's.
 """
 
-# Beside the variables of a container, which the README's table has.
+# In addition to the variables of a container, which are in the README's table.
 _VARIABLES = {
     "CGPU_STATE_DIR": "where commands and cgpud keep state, unless the command line names a"
     " directory",
     "CGPU_DRIVER_DIR": "where commands and cgpud find libcuda.so.1 and libnvidia-ml.so.1, unless"
     " the command line names a directory",
     "CGPU_LOG": "off: in a program with a share, cgpu writes nothing to standard error",
-    "NVIDIA_VISIBLE_DEVICES": "of a container: its GPUs where ALIYUN_COM_GPU_VISIBLE_DEVICES is"
-    " not set; it is made without cgpu where this is none, void or empty",
-    "XDG_RUNTIME_DIR": "of a user other than root: state is in its folder cgpu, unless the"
-    " command line or, for commands and cgpud, CGPU_STATE_DIR names a directory",
+    "NVIDIA_VISIBLE_DEVICES": "of a container: its GPUs if ALIYUN_COM_GPU_VISIBLE_DEVICES is not"
+    " set; cgpu is off for the container if this is none, void or empty",
+    "XDG_RUNTIME_DIR": "of a user other than root: state is in its subdirectory cgpu, unless"
+    " the command line or, for commands and cgpud, CGPU_STATE_DIR names a directory",
 }
 _OF_COMMANDS = ("CGPU_STATE_DIR", "CGPU_DRIVER_DIR", "XDG_RUNTIME_DIR")
 _ENVIRONMENT = {
@@ -122,7 +121,7 @@ _ENVIRONMENT = {
     "cgpu.7": tuple(_VARIABLES),
 }
 _OF_CONTAINERS = """\
-A container's own environment has what it asks for, see
+A container states what it asks for in its own environment, see
 .BR cgpu (7).
 """
 _OVERVIEW = """\
@@ -131,17 +130,17 @@ cgpu \\- shares of GPUs for containers: variables, policies, examples
 .SH DESCRIPTION
 A container made by
 .BR cgpu-runtime (8)
-gets a part of the memory of each of its GPUs, never more, and a part of the GPU's time. Variables
-in its environment ask for them. A program under
+gets a part of the memory of each of its GPUs, never more, and a part of the GPU's time. It asks
+for them with variables in its environment. A program under
 .BR cgpu-run (1)
-gets the same by options.
+gets the same with options.
 .BR cgpud (8)
-divides the time; the first command or container that needs it starts it.
+divides the time; the first command or container that needs the server starts it.
 .PP
 An invalid value never yields an unlimited container: creation fails, with a sentence that names
 the variable, the value and what is allowed. A misspelt ALIYUN_COM_GPU_* is refused too.
 .PP
-Where a command line has an option or a setting twice, the last one counts.
+If a command line has an option or a setting twice, the last one counts.
 """
 
 
@@ -182,13 +181,13 @@ def _page(name: str, body: str) -> str:
 
 
 def _environment(name: str) -> str:
-    """The variables that this program reads; on the page about all of it, also policies."""
+    """The variables that this program reads; on the overview page, also the policies."""
     own = "".join(entry(each, _VARIABLES[each]) for each in _ENVIRONMENT[name])
     if name != "cgpu.7":
         return f".SH ENVIRONMENT\n{own}.PP\n{_OF_CONTAINERS}"
     readme = (ROOT / "README.md").read_text()
     asked = [
-        f".TP\n{of_markdown(variable)}\n{of_markdown(meaning)}; such as {of_markdown(value)}\n"
+        f".TP\n{of_markdown(variable)}\n{of_markdown(meaning)}; for example {of_markdown(value)}\n"
         for variable, value, meaning in table(readme, "Ask for a share")[0]
     ]
     listed, rest = table(readme, "Share the GPU's time")
@@ -235,14 +234,14 @@ def _configuration() -> str:
         f".TP\n.BR {table}.{key}\n{roff(allowed)}; {_default(getattr(defaults, key))}\n"
         for key, (table, allowed, _) in config._KEYS.items()  # noqa: SLF001
     ]
-    of_one = f"{', '.join(RANGES)} of one GPU, by its index or its whole UUID"
+    of_one = f"{', '.join(RANGES)} of one GPU, by its index or its full UUID"
     entries.append(f".TP\n.B [gpu.0]\n{roff(of_one)}; those of node by default\n")
     return (
         ".SH NAME\ncgpu.toml \\- settings of a node for cgpu\n"
         f".SH SYNOPSIS\n.I {config.CONFIG_PATH}\n"
-        ".SH DESCRIPTION\nThe file is TOML, belongs to root, and nobody else can write to it. A"
-        " server that runs follows it; one that is not understood is refused with a sentence, and"
-        " no container is made meanwhile.\n"
+        ".SH DESCRIPTION\nThe file is TOML, belongs to root, and must be writable by root alone."
+        " A running server applies changes. An invalid file is refused with a sentence, and no"
+        " container is created until it is corrected.\n"
         f".SH KEYS\n{''.join(entries)}"
     )
 
@@ -253,7 +252,7 @@ def _default(value: object) -> str:
 
 
 def main() -> None:
-    """Write them, and remove what is no page any more."""
+    """Write the pages, and remove files that are no longer pages."""
     FOLDER.mkdir(exist_ok=True)
     made = pages()
     for path in FOLDER.iterdir():

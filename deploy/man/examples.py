@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Example(NamedTuple):
-    """What it is for, and the commands, a line each but for those that end in a backslash."""
+    """What it is for, and its commands: one a line, or several lines joined by backslashes."""
 
     what: str
     commands: str
@@ -33,28 +33,28 @@ docker run --runtime=cgpu \
     -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 \
     -e ALIYUN_COM_GPU_SCHD_WEIGHT=4 IMAGE python3 train.py
 
-# A service whose kernels go before those of all others:
+# A service whose kernels go before those of all other containers:
 docker run --runtime=cgpu \
     -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 \
     -e ALIYUN_COM_GPU_HIGH_PRIO=1 IMAGE python3 serve.py
 
-# A container without limits on a node where all others have the cap default_memsize:
+# A container without limits, on a node where all others get the cap default_memsize:
 docker run --runtime=cgpu -e CGPU_DISABLE=true IMAGE nvidia-smi
 
-# A program with a share, without container and root:
+# A program with a share, without a container and without root:
 cgpu-run --mem 6GiB --weight 2 -- python3 train.py
 
-# Who uses what, now; then live:
+# Who uses what, once; then live:
 cgpu-smi
 cgpu top
 
-# Another weight and another cap for a container that runs, by its name:
+# A new weight and a new cap for a running container, by its name:
 cgpu set web weight=4 memsize=8GiB
 
-# Fixed parts of GPU 0, a tenth for each weight; what one leaves idle stays idle:
+# Fixed parts of GPU 0, a tenth for each unit of weight; what is not used stays idle:
 cgpu set 0 policy=fixed max_inst=10
 
-# What keeps this node from dividing its GPUs, and what helps:
+# What is wrong on this node, and what to do about it:
 cgpu doctor""",
     "cgpu.1": r"""# What would change on this machine, as a diff; then the change:
 cgpu install --dry-run
@@ -63,7 +63,7 @@ cgpu install --now
 # What cgpu would do to a container:
 cgpu plan /path/to/config.json
 
-# Rules, caps and shares; then who holds a container's memory:
+# Rules, caps and shares; then which processes hold a container's memory:
 cgpu get
 cgpu get 0/web/meminfo
 
@@ -89,12 +89,12 @@ cgpu-smi -i 0 --query-containers=name,memory.used,memory.cap \
 
 # Everything, for a program:
 cgpu-smi --json""",
-    "cgpud.8": r"""# In the foreground, with metrics, instead of the server that runs:
+    "cgpud.8": r"""# In the foreground, with metrics, replacing the running server:
 cgpud --replace --metrics 127.0.0.1:9477
 
-# For a simulated node, apart from this machine's own:
+# For a simulated node, separate from this machine's own:
 cgpud --state-dir /tmp/node --driver-dir /tmp/t4""",
-    "cgpu-runtime.8": r"""# A bundle, by crun:
+    "cgpu-runtime.8": r"""# A bundle, with crun:
 cgpu-runtime --cgpu-runtime /usr/bin/crun run NAME
 
 # On a simulated node:

@@ -1,65 +1,60 @@
-"""Runs pytest in a mount namespace in which every start of our Python records its lines.
+"""Runs pytest in a mount namespace in which our Python notes the lines that it runs.
 
 Tests that are not counted leave it, and those of the proxies load other ones
 (``lab.runs.counted``).
-The product has no switch for it: files that a start passes are covered by copies with one more
-statement, on a line that was there. Nothing is left when the last process in the namespace ends.
+The product has no switch for it: Python finds other files where it keeps what it has compiled.
+Nothing is left when the last process in the namespace ends.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from importlib.util import find_spec
+from importlib.util import cache_from_source
 from pathlib import Path
 
 import proxies
+from marks import HEADER, Marks
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 from lab.runs.counted import OUTSIDE, PROXIES  # noqa: E402 - the path comes first
 
 BUILD = ROOT / "build" / "coverage"
-LINES = BUILD / "lines"
+COMPILED = BUILD / "python"
+NOTES = BUILD / "notes"  # a byte for each line
+LINES = BUILD / "lines.json"  # which line that is
 FOLDERS = ("cgpu_env", "native", "shim", "node", "hook", "server", "cli")
-MAIN = 'if __name__ == "__main__":'
-# Started by path without site-packages; everything else reads the tree's .pth file.
-BY_PATH = ("node/cgpu_node/bootstrap.py", "node/cgpu_node/facts/probe.py")
-
-
-def _statement() -> str:
-    """What a process runs first."""
-    spec = find_spec("coverage.tracer")
-    assert spec is not None, "pip install '.[test]'"
-    folders = tuple(f"{ROOT}/{folder}/" for folder in FOLDERS)
-    source = Path(__file__).with_name("tracer.py")
-    given = f"{spec.origin!r}, {folders!r}, {str(LINES)!r}"
-    return f"exec(open({str(source)!r}).read() + {f'trace({given})'!r}, {{'__name__': 'tracer'}})"
-
-
-def _texts() -> dict[Path, str]:
-    """The files to cover, with their covers' text."""
-    statement = _statement()
-    covers = {}
-    for name in BY_PATH:
-        text = (ROOT / name).read_text()
-        assert text.count(MAIN) == 1
-        covers[ROOT / name] = text.replace(MAIN, f"{MAIN[:-1]} and {statement} is None:")
-    for path in Path(sys.prefix).glob("lib/python*/site-packages/__editable__.cgpu-*.pth"):
-        covers[path] = f"{path.read_text()}\nimport sys; {statement}\n"
-    return covers
+# Started by their paths: Python compiles them each time.
+BY_PATH = (ROOT / "node/cgpu_node/facts/probe.py", ROOT / "cli/cgpu_cli/demo/tenant.py")
 
 
 def _covers() -> dict[Path, Path]:
-    shutil.rmtree(LINES, ignore_errors=True)
-    LINES.mkdir(parents=True)
-    LINES.chmod(0o1777)  # some processes are another user's
-    covers = {}
-    for number, (path, text) in enumerate(_texts().items()):
-        covers[path] = BUILD / f"{number}-{path.name}"
-        covers[path].write_text(text)
+    """What to cover, with its cover: the folders of compiled files, and programs."""
+    shutil.rmtree(COMPILED, ignore_errors=True)
+    marks, covers = Marks(ROOT, NOTES), {}
+    for source in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        cached = Path(cache_from_source(str(source)))
+        cover = COMPILED / cached.parent.relative_to(ROOT)
+        cover.mkdir(parents=True, exist_ok=True)
+        cached.parent.mkdir(exist_ok=True)
+        covers[cached.parent] = cover
+        (cover / cached.name).write_bytes(marks.compiled(source))
+        if source in BY_PATH:
+            covers[source] = COMPILED / source.name
+            covers[source].write_text(_program(cover / cached.name))
+    LINES.write_text(json.dumps(marks.lines))
+    NOTES.unlink(missing_ok=True)  # programs of an earlier run may have it still
+    NOTES.write_bytes(bytes(len(marks.lines)))
+    NOTES.chmod(0o666)  # some processes are another user's
     return covers
+
+
+def _program(compiled: Path) -> str:
+    content = f"open({str(compiled)!r}, 'rb').read()[{len(HEADER)}:]"
+    return f"import marshal\nexec(marshal.loads({content}))\n"
 
 
 def _forget_c() -> None:

@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import coverage
-from doors import BUILD, FOLDERS, LINES, ROOT
+from doors import BUILD, FOLDERS, LINES, NOTES, ROOT
 
 # Percent of all lines.
 PYTHON_FLOOR = 90
@@ -18,13 +18,12 @@ C_FLOOR = 87
 COUNTED = ("build/coverage/c", "tests/c/_build/plain")  # integration tests, C tests
 
 
-def _recorded() -> dict[str, set[int]]:
+def _noted() -> dict[str, set[int]]:
     """The lines that any process ran, by file."""
     found: dict[str, set[int]] = defaultdict(set)
-    for path in LINES.iterdir():
-        for row in path.read_text().splitlines():
-            name, _, numbers = row.partition("\t")
-            found[name].update(map(int, numbers.split()))
+    for (name, line), ran in zip(json.loads(LINES.read_text()), NOTES.read_bytes(), strict=True):
+        if ran:
+            found[name].add(line)
     return found
 
 
@@ -32,7 +31,7 @@ def _python(*, each: bool) -> float:
     files = [str(path) for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]
     measured = coverage.Coverage(data_file=None)
     data = measured.get_data()
-    data.add_lines({name: seen for name, seen in _recorded().items() if name in files})
+    data.add_lines(_noted())
     data.touch_files(files)
     return measured.report(file=sys.stdout if each else io.StringIO())
 

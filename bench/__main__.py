@@ -53,7 +53,7 @@ def _cost() -> tuple[dict[str, Any], str, bool]:
 
 
 def _shares() -> tuple[dict[str, Any], str, bool]:
-    """Shares of GPU time likewise, and their pictures."""
+    """The same for shares of GPU time, and their pictures."""
     from bench import shares  # noqa: PLC0415
 
     figures = shares.measure()
@@ -65,7 +65,7 @@ def _shares() -> tuple[dict[str, Any], str, bool]:
 
 
 def _ablation() -> tuple[dict[str, Any], str, bool]:
-    """What the model shows where a part of the gate is changed; no bar of its own."""
+    """The model's figures when a part of the gate is changed; it has no bar of its own."""
     from bench.ablation.measure import measure, table  # noqa: PLC0415
 
     found = measure()

@@ -32,7 +32,7 @@ def _compile() -> tuple[Path, Path]:
 
 
 def _lay_out(base: Path, stub: Path) -> Path:
-    """Make a session directory by hand: limits, ledger, the stub as real library, the proxy."""
+    """Make a session directory: limits, ledger, the stub as the real library, the proxy."""
     shutil.rmtree(base, ignore_errors=True)
     (base / "real").mkdir(parents=True)
     shutil.copy(stub, base / "real" / "libcuda.so.1")

@@ -24,7 +24,7 @@ _TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def _cgpu(world: World, *words: str) -> str:
-    """What a command of ``cgpu`` says."""
+    """The output of a command of ``cgpu``."""
     options = ["--state-dir", str(world.folder / "state"), "--driver-dir", str(world.driver_dir)]
     command = [sys.executable, "-m", "cgpu_cli.main", words[0], *options, *words[1:]]
     environment = os.environ | {"PYTHONPATH": PYTHONPATH}
@@ -40,7 +40,7 @@ def _status(world: World) -> dict[str, Any]:
 
 
 class Server:
-    """What the server's processor time is: of its thread for the GPU, and of all of it."""
+    """The server's processor time: of its thread for the GPU, and of the whole process."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -64,7 +64,7 @@ class Server:
 
 
 class Change:
-    """The first program's weight becomes another; ``done_s`` says when, after the start."""
+    """Change the first program's weight; ``done_s`` is the time after the start."""
 
     def __init__(self, world: World, start: int) -> None:
         lighter = next(c for c in _status(world)["containers"] if c["weight"] == WEIGHTS[0])

@@ -9,7 +9,7 @@ from typing import Any
 from lab.shares.lengths import length_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-# Of Okabe and Ito's palette, which the colour-blind tell apart.
+# From Okabe and Ito's palette, which the colour-blind can distinguish.
 BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#767676"
 SCALE_POINTS = 1.0
 _DPI = 110
@@ -29,13 +29,13 @@ def _figure(panels: int, width: float, height: float) -> tuple[Any, Sequence[Any
 
 
 def _save(figure: Any, path: Path) -> Path:
-    """No date and no version inside, so that the same figures give the same file."""
+    """Save it without date and version, so that the same figures give the same file."""
     figure.savefig(path, dpi=_DPI, metadata={"Software": None})
     return path
 
 
 def error_grid(grids: Sequence[dict[str, Any]], note: str, path: Path) -> Path:
-    """Distance from the share aimed at, in points, by both programs' kernel lengths.
+    """Distance from the intended share, in points, by both programs' kernel lengths.
 
     ``grids``: ``target`` (percent of the first), ``seconds``, ``lengths_us``, and ``off_points`` by
     the first's and the second's length.

@@ -43,7 +43,7 @@ CALLS = {
 
 
 def call_rows(calls: dict[str, dict[str, float]]) -> list[Row]:
-    """Rows of the calls; two threads are held against one thread of the same run."""
+    """Rows of the calls; two threads are compared with one thread of the same run."""
     rows = [
         Row(
             what,

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "bench" / "_build"
 CONTAINER_ROUNDS = 40
 PROGRAM_ROUNDS = 60
-# Debian's dockerd wraps a runtime that has arguments in a shell script. cgpu-runtime is given some
-# here to find the simulated driver, so runc is given a harmless one: both pay for the script.
+# Debian's dockerd wraps a runtime that has arguments in a shell script. cgpu-runtime gets some here
+# to find the simulated driver, so runc gets a harmless one: both pay for the script.
 PLAIN = {"path": RUNC, "runtimeArgs": ["--systemd-cgroup=false"]}
 
 

@@ -1,4 +1,4 @@
-"""Wall time of whole commands, taken in turns so that a noisy machine is noisy for all."""
+"""Wall time of whole commands, measured in turns so that noise affects all of them alike."""
 
 from __future__ import annotations
 

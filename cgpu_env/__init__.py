@@ -1,4 +1,4 @@
-"""The vocabulary of cgpu: a container's environment variables, their units and their meaning.
+"""A container's environment variables: their names, their units and their meaning.
 
 Standard library only, and little of it: this is imported whenever a container starts.
 """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help cannot get lost, and which guesses what a misspelt word means."""
+    """A parser that reports if help cannot be printed, and suggests a name for a misspelt word."""
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None

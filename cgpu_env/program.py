@@ -1,7 +1,7 @@
 """How every program of cgpu ends: with a status and at most one sentence, never a traceback.
 
-Light, and imported first: what a program is made of is imported by its ``work``, so that an
-interrupt meets ``run`` also while Python still reads files.
+This module is small and imported first. A program's ``work`` imports everything else, so that
+``run`` handles an interrupt even while Python still reads files.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _SIGNALLED = 128  # what a shell makes of a signal
 def run(name: str, work: Callable[[], int]) -> NoReturn:
     """Do ``work`` and exit with the status that it returns.
 
-    An interrupt and a reader of the output that has gone away end the program by their signals,
-    after everything has been undone, as a shell expects; anything else is a sentence on stderr.
+    An interrupt, or a reader of the output that has gone away, ends the program by its signal, as a
+    shell expects, after everything has been undone. Anything else is a sentence on stderr.
 
     Args:
         name: of the program, before each sentence.
@@ -81,7 +81,7 @@ def _finish(work: Callable[[], int]) -> int:
     """The status of ``work``, once all that it printed is out."""
     try:
         status = work()
-    except SystemExit as end:  # argparse has said what there is to say
+    except SystemExit as end:  # argparse has already printed the message
         if isinstance(end.code, str):
             raise CgpuError(end.code) from None
         status = end.code or 0
@@ -125,7 +125,7 @@ def _say(name: str, sentence: str, hint: str, status: int = REFUSED) -> int:
 
 
 def _drop_output() -> None:
-    """Let the interpreter not try once more to print what could not be printed."""
+    """Keep the interpreter from trying again to print what could not be printed."""
     try:
         sys.stdout.flush()
     except OSError:

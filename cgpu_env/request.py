@@ -1,12 +1,12 @@
 """What a container asks of cgpu, read from its own environment.
 
-Bad input is refused, wherever it stands: also where ``ALIYUN_COM_GPU_MEM_CONTAINER`` switches cgpu
-off, the other ``ALIYUN_COM_GPU_*`` values have to be well formed. Only ``CGPU_DISABLE=true`` makes
-cgpu blind, and ``NVIDIA_VISIBLE_DEVICES``, which belongs to others, is read only where cgpu is on.
-Only ``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be set to nothing.
+Invalid input is always refused: even if ``ALIYUN_COM_GPU_MEM_CONTAINER`` switches cgpu off, the
+other ``ALIYUN_COM_GPU_*`` values must be well formed. Only ``CGPU_DISABLE=true`` makes cgpu ignore
+them all. ``NVIDIA_VISIBLE_DEVICES``, which belongs to others, is read only if cgpu is on. Only
+``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be empty.
 
-A name that nobody knows is refused too, for it may be one of ours misspelt, and so is a share of
-which only the rest is set: the container would start without the cap that somebody asked for.
+An unknown name is refused too, because it may be one of ours misspelt. So is a request without a
+size that sets other parts of a share: the container would start without the cap that was asked for.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WEIGHT = "ALIYUN_COM_GPU_SCHD_WEIGHT"
 HIGH_PRIO = "ALIYUN_COM_GPU_HIGH_PRIO"
 NVIDIA_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 NO_GPU = ("", "none", "void")
-MEM_UNIT = "ALIYUN_COM_GPU_MEM_UNIT"  # what device plugins say DEV is in; a share is a ratio
+MEM_UNIT = "ALIYUN_COM_GPU_MEM_UNIT"  # the unit of DEV by device plugins; a share is a ratio
 DEFAULT_MAX_INST, MOST_INST = 20, 25
 # max_inst is set for each GPU and can be changed, so admission checks weights against it.
 _MOST_WEIGHT = f"the GPU's max_inst, which is {DEFAULT_MAX_INST} by default and at most {MOST_INST}"
@@ -84,7 +84,7 @@ class Request(NamedTuple):
         gpus: in the order of its visible list.
         weight: compute weight.
         high_priority: whether it goes first.
-        notes: what whoever asks may not have meant, one sentence each.
+        notes: what the caller may not have meant, one sentence each.
         asked: what that was made from, for a refusal to quote; None: not known here.
     """
 
@@ -158,12 +158,12 @@ def parse(
 
     Args:
         env: the container's own environment.
-        default_memsize: says the node's default size; asked only where the container names none.
+        default_memsize: returns the node's default size; called only if the container names none.
         has_units: whether a ``MEM_CONTAINER`` without ``MEM_DEV`` is sizes such as 6GiB or 40%, as
             in what is typed to our own tools.
 
     Returns:
-        What it asks for; None where cgpu is off for it, as far as that shows without the GPUs.
+        What it asks for; None if cgpu is off for it, as far as that shows without the GPUs.
 
     Raises:
         EnvError: one sentence that names the variable, the value given, and what is allowed.
@@ -191,14 +191,14 @@ def parse(
 
 
 def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:
-    """What ``asked`` means on a node; whether its GPUs have room for it is for admission to say.
+    """What ``asked`` means on a node; admission checks whether it fits.
 
     Args:
         asked: what a container asks for.
         gpus: the GPUs of the node, in the order of their indices.
 
     Returns:
-        The request, or None where the container is to see no GPU.
+        The request, or None if the container is to see no GPU.
 
     Raises:
         EnvError: as ``parse``.
@@ -290,7 +290,7 @@ def _parts(env: Mapping[str, str], asked: Asked, count: int) -> list[Size]:
 
 
 def _written(asked: Asked) -> str:
-    """Where the whole of each GPU is stated, as whoever asks knows it."""
+    """Where the whole of each GPU is stated, as the caller knows it."""
     given = asked.given
     if asked.sizes:
         return f"--mem {shown(given[MEM_CONTAINER])}"

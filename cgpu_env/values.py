@@ -2,7 +2,7 @@
 
 Only ASCII digits make a number: no sign, no leading zero. White space around a value or a list item
 is ignored. Everything else is an error, never a guess. A container's variables have no units; what
-is typed to our own tools (``Size``) may have.
+is typed to our own tools (``Size``) may have units.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def integer(text: str, maximum: int) -> int | None:
-    """The number that ``text`` writes, or None where it is not a whole number of 0..maximum."""
+    """The number that ``text`` writes, or None if it is not a whole number of 0..maximum."""
     if not text or not _DIGITS.issuperset(text) or len(text) > len(str(maximum)):
         return None
     if text[0] == "0" and text != "0":
@@ -92,7 +92,7 @@ def cap_bytes(name: str, value: str, given: Size | None, total: int) -> int:
 def misstated(
     gpus: Iterable[tuple[int, int]], sizes: Iterable[Size], written: str, unit: str = "GiB"
 ) -> tuple[str, ...]:
-    """A sentence for the GPUs that are not nearly as large as somebody takes them to be.
+    """A sentence for the GPUs whose size differs much from the stated one.
 
     Args:
         gpus: index and bytes of each.

@@ -1,6 +1,6 @@
 /*
- * The limits page: what one container may take. Written by the host, mapped read-only by the
- * container's processes, changed in place while they run (aligned 8-byte stores).
+ * The limits: what one container may take. The host writes them, the container's processes map them
+ * read-only, and they change in place while those run (aligned 8-byte stores).
  */
 #ifndef CGPU_LIMITS_H
 #define CGPU_LIMITS_H
@@ -38,14 +38,14 @@ struct cgpu_limits_gpu {
         heartbeat_ns;    /* host's CLOCK_MONOTONIC when the arbiter last lived; 0: there was none */
     uint64_t charged_ns; /* GPU time charged since the arbiter took the container on */
     uint32_t metered;    /* CGPU_METERED, and how well; 0 while FREE */
-    uint32_t limit_ppm;  /* what it may have at most while others compete, as last worked out */
+    uint32_t limit_ppm;  /* what it may have at most while others compete, as last computed */
     uint64_t throttled_ns; /* for which threads of it were seen waiting at its closed gate */
     uint64_t waits;        /* how often that began */
     uint32_t quiet_gate; /* gate word of a turn that began while the others had nothing in flight */
     uint32_t compute_reserved;
 };
 
-/* magic, version, size, id and release stay where they are in every version. */
+/* magic, version, size, id and release have the same place in every version. */
 struct cgpu_limits {
     uint32_t magic;
     uint32_t version;

@@ -1,9 +1,9 @@
 /*
  * A mutex between the threads of one process: see mutex.h.
  *
- * Locked instructions are most of what it costs, so giving it back has none. The processor may then
- * look for sleepers before others see that the mutex is free, and miss one who goes to sleep at
- * that moment. So no thread sleeps for long at a time.
+ * Locked instructions are most of its cost, so unlocking has none. The processor may then check for
+ * sleepers before others see that the mutex is free, and miss one that goes to sleep at that
+ * moment. So no thread sleeps for long at a time.
  */
 #include "mutex.h"
 

@@ -12,7 +12,7 @@
 enum {
     NR_FUTEX_WAITV = 449, /* on every architecture but alpha */
     FLAG_32_BITS = 2,
-    FLAG_PRIVATE = 128,
+    FLAG_PRIVATE = FUTEX_PRIVATE_FLAG,
     NS_PER_SECOND = 1000000000
 };
 
@@ -30,24 +30,27 @@ cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected, bool
     return true;
 }
 
+/* By a call that every kernel and every filter knows. FUTEX_WAIT takes a duration, not a time. */
+static void
+sleep_on(const struct cgpu_watch_word *word, const struct timespec *until)
+{
+    int operation = FUTEX_WAIT_BITSET | (int)(word->flags & FLAG_PRIVATE);
+
+    (void)syscall(SYS_futex, (uintptr_t)word->address, operation, (uint32_t)word->expected, until,
+                  NULL, FUTEX_BITSET_MATCH_ANY);
+}
+
 bool
 cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until)
 {
-    /* not struct timespec: the call takes 64 bits everywhere */
-    const int64_t time[2] = {(int64_t)(until / NS_PER_SECOND), (int64_t)(until % NS_PER_SECOND)};
-
-    return syscall(NR_FUTEX_WAITV, watch->words, watch->count, 0, until == UINT64_MAX ? NULL : time,
-                   CLOCK_MONOTONIC) >= 0 ||
-           (errno != ENOSYS && errno != EPERM); /* EPERM: an old seccomp filter */
-}
-
-void
-cgpu_watch_sleep_on(uint32_t *word, uint32_t expected, uint64_t until)
-{
     const struct timespec time = {.tv_sec = (time_t)(until / NS_PER_SECOND),
                                   .tv_nsec = (long)(until % NS_PER_SECOND)};
+    const struct timespec *end = until == UINT64_MAX ? NULL : &time;
 
-    /* unlike FUTEX_WAIT it takes a time of CLOCK_MONOTONIC, not a duration */
-    (void)syscall(SYS_futex, word, FUTEX_WAIT_BITSET_PRIVATE, expected,
-                  until == UINT64_MAX ? NULL : &time, NULL, FUTEX_BITSET_MATCH_ANY);
+    if (watch->count == 1) {
+        sleep_on(&watch->words[0], end);
+        return true;
+    }
+    return syscall(NR_FUTEX_WAITV, watch->words, watch->count, 0, end, CLOCK_MONOTONIC) >= 0 ||
+           (errno != ENOSYS && errno != EPERM); /* EPERM: an old seccomp filter */
 }

@@ -26,11 +26,9 @@ bool cgpu_watch_add(struct cgpu_watch *watch, uint32_t *word, uint32_t expected,
 
 /*
  * Sleep until a word is woken, one of them is not as expected, or it is UNTIL by CLOCK_MONOTONIC
- * (UINT64_MAX: for ever). False where the kernel cannot do that, or a filter does not let it.
+ * (UINT64_MAX: for ever). False if the kernel cannot do that for several words, or a filter forbids
+ * it.
  */
 bool cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until);
-
-/* The same on one private word, anywhere. */
-void cgpu_watch_sleep_on(uint32_t *word, uint32_t expected, uint64_t until);
 
 #endif

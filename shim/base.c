@@ -10,7 +10,7 @@ static const char base_directory[] = CGPU_BASE;
 int
 cgpu_base_path(char *path, size_t size, const char *name)
 {
-    /* The compiler must not know what the bytes are: in the file they may be others. */
+    /* The compiler must not know the bytes' values: in the file they may differ. */
     const char *base = base_directory;
     __asm__("" : "+r"(base) : : "memory");
 

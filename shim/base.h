@@ -13,9 +13,9 @@ enum {
 };
 
 /*
- * Write "<base directory>/NAME" to PATH of SIZE bytes. The result for "real/<soname>" is, byte for
- * byte, the name in DT_NEEDED, so dlopen(path, RTLD_NOLOAD) finds the library that is loaded
- * already. CGPU_EINVAL if it does not fit.
+ * Write "<base directory>/NAME" to PATH of SIZE bytes. The result for "real/<soname>" is byte for
+ * byte the name in DT_NEEDED, so that dlopen(path, RTLD_NOLOAD) finds the library that is already
+ * loaded. CGPU_EINVAL if it does not fit.
  */
 int cgpu_base_path(char *path, size_t size, const char *name);
 

@@ -18,7 +18,7 @@ int cgpu_mapped_limits_find(const struct cgpu_limits *limits, const uint8_t uuid
 static inline uint64_t
 cgpu_mapped_limits_cap(const struct cgpu_limits *limits, uint32_t gpu)
 {
-    /* Relaxed: the cap stands alone, nothing is read because of it. */
+    /* Relaxed: no other data depends on the cap. */
     return __atomic_load_n(&limits->gpus[gpu].cap_bytes, __ATOMIC_RELAXED);
 }
 
@@ -30,7 +30,7 @@ cgpu_mapped_limits_outside(const struct cgpu_limits *limits, uint32_t gpu)
     return __atomic_load_n(&limits->gpus[gpu].outside_bytes, __ATOMIC_RELAXED);
 }
 
-/* The most that the ledger may add up to: the cap without what is held outside. */
+/* The most that the ledger may add up to: the cap less what is held outside. */
 static inline uint64_t
 cgpu_mapped_limits_room(const struct cgpu_limits *limits, uint32_t gpu)
 {

@@ -1,6 +1,7 @@
 /*
- * The names that this library offers, as the loader has them: a proxy takes out those that the
- * driver below it lacks. A program that asks for one (dlsym) then learns what it would without us.
+ * The names that this library exports, as the loader sees them. A proxy removes those that the
+ * driver below it lacks. A program that asks for one (dlsym) then gets the same answer as without
+ * cgpu.
  */
 #ifndef CGPU_OWN_NAMES_H
 #define CGPU_OWN_NAMES_H
@@ -19,7 +20,7 @@ struct cgpu_own_names {
 /* Make the library's own symbol table writable. False: it stays as it is, and OWN is not open. */
 bool cgpu_own_names_open(struct cgpu_own_names *own);
 
-/* FUNCTION, an export of this library, is not found any more by who looks for it from now on. */
+/* From now on, look-ups do not find FUNCTION, an export of this library. */
 void cgpu_own_names_hide(const struct cgpu_own_names *own, const void *function);
 
 void cgpu_own_names_close(const struct cgpu_own_names *own);

@@ -1,9 +1,8 @@
-"""The ablation: each learner, mode and constant of the gate changed, and what the model then shows.
+"""The ablation: changes each learner, mode and constant of the gate, and runs the model.
 
-A variant is a copy of the sources with one change. A sample of each group of scenarios is run, and
-it is over as soon as a bar is missed. Nothing in the sources knows of this. What shall go for good
-is then tried with all scenarios, by tests/c/test_model.py. What was found is kept: a run that was
-cut short goes on where it stopped.
+A variant is a copy of the sources with one change. A sample of each group of scenarios is run, then
+all scenarios, and it is over as soon as a bar is missed. Nothing in the sources knows of this. What
+was found is kept: a run that was cut short goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -15,20 +14,25 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bench.ablation.variants import KEPT, VARIANTS, Variant
 from bench.modelled import MODEL, NATIVE, PROGRAM
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PARTS = ("arbiter", "arbiter/group", "gate", "policy")
+WORKERS = len(os.sched_getaffinity(0))
 LONGEST_S = 60  # of the processor for one group
 ENDLESS = 1e9
 HOW = ("off", "halved", "doubled")
 OBJECTS = PROGRAM.parent / "ablation"
 FLAGS = ("-std=gnu11", "-O2", "-D_GNU_SOURCE")
-# Group -> only every so-many-th of its worlds in the sample. Those that are cheap come first.
+# Group -> every n-th of its worlds is in the sample. Cheap groups come first.
 SAMPLE = {
     "edge-ceiling": 1,
     "slow-ceiling": 1,
@@ -63,7 +67,7 @@ SAMPLE = {
     "long-newcomer": 1,
     "long-shares": 4,
     "window-20s": 7,
-    # one figure of many worlds each
+    # each is one figure of many worlds
     "fault": 1,
     "pair-fault": 1,
     "meet": 1,
@@ -91,7 +95,7 @@ class Found(NamedTuple):
     bar: float
 
     def __str__(self) -> str:
-        """As a cell of the table shows it."""
+        """As shown in a cell of the table."""
         figure = "endless" if self.figure >= ENDLESS else f"{self.figure:.4g}"
         return f"{self.case}: {self.usual:.4g} to **{figure}**, {self.bar:.4g}"
 
@@ -112,7 +116,7 @@ def _copy(folder: Path) -> None:
 
 
 def _compile(folder: Path, name: str) -> str:
-    """The object of a source; made once for what the preprocessor leaves of it."""
+    """The object of a source; compiled once for each output of the preprocessor."""
     words = ["gcc", *FLAGS, "-P", "-iquote", "native", "-iquote", "tests/model"]
     text = subprocess.run([*words, "-E", name], cwd=folder, check=True, stdout=subprocess.PIPE)
     target = OBJECTS / f"{hashlib.sha256(text.stdout).hexdigest()[:24]}.o"
@@ -140,7 +144,7 @@ def rebuild(folder: Path, variant: Variant, usual: Built) -> Built:
 
 
 def _link(folder: Path, objects: dict[str, str]) -> Built:
-    """The program of ``objects``, those compiled that are not known yet."""
+    """The program of ``objects``; compiles those that are not known yet."""
     program = folder / "program"
     made = {
         name: known or _compile(folder, name)
@@ -151,9 +155,9 @@ def _link(folder: Path, objects: dict[str, str]) -> Built:
     return Built(program, made)
 
 
-def cases(program: Path, group: str) -> list[dict[str, Any]]:
-    """The figures of a group; one that does not come to an end has missed its bar."""
-    words = ["prlimit", f"--cpu={LONGEST_S}", str(program), "cases", group, str(SAMPLE[group])]
+def cases(program: Path, group: str, every: int) -> list[dict[str, Any]]:
+    """Figures of a group; a scenario that does not end has missed its bar."""
+    words = ["prlimit", f"--cpu={LONGEST_S}", str(program), "cases", group, str(every)]
     done = subprocess.run(words, check=False, stdout=subprocess.PIPE, text=True)
     lines = [re.sub(r"-?\bnan\b|\binf\b", str(ENDLESS), line) for line in done.stdout.splitlines()]
     found = [json.loads(line) for line in lines if line.endswith("}")]
@@ -167,11 +171,26 @@ def cases(program: Path, group: str) -> list[dict[str, Any]]:
 Usual = dict[str, dict[str, dict[str, Any]]]
 
 
-def _usual(program: Path) -> Usual:
+def _once(name: str, run: Callable[[], Any]) -> Any:
+    """What ``run`` returns, or returned under this name in an earlier run."""
+    known = OBJECTS / f"{hashlib.sha256(name.encode()).hexdigest()[:24]}.json"
+    if not known.exists():
+        temporary = known.with_suffix(f".{os.getpid()}.{threading.get_ident()}")
+        temporary.write_text(json.dumps(run()))
+        temporary.rename(known)
+    return json.loads(known.read_text())
+
+
+def _usual(built: Built) -> Usual:
     """The figures of the sources as they are."""
-    with ThreadPoolExecutor(2) as pool:
-        found = {group: pool.submit(cases, program, group) for group in SAMPLE}
-    return {group: {case["name"]: case for case in done.result()} for group, done in found.items()}
+
+    def run() -> dict[str, Any]:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            found = {group: pool.submit(cases, built.program, group, 1) for group in SAMPLE}
+        return {group: done.result() for group, done in found.items()}
+
+    found = _once(f"usual {built.key}", run)
+    return {group: {case["name"]: case for case in done} for group, done in found.items()}
 
 
 def _beyond(case: dict[str, Any]) -> float:
@@ -180,7 +199,7 @@ def _beyond(case: dict[str, Any]) -> float:
 
 
 def missed(found: list[dict[str, Any]], usual: dict[str, dict[str, Any]]) -> Found | None:
-    """The figure that misses its bar by most, and usually does not; None: there is none."""
+    """The figure that misses its bar by most, but not without the change; None: there is none."""
     known = {name for name, case in usual.items() if not case["met"]}
     late = [case for case in found if not case["met"] and case["name"] not in known]
     if not late:
@@ -195,46 +214,41 @@ def missed(found: list[dict[str, Any]], usual: dict[str, dict[str, Any]]) -> Fou
     return Found(name, before, worst[key], worst.get(bar, 8400))
 
 
-def examine(program: Path, usual: Usual) -> Found | None:
+def examine(program: Path, usual: Usual, groups: dict[str, int]) -> Found | None:
     """Run a variant group by group until it misses a bar."""
-    for group in SAMPLE:
-        found = missed(cases(program, group), usual[group])
+    for group, every in groups.items():
+        found = missed(cases(program, group, every), usual[group])
         if found is not None:
             return found
     return None
 
 
-def examine_once(variant: Variant, built: Built, usual: Usual, folder: Path) -> Found | None:
-    """The same, unless it is known from an earlier run of the same sources."""
-    changed = rebuild(folder, variant, built)
-    name = hashlib.sha256(f"{built.key} {changed.key} {SAMPLE}".encode()).hexdigest()[:24]
-    known = OBJECTS / f"{name}.json"
-    if not known.exists():
-        found = examine(changed.program, usual)
-        temporary = folder / known.name
-        temporary.write_text(json.dumps(found))
-        shutil.move(temporary, known)
-    values = json.loads(known.read_text())
-    return Found(*values) if values else None
-
-
 def measure(only: str = "") -> dict[str, Found | None]:
-    """By its name, every variant that matches ``only``; on two processors."""
-    chosen = [variant for variant in VARIANTS if re.search(only, variant.name)]
+    """Run every variant that matches ``only``, on all available processors; results by name.
+
+    What misses no bar of the sample is tried with all scenarios, when the rest is done.
+    """
+    found: dict[str, Found | None] = {}
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         built = build(folder / "usual")
-        usual = _usual(built.program)
+        usual = _usual(built)
 
-        def one(numbered: tuple[int, Variant]) -> Found | None:
-            found = examine_once(numbered[1], built, usual, folder / str(numbered[0]))
-            shutil.rmtree(folder / str(numbered[0]))
-            print(f"{numbered[1].name}: {found or '-'}", flush=True)
-            return found
+        def one(variant: Variant, groups: dict[str, int]) -> None:
+            own = folder / hashlib.sha256(variant.name.encode()).hexdigest()
+            changed = rebuild(own, variant, built)
+            name = f"{built.key} {changed.key} {groups}"
+            values = _once(name, lambda: examine(changed.program, usual, groups))
+            shutil.rmtree(own)
+            found[variant.name] = Found(*values) if values else None
+            print(f"{variant.name}: {found[variant.name] or '-'}", flush=True)
 
-        with ThreadPoolExecutor(2) as pool:
-            found = pool.map(one, enumerate(chosen))
-        return dict(zip((variant.name for variant in chosen), found, strict=True))
+        for groups in (SAMPLE, {group: 1 for group, every in SAMPLE.items() if every > 1}):
+            left = [each for each in VARIANTS if re.search(only, each.name)]
+            left = [each for each in left if found.get(each.name) is None]
+            with ThreadPoolExecutor(WORKERS) as pool:
+                list(pool.map(one, left, [groups] * len(left)))
+    return found
 
 
 def table(found: dict[str, Found | None]) -> str:

@@ -22,7 +22,7 @@ from bench.ablation.files import (
     UNUSED,
 )
 
-# What is switched off, and the one place where that is done: by file, text and text in its place.
+# What is switched off, and the one place where: file, text and the text that replaces it.
 SWITCHES = {
     PACE: [
         ("estimates: fall", "sample < ns && !lesson->cut", "false"),
@@ -80,7 +80,7 @@ SWITCHES = {
     ENTER: [
         (
             "batches: as long as the lag asks",
-            "ns < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : ns",
+            "larger(ns, CGPU_PACE_BATCH_NS)",
             "CGPU_PACE_BATCH_NS",
         ),
         ("batches: on behind two markers", "unmarked + ns <= batch_of(stream, flight)", "false"),
@@ -107,7 +107,7 @@ SWITCHES = {
         ),
         (
             "idle: since the last end",
-            "gpu->active_ns > ended ? gpu->active_ns : ended",
+            "larger(gpu->active_ns, ended)",
             "gpu->active_ns",
         ),
         (

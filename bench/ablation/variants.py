@@ -33,7 +33,7 @@ class Variant(NamedTuple):
 OPEN = (
     *("turn: work in flight, the lag", "turn: level within two turns", "turn: expired ones wait"),
 )
-# What moves no bar of the model, and what needs it.
+# What changes no bar of the model, and what needs it.
 KEPT = {
     "chain: long ones raise": "`tests/c/gate/pace_loop.c`: work does not pile up",
     "chain: what began before": "several streams: `tests/c/gate/pace_estimates.c`",

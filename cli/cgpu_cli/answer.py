@@ -1,6 +1,6 @@
-"""What ``--json`` prints: an answer's fields, behind the version of the format and the time.
+"""What ``--json`` prints: an answer's fields, after the version of the format and the time.
 
-docs/json.md describes the fields; a test holds it to what the programs print.
+docs/json.md describes the fields; a test compares it with what the programs print.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSION = 1  # of all of them: one more when a key goes or means something else
+VERSION = 1  # of all of them; goes up when a key is removed or changes its meaning
 
 
 def print_json(fields: Mapping[str, Any], *, is_one_line: bool = False) -> None:

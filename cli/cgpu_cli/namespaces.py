@@ -14,12 +14,12 @@ _LOCKED = ((0x2, 0x2), (0x4, 0x4), (0x8, 0x8), (0x400, 0x400), (0x800, 0x800), (
 
 
 def bind(source: str, target: str) -> None:
-    """Let ``target`` be ``source``, as it is (a read-only source stays read-only)."""
+    """Mount ``source`` at ``target``, as it is (a read-only source stays read-only)."""
     mount(source, target, "", MS_BIND)
 
 
 def make_read_only(target: str) -> None:
-    """Let nobody write through the mount at ``target``."""
+    """Make the mount at ``target`` read-only."""
     present = os.statvfs(target).f_flag
     locked = sum(flag for bit, flag in _LOCKED if present & bit)
     mount("", target, "", MS_REMOUNT | MS_BIND | MS_RDONLY | locked)
@@ -48,7 +48,7 @@ def _enter_as_root() -> bool:
 
 
 def lock_mounts() -> None:
-    """Let a root without the rights of one (as in many containers) not undo the mounts.
+    """Keep a root without a root's rights (as in many containers) from undoing the mounts.
 
     Whoever made a user namespace may unmount in it, but not what came from the one outside.
 
@@ -60,7 +60,7 @@ def lock_mounts() -> None:
 
 
 def _is_initial_root() -> bool:
-    """Whether we got along without a user namespace of our own, which maps one id only."""
+    """Whether we need no user namespace of our own, which maps one id only."""
     with open("/proc/self/uid_map") as file:
         return file.read().split()[2] != "1"
 

@@ -18,26 +18,26 @@ if TYPE_CHECKING:
 
 _LOOP_SECONDS = 5.0  # as nvidia-smi has it
 _EPILOG = """\
-exit status: 0 shown, also where --loop was interrupted; 2 the state directory or the driver cannot
-be read, or a wrong option; 130 interrupted.
+exit status: 0 shown, also after an interrupted --loop; 2 the state directory or the driver cannot
+be read, or an option is wrong; 130 interrupted.
 
 Compute is measured share / limit in percent of the GPU's time, over the last second. A share is not
-measured while a container has the GPU to itself, under policy 5, and where no cgpud runs. ~ is then
-the utilisation that the driver reports, of the GPU if it has one container, else of the container's
-processes; - means not known. Under policy 4 each share is an estimate, marked with ~. A limit by
-weight is a part of what high-priority containers (!) leave, which have prio_ratio.
+measured while a container has the GPU to itself, under policy 5, and while no cgpud runs. ~ is then
+the utilisation that the driver reports, of the GPU if it has one container, otherwise of the
+container's processes; - means not known. Under policy 4 each share is an estimate, marked with ~. A
+limit by weight is a part of what high-priority containers (!) leave; their limit is prio_ratio.
 
--q and --json show the processes' ids: on the host, 0 or N/A where they are not found there, and in
+-q and --json show the processes' ids: on the host (0 or N/A if they are not found there) and in
 their containers.
 
-Fields are named as in nvidia-smi where it has them; [N/A] means not known. memory.used of a GPU is
+Fields are named as in nvidia-smi if it has them; [N/A] means not known. memory.used of a GPU is
 what containers hold, and memory.free the rest, promised or not.
 """
 _WHO = """
-Root sees all containers and sessions. Where root's cgpud serves the node, a user sees their own
-sessions, the totals of each GPU, and all others together on one line. With --state-dir, and where
+Root sees all containers and sessions. If root's cgpud serves the node, a user sees their own
+sessions, the totals of each GPU, and all others together on one line. With --state-dir, and if
 root's cgpud does not answer, a user sees the sessions of an account of their own; a note says what
-is not shown. A query of fields prints it on standard error.
+is not shown. A query of fields prints the note on standard error.
 """
 
 
@@ -57,7 +57,7 @@ def arguments() -> Parser:
     parser.add_version("cgpu-smi")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--json", action="store_true", help="for programs; sizes in bytes")
-    what.add_argument("-q", "--query", action="store_true", help="everything, a line each")
+    what.add_argument("-q", "--query", action="store_true", help="everything, one line each")
     what.add_argument("-L", "--list-gpus", action="store_true", help="names and UUIDs of the GPUs")
     for name, query in fields.QUERIES.items():
         what.add_argument(
@@ -81,8 +81,7 @@ def arguments() -> Parser:
         type=seconds,
         nargs="?",
         const=_LOOP_SECONDS,
-        help="show it again and again until interrupted, every 5 s by default; --json: one line"
-        " each time",
+        help="repeat until interrupted, every 5 s by default; --json: one line each time",
     )
     state, driver = named(STATE_VARIABLE), named(DRIVER_VARIABLE)
     where = "where the driver's libraries are"

@@ -1,1 +1,1 @@
-"""What keeps this node from dividing its GPUs, and what mends it: ``cgpu doctor``."""
+"""``cgpu doctor``: what is wrong on this node, and what repairs it."""

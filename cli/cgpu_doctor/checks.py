@@ -42,7 +42,7 @@ _OF_ROOT = (
 
 
 def examine(ground: Ground) -> list[Finding]:
-    """What all checks find; one that cannot be made is a finding too."""
+    """The findings of all checks; a check that fails is a finding too."""
     findings: list[Finding] = []
     for name, check in CHECKS.items():
         try:
@@ -59,7 +59,7 @@ def examine(ground: Ground) -> list[Finding]:
 
 
 def _by_whom(mend: str) -> str:
-    """The advice, with who can follow it where that is not this user."""
+    """The advice, with who can follow it if that is not this user."""
     if os.geteuid() == 0 or mend.startswith(_AS_ROOT):
         return mend
     return f"{_AS_ROOT}{mend}" if any(word in mend for word in _OF_ROOT) else mend

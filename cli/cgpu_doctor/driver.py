@@ -1,4 +1,4 @@
-"""The driver: is it there, does it answer, are its parts of one version, does this cgpu know it."""
+"""The driver: whether it exists, answers, has parts of one version, and is known to this cgpu."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import Node
 
 MODULE = "/proc/driver/nvidia/version"
-# What begins so may take memory or time; as in shim/cuda/entry/lookup.c, which a test compares.
+# Names that begin so may take memory or time; a test compares this with shim/cuda/entry/lookup.c.
 FAMILIES = (
     "cuArray", "cuCheckpoint", "cuCtxCreate", "cuDevicePrimaryCtx", "cuDeviceSetGraphMem",
     "cuEGLStream", "cuExternal", "cuFabric", "cuFuncLoad", "cuGLCtx", "cuGraph", "cuGreenCtx",
@@ -37,7 +37,7 @@ _SIMULATED = f"cgpu demo; or {sys.executable} -m cgpu_sim DIR and --driver-dir D
 
 @cache
 def _asked(ground: Ground) -> Node | CgpuError:
-    """The driver's answer, or why there is none: it may take minutes not to answer."""
+    """The driver's answer, or why there is none; a driver may take minutes to fail."""
     try:
         return load_node(ground.state_dir, ground.driver_dir, keep=False)
     except CgpuError as error:

@@ -23,7 +23,7 @@ def exported(path: str) -> set[str]:
 
 
 def glibc_needed(path: str) -> tuple[int, int]:
-    """The oldest glibc with which it can be loaded; 0.0 where it needs none."""
+    """The oldest glibc with which it can be loaded; 0.0 if it needs none."""
     with open(path, "rb") as file:
         sections = [s for s in ELFFile(file).iter_sections() if isinstance(s, GNUVerNeedSection)]
         names = [

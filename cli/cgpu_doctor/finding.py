@@ -1,4 +1,4 @@
-"""What a check says, and what it looks at."""
+"""What a check reports, and what it looks at."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Finding(NamedTuple):
 
     Attributes:
         check: the check that says it; set by who runs the checks.
-        level: ``error``: containers are refused, or not made as they should be; ``warning``: they
-            are, and something else is wrong; ``note``: good to know; ``ok``.
-        what: what is so, with the value that was found.
+        level: ``error``: containers are refused, or not created as they should be; ``warning``:
+            they are created, but something else is wrong; ``note``: good to know; ``ok``.
+        what: what was found, as a sentence with the value.
         value: that value alone, for programs.
-        mend: the command, or what else, that mends it; empty where nothing is to be mended.
+        mend: the command, or other action, that repairs it; empty if nothing needs repair.
     """
 
     level: Level
@@ -86,7 +86,7 @@ class Ground(NamedTuple):
         return False
 
     def word(self, path: str) -> str | None:
-        """What a one-word file says; None where there is none."""
+        """What a one-word file says; None if there is none."""
         try:
             with open(self.machine.at(path)) as file:
                 return file.read().strip()

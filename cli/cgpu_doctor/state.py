@@ -1,4 +1,4 @@
-"""What is left of containers that are gone, and whether a server looks after those that live."""
+"""Leftovers of containers that are gone, and whether a server serves those that live."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def shares(ground: Ground) -> Iterator[Finding]:
 
 
 def server(ground: Ground) -> Iterator[Finding]:
-    """A server runs where there is somebody to divide time between."""
+    """A server runs if there are containers to divide time between."""
     path = f"{ground.state_dir}/{wakeup.SOCKET}"
     if ground.is_served():
         yield from _asked(ground, path)

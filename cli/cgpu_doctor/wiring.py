@@ -103,7 +103,7 @@ def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
 
 
 def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator[Finding]:
-    """What a dockerd that runs goes by; it may not have read its file since."""
+    """What a running dockerd uses; it may not have read its file since the last change."""
     machine = ground.machine
     by_systemd = (dockerd.RELOAD, dockerd.RESTART)
     reload, restart = by_systemd if ground.is_booted else (dockerd.SIGNAL, "restart dockerd")
@@ -166,7 +166,7 @@ def runtime(ground: Ground) -> Iterator[Finding]:
 
 
 def _python_side(hook: str, output: str) -> Finding:
-    """What it fails with; where cgpu itself refuses, its interpreter is the right one."""
+    """What it fails with; if cgpu itself refuses, its interpreter is the right one."""
     first, _, hint = output.partition("\n")
     if first.startswith("cgpu: ") and not any(word in first for word in _OF_INTERPRETERS):
         return Finding("error", first.removeprefix("cgpu: "), hook, hint.strip())

@@ -1,7 +1,7 @@
 """Where the programs in ``bin`` begin: an interrupt ends them silently until they can handle it.
 
-Python answers it with a traceback while it imports what a program is made of. Nothing is imported
-here before that is changed; ``cgpu_env.program`` changes it back.
+While Python imports a program's modules, it answers an interrupt with a traceback. Nothing is
+imported here before that is changed; ``cgpu_env.program`` changes it back.
 """
 
 import _signal  # type: ignore[import-not-found]  # built in, unlike ``signal``
@@ -22,7 +22,7 @@ def cgpu() -> "NoReturn":
 
 
 def cgpu_run() -> "NoReturn":
-    """Run ``cgpu-run``, for which somebody waits each time a program starts."""
+    """Run ``cgpu-run``, whose start delays every program."""
     import gc
 
     gc.disable()  # as in cgpu_node.bootstrap: it finds nothing

@@ -28,11 +28,11 @@ _FRESH = 2  # every containerd from 1.3 to 2.x reads it
 
 
 class UnusedError(CgpuError):
-    """The file is in order, but nobody would read there what cgpu has to say."""
+    """The file is valid, but containerd would not read cgpu's settings in it."""
 
 
 def files(machine: Machine) -> list[str]:
-    """The one file that decides: the last one read with a section of the plugin, else the main one.
+    """The file that takes effect: the last read with a section of the plugin, else the main one.
 
     Before 2.1 the whole section comes from that file.
     """
@@ -108,7 +108,7 @@ def default_place(data: dict[str, Any]) -> tuple[str, ...]:
 
 
 def check_default(machine: Machine) -> None:
-    """Refuse a default that is in the way, in any file that containerd reads.
+    """Refuse a default that would overrule ours, in any file that containerd reads.
 
     Raises:
         CgpuError: there is one.

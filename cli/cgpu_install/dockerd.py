@@ -1,4 +1,4 @@
-"""dockerd: its configuration, its command line, and what it says while it runs."""
+"""dockerd: its configuration, its command line, and what it reports while it runs."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ WANTED_BY = {
 
 
 class File(NamedTuple):
-    """A file of a machine, and how it comes to name cgpu and to name it no more.
+    """A file of a machine, and how cgpu is added to it and removed from it.
 
-    ``add`` and ``take`` get its text, empty where there is none, and the path of ``program``; what
+    ``add`` and ``take`` get its text, empty if there is none, and the path of ``program``; what
     ``take`` returns may be None: then nothing is left of the file. ``default`` is where it names
     the engine's default runtime; None: no such place. ``check`` raises where the change
     would harm the engine.

@@ -1,4 +1,4 @@
-"""The place in an engine's configuration that names a program of cgpu: made, mended, taken out."""
+"""The entry in an engine's configuration that names a program of cgpu: added, repaired, removed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Change one value of a JSON text and leave every other byte as it is.
 
 The text is read by the standard library; only where a member begins and ends is found out here.
-Every result is read again and compared with what was wanted before anyone gets to see it.
+Every result is read again and compared with what was wanted before it is returned.
 """
 
 from __future__ import annotations

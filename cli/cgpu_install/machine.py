@@ -31,7 +31,7 @@ class Machine(NamedTuple):
     bin_dir: str = BIN_DIR
 
     def at(self, path: str) -> str:
-        """Where the machine's ``path`` is for us."""
+        """The path at which we reach the machine's ``path``."""
         return f"{self.root}{path}"
 
     def program(self, name: str) -> str:
@@ -51,7 +51,7 @@ class Machine(NamedTuple):
         return sorted(path[len(self.root) :] for path in glob.glob(self.at(pattern)))
 
     def read(self, path: str) -> bytes | None:
-        """The content of a file; None where there is none.
+        """The content of a file; None if there is none.
 
         Raises:
             CgpuError: it is no plain file, or cannot be read.
@@ -70,7 +70,7 @@ class Machine(NamedTuple):
             raise kind_of(f"{path}: {error.strerror}") from None
 
     def text(self, path: str) -> str:
-        """The same as text; empty where there is no file.
+        """The same as text; empty if there is no file.
 
         Raises:
             CgpuError: likewise, or it is no UTF-8.

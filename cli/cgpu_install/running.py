@@ -1,6 +1,6 @@
 """Containers that an engine will end by our runtime, with a share or without.
 
-No engine is asked: the shim or monitor of a container knows the runtime too.
+No engine is queried: the shim or monitor of a container knows the runtime too.
 """
 
 from __future__ import annotations

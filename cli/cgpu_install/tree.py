@@ -1,4 +1,4 @@
-"""Values in nested tables, and the proof that an edited text says what it should."""
+"""Values in nested tables, and the check that an edited text has the intended content."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bounded(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def look(data: object, path: Sequence[str]) -> Any:  # noqa: ANN401 (whatever is there)
-    """What is at ``path``; None where there is nothing.
+    """What is at ``path``; None if there is nothing.
 
     Raises:
         CgpuError: something on the way is no table.
@@ -67,7 +67,7 @@ def removed(data: dict[str, Any], path: Sequence[str]) -> dict[str, Any]:
 
 
 def alone(data: dict[str, Any], path: Sequence[str]) -> Sequence[str]:
-    """The longest way up from ``path`` on which nothing else is."""
+    """The outermost ancestor of ``path`` that contains nothing else."""
     while len(path) > 1 and len(look(data, path[:-1])) == 1:
         path = path[:-1]
     return path

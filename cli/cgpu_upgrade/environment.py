@@ -181,7 +181,7 @@ def _shares(beside: Environment) -> bool:
 
 
 def _keep_old_paths(beside: Environment, made: Environment) -> None:
-    """Where Python's version changed, let paths by the old one's name lead to the new.
+    """If Python's version changed, link paths with the old version's name to the new one's.
 
     Containers that run, links and configurations by hand may name programs by such a path.
     """

@@ -85,7 +85,7 @@ def check_rules(state_dir: str, layouts: Layouts) -> None:
 
 
 def leads_into(living: list[Guest], environment: str) -> bool:
-    """Whether a container that lives will start a hook from an environment when it ends."""
+    """Whether a living container will start a hook from an environment when it ends."""
     return any(_mentions(guest.bundle, f"{environment}/") for guest in living if guest.bundle)
 
 
@@ -101,8 +101,8 @@ def _guest(record: Record) -> Guest:
 def _is_read(guest: Guest, layouts: Layouts) -> bool:
     """A file that is not there is that of a container which ends just now.
 
-    A container can write any version into its ledger; one that the release in use does not read
-    either is ruined or left alone already, and no reason to stay.
+    A container can write any version into its ledger. A version that the release in use cannot read
+    either is no reason to refuse the upgrade.
     """
     there = {name: version for name, version in guest.versions.items() if version is not None}
     if there.get("ledger") not in own().reads["ledger"]:

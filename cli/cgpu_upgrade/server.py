@@ -27,7 +27,7 @@ class Running(NamedTuple):
     """The server that runs.
 
     Attributes:
-        pid: of its process; None where none runs.
+        pid: of its process; None if none runs.
         release: that it is.
         arguments: of its command line, which may name what no file does.
         is_service: whether systemd looks after it.
@@ -52,17 +52,17 @@ def running(state_dir: str) -> Running:
 def restart(
     state_dir: str, python: Sequence[str], release: str, before: Running, *, wanted: bool
 ) -> int | None:
-    """Let a server of ``release`` take the place of the one that runs.
+    """Replace the running server by one of ``release``.
 
     Args:
         state_dir: what it serves.
         python: the command of the interpreter that has that release.
         release: the server's, from then on.
-        before: what ran when all began.
+        before: what ran when the upgrade began.
         wanted: whether to start one where none ran.
 
     Returns:
-        Its process id; None where none ran and none is wanted.
+        Its process id; None if none ran and none is wanted.
 
     Raises:
         CgpuError: it does not come up.
@@ -100,7 +100,7 @@ def end(state_dir: str, pid: int) -> bool:
 
 
 def status(state_dir: str) -> tuple[int | None, str | None]:
-    """Process id and release of the server that answers; None and None where none does."""
+    """Process id and release of the server that answers; None and None if none does."""
     try:
         answer = client.ask(state_dir, {"request": "status"})
         return answer["pid"], answer["node"]["version"]

@@ -1,6 +1,6 @@
 """Which environment is in use: a link beside them, changed in one step.
 
-What was started before goes on in the environment that it was started from.
+Programs that already run stay in the environment that they were started from.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def make_link(installation: Installation) -> None:
 def use(installation: Installation, environment: Environment) -> None:
     """Let the prefix lead to ``environment``, and the way back to the one that it led to.
 
-    The same release once more only takes that one's place: else an upgrade that somebody repeats
-    would take away the way back to the release before.
+    The same release again only replaces that one: otherwise repeating an upgrade would lose the way
+    back to the previous release.
     """
     before, back = Environment(installation.current), installation.back
     repeated = before.release == environment.release and back not in (None, environment.path)

@@ -1,10 +1,10 @@
 """The steps of an upgrade, in the order in which nothing is ever missing.
 
-1. The new environment is made and examined beside the one in use; whatever fails up to here leaves
+1. The new environment is created and checked beside the one in use; a failure up to here leaves
    everything as it was.
-2. The engines' links lead to it, each in one step: containers made from now on are its own.
-3. The prefix leads to it, and ``.back`` to the one that was in use.
-4. The server is its own. If that does not come up, all goes back.
+2. The engines' links are pointed at it, each in one step: it creates containers from now on.
+3. The prefix is pointed at it, and ``.back`` at the one that was in use.
+4. Its server replaces the running one. If that does not start, everything is undone.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def upgrade(
     *,
     dry: bool,
 ) -> Outcome:
-    """Put what ``source`` holds in use.
+    """Switch to the release in ``source``.
 
     Raises:
         CgpuError: it cannot be; what was in use is in use.
@@ -78,7 +78,7 @@ def upgrade(
 
 
 def back(installation: Installation, state_dir: str, *, dry: bool) -> Outcome:
-    """Put the environment in use that was before.
+    """Switch back to the previous environment.
 
     Raises:
         CgpuError: there is none, or it cannot be; what was in use is in use.

@@ -1,7 +1,7 @@
 /*
- * Mounts into a container that exists already, without ever trusting a path of its image: sources
- * are opened and cloned on the host, targets are reached from a descriptor of the container's root,
- * through no link, and both ends of a mount are descriptors.
+ * Mounts into a container that already exists, without trusting any path of its image. Sources are
+ * opened and cloned on the host. Targets are reached from a descriptor of the container's root,
+ * through no link. Both ends of a mount are descriptors.
  */
 #include "stages.h"
 
@@ -81,9 +81,10 @@ attributes(const struct mount *mount)
 }
 
 /*
- * Whether what is behind FD, and not only what once was behind its path, may be mounted: a file
- * that nobody but us or root could change; a ledger is for everyone to write. A mask is the null
- * device, whoever owns it: crun gives its standard streams to the container's user.
+ * Whether the file behind FD itself, which may no longer be the one at its path, may be mounted.
+ * Nobody but us or root may be able to change it, unless it is a ledger, which everyone may write.
+ * A mask is the null device, whoever owns it: crun gives its standard streams to the container's
+ * user.
  */
 static bool
 is_trusted(int fd, const char *kind)
@@ -124,7 +125,7 @@ clone_source(struct mount *mount)
     return 0;
 }
 
-/* An empty directory that nobody can write, to hide a directory behind. */
+/* An empty directory that nobody can write to, mounted over a directory to hide it. */
 static int
 make_empty(void)
 {

@@ -12,7 +12,7 @@
 #include "report.h"
 #include "state.h"
 
-/* All that a container's directory ever holds; nothing else is touched. */
+/* Everything that a container's directory can hold; nothing else is touched. */
 static const char *const known[] = {"limits", "ledger", "record.json", "notes"};
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
@@ -42,7 +42,10 @@ remove_container(int containers, const char *id)
     return unlinkat(containers, id, AT_REMOVEDIR) == 0 || errno == ENOENT ? 0 : -1;
 }
 
-/* A connection lets the server look, as in node/cgpu_node/server.py; it finds out anyway, later. */
+/*
+ * A connection makes the server refresh, as in node/cgpu_node/server.py; otherwise it notices
+ * later.
+ */
 static void
 tell_server(int state)
 {

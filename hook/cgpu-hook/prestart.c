@@ -14,7 +14,7 @@
 
 static const struct cgpu_report report = {NULL, false};
 
-/* Put BYTES where the next program reads its stdin; a memory file, as a pipe might be too small. */
+/* Make BYTES the next program's stdin: a memory file, because a pipe might be too small. */
 static bool
 put_on_stdin(const struct cgpu_document *document)
 {
@@ -66,7 +66,7 @@ state_dir_of(int argc, char **argv)
     return NULL;
 }
 
-/* Whether the container's configuration can name our variables; true where that is not known. */
+/* Whether the container's configuration can name our variables; true if that is not known. */
 static bool
 concerns_us(const struct cgpu_document *state, const char *state_dir)
 {

@@ -19,7 +19,7 @@ open_entry(int directory, const char *name, uint64_t flags)
     };
     int fd = (int)syscall(SYS_openat2, directory, name, &how, sizeof how);
     struct stat facts;
-    /* O_PATH with O_NOFOLLOW may open the link itself: that is a link on the way as well. */
+    /* O_PATH with O_NOFOLLOW may open the link itself: that counts as a link on the way too. */
     if (fd >= 0 && fstat(fd, &facts) == 0 && S_ISLNK(facts.st_mode)) {
         close(fd);
         errno = ELOOP;

@@ -7,7 +7,7 @@
 /*
  * A descriptor (O_PATH) of the absolute PATH below the directory ROOT; no link is followed, not
  * even at the end. With CREATE, what is missing is made: directories, and an empty file at the end.
- * -1 and errno: ELOOP where there is a link on the way.
+ * -1 and errno: ELOOP if there is a link on the way.
  */
 int cgpu_rootfs_open(int root, const char *path, bool create);
 

@@ -6,7 +6,7 @@
 
 /*
  * Options with a value, of runc 1.0 to 1.4 and crun 1.x together; all others are switches. Those
- * without a target are known only so that their value is not taken for something else.
+ * without a target are listed only so that their value is not mistaken for something else.
  */
 struct option {
     const char *name;
@@ -67,7 +67,7 @@ find(const struct option *table, const char *name, size_t length)
 
 /*
  * The option that ARGUMENT names, and in *VALUE where its value begins, or NULL if that is the next
- * argument. Go takes one dash for two; crun takes -bVALUE.
+ * argument. Go accepts one dash for two; crun accepts -bVALUE.
  */
 static const struct option *
 match(const struct option *table, const char *argument, const char **value)

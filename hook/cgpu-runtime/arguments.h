@@ -1,4 +1,4 @@
-/* The command line of an OCI runtime, as far as it concerns us; what is ours is taken out of it. */
+/* The command line of an OCI runtime, as far as it concerns us; our own options are removed. */
 #ifndef CGPU_ARGUMENTS_H
 #define CGPU_ARGUMENTS_H
 

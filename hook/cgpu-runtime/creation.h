@@ -23,14 +23,16 @@ struct cgpu_creation {
 };
 
 /*
- * Change CONFIG; 0, or -1 after a sentence. The editor may still run: it tells the server of the
- * container, which nobody waits for before the low-level runtime starts.
+ * Change CONFIG. Returns 0, or -1 after printing a sentence. The editor may still run: it informs
+ * the server of the container, which the low-level runtime does not have to wait for.
  */
 int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *arguments,
                        const struct cgpu_report *report, const char *runtime, const char *bundle,
                        const char *config);
 
-/* Whether the low-level runtime has another container of this id already, so that it will fail. */
+/*
+ * Whether the low-level runtime already has another container with this id, so that it will fail.
+ */
 bool cgpu_creation_is_taken(const struct cgpu_creation *creation);
 
 /* The low-level runtime has ended with STATUS: give the share back if it has no such container. */

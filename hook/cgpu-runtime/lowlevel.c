@@ -12,7 +12,7 @@
 static const char *const names[] = {"runc", "crun"};
 static const char *const folders[] = {"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"};
 
-/* A program, and not this one: that would start itself for ever. */
+/* A program other than this one, which would otherwise start itself for ever. */
 static bool
 is_usable(const char *path)
 {
@@ -49,7 +49,7 @@ cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char 
 {
     char absolute[PATH_MAX];
     if (root != NULL) {
-        /* The first container makes it, so it may not be there to be resolved yet. */
+        /* The first container creates it, so it may not exist yet. */
         bool there = realpath(root, absolute) != NULL;
         bool below = !there && root[0] != '/' && getcwd(absolute, sizeof absolute) != NULL;
         snprintf(out, size, "%s%s%s/%s", there || below ? absolute : "", below ? "/" : "",

@@ -5,7 +5,7 @@
 #include <limits.h>
 #include <stddef.h>
 
-/* Its absolute path, from what was GIVEN (or NULL), /etc/cgpu/runtime or the usual places. */
+/* Its absolute path, from GIVEN (or NULL), /etc/cgpu/runtime or the usual directories. */
 const char *cgpu_lowlevel_find(const char *given, char out[PATH_MAX]);
 
 /* The directory that it keeps while container ID exists. */

@@ -1,7 +1,7 @@
 /*
- * cgpu-runtime: an OCI runtime that hands everything to runc or crun. Only when a container is made
- * whose configuration names our variables does Python run first, to change that configuration, and
- * does this process stay until it is known whether the container was made.
+ * cgpu-runtime: an OCI runtime that passes everything to runc or crun. If it creates a container
+ * whose configuration names our variables, Python runs first and changes that configuration, and
+ * this process stays until it is known whether the container was created.
  */
 #include <errno.h>
 #include <limits.h>
@@ -39,8 +39,8 @@ is_one_of(const char *const *names, const char *word)
 }
 
 /*
- * The absolute paths of bundle and configuration. A bundle that is not there is the low-level
- * runtime's to complain about.
+ * The absolute paths of bundle and configuration. If there is no such bundle, the low-level runtime
+ * reports it.
  */
 static bool
 locate(const struct cgpu_arguments *arguments, char bundle[PATH_MAX], char config[PATH_MAX])

@@ -62,7 +62,9 @@ forward(pid_t child, const siginfo_t *info)
     }
 }
 
-/* Close our copies: whoever reads a pipe to its end should wait for the runtime, not for us. */
+/*
+ * Close our copies: a reader that reads a pipe to its end should wait for the runtime, not for us.
+ */
 static void
 release_descriptors(void)
 {

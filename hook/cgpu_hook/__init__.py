@@ -1,1 +1,1 @@
-"""Container creation: the planner, what carries a plan out, and the registry of shares."""
+"""Container creation: the planner, and what carries a plan out."""

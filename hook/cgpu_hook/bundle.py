@@ -39,13 +39,13 @@ class Creation(NamedTuple):
 def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], None]) -> None:
     """Change a bundle's configuration so that its container gets its share and no more.
 
-    Where cgpu is off the file is not touched. After an error nothing has changed.
+    If cgpu is off, the file is not touched. After an error nothing has changed.
 
     Args:
         creation: the container.
         setting: where state and driver are.
         answer: called as soon as the container may be created, with the directory of its share,
-            which its hook may still have to admit; empty where cgpu is off.
+            which its hook may still have to admit; empty if cgpu is off.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.

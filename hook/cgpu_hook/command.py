@@ -1,9 +1,9 @@
-"""What the static programs start: ``edit``, ``give-back``, ``prestart``, ``precreate``.
+"""The static programs' commands: ``edit``, ``give-back``, ``prestart``, ``precreate``.
 
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
-stderr and exit status 1, as runc has it; stdout carries nothing but the answers of edit (``ready``
-and the directory of the share) and precreate (the configuration). crun and podman keep what a hook
-says to themselves, so it goes to the system's log too.
+stderr and exit status 1, as with runc. stdout carries only the answers of edit (``ready`` and the
+directory of the share) and precreate (the configuration). crun and podman do not show a hook's
+output, so a refusal goes to the system's log too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _edit(options: dict[str, str]) -> None:
 
 
 def _answer(share: str) -> None:
-    """Let the launcher go on (``hook/common/python.c``)."""
+    """Let the launcher continue (``hook/common/python.c``)."""
     os.write(1, os.fsencode(f"ready {share}\n"))
 
 

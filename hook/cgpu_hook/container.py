@@ -1,4 +1,4 @@
-"""One container at its creation: from its configuration to an admitted share and a new one."""
+"""One container at its creation: from its configuration to an admitted share and a changed one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cgpu_env.request import environment, parse
 from cgpu_hook.plan import Plan, plan
 from cgpu_node.paths import open_state, state_path
 from cgpu_node.settings.config import load_config
-from cgpu_node.settings.rules import default_memsize
+from cgpu_node.settings.rules import default_of_new
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
         state_dir: None: the default.
         driver_dir: None: as configured, else searched.
         dry: whether nothing is written, not even facts that had to be asked of the driver.
-        default_memsize: where the state directory's own files cannot be read; None: as they say.
+        default_memsize: used if the state directory's files cannot be read; None: read them.
     """
 
     state_dir: str | None = None
@@ -40,7 +40,7 @@ class Setting(NamedTuple):
 
 
 class Draft(NamedTuple):
-    """A container that cgpu is on for: its share and its plan, and what they were made from."""
+    """A container for which cgpu is on: its share and its plan, and what they were made from."""
 
     config: dict[str, Any]
     request: Request
@@ -52,9 +52,9 @@ class Draft(NamedTuple):
 def draft(
     config: dict[str, Any], name: str, rootfs: Callable[[], View], setting: Setting
 ) -> Draft | None:
-    """Plan the container ``name``; None where cgpu is off for it.
+    """Plan the container ``name``; None if cgpu is off for it.
 
-    Nothing of it is changed; where cgpu is off, neither state directory nor driver is needed.
+    Nothing is changed. If cgpu is off, neither state directory nor driver is needed.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.
@@ -64,7 +64,7 @@ def draft(
     def default() -> int | str:
         if setting.default_memsize is not None:
             return setting.default_memsize
-        return default_memsize(state, settings.default_memsize)
+        return default_of_new(state, settings.default_memsize)
 
     asked = parse(_environment(config), default)
     if asked is None:
@@ -112,7 +112,7 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
 
 
 def announce(draft: Draft) -> None:
-    """Let the server look at an admitted container; whoever waits for the container comes first."""
+    """Inform the server of an admitted container, after those who wait for the container."""
     from cgpu_node.server import wake
 
     wake(draft.host_files.state_dir, draft.node.driver_dir)

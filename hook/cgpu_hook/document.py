@@ -1,7 +1,7 @@
 """A container's ``config.json``: read without trusting it, written in one step.
 
-The low-level runtime reads the file again after us. Where its reader could see something else than
-ours (duplicate names, names in another case, which Go accepts), the file is refused.
+The low-level runtime reads the file again after us. If its reader could see something different
+from ours (duplicate names, or names in another case, which Go accepts), the file is refused.
 """
 
 from __future__ import annotations

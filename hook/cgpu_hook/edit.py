@@ -71,7 +71,7 @@ def without_earlier_edit(
 ) -> dict[str, Any]:
     """``config`` without the mounts and the hook of an earlier run of the same bundle.
 
-    That may have been another release, which lay elsewhere. Only a configuration with our hook in
+    That may have been another release, installed elsewhere. Only a configuration with our hook in
     it is touched, and a hook cannot come from an image or from a user of the engine.
     """
     hooks = dict(config.get("hooks") or {})
@@ -119,13 +119,13 @@ def _oci(mount: Mount) -> dict[str, Any]:
 
 
 def check_sources(plan: Plan) -> None:
-    """Refuse a plan whose files of the host others could change.
+    """Refuse a plan if somebody else could change its files on the host.
 
     Raises:
         CgpuError: one is not fit to be mounted.
     """
     for mount in plan.mounts:
-        if mount.destination not in SHARE_FILES:  # these come into being when the share is admitted
+        if mount.destination not in SHARE_FILES:  # these are created when the share is admitted
             check_source(mount.source)
 
 
@@ -186,7 +186,7 @@ def _is_at(device: object, paths: set[str]) -> bool:
 
 
 def _allows(rule: object, devices: list[tuple[object, object]]) -> bool:
-    """Whether a cgroup rule opens exactly one of ``devices``."""
+    """Whether a cgroup rule allows exactly one of ``devices``."""
     return (
         isinstance(rule, dict)
         and rule.get("allow") is True

@@ -1,4 +1,4 @@
-"""Where the parts of cgpu lie beside this package, installed or in the source tree."""
+"""Where the parts of cgpu are relative to this package, installed or in the source tree."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def host_files(name: str, state_dir: str, node: Node) -> HostFiles:
 
 
 def _tools(driver_dir: str) -> dict[str, str]:
-    """nvidia-smi of the driver, where it has one: in its directory, or in ``bin`` beside ``lib``.
+    """The driver's nvidia-smi, if it has one: in its directory, or in ``bin`` beside ``lib``.
 
     ``/usr/bin`` for ``/usr/lib64/nvidia``, ``/opt/nvidia/bin`` for ``/opt/nvidia/lib64``.
     """

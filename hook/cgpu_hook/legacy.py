@@ -1,7 +1,7 @@
 """NVIDIA's legacy mode: the driver's files come in a prestart hook, after the configuration.
 
-What is mounted before would stand beside the vendor's files, not over them. So the configuration
-gets our own prestart hook, behind the vendor's, and the mounts are made there.
+Files that are mounted earlier would be beside the vendor's files, not over them. So the
+configuration gets our own prestart hook after the vendor's, and the mounts are made there.
 """
 
 from __future__ import annotations

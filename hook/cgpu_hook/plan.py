@@ -67,16 +67,16 @@ class HostFiles(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do; everything is empty where cgpu is off.
+    """What to do; everything is empty if cgpu is off.
 
     Attributes:
-        request: the share to be admitted; None where cgpu is off.
-        mounts: in the order in which they are made, after those of the configuration.
+        request: the share to be admitted; None if cgpu is off.
+        mounts: in the order in which they are made, after the configuration's own.
         devices: device nodes of the host that the container gets.
         withheld: device nodes that the container must not have.
         masks: paths to hide.
         hooks: OCI hooks by stage.
-        notes: what was odd about the request, one sentence each.
+        notes: what is odd about the request, one sentence each.
     """
 
     request: Request | None = None
@@ -95,7 +95,7 @@ class Plan(NamedTuple):
     def as_json(self) -> dict[str, Any]:
         """The plan as ``cgpu plan --json`` prints it.
 
-        Device nodes and masks stand among the mounts, with the options ``device`` and ``mask``.
+        Device nodes and masks are among the mounts, with the options ``device`` and ``mask``.
         """
         nodes = [Mount(node.host, node.container, ("device",)) for node in self.devices]
         masks = [Mount("/dev/null", path, ("mask",)) for path in self.masks]
@@ -159,10 +159,10 @@ def plan(
 
 
 def _mounts_of(config: dict[str, Any], rootfs: View) -> tuple[dict[str, dict[str, Any]], Mounted]:
-    """Place inside the root -> the configuration's own mount there; and the view with them.
+    """Path inside the root -> the configuration's own mount there; and the view with them.
 
-    /dev has to be a file system of the container's own, and /dev/cgpu has to be free: a file that
-    is made there must not end up in a directory of the host.
+    /dev must be a file system of the container's own, and /dev/cgpu must be free: a file that is
+    created there must not end up in a directory of the host.
     """
     fresh = False
     found = {}
@@ -253,7 +253,7 @@ def _mounted(taken: dict[str, dict[str, Any]], soname: str) -> list[str]:
 
 
 def _companions_beside(node: Node, rootfs: View, directories: list[str]) -> list[Mount]:
-    """Cover libraries that another driver in the image would load: they fit that driver only."""
+    """Cover libraries that another driver in the image would load: they fit only that driver."""
     return [
         Mount(path, target)
         for soname, path in node.companions.items()

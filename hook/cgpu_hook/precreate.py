@@ -18,7 +18,7 @@ _MARK = "/run/.containerenv"
 
 
 def precreate(setting: Setting) -> None:
-    """Read the configuration on stdin and write it, changed where cgpu is on, to stdout.
+    """Read the configuration from stdin and write it to stdout, changed if cgpu is on.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.

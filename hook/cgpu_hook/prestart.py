@@ -1,8 +1,8 @@
-"""The prestart hook: carries a plan out in a container that was made without cgpu-runtime.
+"""The prestart hook: carries out a plan in a container that was created without cgpu-runtime.
 
-For hooks.d of CRI-O and podman, and for NVIDIA's legacy mode, whose driver libraries appear only
-after its own prestart hook. Device nodes are the engine's or the vendor's to give: a hook comes too
-late for the device rules of the container.
+It serves hooks.d of CRI-O and podman, and NVIDIA's legacy mode, whose driver libraries appear only
+after its own prestart hook. Device nodes have to come from the engine or the vendor: a hook is too
+late for the container's device rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def prestart(setting: Setting) -> None:
-    """Cap the container whose state is on stdin; nothing where cgpu is off for it.
+    """Cap the container whose state is on stdin; do nothing if cgpu is off for it.
 
     Raises:
         CgpuError: the container must not start; one sentence says why.
@@ -52,7 +52,7 @@ def prestart(setting: Setting) -> None:
 def _is_edited(config: dict[str, Any], name: str, setting: Setting) -> bool:
     """Whether the container came through cgpu-runtime or precreate: its own limits are mounted.
 
-    A mount of something else at their place is a user's, and the planner refuses it.
+    A mount of something else at that path is a user's, and the planner refuses it.
     """
     mounts = config.get("mounts") or []
     given = [mount.get("source") for mount in mounts if mount["destination"] == SHARE_FILES[0]]
@@ -76,14 +76,14 @@ def _state(data: bytes) -> tuple[str, int, str]:
 
 
 def _view(pid: int, path: str) -> Rootfs:
-    """The container's root as its own mounts show it; before or after the runtime changed root."""
+    """The container's root as its own mounts show it, before or after the runtime changed root."""
     root = f"/proc/{pid}/root"
     changed = not os.path.samestat(os.stat("/"), os.stat(root))
     return Rootfs(root if changed else f"{root}{path}", is_complete=True)
 
 
 def _refuse_withheld(planned: Draft) -> None:
-    """A hook cannot take a device away again: the engine must not have given it."""
+    """Refuse withheld devices that the engine has already given: a hook cannot take them away."""
     linux = planned.config.get("linux") or {}
     given = {d.get("path") for d in linux.get("devices") or [] if isinstance(d, dict)}
     for node in planned.plan.withheld:

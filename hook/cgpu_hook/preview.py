@@ -29,11 +29,11 @@ _UNKNOWN = (
 
 
 def preview(config_path: str, state_dir: str | None = None, driver_dir: str | None = None) -> Plan:
-    """The plan for the container of ``config_path``; empty where cgpu is off for it.
+    """The plan for the container of ``config_path``; empty if cgpu is off for it.
 
-    The container's id is not known yet: paths show ``CONTAINER`` in its place. Whether there is
-    room for it beside those that run is decided when it starts. Without ``state_dir``, whoever
-    asks, it is a container that an engine of root's would start.
+    The container's id is not known yet: paths show ``CONTAINER`` in its place. Whether it fits
+    beside the running containers is decided when it starts. Without ``state_dir``, it is planned as
+    a container that root's engine would start, whoever asks.
 
     Raises:
         CgpuError: the container would be refused; one sentence says why.
@@ -58,7 +58,7 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
 
 
 def _ask_status(state_dir: str) -> dict[str, Any] | None:
-    """What the server says of the node, whose files the user may not read."""
+    """What the server reports about the node, whose files the user may not read."""
     try:
         return ask(state_dir, {"request": "status"})
     except CgpuError:

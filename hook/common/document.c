@@ -74,7 +74,7 @@ hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Whether the six bytes at ESCAPE write a character that our variables' names are made of. */
+/* Whether the six bytes at ESCAPE encode a character that occurs in our variables' names. */
 static bool
 is_hidden_letter(const char *escape)
 {
@@ -106,7 +106,7 @@ cgpu_document_concerns_us(const struct cgpu_document *document)
     return false;
 }
 
-/* Whether the file at PATH names a default size; true where Python has to say what is wrong. */
+/* Whether the file at PATH names a default size; true if Python has to report what is wrong. */
 static bool
 names_default(const char *path)
 {
@@ -120,7 +120,7 @@ names_default(const char *path)
     return found;
 }
 
-/* Where whoever runs us keeps state, as paths.py has it; whether it fits. */
+/* The state directory of the user who runs us, as in paths.py; returns whether it fits. */
 static bool
 default_folder(char out[PATH_MAX])
 {
@@ -144,11 +144,11 @@ cgpu_document_node_has_default(const char *state_dir)
     if (names_default(NODE_CONFIG) || !fits) {
         return true;
     }
-    /* In /tmp anybody may have made it: then this user has changed nothing. */
+    /* In /tmp anybody may have created it: then this user has changed nothing. */
     if (state_dir == NULL && lstat(folder, &facts) == 0 && facts.st_uid != geteuid()) {
         return false;
     }
     snprintf(changed, sizeof changed, "%s/rules.json", folder);
-    /* Root's changes are not for users, whose containers have an account of their own. */
+    /* Root's changes do not apply to users, whose containers have an account of their own. */
     return (access(changed, R_OK) == 0 || errno != EACCES) && names_default(changed);
 }

@@ -1,4 +1,6 @@
-/* A container's config.json, as far as C looks at it: its bytes, and whether they may concern us.
+/*
+ * A container's config.json, as far as the C part reads it: its bytes, and whether they may concern
+ * us.
  */
 #ifndef CGPU_DOCUMENT_H
 #define CGPU_DOCUMENT_H
@@ -13,23 +15,22 @@ struct cgpu_document {
 
 /*
  * Read the regular file at PATH; never waits for a FIFO, never follows a link at the end of PATH.
- * NULL, or why not: a static text, or that of errno, which is ENOENT where there is no such file
- * and EISDIR where there is a folder.
+ * Returns NULL, or the reason for a failure: a static text, or that of errno, which is ENOENT if
+ * there is no such file and EISDIR if it is a directory.
  */
 const char *cgpu_document_read(const char *path, struct cgpu_document *out);
 
 /*
- * Whether one of our variables can be named in the document. JSON may write letters as \uXXXX, so
- * an escaped capital or underscore counts as well; engines escape < > & only, for which this is
- * false.
+ * Whether the document may name one of our variables. JSON can write letters as \uXXXX, so an
+ * escaped capital or underscore counts as well. Engines escape only < > &, for which this is false.
  */
 bool cgpu_document_concerns_us(const struct cgpu_document *document);
 
 #define CGPU_STATE_DIR "/run/cgpu" /* root's; paths.py */
 
 /*
- * Whether the node caps containers that name no size, as configured or as changed since (rules.json
- * in STATE_DIR; NULL: the default): then every configuration concerns us.
+ * Whether the node caps containers that name no size, by its configuration or by a later change
+ * (rules.json in STATE_DIR; NULL: the default). Then every configuration concerns us.
  */
 bool cgpu_document_node_has_default(const char *state_dir);
 

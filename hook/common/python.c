@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Relative to the directory of this program: a source tree's, then an installation's. */
+/* Relative to the directory of this program: in a source tree, then in an installation. */
 static const char *const interpreters[] = {
     "%s/../../../.venv/bin/python3",
     "%s/../../../../../bin/python3",
@@ -41,7 +41,7 @@ read_interpreter(const char *folder, char *out, size_t size)
     return out[0] == '/' ? 0 : -1;
 }
 
-/* Beside the package of this program where cgpu is installed, else in the source tree. */
+/* Beside the package of this program if cgpu is installed, otherwise in the source tree. */
 static int
 find_bootstrap(const char *folder, char *out, size_t size)
 {
@@ -93,7 +93,9 @@ cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments)
     for (size_t i = 0; i < CGPU_PYTHON_ARGUMENTS && arguments[i] != NULL; i++) {
         argv[FIRST + i] = arguments[i];
     }
-    /* Where a user without root keeps state; it is the engine's own, or pinned by our hook entry.
+    /*
+     * Where a user other than root keeps state. It comes from the engine, or is fixed by our hook
+     * entry.
      */
     char runtime_dir[PATH_MAX + 32];
     const char *given = secure_getenv("XDG_RUNTIME_DIR");
@@ -110,6 +112,8 @@ static void
 become_python(const struct cgpu_python *python, const char *const *arguments, int output)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* nothing is decided for a creator that is gone */
+    /* It may be 1 or 2 where these were closed: dup2 onto itself would leave it closed at exec. */
+    output = fcntl(output, F_DUPFD, STDERR_FILENO + 1);
     int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null < 0 || dup2(null, STDIN_FILENO) < 0) {
         close(STDIN_FILENO);
@@ -122,8 +126,9 @@ become_python(const struct cgpu_python *python, const char *const *arguments, in
 }
 
 /*
- * Read lines from FD until one is an answer, and keep what follows its first word; else keep the
- * last line, as far as it fits. An interpreter's own warnings begin otherwise.
+ * Read lines from FD until one is an answer, and keep what follows its first word. If there is
+ * none, keep the last line, as far as it fits. An interpreter's own warnings do not look like
+ * answers.
  */
 static bool
 read_answer(int fd, char *out, size_t size)

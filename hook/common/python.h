@@ -18,15 +18,15 @@ enum { CGPU_PYTHON_ARGUMENTS = 24 }; /* room for what a command is given */
 const char *cgpu_python_find(struct cgpu_python *out);
 
 /*
- * In a child that is about to become the interpreter: only descriptors 0 to 2 remain, the working
- * directory is /, the environment is pinned. ARGUMENTS ends with NULL. Returns only if it fails.
+ * For a child that is about to become the interpreter: only descriptors 0 to 2 remain, the working
+ * directory is /, the environment is fixed. ARGUMENTS ends with NULL. Returns only if it fails.
  */
 void cgpu_python_exec(const struct cgpu_python *python, const char *const *arguments);
 
 /*
- * Run it until it answers, with nothing on its stdin and without our stdout. An answer is a line
- * "ready TEXT": 0, and TEXT comes back in MESSAGE. The child may then go on, with what nobody has
- * to wait for. -1 where it ended without an answer: MESSAGE is the last line that it wrote.
+ * Run it until it answers, with an empty stdin and without our stdout. An answer is a line "ready
+ * TEXT": then this returns 0, and TEXT in MESSAGE. The child may go on with what nobody has to wait
+ * for. Returns -1 if it ended without an answer; MESSAGE is then the last line that it wrote.
  */
 int cgpu_python_run(struct cgpu_python *python, const char *const *arguments, char *message,
                     size_t size);

@@ -10,7 +10,7 @@ struct cgpu_report {
     bool json;       /* --log-format json */
 };
 
-/* Report "cgpu: " and the message; never fails, for nothing could be done about it. */
+/* Report "cgpu: " and the message. It never fails, because nothing could be done about it. */
 __attribute__((format(printf, 2, 3))) void cgpu_report_error(const struct cgpu_report *report,
                                                              const char *format, ...);
 

@@ -30,7 +30,7 @@ cgpu_state_read(struct cgpu_document *out)
     return false;
 }
 
-/* A string that begins (behind its quote) at AT: where its closing quote is, or NULL. */
+/* The closing quote of a string that begins (after its opening quote) at AT, or NULL. */
 static const char *
 string_end(const char *at, const char *end)
 {
@@ -51,7 +51,7 @@ skip_blanks(const char *at, const char *end)
     return at;
 }
 
-/* The value of a name that ends at NAME_END (its closing quote), or NULL where that was no name. */
+/* The value of a name that ends at NAME_END (its closing quote), or NULL if that was no name. */
 static const char *
 value_after(const char *name_end, const char *end)
 {

@@ -7,13 +7,12 @@
 
 #include "document.h"
 
-/* Read stdin to its end; false where it is longer than any state is, or cannot be read. */
+/* Read stdin to its end; false if it is longer than any state, or cannot be read. */
 bool cgpu_state_read(struct cgpu_document *out);
 
 /*
- * Copy the string that stands under KEY in the outermost object. False where it is not there
- * exactly once, is written with escapes, or does not fit: annotations may hold anything, the state
- * does not.
+ * Copy the string under KEY in the outermost object. False if it is not there exactly once,
+ * contains escapes, or does not fit: annotations may contain anything, the state itself does not.
  */
 bool cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size);
 

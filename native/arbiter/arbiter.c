@@ -68,7 +68,9 @@ entitle(struct cgpu_arbiter *arbiter)
     }
 }
 
-/* Where gates stand open together some run ahead, more than any turn does: nobody's debt. */
+/*
+ * While gates are open together some containers get ahead, by more than in any turn: nobody's debt.
+ */
 static void
 forget_leads(struct cgpu_arbiter *arbiter)
 {
@@ -79,7 +81,7 @@ forget_leads(struct cgpu_arbiter *arbiter)
     }
 }
 
-/* The caller has checked them: what is out of range is taken for the nearest that is not. */
+/* The caller has checked them: a value out of range becomes the nearest one in range. */
 void
 cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules)
 {

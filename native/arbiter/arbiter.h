@@ -2,10 +2,10 @@
  * The arbiter of one GPU: whose turn is it? Permits with debt.
  *
  * One container at a time holds the permit to launch. It is charged the time that it really held
- * the GPU, to the end of its last kernel, and whoever has had the least for its weight is next: an
- * overrun is repaid before the next turn. A ceiling is a bucket that fills with time and empties as
- * the container is charged. A container that comes back from idleness brings no credit along, but
- * its debt.
+ * the GPU, to the end of its last kernel. Turns bring all containers up to a common level of charge
+ * by weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills with
+ * time and empties as the container is charged. A container that comes back from idleness has no
+ * credit, but keeps its debt.
  *
  * A pure state machine: time and observations come in, gates and the next time to look come out.
  * The server's thread (arbitration.h) runs it against processes, the model against a modelled GPU.
@@ -20,17 +20,17 @@
 #include "gate/gate.h"
 #include "policy/policy.h"
 
-/* What a container's living processes say, together, about one GPU. */
+/* What a container's living processes report, together, about one GPU. */
 struct cgpu_demand {
-    bool waiting;      /* a thread waits at the closed gate */
-    bool active;       /* something may be in flight, or launched any moment if the gate is open */
-    bool idle;         /* active, but every active process says that it has nothing to do */
-    bool certain;      /* end_ns rests on measured kernels only */
-    uint64_t begun_ns; /* before this nothing was launched since it was last quiet; 0: unknown */
-    uint64_t end_ns;   /* when what is in flight is expected to end; 0: unknown */
-    uint64_t lag_ns;   /* from a launch on a GPU without work to seeing its end, without the work */
-    uint64_t busy_ns;  /* GPU time of what has ended, summed: only the soft policy believes it */
-    uint64_t stays;    /* how often work began to stand apart as it did not end for a second */
+    bool waiting;       /* a thread waits at the closed gate */
+    bool active;        /* something may be in flight, or launched any moment if the gate is open */
+    bool idle;          /* active, but every active process says that it has nothing to do */
+    bool certain;       /* end_ns rests on measured kernels only */
+    uint64_t begun_ns;  /* before this nothing was launched since it was last quiet; 0: unknown */
+    uint64_t end_ns;    /* when what is in flight is expected to end; 0: unknown */
+    uint64_t lag_ns;    /* from a launch on an idle GPU until its end is seen, without the work */
+    uint64_t busy_ns;   /* sum of the GPU time of ended work: only the soft policy believes it */
+    uint64_t stays;     /* how often work began to stand apart as it did not end for a second */
     uint64_t stayed_ns; /* for how long it stood apart, until it ended, summed */
 };
 
@@ -60,16 +60,16 @@ void cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t w
 void cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 
 /*
- * Look at DEMANDS (by index), charge, and decide. GATES (by index): what each gate is to be from
- * now on. Returns the time by which to call again if no demand changes before (UINT64_MAX: never).
- * The caller stores the gates and reads the demands anew before it sleeps.
+ * Read DEMANDS (by index), charge, and decide. GATES (by index): the state of each gate from now
+ * on. Returns the time by which to call again if no demand changes before (UINT64_MAX: never). The
+ * caller stores the gates and reads the demands again before it sleeps.
  */
 uint64_t cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now,
                            const struct cgpu_demand *demands, enum cgpu_gate *gates);
 
 /*
- * Nobody decided anything from the last step to NOW, and containers kept to their own parts of the
- * time (fallback.h): nobody pays for it, and no ceiling's bucket fills.
+ * From the last step to NOW nobody decided, and containers kept to their own parts of the time
+ * (fallback.h): nobody pays for that time, and no ceiling's bucket fills.
  */
 void cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now);
 

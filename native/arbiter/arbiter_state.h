@@ -1,8 +1,9 @@
 /*
- * Inside the arbiter. The parts: arbiter.c (who is there, the step), charge.c (who pays for the
- * time that has passed), stay.c (work that stood apart), bucket.c (ceilings), turn.c (whose turn is
- * it), unused.c (what of a turn nobody used), review.c, together.c (the soft policy), look.c (when
- * to look again), report.c (figures for people), group/ (turns on several GPUs together).
+ * Internals of the arbiter. The parts: arbiter.c (the containers, the step), charge.c (who pays for
+ * the time that has passed), stay.c (work that stood apart), bucket.c (ceilings), turn.c (whose
+ * turn it is), unused.c (what nobody used of a turn), review.c, together.c (the soft policy),
+ * look.c (when to look again), report.c (figures for people), group/ (turns on several GPUs
+ * together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
@@ -11,41 +12,49 @@
 
 #define CGPU_MS UINT64_C(1000000)
 
-/* Turns of all that compete, together: of two, and what each more adds; and the shortest of one. */
+/*
+ * The turns of all containers that compete, together: of two, and what each further one adds. The
+ * shortest turn of one.
+ */
 #define CGPU_TURNS_NS (16 * CGPU_MS)
 #define CGPU_MORE_NS  (4 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
-/* But not less than so many times the lag (demand.lag_ns), which blurs both ends of a turn. */
+/* But at least this many times the lag (demand.lag_ns), which blurs both ends of a turn. */
 #ifndef CGPU_TURNS_LAGS /* a test shows what shorter ones do */
 #define CGPU_TURNS_LAGS 60
 #endif
 /* No container is believed to have a longer lag than this. */
 #define CGPU_LAG_NS CGPU_MS
-/* One of so many turns of a container begins only when all others have been seen to end. */
+/* One in this many turns of a container begins only when all others have been seen to end. */
 enum { CGPU_QUIET_TURNS = 64 };
-/* Of each turn nobody has the first part: a thread wakes up, the GPU switches. */
+/* The first part of each turn is charged to nobody: a thread wakes up, the GPU switches. */
 #define CGPU_START_NS UINT64_C(60000)
 
 /*
- * A container with a ceiling may leave the GPU unused without being charged (unused.c) for one part
- * of so many of all time. What it does not need is kept, up to so much.
+ * A container with a ceiling may leave the GPU unused without being charged (unused.c) for this
+ * part of all time. What it does not need is saved, up to this limit.
  */
 enum { CGPU_SPARE_PART = 200 };
 #define CGPU_SPARE_NS (5 * CGPU_MS)
 
-/* What is in flight when a gate closes goes on for about so long: it is closed so much earlier. */
+/*
+ * Work in flight goes on for about this long after a gate closes, so the gate closes earlier by
+ * this.
+ */
 #define CGPU_FLIGHT_NS UINT64_C(450000)
 
-/* A container with a ceiling below the whole runs and rests within about so long. */
+/* A container with a ceiling below the whole runs and rests within about this time. */
 #define CGPU_CYCLE_NS (32 * CGPU_MS)
-/* It runs for at least so long, and for so many times the lag, for each run is charged the lag. */
+/*
+ * It runs for at least this long, and this many times the lag, because each run is charged the lag.
+ */
 #define CGPU_RUN_NS (6 * CGPU_MS)
 enum { CGPU_RUN_LAGS = 32 };
-/* What one that waits may save up, so that others' long kernels do not cost it its share. */
+/* What a waiting container may save up, so that others' long kernels do not cost it its share. */
 #ifndef CGPU_DEPTH_NS /* a test shows what a shallow one does */
 #define CGPU_DEPTH_NS (600 * CGPU_MS)
 #endif
-/* Debts are remembered up to so much GPU time: an endless kernel is not repaid for ever. */
+/* Debts are kept up to this much GPU time: an endless kernel is not repaid for ever. */
 #ifndef CGPU_DEBT_NS /* and what forgetting does */
 #define CGPU_DEBT_NS (2000 * CGPU_MS)
 #endif
@@ -53,29 +62,34 @@ enum { CGPU_RUN_LAGS = 32 };
 /* What a container is owed outlasts a short pause, up to this. */
 #define CGPU_OWED_NS (200 * CGPU_MS)
 
-/* The next gate opens when so little of the old holder's work is left: a thread's wake-up. */
+/* The next gate opens when this little of the old holder's work is left: a thread's wake-up. */
 #define CGPU_EARLY_NS UINT64_C(120000)
-/* A process that saw its gate close has said by then how much it still has in flight. */
+/* By then a process whose gate has closed has reported how much it still has in flight. */
 #define CGPU_ANSWER_NS UINT64_C(120000)
-/* Without a sign for so long past the expected end, the holder loses its turn. */
+/* Without a sign for this long past the expected end, the holder loses its turn. */
 #define CGPU_SILENCE_NS (200 * CGPU_MS)
-/* The same where the next one was let in already: from here on the two share the bill. */
+/* The same if the next one has already been let in: from then on the two share the charge. */
 #define CGPU_OVERLAP_NS UINT64_C(200000)
-/* Who dies does not ring: while others wait for an end, look so often. */
+/* A process that dies does not ring: while others wait for an end, look this often. */
 #define CGPU_DEATH_NS (20 * CGPU_MS)
 /* An end further away than this is not waited for. */
 #define CGPU_LONGEST_NS (2000 * CGPU_MS)
 /* Certain to have ended so long ago: stopped, not running. */
 #define CGPU_STOPPED_NS (1000 * CGPU_MS)
 
-/* One that was let in and did not come in so long gives way, for a while, twice as long each time
+/*
+ * A container that was let in and does not launch for this long gives way for a while, twice as
+ * long each time
  */
 #define CGPU_ABSENT_NS (5 * CGPU_MS)
 enum { CGPU_ABSENCES = 5 };
 /* Between leaving the gate and saying so. */
 #define CGPU_ENTRY_NS UINT64_C(300000)
 
-/* Without work for so long, others are thought to come back soon, and after the second, not. */
+/*
+ * Until they have had no work for RECENT_NS, others are expected back soon; after ALONE_NS, not at
+ * all.
+ */
 #define CGPU_RECENT_NS (100 * CGPU_MS)
 #define CGPU_ALONE_NS  (10000 * CGPU_MS)
 
@@ -185,7 +199,7 @@ cgpu_tenant_is_capped(const struct cgpu_tenant *tenant)
     return tenant->bucket.rate_ppm != 0;
 }
 
-/* High priority has its ratio only: somebody of low priority has or wants work. */
+/* High priority has only its ratio: a container of ordinary priority has or wants work. */
 static inline bool
 cgpu_arbiter_is_contended(const struct cgpu_arbiter *arbiter)
 {
@@ -218,21 +232,21 @@ uint64_t cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now);
 void cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands);
 
 /* stay.c */
-/* Before SAYS is taken over: charge for work that stood apart and has ended. */
+/* Before SAYS is adopted: charge for work that stood apart and has ended. */
 void cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                     const struct cgpu_demand *says, uint64_t now);
-/* When everything is charged: note how matters stand if work begins to stand apart. */
+/* When everything is charged: record the state at which work begins to stand apart. */
 void cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
 
 /* unused.c */
-/* Of the time since FROM, what is not charged to TENANT: from before its first launch. */
+/* The part of the time since FROM that is not charged to TENANT: before its first launch. */
 uint64_t cgpu_unused_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
 /* The same, with its gate closed: from after the end of its work. */
 uint64_t cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now);
 
 /* lag.c */
 uint64_t cgpu_lag_least(const struct cgpu_arbiter *arbiter);
-/* How long before the others' work ends that of INDEX (-1: anybody) may open; 0: not before. */
+/* How long before the others' work ends the gate of INDEX (-1: anybody) may open; 0: not before. */
 uint64_t cgpu_turn_early(const struct cgpu_arbiter *arbiter, int index);
 
 /* bucket.c */
@@ -256,16 +270,16 @@ enum cgpu_turn_end {
 
 /* turn.c */
 void cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now);
-/* review.c, before the rest: close gates of another policy and those of silent containers. */
+/* review.c, before the rest: close gates left by another policy, and those of silent containers. */
 void cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now);
 /* Its parts, for group.h. */
 /* Whether the holder's turn ends, now that NEXT (-1: nobody) waits. */
 enum cgpu_turn_end cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now);
 /* Whether the others' work in flight has ended, or will have ended before NEXT launches. */
 bool cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now);
-/* Its end is at most EARLY away (cgpu_turn_early of the next), and that is certain. */
+/* Its end is certain, and at most EARLY away (cgpu_turn_early of the next). */
 bool cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now);
-/* The only container on the GPU, which gets it unasked if it has no ceiling; -1: none. */
+/* The only container on the GPU, which gets it without asking if it has no ceiling; -1: none. */
 int cgpu_turn_only_one(const struct cgpu_arbiter *arbiter);
 /* After the rest: set the holder's gate. */
 void cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now);

@@ -9,7 +9,7 @@ part(uint64_t ns, uint64_t rate_ppm)
     return (int64_t)(ns * rate_ppm / CGPU_WHOLE_PPM);
 }
 
-/* Credit at which running again is worth it: then it runs and rests within a cycle. */
+/* Credit at which it is worth running again: then it runs and rests within a cycle. */
 static int64_t
 enough(const struct cgpu_bucket *bucket)
 {
@@ -19,7 +19,10 @@ enough(const struct cgpu_bucket *bucket)
     return (int64_t)cgpu_larger((uint64_t)part(rest, bucket->rate_ppm), run);
 }
 
-/* Whoever wants and may not saves up; whoever does not want gains no more than it needs. */
+/*
+ * A container that wants the GPU and may not have it saves up; one that does not want it gains no
+ * more than it needs.
+ */
 void
 cgpu_bucket_fill(struct cgpu_bucket *bucket, uint64_t ns, bool wanted)
 {

@@ -1,7 +1,8 @@
 /*
- * How often the arbiter may look: at a GPU 8,000 times a second, and 32 times at once. A look takes
- * some 10 us of a processor. Containers that mean harm ring more often; those that only synchronise
- * all the time do not, and lose half of their speed where it may look 2,000 times only.
+ * How often the arbiter may look at a GPU: 8,000 times a second, and 32 times in a row. A look
+ * takes some 10 us of a processor. Hostile containers ring more often. Containers that only
+ * synchronise all the time do not; they would lose half of their speed if it could look only 2,000
+ * times.
  */
 #ifndef CGPU_BUDGET_H
 #define CGPU_BUDGET_H

@@ -1,8 +1,8 @@
 /*
- * Who pays for the time since the last step: whoever is closing, up to its end, and only then the
- * holder. Those that were given up share the bill, for their work may still run. But for its lag
- * and what unused.c believes, nothing that a container says makes it pay less where somebody else
- * wants the GPU, or where it has a ceiling.
+ * Who pays for the time since the last step: a container whose gate is closing, up to its end, and
+ * only then the holder. Containers that were given up on share the charge, because their work may
+ * still run. Apart from its lag and from what unused.c believes, nothing that a container reports
+ * makes it pay less while another one wants the GPU, or while it has a ceiling.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -56,7 +56,7 @@ pays(const struct cgpu_arbiter *arbiter, int index, int payer, uint64_t now)
     return index == payer || (overlaps(tenant, now) && !(tenant->stray && payer < 0));
 }
 
-/* PAYER (-1: nobody) and those that were given up; of these no stray if nobody else pays. */
+/* PAYER (-1: nobody) and those that were given up on; of these no stray if nobody else pays. */
 static void
 share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
 {
@@ -75,7 +75,7 @@ share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
     }
 }
 
-/* Its work has ended. What a stray saved up while it drained would be more than its part. */
+/* Its work has ended. What a stray saved up while it drained would be more than its share. */
 static void
 go_away(struct cgpu_tenant *tenant)
 {
@@ -87,8 +87,8 @@ go_away(struct cgpu_tenant *tenant)
 }
 
 /*
- * Those that close pay until they are seen to have ended, not until they say they had; true: there
- * are such. What strays had queued is nobody's debt while all drain together.
+ * Containers whose gates close pay until their end is seen, not until the end that they report.
+ * True: there are such. What strays had queued is nobody's debt while all drain together.
  */
 static bool
 charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
@@ -127,7 +127,7 @@ end_expired(struct cgpu_arbiter *arbiter)
     }
 }
 
-/* Nobody else wants and nothing is limited: what it says it used is good enough. */
+/* Nobody else wants the GPU and nothing is limited: what it reports as used is good enough. */
 static uint64_t
 used_alone(const struct cgpu_tenant *tenant, uint64_t busy_before, uint64_t ns)
 {
@@ -163,8 +163,8 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
 }
 
 /*
- * Debt is kept, but not for ever. What a container was owed when it stopped wanting it finds again
- * if it comes back soon, for programs pause between kernels; idleness itself brings nothing.
+ * Debt is kept, but not for ever. What a container was owed when it became idle it gets back if it
+ * returns soon, because programs pause between kernels. Idleness itself earns nothing.
  */
 static void
 come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
@@ -198,7 +198,10 @@ stop_wanting(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
         least == UINT64_MAX ? 0 : cgpu_lesser(cgpu_since(least, tenant->virtual_ns), most);
 }
 
-/* Figures for people: whoever was let in may be seen to wait for NS more, and does not. */
+/*
+ * Figures for people: a container that was let in may be seen to wait for NS more, although it does
+ * not.
+ */
 static void
 count_waiting(struct cgpu_tenant *tenant, bool waits, uint64_t ns)
 {
@@ -208,7 +211,9 @@ count_waiting(struct cgpu_tenant *tenant, bool waits, uint64_t ns)
     tenant->waits += waits && !tenant->demand.waiting;
 }
 
-/* Take DEMANDS over and make those that want again start level with those that compete. */
+/*
+ * Adopt DEMANDS, and make containers that want the GPU again start level with those that compete.
+ */
 static void
 observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
@@ -310,7 +315,7 @@ judge_buckets(struct cgpu_arbiter *arbiter)
                       contended ? arbiter->rules.prio_ratio * (CGPU_WHOLE_PPM / 100) : 0);
 }
 
-/* Work behind a closed gate that counts again: it had stood apart, and nobody waits for it. */
+/* Work behind a closed gate that counts again: it had stood apart, and nobody waited for it. */
 static void
 find_risen(struct cgpu_arbiter *arbiter)
 {

@@ -1,7 +1,7 @@
 /* The lag: how long a launch takes to begin and its end to be seen, see cgpu_demand. */
 #include "arbiter/arbiter_state.h"
 
-/* The GPU's lag is the least that is reported: nobody gains by reporting more than others do. */
+/* The GPU's lag is the least that is reported, so nobody gains by reporting more than others. */
 uint64_t
 cgpu_lag_least(const struct cgpu_arbiter *arbiter)
 {

@@ -16,7 +16,7 @@ measured(const struct cgpu_tenant *tenant)
     return (uint32_t)cgpu_lesser(sum / 1000, CGPU_WHOLE_PPM);
 }
 
-/* Its part by weight of those that work, the high-priority ones apart. */
+/* Its part by weight among those that work, not counting high priority. */
 static uint32_t
 part_by_weight(const struct cgpu_arbiter *arbiter, int index)
 {

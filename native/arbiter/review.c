@@ -2,8 +2,8 @@
 #include "arbiter/arbiter_state.h"
 
 /*
- * Gates that another policy left open, or that was free until a container that is alone got a
- * ceiling. Where another container came, what the first has queued delays it: that is charged.
+ * Gates that another policy left open, or one that was free until a lone container got a ceiling.
+ * If another container came instead, the first one's queued work delays it, and is charged.
  */
 static void
 close_strays(struct cgpu_arbiter *arbiter, uint64_t now)

@@ -1,13 +1,14 @@
 /*
- * Work that did not end for a second stood apart: nobody waited for it, and it was not charged.
- * What it had is charged when it ends, if ever. A GPU that divides its time gave it all of the time
- * in which nobody else was charged, and half of the rest. What a stray had queued is not charged.
+ * Work that did not end for a second stood apart: nobody waited for it, and it was not charged. The
+ * time that it had is charged when it ends, if ever. A GPU that divides its time gave it all of the
+ * time in which nobody else was charged, and half of the rest. What a stray had queued is not
+ * charged.
  */
 #include "arbiter/arbiter_state.h"
 
 /*
- * Of NS in which others were charged in full, each had a half. Theirs is not given back to them:
- * TENANT owes as much more. What nobody else wanted is no debt.
+ * Of NS in which others were charged in full, each side had a half. The others are not paid back:
+ * TENANT owes that much more instead. Time that nobody else wanted is no debt.
  */
 static void
 owe(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns)

@@ -1,6 +1,6 @@
 /*
- * The soft policy: gates stay open together and the GPU's own time slicing decides from moment to
- * moment. Only whoever is far ahead of the others waits until they have caught up.
+ * The soft policy: gates stay open together, and the GPU's own time slicing decides from moment to
+ * moment. Only a container that is far ahead of the others waits until they have caught up.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -8,7 +8,7 @@
 #define LATELY_NS (500 * CGPU_MS)
 #define LOOK_NS   (10 * CGPU_MS)
 
-/* What each has used of late, as it says itself: nobody else can tell who used what. */
+/* What each has used lately by its own report: nobody else can tell who used what. */
 static uint64_t
 update_rates(struct cgpu_arbiter *arbiter, uint64_t ns, const struct cgpu_demand *demands)
 {
@@ -52,7 +52,7 @@ cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cg
     }
 }
 
-/* High priority goes first here too, for then the others' gates are closed. */
+/* High priority goes first here too: the others' gates are closed then. */
 static bool
 high_priority_works(const struct cgpu_arbiter *arbiter)
 {

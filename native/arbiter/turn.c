@@ -29,8 +29,9 @@ rest_of_turn(uint64_t quantum)
 }
 
 /*
- * The level as it is, or the next one if all those that wait have had their turns; LEAST is the
- * least of them, and never more than two turns below: containers come, and weights change.
+ * The current level, or the next one if all those that wait have had their turns. LEAST is the
+ * least charge among them. The level is never more than two turns above it, because containers come
+ * and weights change.
  */
 static uint64_t
 level_for(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
@@ -42,7 +43,7 @@ level_for(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
     return least + rest <= level ? level : cgpu_larger(level, least) + quantum;
 }
 
-/* INDEX is let in: note who is still at work beside it, and whether nobody is. */
+/* INDEX is let in: record who is still at work beside it, or that nobody is. */
 static void
 note_early(struct cgpu_arbiter *arbiter, int index)
 {
@@ -156,8 +157,8 @@ find_least(const struct cgpu_arbiter *arbiter, uint64_t now, int except, bool *h
 }
 
 /*
- * High priority first. Then in turns: of those that are below the level, who has waited longest. By
- * the least charge alone, chance would give one of three two turns on end.
+ * High priority first. Then in turns: of those below the level, the one that has waited longest. By
+ * the least charge alone, chance would give one of three containers two turns in a row.
  */
 int
 cgpu_turn_next(const struct cgpu_arbiter *arbiter, uint64_t now, int except)
@@ -227,8 +228,10 @@ is_absent(const struct cgpu_tenant *holder, uint64_t now)
     return !holder->shown && cgpu_since(now, holder->opened_ns) >= patience;
 }
 
-/* It has worked and has nothing more to do. A thread that still waits, at an open gate, is not
- * coming: it was stopped. */
+/*
+ * It has worked and has nothing more to do. A thread that still waits at an open gate is not
+ * coming: it was stopped.
+ */
 static bool
 is_done(const struct cgpu_tenant *holder, uint64_t now)
 {

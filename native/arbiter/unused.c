@@ -2,9 +2,9 @@
  * Time in which a container had the GPU and did not use it, because its threads woke up late:
  * before the first launch of its turn, and after the end of its last kernel until that is seen.
  *
- * Beside others there is none: gates open before the others' work has ended. A container with a
- * ceiling that came to an idle GPU is believed when its work began and ended, but only up to a
- * small part of all time, so a false report gains no more than that.
+ * Beside others there is no such time: gates open before the others' work has ended. If a container
+ * with a ceiling came to an idle GPU, its report of when its work began and ended is believed, but
+ * only up to a small part of all time. So a false report gains no more than that.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -30,7 +30,7 @@ cgpu_unused_before(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
     return believe(tenant, cgpu_since(begun, from));
 }
 
-/* What it did not need of the time that nobody pays for at the beginning makes up for this. */
+/* What it did not need of the free time at the beginning of the turn is offset against this. */
 uint64_t
 cgpu_unused_after(struct cgpu_tenant *tenant, uint64_t from, uint64_t now)
 {

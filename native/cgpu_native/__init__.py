@@ -1,4 +1,4 @@
-"""Python's side of the C core: limits page and ledger. Imported on the container start path."""
+"""Python's side of the C core: limits and ledger. Imported on the container start path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from cgpu_native.amend import amend_limits, set_bytes, set_cap
     from cgpu_native.ledger import ANY_GPU, LEDGER_VERSION, Ledger, Look, Process, is_costly
 else:
-    # A container that starts needs neither: they are imported at first use.
+    # Not needed to start a container: imported at first use.
     _LATER = {
         "amend": ("amend_limits", "set_bytes", "set_cap"),
         "ledger": ("ANY_GPU", "LEDGER_VERSION", "Ledger", "Look", "Process", "is_costly"),

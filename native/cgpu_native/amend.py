@@ -1,4 +1,4 @@
-"""Changes to limits in place, while processes have it mapped."""
+"""Changes limits in place, while processes have them mapped."""
 
 from __future__ import annotations
 

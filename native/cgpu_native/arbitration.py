@@ -1,4 +1,6 @@
-"""Arbitration of one GPU (``arbiter/thread/arbitration.h``): a thread that says whose turn it is.
+"""Arbitration of one GPU by a thread that decides whose turn it is.
+
+See ``arbiter/thread/arbitration.h``.
 
 Joined GPUs take turns together, and have one thread.
 

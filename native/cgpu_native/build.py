@@ -1,7 +1,7 @@
 """Build of the binding: cffi in API mode, from the C headers themselves.
 
-``setup.py`` finds ``ffibuilder`` here. What stands between the markers of a header is given to
-cffi as it is, so that no prototype or structure is typed twice.
+``setup.py`` finds ``ffibuilder`` here. The text between the markers of a header is passed to cffi
+unchanged, so that no prototype or structure is typed twice.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ _KINDS: dict[int, tuple[type[NativeError], str]] = {
 
 
 def check(status: int, what: str) -> None:
-    """Raise the exception that stands for ``status``; ``what`` was being done, to which file.
+    """Raise the exception for ``status``; ``what`` is the action and the file.
 
     Raises:
         OSError: for ``CGPU_EIO``, with the errno that the C function left.

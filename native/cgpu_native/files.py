@@ -1,4 +1,4 @@
-"""Makes ledgers, and opens a container's files without waiting: all code of the host does it here.
+"""Creates ledgers, and opens a container's files without waiting, for all code of the host.
 
 A container must not be able to hold up a reader of its files. Opening a file on which it holds a
 lease waits 45 s (``fcntl(2)``, ``F_SETLEASE``), and opening a pipe may wait for ever. So opening

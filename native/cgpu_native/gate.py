@@ -1,4 +1,4 @@
-"""Gate words (``gate.h``): may the processes of a container launch on a GPU now?"""
+"""Gate words (``gate.h``): whether the processes of a container may launch on a GPU now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FREE: int = lib.CGPU_GATE_FREE
 
 
 def state(word: int) -> int:
-    """Which of the four a gate word says."""
+    """Which of the four states a gate word has."""
     return word & int(lib.CGPU_GATE_STATE)
 
 

@@ -34,7 +34,7 @@ class Look:
     """What one look at a ledger has found: a copy, which does not change.
 
     Attributes:
-        asked: for how many processes the kernel was asked whether they live.
+        asked: the number of processes about which the kernel was asked.
         is_certain: whether it was asked for all. If the container's locks make asking costly, the
             others count as living.
     """
@@ -55,7 +55,7 @@ class Look:
 
 
 class _Rest:
-    """A ledger of which not to ask again before ``until`` (time.monotonic_ns): see observer.c.
+    """A ledger not to be asked about again before ``until`` (time.monotonic_ns): see observer.c.
 
     As long as its descriptor is open, no other file has the number of this one.
     """

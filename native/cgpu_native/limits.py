@@ -177,7 +177,7 @@ def read_head(path: Path | str) -> Head | None:
     """The head of the limits page or the ledger at ``path``, of whatever version.
 
     Returns:
-        None where there is none that can be read; ``release`` is of use in limits pages only.
+        None if there is none that can be read; ``release`` is of use in limits pages only.
     """
     try:
         data = read_file(path, ffi.offsetof("struct cgpu_limits", "gpus"))

@@ -3,42 +3,39 @@
  *
  * A stream stands apart while it makes no progress: it is in a host function, or none of its work
  * has ended for some time. Its work then takes no room. No drain waits for a stream in a host
- * function, which uses none of the GPU, or for one of which nothing has ended for a second (a
- * persistent kernel). These are not charged while they go on: such a kernel cannot be stopped, and
- * paying for it would leave nothing to the other streams of the container. What a kernel took that
- * ends after all is charged then. Before that second is over the GPU may be running a long kernel,
- * which is drained and charged like any other. When the stream makes progress again, its work is
- * ordinary work; if the gate has closed by then, the process rings.
+ * function, which uses none of the GPU, or for one in which nothing has ended for a second (a
+ * persistent kernel). Such streams are not charged while they go on: their kernel cannot be
+ * stopped, and paying for it would leave nothing to the other streams of the container. If the
+ * kernel ends after all, its time is charged then. Before that second is over the GPU may be
+ * running a long kernel, which is drained and charged like any other. When the stream makes
+ * progress again, its work is ordinary work; if the gate has closed by then, the process rings.
  */
 #include "gate/apart.h"
 
 #include "gate/drain.h"
 #include "gate/flight.h"
+#include "gate/pace_time.h"
 #include "ledger/work.h"
 
 enum { AWAITS_TIMES = 4 };
 
-/* How long nothing of a stream ends before it goes apart. AWAITS: others may, for the program. */
+/*
+ * How long nothing in a stream ends before it goes apart. AWAITS: streams may wait for the program.
+ */
 static uint64_t
 patience(const struct cgpu_gate_gpu *gpu, bool awaits)
 {
-    uint64_t ns = AWAITS_TIMES * gpu->pace.longest_ns;
     uint64_t least = gpu->pace.uncertain != 0 ? CGPU_APART_UNKNOWN_NS : CGPU_APART_AWAITS_NS;
 
-    if (!awaits || ns > CGPU_APART_STAYS_NS) {
-        return CGPU_APART_STAYS_NS;
-    }
-    return ns < least ? least : ns;
+    return awaits ? clip(AWAITS_TIMES * gpu->pace.longest_ns, least, CGPU_APART_STAYS_NS)
+                  : CGPU_APART_STAYS_NS;
 }
 
 /* Among the flights of a stream, this becomes true for the oldest first. */
 static bool
 gets_nowhere(const struct cgpu_flight *flight, uint64_t after, uint64_t now)
 {
-    uint64_t moved = flight->stream->moved_ns;
-    uint64_t since = moved > flight->marked_ns ? moved : flight->marked_ns;
-
-    return now > since && now - since >= after;
+    return since(now, larger(flight->stream->moved_ns, flight->marked_ns)) >= after;
 }
 
 /* STREAM takes time of the GPU that is charged only when it has ended. */
@@ -54,17 +51,17 @@ void
 cgpu_apart_moves(struct cgpu_stream *stream, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
-    uint64_t since = stream->stays_ns > gpu->stayed_ns ? stream->stays_ns : gpu->stayed_ns;
+    uint64_t ns = since(now, larger(stream->stays_ns, gpu->stayed_ns));
 
     stream->moved_ns = now;
-    if (stream->stays_ns != 0 && now > since) {
+    if (stream->stays_ns != 0 && ns > 0) {
         gpu->stayed_ns = now;
-        cgpu_work_stayed(gpu->sums, now - since);
+        cgpu_work_stayed(gpu->sums, ns);
     }
     stream->stays_ns = 0;
 }
 
-/* The only place where a stream goes from one state to another. */
+/* The only place where a stream changes its state. */
 static void
 change(struct cgpu_stream *stream, enum cgpu_apart to, uint64_t now)
 {
@@ -141,10 +138,9 @@ look_for_lost(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     for (uint32_t i = 0; i < gpu->flights; i++) {
         const struct cgpu_flight *flight = &gpu->flight[i];
-        bool late = now > flight->marked_ns && now - flight->marked_ns >= CGPU_APART_LOST_NS &&
-                    now - flight->stream->asked_ns >= CGPU_APART_LOST_NS;
+        uint64_t asked = larger(flight->marked_ns, flight->stream->asked_ns);
 
-        if (late && gpu->outside->is_lost(flight, now)) {
+        if (since(now, asked) >= CGPU_APART_LOST_NS && gpu->outside->is_lost(flight, now)) {
             cgpu_flight_pass(flight->stream, now, now, false);
             return; /* the table has changed */
         }
@@ -163,7 +159,7 @@ look_at_flights(struct cgpu_gate_gpu *gpu, bool awaits, uint64_t now)
         }
         if (gets_nowhere(flight, CGPU_APART_STAYS_NS, now)) {
             cgpu_apart_go(stream, CGPU_APART_STAYS, now);
-            if (!awaits) { /* else it may wait for the program, and take none that we know of */
+            if (!awaits) { /* otherwise it may be waiting for the program, and use no GPU time */
                 stay(stream, now);
             }
         } else if (stream->apart == CGPU_APART_NOT &&

@@ -4,10 +4,10 @@
 
 #include "gate/state.h"
 
-/* After a look at all markers of GPU: find streams that go apart or make progress again. */
+/* After a check of all markers of GPU: find streams that go apart or make progress again. */
 void cgpu_apart_look(struct cgpu_gate_gpu *gpu, uint64_t now);
 
-/* STREAM is apart from NOW on, because of WHY; it was before, maybe for another reason. */
+/* STREAM is apart from NOW on, because of WHY; it may have been before, for another reason. */
 void cgpu_apart_go(struct cgpu_stream *stream, enum cgpu_apart why, uint64_t now);
 
 /* Work of STREAM has ended. */

@@ -1,6 +1,6 @@
 /*
- * Seeing the work of a GPU to its end: marking what nobody has marked, telling the arbiter when all
- * of it has ended, or when there is none though it might be the container's turn.
+ * Follows the work on a GPU to its end: marks what has no marker, and informs the arbiter when all
+ * of it has ended, or when there is none although it is the container's turn.
  */
 #include "gate/drain.h"
 
@@ -16,8 +16,8 @@ is_unmarked(const struct cgpu_stream *stream, const struct cgpu_gate_gpu *gpu)
 }
 
 /*
- * STREAM has as many markers as it may have. What was launched behind them gets one when another
- * is passed; until then these say that the GPU is busy.
+ * STREAM has as many markers as it may have. Later launches get one when another has passed; until
+ * then the existing markers show that the GPU is busy.
  */
 static bool
 has_most(const struct cgpu_stream *stream)
@@ -35,7 +35,7 @@ cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t n
     gpu->phase_ns = now;
 }
 
-/* What is in threads' own default streams the legacy stream waits for. */
+/* The legacy stream waits for what is in threads' own default streams. */
 static void
 suspect_all(struct cgpu_gate_gpu *gpu)
 {
@@ -48,7 +48,7 @@ suspect_all(struct cgpu_gate_gpu *gpu)
     }
 }
 
-/* A marker behind a host function would take a place in the driver's queue: see enter.c. */
+/* A marker behind a host function would take an entry of the driver's queue: see enter.c. */
 static enum cgpu_gate_phase
 mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -71,7 +71,7 @@ mark_each(struct cgpu_gate_gpu *gpu, uint64_t now)
     return phase;
 }
 
-/* Nobody launches without the lock from now on; mark what may have a marker. False: not yet. */
+/* From now on nobody launches without the lock; mark what may have a marker. False: not yet. */
 static bool
 mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -87,13 +87,6 @@ mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
     cgpu_drain_change(gpu, mark_each(gpu, now), now);
     cgpu_flight_publish(gpu);
     return gpu->phase != CGPU_PHASE_COUNTED;
-}
-
-/* Is there work that the arbiter should wait for? */
-static bool
-is_busy(const struct cgpu_gate_gpu *gpu)
-{
-    return cgpu_flight_counted(gpu) != 0;
 }
 
 static bool
@@ -115,7 +108,7 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 {
     uint32_t word = cgpu_gate_word(gpu);
 
-    if (cgpu_gate_is_open(word) || gpu->phase != CGPU_PHASE_MARKED || is_busy(gpu)) {
+    if (cgpu_gate_is_open(word) || gpu->phase != CGPU_PHASE_MARKED || cgpu_flight_is_busy(gpu)) {
         return false;
     }
     if (is_active(gpu)) {
@@ -136,7 +129,7 @@ look_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
     return cgpu_pace_drain_look(&gpu->pace, gpu->phase_ns, now);
 }
 
-/* Launches that may get a marker now, but for HELD, which threads have. */
+/* Launches that may get a marker now, except for HELD, which threads still have. */
 static uint64_t
 unmarked_on(const struct cgpu_gate_gpu *gpu, uint64_t held)
 {
@@ -152,7 +145,7 @@ unmarked_on(const struct cgpu_gate_gpu *gpu, uint64_t held)
     return sum;
 }
 
-/* When GPU last had something to do: launches that are counted say so, others are seen here. */
+/* When GPU last had something to do: counted launches record it, others are noticed here. */
 static uint64_t
 last_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 {
@@ -160,23 +153,23 @@ last_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
     uint64_t ended = lesser(gpu->pace.passed_ns, now);
 
     gpu->held = held;
-    gpu->active_ns = more ? now : gpu->active_ns > ended ? gpu->active_ns : ended;
+    gpu->active_ns = more ? now : larger(gpu->active_ns, ended);
     return gpu->active_ns;
 }
 
-/* Not while there is surely something to do, nor before GPU may be idle. */
+/* Not while there is certainly something to do, nor before GPU can be idle. */
 static uint64_t
 look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 {
     uint64_t soon = now + CGPU_DRAIN_WATCH_NS, idle = gpu->active_ns + CGPU_PACE_IDLE_NS;
 
-    if (!is_busy(gpu)) {
+    if (!cgpu_flight_is_busy(gpu)) {
         return unmarked == 0 && idle > now ? idle : soon;
     }
     return clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);
 }
 
-/* Others wait for this container's turn to end: tell when it is not used. */
+/* Others wait for this container's turn to end: report when it is not used. */
 static uint64_t
 look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
@@ -185,7 +178,7 @@ look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
     if (now - last_active(gpu, held, now) >= CGPU_PACE_IDLE_NS) {
         if (unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED) {
             mark_all(gpu, now);
-        } else if (!is_busy(gpu) && is_active(gpu) &&
+        } else if (!cgpu_flight_is_busy(gpu) && is_active(gpu) &&
                    __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED) == 0) {
             __atomic_store_n(&gpu->work->idle, 1, __ATOMIC_RELEASE);
             gpu->outside->ring(gpu);
@@ -212,12 +205,12 @@ cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now)
 void
 cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    /* under a free gate there may be uncounted work; waiting for it is not worth the markers */
+    /* under a free gate there may be uncounted work; it is not worth markers to wait for it */
     if (gpu->phase == CGPU_PHASE_UNCOUNTED || !is_active(gpu) || !mark_all(gpu, now)) {
         return;
     }
     cgpu_flight_harvest(gpu, now);
-    if (!is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {
+    if (!cgpu_flight_is_busy(gpu) && gpu->phase == CGPU_PHASE_MARKED) {
         say_quiet(gpu);
     }
 }

@@ -4,19 +4,22 @@
 
 #include "gate/state.h"
 
-/* What is known of GPU's work becomes TO, but uncounted work stays so until threads are stopped. */
+/* Change what is known of GPU's work to TO; uncounted work stays so until threads are stopped. */
 void cgpu_drain_change(struct cgpu_gate_gpu *gpu, enum cgpu_gate_phase to, uint64_t now);
 
-/* Do what GPU's gate asks for at NOW. Returns when to look again; UINT64_MAX: when it changes. */
+/*
+ * Do what GPU's gate requires at NOW. Returns when to look again; UINT64_MAX: when the gate
+ * changes.
+ */
 uint64_t cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* Has all work ended since the gate closed? Then say so. */
 bool cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu);
 
-/* Without a helper thread: if all counted work on GPU has ended, tell the arbiter at once. */
+/* Without a helper thread: if all counted work on GPU has ended, inform the arbiter at once. */
 void cgpu_drain_finish(struct cgpu_gate_gpu *gpu, uint64_t now);
 
-/* Mark what streams that are gone have without a marker, so that their entries are given back. */
+/* Mark unmarked work of streams that are gone, so that their entries are given back. */
 void cgpu_drain_release(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 #endif

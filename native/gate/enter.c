@@ -1,9 +1,9 @@
 /*
- * May a launch go: the gate, the batch, the room in flight.
+ * Whether a launch may go: the gate, the batch, the room in flight.
  *
- * A stream has two markers at most that have not been passed, and a third when its gate closes. It
- * may wait for something that the program does only later, and each marker behind that takes a
- * place of the driver's queue. While a stream has two, further launches are added to its batch,
+ * A stream has at most two markers that have not passed, and a third when its gate closes. It may
+ * be waiting for something that the program does only later, and each marker behind that takes an
+ * entry of the driver's queue. While a stream has two, further launches are added to its batch,
  * which gets no marker yet.
  */
 #include "gate/enter.h"
@@ -11,6 +11,7 @@
 #include "gate/apart.h"
 #include "gate/drain.h"
 #include "gate/flight.h"
+#include "gate/pace_time.h"
 #include "ledger/work.h"
 
 bool
@@ -25,7 +26,9 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
         return true;
     }
     cgpu_work_begin(gpu->work, word, now);
-    /* seq_cst, as `active` is stored: the arbiter that does not see it is seen to close the gate */
+    /*
+     * seq_cst, like the store of `active`: if the arbiter does not see that, we see the gate close
+     */
     bool same = __atomic_load_n(gpu->gate, __ATOMIC_SEQ_CST) == word;
     if (same && before == 0) {
         cgpu_flight_probe(stream, word, now);
@@ -33,25 +36,27 @@ cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now)
     return same;
 }
 
-/* The markers that a stream may have, and the batch after them, fill FLIGHT and the GPU's lag. */
+/*
+ * The size of a batch: a stream's markers and the batch after them fill FLIGHT and the GPU's lag.
+ */
 static uint64_t
 batch_of(const struct cgpu_stream *stream, uint64_t flight)
 {
     uint64_t ns = (flight + stream->gpu->pace.lag_ns) / (CGPU_STREAM_MARKERS + 1);
 
-    return ns < CGPU_PACE_BATCH_NS ? CGPU_PACE_BATCH_NS : ns;
+    return larger(ns, CGPU_PACE_BATCH_NS);
 }
 
-bool
-cgpu_enter_ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch,
-                      uint64_t ns)
+/* Whether BATCH of STREAM ends before a launch of NS. */
+static bool
+ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns)
 {
     uint64_t most = batch_of(stream, CGPU_PACE_FLIGHT_NS);
 
     return batch->launches != 0 && (ns == 0 || stream->unsure || batch->work_ns + ns >= most);
 }
 
-/* Work on GPU behind streams' two markers, which has none yet. */
+/* Work on GPU that is behind its stream's two markers and has none yet. */
 static uint64_t
 unmarked_on(const struct cgpu_gate_gpu *gpu)
 {
@@ -70,7 +75,7 @@ unmarked_on(const struct cgpu_gate_gpu *gpu)
 
 /*
  * STREAM has its two markers, and BATCH has none yet. A launch is added to BATCH as long as all
- * such batches take no more than a third of what may be in flight.
+ * such batches take at most a third of what may be in flight.
  */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
@@ -88,25 +93,27 @@ room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batc
 }
 
 /*
- * A launch into a stream that stands apart needs no room, as its work does not run now. It gets no
- * marker: markers would fill the driver's queue, and a thread that meets a full queue may wait for
- * ever.
+ * A launch into a stream that stands apart needs no room, because its work does not run now. It
+ * gets no marker: markers would fill the driver's queue, and a thread may wait for ever at a full
+ * queue.
  */
 uint64_t
-cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, const struct cgpu_unmarked *batch,
-                bool full, uint64_t ns, uint64_t now)
+cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
     uint64_t flight = cgpu_gate_is_unhurried(word) ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
 
+    cgpu_flight_harvest(gpu, now);
+    struct cgpu_unmarked batch = cgpu_flight_unmarked(stream);
+    bool full = ends_batch(stream, &batch, ns);
     if (stream->apart != CGPU_APART_NOT) {
-        return batch->launches >= CGPU_DRIVER_QUEUE ? now + CGPU_PACE_FLIGHT_NS : 0;
+        return batch.launches >= CGPU_DRIVER_QUEUE ? now + CGPU_PACE_FLIGHT_NS : 0;
     }
     if (full && cgpu_apart_is_called(stream, now)) { /* it may be about to go apart */
         return now + CGPU_PACE_IDLE_NS / 4;
     }
     if (full && cgpu_flight_is_enough(stream)) {
-        return room_unmarked(stream, batch, ns, flight, now);
+        return room_unmarked(stream, &batch, ns, flight, now);
     }
     if (full && !cgpu_flight_cut(stream, now)) {
         return now + CGPU_PACE_FLIGHT_NS;
@@ -127,6 +134,6 @@ cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, uint64_t now)
     }
     stream->unsure |= ns == 0;
     stream->gpu->active_ns = now;
-    /* relaxed: it may be seen late, but then the gate closes on a batch that it waits for */
+    /* relaxed: it may be seen late, but then the gate closes and waits for the batch */
     __atomic_store_n(&stream->gpu->work->idle, 0, __ATOMIC_RELAXED);
 }

@@ -32,7 +32,9 @@ cgpu_fallback_gate(uint64_t now, uint32_t share_ppm, uint32_t offset_ppm, uint64
 int
 cgpu_fallback_needed(uint64_t heartbeat_ns, uint64_t now)
 {
-    /* a sign from the future is another clock's, unless our own reading is just a little older */
+    /*
+     * a heartbeat from the future is from another clock, unless our own reading is slightly older
+     */
     uint64_t age = now > heartbeat_ns ? now - heartbeat_ns : heartbeat_ns - now;
 
     return heartbeat_ns == 0 || age > CGPU_FALLBACK_AFTER_NS;

@@ -1,6 +1,6 @@
 /*
  * What processes do while nobody arbitrates: each container launches in its own part of a fixed
- * period of CLOCK_MONOTONIC, which is the same for all of them, so that the parts do not overlap.
+ * period of CLOCK_MONOTONIC. The period is the same for all of them, so the parts do not overlap.
  */
 #ifndef CGPU_FALLBACK_H
 #define CGPU_FALLBACK_H
@@ -11,19 +11,20 @@
 
 #define CGPU_FALLBACK_PERIOD_NS UINT64_C(100000000)
 /*
- * An arbiter that has not given a sign for so long is gone; it gives one every 50 ms. Together with
- * the wait for a container's own part of the period it is no more than 250 ms (REL-2).
+ * An arbiter without a heartbeat for this long is gone; it gives one every 50 ms. Together with the
+ * wait for a container's own part of the period this is at most 250 ms (REL-2).
  */
 #define CGPU_FALLBACK_AFTER_NS UINT64_C(150000000)
 
 /*
  * The state of the gate at NOW for the part [offset, offset + share) of the period, in millionths;
- * *UNTIL: when it changes (UINT64_MAX: never). A share of a million is CGPU_GATE_OPEN always.
+ * *UNTIL: when it changes (UINT64_MAX: never). With a share of a million it is always
+ * CGPU_GATE_OPEN.
  */
 enum cgpu_gate cgpu_fallback_gate(uint64_t now, uint32_t share_ppm, uint32_t offset_ppm,
                                   uint64_t *until);
 
-/* Whether the arbiter that gave its last sign at HEARTBEAT is gone at NOW. */
+/* Whether the arbiter whose last heartbeat was at HEARTBEAT is gone at NOW. */
 int cgpu_fallback_needed(uint64_t heartbeat_ns, uint64_t now);
 
 #endif

@@ -55,19 +55,20 @@ static void
 take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now, bool known)
 {
     struct cgpu_stream *stream = flight->stream;
-    /* long work is looked for more rarely, and need not be seen so promptly */
+    /* long work is checked for less often, and need not be seen so promptly */
     uint64_t lately = CGPU_FLIGHT_KNOWN_NS + (now - flight->marked_ns) / KNOWN_PART;
 
     gpu->left -= cgpu_apart_is_left(stream);
     if (stream->apart == CGPU_APART_NOT) {
-        cgpu_pace_pass(&gpu->pace, &flight->batch, now, known || now - gpu->harvested_ns < lately);
+        cgpu_pace_pass(&gpu->pace, &flight->batch, now,
+                       known || now - gpu->pace.looked_ns < lately);
     }
     cgpu_apart_moves(stream, now);
     stream->in_flight--;
     gpu->outside->release(stream);
 }
 
-/* Take what has passed out of GPU's table, oldest first: what was marked in STREAM until UNTIL. */
+/* Remove what has passed from GPU's table, oldest first: what was marked in STREAM until UNTIL. */
 static void
 take_all(struct cgpu_gate_gpu *gpu, const struct cgpu_stream *stream, uint64_t until, uint64_t now,
          bool known)
@@ -103,7 +104,6 @@ cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     take_all(gpu, NULL, 0, now, false);
     cgpu_pace_look(&gpu->pace, now);
-    gpu->harvested_ns = now;
     cgpu_apart_look(gpu, now);
 }
 
@@ -128,7 +128,7 @@ close_batch(struct cgpu_stream *stream)
     return batch;
 }
 
-/* Captured work does not run, in a broken context nothing does: then there is no marker. */
+/* Captured work does not run, and nothing runs in a broken context: then there is no marker. */
 static void
 put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t now)
 {
@@ -151,7 +151,9 @@ put(struct cgpu_stream *stream, const struct cgpu_pace_batch *batch, uint64_t no
     cgpu_flight_publish(gpu);
 }
 
-/* Streams that nobody waits for keep their newest markers only: nothing is learnt from others. */
+/*
+ * Streams that nobody waits for keep only their newest marker: nothing is learnt from the others.
+ */
 static void
 thin_out(struct cgpu_gate_gpu *gpu)
 {
@@ -170,8 +172,9 @@ thin_out(struct cgpu_gate_gpu *gpu)
     gpu->flights = kept;
 }
 
-bool
-cgpu_flight_has_slot(struct cgpu_gate_gpu *gpu, uint64_t now)
+/* Whether one more marker may be put in flight. */
+static bool
+has_slot(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     if (gpu->flights == CGPU_MAX_FLIGHTS) {
         cgpu_flight_harvest(gpu, now);
@@ -185,7 +188,7 @@ cgpu_flight_has_slot(struct cgpu_gate_gpu *gpu, uint64_t now)
 bool
 cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now)
 {
-    if (!cgpu_flight_has_slot(stream->gpu, now)) {
+    if (!has_slot(stream->gpu, now)) {
         return false;
     }
     struct cgpu_pace_batch batch = close_batch(stream);
@@ -201,20 +204,21 @@ cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 
     if (cgpu_gate_is_metered(word) && stream->apart == CGPU_APART_NOT &&
         !cgpu_apart_is_called(stream, now) && !cgpu_flight_is_enough(stream) &&
-        __atomic_load_n(gpu->quiet_gate, __ATOMIC_RELAXED) == word &&
-        cgpu_flight_has_slot(gpu, now)) {
+        __atomic_load_n(gpu->quiet_gate, __ATOMIC_RELAXED) == word && has_slot(gpu, now)) {
         put(stream, &nothing, now);
     }
 }
 
-/* Its marker may be younger than BEGUN: who stood apart pays before it is let in again. */
+/*
+ * Its marker may be younger than BEGUN: a stream that stood apart pays before it is let in again.
+ */
 void
-cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, bool all, uint64_t now)
+cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
     cgpu_flight_pass(stream, begun, now, true);
-    if (all) {
+    if (stream->handed_ns <= begun) {
         struct cgpu_pace_batch batch = close_batch(stream);
 
         if (batch.launches != 0) {

@@ -4,7 +4,7 @@
 
 #include "gate/state.h"
 
-/* One more launch of BATCH's kind, or several, is part of STREAM's batch, without a marker. */
+/* Add one or more launches of BATCH's kind to STREAM's batch, without a marker. */
 void cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch);
 
 /* STREAM may have work that was not counted. */
@@ -16,36 +16,33 @@ struct cgpu_unmarked cgpu_flight_unmarked(const struct cgpu_stream *stream);
 /* Does STREAM have work that no marker covers? */
 bool cgpu_flight_wants_marker(const struct cgpu_stream *stream);
 
-/* Whether STREAM gets no more markers before one is passed: see CGPU_STREAM_MARKERS. */
+/* Whether STREAM gets no more markers before one has passed: see CGPU_STREAM_MARKERS. */
 static inline bool
 cgpu_flight_is_enough(const struct cgpu_stream *stream)
 {
     return stream->in_flight >= CGPU_STREAM_MARKERS;
 }
 
-/* How many markers belong to work that drains wait for. */
-static inline uint32_t
-cgpu_flight_counted(const struct cgpu_gate_gpu *gpu)
+/* Is work in flight that the arbiter should wait for? */
+static inline bool
+cgpu_flight_is_busy(const struct cgpu_gate_gpu *gpu)
 {
-    return gpu->flights - gpu->left;
+    return gpu->flights != gpu->left;
 }
 
-/* Whether one more marker may be put in flight. */
-bool cgpu_flight_has_slot(struct cgpu_gate_gpu *gpu, uint64_t now);
-
-/* End STREAM's batch by a marker. False: too many are in flight, nothing was done. */
+/* End STREAM's batch with a marker. False: too many are in flight, nothing was done. */
 bool cgpu_flight_cut(struct cgpu_stream *stream, uint64_t now);
 
-/* Measure the lag by a marker alone, if nobody has work on the GPU as WORD's turn begins. */
+/* Measure the lag with a lone marker, if nobody has work on the GPU when WORD's turn begins. */
 void cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now);
 
 /* What was marked in STREAM until UNTIL has ended; KNOWN: now. */
 void cgpu_flight_pass(struct cgpu_stream *stream, uint64_t until, uint64_t now, bool known);
 
-/* All that STREAM had at BEGUN has ended; ALL: what it has got since then, too. */
-void cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, bool all, uint64_t now);
+/* What STREAM was marked for by BEGUN has ended; the rest too, if none was handed over since. */
+void cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t now);
 
-/* Find markers of GPU that have been passed, and streams that make no progress. */
+/* Find markers of GPU that have passed, and streams that make no progress. */
 void cgpu_flight_harvest(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* Tell the arbiter what is in flight. */

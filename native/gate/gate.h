@@ -1,9 +1,9 @@
 /*
  * The gate word: may the processes of a container launch on a GPU now?
  *
- * One futex word per container and GPU in the limits page, which processes can read and not write.
- * Low bits: enum cgpu_gate; the rest is a turn number, one more at each change, so that a thread
- * which remembers the word under which it was let in finds out about any change by one comparison.
+ * One futex word per container and GPU in the limits, which processes can read but not write. The
+ * low bits are enum cgpu_gate. The rest is a turn number that grows at each change, so that a
+ * thread which remembers the word under which it was let in detects any change with one comparison.
  */
 #ifndef CGPU_GATE_H
 #define CGPU_GATE_H
@@ -15,7 +15,7 @@
 enum cgpu_gate {
     CGPU_GATE_CLOSED = 0,  /* wait */
     CGPU_GATE_OPEN = 1,    /* launch, with a bounded amount of work in flight; nobody else waits */
-    CGPU_GATE_PRESSED = 2, /* the same with less, and say soon when there is nothing to do */
+    CGPU_GATE_PRESSED = 2, /* the same with less, and report soon when there is nothing to do */
     CGPU_GATE_FREE = 3     /* launch, nothing is counted */
 };
 
@@ -44,7 +44,7 @@ cgpu_gate_is_metered(uint32_t word)
     return cgpu_gate_state(word) != CGPU_GATE_FREE;
 }
 
-/* Whether work may be launched far ahead. Not if only the clock closes the gate. */
+/* Whether work may be launched far ahead; not if only the clock closes the gate. */
 static inline bool
 cgpu_gate_is_unhurried(uint32_t word)
 {

@@ -1,7 +1,7 @@
 /* Pace: see pace.h. */
 #include "gate/pace.h"
 
-#include <string.h>
+#include <stddef.h>
 
 #include "gate/pace_time.h"
 
@@ -15,12 +15,6 @@
 #define SHORT_CHAIN_NS UINT64_C(1000000) /* a short turn: enough to learn that it is too long */
 
 enum { FALL = 2, RISE = 8, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
-
-void
-cgpu_pace_init(struct cgpu_pace *pace)
-{
-    memset(pace, 0, sizeof *pace);
-}
 
 /* The entry of KEY; the one that it shall have from now on, if it has none. */
 static struct cgpu_pace_estimate *
@@ -44,11 +38,11 @@ entry_of(struct cgpu_pace *pace, uint64_t key)
 static void
 learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
 {
-    __atomic_store_n(&entry->ns, ns > 0 ? ns : 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&entry->ns, larger(ns, 1), __ATOMIC_RELAXED);
     __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
 }
 
-/* A span may be too long for many reasons: down quickly where the difference is large. */
+/* A span may be too long for many reasons: fall quickly if the difference is large. */
 static uint64_t
 lower(uint64_t ns, uint64_t sample)
 {
@@ -57,7 +51,7 @@ lower(uint64_t ns, uint64_t sample)
     return ns - (ns - sample + step - 1) / step;
 }
 
-/* A thread that had no processor, or whose work ran behind others', sees much too long a span. */
+/* A thread that had no processor, or whose work ran behind others', sees far too long a span. */
 static uint64_t
 higher(uint64_t ns, uint64_t sample)
 {
@@ -66,7 +60,8 @@ higher(uint64_t ns, uint64_t sample)
 
 /*
  * A kernel that is mostly alone in its turn may have begun behind others' work, and its end may
- * have been seen late: no span of it is exact. What is longer by no more than that says nothing.
+ * have been seen late: no span of it is exact. A span that is longer by no more than that shows
+ * nothing.
  */
 static uint64_t
 less_edges(uint64_t sample)
@@ -98,7 +93,7 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 
 /*
  * Batches that follow one another without a gap: however late each was seen to end, together they
- * took what passed between the first look and the last.
+ * took the time between the first check and the last.
  */
 static void
 end_chain(struct cgpu_pace *pace, uint64_t key)
@@ -142,7 +137,7 @@ finish_lesson(struct cgpu_pace *pace)
     lesson->there = false;
 }
 
-/* Batches that are seen passed in one look have one span between them. */
+/* Batches that are found passed in one check have one span between them. */
 static void
 add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *more)
 {
@@ -155,7 +150,10 @@ add_to_lesson(struct cgpu_pace_lesson *lesson, const struct cgpu_pace_lesson *mo
     lesson->known = lesson->known && more->known;
 }
 
-/* What is new is learnt at once, the next launch asks for it; the rest when the look is over. */
+/*
+ * New kernels are learnt at once, because the next launch asks for them; the rest when the check is
+ * over.
+ */
 static void
 take_lesson(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
 {
@@ -186,10 +184,9 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
     batch->expected_ns = expected(batch);
     if (pace->in_flight == 0) {
-        pace->since_ns = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
-        if (pace->since_ns < pace->passed_ns) {
-            pace->since_ns = pace->passed_ns;
-        }
+        uint64_t begun = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
+
+        pace->since_ns = larger(begun, pace->passed_ns);
     }
     if (batch->launches == 0) {
         pace->probed_ns = now;
@@ -197,13 +194,11 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     pace->in_flight += 1;
     pace->uncertain += !batch->certain;
     pace->left_ns = lesser(later(pace->left_ns, batch->expected_ns), LONGEST_NS);
-    if (pace->longest_ns < batch->expected_ns) {
-        pace->longest_ns = batch->expected_ns;
-    }
-    pace->end_ns = later(pace->end_ns > now ? pace->end_ns : now, batch->expected_ns);
+    pace->longest_ns = larger(pace->longest_ns, batch->expected_ns);
+    pace->end_ns = later(larger(pace->end_ns, now), batch->expected_ns);
 }
 
-/* A launch gets to the GPU late: until then nothing of BATCH runs, whatever has ended before. */
+/* A launch reaches the GPU late: until then nothing of BATCH runs, whatever has ended before. */
 static uint64_t
 arrives(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
 {
@@ -211,15 +206,14 @@ arrives(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch)
 }
 
 /*
- * How long BATCH took at most, 0: nobody knows. The lag is not taken off a short span altogether:
- * an estimate that is too short would pile work up.
+ * How long BATCH took at most; 0: not known. The lag is not fully subtracted from a short span: too
+ * short an estimate would pile up work.
  */
 static uint64_t
 span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
-    uint64_t least = batch->start_ns > pace->passed_ns ? batch->start_ns : pace->passed_ns;
-    uint64_t begin =
-        arrives(pace, batch) > pace->passed_ns ? arrives(pace, batch) : pace->passed_ns;
+    uint64_t least = larger(batch->start_ns, pace->passed_ns);
+    uint64_t begin = larger(arrives(pace, batch), pace->passed_ns);
 
     if (least == 0 || (batch->start_ns == 0 && !batch->queued)) {
         return 0;
@@ -229,9 +223,9 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 }
 
 /*
- * When BATCH ended: between the last look and this one, at about the time expected. Rather too
- * early: the next look then comes before the end, not after it, and only who looks before the end
- * sees when it comes. The other way round an estimate that is too long would confirm itself.
+ * When BATCH ended: between the last check and this one, at about the time expected. Rather too
+ * early: then the next check comes before the end, not after it, and only a check before the end
+ * shows when it comes. Otherwise an estimate that is too long would confirm itself.
  */
 static uint64_t
 end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
@@ -239,8 +233,7 @@ end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64
     uint64_t lean = lesser(LEAN_NS, batch->expected_ns / LEAN_PART);
     uint64_t expected_end = later(pace->since_ns, batch->expected_ns - lean);
 
-    return expected_end < pace->looked_ns ? lesser(pace->looked_ns, now)
-                                          : lesser(expected_end, now);
+    return lesser(larger(expected_end, pace->looked_ns), now);
 }
 
 static void
@@ -251,7 +244,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
     pace->uncertain -= !batch->certain && pace->uncertain > 0;
     pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
-    pace->passed_ns = end > pace->passed_ns ? end : pace->passed_ns;
+    pace->passed_ns = larger(pace->passed_ns, end);
     pace->sharp = known;
     pace->stream = batch->stream;
     pace->since_ns = pace->passed_ns;
@@ -262,7 +255,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
 static void
 learn_lag(struct cgpu_pace *pace, uint64_t now)
 {
-    uint64_t looked = pace->looked_ns > pace->probed_ns ? pace->looked_ns : pace->probed_ns;
+    uint64_t looked = larger(pace->looked_ns, pace->probed_ns);
     uint64_t lag = since(since(now, pace->probed_ns), USUAL_LAG_NS);
 
     if (pace->probed_ns == 0 || since(now, looked) > SOON_NS) {
@@ -328,21 +321,4 @@ void
 cgpu_pace_look(struct cgpu_pace *pace, uint64_t now)
 {
     pace->looked_ns = now;
-}
-
-void
-cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now)
-{
-    finish_lesson(pace);
-    if (pace->in_flight > 0) {
-        pace->busy_ns += lesser(since(now, pace->since_ns), pace->left_ns);
-        pace->passed_ns = now > pace->passed_ns ? now : pace->passed_ns;
-    }
-    pace->in_flight = 0;
-    pace->probed_ns = 0;
-    pace->uncertain = 0;
-    pace->left_ns = 0;
-    pace->longest_ns = 0;
-    pace->since_ns = pace->passed_ns;
-    pace->end_ns = pace->passed_ns;
 }

@@ -2,12 +2,12 @@
  * Pace: how much GPU work a process has in flight on one GPU, in time, and how much it may add.
  *
  * Pure bookkeeping with time as a parameter: the proxy runs it against the driver, the model
- * against a modelled GPU. Work is launched in batches; each batch ends with a marker in its stream,
- * and passing the marker is how anyone knows that the work has ended. What a kernel takes is learnt
- * from the time between markers, by function and size: the estimates bound what is in flight and
- * say when a drain will be over. Nobody is charged by them.
+ * against a modelled GPU. Work is launched in batches. Each batch ends with a marker in its stream;
+ * when the marker has passed, the work has ended. What a kernel takes is learnt from the time
+ * between markers, by function and size. The estimates limit what is in flight and predict when a
+ * drain will be over. They are not used for charging.
  *
- * All functions are called under one lock of the process, but for cgpu_pace_estimate.
+ * All functions except cgpu_pace_estimate are called under one lock of the process.
  */
 #ifndef CGPU_PACE_H
 #define CGPU_PACE_H
@@ -30,7 +30,7 @@ struct cgpu_pace_batch {
     uint64_t key;      /* of all its launches; 0: they differ */
     uint64_t launches; /* 0: a probe, see lag_ns */
     uint64_t work_ns;  /* as estimated */
-    uint64_t start_ns; /* not before this did it begin: its first launch, as far as that is known */
+    uint64_t start_ns; /* it did not begin before this: its first launch, as far as that is known */
     uint32_t certain;  /* every launch in it was of a known key */
     uint32_t stream;   /* any number, the same for what runs one after the other */
 
@@ -52,6 +52,7 @@ struct cgpu_pace_lesson {
     bool cut; /* the span may be too short: the work may have begun before it */
 };
 
+/* Nothing is known yet: all zeros. */
 struct cgpu_pace {
     uint64_t end_ns;    /* when all that is marked is expected to have ended */
     uint64_t passed_ns; /* when a marker was last seen passed */
@@ -64,8 +65,8 @@ struct cgpu_pace {
     uint32_t victim;    /* which way of a full set is given to a new key next */
 
     /*
-     * From marking a batch to seeing it passed, of one that is empty and has nothing to wait for, a
-     * probe: a launch takes a while to get to the GPU, and its end to be seen.
+     * The time from marking a probe, a batch that is empty and has nothing to wait for, until it is
+     * seen passed: a launch takes a while to reach the GPU, and its end to be seen.
      */
     uint64_t lag_ns;
     uint64_t probed_ns; /* since when a probe is in flight; 0: none is */
@@ -91,8 +92,8 @@ cgpu_pace_key(const void *function, uint64_t units)
 }
 
 /*
- * What a launch of KEY takes, in ns; 0: not known. No lock: a torn or old value does no harm, as
- * what is in flight is measured all the same.
+ * What a launch of KEY takes, in ns; 0: not known. No lock: a torn or old value does no harm,
+ * because what is in flight is measured anyway.
  */
 static inline uint64_t
 cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
@@ -108,41 +109,37 @@ cgpu_pace_estimate(const struct cgpu_pace *pace, uint64_t key)
     return 0;
 }
 
-void cgpu_pace_init(struct cgpu_pace *pace);
-
 /* BATCH was marked at NOW: it is in flight. */
 void cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
 /*
- * BATCH's marker was seen passed at NOW. KNOWN: at about the time at which it was (a thread was
- * looking), so that kernels can be learnt from it.
+ * BATCH's marker was seen passed at NOW. KNOWN: at about the time when it passed (a thread was
+ * watching), so that kernels can be learnt from it.
  */
 void cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now,
                     bool known);
 
-/* BATCH no longer counts as in flight, although it may not have ended: learn nothing from it. */
+/*
+ * BATCH no longer counts as in flight, although it may not have ended: nothing is learnt from it.
+ */
 void cgpu_pace_leave(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now);
 
 /* BATCH counts as in flight again. It may have begun some time ago, so its length says nothing. */
 void cgpu_pace_return(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now);
 
-/* All markers were looked at, at NOW: those that were not passed were passed later. */
+/* All markers were checked at NOW: those that had not passed then pass later. */
 void cgpu_pace_look(struct cgpu_pace *pace, uint64_t now);
 
-/* Everything marked has ended (the program synchronised, the context is gone). */
-void cgpu_pace_drain(struct cgpu_pace *pace, uint64_t now);
-
 /*
- * May another launch go out at NOW, where so much may be in flight as FLIGHT_NS says? 0: yes, else
- * the time at which to look again. Time alone makes no more room than one batch takes, so that
- * wrong estimates do not pile work up: then a marker has to be passed.
+ * Whether another launch may go at NOW, if FLIGHT_NS of work may be in flight. Returns 0 if so,
+ * otherwise the time at which to check again. Time alone makes no more room than one batch takes,
+ * so that wrong estimates do not pile up work: after that a marker must pass.
  */
 uint64_t cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now);
 
 /*
- * The gate has been closed since CLOSED_NS: when to look at the markers again. From some time
- * before the end that is expected: who looks only then finds an estimate confirmed that is too
- * long.
+ * The gate has been closed since CLOSED_NS: when to check the markers again. This begins some time
+ * before the expected end: a check only at that time would confirm an estimate that is too long.
  */
 uint64_t cgpu_pace_drain_look(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now);
 

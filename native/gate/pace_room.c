@@ -1,4 +1,4 @@
-/* How much may be in flight, and when to look at it again: see pace.h. */
+/* How much may be in flight, and when to check again: see pace.h. */
 #include "gate/pace.h"
 #include "gate/pace_time.h"
 
@@ -9,7 +9,7 @@
 
 enum { LATE_PART = 6, DRAIN_PART = 16 };
 
-/* How long to leave the markers alone, ELAPSED after the last was passed. */
+/* How long to leave the markers alone, ELAPSED after the last one passed. */
 static uint64_t
 wait_ns(const struct cgpu_pace *pace, uint64_t elapsed, uint64_t left, uint64_t flight)
 {

@@ -11,6 +11,12 @@ lesser(uint64_t a, uint64_t b)
 }
 
 static inline uint64_t
+larger(uint64_t a, uint64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline uint64_t
 since(uint64_t now, uint64_t then)
 {
     return now > then ? now - then : 0;

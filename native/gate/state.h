@@ -1,9 +1,10 @@
 /*
- * What a process has under way on a GPU: streams, markers in flight, and what it needs of whoever
- * runs it.
+ * What a process has under way on a GPU: streams, markers in flight, and what the gate needs from
+ * its environment.
  *
- * No clock, no driver and no thread: the proxy runs it with the driver, the model of docs/model.md
- * in virtual time. Under one lock of the process, but for `marks`, `threads_waiting` and the gate.
+ * It has no clock, driver or thread: the proxy runs it with the driver, the model of docs/model.md
+ * in virtual time. Everything but `marks`, `threads_waiting` and the gate is under one lock of the
+ * process.
  */
 #ifndef CGPU_GATE_STATE_H
 #define CGPU_GATE_STATE_H
@@ -26,11 +27,11 @@ enum {
     CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
 };
 
-/* How much is known of the work on a GPU. Only cgpu_drain_change goes from one to another. */
+/* How much is known of the work on a GPU. Only cgpu_drain_change changes it. */
 enum cgpu_gate_phase {
     CGPU_PHASE_COUNTED,   /* threads may launch, and what has no marker is counted */
-    CGPU_PHASE_UNCOUNTED, /* there were launches under a free gate: any stream may have work */
-    CGPU_PHASE_DEFERRED,  /* nobody has launched since all was marked that may have a marker now */
+    CGPU_PHASE_UNCOUNTED, /* there were launches under a free gate, so any stream may have work */
+    CGPU_PHASE_DEFERRED,  /* no launch since all was marked that may have a marker */
     CGPU_PHASE_MARKED     /* nor is there any work without a marker */
 };
 
@@ -48,7 +49,7 @@ enum cgpu_apart {
 };
 
 struct cgpu_stream {
-    uint32_t marks; /* one more when batches in it are cut: what lanes have summed up is void */
+    uint32_t marks; /* incremented when its batches are cut: what lanes have summed up is void */
     uint16_t used;
     uint16_t lanes; /* index + 1 of the first that takes part in the batch */
     struct cgpu_gate_gpu *gpu;
@@ -65,13 +66,13 @@ struct cgpu_stream {
     uint64_t begun_ns;            /* first launch of the batch */
     uint64_t handed_ns;           /* when something was last handed over */
     uint32_t born;                /* differs between the streams that use this entry in turn */
-    uint32_t captures;            /* it may: it is asked at each launch (the proxy's capture.c) */
+    uint32_t captures;            /* it may: queried at each launch (the proxy's capture.c) */
     enum cgpu_apart apart;
     uint64_t apart_ns;  /* since when */
     uint64_t moved_ns;  /* when it was last seen to make progress */
     uint64_t call_ns;   /* when it was last given a host function; 0: never */
     uint64_t called_ns; /* when it was last seen in a host function */
-    uint64_t stays_ns;  /* since when it takes time that is not charged; 0: it does not */
+    uint64_t stays_ns;  /* since when it takes uncharged time; 0: it does not */
     uint64_t asked_ns;  /* when the driver was last asked whether it has ended */
     struct CUevent_st *events[CGPU_STREAM_EVENTS];
 };
@@ -99,31 +100,34 @@ struct cgpu_gate_gpu {
     uint32_t aside;           /* some streams stand apart */
     uint32_t threads_waiting; /* that sleep until there is room */
     uint64_t stayed_ns;       /* up to then time that was not charged is reported */
-    uint64_t harvested_ns;
-    uint64_t phase_ns;  /* since when */
-    uint64_t held;      /* launches that threads held at the last look */
-    uint64_t active_ns; /* when there was last something to do */
+    uint64_t phase_ns;        /* since when */
+    uint64_t held;            /* launches that threads held at the last look */
+    uint64_t active_ns;       /* when there was last something to do */
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
 };
 
 /* What only the driver and the process's threads can do. */
 struct cgpu_gate_outside {
-    /* Put marker SEQ into STREAM. False: it captures or is broken, nothing of it will run. */
+    /* Put marker SEQ into STREAM. False: it captures or is broken, so nothing of it will run. */
     bool (*put_marker)(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
     bool (*is_passed)(const struct cgpu_flight *flight);
-    /* Has all of its stream ended although the marker is not passed? Then nobody writes it. */
+    /* Whether all of its stream has ended although the marker has not passed: then it was lost. */
     bool (*is_lost)(const struct cgpu_flight *flight, uint64_t now);
     /* A marker of STREAM is gone: forget it if it was the last of a stream that is destroyed. */
     void (*release)(struct cgpu_stream *stream);
-    /* Add to SUM what threads have launched into STREAM and not handed over. */
+    /* Add to SUM what threads have launched into STREAM and not yet handed over. */
     void (*sum)(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);
     /* Launches on GPU that threads have not handed over. */
     uint64_t (*held)(const struct cgpu_gate_gpu *gpu);
     void (*cut)(struct cgpu_stream *stream); /* its batch ends */
-    /* Nobody launches without the lock from now on, and all is handed over. False: not yet. */
+    /*
+     * From now on nobody launches without the lock, and everything is handed over. False: not yet.
+     */
     bool (*stop)(struct cgpu_gate_gpu *gpu, uint64_t now);
-    /* Set streams in a host function apart. May others wait for the program unseen? */
+    /*
+     * Set streams in a host function apart. Returns whether others may be waiting for the program.
+     */
     bool (*awaits)(struct cgpu_gate_gpu *gpu, uint64_t now);
     bool (*is_behind_call)(const struct cgpu_stream *stream);
     void (*ring)(struct cgpu_gate_gpu *gpu); /* the arbiter is to look */

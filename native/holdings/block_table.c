@@ -111,7 +111,7 @@ push(const struct cgpu_blocks *blocks, struct cgpu_block *block)
     *head = block;
 }
 
-/* Without memory for more buckets the chains get longer, which is all. */
+/* Without memory for more buckets, the chains just get longer. */
 static void
 spread(struct cgpu_blocks *blocks)
 {

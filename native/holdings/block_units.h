@@ -1,4 +1,4 @@
-/* Which units of one block are taken: a bit for each 512 bytes, the least that drivers hand out. */
+/* Which units of one block are taken: a bit for each 512 bytes, the smallest unit of drivers. */
 #ifndef CGPU_BLOCK_UNITS_H
 #define CGPU_BLOCK_UNITS_H
 

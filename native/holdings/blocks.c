@@ -1,5 +1,5 @@
 /*
- * Blocks: what a call will take, what it took, and what goes with what is freed.
+ * Blocks: what a call will take, what it took, and which blocks are released by freeing.
  *
  * The critical section is everything here; the longest of it is a search for a hole.
  */
@@ -13,10 +13,10 @@
 enum {
     LOOKS = 16, /* at blocks, by a search that is not thorough */
     NAP_NS = 20000,
-    NAPS = 2500 /* 50 ms: another call of the driver ends sooner, or may not end at all */
+    NAPS = 2500 /* 50 ms: another call into the driver ends sooner, or may not end at all */
 };
 
-/* A block of which nothing stays may be gone before a call gets at its holes. */
+/* A block whose allocations are all being freed may be gone before a call uses its holes. */
 static bool
 has_hole(struct cgpu_block *block, uint32_t units)
 {
@@ -62,8 +62,9 @@ nap(struct cgpu_blocks *blocks)
 }
 
 /*
- * A hole may have been taken by a call in flight that we have not heard of yet. Then the block that
- * was charged for that call is there to pay for ours; so each of them must still have its own.
+ * A hole may have been taken by a call in flight whose result we do not know yet. Then the block
+ * that was charged for that call pays for ours. So each call in flight must still have its own
+ * block.
  */
 static bool
 is_clear(const struct cgpu_arena *arena)
@@ -109,8 +110,10 @@ cgpu_blocks_prepay(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key)
     return arena != NULL ? CGPU_OK : CGPU_EIO;
 }
 
-/* What was charged for calls and is needed by none in flight: one may have taken the block that
- * another paid for, because that one took its hole. */
+/*
+ * Charges for calls that no call in flight needs. A call may have taken the block that another one
+ * paid for, because that one took its hole.
+ */
 static uint64_t
 surplus_of(struct cgpu_arena *arena)
 {
@@ -252,7 +255,10 @@ each(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes, int leavers, 
     return sum;
 }
 
-/* What leaves may have been given out and have left again: then it is known when nothing leaves. */
+/*
+ * A piece that is being freed may have been given out and freed again: that is known only when
+ * nothing is being freed.
+ */
 static void
 left(struct cgpu_block *block, struct cgpu_units units)
 {
@@ -285,7 +291,7 @@ stay(struct cgpu_blocks *blocks, struct cgpu_block *block, struct cgpu_units uni
     return 0;
 }
 
-/* A hole is at most what was on either side of it, and what went between. */
+/* A hole is at most the sum of the holes on either side and of what was freed between them. */
 static uint64_t
 gone(struct cgpu_blocks *blocks, struct cgpu_block *block, struct cgpu_units units)
 {

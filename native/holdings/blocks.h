@@ -1,13 +1,13 @@
 /*
  * Blocks: which 2 MiB blocks of device memory this process's small allocations lie in.
  *
- * Assumed of drivers: a request of up to 1 MiB goes into a block of 2 MiB, aligned to its
- * size, that small requests of one context share, into a hole of one if there is any; the block
- * goes back to the GPU with its last allocation. The charge depends on little of that: every block
- * that an allocation's addresses touch is counted, wherever the driver puts it. The assumption only
- * predicts whether a call will take a new block, so that a call that will not is neither charged
- * nor refused. The first call that takes a block against the prediction ends predicting for the
- * process: from then on a block is charged before each call.
+ * Assumed of drivers: a request of up to 1 MiB goes into a block of 2 MiB, aligned to its size,
+ * that the small requests of one context share, and into a hole of such a block if there is one.
+ * The block goes back to the GPU with its last allocation. The charge depends on little of that:
+ * every block that an allocation's addresses touch is counted, wherever the driver puts it. The
+ * assumption only predicts whether a call will take a new block, so that a call that will not is
+ * neither charged nor refused. The first call that takes a block against the prediction ends
+ * predictions for the process: from then on a block is charged before each call.
  *
  * One small allocation:
  *
@@ -47,8 +47,8 @@ void cgpu_blocks_destroy(struct cgpu_blocks *blocks);
 
 /*
  * Whether a call for BYTES will be served from a hole. If so, it is the only such call of the arena
- * until it has ended. THOROUGH: look at all blocks, whatever it costs, and wait a little for
- * another such call; otherwise look at a few blocks.
+ * until it has ended. THOROUGH: search all blocks, whatever it costs, and wait a little for another
+ * such call; otherwise search a few blocks.
  */
 bool cgpu_blocks_expect(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
                         uint64_t bytes, bool thorough);
@@ -58,12 +58,12 @@ int cgpu_blocks_prepay(struct cgpu_blocks *blocks, const struct cgpu_arena_key *
 
 /*
  * The driver put BYTES, up to CGPU_BLOCK_SMALL, at ADDRESS; EXPECTED is what cgpu_blocks_expect
- * returned. With this the call has ended, unless there is a NEED. CGPU_EIO: nothing is noted.
+ * returned. This ends the call, unless there is a NEED. CGPU_EIO: nothing is recorded.
  */
 int cgpu_blocks_enter(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key, bool expected,
                       uint64_t address, uint64_t bytes, struct cgpu_blocks_change *change);
 
-/* NEED cannot be charged: what is still needed when what is being freed at this moment is free. */
+/* NEED cannot be charged: returns what is still needed after the frees that are in progress now. */
 uint64_t cgpu_blocks_await(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
                            uint64_t need);
 
@@ -71,7 +71,9 @@ uint64_t cgpu_blocks_await(struct cgpu_blocks *blocks, const struct cgpu_arena_k
 uint64_t cgpu_blocks_done(struct cgpu_blocks *blocks, const struct cgpu_arena_key *key,
                           bool expected);
 
-/* BYTES at ADDRESS are about to be freed; they were not; they were, and so much is to be released.
+/*
+ * BYTES at ADDRESS are about to be freed; they were not freed; they were, and this much is to be
+ * released.
  */
 void cgpu_blocks_leave(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes);
 void cgpu_blocks_stay(struct cgpu_blocks *blocks, uint64_t address, uint64_t bytes);

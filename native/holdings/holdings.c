@@ -1,9 +1,9 @@
 /*
  * Holdings: open addressing with linear probing in sixteen shards, each with its own lock.
  *
- * Removing an entry moves the ones behind it back instead of leaving a mark, so that a table in
- * which millions of entries came and went is as quick as a fresh one. A shard has no memory before
- * its first entry, starts with one page and doubles when three quarters full.
+ * Removing an entry moves later ones back instead of leaving a mark, so that a table in which
+ * millions of entries came and went is as fast as a fresh one. A shard has no memory before its
+ * first entry, starts with one page, and doubles when it is three quarters full.
  */
 #include "holdings/holdings.h"
 

@@ -54,7 +54,9 @@ size_t cgpu_holdings_list(struct cgpu_holdings *holdings, uint32_t kind, struct 
 size_t cgpu_holdings_count(struct cgpu_holdings *holdings);
 /* cffi: end */
 
-/* Remove all of OWNER's entries in one pass, and show each to VISIT, which must not ask for more.
+/*
+ * Remove all of OWNER's entries in one pass, and pass each to VISIT, which must not call this
+ * table.
  */
 void cgpu_holdings_drop_owned(struct cgpu_holdings *holdings, uint64_t owner,
                               void (*visit)(const struct cgpu_holding *, void *), void *argument);

@@ -1,16 +1,16 @@
 /*
  * Attaching to a ledger and leaving it.
  *
- * The mapping keeps the open file description alive that owns the slot's byte lock, so the slot
- * depends on no descriptor: none can be inherited by a child or closed by a program that closes all
- * it finds. MADV_DONTFORK keeps the mapping out of a child, exec drops it.
+ * The mapping keeps the open file description alive that owns the slot's byte lock. So the slot
+ * depends on no descriptor that a child could inherit, or that a program which closes all
+ * descriptors could close. MADV_DONTFORK keeps the mapping out of a child; exec drops it.
  *
- * Looking whether others live needs a descriptor for a moment. The path gives one, but not to a
- * program that has changed its root. So a descriptor of a second open file description is kept for
- * that case. It holds no slot: a program may close it, and a copy in a child does no harm.
+ * Finding out whether other processes live needs a descriptor for a moment. The path gives one, but
+ * not to a program that has changed its root. So a descriptor of a second open file description is
+ * kept for that case. It holds no slot: a program may close it, and a copy in a child does no harm.
  *
- * Not so on overlayfs, where a mapping holds the file underneath: there the descriptor that is kept
- * is the slot's own. A program that closes it loses its slot, so ledgers belong on tmpfs.
+ * On overlayfs a mapping holds the underlying file instead. There the descriptor that is kept is
+ * the slot's own. A program that closes it loses its slot, so ledgers belong on tmpfs.
  */
 #define _GNU_SOURCE 1
 
@@ -32,7 +32,7 @@
 #define MADV_WIPEONFORK 18
 #endif
 
-/* Never descriptors 0 to 2: a program that closed its output would print into the ledger. */
+/* Never use descriptors 0 to 2: a program that closed its output would print into the ledger. */
 static int
 open_high(const char *path, int flags)
 {
@@ -131,7 +131,7 @@ make(const char *path)
 }
 
 /*
- * Close FD, unless the slot would go with it: check_held notices where that was impossible. If it
+ * Close FD, unless the slot would be lost with it; check_held notices if that was impossible. If it
  * is GUARDED, forked children close it.
  */
 static void
@@ -162,7 +162,7 @@ keep_for_looking(struct cgpu_ledger *ledger, int fd)
     }
 }
 
-/* Refuses a file system on which the slot is not ours any more by now. */
+/* Refuses a file system on which we have lost the slot by now. */
 static int
 check_held(struct cgpu_ledger *ledger)
 {

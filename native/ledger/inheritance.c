@@ -14,8 +14,8 @@
 #include <unistd.h>
 
 /*
- * What pthread_atfork calls in the GNU C library. That one itself is a dynamic symbol only in some
- * versions of it. Weak: other C libraries have neither, and then nothing is registered.
+ * What pthread_atfork calls in the GNU C library; pthread_atfork itself is a dynamic symbol only in
+ * some versions of it. Weak: other C libraries have neither, and then nothing is registered.
  */
 int __register_atfork(void (*prepare)(void), void (*parent)(void), void (*child)(void), void *dso)
     __attribute__((weak));

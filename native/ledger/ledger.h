@@ -4,7 +4,8 @@
  * One file per container, mapped by all its processes; GPUs have the numbers of the container's
  * limits. A charge is exact: under a GPU's lock the request either fits under the cap or changes
  * nothing. Each process has a slot. The kernel drops its open-file-description lock on the slot's
- * byte when the process dies, and whoever needs the memory takes a dead slot's charge back.
+ * byte when the process dies. A process that needs the memory then takes back the dead slot's
+ * charge.
  */
 #ifndef CGPU_LEDGER_H
 #define CGPU_LEDGER_H
@@ -35,7 +36,7 @@ struct cgpu_holder {
 /* A whole ledger, as one look has seen it. */
 struct cgpu_survey {
     uint32_t count;   /* of holders */
-    uint32_t asked;   /* for how many, dead ones too, the kernel was asked whether they live */
+    uint32_t asked;   /* how many processes, dead ones too, the kernel was asked about */
     uint32_t unasked; /* how many count as living unasked: the container's locks make asking slow */
     uint32_t reserved;
     struct cgpu_holder holders[CGPU_LEDGER_SLOTS];
@@ -52,9 +53,9 @@ int cgpu_ledger_create(int dirfd, const char *name);
 int cgpu_ledger_attach(const char *path, uint32_t pid, struct cgpu_ledger **out);
 
 /*
- * Anybody: look at the ledger at PATH without a slot, by copies: a container may cut the file
- * short. Charging through it gives CGPU_EINVAL; reading asks for each process whether it lives (0.1
- * ms), as long as that costs what a container's own processes can make it cost.
+ * Anybody: read the ledger at PATH without a slot, through copies, because a container may truncate
+ * the file. Charging through it gives CGPU_EINVAL. Reading asks whether each process lives (0.1
+ * ms), unless the container's locks make that too costly.
  */
 int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
 
@@ -62,7 +63,7 @@ int cgpu_ledger_observe(const char *path, struct cgpu_ledger **out);
 void cgpu_ledger_detach(struct cgpu_ledger *ledger);
 
 /*
- * Charge BYTES to this process on GPU, under CAP in total; *CHARGED is BYTES then. CGPU_EOVERCAP
+ * Charge BYTES to this process on GPU, under CAP in total; *CHARGED is then BYTES. CGPU_EOVERCAP
  * changes nothing; before it is returned, charges of dead processes are given back.
  */
 int cgpu_ledger_charge(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
@@ -81,8 +82,8 @@ uint64_t cgpu_ledger_used(struct cgpu_ledger *ledger, uint32_t gpu);
 uint64_t cgpu_ledger_own(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
- * The sum on GPU that charges are compared with. It is what all living processes hold unless one
- * has died since the last look, or the file was tampered with.
+ * The sum on GPU that charges are compared with. It is what all living processes hold, unless one
+ * has died since the last check, or the file was tampered with.
  */
 uint64_t cgpu_ledger_total(struct cgpu_ledger *ledger, uint32_t gpu);
 
@@ -100,17 +101,18 @@ int cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_
 int cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out);
 
 /*
- * Asking which processes of this ledger live took too long: when (CLOCK_MONOTONIC, ns) to ask
- * again; 0: at once. Until then all its processes count as living. cgpu_ledger_rest passes the time
- * on to another observer of the same file.
+ * If asking which processes of this ledger live took too long: when (CLOCK_MONOTONIC, ns) to ask
+ * again; 0: at once. Until then all its processes count as living. cgpu_ledger_rest passes this
+ * time to another observer of the same file.
  */
 uint64_t cgpu_ledger_rests(const struct cgpu_ledger *ledger);
 void cgpu_ledger_rest(struct cgpu_ledger *ledger, uint64_t until);
 
 /*
- * Another descriptor of the attachment's file, for the caller to close: by its path, or where that
- * leads elsewhere, as after chroot, a copy of the one that is kept. -1 if neither is to be had. No
- * descriptor is trusted: a program may close any number at any time and open something else there.
+ * Another descriptor of the attachment's file, for the caller to close: opened by its path or, if
+ * that leads elsewhere, as after chroot, a copy of the one that is kept. -1 if neither can be had.
+ * No descriptor is trusted: a program may close any number at any time and open something else
+ * there.
  */
 int cgpu_ledger_reopen(const struct cgpu_ledger *ledger);
 /* cffi: end */

@@ -46,7 +46,7 @@ fill(int fd)
     const struct cgpu_ledger_file *none = NULL;
     uint32_t head[] = {CGPU_LEDGER_MAGIC, CGPU_LEDGER_VERSION, sizeof *none};
 
-    /* reserve the room: a full disk refuses here, and kills no process at the mapping */
+    /* reserve space: a full disk then fails here, and kills no process through the mapping */
     if (fallocate(fd, 0, 0, sizeof *none) != 0 &&
         (errno != EOPNOTSUPP || ftruncate(fd, sizeof *none) != 0)) {
         return CGPU_EIO;

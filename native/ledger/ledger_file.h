@@ -1,8 +1,8 @@
 /*
  * The ledger file: what the processes of one container and the host's tools read and write.
  *
- * Everything here can be overwritten by the container at any time. Its own processes bound every
- * index and loop by the constants below; the host copies with pread and never maps the file, for a
+ * The container can overwrite everything here at any time. Its own processes bound every index and
+ * loop by the constants below. The host copies with pread and never maps the file, because a
  * container may truncate it.
  */
 #ifndef CGPU_LEDGER_FILE_H
@@ -22,10 +22,10 @@ enum {
 
 struct cgpu_ledger_gpu {
     uint32_t lock;      /* 0: free; else who holds it, see lock.h */
-    uint32_t bell;      /* futex word: one more whenever the arbiter should look; see work.h */
+    uint32_t bell;      /* futex word: incremented whenever the arbiter should look; see work.h */
     uint64_t used;      /* sum over the taken slots; written under the lock */
     uint64_t refused;   /* requests that did not fit */
-    uint64_t stays;     /* how often work began to stand apart as it did not end for a second */
+    uint64_t stays;     /* times that work began to stand apart: no end for a second */
     uint64_t stayed_ns; /* for how long, of what has ended */
     uint64_t reserved[11];
 };
@@ -40,8 +40,8 @@ struct cgpu_ledger_slot {
 };
 
 /*
- * What one process does on one GPU, for the arbiter: a cache line of its own, written by that
- * process alone. Times are CLOCK_MONOTONIC of the host, all of them in ns.
+ * What one process does on one GPU, for the arbiter. It has a cache line of its own, written by
+ * that process alone. All times are CLOCK_MONOTONIC of the host, in ns.
  */
 struct cgpu_ledger_work {
     uint32_t owner;    /* slot + 1 and generation, as in a lock word; 0: free */
@@ -54,8 +54,8 @@ struct cgpu_ledger_work {
     uint64_t busy_ns;  /* GPU time of all that has ended, as measured */
     uint64_t begun_ns; /* before this it launched nothing since it was last quiet */
     uint64_t markers;  /* written so far */
-    uint32_t threads;  /* that have launched and live */
-    uint32_t lag_ns;   /* from launch to sight, without work, see pace.h; 0: unknown */
+    uint32_t reserved;
+    uint32_t lag_ns; /* from launch to sight, without work, see pace.h; 0: unknown */
 };
 
 struct cgpu_ledger_file {

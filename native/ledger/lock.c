@@ -13,7 +13,7 @@ enum {
     SLOT_MASK = (1 << SLOT_BITS) - 1,
     GENERATION_MASK = (1 << 20) - 1,
     SPIN_ROUNDS = 64,
-    SPIN_LONGEST = 128, /* pauses in a row; so that one thread at a time keeps the cache line */
+    SPIN_LONGEST = 128, /* pauses in a row, so that one thread at a time keeps the cache line */
     WAIT_NS = 10 * 1000 * 1000
 };
 
@@ -92,9 +92,9 @@ now_ns(void)
 }
 
 /*
- * One sleep on a lock that SEEN holds. Returns true once the lock is ours, taken over from a dead
- * holder; *STUCK_NS adds up the sleeps that ended without anything having changed. A program's
- * signals may cut every one of them short.
+ * One sleep on a lock that SEEN holds. Returns true if the lock is now ours, taken over from a dead
+ * holder. *STUCK_NS sums the sleeps that ended without any change. A program's signals may cut
+ * every one of them short.
  */
 static bool
 sleep_once(struct cgpu_ledger *ledger, uint32_t gpu, uint32_t seen, uint64_t *stuck_ns)
@@ -137,7 +137,7 @@ take_slowly(struct cgpu_ledger *ledger, uint32_t gpu)
         uint32_t seen = __atomic_load_n(word, __ATOMIC_RELAXED);
 
         if (seen == 0) {
-            /* others may be asleep beside us: leave the bit, the next release wakes one */
+            /* others may be asleep too: leave the bit, so that the next release wakes one */
             if (swap(word, 0, ledger->word | WAITERS)) {
                 return CGPU_OK;
             }

@@ -13,10 +13,10 @@
 enum { CHUNK_SLOTS = 8 }; /* 2.5 KiB of a stack that may be small */
 
 /*
- * Asking whether a slot's process lives walks all locks on the file, under a lock of the kernel:
- * 12 us for the thousand that processes hold for their slots, and longer without limit for a
- * container that makes more. A look may spend ONCE_NS, and ASK_NS for each question. When that is
- * spent, it asks no more, and no look asks again for REST_TIMES as long as this one took.
+ * To answer whether a slot's process lives, the kernel walks all locks on the file, under a lock of
+ * its own: 12 us for the thousand locks that processes hold for their slots, and any time for a
+ * container that takes more. One read may spend ONCE_NS, plus ASK_NS for each question. When that
+ * is spent, it asks no more, and no other read asks again for REST_TIMES as long as this one took.
  */
 #define ASK_NS       UINT64_C(20000)
 #define ONCE_NS      UINT64_C(2000000)
@@ -65,7 +65,7 @@ rest(struct look *look)
     look->ledger->rests_until = cgpu_effort_clock(CLOCK_MONOTONIC) + ns;
 }
 
-/* A process that is not asked for counts as living: its memory stays counted. */
+/* A process that is not asked about counts as living: its memory stays counted. */
 static bool
 lives(struct look *look, uint32_t index)
 {

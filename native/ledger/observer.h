@@ -1,4 +1,4 @@
-/* Looking at a ledger without touching it: the host's way, which believes nothing that is in it. */
+/* Reading a ledger without changing it, as the host does, which trusts nothing in it. */
 #ifndef CGPU_OBSERVER_H
 #define CGPU_OBSERVER_H
 

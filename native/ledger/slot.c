@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -87,7 +88,10 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
     for (uint32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
         uint32_t word = __atomic_load_n(&file->gpus[gpu].lock, __ATOMIC_RELAXED);
 
-        /* a lock that it died with must not outlive it: the slot's next process would hold it */
+        /*
+         * a lock that it held when it died must not outlive it: the slot's next process would hold
+         * it
+         */
         if (__atomic_load_n(&slot->used[gpu], __ATOMIC_RELAXED) == 0 &&
             cgpu_lock_holder(word) != index) {
             continue;
@@ -105,8 +109,8 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
 }
 
 /*
- * One thread of one process. The byte lock does not exclude threads: cgpu_ledger_reopen may give
- * two of them copies of one descriptor, which share its locks.
+ * Serves one thread of one process. The byte lock does not exclude threads: cgpu_ledger_reopen may
+ * give two of them copies of one descriptor, which share its locks.
  */
 static bool
 try_reaper(struct cgpu_ledger *ledger, int fd)
@@ -224,13 +228,20 @@ others_taken(const struct cgpu_ledger *ledger)
     return false;
 }
 
+/* Opening a file is a point at which a thread may be cancelled, and the caller may hold a lock. */
 void
 cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient)
 {
     uint32_t bound = cgpu_slot_bound(ledger->file);
     int saved = errno;
-    int fd = others_taken(ledger) ? cgpu_ledger_reopen(ledger) : -1;
+    int cancel = PTHREAD_CANCEL_ENABLE;
+    int fd;
 
+    if (!others_taken(ledger)) {
+        return;
+    }
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    fd = cgpu_ledger_reopen(ledger);
     if (fd >= 0 && lock_reaper(ledger, fd, patient)) {
         for (uint32_t slot = 0; slot < bound; slot++) {
             if (slot != ledger->slot && taken(ledger->file, slot) && cgpu_slot_dead(fd, slot)) {
@@ -242,5 +253,6 @@ cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient)
     if (fd >= 0) {
         close(fd);
     }
+    pthread_setcancelstate(cancel, NULL);
     errno = saved;
 }

@@ -1,4 +1,6 @@
-/* Process slots of the ledger: taking one, telling whether its process lives, giving it back. */
+/*
+ * Process slots of the ledger: taking one, finding out whether its process lives, giving it back.
+ */
 #ifndef CGPU_SLOT_H
 #define CGPU_SLOT_H
 
@@ -11,7 +13,7 @@
 /* Take a slot for PID; FD's open file description keeps it. Sets slot and word; CGPU_EFULL. */
 int cgpu_slot_claim(struct cgpu_ledger *ledger, int fd, uint32_t pid);
 
-/* Whether SLOT's process is certainly dead: FALSE when that cannot be found out. */
+/* Whether SLOT's process is certainly dead; false if that cannot be found out. */
 bool cgpu_slot_dead(int fd, uint32_t slot);
 
 /* Sum of USED over the taken slots; the caller holds the GPU's lock. */
@@ -20,7 +22,7 @@ uint64_t cgpu_slot_sum(const struct cgpu_ledger_file *file, uint32_t gpu);
 /* Give back the charges of slot INDEX, whose process is dead or the caller's own, and free it. */
 int cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index);
 
-/* Clear the slots of dead processes. PATIENT: wait for another process that is at it. */
+/* Clear the slots of dead processes. PATIENT: wait for another process that is doing so. */
 void cgpu_slot_reap(struct cgpu_ledger *ledger, bool patient);
 
 /* Slots in use, at most, whatever the file says. */

@@ -8,8 +8,8 @@
  *   arbiter   gate word = closed; full fence; is any active != 0? then work may be in flight.
  *   process   gate word changed, all that was launched has ended: active = 0; ring.
  *
- * A process that dies needs no help: its slot's lock tells the arbiter, and whoever claims next
- * takes what it had over.
+ * A process that dies needs no help: its slot's lock informs the arbiter, and the next process that
+ * claims a work reuses the dead one's.
  */
 #ifndef CGPU_WORK_H
 #define CGPU_WORK_H
@@ -44,8 +44,8 @@ void cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu);
 
 /*
  * On GPU, work of this process does not end and stands apart; such work has ended, after NS that
- * were not reported yet. relaxed, both: sums of all processes, which the arbiter reads when it
- * looks.
+ * were not reported yet. Both relaxed: these are sums over all processes, which the arbiter reads
+ * when it looks.
  */
 static inline void
 cgpu_work_stays(struct cgpu_ledger_gpu *gpu)

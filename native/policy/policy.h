@@ -1,9 +1,9 @@
 /*
  * Policies: what the containers of one GPU are entitled to. One file each, one table.
  *
- * A policy is pure: from the containers that run and which of them are active it works out, for
- * each, a weight among those that compete and a ceiling. The arbiter does the rest, the same for
- * all: turns by weight, ceilings by a bucket, high priority first.
+ * A policy is pure: from the running containers, and which of them are active, it computes for each
+ * a weight among those that compete, and a ceiling. The arbiter does the rest, which is the same
+ * for all: turns by weight, ceilings by a bucket, high priority first.
  */
 #ifndef CGPU_POLICY_H
 #define CGPU_POLICY_H
@@ -41,7 +41,7 @@ struct cgpu_claim {
 struct cgpu_policy {
     const char *name; /* for people: "weighted fair" */
     bool metered;     /* false: gates stand open and nothing is counted */
-    bool soft;        /* gates are not closed at the end of a turn, only far ahead of its share */
+    bool soft;        /* gates close only far ahead of a share, not at the end of a turn */
     void (*entitle)(struct cgpu_claim *claims, size_t count, uint32_t max_inst);
 };
 

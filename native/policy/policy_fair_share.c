@@ -1,4 +1,6 @@
-/* SCH-0: each running container owns 1/max_inst of the GPU's time; what it leaves stays idle. */
+/*
+ * SCH-0: each running container owns 1/max_inst of the GPU's time; what it does not use stays idle.
+ */
 #include "policy/policy_parts.h"
 
 static void

@@ -1,4 +1,4 @@
-/* SCH-6: active containers share by weight; what the others leave is theirs, by weight. */
+/* SCH-6: active containers share by weight; what the others do not use is theirs, by weight. */
 #include "policy/policy_parts.h"
 
 static void

@@ -1,4 +1,4 @@
-/* System calls that Python's os has no words for: of the host's programs, not of the proxies. */
+/* System calls that Python's os lacks, for the host's programs, not for the proxies. */
 #ifndef CGPU_SYSTEM_H
 #define CGPU_SYSTEM_H
 

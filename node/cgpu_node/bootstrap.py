@@ -1,8 +1,8 @@
-"""Start of a module of ours, run as ``python -I -S -E -X utf8 bootstrap.py MODULE ARGUMENT ...``.
+"""Starts a module of ours; run as ``python -I -S -E -X utf8 bootstrap.py MODULE ARGUMENT ...``.
 
-``-I -S -E`` leave nothing but the standard library on the path: no directory of a user, no .pth
-file, no variable. ``own_code`` adds the directories of cgpu itself, and only those. Python compiles
-this file at every start, so all else is there.
+``-I -S -E`` leave only the standard library on the path: no user's directory, no .pth file, no
+variable. ``own_code`` adds the directories of cgpu itself, and only those. Python compiles this
+file at every start, so everything else is in ``own_code``.
 """
 
 import gc
@@ -10,7 +10,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    gc.disable()  # looking for garbage takes 0.7 ms of the start, and finds none; cgpud enables it
+    gc.disable()  # collection takes 0.7 ms of the start, and finds nothing; cgpud enables it
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
     from cgpu_node import own_code
 
@@ -18,7 +18,8 @@ if __name__ == "__main__":
     own_code.use(sys.argv[1])
     __import__(sys.argv[1])
     STATUS = sys.modules[sys.argv[1]].main(sys.argv[2:])
-    sys.stdout.flush()
+    if sys.stdout is not None:  # it may be closed
+        sys.stdout.flush()
     if STATUS == 0:  # a refusal loads what other starts do not need
         own_code.keep()
     os._exit(STATUS)  # the interpreter's own end takes 2 ms and has nothing left to do

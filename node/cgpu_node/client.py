@@ -1,7 +1,7 @@
 """Ask the node's server: one JSON object on a line, one back on a line.
 
-A request names what it wants (``{"request": "status"}``); an answer without ``"error"`` is a good
-one. Commands use this; the start path only calls ``server.wake``.
+A request names what it wants (``{"request": "status"}``); an answer without ``"error"`` is a
+success. Commands use this; the start path only calls ``server.wake``.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _CREDENTIALS = Struct("3i")  # struct ucred
 
 
 class AbsentError(CgpuError):
-    """No server is there to be asked, or it ended before it answered."""
+    """There is no server to ask, or it ended before it answered."""
 
 
 class SilentError(CgpuError):
-    """The server lives and does not answer; the hint is the command that helps."""
+    """The server is alive but does not answer; the hint is the command that helps."""
 
 
 def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def with_driver(request: dict[str, Any], driver_dir: str | None) -> dict[str, An
 
 
 def _asked(state_dir: str, request: dict[str, Any]) -> dict[str, Any] | None:
-    """The answer; None where no server is there, or an idle one ended just then."""
+    """The answer; None if no server is there, or an idle one ended just then."""
     try:
         return ask(state_dir, request)
     except AbsentError:
@@ -108,7 +108,7 @@ def _exchange(state_dir: str, line: bytes) -> bytes:
 
 
 def _read_line(end: socket) -> bytes:
-    """The answer; a busy server is waited for, one that is stopped is not.
+    """The answer; this waits for a busy server, but not for a stopped one.
 
     Raises:
         SilentError: it is stopped, or silent for too long.
@@ -133,7 +133,7 @@ def _read_line(end: socket) -> bytes:
 
 
 def _server(end: socket) -> tuple[int, int]:
-    """The process that listens, and whose it is."""
+    """The process that listens, and its owner."""
     pid, uid, _ = _CREDENTIALS.unpack(end.getsockopt(SOL_SOCKET, SO_PEERCRED, _CREDENTIALS.size))
     return int(pid), int(uid)
 
@@ -146,5 +146,5 @@ def _is_stopped(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):  # it ends just now, or lives where we do not see it
+    except (OSError, IndexError):  # it is just ending, or lives where we cannot see it
         return False

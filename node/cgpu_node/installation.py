@@ -1,8 +1,8 @@
 """Where cgpu is installed: environments beside each other, and the link that names one of them.
 
-``/opt/cgpu`` leads to ``/opt/cgpu-0.2.0``, and ``/opt/cgpu.back`` to what was in use before. What
-was started from an environment stays in it, since its path never means another one. An environment
-that no upgrade has touched lies at ``/opt/cgpu`` itself.
+``/opt/cgpu`` leads to ``/opt/cgpu-0.2.0``, and ``/opt/cgpu.back`` to the previous environment. A
+program that was started from an environment stays in it, because its path is never reused. An
+environment that no upgrade has touched is at ``/opt/cgpu`` itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Installation(NamedTuple):
 
     @property
     def back(self) -> str | None:
-        """The environment that was in use before; None where there is none."""
+        """The environment that was in use before; None if there is none."""
         path = os.path.realpath(self.back_link)
         return path if os.path.islink(self.back_link) and os.path.isdir(path) else None
 
@@ -53,7 +53,7 @@ def containing(environment: str) -> Installation:
 
 
 def own_environment() -> str | None:
-    """The virtual environment that this very code is in; None where it is in none."""
+    """The virtual environment that this very code is in; None if it is in none."""
     packages = os.path.dirname(os.path.dirname(os.path.abspath(version.__file__)))
     path = os.path.normpath(f"{packages}/../../..")
     return path if os.path.isfile(f"{path}/pyvenv.cfg") else None

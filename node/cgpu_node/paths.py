@@ -14,7 +14,7 @@ STATE_VARIABLE, DRIVER_VARIABLE = "CGPU_STATE_DIR", "CGPU_DRIVER_DIR"
 
 
 def named(variable: str) -> str | None:
-    """The directory that a variable of the environment names; None where it is empty or not set."""
+    """The directory that a variable of the environment names; None if it is empty or not set."""
     return os.environ.get(variable) or None
 
 
@@ -28,14 +28,14 @@ def default_state_dir() -> str:
 
 def state_path(given: str | None = None) -> str:
     """The absolute path of the state directory, whether or not it is there."""
-    # A link is followed only where the user named it: the default in /tmp may be anybody's.
+    # A link is followed only if the user named it: the default in /tmp may be anybody's.
     return os.path.realpath(given) if given else default_state_dir()
 
 
 def node_state(given: str | None = None) -> str | None:
-    """Root's state directory, where it is there and a user names no other.
+    """Root's state directory, if it exists and the user names no other.
 
-    What is in it they may not read: its server tells them what they may know.
+    Users may not read what is in it; root's server answers what they may know.
     """
     if given or os.geteuid() == 0:
         return None

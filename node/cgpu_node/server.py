@@ -1,7 +1,7 @@
-"""The node's server, cgpud, as the start path sees it: tell it of a change, or start it.
+"""The node's server, cgpud, as the start path uses it: inform it of a change, or start it.
 
-Nothing here waits for the server, and no container or program fails for want of it: without an
-arbiter each keeps to its own part of the time.
+Nothing here waits for the server, and no container or program fails without it: without an arbiter
+each keeps to its own part of the time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SIGNALS = (1, 2, 3, 13, 15, 17)
 
 
 def wake(state_dir: str, driver_dir: str | None = None) -> None:
-    """Let the server of ``state_dir`` look at its containers; start it where there is none."""
+    """Make the server of ``state_dir`` refresh its containers; start it if there is none."""
     try:
         if not is_listening(state_dir):
             _start(state_dir, driver_dir)
@@ -27,15 +27,15 @@ def wake(state_dir: str, driver_dir: str | None = None) -> None:
 
 
 def tell(state_dir: str) -> None:
-    """Let the server of ``state_dir`` look at its containers, if there is one."""
+    """Make the server of ``state_dir`` refresh its view of containers, if there is one."""
     try:
         is_listening(state_dir)
     except OSError:
-        return  # it looks by itself, a little later
+        return  # it refreshes by itself, a little later
 
 
 def is_listening(state_dir: str) -> bool:
-    """Whether a server answers; it takes a connection as a sign that something has changed.
+    """Whether a server answers; a connection makes it refresh.
 
     Raises:
         OSError: that cannot be found out.

@@ -1,7 +1,8 @@
-"""Whether a file of the host may be mounted into a container, or believed.
+"""Whether a file of the host can be trusted, for example to be mounted into a container.
 
-A user who can change such a file can change what every container gets, so it and every directory
-above it has to belong to root (or to us, where we are not root), and no other user may write there.
+A user who can change such a file can change what every container gets. So the file and every
+directory above it must belong to root (or to us, if we are not root), and no other user may be able
+to write there.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def arguments() -> Parser:
     parser = Parser(
         prog="cgpud",
         description="Serve the containers of a node: divide the time of its GPUs among them.",
-        epilog="It is started by whatever needs it; as a service it is there from the beginning.",
+        epilog="The first command or container that needs it starts it; a service runs from boot.",
     )
     parser.add_version("cgpud")
     state, driver = named(STATE_VARIABLE), named(DRIVER_VARIABLE)
@@ -30,12 +30,15 @@ def arguments() -> Parser:
         "--driver-dir", metavar="DIR", default=driver, help="where the driver's libraries are"
     )
     parser.add_argument(
-        "--idle-exit", metavar="SECONDS", type=float, help="end when no container lives for so long"
+        "--idle-exit",
+        metavar="SECONDS",
+        type=float,
+        help="end when there has been no container for that long",
     )
     parser.add_argument(
         "--tree",
         metavar="DIR",
-        help="show the control tree at DIR; beside the default state directory without this",
+        help="show the control tree at DIR; by default beside the default state directory",
     )
     parser.add_argument(
         "--mount-tree",
@@ -43,15 +46,15 @@ def arguments() -> Parser:
         help="mount the tree of a server that runs as a service, and end",
     )
     parser.add_argument(
-        "--unmount-tree", action="store_true", help="take away what a server has left, and end"
+        "--unmount-tree", action="store_true", help="unmount a tree that a server has left, and end"
     )
     parser.add_argument("--log", metavar="FILE", help="log to FILE instead of stderr")
     parser.add_argument(
-        "--metrics", metavar="ADDRESS:PORT", help="serve Prometheus there; 127.0.0.1:9477, say"
+        "--metrics",
+        metavar="ADDRESS:PORT",
+        help="serve Prometheus there, for example 127.0.0.1:9477",
     )
-    parser.add_argument(
-        "--replace", action="store_true", help="take the place of a server that runs already"
-    )
+    parser.add_argument("--replace", action="store_true", help="replace a server that already runs")
     return parser
 
 

@@ -1,8 +1,8 @@
 /*
- * Contexts: each costs what the host measured for its GPU, and takes along all it owns.
+ * Contexts. Each costs what the host measured for its GPU. What it owns goes when it is destroyed.
  *
- * The lock keeps "the driver made or destroyed it" and "we wrote it down" together. Nothing else is
- * held while it is taken, and making a context takes milliseconds anyway.
+ * The lock makes the driver's creation or destruction of a context and our record of it one step.
+ * No other lock is held while it is taken, and creating a context takes milliseconds anyway.
  */
 #include "context.h"
 #include "compute/flow.h"
@@ -129,7 +129,7 @@ cgpu_context_destroy(CUresult (*real)(CUcontext), CUcontext context)
     return status;
 }
 
-/* Change the usage count of CONTEXT by STEP; what is left of it, 0 for an unknown context. */
+/* Change the usage count of CONTEXT by STEP. Returns the new count, 0 for an unknown context. */
 static uint64_t
 count(CUcontext context, int step)
 {

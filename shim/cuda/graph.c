@@ -1,23 +1,23 @@
 /*
  * Executable graphs that allocate memory.
  *
- * Which those are is found out when a graph is instantiated, from its nodes; building graphs is not
- * followed. Such a graph takes its memory when it is uploaded or launched. A launch cannot be taken
- * back, so before the first one in a stream, and the first one after the device was trimmed, the
- * graph is uploaded, which takes the memory without running anything; only if that fits under the
- * cap is it launched. Should the driver reserve more at the launch itself, that is charged
+ * They are recognised by their nodes when a graph is instantiated; how graphs are built is not
+ * tracked. Such a graph takes its memory when it is uploaded or launched. A launch cannot be taken
+ * back. So before the first launch in a stream, and the first one after the device was trimmed, the
+ * graph is uploaded: that takes the memory without running anything. Only if it fits under the cap
+ * is the graph launched. If the driver reserves more at the launch itself, that is charged
  * afterwards, over the cap if need be. The launch of any other graph costs one load, or one look-up
  * if the process has graphs that allocate.
  *
- * Graphs share what is reserved, and one may keep what it allocated. So a launch makes the uploads
- * of all other graphs void.
+ * Graphs share the reserved memory, and one may keep what it allocated. So a launch invalidates the
+ * uploads of all other graphs.
  *
- * Threads take turns (graph_turns), from the driver's taking of memory to its charge or refusal:
- * what another thread is about to give back would else be charged, or be the reason to refuse. A
- * thread that has to wait, at the gate or for room, lets its turn go and has a look at everything
- * anew afterwards: nobody waits for a GPU's gate with a lock of the process.
- * In a turn, the lock of graphs is held wherever memory must not be trimmed meanwhile: from an
- * upload to its charge, and from the last look whether the memory is still there to the launch.
+ * Threads take turns (graph_turns), from the moment the driver takes memory until that is charged
+ * or refused. Otherwise memory that another thread is about to give back would be charged, or cause
+ * a refusal. A thread that has to wait, at the gate or for room, gives up its turn and checks
+ * everything again afterwards: no thread waits for a GPU's gate while it holds a lock of the
+ * process. In a turn, the lock of graphs is held wherever memory must not be trimmed: from an
+ * upload to its charge, and from the last check that the memory is still there to the launch.
  */
 #include <sys/mman.h>
 
@@ -38,7 +38,7 @@ kinds(void)
 
 static bool allocates(CUgraph graph, unsigned int depth);
 
-/* Conditional nodes do not show their graphs: they are taken to allocate. */
+/* Conditional nodes do not show their graphs, so they are assumed to allocate. */
 static bool
 node_allocates(CUgraphNode node, unsigned int depth)
 {
@@ -54,7 +54,7 @@ node_allocates(CUgraphNode node, unsigned int depth)
     return type == CU_NODE_MEM_ALLOC || type == CU_NODE_CONDITIONAL;
 }
 
-/* Does GRAPH, or a graph in it, have a node that allocates? If it cannot be looked through: yes. */
+/* Whether GRAPH, or a graph in it, has a node that allocates; true if that cannot be found out. */
 static bool
 allocates(CUgraph graph, unsigned int depth)
 {
@@ -174,15 +174,7 @@ find(CUgraphExec exec, struct cgpu_holding *holding)
            cgpu_charge_find(CGPU_KIND_EXEC, (uint64_t)(uintptr_t)exec, holding);
 }
 
-static bool
-is_captured(CUstream stream)
-{
-    int capture = CU_CAPTURE_NONE;
-    return cgpu_real.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS ||
-           capture != CU_CAPTURE_NONE;
-}
-
-/* What an upload for STREAM is good for: another one for each stream, and after each trim. */
+/* Identifies what an upload for STREAM is valid for: it differs by stream, and after each trim. */
 static uint64_t
 readiness(CUstream stream)
 {
@@ -199,7 +191,7 @@ struct upload {
     struct cgpu_graph_lack lack;
 };
 
-/* Upload, and charge what that took, or let it go at once. */
+/* Upload, and charge what that took, or release it at once. */
 static CUresult
 take(struct upload *upload)
 {
@@ -228,7 +220,7 @@ prepare(struct upload *upload)
     return status;
 }
 
-/* Through the gate. One exec takes the same time whenever it is launched. */
+/* Pass the gate. One exec is assumed to take the same time at every launch. */
 static CUresult
 run(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUstream stream)
 {
@@ -250,8 +242,10 @@ remember(struct cgpu_holding *holding, uint64_t ready)
     cgpu_holdings_update(cgpu_state->holdings, holding);
 }
 
-/* EXEC's memory is charged for the next launch in STREAM. That the driver has none ends it here: by
- * the time of the launch it may have some, which nobody charged. */
+/*
+ * Charge EXEC's memory for the next launch in STREAM. If the driver has none, fail here: by the
+ * time of the launch it may have some, which nobody charged.
+ */
 static CUresult
 make_ready(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 {
@@ -270,9 +264,9 @@ make_ready(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 }
 
 /*
- * Through the gate with its memory, which is to be had anew if it was trimmed meanwhile. The turn
- * is let go while there is to be waited: whoever launches on another GPU goes on. On success the
- * lock of graphs is held, so that the memory is not trimmed before the launch either.
+ * Pass the gate with EXEC's memory, which is taken again if it was trimmed meanwhile. The turn is
+ * given up while the thread waits, so that threads that launch on other GPUs go on. On success the
+ * lock of graphs is held, so that the memory is not trimmed before the launch.
  */
 static CUresult
 enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
@@ -302,7 +296,7 @@ enter(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
     }
 }
 
-/* Under the lock of graphs: EXEC was launched, what was uploaded for others may be taken. */
+/* Under the lock of graphs: EXEC was launched and may have taken what was uploaded for others. */
 static void
 void_others(CUgraphExec exec, CUstream stream, struct cgpu_holding *holding)
 {
@@ -344,7 +338,7 @@ cgpu_graph_launch(CUresult (*real)(CUgraphExec, CUstream), CUgraphExec exec, CUs
         return run(real, exec, stream);
     }
     CUstream asked = of(stream, real == cgpu_real.cuGraphLaunch_ptsz);
-    if (is_captured(asked)) {
+    if (cgpu_captures(asked)) {
         return run(real, exec, stream);
     }
     pthread_mutex_lock(&kinds()->graph_turns);

@@ -1,9 +1,9 @@
 /*
  * Primary contexts, and the green contexts that keep them alive.
  *
- * One per device, counted by the driver, which is asked afterwards whether it still is: that stays
- * right however retains, releases, resets and green contexts follow each other. All of it happens
- * under the lock of contexts.
+ * There is one per device. The driver counts its references, and is asked after each change whether
+ * it is still active. So our record stays right however retains, releases, resets and green
+ * contexts follow each other. All of this happens under the lock of contexts.
  */
 #include "compute/flow.h"
 #include "compute/follow.h"
@@ -101,7 +101,7 @@ cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context,
     return kept;
 }
 
-/* The driver is about to let go of something that may keep the primary context alive. */
+/* The driver is about to release something that may keep the primary context alive. */
 static void
 begin_release(int32_t gpu)
 {
@@ -110,7 +110,7 @@ begin_release(int32_t gpu)
     }
 }
 
-/* The driver let go of something that may have kept DEVICE's primary context alive. */
+/* The driver released something that may have kept DEVICE's primary context alive. */
 static CUresult
 end_release(CUresult status, CUdevice device)
 {
@@ -135,7 +135,7 @@ cgpu_primary_release(CUresult (*real)(CUdevice), CUdevice device)
     return end_release(real(device), device);
 }
 
-/* A reset frees everything even where the driver calls the context active again at once. */
+/* A reset frees everything, even if the driver reports the context as active again at once. */
 CUresult
 cgpu_primary_reset(CUresult (*real)(CUdevice), CUdevice device)
 {

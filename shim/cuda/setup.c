@@ -11,6 +11,9 @@ setup(void)
     cgpu_log_setup();
     cgpu_state_setup();
     cgpu_flow_setup();
+    if (cgpu_flow == NULL) {
+        cgpu_state = NULL; /* a process that cannot launch allocates nothing either */
+    }
     cgpu_monitor_setup();
     cgpu_lookup_setup(library);
     cgpu_real_hide_missing(library);

@@ -1,17 +1,19 @@
 /*
- * Synchronisation, where the driver lets go of what pools do not keep and of what was freed in
+ * Synchronisation, at which the driver releases what pools do not keep and what was freed in
  * streams.
  *
- * The driver documents stream, event and context synchronisation as these points; queries are none.
+ * The driver documents that stream, event and context synchronisation do this, and queries do not.
  * A process without such memory pays one load.
  */
 #include "compute/flow.h"
 #include "compute/follow.h"
+#include "compute/stream.h"
 #include "entry/shim.h"
+#include "entry/thread.h"
 #include "memory/async_free.h"
 #include "memory/pool.h"
 
-/* Called after a successful synchronisation; STREAM or CONTEXT is what was synchronised. */
+/* STREAM or CONTEXT was synchronised, or neither is known. */
 static void
 collect(CUstream stream, CUcontext context)
 {
@@ -28,20 +30,16 @@ collect(CUstream stream, CUcontext context)
     pthread_mutex_unlock(&kinds->pools);
 }
 
-CUresult
-cgpu_sync_stream(CUresult (*real)(CUstream), CUstream stream)
+static void
+synchronised(CUstream stream, CUcontext context, uint64_t begun)
 {
-    uint64_t begun = cgpu_follow_begin();
-    CUresult status = real(stream);
-    if (status == CUDA_SUCCESS) {
-        CUstream meant = cgpu_stream_meant(stream, real == cgpu_real.cuStreamSynchronize_ptsz);
-        cgpu_follow_stream(meant, begun);
-        collect(meant, NULL);
+    if (stream != NULL || context != NULL) {
+        cgpu_follow_synchronised(stream, context, begun);
     }
-    return status;
+    collect(stream, context);
 }
 
-/* The handle of a stream that is gone may come again: what was freed in it goes with it. */
+/* The handle of a destroyed stream may be reused, so what was freed in the stream goes with it. */
 CUresult
 cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
 {
@@ -56,38 +54,13 @@ cgpu_sync_destroy_stream(CUresult (*real)(CUstream), CUstream stream)
     return status;
 }
 
-CUresult
-cgpu_sync_event(CUresult (*real)(CUevent), CUevent event)
-{
-    CUresult status = real(event);
-    if (status == CUDA_SUCCESS) {
-        collect(NULL, NULL);
-    }
-    return status;
-}
-
-CUresult
-cgpu_sync_context(CUresult (*real)(void *), void *unused)
-{
-    CUcontext context = NULL;
-    uint64_t begun = cgpu_follow_begin();
-    CUresult status = real(unused);
-    if (status == CUDA_SUCCESS) {
-        cgpu_real.cuCtxGetCurrent(&context);
-        cgpu_follow_context(context, begun);
-        collect(NULL, context);
-    }
-    return status;
-}
-
-CUresult
-cgpu_sync_context_v2(CUresult (*real)(CUcontext), CUcontext context)
-{
-    uint64_t begun = cgpu_follow_begin();
-    CUresult status = real(context);
-    if (status == CUDA_SUCCESS) {
-        cgpu_follow_context(context, begun);
-        collect(NULL, context);
-    }
-    return status;
-}
+/* Of an event it is not known what it stood for. */
+#define SYNC(name, stream, context, parameters, arguments)                                         \
+    CGPU_GUARDED(name, parameters, arguments, {                                                    \
+        uint64_t begun = cgpu_follow_begin();                                                      \
+        status = cgpu_real.name arguments;                                                         \
+        if (status == CUDA_SUCCESS) {                                                              \
+            synchronised(stream, context, begun);                                                  \
+        }                                                                                          \
+    })
+#include "entry/hooks.def"

@@ -11,7 +11,7 @@ struct cgpu_nvml_real cgpu_nvml_real;
 /* Hooks that this thread is in. NVML calls some of its exports by name, so they come back here. */
 static __thread uint32_t depth __attribute__((tls_model("initial-exec")));
 
-/* Stands for any function: in every ABI that NVML runs on, the caller cleans up arguments. */
+/* Can replace any function: in every ABI that NVML runs on, the caller cleans up arguments. */
 static enum nvml_return
 missing(void)
 {
@@ -25,7 +25,7 @@ resolve(void *library, const char *name, void *slot)
     *(void **)slot = address != NULL ? address : (void *)missing;
 }
 
-/* pynvml and others take an older version of a function where the newest is not there. */
+/* pynvml and others use an older version of a function if the newest is missing. */
 static void
 hide_missing(void *library)
 {
@@ -47,8 +47,8 @@ hide_missing(void *library)
 }
 
 /*
- * Here rather than at the first call: dlopen and dlsym may allocate, hooks may not. The real
- * library is loaded already (DT_NEEDED), so RTLD_NOLOAD only finds it.
+ * Done here rather than at the first call: dlopen and dlsym may allocate, hooks may not. The real
+ * library is already loaded (DT_NEEDED), so RTLD_NOLOAD only finds it.
  */
 __attribute__((constructor)) static void
 setup(void)

@@ -31,8 +31,8 @@ cgpu_nvml_memory_v1(enum nvml_return (*real)(struct nvml_device *, struct nvml_m
 }
 
 /*
- * Nothing of the cap is reserved: the driver's own part is not the container's. A later layout,
- * which might be larger than `gpu`, is not let through to the real function.
+ * No part of the cap is reserved: the driver's own memory is not the container's. A later layout,
+ * which might be larger than `gpu`, is not passed to the real function.
  */
 enum nvml_return
 cgpu_nvml_memory_v2(enum nvml_return (*real)(struct nvml_device *, struct nvml_memory_v2 *),

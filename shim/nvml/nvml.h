@@ -1,6 +1,6 @@
 /*
- * The part of NVML's binary interface that the proxy (and the simulated library) speak: return
- * codes, and the layouts of what the hooked functions fill in. Layouts are those of NVIDIA's own
+ * The part of NVML's binary interface that the proxy (and the simulated library) uses: return
+ * codes, and the layouts that the hooked functions fill in. Layouts are those of NVIDIA's own
  * Python binding (nvidia-ml-py), through which the tests read them.
  */
 #ifndef CGPU_NVML_H
@@ -88,10 +88,10 @@ struct nvml_named_process {
 };
 
 /*
- * The private table of functions that nvidia-smi takes by TABLE_ID: slot 0 holds its size in bytes,
- * the others functions. Found by handing nvidia-smi 535 and 550 a table whose slots report their
- * calls: the slots used here are the same in both, the table of 550 is longer (251 slots, before
- * 245).
+ * The private table of functions that nvidia-smi gets by TABLE_ID. Slot 0 holds its size in bytes,
+ * the others hold functions. Found by giving nvidia-smi 535 and 550 a table whose slots report
+ * their calls: the slots used here are the same in both; the table of 550 is longer (251 slots
+ * instead of 245).
  */
 #define NVML_PRIVATE_TABLE_ID                                                                      \
     {0xc4, 0xfe, 0x3e, 0x6c, 0xc9, 0x8f, 0x6c, 0x4e, 0xa3, 0x27, 0xee, 0x69, 0x6e, 0x12, 0xf7, 0xc4}

@@ -1,7 +1,8 @@
 /*
- * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's in which
- * they are the container's. The table grows at its end from driver to driver, so the slots stay
- * where they are. To driver 470 it ends before them: nvidia-smi uses the public lists there.
+ * nvidia-smi takes its process lists from a private table. It gets a copy of the driver's table in
+ * which the lists are the container's. The table grows at its end from driver to driver, so the
+ * slots keep their numbers. Up to driver 470 the table ends before them, and nvidia-smi uses the
+ * public lists.
  */
 #include <string.h>
 
@@ -16,8 +17,8 @@ static void *table_copy[MOST_SLOTS];
 static const void *table_without_lists; /* the driver's own */
 
 /*
- * What the driver says of DEVICE, with room for nothing. Asked of the public function: how the
- * private ones take a NULL is not known.
+ * The driver's status for DEVICE, asked with no room for entries. This calls the public function,
+ * because it is not known how the private ones handle a NULL.
  */
 static enum nvml_return
 probe(struct nvml_device *device, const uint32_t *count)

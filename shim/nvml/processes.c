@@ -4,7 +4,9 @@
 
 #include "shim.h"
 
-/* A list, or one for which the probe had no room. Every other answer of the driver stands. */
+/*
+ * The driver has a list, or one for which the probe had no room. Every other answer is passed on.
+ */
 static bool
 is_list(enum nvml_return status)
 {
@@ -20,7 +22,7 @@ put_name(const struct cgpu_process *process, struct nvml_named_process *out)
     }
 }
 
-/* The layouts of v1, v2 and detail are prefixes of one another, and all of the one with a name. */
+/* The layouts of v1, v2 and detail are prefixes of one another, and of the one with a name. */
 static void
 put(const struct cgpu_process *process, void *out, size_t stride)
 {
@@ -62,7 +64,7 @@ cgpu_nvml_list_none(enum nvml_return status, uint32_t *count)
     return NVML_SUCCESS;
 }
 
-/* The real lists are asked with room for nothing: only their status is wanted. */
+/* The real lists are called with no room for entries: only their status is wanted. */
 enum nvml_return
 cgpu_nvml_compute_v1(enum nvml_return (*real)(struct nvml_device *, uint32_t *,
                                               struct nvml_process_v1 *),

@@ -3,10 +3,10 @@
  *
  * To add a hook: a row in hooks.def; its body, `enum nvml_return body(enum nvml_return
  * (*real)(...), ...)`; the class HOOK in entry_points.csv; a test. A body first calls the real
- * function, so that an invalid handle, a library that is not initialised or a GPU without the
- * feature is answered by the driver itself; then it replaces the GPU's figures by the
- * container's. The guard is in the generated export: calls of the real library into its own exports
- * pass through.
+ * function, so that the driver itself answers for an invalid handle, a library that is not
+ * initialised or a GPU without the feature. Then it replaces the GPU's figures by the container's.
+ * The guard is in the generated export: calls of the real library into its own exports pass
+ * through.
  *
  * Fails closed: without limits or ledger nothing about memory or processes is shown
  * (NVML_ERROR_UNKNOWN), and nothing about a GPU that is not in the limits
@@ -99,7 +99,9 @@ enum nvml_return cgpu_nvml_fit(uint32_t *count, const void *out, size_t found);
 
 /* ---- processes.c ---- */
 
-/* The body of every compute list. The real answer STATUS stands if it says that there is no list.
+/*
+ * The body of every compute list. The real answer STATUS is returned if it says that there is no
+ * list.
  */
 enum nvml_return cgpu_nvml_list(enum nvml_return status, struct nvml_device *device,
                                 uint32_t *count, void *out, size_t stride);

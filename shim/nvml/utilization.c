@@ -1,6 +1,7 @@
 /*
- * Utilisation: what the container's own processes make of the GPU, summed over the driver's figures
- * per process. The driver's figures for the whole GPU would tell one tenant what the others do.
+ * Utilisation: how much of the GPU the container's own processes use, summed over the driver's
+ * figures per process. The driver's figures for the whole GPU would show one tenant what the others
+ * do.
  */
 #include <string.h>
 #include <time.h>
@@ -20,8 +21,8 @@ struct sum {
 };
 
 /*
- * The container's samples newer than LAST_SEEN_US, at the start of SCRATCH. "Not found" is the
- * driver's word for none, and not an error.
+ * Puts the container's samples newer than LAST_SEEN_US at the start of SCRATCH. "Not found" means
+ * that there are none, and is not an error.
  */
 static enum nvml_return
 own_samples(struct nvml_device *device, uint64_t last_seen_us, struct cgpu_nvml_scratch *scratch,
@@ -63,7 +64,7 @@ percent(uint32_t sum)
     return sum < 100 ? sum : 100;
 }
 
-/* What the container did in the last second. A process has one sample in it. */
+/* The container's utilisation in the last second. A process has one sample in it. */
 static enum nvml_return
 sum_own(struct nvml_device *device, struct sum *sum)
 {

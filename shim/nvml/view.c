@@ -3,8 +3,8 @@
  *
  * What is kept is found once and never changes: the limits, and the GPU in them that a handle
  * stands for. Both are published by single atomic stores, so no lock is held over a fork. The
- * ledger is opened for every question: no descriptor stays behind that the program might close
- * and give another meaning.
+ * ledger is opened for every query, so that no descriptor is left for the program to close and
+ * reuse for another file.
  */
 #include <stdbool.h>
 #include <string.h>
@@ -71,7 +71,7 @@ hex_digit(char c)
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The bytes behind "GPU-xxxxxxxx-xxxx-...". Not so: a MIG device ("MIG-..."), which has no cap. */
+/* The bytes of "GPU-xxxxxxxx-xxxx-...". False for a MIG device ("MIG-..."), which has no cap. */
 static bool
 parse_uuid(const char *text, uint8_t uuid[16])
 {
@@ -175,7 +175,7 @@ cgpu_nvml_view(struct nvml_device *device, struct cgpu_nvml_view *view)
         return status;
     }
     LEDGER ledger = open_ledger();
-    /* Of the two questions, only the first tells an unreadable ledger from an unused one. */
+    /* Of the two calls, only the first distinguishes an unreadable ledger from an unused one. */
     if (ledger == NULL || cgpu_ledger_processes(ledger, gpu, NULL, 0, &count) != CGPU_OK) {
         return NVML_ERROR_UNKNOWN;
     }

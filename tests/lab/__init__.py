@@ -1,1 +1,1 @@
-"""Helper modules of the tests, a room for each thing they make or watch."""
+"""Helper modules of the tests, with a folder for each thing that they make or watch."""

@@ -143,7 +143,6 @@ process_init(struct world *world, struct process *process)
     gate->sums = &tenant->sums[process->gpu];
     gate->gate = &tenant->words[process->gpu];
     gate->quiet_gate = &tenant->quiet_words[process->gpu];
-    cgpu_pace_init(&gate->pace);
     process->stream.gpu = gate;
     process->stream.handle = (struct CUstream_st *)(void *)process; /* any but NULL */
     process->stream.used = 1;

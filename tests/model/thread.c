@@ -120,22 +120,17 @@ launch(struct world *world, struct process *process)
 static uint64_t
 room_at(struct process *process, uint64_t ns, uint64_t now)
 {
-    struct cgpu_stream *stream = &process->stream;
-    struct cgpu_unmarked batch;
     uint64_t until;
 
     if (process->hot_word == process->word && ns != 0 &&
         process->hot_ns + ns < CGPU_PACE_BATCH_NS) {
         return 0; /* the hot path, see launch.c */
     }
-    cgpu_flight_harvest(&process->gate, now);
-    batch = cgpu_flight_unmarked(stream);
-    until = cgpu_enter_room(stream, process->word, &batch,
-                            cgpu_enter_ends_batch(stream, &batch, ns), ns, now);
+    until = cgpu_enter_room(&process->stream, process->word, ns, now);
     if (until == 0 && process->hot_ns + ns >= CGPU_PACE_BATCH_NS) {
         process->hot_ns = 0; /* what it launched is handed over: it may go on */
     }
-    return stream->apart && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
+    return process->stream.apart && process->queue_count >= MAX_QUEUE / 2 ? now + MS : until;
 }
 
 /* True: another launch may go out. */
@@ -189,7 +184,7 @@ synchronised(struct world *world, struct process *process)
     }
     process->since_sync = 0;
     process->ready_ns = 0;
-    cgpu_flight_synchronised(&process->stream, process->synced_ns, true, world->now);
+    cgpu_flight_synchronised(&process->stream, process->synced_ns, world->now);
     cgpu_drain_is_quiet(&process->gate);
     world_step(world, process, world->now);
     rest(world, process, think > 0 ? world_random(world, think / 2, think * 3 / 2) : US);

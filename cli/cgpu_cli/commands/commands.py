@@ -1,4 +1,4 @@
-"""The commands of ``cgpu``, which are not worth a program of their own, and its command line."""
+"""The commands of ``cgpu``, and its command line."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Command(Protocol):
         """Describe the command's own arguments."""
 
     def run(self, given: argparse.Namespace) -> int:
-        """Do it, and return the exit status; a CgpuError is shown as one sentence."""
+        """Run the command, and return the exit status; a CgpuError is shown as one sentence."""
 
 
 class Help:
-    """Show what a command does and takes; without one, which commands there are."""
+    """Show what a command does and its options; without a command, list the commands."""
 
     name = "help"
 
@@ -113,7 +113,7 @@ def arguments() -> Parser:
 
 
 def _where() -> str:
-    """Where the files of an installation are that people look for."""
+    """Where an installation has the files that people look for."""
     shared = installation.shared()
     if shared is None:
         return ""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping
 
-# What a shell asks where a GPU, a container or a folder of the control tree is wanted.
+# What a shell runs to complete a GPU, a container or a folder of the control tree.
 _COMMAND = "cgpu completion targets 2>/dev/null"
 TARGETS = {"bash": "_cgpu_targets", "zsh": "_cgpu_targets", "fish": f"({_COMMAND})"}
 # Those of cgpu_install, which takes long to import.

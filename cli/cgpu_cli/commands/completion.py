@@ -16,17 +16,19 @@ _LISTED = "targets"
 
 
 class Completion:
-    """Print the completion of a shell: eval "$(cgpu completion bash)"."""
+    """Print the completion script of a shell: eval "$(cgpu completion bash)"."""
 
     name = "completion"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Which shell, and for which program."""
         parser.add_argument(
-            "shell", choices=(*SHELLS, _LISTED), help="the shell; targets: what can be named now"
+            "shell",
+            choices=(*SHELLS, _LISTED),
+            help="the shell; targets: the names that can be used now",
         )
         parser.add_argument(
-            "program", nargs="?", choices=tuple(PROGRAMS), help="for this one only, not for all"
+            "program", nargs="?", choices=tuple(PROGRAMS), help="only for this program"
         )
 
     def run(self, given: argparse.Namespace) -> int:
@@ -89,9 +91,9 @@ PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {
 
 
 def _targets(given: argparse.Namespace) -> list[str]:
-    """The node, its GPUs and containers, of a server that is there: none is started for this.
+    """The node, its GPUs and containers, from a running server: none is started for this.
 
-    Of containers the ids, and those names that mean one and are one word.
+    For containers, the ids, and the names that are unambiguous and one word.
     """
     from cgpu_cli.running.guest import is_served
     from cgpu_node import client

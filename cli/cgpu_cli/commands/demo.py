@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-TAG = "CGPU_SIM_TAG"  # a simulated GPU tells programs apart by it
+TAG = "CGPU_SIM_TAG"  # a simulated GPU distinguishes programs by it
 
 
 class Demo:
@@ -43,11 +43,11 @@ class Demo:
             "--nvidia-smi",
             metavar="PROGRAM",
             default=shutil.which("nvidia-smi") or "",
-            help="run this in each program, instead of a reader of our own",
+            help="run this in each program instead of a built-in reader",
         )
 
     def run(self, given: argparse.Namespace) -> int:
-        """Run the demonstration; 0 where everything went as it must."""
+        """Run the demonstration; 0 if everything went as it must."""
         program.undo_when_terminated()
         with tempfile.TemporaryDirectory(prefix="cgpu-demo-") as folder, _server_of_own(given):
             driver = given.driver_dir or driver_directory(Path(folder, "driver"))
@@ -59,7 +59,7 @@ class Demo:
 
 
 def _server_of_own(given: argparse.Namespace) -> AbstractContextManager[None]:
-    """End the server of a folder of our own, where it would go on writing; leave any other."""
+    """End the server of our own folder, which it would go on writing to; leave any other server."""
     return nullcontext() if given.state_dir else offspring.ended()
 
 
@@ -89,7 +89,7 @@ class Programs:
         return Tenant(part, process, process.kill)
 
     def refused(self, part: int) -> str:
-        """The sentence with which one more is refused; nothing where it is not."""
+        """The sentence that refuses one more program; nothing if it is not refused."""
         words = [*self._cgpu_run(part), "true"]
         return subprocess.run(words, capture_output=True, text=True, check=False).stderr.strip()
 
@@ -117,7 +117,7 @@ def _share(part: int) -> list[str]:
 
 
 def true_times(driver: str) -> dict[int, int]:
-    """GPU time in ns of the programs tagged with their part; nothing where a real GPU knows it."""
+    """GPU time in ns of the programs tagged with their part; nothing if a real GPU knows it."""
     if not Path(driver, "machine").exists():
         return {}
     from cgpu_sim import gpu_times

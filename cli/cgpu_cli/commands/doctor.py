@@ -18,14 +18,14 @@ _STYLES = {"ok": "green", "note": "cyan", "warning": "yellow", "error": "red"}
 
 
 class Doctor:
-    """Look for what is wrong on this node, and say what mends it; exit status 1: an error."""
+    """Check this node and say how to repair what is wrong; exit status 1: an error was found."""
 
     name = "doctor"
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """How to show it."""
         parser.add_argument("--json", action="store_true", help="for programs")
-        parser.add_argument("-q", "--quiet", action="store_true", help="not what is in order")
+        parser.add_argument("-q", "--quiet", action="store_true", help="hide what is in order")
 
     def run(self, given: argparse.Namespace) -> int:
         """Make all checks; nothing is changed."""

@@ -63,7 +63,7 @@ class Get:
 
 
 def _values(answer: dict[str, Any]) -> str:
-    """As the tree has it; of a folder, each of its files."""
+    """As in the control tree; for a folder, each of its files."""
     if "value" in answer:
         return str(answer["value"])
     lines = ((name, line) for name, text in answer["values"].items() for line in text.split("\n"))

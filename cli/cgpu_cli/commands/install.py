@@ -1,4 +1,4 @@
-"""``cgpu install`` and ``cgpu uninstall``: tell container engines of cgpu, and undo it."""
+"""``cgpu install`` and ``cgpu uninstall``: add cgpu to container engines, and remove it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ID = 128  # characters, at most, of a container's id
 
 
 class Install:
-    """Tell the container engines of this machine of cgpu; run again, it mends what is missing."""
+    """Add cgpu to this machine's container engines; running it again repairs what is missing."""
 
     name = "install"
 
@@ -75,7 +75,7 @@ class Install:
 
 
 class Uninstall:
-    """Undo ``cgpu install``: give back every file as it was before."""
+    """Undo ``cgpu install``: restore every file as it was before."""
 
     name = "uninstall"
 
@@ -140,7 +140,7 @@ def _common_arguments(parser: argparse.ArgumentParser, default: str) -> None:
 
 
 def _root(word: str) -> str:
-    """A directory; empty where that is this machine's own."""
+    """A directory; empty if that is this machine's own."""
     if not word:
         raise ArgumentTypeError("expected a directory, and it is empty")
     return os.path.realpath(word).rstrip("/")
@@ -167,7 +167,7 @@ def _check_rights(machine: Machine) -> None:
 
 
 def _check_idle(state_dir: str) -> None:
-    """Their engines end containers through our programs, and start their hooks."""
+    """Refuse while these run: their engines need our programs and hooks to end them."""
     from cgpu_install import running
     from cgpu_node.shares.registry import Registry
 
@@ -192,7 +192,7 @@ def _is_dockers_default(engines: Iterable[Engine]) -> bool:
 
 
 def _let_go(job: _Job, plan: Plan, state_dir: str) -> None:
-    """Make dockerd take runc as its default without a restart, which would end containers.
+    """Make dockerd use runc as its default without a restart, which would end containers.
 
     Raises:
         CgpuError: it keeps ours, or containers were made meanwhile; its file is as it was.
@@ -209,7 +209,7 @@ def _let_go(job: _Job, plan: Plan, state_dir: str) -> None:
 
 
 def _reload_dockerd() -> None:
-    """Wait until it has another default runtime than ours.
+    """Wait until its default runtime is not ours.
 
     Raises:
         CgpuError: it keeps ours.
@@ -251,9 +251,9 @@ def _undone(engine: Engine, *, restarts: bool) -> Engine:
 
 
 def _end_server(state_dir: str) -> list[str]:
-    """End a server that is no service's, for its files may go next; say what became of it.
+    """End a server that is not a service, because its files may go next; report what became of it.
 
-    One that serves sessions stays, for it divides the time between them.
+    One that serves sessions stays, because it divides the time between them.
     """
     from cgpu_node.shares.registry import Registry
     from cgpu_upgrade import server
@@ -285,7 +285,7 @@ def _changed(plan: Plan, engines: Iterable[Engine]) -> list[Engine]:
 
 
 def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) -> None:
-    """Say what was changed, and run or say what makes ``engines`` read it."""
+    """Print what was changed, and run or print the commands that make ``engines`` read it."""
     from cgpu_install.machine import BOOTED, Machine
 
     for change in plan.changes:
@@ -308,12 +308,12 @@ def _report(plan: Plan, engines: Sequence[Engine], given: argparse.Namespace) ->
 
 
 def _commands(engines: Iterable[Engine]) -> list[str]:
-    """What makes them read it; what several need, once, for all files are written by then."""
+    """The commands that make them read it, each once: all files are written by then."""
     return list(dict.fromkeys(command for engine in engines for command in engine.then))
 
 
 def _run(commands: Sequence[str]) -> None:
-    """Run all of them: what one engine does is nothing to the others."""
+    """Run all of them: a failure of one engine does not concern the others."""
     failed = []
     for command in commands:
         print(f"$ {command}", flush=True)

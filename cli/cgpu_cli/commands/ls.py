@@ -28,7 +28,10 @@ class Ls:
         )
         complete(path, TARGETS)
         parser.add_argument(
-            "-R", "--recursive", action="store_true", help="also what is in the folders, and so on"
+            "-R",
+            "--recursive",
+            action="store_true",
+            help="also the content of all folders below it",
         )
         parser.add_argument("--json", action="store_true", help="for programs")
 

@@ -15,7 +15,7 @@ _MIB = 1 << 20
 
 
 class Probe:
-    """Ask the driver about this node again, keep the answer for later starts, and show it."""
+    """Query the driver about this node again, keep the answer for later starts, and show it."""
 
     name = "probe"
 

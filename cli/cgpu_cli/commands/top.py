@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from cgpu_node.view.view import Usage
 
 _SIZE = (164, 24)
-_LEAST_MIB = 128  # with less than 80 the screen and its threads stop half-way, or never end
+_LEAST_MIB = 128  # below 80 columns the screen and its threads stop half-way, or never end
 
 
 class Top:
-    """Show who uses the GPUs, live, sorted, with what was before."""
+    """Show who uses the GPUs: live, sorted, with a short history."""
 
     name = "top"
 
@@ -30,10 +30,15 @@ class Top:
         """At what it looks, and how often."""
         add_gpus(parser)
         parser.add_argument(
-            "-d", "--delay", metavar="SECONDS", type=seconds, default=1.0, help="between two looks"
+            "-d",
+            "--delay",
+            metavar="SECONDS",
+            type=seconds,
+            default=1.0,
+            help="time between two looks",
         )
         parser.add_argument(
-            "--svg", metavar="FILE", help="after --looks looks draw the screen to FILE, and end"
+            "--svg", metavar="FILE", help="draw the screen to FILE after --looks looks, and end"
         )
         parser.add_argument("--looks", metavar="N", type=int, default=1, help="1 by default")
 
@@ -60,7 +65,7 @@ class Top:
 
 
 def _check_space() -> None:
-    """Refuse to start where the screen has no room."""
+    """Refuse to start if the screen is too small."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_AS)
     if allowed != resource.RLIM_INFINITY and allowed < _LEAST_MIB << 20:
         has = f"this shell allows {allowed >> 20} MiB"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Upgrade:
-    """Put another release of cgpu in use while containers run; --back undoes it."""
+    """Switch to another release of cgpu while containers run; --back undoes it."""
 
     name = "upgrade"
 
@@ -30,24 +30,28 @@ class Upgrade:
             "source",
             metavar="SOURCE",
             nargs="?",
-            help="a wheel, a source directory or what else pip understands; without it links,"
-            " engines and server follow what a package manager has installed",
+            help="a wheel, a source directory or anything else that pip accepts; without it,"
+            " links, engines and server follow what a package manager has installed",
         )
+        parser.add_argument("--back", action="store_true", help="return to the previous release")
         parser.add_argument(
-            "--back", action="store_true", help="put the release in use that was before"
-        )
-        parser.add_argument(
-            "--dry-run", action="store_true", help="make and examine it, and put nothing in use"
+            "--dry-run",
+            action="store_true",
+            help="install and check the release, but do not switch to it",
         )
         parser.add_argument("--json", action="store_true", help="for programs")
         parser.add_argument(
             "--pip", metavar="OPTIONS", default="", help='for pip, such as --pip="--no-index"'
         )
         parser.add_argument(
-            "--prefix", metavar="DIR", help="the installation: the one that this command is of"
+            "--prefix",
+            metavar="DIR",
+            help="the installation to change; that of this command by default",
         )
         parser.add_argument(
-            "--layouts", action="store_true", help="which files of other releases this one reads"
+            "--layouts",
+            action="store_true",
+            help="show which files of other releases this one reads",
         )
 
     def run(self, given: argparse.Namespace) -> int:

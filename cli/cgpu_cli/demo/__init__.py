@@ -1,1 +1,1 @@
-"""What the demonstration shows, and what it runs."""
+"""The parts of the demonstration."""

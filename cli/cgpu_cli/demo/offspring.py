@@ -1,4 +1,4 @@
-"""No process that a command starts outlives the command, however that ends."""
+"""Ends all processes that a command started, however the command ends."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Tenant:
         self._process, self._kill = process, kill
 
     def tell(self, order: str) -> str:
-        """Have ``order`` done, print what the program says, and return it.
+        """Send ``order``, print the program's output, and return it.
 
         Raises:
             CgpuError: it died.
@@ -70,7 +70,7 @@ class Stage(Protocol):
         """Start one."""
 
     def refused(self, part: int) -> str:
-        """Try to start one more; the sentence with which it is refused, or nothing."""
+        """Try to start one more; the sentence that refuses it, or nothing."""
 
     def show(self) -> None:
         """Print what ``cgpu-smi`` prints."""
@@ -79,11 +79,11 @@ class Stage(Protocol):
         """How many ``cgpu-smi`` lists."""
 
     def gpu_times(self) -> dict[int, int]:
-        """GPU time in ns that each has had, by its part; nothing where only the GPU knows."""
+        """GPU time in ns that each has had, by its part; nothing if only the GPU knows."""
 
 
 class _Steps:
-    """Says which step is shown, and remembers those that did not go as they must."""
+    """Prints which step is shown, and records those that did not go as they must."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -96,7 +96,7 @@ class _Steps:
         print(f"\n[{time.monotonic() - self._began:.0f} s] {text}", flush=True)
 
     def check(self, what: str, *, good: bool) -> None:
-        """Remember ``what`` was found unless it is ``good``."""
+        """Record ``what`` was found unless it is ``good``."""
         if not good:
             self.wrong.append(f"{self._title}: {what}")
 
@@ -198,7 +198,7 @@ def _compute(stage: Stage, tenants: list[Tenant], steps: _Steps) -> None:
 
 
 def _measured(stage: Stage) -> dict[int, float]:
-    """Percent of the GPU's time that each had in one window; nothing where only the GPU knows."""
+    """Percent of the GPU's time that each had in one window; nothing if only the GPU knows."""
     before = stage.gpu_times()
     time.sleep(_WINDOW_SECONDS)
     had = {part: ns - before.get(part, 0) for part, ns in stage.gpu_times().items()}

@@ -16,7 +16,7 @@ import time
 
 _MIB = 1 << 20
 _OUT_OF_MEMORY = 2
-# Runs until the GPU's clock says so; a simulated GPU goes by the name.
+# Runs until a time by the GPU's clock; a simulated GPU takes the length from the name.
 _KERNEL = """
 .version 6.0
 .target sm_50
@@ -91,7 +91,7 @@ class Gpu:
         return f"launching kernels of {us} us, one after the other"
 
     def rest(self) -> str:
-        """Stop launching, and say how much it was."""
+        """Stop launching, and report how much it was."""
         if self._worker is None:
             return "did not compute"
         self._resting.set()
@@ -128,7 +128,7 @@ def _check(status: int, what: str) -> None:
 
 def main() -> None:
     """Obey standard input; every answer ends with an empty line."""
-    os.dup2(1, 2)  # what the driver or cgpu says stands with the answer that it belongs to
+    os.dup2(1, 2)  # so that messages of the driver or cgpu come with the answer that they belong to
     gpu = Gpu()
     nvidia_smi = sys.argv[1] if len(sys.argv) > 1 else ""
     for line in sys.stdin:
@@ -148,4 +148,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    os._exit(0)  # a driver's own exit handlers are no part of the demonstration
+    os._exit(0)  # skip the driver's exit handlers, which are no part of the demonstration

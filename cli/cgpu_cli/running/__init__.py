@@ -1,1 +1,1 @@
-"""What ``cgpu-run`` is made of, and how a user's session gets into the account of the node."""
+"""The parts of ``cgpu-run``, and how a user's session gets into the node's account."""

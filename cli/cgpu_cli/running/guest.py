@@ -1,4 +1,4 @@
-"""A user's session in the account of the whole node, where root's server runs."""
+"""A user's session in the node's account, if root's server runs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ APART = (
 
 
 def is_possible(given: Options) -> bool:
-    """Whether the node's server is there, and the user names no state directory of their own.
+    """Whether the node's server runs, and the user names no state directory of their own.
 
     Without namespaces the proxies and their files have to be in a directory of the user's.
     """
@@ -49,7 +49,7 @@ def is_served(state_dir: str | None) -> bool:
 
 
 def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, Any]:
-    """What the server answers in whose account the user's sessions are, started if need be.
+    """The answer of the server whose account has the user's sessions; start it if need be.
 
     Raises:
         CgpuError: it refuses, does not start or does not answer.

@@ -1,9 +1,9 @@
 """The keeper of a session: waits, out of the way, for its end and gives the share back.
 
-The program takes over our process, so somebody else has to wait for it: a process of its own,
-forked twice so that the program is not its parent. A killed keeper costs nothing: the server, or
-whoever is admitted next, removes the session as well. It also starts the server where there is
-none, for the program is not to find a child that it does not know.
+The program takes over our process, so another process has to wait for it. It is forked twice so
+that the program is not its parent. A killed keeper does no harm: the server, or the next admission,
+removes the session as well. The keeper also starts the server if there is none, so that the program
+does not find a child that it does not know.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def start(state_dir: str, directory: str, driver_dir: str) -> int:
     """Fork the keeper of the session in ``directory``, whose owner is this process.
 
     Returns:
-        A child that ends at once; the program is not to find it, so wait for it before.
+        A child that ends at once; wait for it, so that the program does not find it.
     """
     owner = os.pidfd_open(os.getpid())
     child = os.fork()

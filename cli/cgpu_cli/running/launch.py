@@ -36,7 +36,7 @@ _WARNING = (
 
 
 def launch() -> int:
-    """Run the command line of this process; return only where it asks for words about cgpu-run."""
+    """Run the command line of this process; return only if it asks for help or the version."""
     _restore_signals()
     given = options.parse(sys.argv[1:])
     if given.answer is not None:
@@ -77,7 +77,7 @@ def _run(given: Options) -> NoReturn:
 
 
 def _start_keeper(session: Session) -> int | None:
-    """A child that starts it, where it is not the node's server that gives the share back."""
+    """A child that starts the keeper, unless the node's server gives the share back."""
     if not session.is_own:
         return None
     return keeper.start(session.state_dir, session.directory, session.node.driver_dir)

@@ -1,4 +1,4 @@
-"""A driver that a command names, where a server shares the GPUs of another."""
+"""A driver that a command names while a server shares the GPUs of another one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cgpu_node.facts.node import read_facts
 
 
 def check(state_dir: str, driver_dir: str | None) -> None:
-    """Refuse it, or its facts would replace those that the server and its containers use.
+    """Refuse it: its facts would replace those that the server and its containers use.
 
     Args:
         state_dir: the state directory.

@@ -17,16 +17,16 @@ Run PROGRAM with a share of the GPUs' memory, and no more.
 
   --mem SIZE         cap on each GPU: 6GiB, 512MiB, 40% or 6/15 of it; 3,1/15 or 6GiB,6/15 on two
   --weight N         compute weight, from 1 to the GPU's max_inst (20); 1 by default
-  --high-prio        high priority: goes before the others when it has work
-  --policy POLICY    compute policy, such as fixed or 3; refused if others use a GPU under another
+  --high-prio        high priority: goes first when it has work
+  --policy POLICY    compute policy, such as fixed or 3; refused if others use the GPU under another
   --gpus LIST        indices or UUIDs in the order the program sees them; all by default
   --driver-dir DIR   take libcuda.so.1 and libnvidia-ml.so.1 from DIR; else CGPU_DRIVER_DIR
-  --state-dir DIR    keep state in DIR, an account of its own; else CGPU_STATE_DIR
-  --no-namespaces    do without mount namespaces: weaker, says what it does not hold against
+  --state-dir DIR    keep state in DIR, with an account of its own; else CGPU_STATE_DIR
+  --no-namespaces    use no mount namespace: weaker; it says what it does not cover
   --version          show the release and exit
   -h, --help         show this and exit
 
-Exit status: PROGRAM's own; 2 where cgpu-run refuses; 126 or 127 where PROGRAM cannot be run.
+Exit status: PROGRAM's own; 2 if cgpu-run refuses; 126 or 127 if PROGRAM cannot be run.
 """
 
 VALUES = ("mem", "weight", "policy", "gpus", "driver-dir", "state-dir")
@@ -34,7 +34,7 @@ FLAGS = ("high-prio", "no-namespaces", "version", "help")
 
 
 class Options(NamedTuple):
-    """What the user wrote, not judged yet but for its form; ``program`` with its arguments.
+    """What the user wrote, with only its form checked; ``program`` with its arguments.
 
     ``policy_word`` is how the policy was written.
     ``answer`` is what to print instead of running anything.
@@ -133,7 +133,7 @@ def _answer(values: dict[str, str]) -> str | None:
 
 
 def variables(options: Options) -> dict[str, str]:
-    """The container environment that asks for the same, so that one set of rules judges both."""
+    """The container environment that asks for the same, so that one set of rules checks both."""
     part, slash, whole = options.mem.partition("/")
     if _is_mixed(options.mem):
         part, slash = options.mem, ""

@@ -1,8 +1,8 @@
 """Put a program under the proxies: with a mount namespace of its own, or with a library path.
 
 With a namespace, the session's base directory is a small tmpfs mounted over the whole state
-directory: the program sees its own limits and ledger there, and nobody else's. Files in it may be
-mapped for execution, wherever the state directory lies (``/run`` is often mounted noexec).
+directory: the program sees only its own limits and ledger there. Files in it may be mapped for
+execution, wherever the state directory is (``/run`` is often mounted noexec).
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
 
 
 def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
-    """Every driver library that a program could find (links followed) -> what covers it."""
+    """Each driver library that a program could find (links followed) -> what covers it."""
     places = {path: soname for soname, path in node.libraries.items()}
     for folder in driver.SEARCHED_32_BIT:
         for soname in (*driver.PROXIED, driver.OPENCL):
@@ -119,7 +119,7 @@ def _cover_libraries(base: str, places: dict[str, str]) -> None:
 def use_library_path(session: Session, environment: dict[str, str]) -> None:
     """Without namespaces: let the loader find the proxies first.
 
-    It holds only as long as the program leaves ``LD_LIBRARY_PATH`` alone.
+    This works only as long as the program does not change ``LD_LIBRARY_PATH``.
 
     Raises:
         CgpuError: the state directory's file system allows no libraries.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _ID_WIDTH, _BAR, _HISTORY, _WIDE = 12, 10, 24, 30
 _NARROW, _NARROW_NAME = 100, 16  # columns of a terminal; of a name in it
-_MOST_PANELS, _LONGEST_NOTE = 3, 400
+_MOST_PANELS, _LONGEST_NOTE, _PARTS = 3, 400, 3
 _SIGNALLED = 128
 _HANG_UP_SECONDS = 0.5  # for which textual reads the end of its input again and again
 _BUSY, _FULL = 90, 100  # percent
@@ -116,7 +116,7 @@ class Board(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begin to look; end in order, with the terminal as it was, whoever asks for it."""
+        """Begin to look; end in order, with the terminal restored, whatever the cause."""
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             end = partial(self.exit, return_code=_SIGNALLED + number)
             asyncio.get_running_loop().add_signal_handler(number, end)
@@ -140,7 +140,7 @@ class Board(App[None]):
             self.exit(return_code=_SIGNALLED + signal.SIGHUP)
 
     def again(self) -> None:
-        """Look once more, unless somebody paused it or the last look is not over."""
+        """Look again, unless it is paused or the last look is not over."""
         if not self._paused and not any(self.workers):
             self.look()
 
@@ -150,9 +150,14 @@ class Board(App[None]):
         try:
             usage = self._look()
         except CgpuError as error:
-            self.call_from_thread(self._say, shown(str(error)))
+            self.call_from_thread(self._if_there, partial(self._say, shown(str(error))))
         else:
-            self.call_from_thread(self._show, usage)
+            self.call_from_thread(self._if_there, partial(self._show, usage))
+
+    def _if_there(self, show: Callable[[], None]) -> None:
+        """Show what was seen, unless the look ended after the screen, or after a part of it."""
+        if len(self.query("#gpus, #state, #containers")) == _PARTS:
+            show()
 
     def action_order(self, order: str) -> None:
         """Sort by another column."""
@@ -165,20 +170,20 @@ class Board(App[None]):
         self._fill()
 
     def action_help(self) -> None:
-        """Say what the keys and columns are, or no more."""
+        """Show or hide the help on keys and columns."""
         self.screen.toggle_class("helping")
 
     def action_help_end(self) -> None:
-        """Say it no more."""
+        """Hide the help."""
         self.screen.remove_class("helping")
 
     def action_pause(self) -> None:
-        """Look no more, or again."""
+        """Pause, or continue."""
         self._paused = not self._paused
         self._say("")
 
     def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        """A click on the head of a column; on the same one again the other way round."""
+        """Sort by the column whose head was clicked; a second click reverses the order."""
         order = _COLUMNS[str(event.column_key.value)]
         if order == self._order:
             self.action_reverse()
@@ -195,8 +200,6 @@ class Board(App[None]):
         self.query_one("#state", Static).update("  |  ".join(filter(None, parts)))
 
     def _show(self, usage: Usage) -> None:
-        if not self.query("#gpus"):  # a look that ended after the screen
-            return
         self.looks += 1
         self._rows, self._notes = self._trend.rows(usage), usage.notes
         self._show_gpus(usage)
@@ -280,7 +283,7 @@ def _count(number: int | None) -> str:
 
 
 def _compute(gpu: GpuTotals) -> tuple[float | None, bool]:
-    """What containers had of it or, where nobody measures, how busy it is; whether it is that."""
+    """The containers' use or, if it is not measured, how busy the GPU is; whether the latter."""
     measured = gpu.measured_percent
     return (gpu.utilisation_percent, True) if measured is None else (measured, False)
 

@@ -213,7 +213,7 @@ def _cell(field: Field, row: Row, form: Form) -> str:
 
 
 def _whole(gpu: GpuTotals) -> int | None:
-    """The driver's own figure, which nvidia-smi shows; where it is not known, what is measured."""
+    """The driver's own figure, which nvidia-smi shows; if it is not known, what is measured."""
     known = gpu.utilisation_percent
     percent = gpu.measured_percent if known is None else known
     return None if percent is None else round(percent)
@@ -224,7 +224,7 @@ def _tenth(percent: float | None) -> float | None:
 
 
 def _program(pid: int) -> str | None:
-    """The first word of its command line; None where it is not to be seen."""
+    """The first word of its command line; None if it is not to be seen."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             return file.read(1 << 12).partition(b"\0")[0].decode(errors="replace")

@@ -1,7 +1,7 @@
 """What ``cgpu-smi`` and ``cgpu top`` look at: the server's description of the node.
 
-Whoever may read the state directory needs no server for it: without one, or with one that does not
-answer, the containers' own files are read.
+A user who may read the state directory needs no server: without one, or if it does not answer, the
+containers' own files are read.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def look(state_dir: str | None, driver_dir: str | None) -> Usage:
 
 
 def _look_at_own(state_dir: str | None, driver_dir: str | None) -> Usage:
-    """The account that the user may read: of root, that of the node."""
+    """The account that the user may read; for root, the node's."""
     state = open_state(state_dir)
     try:
         usage = _asked(state, driver_dir)

@@ -8,7 +8,7 @@ from rich.console import Console
 
 
 class Screen(Console):
-    """A console that tells, as ``print`` does, that its reader has gone away."""
+    """A console that raises, as ``print`` does, when its reader has gone away."""
 
     def on_broken_pipe(self) -> NoReturn:
         """Called while the error is handled; rich's own ends the program."""

@@ -24,19 +24,19 @@ class Row(NamedTuple):
     """A container on one GPU.
 
     Attributes:
-        key: what tells it apart from all other rows.
-        id: of the container; nothing where the row is of all that are not shown one by one.
+        key: what distinguishes it from all other rows.
+        id: of the container; nothing if the row is of all that are not shown one by one.
         name: what people call it.
         gpu: index on the node.
         weight: among those that compute.
         high_priority: whether its kernels go first.
-        compute: percent of the GPU's time in the last second; None where nobody knows.
+        compute: percent of the GPU's time in the last second; None if nobody knows.
         is_estimate: whether ``compute`` is an estimate.
         limit: percent that it may have; None for one that has just ended.
         throttled: percent of the time since the last look for which it waited for its turn.
         used: bytes that it holds.
         cap: bytes that it may hold.
-        refused: requests for memory that did not fit; None where that is not shown.
+        refused: requests for memory that did not fit; None if that is not shown.
         processes: that hold memory, likewise.
         history: earlier values of ``compute``, the latest last.
     """
@@ -83,7 +83,7 @@ class Trend:
         self._histories: dict[str, deque[float | None]] = {}
 
     def rows(self, usage: Usage) -> list[Row]:
-        """The rows of this look; who is not in it is forgotten."""
+        """The rows of this look; containers that are not in it are forgotten."""
         now = self._clock()
         found = [self._row(use, gpu, now) for use in usage.uses for gpu in use.gpus]
         found += [self._others(gpu, gpu.others) for gpu in usage.gpus if gpu.others is not None]

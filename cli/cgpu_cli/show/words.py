@@ -1,4 +1,4 @@
-"""Words of command lines that more than one command takes, and which GPUs they mean."""
+"""Arguments that several commands take, and the GPUs that they mean."""
 
 from __future__ import annotations
 

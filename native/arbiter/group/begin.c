@@ -3,7 +3,7 @@
 
 #include "arbiter/group/parts.h"
 
-/* A GPU stays free at most this long for a container that waits for another GPU as well. */
+/* A GPU stays free for at most this long for a container that waits for another GPU as well. */
 #define KEEP_FREE_NS CGPU_MS
 
 /* Whether MEMBER's work on GPU goes on and its end is not in sight. */
@@ -43,7 +43,9 @@ is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next,
     return cgpu_turn_is_clear(group->gpus[gpu], index, now);
 }
 
-/* Whether GPU is free or will be soon. DUE: for a container whose turn it is; a guest goes then. */
+/*
+ * Whether GPU is free or will be soon. DUE: for a container whose turn it is; then a guest leaves.
+ */
 static bool
 is_free(const struct cgpu_group *group, uint32_t gpu, bool due, uint64_t now)
 {
@@ -149,6 +151,69 @@ best_complete(const struct cgpu_group *group, bool due, uint64_t now)
     return best;
 }
 
+/* Where MEMBER wants the GPU: a bit for each. */
+static uint32_t
+wanted_by(const struct cgpu_group *group, const struct cgpu_member *member)
+{
+    uint32_t gpus = 0;
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        gpus |= (uint32_t)(tenant != NULL && tenant->wanted) << g;
+    }
+    return gpus;
+}
+
+/* MEMBER's lead over those charged least becomes the same on each of GPUS. */
+static void
+level_out(struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpus)
+{
+    int64_t sum = 0, count = __builtin_popcount(gpus);
+
+    for (uint32_t g = 0; g < group->count; g++) {
+        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if ((gpus & 1U << g) != 0) {
+            sum += (int64_t)(tenant->virtual_ns - group->gpus[g]->floor_ns[tenant->high]);
+        }
+    }
+    for (uint32_t g = 0; g < group->count; g++) {
+        struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
+
+        if ((gpus & 1U << g) != 0) {
+            int64_t level = (int64_t)group->gpus[g]->floor_ns[tenant->high] + sum / count;
+
+            tenant->virtual_ns = level > 0 ? (uint64_t)level : 0;
+        }
+    }
+}
+
+/*
+ * MEMBER is let in on several GPUs at once. Where all those who want one of these want just these,
+ * nobody could repay on one GPU without running into debt on another: turns would last until their
+ * container is behind nowhere. So what each owes on one is set off against what it is owed on
+ * another.
+ */
+static void
+set_off(struct cgpu_group *group, const struct cgpu_member *member)
+{
+    uint32_t gpus = wanted_by(group, member);
+
+    for (uint32_t m = 0; m < group->member_count; m++) {
+        uint32_t others = wanted_by(group, &group->members[m]);
+
+        if (others != gpus && (others & gpus) != 0) {
+            return;
+        }
+    }
+    for (uint32_t m = 0; m < group->member_count && gpus != 0; m++) {
+        if (wanted_by(group, &group->members[m]) == gpus) {
+            level_out(group, &group->members[m], gpus);
+        }
+    }
+}
+
 /* Open all of MEMBER's gates, or none. True: all. */
 static bool
 open_together(struct cgpu_group *group, const struct cgpu_member *member, bool guest, uint64_t now)
@@ -161,6 +226,9 @@ open_together(struct cgpu_group *group, const struct cgpu_member *member, bool g
             group->taken[g] = number;
             clear &= group->gpus[g]->holder < 0 && is_clear(group, g, member, now);
         }
+    }
+    if (clear) {
+        set_off(group, member);
     }
     for (uint32_t g = 0; clear && g < group->count; g++) {
         if (group->taken[g] == number) {

@@ -7,7 +7,7 @@
  * all GPUs that it needs at once, and gives them back at once. Each GPU still decides by itself
  * what a container pays, its level and its ceiling.
  *
- * It is a state machine, as arbiter.h: both the server's thread and the model run it.
+ * It is a state machine like arbiter.h: both the server's thread and the model run it.
  */
 #ifndef CGPU_GROUP_H
 #define CGPU_GROUP_H

@@ -2,11 +2,11 @@
  * Arbitration of one GPU by a thread of the server: the arbiter run against real containers. GPUs
  * whose turns go together (group/group.h) have one thread.
  *
- * The thread maps the containers' limits to write gates, heartbeat and figures, and reads
- * their ledgers with pread, for a container may cut its ledger short. It sleeps until the arbiter's
- * next time, or until a container rings (a futex word in each ledger, waited on together; where the
- * kernel has no futex_waitv, Linux before 5.16, it looks every millisecond while two containers
- * run). No call needs or takes the Python interpreter's lock for long.
+ * The thread maps the containers' limits to write gates, heartbeat and figures. It reads their
+ * ledgers with pread, because a container may truncate its ledger. It sleeps until the arbiter's
+ * next time, or until a container rings (a futex word in each ledger, waited on together; without
+ * futex_waitv, before Linux 5.16, it looks every millisecond while two containers run). No call
+ * holds the Python interpreter's lock for long.
  */
 #ifndef CGPU_ARBITRATION_H
 #define CGPU_ARBITRATION_H
@@ -26,7 +26,7 @@ struct cgpu_arbitration_figures {
     uint32_t expired; /* turns that were taken from containers that gave no sign */
 };
 
-/* CGPU_EINVAL for rules out of range, CGPU_EIO where no thread can be made. */
+/* CGPU_EINVAL for rules out of range, CGPU_EIO if no thread can be created. */
 int cgpu_arbitration_start(uint32_t policy, uint32_t max_inst, uint32_t prio_ratio,
                            struct cgpu_arbitration **out);
 /* Gates stay as they are: processes fall back to their own share until someone else arbitrates. */
@@ -42,8 +42,8 @@ int cgpu_arbitration_set_rules(struct cgpu_arbitration *arbitration, uint32_t po
                                uint32_t max_inst, uint32_t prio_ratio);
 
 /*
- * Take on the container whose files are LIMITS and LEDGER, and in which this GPU has NUMBER. *KEY
- * names it from now on. CGPU_EFORMAT for files of another release.
+ * Take on the container with the files LIMITS and LEDGER, in which this GPU has NUMBER. *KEY
+ * identifies it from now on. CGPU_EFORMAT for files of another release.
  */
 int cgpu_arbitration_add(struct cgpu_arbitration *arbitration, const char *limits,
                          const char *ledger, uint32_t number, uint32_t weight,

@@ -1,8 +1,8 @@
 /*
  * The arbitration thread of one or more GPUs: look, decide, store the gates, sleep.
  *
- * Gates are closed first and everybody is looked at again before another one is opened: a process
- * may have been let in just before its gate was closed, and then it says so in its ledger.
+ * Gates are closed first, and all containers are read again before another gate is opened: a
+ * process may have been let in just before its gate was closed, and its ledger then shows that.
  */
 #define _GNU_SOURCE 1
 
@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <limits.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -19,6 +18,7 @@
 
 #include "futex.h"
 #include "gate/fallback.h"
+#include "helper_thread.h"
 #include "watch.h"
 
 #define NS_PER_SECOND UINT64_C(1000000000)
@@ -93,7 +93,7 @@ store_all(struct cgpu_arbitration_thread *thread, enum cgpu_gate (*gates)[CGPU_M
     return changed;
 }
 
-/* The server was stopped, or starved, for so long that containers have gone on by themselves. */
+/* The server was stopped or starved for so long that containers have continued without it. */
 static void
 skip_absence(struct cgpu_arbitration_thread *thread, uint64_t now)
 {
@@ -211,7 +211,9 @@ add_all_bells(const struct cgpu_arbitration_thread *thread, struct cgpu_watch *w
     return all;
 }
 
-/* When to wake up if nobody rings. NEXT: the next look that is due; POLLING: not all bells wake. */
+/*
+ * When to wake up if nobody rings. NEXT: the next look that is due; POLLING: not all bells wake us.
+ */
 static uint64_t
 wake_time(const struct cgpu_arbitration_thread *thread, uint64_t next, uint64_t now, bool polling)
 {
@@ -242,23 +244,17 @@ rest(struct cgpu_arbitration_thread *thread, uint64_t next)
 {
     uint64_t now = cgpu_arbitration_now();
     struct cgpu_watch watch = {.count = 0};
-    uint32_t control = thread->control;
-    bool watching = !thread->cannot_watch;
-    bool could = true;
     uint64_t until;
+    bool could;
 
-    (void)cgpu_watch_add(&watch, &thread->control, control, true);
+    (void)cgpu_watch_add(&watch, &thread->control, thread->control, true);
     if (thread->allowed_ns > now) {
         until = thread->allowed_ns; /* a ring before then is seen then */
     } else {
         until = wake_time(thread, next, now, !add_all_bells(thread, &watch));
     }
     pthread_mutex_unlock(&thread->mutex);
-    if (watching) {
-        could = cgpu_watch_sleep(&watch, until);
-    } else {
-        cgpu_watch_sleep_on(&thread->control, control, until);
-    }
+    could = cgpu_watch_sleep(&watch, until);
     pthread_mutex_lock(&thread->mutex);
     thread->cannot_watch = thread->cannot_watch || !could;
 }
@@ -270,7 +266,9 @@ run(void *argument)
 
     prctl(PR_SET_NAME, "cgpu-arbiter");
     prctl(PR_SET_TIMERSLACK, 1); /* else every sleep may be 50 us longer */
-    /* of the thread: while it waits for a processor, so does a GPU. Who may not, goes without */
+    /*
+     * of the thread: while it waits for a processor, so does a GPU; without permission, do without
+     */
     (void)setpriority(PRIO_PROCESS, 0, NICE);
     pthread_mutex_lock(&thread->mutex);
     while (!thread->stopping) {
@@ -286,21 +284,6 @@ run(void *argument)
     return NULL;
 }
 
-/* The thread takes no signal: the server's own handlers are for its own threads. */
-static int
-make(struct cgpu_arbitration_thread *thread)
-{
-    sigset_t all;
-    sigset_t before;
-    int error;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    error = pthread_create(&thread->thread, NULL, run, thread);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 struct cgpu_arbitration_thread *
 cgpu_arbitration_thread_start(void)
 {
@@ -311,7 +294,7 @@ cgpu_arbitration_thread_start(void)
         return NULL;
     }
     pthread_mutex_init(&thread->mutex, NULL);
-    error = make(thread);
+    error = cgpu_helper_thread_start(run, thread, &thread->thread);
     if (error != 0) {
         pthread_mutex_destroy(&thread->mutex);
         free(thread);

@@ -15,8 +15,8 @@
 /* How fresh the sign of life is: see CGPU_FALLBACK_AFTER_NS. */
 #define CGPU_ARBITRATION_HEARTBEAT_NS UINT64_C(50000000)
 /*
- * From the first container on, nothing is opened for so long: the server adds the others that run
- * already, which an earlier arbiter may have let in.
+ * No gate is opened for this long after the first container: the server adds the others that
+ * already run, which an earlier arbiter may have let in.
  */
 #define CGPU_ARBITRATION_READY_NS UINT64_C(20000000)
 

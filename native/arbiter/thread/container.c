@@ -18,18 +18,18 @@
 #include "ledger/lock.h"
 #include "ledger/slot.h"
 
-/* A process is asked for no more often than this: when all is well, and when it should be done. */
+/* How often at most a process is asked about: normally, and when its work should have ended. */
 #define ASK_NS      UINT64_C(2000000)
 #define ASK_LATE_NS UINT64_C(200000)
 
-/* And no more often than so in one look: a container may say that all its works are busy. */
+/* And at most this often in one look: a container may report that all its works are busy. */
 enum { ASKS = 16 };
 
 /*
- * Asking whether a process lives walks all locks that the container holds on its file: 12 us for a
- * thousand. Questions may take 1/32 of the time; some unused time is kept. Other containers wait
- * meanwhile, so a long question costs more than its length: after one of 1 ms the next may come
- * 350 ms later. The pause is never longer than a minute.
+ * To answer whether a process lives, the kernel walks all locks that the container holds on its
+ * file: 12 us for a thousand. Questions may take 1/32 of the time; some unused time is saved. Other
+ * containers wait meanwhile, so a long question costs more than its length: after one of 1 ms the
+ * next may come 350 ms later. The pause is never longer than a minute.
  */
 #define COSTLY_NS UINT64_C(100000)
 #define SPARE_NS  UINT64_C(20000000)
@@ -162,7 +162,7 @@ cgpu_container_close(struct cgpu_container *container)
     errno = saved;
 }
 
-/* A ledger that was cut short once is not believed any more, whatever is made of it later. */
+/* A ledger that was truncated once is never trusted again, whatever happens to it later. */
 static bool
 read_ledger(struct cgpu_container *container, void *out, size_t size, size_t offset)
 {
@@ -224,8 +224,8 @@ ask(struct cgpu_container *container, uint32_t owner, uint64_t now)
 }
 
 /*
- * Whether WORK's process lives. To ask costs two system calls, so that the answer is good for a
- * while; a shorter one if WORK is to have ended by now, for then somebody may wait for a dead one.
+ * Whether WORK's process lives. Asking costs two system calls, so the answer is kept for a while: a
+ * shorter one if WORK should have ended by now, because somebody may be waiting for a dead process.
  */
 static bool
 is_alive(struct cgpu_container *container, struct cgpu_container_work *known,
@@ -344,7 +344,7 @@ cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, 
 
     /* relaxed: known before the gate is */
     __atomic_store_n(&container->entry->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
-    /* seq_cst: what the ledger says from now on tells whether somebody was still let in */
+    /* seq_cst: what the ledger shows from now on tells whether a process was still let in */
     __atomic_store_n(&container->entry->gate, word, __ATOMIC_SEQ_CST);
     cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);
 }

@@ -1,9 +1,9 @@
 /*
  * A container under arbitration: its files, and what they say about one GPU.
  *
- * The limits are the host's own and are mapped to be written. The ledger belongs to the
- * container, which may cut it short or write anything into it: it is read with pread, and its page
- * with the bell is mapped only to have an address to sleep on, and is never looked into.
+ * The limits are the host's own and are mapped to be written. The ledger belongs to the container,
+ * which may truncate it or write anything into it. So it is read with pread; its page with the bell
+ * is mapped only to have an address to sleep on, and is never read.
  */
 #ifndef CGPU_CONTAINER_H
 #define CGPU_CONTAINER_H
@@ -51,7 +51,7 @@ int cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
                         struct cgpu_container **out);
 void cgpu_container_close(struct cgpu_container *container);
 
-/* What its living processes say at NOW. A broken container says nothing. */
+/* What its living processes report at NOW. A broken container reports nothing. */
 void cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
 
 /* The gate as it stands, and how it changes: the waiting threads wake up. */
@@ -61,7 +61,7 @@ void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate st
 /* The futex word that its processes ring; not to be read. */
 uint32_t *cgpu_container_bell(const struct cgpu_container *container);
 
-/* Say to its processes and to whoever displays it that the arbiter lived at NOW. */
+/* Show its processes, and tools that display it, that the arbiter was alive at NOW. */
 void cgpu_container_publish(struct cgpu_container *container,
                             const struct cgpu_tenant_report *report, uint64_t now);
 

@@ -1,8 +1,8 @@
-"""Find the driver through a CDI specification, where it is in no usual directory.
+"""Find the driver through a CDI specification, if it is in none of the usual directories.
 
-Only what a container would be given is read: the vendor's hooks, which run ldconfig, are left
-alone. Of YAML, which ``nvidia-ctk`` writes by default, the lines that it writes are
-known and no more; what they name counts only if the driver is really there.
+Only what a container would be given is read; the vendor's hooks, which run ldconfig, are ignored.
+Of YAML, which ``nvidia-ctk`` writes by default, only the lines that it writes are understood. A
+directory that they name counts only if the driver is really there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def driver_directory(sonames: tuple[str, ...]) -> str | None:
 
 
 def _mounted(path: str) -> Iterator[str]:
-    """The files of the host that a specification mounts; none where it is not one of NVIDIA's."""
+    """The files of the host that a specification mounts; none if it is not one of NVIDIA's."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode()

@@ -26,7 +26,7 @@ def discover(
 ) -> dict[str, Any]:
     """Ask the driver in ``folder`` and keep the answer as ``node.json``.
 
-    Of several that come at once one asks, and the others read what it wrote.
+    If several processes come at once, one asks and the others read what it wrote.
 
     Raises:
         CgpuError: the driver does not answer, or the state directory cannot be written.
@@ -81,8 +81,8 @@ def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
 def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
     """The probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it."""
     command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
-    # Pinned: neither a container's environment nor a user's may point the driver elsewhere.
-    # PCI_BUS_ID makes CUDA count the GPUs as NVML does.
+    # Fixed, so that neither a container's environment nor a user's can point the driver elsewhere.
+    # PCI_BUS_ID makes CUDA number the GPUs as NVML does.
     environment = {"LD_LIBRARY_PATH": folder, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "LC_ALL": "C"}
     return subprocess.Popen(
         command,

@@ -36,7 +36,7 @@ SEARCHED = (
     "/home/kubernetes/bin/nvidia/lib64",
     "/opt/nvidia/lib64",
 )
-# Their 64-bit proxies would not load there: libraries of these directories are masked instead.
+# A 64-bit proxy would not load there: libraries in these directories are masked instead.
 SEARCHED_32_BIT = (
     "/usr/lib/i386-linux-gnu",
     "/usr/lib32",
@@ -90,12 +90,12 @@ def check(driver_dir: str) -> None:
 
 
 def missing(driver_dir: str, soname: str) -> CgpuError:
-    """What to say where the directory that was named has no ``soname``."""
+    """The sentence for a named directory that has no ``soname``."""
     return CgpuError(f"driver directory {driver_dir}: no {soname} there", hint=_WHERE)
 
 
 def another(state_dir: str, own: str, given: str) -> CgpuError:
-    """What to say where a command names another driver than the one that a server shares."""
+    """The sentence for a command that names a driver other than the server's."""
     return CgpuError(
         f"the server of {state_dir} shares the GPUs of {own}, not of {shown(given, LONGEST_PATH)}",
         hint=_ANOTHER,

@@ -1,7 +1,7 @@
 """Facts about this node's driver and GPUs, kept so that no container start waits for the driver.
 
-``<state>/node.json`` holds them, valid for one boot and for the very files they were asked of. It
-is made by the first to need it: by ``cgpu probe``, an installer, or the first container.
+``<state>/node.json`` holds them. It is valid for one boot and for the driver files that they came
+from. Whoever needs it first writes it: ``cgpu probe``, an installer, or the first container.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Node(NamedTuple):
         max_inst: containers on a GPU, and the sum of their weights.
         overcommit: whether caps on a GPU may add up to more than its memory.
         notes: what could not be found out, one sentence each.
-        policy: compute policy of a GPU for which nobody has chosen another.
-        prio_ratio: percent of a GPU's time for high-priority containers, likewise.
-        gpu: what holds on single GPUs instead, by index or UUID (``Config.gpu``).
+        policy: compute policy of a GPU unless another one was chosen for it.
+        prio_ratio: percent of a GPU's time for high-priority containers, in the same way.
+        gpu: the settings of single GPUs that differ, by index or UUID (``Config.gpu``).
     """
 
     driver_version: str
@@ -122,7 +122,7 @@ def driver_folder(driver_dir: str | None, config: Config) -> str:
 
 
 def _identity(folder: str) -> dict[str, Any]:
-    """What must be the same for facts to hold: the boot, and the files behind the names."""
+    """What must be the same for the facts to be valid: the boot, and the files behind the names."""
     with open(BOOT_ID) as file:
         boot = file.read().strip()
     files = {name: _file(f"{folder}/{name}") for name in (*driver.PROXIED, "driver.json")}
@@ -141,7 +141,7 @@ def _file(path: str) -> list[int] | None:
 
 
 def read_facts(path: str) -> dict[str, Any] | None:
-    """The JSON object at ``path`` if it is one of ours; None where it is missing or damaged."""
+    """The JSON object at ``path`` if it is one of ours; None if it is missing or damaged."""
     try:
         with open(path, "rb") as file:
             facts = jsontext.loads(file.read().decode())

@@ -1,10 +1,10 @@
 """Ask the driver what this node is; run as a program of its own, because the driver may hang.
 
-``python -I -S probe.py facts|contexts DRIVER_DIR`` prints one JSON object. ``facts`` asks NVML and
-is quick. ``contexts`` makes a CUDA context on each GPU to see what it costs, the only way to know.
-``holdings`` prints who holds how much of each GPU, once for each line that it reads; of the GPUs
-whose UUIDs are on that line, also how busy each process keeps them.
-Standard library only; nothing of cgpu is imported, so that it runs isolated.
+``python -I -S probe.py facts|contexts|holdings DRIVER_DIR`` prints JSON objects. ``facts`` queries
+NVML and is quick. ``contexts`` creates a CUDA context on each GPU, which is the only way to know
+what one costs. ``holdings`` prints which process holds how much of each GPU, once for each line
+that it reads; for the GPUs whose UUIDs are on that line, also how busy each process keeps them. It
+uses the standard library only and imports nothing of cgpu, so that it can run isolated.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _FEW_PROCESSES, _MANY_PROCESSES = 1 << 10, 1 << 22  # as many as a machine can have
 _NOT_AVAILABLE = (1 << 64) - 1
 _CONTEXT_SECONDS = 0.2
-_WHOLE = 100  # percent; drivers give nonsense above it for processes that end
+_WHOLE = 100  # percent; drivers report nonsense above it for processes that end
 # A process may be in several; drivers for some products have the first only.
 _COMPUTE, *_OTHERS = (
     f"nvmlDeviceGet{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")
@@ -137,12 +137,12 @@ def _facts(nvml: _Library) -> dict[str, object]:
 
 
 def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
-    """What NVML says this process holds; 0 where it does not say."""
+    """What this process holds by NVML's figure; 0 if there is none."""
     return _holders(nvml, handle).get(os.getpid()) or 0
 
 
 def _holders(nvml: _Library, handle: ctypes.c_void_p) -> dict[int, int | None]:
-    """Process of the host -> bytes that it holds; None where NVML does not say how much."""
+    """Process of the host -> bytes that it holds; None if NVML does not report how much."""
     found: dict[int, int | None] = {}
     for kind in (_COMPUTE, *_OTHERS):
         for each in _listed(nvml, kind, handle):
@@ -180,7 +180,7 @@ def _in_use(nvml: _Library, handle: ctypes.c_void_p) -> int:
 
 
 def _holdings(nvml: _Library, wanted: Sequence[str]) -> list[dict[str, object]]:
-    """Of each GPU what is in use, without what the driver keeps, by whom, and how busy it is.
+    """How much of each GPU is in use, without what the driver keeps, by whom, and how busy it is.
 
     Args:
         nvml: the driver.
@@ -205,7 +205,7 @@ def _holdings(nvml: _Library, wanted: Sequence[str]) -> list[dict[str, object]]:
 
 
 def _utilisation(nvml: _Library, handle: ctypes.c_void_p) -> int | None:
-    """In percent; None where the driver does not tell, as of a GPU in parts (MIG)."""
+    """In percent; None if the driver does not report it, as for a GPU divided by MIG."""
     rates = _Rates()
     status = nvml.status("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
     return min(rates.gpu, 100) if status == 0 else None

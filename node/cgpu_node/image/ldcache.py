@@ -60,6 +60,6 @@ def _tables(data: bytes) -> Iterator[tuple[int, Iterator[tuple[int, int, int]]]]
 
 
 def _string(data: bytes, at: int) -> str:
-    """The absolute path that begins at ``at``; empty where there is none."""
+    """The absolute path that begins at ``at``; empty if there is none."""
     end = data.find(b"\0", at, at + _LONGEST)
     return os.fsdecode(data[at:end]) if end > at and data[at : at + 1] == b"/" else ""

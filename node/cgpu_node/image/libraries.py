@@ -1,8 +1,8 @@
-"""Where the driver's libraries stand in a container, and so where a proxy has to cover them.
+"""Where the driver's libraries are in a container, and so where a proxy has to cover them.
 
-Two cases. Another runtime (NVIDIA's) has mounted the driver's files: each of them is covered. Or
-nobody has: the libraries are put into the directories where the image's own loader looks without a
-cache, because nothing of the image is ever run (and so no ldconfig).
+There are two cases. If another runtime (NVIDIA's) has mounted the driver's files, each of them is
+covered. If not, the libraries are put into the directories that the image's own loader searches
+without a cache, because nothing of the image is ever run, not even ldconfig.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def files(rootfs: View, directories: Iterable[str], soname: str) -> list[str]:
 def to_cover(rootfs: View, directory: str, soname: str) -> list[str]:
     """The paths to cover so that the loader finds ours as ``directory/soname``.
 
-    An image that once ran with a driver has left a link there, to a file beside it: that file is
+    An image that once ran with a driver has a link left there, to a file beside it: that file is
     covered. A link to anywhere else is refused.
 
     Raises:

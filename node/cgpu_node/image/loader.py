@@ -28,7 +28,7 @@ _CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
 _CONFIGURATION = "/etc/ld.so.conf"
 _MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
-# Where every directory has to be looked into: directories, and what is in them.
+# Bounds where every directory is searched: directories, and entries in them.
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
 _ORIGIN = ("$ORIGIN", "${ORIGIN}")  # the directory of whichever program is loaded
 _KERNELS = ("/proc", "/sys", "/dev")
@@ -71,7 +71,7 @@ class Finder:
         usual: Iterable[str] = _USUAL,
         follow_origin: bool = True,
     ) -> None:
-        """Look everywhere the loader of a program with ``environment`` may look.
+        """Search everywhere that the loader of a program with ``environment`` may search.
 
         Args:
             environment: the program's.

@@ -1,7 +1,7 @@
 """What is in a container's root file system, seen without ever leaving it.
 
-Every step is taken from the file descriptor of the directory before, and no symbolic link is
-followed by the kernel: an image can show whatever it likes, it cannot lead us outside.
+Every step starts from the file descriptor of the previous directory, and the kernel follows no
+symbolic link. So an image can contain anything, but cannot lead us outside.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
         """The file system that a planner looks at; paths are absolute inside it."""
 
         def kind(self, path: str) -> str | None:
-            """``file``, ``directory``, ``link``, ``other``, or None where there is nothing."""
+            """``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
 
         def names(self, path: str) -> list[str]:
-            """The entries of a directory, sorted; empty where it is none."""
+            """The entries of a directory, sorted; empty if it is none."""
 
         def folders(self, path: str) -> list[str]:
             """The names of the directories in a directory, without links to some."""
 
         def link(self, path: str) -> str:
-            """What a symbolic link says; empty where it is none."""
+            """What a symbolic link says; empty if it is none."""
 
         def read(self, path: str, most: int) -> bytes | None:
-            """The content of a file; None where there is none."""
+            """The content of a file; None if there is none."""
 
         def on_host(self, source: str) -> View:
             """The tree below ``source``, a directory of the host as a configuration names it."""
@@ -69,7 +69,7 @@ class Rootfs:
         self.close()
 
     def kind(self, path: str) -> str | None:
-        """``file``, ``directory``, ``link``, ``other``, or None where there is nothing."""
+        """``file``, ``directory``, ``link``, ``other``, or None if there is nothing."""
         folder, name = os.path.split(path)
         fd = self._directory(folder)
         if fd is None:
@@ -81,7 +81,7 @@ class Rootfs:
         return _KINDS.get(stat.S_IFMT(mode), "other")
 
     def names(self, path: str) -> list[str]:
-        """The entries of a directory, sorted; empty where it is none."""
+        """The entries of a directory, sorted; empty if it is none."""
         if path not in self._names:
             self._names[path] = sorted(self._listed(path, os.listdir))
         return self._names[path]
@@ -106,7 +106,7 @@ class Rootfs:
                 os.close(readable)
 
     def link(self, path: str) -> str:
-        """What a symbolic link says; empty where it is none."""
+        """What a symbolic link says; empty if it is none."""
         folder, name = os.path.split(path)
         fd = self._directory(folder)
         if fd is None:
@@ -117,7 +117,7 @@ class Rootfs:
             return ""
 
     def read(self, path: str, most: int) -> bytes | None:
-        """The content of a file; None where there is none.
+        """The content of a file; None if there is none.
 
         Raises:
             CgpuError: it is larger than ``most``, or a process holds a lease on it.

@@ -81,7 +81,7 @@ def _if(check: Callable[[Any], bool]) -> Callable[[object], object]:
 _SHORTEST, _LONGEST = 0.1, 3600
 _ACTIONS = ("log", "kill", "off")
 
-# name: (table, what is allowed in words, what reads it: None where it is not allowed)
+# name: (table, what is allowed in words, what reads it: None if it is not allowed)
 _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
     **{name: ("node", allowed(name), _rule(name)) for name in RANGES},
     DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, default_size),
@@ -143,8 +143,8 @@ def load_config(path: str = CONFIG_PATH) -> Config:
 def _is_there(path: str) -> bool:
     """Whether there is a file.
 
-    Anything else is refused: the defaults are not what its owner wants, and at a pipe every
-    container that is made would wait.
+    Anything else is refused: the defaults are not what its owner wants, and every container that is
+    created would wait for a pipe.
     """
     try:
         facts = os.stat(path)

@@ -1,9 +1,9 @@
 """The rules of each GPU: compute policy, max_inst and prio_ratio.
 
-What the configuration says, of all GPUs or of one, holds until `cgpu set` changes it for one. The
-changes are kept in ``<state>/rules.json``, written under the registry's lock, so that admission and
-a server that is started again know them. A policy that came with a program (``cgpu-run --policy``)
-holds as long as a container is on the GPU. The cap of containers that name none is kept there too.
+The configuration's rules, for all GPUs or for one, hold until `cgpu set` changes them for one.
+Changes are kept in ``<state>/rules.json``, written under the registry's lock, so that admission and
+a restarted server know them. A policy that came with a program (``cgpu-run --policy``) holds as
+long as a container is on the GPU. The cap of containers that name none is kept there too.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ VERSION = 1
 _WITH_PARTS = 2  # where the default size is a part: to earlier releases it would be none
 READ = (VERSION, _WITH_PARTS)
 _POLICY = "policy"
-# As they are typed, by number; a test holds them against the policies' own names. A container that
-# asks for nothing is made without the C core, which has those.
+# The names as typed, by number; a test compares them with the policies' own names. Those are in the
+# C core, which is not loaded for a container that asks for nothing.
 POLICIES = (
     "fair-share",
     "preemptive",
@@ -207,7 +207,7 @@ def strangers(source: Configured, gpus: Iterable[Gpu]) -> list[str]:
 
 
 def read(state_dir: str) -> Changes:
-    """What was changed, by UUID; nothing where there is no such file, or a damaged one."""
+    """What was changed, by UUID; nothing if there is no such file, or a damaged one."""
     try:
         gpus = _content(state_dir)["gpus"].items()
         return {uuid: {k: v for k, v in gpu.items() if _fits(k, v)} for uuid, gpu in gpus}
@@ -247,6 +247,30 @@ def default_memsize(state_dir: str, configured: int | str) -> int | str:
     return read_node(state_dir).get(DEFAULT_MEMSIZE, configured)
 
 
+def default_of_new(state_dir: str, configured: int | str) -> int | str:
+    """The same for a container that is being made.
+
+    Raises:
+        CgpuError: a default size was set that cannot be read: it would be made without its cap.
+    """
+    changed = read_node(state_dir).get(DEFAULT_MEMSIZE)
+    if changed is None and _names_default(f"{state_dir}/{FILE}"):
+        raise CgpuError(
+            f"{state_dir}/{FILE}: {DEFAULT_MEMSIZE} cannot be read: expected what cgpu set wrote",
+            hint=f"cgpu set node {DEFAULT_MEMSIZE}=SIZE; 0: no cap",
+        )
+    return configured if changed is None else changed
+
+
+def _names_default(path: str) -> bool:
+    """As the launcher finds out whether Python has to look (``hook/common/document.c``)."""
+    try:
+        with open(path, "rb") as file:
+            return DEFAULT_MEMSIZE.encode() in file.read()
+    except OSError:
+        return False
+
+
 def is_foreign(state_dir: str) -> bool:
     """Whether the file is there, in order, and of another version."""
     try:
@@ -257,7 +281,7 @@ def is_foreign(state_dir: str) -> bool:
 
 
 def _content(state_dir: str) -> dict[str, Any]:
-    """The file's object; empty where it is not there, damaged, or of another version."""
+    """The file's object; empty if it is not there, damaged, or of another version."""
     try:
         with open(f"{state_dir}/{FILE}", "rb") as file:
             content: dict[str, Any] = jsontext.loads(file.read().decode())

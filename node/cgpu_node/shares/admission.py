@@ -1,4 +1,4 @@
-"""Whether a request fits beside the containers that a node has already."""
+"""Whether a request fits beside the containers that a node already has."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def check(
 
 
 def check_weight(request: Request, rules: Mapping[str, Rules]) -> None:
-    """Refuse a weight that one of its GPUs would not even give to a container alone on it.
+    """Refuse a weight that one of its GPUs would not even allow a container that is alone on it.
 
     Raises:
         AdmissionError: one sentence that names the variable, its value and what is allowed.
@@ -125,7 +125,7 @@ def still_promised(promised: int, cap: int, held: int | None) -> int:
 
 
 def free_weight(weights: Iterable[int], max_inst: int) -> int:
-    """What is left for others on a GPU; 0 where max_inst was made smaller than what is taken."""
+    """What is left for others on a GPU; 0 if max_inst was made smaller than what is taken."""
     return max(0, max_inst - sum(weights))
 
 

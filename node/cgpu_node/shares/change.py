@@ -1,8 +1,8 @@
 """Changes while containers run: rules of a GPU, weight, priority and cap of a container.
 
-The caller holds the registry's lock and has read who lives since it took it. Each change is checked
-and then made: first in what admission and a server that starts again read (``rules.json``,
-``record.json``), then in the limits.
+The caller holds the registry's lock, and has read which containers live since it took it. Each
+change is checked and then made: first in the files that admission and a restarted server read
+(``rules.json``, ``record.json``), then in the limits.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Notes(NamedTuple):
     """What a change of a cap may not have meant, one sentence each.
 
     Attributes:
-        misstated: GPUs that are not nearly as large as the whole that was typed.
+        misstated: GPUs whose size differs much from the whole that was typed.
         excess: what the container holds above its new cap, for each GPU.
     """
 
@@ -126,7 +126,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
             else gpu.cap_bytes
             for gpu in gpus
         ]
-    # What is promised is never less than what may be taken, whenever we are killed.
+    # Even if we are killed here, the promise is never less than what the container may take.
     _set_caps(entry, [min(*pair) for pair in zip(caps, before, strict=True)])
     try:
         if "memsize" in wanted:
@@ -146,7 +146,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
 
 
 def _misstated(gpus: list[cgpu_native.LimitsGpu], wanted: object) -> tuple[str, ...]:
-    """The GPUs that are not nearly as large as ``6/80`` says they are."""
+    """The GPUs whose size differs much from the whole in ``6/80``."""
     size = rules.amount(wanted)
     totals = ((gpu.index, gpu.total_bytes) for gpu in gpus)
     return misstated(totals, [size] * len(gpus), f"memsize={shown(str(wanted))}") if size else ()
@@ -207,7 +207,7 @@ def _checked_weight(
 def _promises(entry: Record, caps: list[int]) -> tuple[GpuShare, ...]:
     """What the container may hold or holds; no other container is promised that.
 
-    It can hold what it was promised so far, and say in its ledger that it holds anything.
+    It can hold what it was promised so far, and its ledger can claim that it holds any amount.
     """
     shares = zip(entry.gpus, caps, _held(entry), strict=True)
     return tuple(
@@ -238,7 +238,7 @@ def _checked_default(name: str, wanted: object) -> int | str:
 
 
 def _held(entry: Record) -> list[int]:
-    """What the container holds on each of its GPUs; nothing where it has ruined its ledger."""
+    """What the container holds on each of its GPUs; nothing if it has ruined its ledger."""
     try:
         with cgpu_native.Ledger.observe(f"{entry.directory}/ledger") as ledger:
             return [ledger.used(number) for number in range(len(entry.gpus))]

@@ -1,7 +1,7 @@
-"""What a container's limits say of compute before an arbiter looks at it.
+"""The compute settings in a container's limits before an arbiter takes it on.
 
-Every container gets the part of the fallback period that is its own while nobody arbitrates
-(``native/gate/fallback.h``), so whenever one comes or changes, the parts of the others on that GPU
+Every container has a part of the fallback period to itself while nobody arbitrates
+(``native/gate/fallback.h``). So when one comes or changes, the parts of the others on that GPU
 move.
 """
 

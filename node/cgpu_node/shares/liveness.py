@@ -1,4 +1,4 @@
-"""Whether a container or session still lives; its death needs no message."""
+"""Whether a container or session is still alive, found out without any message from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOUNTS_CPU_S = 0.5  # of the processor, for reading mounts; 25,000 take a tenth 
 
 
 def start_time(pid: int) -> int | None:
-    """When the process started, in clock ticks since boot; None where it does not live.
+    """When the process started, in clock ticks since boot; None if it does not live.
 
     One whose first thread has ended lives on in the others.
     """
@@ -34,9 +34,10 @@ def start_time(pid: int) -> int | None:
 
 
 def folder_of(pid: int) -> str:
-    """Where the kernel says what a process has: a thread's, where the first one has ended.
+    """The folder in /proc that shows what a process has: a thread's, if the first one has ended.
 
-    A process whose first thread has ended still has its memory, but nothing of it shows there.
+    A process whose first thread has ended still has its memory, but its own folder does not show
+    it.
     """
     own = f"/proc/{pid}"
     if _has_memory(own):
@@ -79,9 +80,9 @@ def _is_used(directory: str) -> bool:
 def is_inhabited(directory: str) -> bool:
     """Whether the limits in ``directory`` are mounted in a namespace that a process lives in.
 
-    Namespaces have no lasting name, their numbers are used again: so the mounts are compared. They
-    are read and not looked up, for what a path leads to in there is the session's to decide. If
-    there are too many to read, they may be among them.
+    Namespaces have no lasting name, and their numbers are reused: so the mounts are compared. They
+    are read and not looked up, because the session decides where a path leads in there. If there
+    are too many to read, the limits may be among them.
     """
     until = time.thread_time() + MOUNTS_CPU_S
     path = os.fsencode(f"/{os.path.basename(directory)}/limits")
@@ -99,8 +100,8 @@ def is_inhabited(directory: str) -> bool:
 def mounts(folder: str, until: float) -> Iterator[list[bytes] | None]:
     """What proc_pid_mountinfo(5) says of each mount of a process: ID, parent, device, root, rest.
 
-    Anybody can stack mounts, and the kernel walks down the stack for each line: so there is an end
-    to it, when the thread's time is ``until``. The last item is None where that came too early.
+    Anybody can stack mounts, and the kernel walks down the stack for each line. So reading ends
+    when the thread's time is ``until``; the last item is then None.
     """
     try:
         with open(f"{folder}/mountinfo", "rb") as file:  # whose paths need not be text

@@ -1,6 +1,6 @@
-"""What people call a container: the name that its engine gave it.
+"""Names of containers, as their engines gave them.
 
-Nothing of ours keeps it: it is read where the engine wrote it, at each request.
+cgpu does not store them: they are read from the engine's files at each request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CRI = ("sandbox-namespace", "sandbox-name", "container-name")
 
 
 def name_of(record: Record) -> str:
-    """The container's name, a session's program; nothing where the engine gave none.
+    """The container's name, a session's program; nothing if the engine gave none.
 
     A container that is renamed goes by its new name a few seconds later.
     """
@@ -117,7 +117,7 @@ def bundle_of(runtime_dir: str | None) -> str:
 
 
 def _read(path: str) -> object:
-    """What a JSON file of the host's says; nothing where there is none, or one too large.
+    """What a JSON file of the host's says; nothing if there is none, or one too large.
 
     The user who starts a container chooses what is mounted: it need not be a file.
     """

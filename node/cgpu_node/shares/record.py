@@ -1,4 +1,4 @@
-"""What the host remembers about one container or session: its owner and what it was promised."""
+"""What the host stores about one container or session: its owner and what it was promised."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
 
 
 def content(directory: str) -> dict[str, Any] | None:
-    """What the file in ``directory`` says; None where there is none, or a damaged one."""
+    """What the file in ``directory`` says; None if there is none, or a damaged one."""
     try:
         with open(cgpu_native.open_file(f"{directory}/{FILE}"), "rb") as file:
             fields = jsontext.loads(file.read().decode())
@@ -78,11 +78,11 @@ def content(directory: str) -> dict[str, Any] | None:
 
 
 def read(directory: str) -> Record | None:
-    """The record in ``directory``, of whatever version; None where there is none to be read.
+    """The record in ``directory``, of whatever version; None if there is none to be read.
 
-    In every version these stay as they are, so that any release knows who lives and what was
-    promised: version, id, kind, owner, gpus (the first three of each) and weight. The rest is for
-    people, or has a default, and fields that are not known are passed over.
+    These are the same in every version, so that any release knows who lives and what was promised:
+    version, id, kind, owner, gpus (the first three of each) and weight. The rest is for people, or
+    has a default. Unknown fields are ignored.
     """
     fields = content(directory) or {}
     try:

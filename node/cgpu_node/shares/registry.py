@@ -122,7 +122,7 @@ class Registry:
     def _admitted(
         self, request: Request, living: list[Record], node: Node, policy: int | None
     ) -> dict[str, Rules]:
-        """Admit a request to the rules of its GPUs, and change these by what it brings along."""
+        """Admit a request under the rules of its GPUs, and apply the policy that it brings."""
         uuids = [share.uuid for share in request.gpus]
         changes, defaults = rules.read(self.state_dir), rules.configured(node, node.gpus)
         empty = [uuid for uuid in uuids if not admission.on_gpu(living, uuid)]
@@ -182,8 +182,8 @@ class Registry:
     def reap(self) -> list[Record]:
         """Remove what is dead or half-made, and return what lives; the caller holds the lock.
 
-        Where there is a record that no release can have written, nobody can say who its owner is:
-        it stays as long as a process sees its limits.
+        If no release can have written a record, its owner is not known: the directory stays as long
+        as a process sees its limits.
         """
         living = []
         for directory, entry in self._entries():
@@ -240,7 +240,7 @@ class Lock:
         return True
 
     def _late(self) -> CgpuError:
-        """Others wait in vain: who holds it, and what to do."""
+        """The error for those who wait in vain: who holds the lock, and what to do."""
         from itertools import islice
 
         inode, holder = os.fstat(self._fd).st_ino, "another process"

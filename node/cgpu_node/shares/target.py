@@ -1,8 +1,8 @@
 """Which GPU or which container a typed word means.
 
-A GPU has an index and a UUID, a container an id and a name; of a UUID and of an id the beginning
-will do. What could be meant otherwise too is refused, never guessed: also a name that another
-container's id begins with, since the maker of an image may choose the name.
+A GPU has an index and a UUID, a container an id and a name; the beginning of a UUID or an id is
+enough. An ambiguous word is refused, never guessed: also a name that another container's id begins
+with, since the maker of an image may choose the name.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class Target(NamedTuple):
 def meant(word: str, there: Mapping[str, int], names: Mapping[str, str]) -> Target:
     """What a word means: GPUs, a container, or GPU/CONTAINER.
 
-    A GPU goes before a container. A short number is always an index: with ``0`` nobody means the
-    container whose id begins with it.
+    A GPU takes precedence over a container. A short number is always an index: nobody means by
+    ``0`` the container whose id begins with it.
 
     Args:
         word: what somebody typed.

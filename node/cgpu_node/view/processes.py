@@ -1,7 +1,7 @@
 """Which processes hold a container's memory, and which of the host's processes they are.
 
-A ledger knows them by the ids that they have in namespaces of their own, as they say themselves. A
-process of the host is one of them if it goes by that id and has the container's ledger mapped.
+A ledger has the ids that they report, which are those in their own namespaces. A process of the
+host is one of them if it has that id there and has the container's ledger mapped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Holding(NamedTuple):
     """A process and the bytes that it holds on one GPU.
 
     Attributes:
-        pid: on the host, as whoever looks sees the host; 0 where it was not found there.
+        pid: on the host, as the reader sees the host; 0 if it was not found there.
         used_bytes: what it holds.
         container_pid: as the process and others in its container know it.
     """
@@ -72,8 +72,8 @@ def _holding(process: cgpu_native.Process) -> Holding:
 def locate(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
     """The same holdings, each of one container on one GPU, with their ids on the host.
 
-    Containers can have many processes with many mappings: those that were not found in half a
-    second are left without.
+    Containers can have many processes with many mappings: those that are not found in half a second
+    get no host pid.
 
     Args:
         held: the container's directory, and who holds memory.
@@ -96,7 +96,7 @@ def _located(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Iterator[
 def _inode(directory: str) -> int:
     try:
         return os.stat(f"{directory}/ledger").st_ino
-    except OSError:  # it ends just now
+    except OSError:  # it is just ending
         return UNKNOWN
 
 

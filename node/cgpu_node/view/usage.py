@@ -120,7 +120,7 @@ def _together(hidden: list[tuple[Use, GpuUse]]) -> Others:
 
 
 def _measured(uses: list[GpuUse]) -> float | None:
-    """What containers had of a GPU together, in percent; None where that of one is not known."""
+    """What containers had of a GPU together, in percent; None if that of one is not known."""
     found = [use.compute and use.compute.measured_percent for use in uses]
     known = [percent for percent in found if percent is not None]
     return round(sum(known), 2) if uses and len(known) == len(found) else None
@@ -137,7 +137,7 @@ def located(uses: Sequence[Use]) -> list[Use]:
 
 
 def use_of(record: Record) -> Use:
-    """What one container holds, as its own files say: its processes' ids on the host are not."""
+    """What one container holds by its own files, which do not have ids of the host."""
     (limits, closed), now = _limits(record), time.monotonic_ns()
     ledger = processes.read_ledger(record)
     mark = ledger.mark or closed
@@ -167,7 +167,7 @@ def _gpu_use(
     share, held = record.gpus[number], ledger.gpus[number]
     charged = sum(each.used_bytes for each in held)
     outside = limits.outside_bytes if limits else 0
-    # The record has more than the cap where that was lowered while the container held more.
+    # The record has more than the cap if that was lowered while the container held more.
     cap = limits.cap_bytes if limits else share.cap_bytes
     known = ledger.mark in {None, marks.LOCKS}
     return GpuUse(

@@ -24,14 +24,14 @@ class Compute(NamedTuple):
     Attributes:
         limit_percent: at most, while others compete; prio_ratio for high priority, the policy's
             ceiling, or its part by weight of what high-priority containers leave.
-        measured_percent: in the last second; None where nobody measures, or only roughly.
+        measured_percent: in the last second; None if nobody measures, or only roughly.
         charged_ns: GPU time since the arbiter took the container on.
         arbitrated: whether an arbiter lives.
         share_percent: its own part while none does.
-        waits: how often it began to wait for its turn.
-        throttled_ns: for how long it waited, one thread or many.
-        heartbeat_age_ns: since the arbiter's last sign; None where there was none.
-        heartbeat_ns: the host's monotonic clock at that sign; 0 where there was none.
+        waits: the number of times that it began to wait for its turn.
+        throttled_ns: how long it waited, with one thread or many.
+        heartbeat_age_ns: since the arbiter's last sign; None if there was none.
+        heartbeat_ns: the host's monotonic clock at that sign; 0 if there was none.
         estimated_percent: where ``measured_percent`` is None: by a rough measure (policy 4), or by
             the driver's utilisation: the GPU's of a container alone there, else its processes'.
         estimated_ns: GPU time by that utilisation, beside ``charged_ns``.
@@ -59,7 +59,7 @@ class GpuUse(NamedTuple):
         cap_bytes: what the container may hold.
         used_bytes: what its processes hold, whether its ledger knows of it or not.
         processes: those that hold memory there.
-        compute: None where the limits cannot be read, because the container has just ended.
+        compute: None if the limits cannot be read, because the container has just ended.
         refused: requests for memory that did not fit.
         outside_bytes: how much of ``used_bytes`` the ledger does not know of.
         mark: why this cannot be known in full (``marks``); None: it can.
@@ -102,7 +102,7 @@ class Use(NamedTuple):
     Attributes:
         id: the container's.
         kind: which of the two it is.
-        name: what people call it (``names``); nothing where the engine gave none.
+        name: what people call it (``names``); nothing if the engine gave none.
         command: its program and arguments.
         weight: among those that compute.
         high_priority: whether its kernels go first.
@@ -137,7 +137,7 @@ class Others(NamedTuple):
         weight: theirs, added up.
         cap_bytes: their caps, added up.
         used_bytes: what they hold.
-        measured_percent: of the GPU's time in the last second; None where that of one is not known.
+        measured_percent: of the GPU's time in the last second; None if that of one is not known.
     """
 
     containers: int
@@ -165,10 +165,10 @@ class GpuTotals(NamedTuple):
         free_weight: what is left of ``max_inst`` for others.
         policy: the rule.
         prio_ratio: the rule.
-        measured_percent: of its time in the last second; None where that of one is not known.
+        measured_percent: of its time in the last second; None if that of one is not known.
         containers: how many are on it.
         weight: theirs, added up.
-        others: those among them that are not shown one by one; None where all are.
+        others: those among them that are not shown one by one; None if all are.
         utilisation_percent: the driver's own figure, of all that runs there; None: not known.
     """
 
@@ -201,7 +201,7 @@ class GpuTotals(NamedTuple):
 
 
 class Usage(NamedTuple):
-    """A node's GPUs, and the containers and sessions that whoever looks may see.
+    """A node's GPUs, and the containers and sessions that the reader may see.
 
     Attributes:
         driver_version: as the driver reports it.

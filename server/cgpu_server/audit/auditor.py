@@ -110,7 +110,6 @@ class Audit:
         """Release the driver and, if ``lift``, what it charged to containers."""
         if self._probe is not None:
             self._probe.close()
-        self._probe = None
         self._before, self._reported, self._owners = {}, {}, OwnerTracker()
         self.last = EMPTY
         for record in self._state.records if lift else ():

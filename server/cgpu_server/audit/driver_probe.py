@@ -45,6 +45,7 @@ class DriverProbe:
     def __init__(self, folder: str, patience: float = _PATIENCE_SECONDS) -> None:
         self.folder, self.patience = folder, patience
         self._child: subprocess.Popen[bytes] | None = None
+        self._killed: list[subprocess.Popen[bytes]] = []
         self._failed_on_busy = False
 
     def read(self, wanted: Iterable[str] = ()) -> dict[str, Reading]:
@@ -52,7 +53,7 @@ class DriverProbe:
 
         Args:
             wanted: UUIDs of the GPUs to ask for ``busy``. It matters less than the rest: a driver
-                that failed once when asked for it is not asked again.
+                that failed once when asked for it is not asked again before ``close``.
 
         Raises:
             CgpuError: the driver does not answer, or not in time.
@@ -61,8 +62,9 @@ class DriverProbe:
         try:
             return _readings(self._ask(asked))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self._failed_on_busy |= bool(asked)
+            failed_on_busy = self._failed_on_busy or bool(asked)
             self.close()
+            self._failed_on_busy = failed_on_busy
             raise CgpuError(f"the driver does not say who holds memory: {error}") from None
 
     def interrupt(self) -> None:
@@ -72,16 +74,18 @@ class DriverProbe:
             child.kill()
 
     def close(self) -> None:
-        """Release the driver."""
+        """Release the driver, and reap those that it could not reap before."""
         child, self._child = self._child, None
-        if child is None:
-            return
-        for end in (child.stdin, child.stdout, child.stderr):
-            if end is not None:
-                end.close()
-        child.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel
-            child.wait(1)
+        self._failed_on_busy = False
+        if child is not None:
+            for end in (child.stdin, child.stdout, child.stderr):
+                if end is not None:
+                    end.close()
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel, or starved
+                child.wait(1)
+            self._killed.append(child)
+        self._killed = [each for each in self._killed if each.poll() is None]
 
     def _ask(self, wanted: Iterable[str]) -> bytes:
         if self._child is None:

@@ -69,7 +69,7 @@ def set_container(
     For ``ServerState.refresh``, which says who lives.
 
     Returns:
-        Who lives, changed, and notes for whoever asks, one sentence each; the log has them too.
+        Who lives, changed, and notes for the caller, one sentence each; the log has them too.
 
     Raises:
         CgpuError: it cannot be done; one sentence says why, and nothing was changed.

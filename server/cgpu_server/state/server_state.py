@@ -100,7 +100,7 @@ class ServerState:
         return self._table.get(uuid) or self.defaults.of(uuid)
 
     def node(self) -> Node | None:
-        """The facts about driver and GPUs; None where the driver does not answer."""
+        """The facts about driver and GPUs; None if the driver does not answer."""
         with contextlib.suppress(CgpuError):
             return load_node(self.registry.state_dir, self.driver_dir)
         return None

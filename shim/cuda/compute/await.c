@@ -1,11 +1,11 @@
 /*
  * What may make the GPU wait for the program: host functions, values, semaphores.
  *
- * Work behind it may not end before the program has done something more: this launch, what the
- * thread does afterwards, letting go of a lock that a host function wants. So native/gate/apart.c
- * is to know of it. In place of a host function the driver gets one of ours, which says that it
- * runs, calls it, and says that it has returned: while it runs the GPU is at nothing of that
- * stream. What a graph waits for, and what the GPU itself waits for, is seen by nobody: there the
+ * Work behind it may not end before the program does something more: makes this launch, continues
+ * the thread, or releases a lock that a host function wants. So native/gate/apart.c has to know of
+ * it. In place of a host function the driver gets one of ours, which records that it runs, calls
+ * the program's, and records that it has returned. While it runs, the GPU executes nothing of that
+ * stream. What a graph waits for, and what the GPU itself waits for, cannot be seen: then the
  * process is marked as one in which streams may wait.
  */
 #include <linux/futex.h>
@@ -22,7 +22,7 @@ enum node_type { NODE_HOST = 3, NODE_SEMAPHORE_WAIT = 9, NODE_BATCH_MEM_OP = 12 
 void
 cgpu_await_note(void)
 {
-    /* relaxed: it is set before what waits can have made anybody wait */
+    /* relaxed: it is set before the wait can have delayed anybody */
     __atomic_store_n(&cgpu_flow->awaits_host, 1, __ATOMIC_RELAXED);
 }
 
@@ -56,7 +56,7 @@ end(struct cgpu_call *call)
 {
     const struct cgpu_gate_gpu *gpu = call->gpu;
     uint64_t since = call->since_ns;
-    /* seq_cst: who still sees it run has looked at the clock before */
+    /* seq_cst: a thread that still sees it run has read the clock before */
     __atomic_store_n(&call->since_ns, 0, __ATOMIC_SEQ_CST);
     bool was_long = is_long(since, cgpu_flow_now());
     /* release: the next user of the entry finds nothing of this call */
@@ -67,8 +67,8 @@ end(struct cgpu_call *call)
     }
 }
 
-static void
-run_function(void *data)
+void
+cgpu_await_run(void *data)
 {
     struct cgpu_call *call = data;
     begin(call);
@@ -76,8 +76,8 @@ run_function(void *data)
     end(call);
 }
 
-static void
-run_callback(CUstream stream, CUresult status, void *data)
+void
+cgpu_await_run_callback(CUstream stream, CUresult status, void *data)
 {
     struct cgpu_call *call = data;
     begin(call);
@@ -113,7 +113,7 @@ cgpu_await_is_behind(const struct cgpu_stream *stream)
 {
     for (uint32_t i = 0; i < cgpu_flow->call_bound; i++) {
         const struct cgpu_call *call = &cgpu_flow->calls[i];
-        /* relaxed: a call that has just returned is seen at the next look */
+        /* relaxed: a call that has just returned is seen at the next check */
         if (__atomic_load_n(&call->used, __ATOMIC_RELAXED) && call->stream == stream &&
             call->born == stream->born) {
             return true;
@@ -138,42 +138,30 @@ free_call(void)
     return NULL;
 }
 
-/* Graphs keep the program's function, for which it may ask. So each call of ours runs once. */
-static void
-replace(CUstream handle, void *ours, void **function, void **data)
+/* Graphs keep the program's function, because it may ask for it. So each call of ours runs once. */
+void
+cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function, void **data)
 {
     cgpu_flow_lock();
-    struct cgpu_stream *stream = cgpu_stream_own(handle);
-    bool runs = stream != NULL && !cgpu_capture_is_on(stream, handle);
+    struct cgpu_stream *found = cgpu_stream_own(cgpu_stream_meant(stream, per_thread));
+    bool runs = found != NULL && !cgpu_capture_is_on(found);
     struct cgpu_call *call = runs && *function != NULL ? free_call() : NULL;
     if (call != NULL) {
         *call = (struct cgpu_call){
             .function = *function,
             .data = *data,
-            .stream = stream,
-            .gpu = stream->gpu,
-            .born = stream->born,
+            .stream = found,
+            .gpu = found->gpu,
+            .born = found->born,
             .used = 1,
         };
-        stream->call_ns = cgpu_flow_now();
+        found->call_ns = cgpu_flow_now();
         *function = ours;
         *data = call;
     } else {
         cgpu_await_note();
     }
     cgpu_flow_unlock();
-}
-
-void
-cgpu_await_function(CUstream stream, bool per_thread, void **function, void **data)
-{
-    replace(cgpu_stream_meant(stream, per_thread), (void *)run_function, function, data);
-}
-
-void
-cgpu_await_callback(CUstream stream, bool per_thread, void **function, void **data)
-{
-    replace(cgpu_stream_meant(stream, per_thread), (void *)run_callback, function, data);
 }
 
 void

@@ -4,19 +4,25 @@
 
 #include "compute/flow.h"
 
-/* Streams may wait for the program from now on, unseen; or if such a node runs. */
+/* From now on streams may wait for the program without our knowing; or if such a node runs. */
 void cgpu_await_note(void);
 void cgpu_await_note_node(const int *parameters);
 
+/* In place of a host function and of a callback: call it. */
+void cgpu_await_run(void *data);
+void cgpu_await_run_callback(CUstream stream, CUresult status, void *data);
+
 /*
- * FUNCTION is to be called with DATA when STREAM gets there: put ours in its place, if possible.
- * What the driver was given then, and what it said.
+ * The program wants FUNCTION called with DATA when STREAM gets there: put OURS in its place, if
+ * possible. Afterwards: what the driver was given, and its answer.
  */
-void cgpu_await_function(CUstream stream, bool per_thread, void **function, void **data);
-void cgpu_await_callback(CUstream stream, bool per_thread, void **function, void **data);
+void cgpu_await_replace(CUstream stream, bool per_thread, void *ours, void **function, void **data);
 void cgpu_await_given(CUresult status, void *data);
 
-/* Under the lock: set streams of GPU in a host function apart. May others wait, unseen? */
+/*
+ * Under the lock: set streams of GPU in a host function apart. Returns whether others may wait
+ * without our knowing.
+ */
 bool cgpu_await_look(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* Under the lock: whether STREAM was given a host function that has not returned. */

@@ -4,15 +4,14 @@
 
 #include "compute/flow.h"
 
-/* STREAM is to begin a capture in the call that follows; it was to. */
-void cgpu_capture_begin(CUstream stream, bool per_thread);
-void cgpu_capture_begun(CUstream stream, bool per_thread);
+/*
+ * STREAM begins a capture in the driver call that follows; that call has returned. JOINS: it waits
+ * for an event, which may belong to a capture.
+ */
+void cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins);
+void cgpu_capture_note(CUstream stream, bool per_thread, bool joins);
 
-/* STREAM is to wait for an event in the call that follows, which may be one of a capture. */
-void cgpu_capture_join(CUstream stream, bool per_thread);
-void cgpu_capture_joined(CUstream stream, bool per_thread);
-
-/* Does STREAM, by its HANDLE, capture? Under the lock. */
-bool cgpu_capture_is_on(struct cgpu_stream *stream, CUstream handle);
+/* Does STREAM, which the calling thread may name, capture? Under the lock. */
+bool cgpu_capture_is_on(struct cgpu_stream *stream);
 
 #endif

@@ -1,9 +1,9 @@
 /*
  * What flows to the GPUs: threads' lanes, streams, work in flight, gates.
  *
- * One block of memory that a forked child sees as zeros. One lock for all of it, taken about once
- * per batch and never by a launch on the hot path. What the hot path reads and writes are the
- * thread's own lane and `marks` of its stream.
+ * It is one block of memory that a forked child sees as zeros. One lock covers all of it, taken
+ * about once per batch and never by a launch on the hot path. The hot path reads and writes only
+ * the thread's own lane and `marks` of its stream.
  */
 #ifndef CGPU_CUDA_FLOW_H
 #define CGPU_CUDA_FLOW_H
@@ -31,9 +31,9 @@ enum {
 };
 
 /*
- * A thread's batch in one stream; the thread has four, see cgpu_lane_of. Written by the thread,
- * also under the lock; the monitor writes `gate`, and sums when the thread is known not to be
- * inside. Of the first only: free, streams, context, last.
+ * A thread's batch in one stream; the thread has four, see cgpu_lane_of. The thread writes it, with
+ * or without the lock. The monitor revokes `free` and `word`, and takes the sums when the thread is
+ * known not to be inside. Only in the first of the four: free, tid, streams, context, turn.
  */
 struct cgpu_lane {
     uint64_t gate;   /* the gate word in force, as a distance from cgpu_gate_base; 0: none */
@@ -43,29 +43,30 @@ struct cgpu_lane {
     uint16_t next;   /* among the lanes of the batch: place + 1 */
     uint32_t marks;  /* of the stream when the batch began */
     uint32_t tid;    /* 0: free */
-    const struct cgpu_stream *state;
-    const struct cgpu_pace *pace;
+    struct cgpu_gate_gpu *gpu;              /* NULL: none as yet */
+    struct cgpu_stream *stream;             /* that of the batch; NULL: none */
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
     CUstream streams[CGPU_THREAD_LANES];    /* of each lane; default ones by their fixed handles */
     CUcontext context;                      /* current when the thread was let in */
-    int32_t gpu;
-    uint32_t last; /* the lane of the launch that was begun last */
+    uint32_t turn; /* the lane after that of the last slow launch, which is given up next */
 };
 
 _Static_assert(sizeof(struct cgpu_lane) == 128, "two cache lines: neighbours do not disturb");
 
-enum cgpu_marker_means { CGPU_MARKER_UNTRIED, CGPU_MARKER_WORDS, CGPU_MARKER_EVENTS };
+enum cgpu_marker_means { CGPU_MARKER_NONE, CGPU_MARKER_WORDS, CGPU_MARKER_EVENTS };
 
 struct cgpu_flow_context {
     CUcontext handle; /* NULL: free */
-    int32_t gpu;
+    struct cgpu_gate_gpu *gpu;
     uint32_t going; /* being destroyed: not for us any more */
     uint32_t means;
     uint32_t lost; /* markers that were never written */
     CUdeviceptr words;
 };
 
-/* A host function in a stream: the driver gets a function of ours in its place, and this. */
+/*
+ * A host function in a stream: the driver gets a function of ours in its place, with this as data.
+ */
 struct cgpu_call {
     uint64_t since_ns; /* when it began to run; 0: not yet */
     void *function;
@@ -80,19 +81,17 @@ struct cgpu_flow {
     struct cgpu_mutex lock;
     int cancel;          /* the lock holder's cancel state, restored when it unlocks */
     uint32_t lane_bound; /* no lane from here on was ever taken */
-    uint32_t monitor;    /* enum cgpu_monitor_state */
+    uint32_t monitor;    /* 1: there is a helper thread */
     uint32_t barrier;    /* 1: membarrier works; else no launch takes the hot path */
     uint32_t stream_bound;
-    uint32_t context_bound;
     uint32_t counted;     /* some launch was metered: synchronisation is worth a look */
     uint32_t awaits_host; /* streams may wait for the program unseen: await.c */
     uint32_t captures;    /* some stream may capture: capture.c */
     uint32_t call_bound;  /* entries from here on were never used */
-    uint32_t more;        /* there were more contexts or streams than the tables hold */
     uint32_t busy;        /* the monitor is at work */
     uint32_t closing;     /* the process exits: no more driver calls */
     uint64_t swept_ns;
-    uint64_t tried_ns;                     /* when creating a helper thread was last tried */
+    uint64_t tried_ns;                     /* when creating a helper thread was last tried; or 0 */
     uint16_t buckets[CGPU_STREAM_BUCKETS]; /* index + 1 */
     struct cgpu_flow_context contexts[CGPU_MAX_CONTEXTS];
     struct cgpu_call calls[CGPU_MAX_CALLS];
@@ -107,7 +106,7 @@ _Static_assert(CGPU_MARKER_BYTES % CGPU_PAGE == 0, "pages belong to one context"
 _Static_assert(CGPU_MAX_STREAMS < UINT16_MAX, "streams are linked by 16 bits");
 _Static_assert(CGPU_MAX_LANES < UINT16_MAX, "lanes are linked by 16 bits");
 
-extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made */
+extern struct cgpu_flow *cgpu_flow; /* NULL: could not be made, the process attaches to nothing */
 extern const char *cgpu_gate_base;  /* the limits page; never NULL, and its first word is not 0 */
 extern struct cgpu_lane cgpu_no_lane[CGPU_THREAD_LANES];
 extern __thread struct cgpu_lane *cgpu_lane __attribute__((tls_model("initial-exec")));
@@ -118,8 +117,8 @@ void cgpu_flow_setup(void);
 uint64_t cgpu_flow_now(void); /* CLOCK_MONOTONIC in ns */
 
 /*
- * A thread must not be cancelled while it holds the lock or is counted as waiting: sleeps and
- * driver calls are cancellation points, and nobody would undo what such a thread leaves behind.
+ * A thread must not be cancelled while it holds the lock or counts as waiting: sleeps and driver
+ * calls are cancellation points, and nobody would clean up after such a thread.
  */
 static inline int
 cgpu_flow_hold_on(void)
@@ -157,7 +156,7 @@ cgpu_flow_is_closing(void)
     return __atomic_load_n(&cgpu_flow->closing, __ATOMIC_RELAXED) != 0;
 }
 
-/* Among the lanes of the thread whose first is FIRST, that for STREAM; NULL: none as yet. */
+/* The lane for STREAM among those of the thread whose first lane is FIRST; NULL: none yet. */
 static inline struct cgpu_lane *
 cgpu_lane_of(struct cgpu_lane *first, CUstream stream)
 {
@@ -169,13 +168,21 @@ cgpu_lane_of(struct cgpu_lane *first, CUstream stream)
     return NULL;
 }
 
-/* The gate word in force for a lane. acquire: who is let in sees all that came before. */
+/* One launch more, of KEY, and now WORK_NS. relaxed: the monitor reads it behind its barrier. */
+static inline void
+cgpu_lane_add(struct cgpu_lane *lane, uint64_t key, uint64_t work_ns)
+{
+    __atomic_store_n(&lane->work_ns, work_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->launches, lane->launches + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->mixed, lane->mixed | (lane->key ^ key), __ATOMIC_RELAXED);
+}
+
+/* The gate word in force for a lane. acquire: a thread that is let in sees all that came before. */
 static inline uint32_t
 cgpu_lane_gate(const struct cgpu_lane *lane)
 {
-    uint64_t distance = __atomic_load_n(&lane->gate, __ATOMIC_RELAXED);
-    return __atomic_load_n((const uint32_t *)(const void *)(cgpu_gate_base + distance),
-                           __ATOMIC_ACQUIRE);
+    const void *word = cgpu_gate_base + lane->gate;
+    return __atomic_load_n((const uint32_t *)word, __ATOMIC_ACQUIRE);
 }
 
 #endif

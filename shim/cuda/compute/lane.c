@@ -1,9 +1,9 @@
 /*
  * Lanes: one per thread that launches, in a table that the monitor can look through.
  *
- * A thread says `inside` before it looks at the gate and takes it back after the launch, with
- * nothing but plain stores; the barrier that makes this exact is on the monitor's side
- * (membarrier), which looks about as often as gates close.
+ * A thread sets `inside` before it checks the gate and clears it after the launch, with plain
+ * stores only. The barrier that makes this exact is on the monitor's side (membarrier), which looks
+ * about as often as gates close.
  */
 #include <errno.h>
 #include <linux/membarrier.h>
@@ -42,7 +42,7 @@ cgpu_flow_setup(void)
     }
     /* Most of it is never touched. */
     madvise(pages, sizeof(struct cgpu_flow), MADV_NOHUGEPAGE);
-    /* Also so that a fork never makes the pages that the GPU writes to copies of themselves. */
+    /* Also keeps a fork from copying the pages that the GPU writes to. */
     if (madvise(pages, sizeof(struct cgpu_flow), MADV_WIPEONFORK) == 0) {
         cgpu_flow = pages;
     }
@@ -57,12 +57,6 @@ cgpu_flow_now(void)
            (uint64_t)__atomic_load_n(&cgpu_state->clock_ahead, __ATOMIC_RELAXED);
 }
 
-uint64_t
-cgpu_lane_distance(const uint32_t *gate)
-{
-    return (uint64_t)((uintptr_t)gate - (uintptr_t)cgpu_gate_base);
-}
-
 /* In links and streams: the index in the table, plus 1. */
 static uint16_t
 index_of(const struct cgpu_lane *lane)
@@ -70,7 +64,7 @@ index_of(const struct cgpu_lane *lane)
     return (uint16_t)(lane - cgpu_flow->lanes + 1);
 }
 
-/* Under the lock. A lane with the thread's number is that of a thread which has ended. */
+/* Under the lock. A lane with the thread's number belongs to a thread that has ended. */
 static struct cgpu_lane *
 claim(uint32_t tid)
 {
@@ -91,14 +85,14 @@ claim(uint32_t tid)
     return free_one;
 }
 
-/* Its work, if any, is left to the monitor, which marks what nobody else does. */
+/* Its work, if any, is left to the monitor, which marks what nobody else has marked. */
 static void
 release(struct cgpu_lane *lane, uint64_t now)
 {
     uint32_t number = index_of(lane);
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
         cgpu_lane_hand_over(&lane[i], now);
-        lane[i] = (struct cgpu_lane){.gpu = CGPU_NO_GPU};
+        lane[i] = (struct cgpu_lane){0};
     }
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         if (cgpu_flow->streams[i].used && cgpu_flow->streams[i].lane == number) {
@@ -107,69 +101,63 @@ release(struct cgpu_lane *lane, uint64_t now)
     }
 }
 
-struct cgpu_lane *
-cgpu_lane_for(struct cgpu_lane *first, CUstream stream)
+/* Make CGPU_LANE the calling thread's own lane, if one is free. */
+static void
+take(void)
 {
-    struct cgpu_lane *lane = cgpu_lane_of(first, stream);
-    for (int i = 0; i < CGPU_THREAD_LANES && lane == NULL; i++) {
-        /* the monitor may clear both just now */
-        bool used = __atomic_load_n(&first[i].word, __ATOMIC_RELAXED) != 0 ||
-                    __atomic_load_n(&first[i].launches, __ATOMIC_RELAXED) != 0;
-
-        lane = used ? NULL : &first[i];
-    }
-    return lane != NULL ? lane : &first[(first->last + 1) % CGPU_THREAD_LANES];
-}
-
-struct cgpu_lane *
-cgpu_lane_first(struct cgpu_lane *lane)
-{
-    return lane - (lane - cgpu_flow->lanes) % CGPU_THREAD_LANES;
-}
-
-struct cgpu_lane *
-cgpu_lane_take(void)
-{
-    if (cgpu_lane->tid != 0) {
-        return cgpu_lane;
-    }
     uint32_t tid = (uint32_t)syscall(SYS_gettid);
     uint64_t now = cgpu_flow_now();
     cgpu_flow_lock();
     struct cgpu_lane *lane = claim(tid);
     if (lane == NULL) {
-        cgpu_lane_sweep_now(now);
+        cgpu_lane_sweep(now, true);
         lane = claim(tid);
     }
     if (lane != NULL) {
         release(lane, now);
-        for (int i = 0; i < CGPU_THREAD_LANES; i++) {
-            lane[i].tid = tid;
-        }
+        lane->tid = tid;
         cgpu_lane = lane;
     }
     cgpu_flow_unlock();
-    return lane;
+}
+
+struct cgpu_lane *
+cgpu_lane_for(CUstream stream)
+{
+    if (cgpu_lane->tid == 0) {
+        take();
+    }
+    if (cgpu_lane->tid == 0) {
+        return NULL;
+    }
+    struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, stream);
+    return lane != NULL ? lane : &cgpu_lane[cgpu_lane->turn % CGPU_THREAD_LANES];
+}
+
+static void
+recall(struct cgpu_lane *lane)
+{
+    /* relaxed: ordered by the thread itself, or by the barrier in stop */
+    __atomic_store_n(&lane->free, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&lane->word, 0, __ATOMIC_RELAXED);
 }
 
 void
 cgpu_lane_forget(void)
 {
-    struct cgpu_lane *lane = cgpu_lane;
-    /* relaxed: only this thread acts on them */
-    __atomic_store_n(&lane->free, 0, __ATOMIC_RELAXED);
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
-        __atomic_store_n(&lane[i].word, 0, __ATOMIC_RELAXED);
+        recall(&cgpu_lane[i]);
     }
 }
 
 void
-cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream)
+cgpu_lane_recall(const struct cgpu_gate_gpu *gpu)
 {
-    lane->state = stream;
-    lane->marks = stream->marks;
-    lane->next = stream->lanes;
-    stream->lanes = index_of(lane);
+    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
+        if (gpu == NULL || cgpu_flow->lanes[i].gpu == gpu) {
+            recall(&cgpu_flow->lanes[i]);
+        }
+    }
 }
 
 static void
@@ -182,10 +170,10 @@ unlink_lane(const struct cgpu_lane *lane, struct cgpu_stream *stream)
     *link = lane->next;
 }
 
-void
-cgpu_lane_clear(struct cgpu_lane *lane)
+static void
+clear(struct cgpu_lane *lane)
 {
-    struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
+    struct cgpu_stream *stream = lane->stream;
     if (stream != NULL && lane->marks == stream->marks) {
         unlink_lane(lane, stream);
     } else if (stream != NULL) {
@@ -195,7 +183,7 @@ cgpu_lane_clear(struct cgpu_lane *lane)
     __atomic_store_n(&lane->launches, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&lane->work_ns, 0, __ATOMIC_RELAXED);
     lane->mixed = 0;
-    lane->state = NULL;
+    lane->stream = NULL;
 }
 
 void
@@ -203,21 +191,23 @@ cgpu_lane_cut(struct cgpu_stream *stream)
 {
     for (uint32_t index = stream->lanes; index != 0;) {
         const struct cgpu_lane *lane = &cgpu_flow->lanes[index - 1];
-        /* relaxed: whoever launches at this moment has launched before, for it takes part */
+        /*
+         * relaxed: a thread that launches at this moment has launched before, because it takes part
+         */
         stream->stale += __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
         index = lane->next;
     }
     stream->lanes = 0;
-    /* relaxed: whoever misses it is found by the monitor, which knows that all are out */
+    /* relaxed: the monitor finds a thread that misses it, when it knows that all are out */
     __atomic_store_n(&stream->marks, stream->marks + 1, __ATOMIC_RELAXED);
 }
 
 void
 cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
 {
-    struct cgpu_stream *stream = (struct cgpu_stream *)(uintptr_t)lane->state;
+    struct cgpu_stream *stream = lane->stream;
     if (stream != NULL && lane->launches != 0) {
-        /* What was summed up before a cut may or may not lie before the marker: mark once more. */
+        /* What was summed up before a cut may be before or behind the marker: mark once more. */
         bool current = lane->marks == stream->marks;
         cgpu_flight_add(stream, &(struct cgpu_unmarked){
                                     .work_ns = current ? lane->work_ns : 0,
@@ -227,7 +217,21 @@ cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now)
                                 });
         stream->handed_ns = now;
     }
-    cgpu_lane_clear(lane);
+    clear(lane);
+}
+
+void
+cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream, uint64_t key, uint64_t now)
+{
+    if (lane->stream == stream && lane->marks == stream->marks) {
+        return;
+    }
+    cgpu_lane_hand_over(lane, now);
+    lane->stream = stream;
+    lane->marks = stream->marks;
+    lane->key = key;
+    lane->next = stream->lanes;
+    stream->lanes = index_of(lane);
 }
 
 void
@@ -235,7 +239,7 @@ cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum)
 {
     for (uint32_t index = stream->lanes; index != 0;) {
         const struct cgpu_lane *lane = &cgpu_flow->lanes[index - 1];
-        /* relaxed: the thread may be launching at this moment, then the sum is one launch short */
+        /* relaxed: the thread may be launching at this moment; then the sum lacks one launch */
         uint64_t launches = __atomic_load_n(&lane->launches, __ATOMIC_RELAXED);
         if (launches != 0) {
             sum->mixed |= __atomic_load_n(&lane->mixed, __ATOMIC_RELAXED);
@@ -252,74 +256,42 @@ void
 cgpu_lane_end_batch(struct cgpu_stream *stream)
 {
     for (int i = 0; i < CGPU_THREAD_LANES; i++) {
-        if (cgpu_lane[i].state == stream) { /* the caller is not launching meanwhile */
-            cgpu_lane_clear(&cgpu_lane[i]);
+        if (cgpu_lane[i].stream == stream) { /* the caller is not launching meanwhile */
+            clear(&cgpu_lane[i]);
         }
     }
     cgpu_lane_cut(stream);
 }
 
-static bool
-launches_on(const struct cgpu_lane *first, int32_t gpu)
-{
-    bool found = false;
-    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
-        found = found || (first[i].tid != 0 && first[i].gpu == gpu);
-    }
-    return found;
-}
-
-static void
-tell_threads(struct cgpu_ledger_work *work, int32_t gpu)
-{
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
-        count += launches_on(&cgpu_flow->lanes[i], gpu);
-    }
-    __atomic_store_n(&work->threads, count, __ATOMIC_RELAXED);
-}
-
 void
-cgpu_lane_sweep_now(uint64_t now)
+cgpu_lane_sweep(uint64_t now, bool at_once)
 {
+    if (!at_once && now - cgpu_flow->swept_ns < SWEEP_NS) {
+        return;
+    }
     cgpu_flow->swept_ns = now;
     int pid = getpid();
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
         struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-        /* a filter may forbid the call, which says nothing about the thread */
+        /* a filter may forbid the call; that shows nothing about the thread */
         if (lane->tid != 0 && syscall(SYS_tgkill, pid, lane->tid, 0) != 0 && errno == ESRCH) {
             release(lane, now);
         }
     }
     for (int32_t i = 0; i < CGPU_MAX_GPUS; i++) {
         if (cgpu_flow->gpus[i].work != NULL) {
-            tell_threads(cgpu_flow->gpus[i].work, i);
             cgpu_drain_release(&cgpu_flow->gpus[i], now);
         }
     }
 }
 
-void
-cgpu_lane_sweep(uint64_t now)
-{
-    if (now - cgpu_flow->swept_ns >= SWEEP_NS) {
-        cgpu_lane_sweep_now(now);
-    }
-}
-
-/* acquire: what was launched before it left has been given to the driver. */
 static bool
-is_inside(const struct cgpu_lane *lane, int32_t gpu)
-{
-    return lane->tid != 0 && lane->gpu == gpu &&
-           __atomic_load_n(&lane->inside, __ATOMIC_ACQUIRE) != 0;
-}
-
-static bool
-some_inside(int32_t gpu)
+some_inside(const struct cgpu_gate_gpu *gpu)
 {
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
-        if (is_inside(&cgpu_flow->lanes[i], gpu)) {
+        const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
+        /* acquire: the driver has everything that was launched before it left */
+        if (lane->gpu == gpu && __atomic_load_n(&lane->inside, __ATOMIC_ACQUIRE) != 0) {
             return true;
         }
     }
@@ -327,60 +299,38 @@ some_inside(int32_t gpu)
 }
 
 bool
-cgpu_lane_stop(int32_t gpu, uint64_t now)
+cgpu_lane_stop(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
-        if (cgpu_flow->lanes[i].gpu == gpu) {
-            /* after a fallback the same free word may be back in force */
-            __atomic_store_n(&cgpu_flow->lanes[i].free, 0, __ATOMIC_RELAXED);
-            __atomic_store_n(&cgpu_flow->lanes[i].word, 0, __ATOMIC_RELAXED);
-        }
-    }
-    /* Whoever looks at its lane after this sees the zero; whoever did before is seen inside. */
+    cgpu_lane_recall(gpu);
+    /*
+     * A thread that reads its lane after this sees the zero; one that read it before is seen
+     * inside.
+     */
     if (cgpu_flow->barrier) {
         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
     }
-    bool inside = some_inside(gpu);
-    for (int i = 1; i < OUT_TRIES && inside; i++) {
+    for (int i = 1; some_inside(gpu); i++) {
+        if (i == OUT_TRIES) {
+            return false;
+        }
         nanosleep(&(struct timespec){.tv_nsec = OUT_PAUSE_NS}, NULL);
-        inside = some_inside(gpu);
     }
     /* the last first, as in the list of a batch */
-    for (uint32_t i = cgpu_flow->lane_bound; i-- > 0 && !inside;) {
+    for (uint32_t i = cgpu_flow->lane_bound; i-- > 0;) {
         if (cgpu_flow->lanes[i].gpu == gpu) {
             cgpu_lane_hand_over(&cgpu_flow->lanes[i], now);
         }
     }
-    return !inside;
-}
-
-void
-cgpu_lane_unfree(void)
-{
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i += CGPU_THREAD_LANES) {
-        __atomic_store_n(&cgpu_flow->lanes[i].free, 0, __ATOMIC_RELAXED);
-    }
-}
-
-void
-cgpu_lane_redirect(int32_t gpu, const uint32_t *gate)
-{
-    for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
-        if (cgpu_flow->lanes[i].gpu == gpu) {
-            /* relaxed: the word there is read with acquire */
-            __atomic_store_n(&cgpu_flow->lanes[i].gate, cgpu_lane_distance(gate), __ATOMIC_RELAXED);
-        }
-    }
+    return true;
 }
 
 uint64_t
 cgpu_lane_launches(const struct cgpu_gate_gpu *gpu)
 {
     uint64_t sum = 0;
-    int32_t number = (int32_t)(gpu - cgpu_flow->gpus);
     for (uint32_t i = 0; i < cgpu_flow->lane_bound; i++) {
         const struct cgpu_lane *lane = &cgpu_flow->lanes[i];
-        sum += lane->gpu == number ? __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) : 0;
+        sum += lane->gpu == gpu ? __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) : 0;
     }
     return sum;
 }

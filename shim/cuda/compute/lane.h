@@ -1,48 +1,38 @@
-/* Threads: who is inside a launch. All but `take` and `forget` under the lock. */
+/* Threads: who is inside a launch. All but `for` and `forget` under the lock. */
 #ifndef CGPU_CUDA_LANE_H
 #define CGPU_CUDA_LANE_H
 
 #include "compute/flow.h"
 
-/* The calling thread's first lane; NULL: CGPU_MAX_THREADS have theirs. */
-struct cgpu_lane *cgpu_lane_take(void);
-
-/* Of the thread whose first lane is FIRST: that for STREAM, or the one that is given up for it. */
-struct cgpu_lane *cgpu_lane_for(struct cgpu_lane *first, CUstream stream);
-
-/* The first lane of the thread that has LANE. */
-struct cgpu_lane *cgpu_lane_first(struct cgpu_lane *lane);
+/*
+ * The calling thread's lane for STREAM, or the one that it gives up for STREAM, in turn. NULL:
+ * CGPU_MAX_THREADS threads have lanes.
+ */
+struct cgpu_lane *cgpu_lane_for(CUstream stream);
 
 /* The calling thread's context changes: the next launch takes the slow path. */
 void cgpu_lane_forget(void);
 
-/* From now on LANE, which has summed up nothing, takes part in the batch of STREAM. */
-void cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream);
+/* From now on LANE takes part in the batch of STREAM, for a launch of KEY. */
+void cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream, uint64_t key, uint64_t now);
 
-/* Hand over what LANE has summed up to its stream, or forget it. */
+/* Hand over what LANE has summed up to its stream. */
 void cgpu_lane_hand_over(struct cgpu_lane *lane, uint64_t now);
-void cgpu_lane_clear(struct cgpu_lane *lane);
 
-/* The batch of STREAM is cut: no lane takes part in the next one as yet. */
+/* The batch of STREAM is cut: no lane takes part in the next one yet. */
 void cgpu_lane_cut(struct cgpu_stream *stream);
 
-/* Give back what threads that have ended had, tell how many there are: once a second, or now. */
-void cgpu_lane_sweep(uint64_t now);
-void cgpu_lane_sweep_now(uint64_t now);
+/* Give back the lanes of threads that have ended: once a second, or at once. */
+void cgpu_lane_sweep(uint64_t now, bool at_once);
+
+/* The next launch of each thread on GPU (NULL: on any) takes the slow path. */
+void cgpu_lane_recall(const struct cgpu_gate_gpu *gpu);
 
 /*
- * From now on every launch on GPU takes the slow path, and what its lanes have summed up is handed
- * over. False: some thread is still inside a launch.
+ * The same; also hand over what the lanes of GPU have summed up. False: some thread is still inside
+ * a launch.
  */
-bool cgpu_lane_stop(int32_t gpu, uint64_t now);
-
-/* From now on no thread launches under a free gate without a look at the stream. */
-void cgpu_lane_unfree(void);
-
-/* All threads on GPU look at the gate word at GATE from now on. */
-void cgpu_lane_redirect(int32_t gpu, const uint32_t *gate);
-
-uint64_t cgpu_lane_distance(const uint32_t *gate);
+bool cgpu_lane_stop(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 /* See sum, cut and held of struct cgpu_gate_outside. */
 void cgpu_lane_sum(const struct cgpu_stream *stream, struct cgpu_unmarked *sum);

@@ -2,9 +2,9 @@
  * The entry points that launch kernels, generated from hooks.def, and the hot path of all launches.
  *
  * Under a free gate, on one GPU, a launch is one load of the gate word, one comparison and a jump
- * into the driver. Metered, the thread says that it is inside, looks at the gate and adds what the
- * kernel takes to its batch: plain loads and stores, the gate word and the stream's `marks` being
- * the only ones that others write.
+ * into the driver. Under a metered gate, the thread sets `inside`, checks the gate, and adds what
+ * the kernel takes to its batch. These are plain loads and stores; others write only the gate word
+ * and the stream's `marks`.
  */
 #include "compute/launch.h"
 #include "compute/enter.h"
@@ -29,15 +29,16 @@ kernel_key(const void *function, uint64_t x, uint64_t y, uint64_t z, uint64_t th
 }
 
 static inline uint64_t
-config_key(const struct cgpu_launch_config *config, const void *function)
+grid_key(const void *function, const unsigned int *grid, const unsigned int *block)
 {
-    if (config == NULL) {
-        return 1;
-    }
-    const unsigned int *grid = config->grid;
-    const unsigned int *block = config->block;
     return kernel_key(function, grid[0], grid[1], grid[2],
                       (uint64_t)block[0] * block[1] * block[2]);
+}
+
+static inline uint64_t
+config_key(const struct cgpu_launch_config *config, const void *function)
+{
+    return config != NULL ? grid_key(function, config->grid, config->block) : 1;
 }
 
 static inline CUstream
@@ -46,50 +47,46 @@ config_stream(const struct cgpu_launch_config *config)
     return config != NULL ? config->stream : NULL;
 }
 
-/* May the thread launch into any stream, under the same free gate as last time? */
+/* Whether the thread may launch into any stream, under the same free gate as last time. */
 static inline bool
 is_free(const struct cgpu_lane *first)
 {
     return cgpu_lane_gate(first) == __atomic_load_n(&first->free, __ATOMIC_RELAXED);
 }
 
-/* The thread's own fields, which the monitor reads: relaxed, its barrier orders them. */
-static inline void
-add(struct cgpu_lane *lane, uint64_t key, uint64_t work_ns)
+/*
+ * Whether everything that the last slow launch found still holds. If so, LANE is inside, and counts
+ * this launch.
+ */
+static inline bool
+goes_on(struct cgpu_lane *lane, uint64_t key, uint64_t guess_ns)
 {
-    __atomic_store_n(&lane->work_ns, work_ns, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->launches, lane->launches + 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&lane->mixed, lane->mixed | (lane->key ^ key), __ATOMIC_RELAXED);
-}
-
-static inline CUresult
-pass(struct cgpu_lane *first, CUstream stream, uint64_t key, uint64_t guess_ns,
-     pthread_mutex_t *held)
-{
-    struct cgpu_lane *lane = cgpu_lane_of(first, stream);
-    if (__builtin_expect(lane == NULL, 0)) {
-        return is_free(first) ? CUDA_SUCCESS : cgpu_enter(stream, key, guess_ns, held);
-    }
     __atomic_store_n(&lane->inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* the monitor's membarrier makes it a real one */
     uint32_t word = cgpu_lane_gate(lane);
-    if (__builtin_expect(word == __atomic_load_n(&lane->word, __ATOMIC_RELAXED) &&
-                             __atomic_load_n(&lane->state->marks, __ATOMIC_RELAXED) == lane->marks,
-                         1)) {
-        if (__builtin_expect(!cgpu_gate_is_metered(word), 0)) {
-            return CUDA_SUCCESS;
-        }
-        uint64_t ns = cgpu_pace_estimate(lane->pace, key);
-        ns = ns != 0 ? ns : guess_ns;
-        uint64_t work_ns = lane->work_ns + ns;
-        if (__builtin_expect(ns != 0 && work_ns < CGPU_PACE_BATCH_NS, 1)) {
-            add(lane, key, work_ns);
-            return CUDA_SUCCESS;
-        }
-    } else if (is_free(first)) {
-        return CUDA_SUCCESS;
+    if (word != __atomic_load_n(&lane->word, __ATOMIC_RELAXED) ||
+        __atomic_load_n(&lane->stream->marks, __ATOMIC_RELAXED) != lane->marks) {
+        return false;
     }
-    return cgpu_enter(stream, key, guess_ns, held);
+    if (__builtin_expect(!cgpu_gate_is_metered(word), 0)) {
+        return true;
+    }
+    uint64_t ns = cgpu_pace_estimate(&lane->gpu->pace, key);
+    ns = ns != 0 ? ns : guess_ns;
+    uint64_t work_ns = lane->work_ns + ns;
+    if (ns == 0 || work_ns >= CGPU_PACE_BATCH_NS) {
+        return false;
+    }
+    cgpu_lane_add(lane, key, work_ns);
+    return true;
+}
+
+static inline CUresult
+pass(CUstream stream, uint64_t key, uint64_t guess_ns, pthread_mutex_t *held)
+{
+    struct cgpu_lane *lane = cgpu_lane_of(cgpu_lane, stream);
+    bool goes = lane != NULL && goes_on(lane, key, guess_ns);
+    return __builtin_expect(goes, 1) ? CUDA_SUCCESS : cgpu_enter(stream, key, guess_ns, held);
 }
 
 static inline void
@@ -105,14 +102,14 @@ CUresult
 cgpu_launch_begin(CUstream stream, bool per_thread, uint64_t key, uint64_t guess_ns,
                   pthread_mutex_t *held)
 {
-    return pass(cgpu_lane, cgpu_stream_meant(stream, per_thread), key, guess_ns, held);
+    return is_free(cgpu_lane) ? CUDA_SUCCESS
+                              : pass(cgpu_stream_meant(stream, per_thread), key, guess_ns, held);
 }
 
 void
 cgpu_launch_end(void)
 {
-    int lanes = cgpu_lane->tid != 0 ? CGPU_THREAD_LANES : 0;
-    for (int i = 0; i < lanes; i++) {
+    for (int i = 0; i < CGPU_THREAD_LANES; i++) {
         leave(&cgpu_lane[i]); /* whichever it was */
     }
 }
@@ -123,10 +120,7 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
                  struct cgpu_launch_parameters *list, unsigned int count, unsigned int flags)
 {
     for (unsigned int i = 0; list != NULL && i < count; i++) {
-        const unsigned int *grid = list[i].grid;
-        const unsigned int *block = list[i].block;
-        uint64_t key = kernel_key(list[i].function, grid[0], grid[1], grid[2],
-                                  (uint64_t)block[0] * block[1] * block[2]);
+        uint64_t key = grid_key(list[i].function, list[i].grid, list[i].block);
         CUresult status = cgpu_launch_begin(list[i].stream, false, key, 0, NULL);
         if (status != CUDA_SUCCESS) {
             return status;
@@ -155,7 +149,7 @@ cgpu_launch_many(CUresult (*real)(struct cgpu_launch_parameters *, unsigned int,
             return cgpu_real.name arguments;                                                       \
         }                                                                                          \
         CUstream meant = cgpu_stream_meant(stream, per_thread);                                    \
-        CUresult status = pass(cgpu_lane, meant, key, 0, NULL);                                    \
+        CUresult status = pass(meant, key, 0, NULL);                                               \
         if (status != CUDA_SUCCESS) {                                                              \
             return status;                                                                         \
         }                                                                                          \

@@ -1,10 +1,11 @@
 /*
- * Markers: how anyone knows that a batch has ended.
+ * Markers show that a batch has ended.
  *
- * A marker is a number that the GPU writes to a page of ours when it gets there in the stream. The
- * page is registered with the context, each has its own: memory of the driver's, or of another
- * context, could be gone before the GPU writes to it. Where the driver cannot write values, events
- * take their place. Nothing of ours is put into a stream that captures. All under the lock.
+ * A marker is a number that the GPU writes to a page of ours when it reaches that point of the
+ * stream. Each context has a page of its own, registered with it: memory of the driver's, or of
+ * another context, could be gone before the GPU writes to it. If the driver cannot write values,
+ * events take the place of markers. Nothing of ours is put into a stream that captures. Everything
+ * here is under the lock.
  */
 #include "compute/marker.h"
 #include "compute/flow.h"
@@ -12,8 +13,14 @@
 
 enum { REGISTER_DEVICEMAP = 2, EVENT_DISABLE_TIMING = 2, LOST_MOST = 3 };
 
-bool
-cgpu_marker_visit(const struct cgpu_flow_context *context, struct cgpu_visit *visit)
+/* Our own driver calls in CONTEXT, which is made current if need be. */
+struct visit {
+    bool pushed;
+    int mode;
+};
+
+static bool
+begin_visit(const struct cgpu_flow_context *context, struct visit *visit)
 {
     CUcontext current = NULL;
     visit->pushed = false;
@@ -32,8 +39,8 @@ cgpu_marker_visit(const struct cgpu_flow_context *context, struct cgpu_visit *vi
     return true;
 }
 
-void
-cgpu_marker_leave(const struct cgpu_visit *visit)
+static void
+end_visit(const struct visit *visit)
 {
     CUcontext popped;
     cgpu_capture_mode_restore(visit->mode);
@@ -44,7 +51,7 @@ cgpu_marker_leave(const struct cgpu_visit *visit)
 
 /*
  * The stream to put STREAM's markers into. Only a thread itself can name its default stream, and
- * nobody one that is destroyed: the legacy stream waits for what is in them.
+ * nobody can name a destroyed stream; the legacy stream waits for what is in both.
  */
 static CUstream
 handle_for(const struct cgpu_stream *stream)
@@ -54,17 +61,15 @@ handle_for(const struct cgpu_stream *stream)
 }
 
 bool
-cgpu_marker_captures_into(CUstream handle)
-{
-    int capture = CU_CAPTURE_NONE;
-    return cgpu_real.cuStreamIsCapturing(handle, &capture) != CUDA_SUCCESS ||
-           capture != CU_CAPTURE_NONE;
-}
-
-bool
 cgpu_marker_captures(const struct cgpu_stream *stream)
 {
-    return cgpu_marker_captures_into(handle_for(stream));
+    struct visit visit;
+    if (!begin_visit(cgpu_stream_owner(stream), &visit)) {
+        return true;
+    }
+    bool captures = cgpu_captures(handle_for(stream));
+    end_visit(&visit);
+    return captures;
 }
 
 bool
@@ -84,69 +89,54 @@ register_words(struct cgpu_flow_context *context)
     return cgpu_real.cuMemHostGetDevicePointer_v2(&context->words, page, 0) == CUDA_SUCCESS;
 }
 
-static CUresult
+static bool
 write_word(const struct cgpu_flow_context *context, const struct cgpu_stream *stream, uint32_t seq)
 {
     CUdeviceptr address = context->words + stream->index * sizeof(uint32_t);
-    return CGPU_REAL_HAS(cuStreamWriteValue32_v2)
-               ? cgpu_real.cuStreamWriteValue32_v2(handle_for(stream), address, seq, 0)
-               : cgpu_real.cuStreamWriteValue32(handle_for(stream), address, seq, 0);
+    CUresult (*write)(CUstream, CUdeviceptr, uint32_t, unsigned int) =
+        CGPU_REAL_HAS(cuStreamWriteValue32_v2) ? cgpu_real.cuStreamWriteValue32_v2
+                                               : cgpu_real.cuStreamWriteValue32;
+    return write(handle_for(stream), address, seq, 0) == CUDA_SUCCESS;
 }
 
-static CUresult
+static bool
 record_event(struct cgpu_stream *stream, uint32_t seq)
 {
     CUevent *event = &stream->events[seq % CGPU_STREAM_EVENTS];
-    if (*event == NULL) {
-        CUresult status = cgpu_real.cuEventCreate(event, EVENT_DISABLE_TIMING);
-        if (status != CUDA_SUCCESS) {
-            *event = NULL;
-            return status;
-        }
+    if (*event == NULL && cgpu_real.cuEventCreate(event, EVENT_DISABLE_TIMING) != CUDA_SUCCESS) {
+        *event = NULL;
+        return false;
     }
-    return cgpu_real.cuEventRecord(*event, handle_for(stream));
+    return cgpu_real.cuEventRecord(*event, handle_for(stream)) == CUDA_SUCCESS;
 }
 
-/* The first marker in a context finds out what this driver and device can do. */
-static CUresult
-write_first(struct cgpu_flow_context *context, struct cgpu_stream *stream, uint32_t seq)
-{
-    if (register_words(context) && write_word(context, stream, seq) == CUDA_SUCCESS) {
-        context->means = CGPU_MARKER_WORDS;
-        return CUDA_SUCCESS;
-    }
-    CUresult status = record_event(stream, seq);
-    if (status == CUDA_SUCCESS) {
-        context->means = CGPU_MARKER_EVENTS;
-    }
-    return status;
-}
-
-static CUresult
+/* How it was put there. The first marker in a context shows what this driver and device can do. */
+static enum cgpu_marker_means
 put(struct cgpu_flow_context *context, struct cgpu_stream *stream, uint32_t seq)
 {
-    switch (context->means) {
-    case CGPU_MARKER_UNTRIED:
-        return write_first(context, stream, seq);
-    case CGPU_MARKER_WORDS:
-        return write_word(context, stream, seq);
-    default:
-        return record_event(stream, seq);
+    bool words = context->means == CGPU_MARKER_WORDS ||
+                 (context->means == CGPU_MARKER_NONE && register_words(context));
+    if (words && write_word(context, stream, seq)) {
+        return CGPU_MARKER_WORDS;
     }
+    return record_event(stream, seq) ? CGPU_MARKER_EVENTS : CGPU_MARKER_NONE;
 }
 
 bool
 cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
 {
     struct cgpu_flow_context *context = cgpu_stream_owner(stream);
-    struct cgpu_visit visit;
-    if (!cgpu_marker_visit(context, &visit)) {
+    struct visit visit;
+    if (!begin_visit(context, &visit)) {
         return false;
     }
-    bool placed = !cgpu_marker_captures(stream) && put(context, stream, seq) == CUDA_SUCCESS;
-    cgpu_marker_leave(&visit);
-    *means = context->means;
-    return placed;
+    *means = cgpu_captures(handle_for(stream)) ? CGPU_MARKER_NONE : put(context, stream, seq);
+    end_visit(&visit);
+    if (*means == CGPU_MARKER_NONE) {
+        return false;
+    }
+    context->means = *means;
+    return true;
 }
 
 static bool
@@ -177,20 +167,19 @@ cgpu_marker_is_passed(const struct cgpu_flight *flight)
     return passed;
 }
 
-/* Whether the driver says that all in HANDLE has ended. A stream that captures is not asked. */
+/*
+ * Whether the driver reports that all work in HANDLE has ended. A capturing stream is not queried.
+ */
 static bool
 has_ended(const struct cgpu_flow_context *context, CUstream handle)
 {
-    struct cgpu_visit visit;
-    int capture = CU_CAPTURE_NONE;
-    if (!cgpu_marker_visit(context, &visit)) {
+    struct visit visit;
+    if (!begin_visit(context, &visit)) {
         return false;
     }
     /* querying a stream that captures, or that must wait for one, would invalidate the capture */
-    bool ended = cgpu_real.cuStreamIsCapturing(handle, &capture) == CUDA_SUCCESS &&
-                 capture == CU_CAPTURE_NONE &&
-                 cgpu_real.cuStreamQuery(handle) != CUDA_ERROR_NOT_READY;
-    cgpu_marker_leave(&visit);
+    bool ended = !cgpu_captures(handle) && cgpu_real.cuStreamQuery(handle) != CUDA_ERROR_NOT_READY;
+    end_visit(&visit);
     return ended;
 }
 

@@ -4,9 +4,8 @@
 
 #include "compute/flow.h"
 
-/* Does it capture? Also if the driver does not say, as then nothing can be put into it. */
+/* See cgpu_captures. */
 bool cgpu_marker_captures(const struct cgpu_stream *stream);
-bool cgpu_marker_captures_into(CUstream handle);
 
 /* Are its markers put into the legacy stream? */
 bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
@@ -15,13 +14,5 @@ bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
 bool cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
 bool cgpu_marker_is_passed(const struct cgpu_flight *flight);
 bool cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now);
-
-/* Our own driver calls in CONTEXT, which is made current if need be. */
-struct cgpu_visit {
-    bool pushed;
-    int mode;
-};
-bool cgpu_marker_visit(const struct cgpu_flow_context *context, struct cgpu_visit *visit);
-void cgpu_marker_leave(const struct cgpu_visit *visit);
 
 #endif

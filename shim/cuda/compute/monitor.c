@@ -1,19 +1,18 @@
 /*
  * The monitor: a helper thread of each process that launches.
  *
- * It sleeps until a gate word changes. When a gate closes it marks what nobody has marked yet, and
- * tells the arbiter when all of it has ended. While others wait it tells when there is nothing to
- * do. When the arbiter gives no sign it opens and closes a gate of the process's own, by the clock.
+ * It sleeps until a gate word changes. When a gate closes, it marks what nobody has marked yet, and
+ * informs the arbiter when all of it has ended. While others wait, it reports when there is nothing
+ * to do. If the arbiter gives no sign, it opens and closes a gate of the process's own, by the
+ * clock.
  *
- * Where there is no thread to be had (a limit of processes, the process exits), threads do it that
- * launch or synchronise, as they come by. Nothing waits for the end of a launch: it may come after
- * what the program does next. Should the gate close while no thread comes by, the arbiter's
- * patience ends the turn, and the first that launches again waits and sees to what was left behind.
+ * If no thread can be created (a limit on processes, or the process exits), threads that launch or
+ * synchronise do this as they come by. Nothing waits for the end of a launch, which may depend on
+ * what the program does next. If the gate closes and no thread comes by, the arbiter ends the turn
+ * after a while, and the next thread that launches waits and handles what was left behind.
  */
 #define _GNU_SOURCE
-#include <linux/futex.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -29,27 +28,19 @@
 #include "futex.h"
 #include "gate/drain.h"
 #include "gate/fallback.h"
+#include "gate/pace_time.h"
+#include "helper_thread.h"
 #include "policy/policy.h"
 #include "watch.h"
 
-#define LONGEST_NS UINT64_C(1000000000)
-#define POLL_NS    UINT64_C(20000)
-#define UNHEARD_NS UINT64_C(10000000) /* without an arbiter: how often to look for a new one */
-#define GIVE_UP_NS UINT64_C(200000000)
-#define AGAIN_NS   UINT64_C(1000000000) /* how often to try to create a thread again */
-
-/* The stack also holds all thread-local storage, which may be large; nothing says how large. */
-#define STACK_BYTES ((size_t)1 << 20)
-#define STACK_MOST  ((size_t)1 << 30)
+#define LONGEST_NS   UINT64_C(1000000000)
+#define POLL_NS      UINT64_C(20000)
+#define UNHEARD_NS   UINT64_C(10000000) /* without an arbiter: how often to look for a new one */
+#define GIVE_UP_NS   UINT64_C(200000000)
+#define AGAIN_NS     UINT64_C(1000000000) /* how often to try to create a thread again */
+#define UNWATCHED_NS UINT64_C(1000000)    /* of several gates one wakes: how often to look */
 
 static cpu_set_t cpus_at_load;
-static bool cpus_known;
-
-static uint64_t
-sooner(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* ---- who arbitrates ---- */
 
@@ -68,7 +59,7 @@ put_in_force(struct cgpu_gate_gpu *gpu, const uint32_t *gate)
         return;
     }
     __atomic_store_n(&gpu->gate, gate, __ATOMIC_RELEASE);
-    cgpu_lane_redirect((int32_t)(gpu - cgpu_flow->gpus), gate);
+    cgpu_lane_recall(gpu);
     if (before != NULL) {
         wake(before);
     }
@@ -83,7 +74,7 @@ drive(uint32_t *own, enum cgpu_gate state)
     }
 }
 
-/* A page on which no share was ever written limits memory only. */
+/* Limits in which no share was ever written limit memory only. */
 static uint32_t
 share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
 {
@@ -91,8 +82,9 @@ share_of(const struct cgpu_limits_gpu *limits, uint64_t heartbeat)
     return share == 0 && heartbeat == 0 ? CGPU_WHOLE_PPM : share;
 }
 
-uint64_t
-cgpu_monitor_arbitrated(uint32_t number, uint64_t now)
+/* Use the process's own gate if nobody arbitrates GPU NUMBER; when to look again. */
+static uint64_t
+arbitrated(uint32_t number, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
     const struct cgpu_limits_gpu *limits = &cgpu_limits->gpus[number];
@@ -108,20 +100,12 @@ cgpu_monitor_arbitrated(uint32_t number, uint64_t now)
     uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
     drive(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
     put_in_force(gpu, own);
-    return sooner(until, now + UNHEARD_NS);
-}
-
-static uint64_t
-serve(uint32_t number, uint64_t now)
-{
-    struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
-    uint64_t next = cgpu_monitor_arbitrated(number, now);
-    return sooner(next, cgpu_drain_look(gpu, now));
+    return lesser(until, now + UNHEARD_NS);
 }
 
 /* ---- the thread ---- */
 
-/* *WATCH: the gates in force, and the words that were served. */
+/* *WATCH: the gates in force. One that has changed meanwhile is looked at once more. */
 static uint64_t
 serve_all(struct cgpu_watch *watch, uint64_t now)
 {
@@ -132,31 +116,23 @@ serve_all(struct cgpu_watch *watch, uint64_t now)
         if (gpu->work == NULL) {
             continue;
         }
-        const uint32_t *own = &cgpu_flow->own_gates[number];
         uint32_t before = cgpu_gate_word(gpu);
-        next = sooner(next, serve(number, now));
-        cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, gpu->gate == own ? *own : before,
-                       false);
+        next = lesser(next, arbitrated(number, now));
+        next = lesser(next, cgpu_drain_look(gpu, now));
+        cgpu_watch_add(watch, (uint32_t *)(uintptr_t)gpu->gate, before, false);
     }
-    cgpu_lane_sweep(now);
+    cgpu_lane_sweep(now, false);
     return next;
 }
 
+/* UNTIL is by the host's clock. */
 static void
-wait_until(const struct cgpu_watch *watch, uint64_t until)
+wait_until(struct cgpu_watch *watch, uint64_t until)
 {
-    uint64_t now = cgpu_flow_now(), ahead = (uint64_t)cgpu_state->clock_ahead;
-    uint64_t ns = until > now ? until - now : 0;
-    const struct cgpu_watch_word *word = &watch->words[0];
-    struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
-    if (ns == 0) {
-        return;
-    }
-    if (watch->count == 1) { /* by a call that every filter knows: some end who makes others */
-        cgpu_futex_wait((uint32_t *)(uintptr_t)word->address, FUTEX_WAIT, (uint32_t)word->expected,
-                        &left);
-    } else if (!cgpu_watch_sleep(watch, until + ahead)) { /* by the kernel's clock */
-        nanosleep(&(struct timespec){.tv_nsec = (long)sooner(ns, UINT64_C(1000000))}, NULL);
+    uint64_t ahead = (uint64_t)cgpu_state->clock_ahead;
+    if (!cgpu_watch_sleep(watch, until + ahead)) {
+        watch->count = 1; /* and look at the others now and then */
+        cgpu_watch_sleep(watch, lesser(until, cgpu_flow_now() + UNWATCHED_NS) + ahead);
     }
 }
 
@@ -170,13 +146,10 @@ run(void *unused)
     for (;;) {
         /* seq_cst, both: either the exit sees the thread busy or the thread sees the exit */
         __atomic_store_n(&cgpu_flow->busy, 1, __ATOMIC_SEQ_CST);
+        cgpu_flow_lock(); /* whoever creates the thread holds it as long as it needs the thread */
         bool closing = __atomic_load_n(&cgpu_flow->closing, __ATOMIC_SEQ_CST) != 0;
-        uint64_t next = 0;
-        if (!closing) {
-            cgpu_flow_lock();
-            next = serve_all(&watch, cgpu_flow_now());
-            cgpu_flow_unlock();
-        }
+        uint64_t next = closing ? 0 : serve_all(&watch, cgpu_flow_now());
+        cgpu_flow_unlock();
         __atomic_store_n(&cgpu_flow->busy, 0, __ATOMIC_RELEASE);
         if (closing) {
             return unused;
@@ -189,9 +162,6 @@ run(void *unused)
 static void
 stop(void)
 {
-    if (cgpu_flow == NULL) {
-        return;
-    }
     uint64_t begun = cgpu_flow_now();
     __atomic_store_n(&cgpu_flow->closing, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&cgpu_flow->busy, __ATOMIC_SEQ_CST) != 0 &&
@@ -200,134 +170,82 @@ stop(void)
     }
 }
 
-/* The processors of the process, even if the program has bound the calling thread to fewer. */
-static bool
-cpus_of_process(cpu_set_t *out)
-{
-    cpu_set_t leader;
-    if (!cpus_known || sched_getaffinity(getpid(), sizeof(leader), &leader) != 0) {
-        return false;
-    }
-    CPU_OR(out, &cpus_at_load, &leader);
-    return true;
-}
-
-/* 0 or an error number. FREELY: on all processors of the process, and without real-time class. */
-static int
-create_with(size_t stack, bool freely)
-{
-    pthread_t thread;
-    pthread_attr_t attributes;
-    cpu_set_t cpus;
-    int error = pthread_attr_init(&attributes);
-    if (error != 0) {
-        return error;
-    }
-    pthread_attr_setstacksize(&attributes, stack);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    if (freely) {
-        pthread_attr_setinheritsched(&attributes, PTHREAD_EXPLICIT_SCHED);
-        pthread_attr_setschedpolicy(&attributes, SCHED_OTHER);
-        pthread_attr_setschedparam(&attributes, &(struct sched_param){.sched_priority = 0});
-        if (cpus_of_process(&cpus)) {
-            pthread_attr_setaffinity_np(&attributes, sizeof(cpus), &cpus);
-        }
-    }
-    error = pthread_create(&thread, &attributes, run, NULL);
-    pthread_attr_destroy(&attributes);
-    return error;
-}
-
-/* Attributes that the kernel or a filter does not grant stay as those of the creating thread. */
-static int
-create_somehow(bool freely)
-{
-    int error = EINVAL;
-    for (size_t stack = STACK_BYTES; stack <= STACK_MOST && error == EINVAL; stack *= 2) {
-        error = create_with(stack, freely);
-    }
-    return error;
-}
-
-static bool
-create(void)
-{
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = create_somehow(true);
-    if (error == EPERM || error == EINVAL) {
-        error = create_somehow(false);
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error == 0;
-}
-
 void
 cgpu_monitor_setup(void)
 {
-    cpus_known = sched_getaffinity(0, sizeof(cpus_at_load), &cpus_at_load) == 0;
+    sched_getaffinity(0, sizeof(cpus_at_load), &cpus_at_load);
 }
 
+/*
+ * Whatever processors and class the creating thread has, THREAD gets all of the process, and no
+ * real-time class. What the kernel or a filter does not grant stays as it is.
+ */
 static void
-begin(uint64_t now)
+spread(pthread_t thread)
+{
+    cpu_set_t cpus;
+    pthread_setschedparam(thread, SCHED_OTHER, &(struct sched_param){.sched_priority = 0});
+    if (sched_getaffinity(getpid(), sizeof(cpus), &cpus) == 0) {
+        CPU_OR(&cpus, &cpus, &cpus_at_load);
+        pthread_setaffinity_np(thread, sizeof(cpus), &cpus);
+    }
+}
+
+static bool
+begin(void)
 {
     static bool stops; /* as inherited by children */
-    bool first = cgpu_flow->monitor == CGPU_MONITOR_NONE;
+    pthread_t thread;
     stops = stops || atexit(stop) == 0;
     cgpu_flow->barrier =
         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
-    cgpu_flow->monitor = stops && create() ? CGPU_MONITOR_RUNS : CGPU_MONITOR_FAILED;
-    cgpu_flow->tried_ns = now;
-    if (cgpu_flow->monitor == CGPU_MONITOR_FAILED) {
-        /* every synchronisation should look */
-        __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
-        if (first) {
-            cgpu_log_text(CGPU_LOG_COMPUTE, "no helper thread can be made: ",
-                          "the GPU is given back late; is there a limit of processes?");
-        }
+    if (!stops || cgpu_helper_thread_start(run, NULL, &thread) != 0) {
+        return false;
     }
+    spread(thread);
+    pthread_detach(thread);
+    return true;
 }
 
 static bool
 is_there(uint64_t now)
 {
+    bool first = cgpu_flow->tried_ns == 0;
     if (cgpu_flow_is_closing()) {
         return false;
     }
-    if (cgpu_flow->monitor == CGPU_MONITOR_NONE ||
-        (cgpu_flow->monitor == CGPU_MONITOR_FAILED && now - cgpu_flow->tried_ns >= AGAIN_NS)) {
-        begin(now);
+    if (!cgpu_flow->monitor && (first || now - cgpu_flow->tried_ns >= AGAIN_NS)) {
+        cgpu_flow->tried_ns = now;
+        cgpu_flow->monitor = begin();
+        if (!cgpu_flow->monitor && first) {
+            /* every synchronisation should look */
+            __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
+            cgpu_log_text(CGPU_LOG_COMPUTE, "no helper thread can be made: ",
+                          "the GPU is given back late; is there a limit of processes?");
+        }
     }
-    return cgpu_flow->monitor == CGPU_MONITOR_RUNS;
+    return cgpu_flow->monitor;
 }
 
 bool
 cgpu_monitor_attend(uint64_t now)
 {
+    struct cgpu_watch watch;
     if (is_there(now)) {
         return true;
     }
-    for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
-        if (cgpu_flow->gpus[number].work != NULL) {
-            cgpu_monitor_arbitrated(number, now);
-            if (!cgpu_gate_is_open(cgpu_gate_word(&cgpu_flow->gpus[number]))) {
-                cgpu_drain_look(&cgpu_flow->gpus[number], now);
-            }
-        }
-    }
-    cgpu_lane_sweep(now);
+    serve_all(&watch, now);
     return false;
 }
 
-/* It waits for the gates that it knows: make it look for more. */
+/* The helper waits at the gates that it knows: it is to look for more. */
 void
-cgpu_monitor_wake(void)
+cgpu_monitor_add(uint32_t number, uint64_t now)
 {
-    for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
-        if (cgpu_flow->gpus[number].work != NULL) {
-            wake(cgpu_flow->gpus[number].gate);
+    for (uint32_t known = 0; known < CGPU_MAX_GPUS; known++) {
+        if (cgpu_flow->gpus[known].gate != NULL) {
+            wake(cgpu_flow->gpus[known].gate);
         }
     }
+    arbitrated(number, now);
 }

@@ -1,9 +1,9 @@
 /* Contexts and streams that work was put into, by their handles. All under the lock. */
 #include "compute/stream.h"
+#include "compute/await.h"
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/marker.h"
-#include "compute/outside.h"
 #include "gate/flight.h"
 
 static uint16_t *
@@ -13,61 +13,58 @@ bucket(CUstream handle)
     return &cgpu_flow->buckets[mixed >> 56];
 }
 
-struct cgpu_flow_context *
-cgpu_stream_context(CUcontext context)
+/* Of NULL: a free one. */
+static struct cgpu_flow_context *
+entry_of(CUcontext handle)
 {
-    for (uint32_t i = 0; i < cgpu_flow->context_bound; i++) {
-        if (cgpu_flow->contexts[i].handle == context) {
-            return context != NULL ? &cgpu_flow->contexts[i] : NULL;
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
+        if (cgpu_flow->contexts[i].handle == handle) {
+            return &cgpu_flow->contexts[i];
         }
     }
     return NULL;
 }
 
+struct cgpu_flow_context *
+cgpu_stream_context(CUcontext context)
+{
+    return context != NULL ? entry_of(context) : NULL;
+}
+
+/* Default streams have the same handle in every context, and one of them in every thread. */
 static bool
 is_default(CUstream stream)
 {
     return stream == CU_STREAM_LEGACY_DEFAULT || stream == CU_STREAM_PER_THREAD_DEFAULT;
 }
 
-/* Default streams have the same handle in every context, and one of them in every thread. */
-static bool
-is_meant(const struct cgpu_stream *stream, CUstream handle, CUcontext context, uint32_t lane)
-{
-    if (stream->handle != handle) {
-        return false;
-    }
-    if (!is_default(handle)) {
-        return true;
-    }
-    return cgpu_stream_owner(stream)->handle == context && stream->lane == lane;
-}
-
 static uint32_t
-number_of(CUstream handle, struct cgpu_lane *lane)
+number_of(CUstream handle)
 {
     if (handle != CU_STREAM_PER_THREAD_DEFAULT) {
         return 0;
     }
-    return lane->tid != 0 ? (uint32_t)(cgpu_lane_first(lane) - cgpu_flow->lanes) + 1 : UINT32_MAX;
+    return cgpu_lane->tid != 0 ? (uint32_t)(cgpu_lane - cgpu_flow->lanes) + 1 : UINT32_MAX;
 }
 
 struct cgpu_stream *
-cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane)
+cgpu_stream_find(CUstream handle, CUcontext context)
 {
-    uint32_t number = number_of(handle, lane);
+    uint32_t number = number_of(handle);
     for (uint32_t i = *bucket(handle); i != 0; i = cgpu_flow->streams[i - 1].next) {
-        if (is_meant(&cgpu_flow->streams[i - 1], handle, context, number)) {
-            return &cgpu_flow->streams[i - 1];
+        struct cgpu_stream *stream = &cgpu_flow->streams[i - 1];
+        if (stream->handle == handle && stream->lane == number &&
+            (!is_default(handle) || cgpu_stream_owner(stream)->handle == context)) {
+            return stream;
         }
     }
     return NULL;
 }
 
 /*
- * `marks`, `issued` and `stale` go on: lanes may still look at the entry, markers be on their way.
- * `gpu` stays: who passes a destroyed stream's last marker still has the entry in hand.
- * Events go with their context, if not before.
+ * `marks`, `issued` and `stale` are kept: lanes may still read the entry, and markers may be on
+ * their way. `gpu` is kept: code that handles a destroyed stream's last marker still uses the
+ * entry. Events go with their context, if not before.
  */
 static void
 reset(struct cgpu_stream *stream)
@@ -77,7 +74,6 @@ reset(struct cgpu_stream *stream)
             cgpu_real.cuEventDestroy_v2(stream->events[i]);
         }
     }
-    cgpu_lane_cut(stream);
     *stream = (struct cgpu_stream){
         .marks = stream->marks,
         .issued = stream->issued,
@@ -110,7 +106,6 @@ cgpu_stream_detach(struct cgpu_stream *stream)
     cgpu_stream_release(stream);
 }
 
-/* With all its streams: nothing of it is in flight any more. */
 void
 cgpu_stream_drop_context(struct cgpu_flow_context *context)
 {
@@ -139,30 +134,26 @@ free_entry(void)
     return NULL;
 }
 
-struct cgpu_stream *
-cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context, struct cgpu_lane *lane)
+/* NULL: the table is full. */
+static struct cgpu_stream *
+add(CUstream handle, const struct cgpu_flow_context *context)
 {
     struct cgpu_stream *stream = free_entry();
     if (stream == NULL) { /* some may be those of threads that have ended */
         uint64_t now = cgpu_flow_now();
-        cgpu_lane_sweep_now(now);
-        cgpu_flight_harvest(&cgpu_flow->gpus[context->gpu], now);
+        cgpu_lane_sweep(now, true);
+        cgpu_flight_harvest(context->gpu, now);
         stream = free_entry();
     }
-    if (stream == NULL) {
-        cgpu_flow->more = 1;
-        return NULL;
+    if (stream != NULL) {
+        stream->used = 1;
+        stream->handle = handle;
+        stream->context = (uint32_t)(context - cgpu_flow->contexts);
+        stream->gpu = context->gpu;
+        stream->lane = number_of(handle);
+        stream->next = *bucket(handle);
+        *bucket(handle) = (uint16_t)(stream->index + 1);
     }
-    uint16_t index = stream->index;
-    reset(stream);
-    stream->used = 1;
-    stream->handle = handle;
-    stream->context = (uint32_t)(context - cgpu_flow->contexts);
-    stream->gpu = &cgpu_flow->gpus[context->gpu];
-    stream->lane = number_of(handle, lane);
-    stream->index = index;
-    stream->next = *bucket(handle);
-    *bucket(handle) = (uint16_t)(index + 1);
     return stream;
 }
 
@@ -203,87 +194,90 @@ gpu_of(CUcontext context, CUcontext current)
     return status == CUDA_SUCCESS ? cgpu_device_gpu(device) : CGPU_NO_GPU;
 }
 
-/* NULL: table full. */
-static struct cgpu_flow_context *
-add_context(CUcontext context, int32_t gpu)
+static void
+ring(struct cgpu_gate_gpu *gpu)
 {
-    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
-        struct cgpu_flow_context *entry = &cgpu_flow->contexts[i];
-        if (entry->handle == NULL) {
-            cgpu_flow->context_bound =
-                i < cgpu_flow->context_bound ? cgpu_flow->context_bound : i + 1;
-            *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
-            cgpu_outside_begin(&cgpu_flow->gpus[gpu]);
-            return entry;
-        }
-    }
-    return NULL;
+    cgpu_work_ring(cgpu_state->ledger, (uint32_t)(gpu - cgpu_flow->gpus));
 }
 
-enum cgpu_stream_of
-cgpu_stream_of(CUstream stream, CUcontext current, struct cgpu_flow_context **out)
+/* What native/gate needs of the driver and of the process's threads. */
+static const struct cgpu_gate_outside outside = {
+    .put_marker = cgpu_marker_put,
+    .is_passed = cgpu_marker_is_passed,
+    .is_lost = cgpu_marker_is_lost,
+    .release = cgpu_stream_release,
+    .sum = cgpu_lane_sum,
+    .held = cgpu_lane_launches,
+    .cut = cgpu_lane_end_batch,
+    .stop = cgpu_lane_stop,
+    .awaits = cgpu_await_look,
+    .is_behind_call = cgpu_await_is_behind,
+    .ring = ring,
+};
+
+/* From now on native/gate may look at streams of GPU. NULL: the table is full. */
+static struct cgpu_flow_context *
+add_context(CUcontext context, struct cgpu_gate_gpu *gpu)
 {
-    CUcontext handle = context_of(stream, current);
-    *out = cgpu_stream_context(handle);
-    if (*out != NULL) {
-        return CGPU_STREAM_OF_OURS;
+    struct cgpu_flow_context *entry = entry_of(NULL);
+    if (entry == NULL) {
+        return NULL;
     }
-    int32_t gpu = handle != NULL ? gpu_of(handle, current) : CGPU_NO_GPU;
-    if (gpu < 0) {
-        return CGPU_STREAM_OF_NONE;
-    }
-    cgpu_lane_unfree(); /* it may be the first on its GPU */
-    *out = add_context(handle, gpu);
-    if (*out == NULL) {
-        cgpu_flow->more = 1;
-        return CGPU_STREAM_OF_MORE;
+    *entry = (struct cgpu_flow_context){.handle = context, .gpu = gpu};
+    cgpu_lane_recall(NULL); /* it may be the first on its GPU */
+    /* Once: threads that wait at the gate read it without the lock. */
+    if (gpu->outside == NULL) {
+        gpu->outside = &outside;
+        gpu->streams = cgpu_flow->streams;
+        gpu->stream_bound = &cgpu_flow->stream_bound;
     }
     /* what is launched under a free gate can be marked through it */
-    if (cgpu_stream_add(CU_STREAM_LEGACY_DEFAULT, *out, NULL) == NULL) {
-        (*out)->handle = NULL;
-        return CGPU_STREAM_OF_MORE;
+    if (add(CU_STREAM_LEGACY_DEFAULT, entry) == NULL) {
+        entry->handle = NULL;
+        return NULL;
     }
-    return CGPU_STREAM_OF_OURS;
+    return entry;
 }
 
-enum cgpu_stream_of
-cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
-                 struct cgpu_stream **out)
+bool
+cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_stream **out)
 {
-    struct cgpu_flow_context *context;
-    if (handle == CU_STREAM_PER_THREAD_DEFAULT && lane->tid == 0) {
-        return CGPU_STREAM_OF_NONE; /* the thread has launched nothing */
+    *out = cgpu_stream_find(handle, current);
+    if (*out != NULL || (handle == CU_STREAM_PER_THREAD_DEFAULT && cgpu_lane->tid == 0)) {
+        return true; /* there, or of a thread that has launched nothing */
     }
-    *out = cgpu_stream_find(handle, current, lane);
-    if (*out != NULL) {
-        return CGPU_STREAM_OF_OURS;
+    CUcontext context = context_of(handle, current);
+    struct cgpu_flow_context *entry = cgpu_stream_context(context);
+    if (entry == NULL) {
+        int32_t gpu = context != NULL ? gpu_of(context, current) : CGPU_NO_GPU;
+        if (gpu < 0) {
+            return true;
+        }
+        entry = add_context(context, &cgpu_flow->gpus[gpu]);
+        *out = entry != NULL ? cgpu_stream_find(handle, current) : NULL;
     }
-    enum cgpu_stream_of of = cgpu_stream_of(handle, current, &context);
-    if (of != CGPU_STREAM_OF_OURS) {
-        return of;
+    if (entry != NULL && *out == NULL) {
+        *out = add(handle, entry);
     }
-    *out = cgpu_stream_find(handle, current, lane);
-    if (*out == NULL) {
-        *out = cgpu_stream_add(handle, context, lane);
-    }
-    return *out != NULL ? CGPU_STREAM_OF_OURS : CGPU_STREAM_OF_MORE;
+    return *out != NULL;
 }
 
 struct cgpu_stream *
 cgpu_stream_own(CUstream handle)
 {
-    struct cgpu_stream *found = NULL;
-    cgpu_stream_meet(handle, cgpu_context_current(), cgpu_lane, &found);
+    struct cgpu_stream *found;
+    cgpu_stream_meet(handle, cgpu_context_current(), &found);
     return found;
 }
 
 bool
 cgpu_stream_all_on(const struct cgpu_gate_gpu *gpu)
 {
-    bool all = !cgpu_flow->more;
-    for (uint32_t i = 0; i < cgpu_flow->context_bound; i++) {
+    for (uint32_t i = 0; i < CGPU_MAX_CONTEXTS; i++) {
         const struct cgpu_flow_context *context = &cgpu_flow->contexts[i];
-        all = all && (context->handle == NULL || &cgpu_flow->gpus[context->gpu] == gpu);
+        if (context->handle != NULL && context->gpu != gpu) {
+            return false;
+        }
     }
-    return all;
+    return true;
 }

@@ -4,28 +4,26 @@
 
 #include "compute/flow.h"
 
+_Static_assert((int)CGPU_MAX_CONTEXTS == 512 && (int)CGPU_MAX_STREAMS == 8192, "in the sentence");
+#define CGPU_STREAM_TOO_MANY "the process has 512 contexts or 8,192 streams already; destroy some"
+
 /* CONTEXT's entry; NULL: not there. */
 struct cgpu_flow_context *cgpu_stream_context(CUcontext context);
 
-enum cgpu_stream_of {
-    CGPU_STREAM_OF_OURS,
-    CGPU_STREAM_OF_NONE, /* the driver knows none, or its GPU is none of the container's */
-    CGPU_STREAM_OF_MORE  /* there are more contexts or streams than the tables hold */
-};
-
-/* The entry of the context that STREAM is of, made if need be. */
-enum cgpu_stream_of cgpu_stream_of(CUstream stream, CUcontext current,
-                                   struct cgpu_flow_context **out);
+/* With all its streams: nothing of it is in flight any more. */
 void cgpu_stream_drop_context(struct cgpu_flow_context *context);
 
-/* HANDLE's entry; for the default streams that of CONTEXT, and of LANE. NULL: not there, full. */
-struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context, struct cgpu_lane *lane);
-struct cgpu_stream *cgpu_stream_add(CUstream handle, struct cgpu_flow_context *context,
-                                    struct cgpu_lane *lane);
-/* HANDLE's entry, created if need be. */
-enum cgpu_stream_of cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_lane *lane,
-                                     struct cgpu_stream **out);
-/* HANDLE's own entry in the calling thread, created if need be. NULL: there is none. */
+/*
+ * HANDLE's entry; for a default stream, that of CONTEXT and the calling thread. NULL: there is
+ * none.
+ */
+struct cgpu_stream *cgpu_stream_find(CUstream handle, CUcontext context);
+/*
+ * The same, created if need be. False: there are more contexts or streams than the tables hold.
+ * NULL: the driver knows no such stream, or its GPU is not one of the container's.
+ */
+bool cgpu_stream_meet(CUstream handle, CUcontext current, struct cgpu_stream **out);
+/* The same in the current context; NULL in all of these cases. */
 struct cgpu_stream *cgpu_stream_own(CUstream handle);
 /*
  * Whether all known contexts are on GPU. A launch may go into a stream of any context, whichever is

@@ -1,11 +1,11 @@
 /*
- * Copies and fills inside the GPU's memory, generated from transfers.def: they take the GPU's time
- * like kernels, so large ones pass the gate. What moves between host and device is bounded by the
- * bus and is let through.
+ * Copies and fills inside the GPU's memory, generated from transfers.def. They take the GPU's time
+ * like kernels, so large ones pass the gate. Copies between host and device are limited by the bus,
+ * and are let through.
  *
- * An entry point whose name says "D" or "A" on both sides is taken at its word; only for those that
- * take any address the driver is asked where the memory is, and only for large ones. A batch may
- * have thousands of small copies: there it is asked of those alone that make out a good part of it.
+ * An entry point whose name has "D" or "A" on both sides is believed. Only for those that take any
+ * address the driver is asked where the memory is, and only for large copies. A batch may have
+ * thousands of small copies: then it is asked only about those that make up a good part of it.
  */
 #include "compute/launch.h"
 #include "entry/copies.h"
@@ -15,28 +15,17 @@
 /* Below this it is over in some microseconds, and the way through the gate costs as much. */
 #define LARGE UINT64_C(0x100000)
 
-/* As long as nothing has been measured: 200 GB/s, what the slowest of data-centre GPUs do. */
+/* Until there is a measurement: 200 GB/s, the rate of the slowest data-centre GPUs. */
 enum { BYTES_PER_NS = 200 };
 
 enum { PART = 256 }; /* of a batch: what is less of it is not asked about */
 
 enum transfer { FILL, COPY, DECOMPRESS, TRANSFERS };
 
-static uint64_t
-sum(uint64_t a, uint64_t b)
-{
-    return a + b < a ? UINT64_MAX : a + b;
-}
-
-static uint64_t
-product(uint64_t a, uint64_t b, uint64_t c)
-{
-    uint64_t all;
-    bool fits = !__builtin_mul_overflow(a, b, &all) && !__builtin_mul_overflow(all, c, &all);
-    return fits ? all : UINT64_MAX;
-}
-
-/* Is a side of TYPE in a GPU's memory? An address that the driver does not know is the host's. */
+/*
+ * Whether a side of TYPE is in a GPU's memory. An address that the driver does not know is the
+ * host's.
+ */
 static bool
 is_device(int type, CUdeviceptr address)
 {
@@ -48,7 +37,10 @@ is_device(int type, CUdeviceptr address)
            type != CU_MEMORY_HOST;
 }
 
-/* ---- how many bytes move in the GPU's memory, for transfers.def; 0: none, or few ---- */
+/*
+ * ---- how many bytes move in the GPU's memory, for transfers.def; 0: none, or few ----
+ * A copy whose bytes do not fit into 64 bits the driver refuses, behind the gate or not.
+ */
 
 static uint64_t
 bytes_between(int to_type, CUdeviceptr to, int from_type, CUdeviceptr from, uint64_t bytes)
@@ -67,39 +59,13 @@ bytes_any(CUdeviceptr to, CUdeviceptr from, uint64_t bytes)
     {                                                                                              \
         return copy == NULL ? 0                                                                    \
                             : bytes_between(copy->to_type, copy->to, copy->from_type, copy->from,  \
-                                            product(copy->width, copy->height, depth));            \
+                                            (uint64_t)copy->width * copy->height * (depth));       \
     }
 
 SHAPED(2d_v1, 1, to_type, to_device, from_type, from_device)
 SHAPED(2d, 1, to.type, to.device, from.type, from.device)
 SHAPED(3d_v1, copy->depth, to.type, to.device, from.type, from.device)
 SHAPED(3d, copy->depth, to.type, to.device, from.type, from.device)
-
-static uint64_t
-bytes_all(const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes, size_t count)
-{
-    uint64_t all = 0;
-    uint64_t device = 0;
-    if (to == NULL || from == NULL || bytes == NULL) {
-        return 0;
-    }
-    for (size_t i = 0; i < count; i++) {
-        all = sum(all, bytes[i]);
-    }
-    for (size_t i = 0; all >= LARGE && i < count; i++) {
-        if (bytes[i] >= all / PART && is_device(CU_MEMORY_UNIFIED, to[i]) &&
-            is_device(CU_MEMORY_UNIFIED, from[i])) {
-            device = sum(device, bytes[i]);
-        }
-    }
-    return device;
-}
-
-static uint64_t
-volume(const struct cgpu_copy_operation *copy)
-{
-    return product(copy->width, copy->height, copy->depth);
-}
 
 static bool
 is_device_operand(const struct cgpu_copy_operand *operand)
@@ -109,30 +75,34 @@ is_device_operand(const struct cgpu_copy_operand *operand)
             is_device(CU_MEMORY_UNIFIED, operand->side.address));
 }
 
-static uint64_t
-bytes_of(const struct cgpu_copy_operation *copies, size_t count)
-{
-    uint64_t all = 0;
-    uint64_t device = 0;
-    for (size_t i = 0; copies != NULL && i < count; i++) {
-        all = sum(all, volume(&copies[i]));
+/* COUNT copies, if GIVEN, each of PART bytes, of which those count that are INSIDE. */
+#define BATCH(what, parameters, given, part, inside)                                               \
+    static uint64_t bytes_##what parameters                                                        \
+    {                                                                                              \
+        uint64_t all = 0, device = 0;                                                              \
+        for (size_t i = 0; (given) && i < count; i++) {                                            \
+            all += (part);                                                                         \
+        }                                                                                          \
+        for (size_t i = 0; all >= LARGE && i < count; i++) {                                       \
+            device += (part) >= all / PART && (inside) ? (part) : 0;                               \
+        }                                                                                          \
+        return device;                                                                             \
     }
-    for (size_t i = 0; all >= LARGE && i < count; i++) {
-        if (volume(&copies[i]) >= all / PART && is_device_operand(&copies[i].to) &&
-            is_device_operand(&copies[i].from)) {
-            device = sum(device, volume(&copies[i]));
-        }
-    }
-    return device;
-}
 
-/* Of any size: how long it takes does not show in the bytes that come out. */
+BATCH(all, (const CUdeviceptr *to, const CUdeviceptr *from, const size_t *bytes, size_t count),
+      to != NULL && from != NULL && bytes != NULL, bytes[i],
+      is_device(CU_MEMORY_UNIFIED, to[i]) && is_device(CU_MEMORY_UNIFIED, from[i]))
+BATCH(of, (const struct cgpu_copy_operation *copies, size_t count), copies != NULL,
+      (copies[i].width * copies[i].height * copies[i].depth),
+      is_device_operand(&copies[i].to) && is_device_operand(&copies[i].from))
+
+/* Of any size: the bytes that come out do not show how long it takes. */
 static uint64_t
 bytes_decompressed(const struct cgpu_decompression *list, size_t count)
 {
     uint64_t bytes = LARGE;
     for (size_t i = 0; list != NULL && i < count; i++) {
-        bytes = sum(bytes, list[i].bytes);
+        bytes += list[i].bytes;
     }
     return bytes;
 }

@@ -1,4 +1,4 @@
-/* How calls of our own get past a stream capture of the program's. */
+/* Stream captures of the program, and how our own driver calls avoid interfering with them. */
 #include "entry/shim.h"
 
 int
@@ -14,4 +14,12 @@ cgpu_capture_mode_restore(int mode)
     if (mode >= 0) {
         cgpu_real.cuThreadExchangeStreamCaptureMode(&mode);
     }
+}
+
+bool
+cgpu_captures(CUstream stream)
+{
+    int capture = CU_CAPTURE_NONE;
+    return cgpu_real.cuStreamIsCapturing(stream, &capture) != CUDA_SUCCESS ||
+           capture != CU_CAPTURE_NONE;
 }

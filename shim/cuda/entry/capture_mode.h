@@ -1,4 +1,4 @@
-/* How calls of our own get past a stream capture of the program's. */
+/* Stream captures of the program, and how our own driver calls avoid interfering with them. */
 #ifndef CGPU_CUDA_CAPTURE_MODE_H
 #define CGPU_CUDA_CAPTURE_MODE_H
 
@@ -8,8 +8,14 @@
 
 #include "entry/driver.h"
 
-/* Until restored, calls of this thread do not spoil a stream capture. */
+/* Until restored, driver calls of this thread do not invalidate a stream capture. */
 int cgpu_capture_mode_relax(void);
 void cgpu_capture_mode_restore(int mode);
+
+/*
+ * Whether STREAM captures; true also if the driver does not answer, because then nothing can be put
+ * into it.
+ */
+bool cgpu_captures(CUstream stream);
 
 #endif

@@ -27,7 +27,10 @@ gpu_of_uuid(const struct cgpu_cuda_uuid *uuid)
     return gpu >= 0 ? gpu : CGPU_NO_GPU;
 }
 
-/* A MIG instance has its own UUID in _v2 and its GPU's in the other: the limits may name either. */
+/*
+ * A MIG instance has its own UUID in _v2 and its GPU's in the other version: the limits may name
+ * either.
+ */
 static bool
 ask_gpu(CUdevice device, int32_t *gpu)
 {
@@ -45,7 +48,7 @@ ask_gpu(CUdevice device, int32_t *gpu)
     return known;
 }
 
-/* A block where the driver has no such notion, or a smaller unit for memory that is mapped. */
+/* A block if the driver does not know this, or reports a smaller unit for memory that is mapped. */
 static uint64_t
 ask_granularity(CUdevice device)
 {

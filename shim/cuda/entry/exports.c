@@ -1,5 +1,5 @@
 /* The exported functions, generated from hooks.def. Those of FOLLOW, LAUNCH and TRANSFER rows are
- * in compute/. */
+ * in compute/, those of SYNC rows in sync.c. */
 #include "entry/shim.h"
 #include "entry/thread.h"
 

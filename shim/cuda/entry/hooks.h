@@ -30,9 +30,9 @@ CUresult cgpu_real_missing(void);
 #include "entry/hooks.def"
 
 /*
- * An export. A call that comes from inside a hook on the same thread (from the driver, or from our
- * own helpers) is part of what that hook accounts for, so it passes straight through; of any other
- * the statements that follow give the `status`.
+ * An export. A call from inside a hook on the same thread (by the driver, or by our own helpers) is
+ * part of what that hook accounts for, so it goes straight to the driver. For any other call, the
+ * statements that follow give the `status`.
  */
 #define CGPU_GUARDED(name, parameters, arguments, ...)                                             \
     CUresult name parameters                                                                       \
@@ -62,8 +62,8 @@ extern const struct cgpu_hook cgpu_hooks[];
 extern const unsigned int cgpu_hook_count;
 
 /*
- * When the library is loaded: find the real one and its functions, make look-ups find the exports,
- * and hide those that an old driver lacks.
+ * When the library is loaded: find the real library and its functions, make look-ups find the
+ * exports, and hide those that an old driver lacks.
  */
 void *cgpu_real_open(void);
 void cgpu_real_setup(void *library);

@@ -12,7 +12,7 @@ enum { LINES_SIZE = 256, LINK_SIZE = 64 };
 
 /*
  * The file gives the offsets of the namespace for children. That is the process's own namespace,
- * unless the process has made or joined one since it was started.
+ * unless the process has created or joined another one since it started.
  */
 static bool
 is_own(void)

@@ -2,11 +2,11 @@
  * Device memory that outlives or exceeds what one call asked for: pools, physical memory, graph
  * memory, code.
  *
- * Each kind has its own lock in struct cgpu_kinds. Locks are never nested, with one exception:
- * whoever holds the lock of contexts, of code or of graph_turns may be refused, and then
+ * Each kind has its own lock in struct cgpu_kinds. Locks are not nested, with one exception: a
+ * thread that holds the lock of contexts, of code or of graph_turns may be refused, and then
  * cgpu_reclaim takes the others, one after the other (and the lock of graphs is taken in a turn).
- * So under a kind's own lock memory is charged with cgpu_charge_try, which reclaims nothing, and
- * nobody waits at the gate.
+ * So under a kind's own lock, memory is charged with cgpu_charge_try, which reclaims nothing, and
+ * no thread waits at the gate.
  */
 #ifndef CGPU_CUDA_KINDS_H
 #define CGPU_CUDA_KINDS_H
@@ -23,7 +23,7 @@ enum { CGPU_MAX_POOLS = 1024, CGPU_MAX_EXPORTS = 4096, CGPU_MAX_ASYNC_FREED = 64
 
 enum cgpu_pool_flag {
     CGPU_POOL_FREE =
-        1, /* costs no device memory of ours: in host memory, or another process pays */
+        1, /* costs this process no device memory: in host memory, or another process pays */
     CGPU_POOL_CREATED = 2, /* by cuMemPoolCreate: can be destroyed */
     CGPU_POOL_DOOMED = 4   /* destroyed, but not empty yet */
 };
@@ -77,7 +77,7 @@ struct cgpu_kinds {
     pthread_mutex_t graph_turns; /* outermost: one graph at a time takes memory and is charged */
     pthread_mutex_t code;        /* not while the driver loads or compiles */
 
-    uint32_t may_shrink; /* some pool, or asynchronously freed memory: look at synchronisation */
+    uint32_t may_shrink; /* some pool, or asynchronously freed memory: check at synchronisation */
     uint32_t pool_bound; /* entries in use lie below */
     struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
 
@@ -90,8 +90,8 @@ struct cgpu_kinds {
 
     uint32_t memory_execs;  /* executable graphs with nodes that allocate */
     uint32_t graph_memory;  /* there was one: some device may reserve memory for graphs */
-    uint32_t trims;         /* uploads were made void so often, by giving memory back mostly */
-    CUgraphExec ready_exec; /* the only one whose upload may be good; NULL: perhaps several are */
+    uint32_t trims;         /* how often uploads were invalidated, mostly by giving memory back */
+    CUgraphExec ready_exec; /* the only one whose upload may be valid; NULL: several may be */
     uint64_t graph_charged[CGPU_MAX_GPUS];
     int32_t graph_device[CGPU_MAX_GPUS]; /* CUdevice + 1 */
 
@@ -104,8 +104,8 @@ struct cgpu_kinds {
 };
 
 /*
- * Counters that are changed under their kind's lock and looked at without it. relaxed: they only
- * say whether looking is worth while.
+ * Counters that are changed under their kind's lock and read without it. relaxed: they only show
+ * whether a closer look is worth while.
  */
 static inline void
 cgpu_kinds_count(uint32_t *counter, int step)

@@ -1,10 +1,10 @@
 /*
- * One line to standard error when something is refused, so that `docker logs` shows why.
+ * Writes one line to standard error when something is refused, so that `docker logs` shows why.
  *
- * write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio. At most
- * one line per kind in five seconds, and none with CGPU_LOG=off, nor where descriptor 2 is another
- * file than when the library was loaded: a program that sends its errors elsewhere later on, and
- * one that has opened a database under that number, look the same.
+ * It uses write(2) and a buffer on the stack: hooks neither allocate nor touch the program's stdio.
+ * It writes at most one line per kind in five seconds, and none with CGPU_LOG=off. Nor does it
+ * write if descriptor 2 is a different file than when the library was loaded: a program that has
+ * redirected its errors cannot be told from one that has opened a database under that number.
  */
 #define _GNU_SOURCE /* secure_getenv */
 #include <errno.h>
@@ -82,11 +82,13 @@ add_bytes(struct line *line, uint64_t bytes)
     add(line, " MiB)");
 }
 
-/* May a line of KIND be written at second NOW? Exactly one of racing threads may. */
+/*
+ * Whether a line of KIND may be written at second NOW. Of several racing threads, exactly one may.
+ */
 static bool
 is_due(enum cgpu_log kind, int64_t now)
 {
-    /* relaxed: only the time itself is compared, nothing hangs on it. */
+    /* relaxed: only the time itself is compared, no other data depends on it. */
     int64_t last = __atomic_load_n(&last_second[kind], __ATOMIC_RELAXED);
     if (last != 0 && now - last < INTERVAL_SECONDS) {
         return false;
@@ -108,7 +110,10 @@ begin(struct line *line, enum cgpu_log kind)
     return is_due(kind, (int64_t)now.tv_sec + 1);
 }
 
-/* Would a line be taken at once? If not it is dropped: a full pipe must not hold the program up. */
+/*
+ * Whether a line would be accepted at once. If not, it is dropped: a full pipe must not delay the
+ * program.
+ */
 static bool
 has_room(void)
 {
@@ -116,7 +121,7 @@ has_room(void)
     return poll(&out, 1, 0) == 1 && out.revents == POLLOUT;
 }
 
-/* Write LINE; a pipe without a reader must not end the program by its signal. */
+/* Write LINE. A pipe without a reader must not kill the program with its signal. */
 static void
 put(const struct line *line)
 {
@@ -148,15 +153,19 @@ keep_on_one_line(struct line *line)
     }
 }
 
+/* Writing is a point at which a thread may be cancelled, and the caller may hold a lock. */
 static void
 end(struct line *line)
 {
     int saved = errno;
+    int cancel = PTHREAD_CANCEL_ENABLE;
     keep_on_one_line(line);
     line->text[line->length++] = '\n';
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     if (is_still_there() && has_room()) {
         put(line);
     }
+    pthread_setcancelstate(cancel, NULL);
     errno = saved;
 }
 

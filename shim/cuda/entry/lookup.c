@@ -2,10 +2,11 @@
  * cuGetProcAddress and its versions: the driver's own answer, with a hooked function's address
  * swapped for our export.
  *
- * Every address it returns is an exported symbol, so comparing addresses is version-correct and
- * right for per-thread default streams without knowing which name and version mean which symbol. An
- * address that is not of a name in driver_entry_points.csv is an entry point of a newer driver: in
- * a family that allocates or launches it is not handed out, since nothing would charge for it.
+ * Every address that it returns is that of an exported symbol. So comparing addresses gives the
+ * right version, also for per-thread default streams, without knowing which name and version mean
+ * which symbol. An address that belongs to no name in driver_entry_points.csv is an entry point of
+ * a newer driver. If its family allocates or launches, it is not handed out, since nothing would
+ * charge for it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -64,7 +65,7 @@ row_of(const void *real)
     return row;
 }
 
-/* The first entry for an address stays: hooks are added before the names that pass. */
+/* The first entry for an address stays, so hooks are added before the names that pass. */
 static void
 add(void *real, void *use)
 {

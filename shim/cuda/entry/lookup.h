@@ -8,7 +8,7 @@
 
 #include "entry/driver.h"
 
-/* Whether the host lets pass what this release does not know of the driver. */
+/* Whether the host allows entry points and limits of the driver that this release does not know. */
 bool cgpu_may_pass_unknown(void);
 
 #endif

@@ -1,8 +1,8 @@
 /*
  * The driver's own functions.
  *
- * All are resolved by the constructor (setup.c), before anyone can call a hook: dlopen and dlsym
- * may allocate, hooks may not. The real library is loaded already (DT_NEEDED), so RTLD_NOLOAD only
+ * All are resolved by the constructor (setup.c), before any hook can be called: dlopen and dlsym
+ * may allocate, hooks may not. The real library is already loaded (DT_NEEDED), so RTLD_NOLOAD only
  * finds it.
  */
 #include <dlfcn.h>
@@ -38,8 +38,8 @@ resolve(void *library, const char *name, void **slot)
 }
 
 /*
- * Some programs do without a name that is not there, and give up where it fails. From driver 525 on
- * they ask cuGetProcAddress_v2, which names what the driver has.
+ * Some programs do without a name that does not exist, but give up if a call to it fails. From
+ * driver 525 on they ask cuGetProcAddress_v2, which shows what the driver has.
  */
 void
 cgpu_real_hide_missing(const void *library)

@@ -1,4 +1,4 @@
-/* Entry points that no cap can hold are refused altogether. */
+/* Entry points whose memory cannot be capped are refused altogether. */
 #include "entry/shim.h"
 
 CUresult

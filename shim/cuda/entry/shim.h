@@ -25,12 +25,12 @@
  *    and frees what the driver gave out if the commit fails. The entry point that frees is
  *    cgpu_charge_take, real, cgpu_charge_end_free, in this order.
  *
- *    What puts work for the GPU into a stream goes through the gate as well: launch.h.
+ * A call that puts work for the GPU into a stream also passes the gate: launch.h.
  *
  * 3. ../driver_entry_points.csv: treatment `hook` in its row; then the tests.
  *
  * Without a working ledger nothing is allocated: every charge is refused with NOT_INITIALIZED,
- * which is also what the driver says before cuInit and in a forked child.
+ * which the driver also returns before cuInit and in a forked child.
  */
 #ifndef CGPU_CUDA_SHIM_H
 #define CGPU_CUDA_SHIM_H

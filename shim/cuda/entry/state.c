@@ -1,9 +1,9 @@
 /*
- * This process's part in the container: the limits page, its ledger slot and its holdings.
+ * This process's part in the container: the limits, its ledger slot and its holdings.
  *
- * The limits are mapped when the library is loaded; the ledger is attached by cuInit, so that a
- * program which never uses CUDA takes no slot. All that a child must not inherit lies in one page
- * that fork wipes.
+ * The limits are mapped when the library is loaded. The ledger is attached by cuInit, so that a
+ * program that never uses CUDA takes no slot. Everything that a child must not inherit is in one
+ * page that fork wipes.
  */
 #include <sys/mman.h>
 #include <unistd.h>
@@ -57,7 +57,7 @@ attach(void)
         cgpu_holdings_destroy(cgpu_state->holdings);
         return status;
     }
-    /* A forked child's only thread must not believe what it remembers from its parent. */
+    /* A forked child's only thread must not use what it remembers from its parent. */
     cgpu_thread.context = NULL;
     cgpu_state->generation = 1;
     /* relaxed: no thread compares times with the host's before this */
@@ -84,7 +84,8 @@ cgpu_state_attach(void)
 {
     if (cgpu_limits == NULL || cgpu_state == NULL) {
         cgpu_log_text(CGPU_LOG_STATE, "no CUDA in this process: ",
-                      "the limits are missing, broken or of another release");
+                      cgpu_limits == NULL ? "the limits are missing, broken or of another release"
+                                          : "no 45 MB of address space at its start (ulimit -v)");
         return CUDA_ERROR_NOT_PERMITTED;
     }
     pthread_mutex_lock(&cgpu_state->lock);

@@ -31,8 +31,7 @@ struct cgpu_state {
     uint64_t granularity[CGPU_MAX_GPUS]; /* of memory, a block or more; by number in the limits */
     CUcontext primary[CGPU_MAX_GPUS];    /* active primary context, by number in the limits */
     int8_t devices[CGPU_MAX_DEVICES]; /* 0: not asked yet, -1: not in the limits, else number + 1 */
-    uint64_t
-        local_bytes; /* of local memory that the hungriest kernel of a library needs a thread */
+    uint64_t local_bytes; /* most local memory that a library's kernel needs per thread */
     struct cgpu_kinds kinds;
 };
 
@@ -42,7 +41,10 @@ extern const struct cgpu_limits *cgpu_limits; /* NULL: missing or broken */
 /* Map the limits and make the state. Once, when the library is loaded. */
 void cgpu_state_setup(void);
 
-/* Take part: ledger slot and holdings. For cuInit, also after fork. NOT_PERMITTED if that fails. */
+/*
+ * Attach: take a ledger slot and set up holdings. For cuInit, also after fork. NOT_PERMITTED if
+ * that fails.
+ */
 CUresult cgpu_state_attach(void);
 
 /* Is this process attached? One load. */

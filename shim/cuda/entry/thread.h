@@ -1,4 +1,7 @@
-/* What one thread remembers: 32 bytes of initial-exec storage, of which dlopen has few to spare. */
+/*
+ * What one thread remembers: 32 bytes of initial-exec storage, which is scarce for libraries that
+ * are loaded with dlopen.
+ */
 #ifndef CGPU_CUDA_THREAD_H
 #define CGPU_CUDA_THREAD_H
 

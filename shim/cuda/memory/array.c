@@ -1,10 +1,10 @@
 /*
  * Arrays and mipmapped arrays, charged by their real size.
  *
- * The driver lays arrays out as it likes, so it is asked: a twin with deferred mapping has the same
- * layout and no memory, and tells how much it would need. Drivers that cannot do that get an upper
- * estimate. Sparse and deferred arrays take nothing; what is mapped into them later was charged
- * when it was created.
+ * The driver chooses the layout of an array, so it is asked: a twin with deferred mapping has the
+ * same layout but no memory, and shows how much it would need. For drivers that cannot do that, an
+ * upper estimate is charged. Sparse and deferred arrays take nothing; what is mapped into them
+ * later was charged when it was created.
  */
 #include "entry/shim.h"
 #include "memory/charge.h"

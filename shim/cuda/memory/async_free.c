@@ -1,7 +1,7 @@
 /*
- * Linear memory given to cuMemFreeAsync: the driver takes it back when the stream is next
- * synchronised, so that long it stays charged, and a small one in its block. Memory from a pool
- * goes back to its pool, whose reserve is what is charged (pool.c).
+ * Linear memory passed to cuMemFreeAsync. The driver takes it back when the stream is next
+ * synchronised. Until then it stays charged, and a small allocation keeps its place in its block.
+ * Memory from a pool goes back to the pool, whose reserve is what is charged (pool.c).
  */
 #include "memory/async_free.h"
 #include "entry/shim.h"
@@ -20,7 +20,7 @@ is_empty(const struct cgpu_async_freed *freed)
     return freed->bytes == 0 && freed->small == 0;
 }
 
-/* The entry for what is freed in STREAM as HOLDING was; NULL: the table is full. */
+/* The entry for memory freed in STREAM that is charged like HOLDING; NULL: the table is full. */
 static struct cgpu_async_freed *
 entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
 {
@@ -42,7 +42,7 @@ entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
     return free_one;
 }
 
-/* Chain a small one before those that FREED has. False: there is no memory for it. */
+/* Put a small allocation at the head of FREED's chain. False: there is no memory for it. */
 static bool
 chain(struct cgpu_async_freed *freed, const struct cgpu_holding *holding)
 {
@@ -134,9 +134,7 @@ cgpu_async_free_destroy(CUresult (*destroy)(CUstream), CUstream stream)
 static bool
 is_done(CUstream stream)
 {
-    int capture = CU_CAPTURE_NONE;
-    return cgpu_real.cuStreamIsCapturing(stream, &capture) == CUDA_SUCCESS &&
-           capture == CU_CAPTURE_NONE && cgpu_real.cuStreamQuery(stream) == CUDA_SUCCESS &&
+    return !cgpu_captures(stream) && cgpu_real.cuStreamQuery(stream) == CUDA_SUCCESS &&
            cgpu_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
 }
 

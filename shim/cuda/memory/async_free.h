@@ -11,8 +11,8 @@
 void cgpu_async_free_collect(CUstream stream, CUcontext context);
 
 /*
- * Before a refusal on GPU: streams of the current context whose work is done are synchronised, so
- * that what was freed in them goes back, whatever the program waits with (an event, its own flag).
+ * Before a refusal on GPU: synchronise the streams of the current context whose work is done, so
+ * that what was freed in them goes back, whatever the program itself waits with (an event, a flag).
  */
 void cgpu_async_free_finish(int32_t gpu);
 

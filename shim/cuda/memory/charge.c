@@ -127,8 +127,9 @@ cgpu_charge_commit(const struct cgpu_pending *pending, enum cgpu_kind kind, uint
 }
 
 /*
- * The driver gave out HANDLE, so nothing else can have it: an entry that is there already was freed
- * in a way we did not see (or its context is being destroyed at this moment), and is given back.
+ * The driver gave out HANDLE, so nothing else can have it. If there is an entry for it already,
+ * that memory was freed in a way that we did not see (or its context is just being destroyed), and
+ * its charge is given back.
  */
 CUresult
 cgpu_charge_hold(const struct cgpu_holding *holding)
@@ -171,8 +172,10 @@ cgpu_charge_give_back(const struct cgpu_holding *holding)
 void
 cgpu_charge_restore(const struct cgpu_holding *holding)
 {
-    /* Room for it was there a moment ago; if it is gone, the charge stays, which errs on the safe
-     * side. */
+    /*
+     * There was room for it a moment ago. If there is none now, the charge stays, which is the safe
+     * side.
+     */
     (void)cgpu_holdings_insert(cgpu_state->holdings, holding);
 }
 
@@ -187,7 +190,7 @@ cgpu_charge_end_free(const struct cgpu_holding *taken, CUresult status)
     return status;
 }
 
-/* What HOLDING has charged, to the sums by GPU in ARGUMENT. */
+/* Add what HOLDING has charged to the sums by GPU in ARGUMENT. */
 static void
 add_up(const struct cgpu_holding *holding, void *argument)
 {

@@ -21,14 +21,16 @@ CUresult cgpu_charge_for(int32_t gpu, uint64_t bytes, uint64_t asked, uint64_t *
  * kinds.h. */
 CUresult cgpu_charge_try(int32_t gpu, uint64_t bytes, uint64_t *charged);
 
-/* Charge what the driver took already and cannot be made to give back: over the cap if need be. */
+/* Charge what the driver has taken and cannot be made to give back, over the cap if need be. */
 void cgpu_charge_force(int32_t gpu, uint64_t bytes);
 
-/* BYTES in whole pieces of what the driver takes memory of GPU in. */
+/* BYTES rounded up to whole units in which the driver takes memory of GPU. */
 uint64_t cgpu_charge_whole(int32_t gpu, uint64_t bytes);
 
-/* begin: charge the current context's GPU; _whole: for BYTES in whole pieces; resize: so that they
- * are BYTES in all. */
+/*
+ * begin: charge the current context's GPU for BYTES; _whole: rounded up to whole units; resize:
+ * change the pending charge to BYTES in all.
+ */
 CUresult cgpu_charge_begin(struct cgpu_pending *pending, uint64_t bytes);
 CUresult cgpu_charge_begin_whole(struct cgpu_pending *pending, uint64_t bytes);
 CUresult cgpu_charge_resize(struct cgpu_pending *pending, uint64_t bytes);
@@ -47,10 +49,10 @@ void cgpu_charge_give_back(const struct cgpu_holding *holding);
 void cgpu_charge_restore(const struct cgpu_holding *holding);
 
 /*
- * Freeing: the holding is taken before the real call, as the driver may give the handle to another
- * thread the moment it is free; the charge goes after it, as the memory must be free before anyone
- * may count on it. TAKEN (NULL: nothing was held) is given back or restored by STATUS, the driver's
- * answer, which is returned.
+ * Freeing: the holding is removed before the real call, because the driver may give the handle to
+ * another thread as soon as it is free. The charge is removed after the call, because the memory
+ * must be free before anyone relies on it. TAKEN (NULL: nothing was held) is given back or
+ * restored, depending on STATUS, the driver's answer, which is returned.
  */
 CUresult cgpu_charge_end_free(const struct cgpu_holding *taken, CUresult status);
 

@@ -1,5 +1,5 @@
 /*
- * Memory of graph nodes: what each device has reserved for this process's graphs is charged.
+ * Memory of graph nodes. What each device has reserved for this process's graphs is charged.
  *
  * It is taken when an executable graph is first uploaded or launched, is kept for the next graph,
  * and goes back only when the device is trimmed. The account follows the driver's figure; all
@@ -40,8 +40,10 @@ ask(int32_t gpu)
     return status == CUDA_SUCCESS ? reserved : kinds()->graph_charged[gpu];
 }
 
-/* Under the lock of graphs: the account shrinks to RESERVED, or stays. What is gone may have been
- * some graph's upload, whoever trimmed it. */
+/*
+ * Under the lock of graphs: shrink the account to RESERVED, if that is less. What was trimmed, by
+ * whatever thread, may have been some graph's upload.
+ */
 static void
 shrink(int32_t gpu, uint64_t reserved)
 {
@@ -52,7 +54,7 @@ shrink(int32_t gpu, uint64_t reserved)
     }
 }
 
-/* Under the lock of graphs: what GPU's account lacks, after what it had too much was given back. */
+/* Under the lock of graphs: what GPU's account lacks, after giving back what it had in excess. */
 static uint64_t
 lacks(int32_t gpu)
 {
@@ -90,7 +92,7 @@ trim(int32_t gpu)
     shrink(gpu, ask(gpu));
 }
 
-/* What does not fit is not kept for a moment: not while it is tried to make room for it either. */
+/* What does not fit is released at once, even before room is made for it. */
 static CUresult
 charge(int32_t gpu, struct cgpu_graph_lack *lack)
 {

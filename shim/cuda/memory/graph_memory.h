@@ -10,8 +10,8 @@
 void cgpu_graph_memory_follow(void);
 
 /*
- * Charge what is reserved for graphs now. On a GPU where that does not fit, what no running graph
- * uses is let go at once: OUT_OF_MEMORY, with the GPU and what it lacked.
+ * Charge what is reserved for graphs now. If that does not fit on a GPU, release what no running
+ * graph uses. OUT_OF_MEMORY: the GPU, and by how much it did not fit.
  */
 struct cgpu_graph_lack {
     int32_t gpu;

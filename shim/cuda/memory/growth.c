@@ -1,10 +1,10 @@
 /*
- * What a context grows by after it was made: stack and local memory, printf buffer, device heap,
+ * What a context grows by after its creation: stack and local memory, printf buffer, device heap,
  * and what the device runtime and blocks keep.
  *
- * The driver takes some of it lazily, at some launch, where refusing would be too late. So it is
- * charged when it is asked for, by a formula: what exceeds the defaults, which the measured cost of
- * a context contains.
+ * The driver takes some of it lazily, at some launch, when it would be too late to refuse. So it is
+ * charged by a formula when the program asks for it. Only what exceeds the defaults is charged: the
+ * measured cost of a context includes those.
  *
  * Assumed, where no document gives a figure: a pending launch of the device runtime takes no more
  * than twice its largest parameters (4 KiB). A level of synchronisation takes for each thread no
@@ -23,7 +23,7 @@ enum {
     MOST_KNOWN = CU_LIMIT_PER_BLOCK_MEMORY_SIZE
 };
 
-/* All that fit on GPU at a time; PER_PROCESSOR says of what. */
+/* How many fit on GPU at a time, of what PER_PROCESSOR counts. */
 static uint64_t
 resident(int32_t gpu, int per_processor)
 {
@@ -75,7 +75,10 @@ goes_when_lowered(int what)
     return what == CU_LIMIT_PRINTF_FIFO_SIZE || what == CU_LIMIT_MALLOC_HEAP_SIZE;
 }
 
-/* CONTEXT's LIMIT, whichever context is current; 0, the safe side, if the driver does not say. */
+/*
+ * CONTEXT's LIMIT, whichever context is current; 0, which is the safe side, if the driver does not
+ * report it.
+ */
 static size_t
 ask_limit(uint64_t context, int limit)
 {
@@ -158,7 +161,10 @@ set_limit(CUresult (*real)(int, size_t), int limit, size_t value, const struct c
     return status;
 }
 
-/* What the driver does not let be read it does not support here: both calls give the same error. */
+/*
+ * A limit that the driver does not let us read is not supported here: both calls give the same
+ * error.
+ */
 static CUresult
 check_limit(int limit)
 {

@@ -1,12 +1,12 @@
 /*
- * Linear and pitched memory: whole blocks of 2 MiB for what is larger than 1 MiB, and the blocks
- * that it shares (small.c) for what is not.
+ * Linear and pitched memory. Requests of more than 1 MiB are charged whole blocks of 2 MiB; smaller
+ * ones are charged the blocks that they share (small.c).
  *
- * Assumed of drivers: what is larger begins at a block, and has its blocks to itself. Charged are
- * the blocks that its addresses touch, wherever it begins.
+ * Assumed of drivers: a larger allocation begins at a block boundary, and has its blocks to itself.
+ * It is charged the blocks that its addresses touch, wherever it begins.
  *
- * The v1 entry points have 32-bit pointers and sizes but take the same memory, and what one version
- * allocates the other frees: the key is the address.
+ * The v1 entry points have 32-bit pointers and sizes but take the same memory. One version can free
+ * what the other allocated, so the key is the address.
  */
 #include "entry/shim.h"
 #include "memory/charge.h"
@@ -75,7 +75,10 @@ keep_large(struct allocation *made, CUdeviceptr address, uint64_t bytes)
     return status;
 }
 
-/* Noted first: should its address be that of memory freed unseen, that goes from its block. */
+/*
+ * Record it first: if the address belonged to memory that was freed unseen, that is removed from
+ * its block.
+ */
 static CUresult
 keep_small(struct allocation *made, CUdeviceptr address, uint64_t bytes)
 {

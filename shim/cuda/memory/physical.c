@@ -2,11 +2,11 @@
  * Physical memory (cuMemCreate): charged when it is made, given back with the last of its handles,
  * mappings, array mappings and open exported descriptors.
  *
- * An allocation has a serial of our own, as its handle's number may be given out again while a
- * mapping keeps it alive. The lock of physical memory is held around the driver's call wherever a
- * reference comes or goes, so the books change in the driver's order. cuMemCreate itself, which may
- * take long, runs without it: its handle is new to everybody. Imported memory is paid for by the
- * process that made it, and memory on the host costs nothing.
+ * Each allocation has a serial of our own, because its handle's number may be given out again while
+ * a mapping keeps the memory alive. The lock of physical memory is held around every driver call
+ * that adds or removes a reference, so our records change in the driver's order. cuMemCreate
+ * itself, which may take long, runs without the lock: nobody else knows its handle yet. Imported
+ * memory is paid for by the process that made it, and memory on the host costs nothing.
  */
 #include "memory/physical.h"
 #include "entry/shim.h"

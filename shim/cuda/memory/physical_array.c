@@ -1,8 +1,8 @@
 /*
  * Physical memory mapped into sparse arrays.
  *
- * Which tiles of an array a handle's memory is mapped to is not followed: memory that was ever
- * mapped into an array stays charged at least as long as the array exists.
+ * The tiles that a handle's memory is mapped to are not tracked: memory that was ever mapped into
+ * an array stays charged at least as long as the array exists.
  */
 #include "entry/shim.h"
 #include "memory/physical.h"
@@ -51,8 +51,9 @@ void
 cgpu_physical_array_gone(uint64_t array)
 {
     struct cgpu_holding holding;
-    /* relaxed: an array that was mapped into was mapped into before it was destroyed, by the
-     * program's own order. */
+    /*
+     * relaxed: the program's own order puts a mapping into an array before the array's destruction.
+     */
     if (!cgpu_state_is_attached() ||
         __atomic_load_n(&kinds()->array_mappings, __ATOMIC_RELAXED) == 0) {
         return;

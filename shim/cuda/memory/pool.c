@@ -1,15 +1,15 @@
 /*
- * Memory pools: what a pool has reserved is charged, used or not.
+ * Memory pools. What a pool has reserved is charged, whether it is used or not.
  *
- * The driver tells what is reserved, so the account follows it: before an allocation the growth it
- * must cause is charged, after it what the driver really reserved (pool_alloc.c). Only allocations
- * make a pool grow, and all of them hold the lock of pools. A pool shrinks at synchronisation, when
- * it is trimmed, and when it goes; between the driver's shrinking and our measuring, the account is
- * too high, never too low.
+ * The driver reports what is reserved, and the account follows that. Before an allocation the
+ * growth that it must cause is charged, after it what the driver really reserved (pool_alloc.c).
+ * Only allocations make a pool grow, and all of them hold the lock of pools. A pool shrinks at
+ * synchronisation, when it is trimmed, and when it is destroyed. Until we measure that, the account
+ * is too high, never too low.
  *
- * A pool that is destroyed while memory of it is in use lives on until that is freed, but can no
- * longer be asked. So its real destruction is put off until it is empty: it is "doomed", keeps
- * nothing in reserve, and is refused to the program.
+ * A pool that is destroyed while its memory is in use lives on until that is freed, but the driver
+ * no longer answers for it. So its real destruction is delayed until it is empty: it is "doomed",
+ * keeps nothing in reserve, and is refused to the program.
  */
 #include "memory/pool.h"
 #include "entry/shim.h"

@@ -1,11 +1,11 @@
 /*
  * Allocating from a pool.
  *
- * Under the lock of pools, from the driver's figures before to its figures after, so that what the
- * pool grew by is what this allocation caused. Two windows remain, both on the safe side or closed
- * at once: another thread's free may make the predicted growth unnecessary (it is released after
- * the call), and the driver may reserve more than the prediction (then that is charged too, or the
- * allocation is undone and refused).
+ * The lock of pools is held from reading the driver's figures before the call to reading them after
+ * it, so that this allocation caused all growth of the pool. Two windows remain, both on the safe
+ * side or closed at once. Another thread's free may make the predicted growth unnecessary; then it
+ * is released after the call. The driver may reserve more than predicted; then that is charged too,
+ * or the allocation is undone and refused.
  */
 #include <time.h>
 
@@ -102,9 +102,9 @@ catch_up(struct cgpu_pool *pool)
 }
 
 /*
- * The pool grew by more than is allowed: take the memory back, and charge what stays reserved all
- * the same. The driver lets go of it when the stream has come to it and is synchronised, for which
- * nobody waits under the lock: see give_up.
+ * The pool grew by more than is allowed: free the memory again, and charge what stays reserved
+ * nevertheless. The driver releases that when the stream has reached it and is synchronised. Nobody
+ * waits for this under the lock: see give_up.
  */
 static void
 undo(struct request *request, struct cgpu_pool *pool)
@@ -120,8 +120,8 @@ undo(struct request *request, struct cgpu_pool *pool)
 }
 
 /*
- * What the refused call left in the pool goes when the stream reaches it. That is soon, or only
- * after this call if the stream waits for this very thread, so the wait is short. After it the
+ * What the refused call left in the pool is released when the stream reaches it: soon, or only
+ * after this call if the stream waits for this very thread. So the wait is short. After it the
  * memory stays charged, over the cap if need be, until the program synchronises or is refused
  * again.
  */
@@ -147,8 +147,8 @@ give_up(const struct request *request)
 }
 
 /*
- * The call was made: bring POOL's account to what is reserved now. The driver reserves in large
- * pieces where it can; what it does not need of one must not be the reason to refuse.
+ * After the call: bring POOL's account to what is reserved now. The driver reserves large pieces if
+ * it can; the part of one that it does not need must not cause a refusal.
  */
 static CUresult
 follow(struct request *request, struct cgpu_pool *pool, CUresult status)

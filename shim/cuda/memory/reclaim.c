@@ -1,8 +1,9 @@
 /*
- * Before this process is refused: what is charged, but not held any more, or held only for reuse?
+ * Before this process is refused: give back what is charged but no longer held, or held only for
+ * reuse.
  *
- * Each step takes one kind's lock and drops it again. What goes here is never in use: the driver
- * itself releases only idle reserves.
+ * Each step takes one kind's lock and drops it again. Nothing that is in use is given back: the
+ * driver itself releases only idle reserves.
  */
 #include "memory/reclaim.h"
 #include "entry/shim.h"

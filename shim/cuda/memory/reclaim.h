@@ -14,8 +14,10 @@ bool cgpu_reclaim(int32_t gpu, uint64_t bytes);
 /* Give back what is charged and no longer held. One load each when there is nothing of the kind. */
 void cgpu_reclaim_collect(void);
 
-/* The same when a context is gone: with the last one of a GPU go the reserves of its pools and
- * graphs. */
+/*
+ * The same when a context is gone: the last one of a GPU takes the reserves of its pools and graphs
+ * with it.
+ */
 void cgpu_reclaim_context_gone(void);
 
 #endif

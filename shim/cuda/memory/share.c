@@ -1,11 +1,11 @@
 /*
  * Exported and imported physical memory.
  *
- * The process that made the memory pays, once, for as long as it holds it in any way; an open
- * descriptor made by exporting is such a way. Descriptors are closed without our hearing of it, so
- * they are looked at when the rest is gone, at later calls and before a refusal: the same number
- * must still be the same file. Importing such a descriptor in this process is one more reference;
- * any other import is another process's memory.
+ * The process that made the memory pays for it once, as long as it holds it in any way, including
+ * an open descriptor made by exporting. We are not informed when a descriptor is closed. So
+ * descriptors are checked when the other references are gone, at later calls and before a refusal:
+ * the same number must still be the same file. Importing such a descriptor in this process is one
+ * more reference; any other import is another process's memory.
  */
 #include <sys/stat.h>
 

@@ -1,9 +1,9 @@
 /*
  * Small linear memory, charged by the blocks of 2 MiB that it lies in (native/holdings/blocks.h).
  *
- * A call that will find a hole is charged nothing. Any other is charged a block beforehand, which
- * is given back if the driver took none. At the cap all blocks are searched for a hole before
- * anything is refused, as a smaller GPU would serve the request from one.
+ * A call that will find a hole is charged nothing. Any other call is charged a block beforehand,
+ * which is given back if the driver took none. At the cap all blocks are searched for a hole before
+ * anything is refused, because a smaller GPU would serve the request from one.
  */
 #include "memory/small.h"
 #include "entry/shim.h"
@@ -67,8 +67,8 @@ pay(const struct cgpu_small *small, uint64_t need, uint64_t asked)
 }
 
 /*
- * It does not fit: free it again. Where another allocation has come into the new block meanwhile,
- * that stays, and is charged over the cap.
+ * It does not fit: free it again. If another allocation has come into the new block meanwhile, the
+ * block stays, and is charged over the cap.
  */
 static void
 undo(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes, uint64_t need)

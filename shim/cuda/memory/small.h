@@ -18,7 +18,7 @@ void cgpu_small_cancel(const struct cgpu_small *small);
 /* It put BYTES at ADDRESS: charge what that takes. If that does not fit they are freed again. */
 CUresult cgpu_small_keep(const struct cgpu_small *small, CUdeviceptr address, uint64_t bytes);
 
-/* What HOLDING says is about to be freed; it was not; it was. */
+/* The memory of HOLDING is about to be freed; it was not freed; it was. */
 void cgpu_small_leave(const struct cgpu_holding *holding);
 void cgpu_small_stay(const struct cgpu_holding *holding);
 void cgpu_small_gone(const struct cgpu_holding *holding);

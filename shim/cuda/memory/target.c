@@ -1,8 +1,8 @@
 /*
  * Who pays: from the calling thread's current context to a GPU of the limits.
  *
- * The driver is asked for the current context at every call (it is cheap, and contexts change in
- * ways that are not hooked); what belongs to that context is remembered by the thread.
+ * The driver is asked for the current context at every call: that is cheap, and contexts change in
+ * ways that are not hooked. The thread remembers what belongs to that context.
  */
 #include "memory/target.h"
 #include "entry/shim.h"

@@ -23,7 +23,7 @@ bool __wrap_cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until);
 bool
 __wrap_cgpu_watch_sleep(const struct cgpu_watch *watch, uint64_t until)
 {
-    return !old_kernel && __real_cgpu_watch_sleep(watch, until);
+    return (!old_kernel || watch->count == 1) && __real_cgpu_watch_sleep(watch, until);
 }
 
 static struct cgpu_arbitration *

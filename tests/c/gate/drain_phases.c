@@ -174,8 +174,8 @@ TEST(a_full_table_makes_room_where_nobody_waits_for_a_stream)
         launch(&streams[0], OPEN);
         CHECK(cgpu_flight_cut(&streams[0], SECOND));
     }
-    CHECK(gpu.flights == CGPU_MAX_FLIGHTS && cgpu_flight_counted(&gpu) == 0);
+    CHECK(gpu.flights == CGPU_MAX_FLIGHTS && !cgpu_flight_is_busy(&gpu));
     launch(&streams[1], OPEN);
     CHECK(cgpu_flight_cut(&streams[1], SECOND));
-    CHECK(gpu.flights == 2 && cgpu_flight_counted(&gpu) == 1);
+    CHECK(gpu.flights == 2 && cgpu_flight_is_busy(&gpu));
 }

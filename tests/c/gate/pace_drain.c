@@ -40,7 +40,7 @@ learn(uint64_t first_ns, uint64_t ns)
 {
     struct cgpu_pace_batch first = {.key = KEY, .launches = 1, .start_ns = MS};
 
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     cgpu_pace_mark(&pace, &first, MS);
     cgpu_pace_pass(&pace, &first, MS + first_ns, true);
     looks = 0;

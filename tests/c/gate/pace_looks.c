@@ -25,7 +25,7 @@ begin(void)
 {
     struct cgpu_pace_batch batch;
 
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     batch = mark(1000 * US, 1000 * US);
     cgpu_pace_pass(&pace, &batch, 1530 * US, true);
     cgpu_pace_look(&pace, 1530 * US);
@@ -62,7 +62,7 @@ TEST(a_span_that_began_with_a_late_look_lowers_nothing)
     cgpu_pace_pass(&pace, &first, 2900 * US, false); /* it had ended at 2500 */
     cgpu_pace_look(&pace, 2900 * US);
     cgpu_pace_pass(&pace, &second, 3000 * US, true);
-    cgpu_pace_drain(&pace, 3000 * US);
+    mark(3000 * US, 3000 * US); /* what was seen is learnt now */
     CHECK(cgpu_pace_estimate(&pace, KEY) == 530 * US);
 }
 

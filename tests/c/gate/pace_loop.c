@@ -109,7 +109,7 @@ run(uint64_t kernel_ns, uint64_t first_ns, uint64_t late_ns)
     struct cgpu_pace_batch first = {.key = KEY, .launches = 1, .start_ns = MS};
     uint64_t begin = 2 * MS + first_ns;
 
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     cgpu_pace_mark(&pace, &first, MS);
     cgpu_pace_pass(&pace, &first, MS + first_ns, true);
     CHECK(cgpu_pace_estimate(&pace, KEY) == first_ns);

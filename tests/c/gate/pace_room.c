@@ -20,7 +20,7 @@ marked(uint64_t work, bool certain, uint64_t now)
 
 TEST(launches_go_on_while_half_a_millisecond_is_in_flight)
 {
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     marked(250 * US, true, SECOND);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) == 0);
     marked(250 * US, true, SECOND);
@@ -34,7 +34,7 @@ TEST(a_long_kernel_is_followed_by_the_next_shortly_before_it_ends)
 {
     struct cgpu_pace_batch first;
 
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     first = marked(50 * MS, true, SECOND);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) ==
           SECOND + MS); /* never trusts an estimate for long */
@@ -56,7 +56,7 @@ TEST(wrong_estimates_do_not_pile_work_up)
     uint64_t now = SECOND;
     int batches = 0;
 
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     while (now < 2 * SECOND) {
         uint64_t at = cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, now);
 
@@ -76,7 +76,7 @@ TEST(what_is_not_known_is_measured_alone)
     struct cgpu_pace_batch batch;
     uint64_t looks = 0;
 
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     batch = marked(0, false, SECOND);
     for (uint64_t now = SECOND; now < SECOND + 200 * MS; looks++) {
         uint64_t at = cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, now);
@@ -92,7 +92,7 @@ TEST(what_is_not_known_is_measured_alone)
 
 TEST(no_more_batches_are_in_flight_than_there_is_room_for_markers)
 {
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     for (int i = 0; i < CGPU_PACE_BATCHES; i++) {
         CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) == 0);
         marked(1, true, SECOND);
@@ -100,13 +100,16 @@ TEST(no_more_batches_are_in_flight_than_there_is_room_for_markers)
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) != 0);
 }
 
-TEST(after_a_drain_nothing_is_left)
+TEST(when_all_is_passed_nothing_is_left)
 {
-    cgpu_pace_init(&pace);
-    marked(50 * MS, true, SECOND);
-    marked(0, false, SECOND);
+    struct cgpu_pace_batch first, second;
+
+    pace = (struct cgpu_pace){0};
+    first = marked(50 * MS, true, SECOND);
+    second = marked(0, false, SECOND);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND) != 0);
-    cgpu_pace_drain(&pace, SECOND + 10 * MS);
+    cgpu_pace_pass(&pace, &first, SECOND + 10 * MS, true);
+    cgpu_pace_pass(&pace, &second, SECOND + 10 * MS, true);
     CHECK(cgpu_pace_room(&pace, CGPU_PACE_FLIGHT_NS, SECOND + 10 * MS) == 0);
     CHECK(pace.in_flight == 0 && pace.uncertain == 0 && pace.end_ns == SECOND + 10 * MS);
     CHECK(pace.busy_ns == 10 * MS);
@@ -116,7 +119,7 @@ TEST(where_nobody_waits_ten_milliseconds_are_in_flight)
 {
     uint64_t batches = 0;
 
-    cgpu_pace_init(&pace);
+    pace = (struct cgpu_pace){0};
     while (cgpu_pace_room(&pace, CGPU_PACE_AHEAD_NS, SECOND) == 0) {
         marked(250 * US, true, SECOND);
         batches += 1;

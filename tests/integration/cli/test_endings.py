@@ -172,6 +172,7 @@ def interrupted_at_import(nth: int, words: list[str]) -> list[str]:
     return [sys.executable, "-c", script]
 
 
+@pytest.mark.exact  # who counts lines imports, too
 @pytest.mark.parametrize("typed", LATE)
 def test_an_interrupt_at_any_import_of_a_program_is_silent(world: World, typed: str) -> None:
     for nth in (1, 2, 3, 5, 8, 13):

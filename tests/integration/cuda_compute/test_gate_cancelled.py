@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.driver.sim_cuda import ask, read, tell
+from lab.driver.sim_cuda import ask, read
 from lab.shares.gate_world import CLOSED, PRESSED, Gate
 
 if TYPE_CHECKING:
@@ -67,13 +68,18 @@ os._exit(0)
 def test_a_thread_that_is_cancelled_at_the_gate_waits_there_no_longer_than_others(
     proxied: Proxied, gate: Gate, how: int
 ) -> None:
-    """It ends when the gate opens, or at its next cancellation point, and leaves nothing behind."""
+    """
+    It ends when the gate opens, or at its next cancellation point, and leaves nothing behind. Until
+    then Python runs nothing else: a thread that is cancelled while it waits for the interpreter's
+    lock never lets go of it.
+    """
     program = (
         CANCELLED
         + """
 show("ready")
 sys.stdin.readline()
 thread = begin_thread(sys.argv[1])
+show(thread.native_id)
 sys.stdin.readline()
 cancel(thread)
 sys.stdin.readline()
@@ -85,11 +91,12 @@ os._exit(0)
     with proxied.start(program, str(how)) as process:
         assert read(process) == "ready"
         gate.set(CLOSED)
-        tell(process, "")
+        thread = Path(f"/proc/{process.pid}/task/{ask(process, '')}")
         gate.wait_for_waiting()
         assert ask(process, "") == "0"
         gate.set(PRESSED)
-        gate.wait(lambda: gate.work.waiting == 0)
+        gate.wait(lambda: not thread.exists())
+        assert gate.work.waiting == 0
         gate.wait(lambda: gate.work.idle == 1 or gate.work.active == 0)
         assert ask(process, "") == "0"
         gate.set(CLOSED)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import select
+import sys
 import time
+from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
@@ -23,7 +25,7 @@ pytestmark = pytest.mark.integration
 LAUNCHES = 400_000
 
 # In a context and stream of each GPU that is named, then in the last of these.
-PROGRAM = """
+COUNT = """
 from lab.calls.gate_calls import *
 for gpu in sys.argv[1:]:
     context(int(gpu))
@@ -38,11 +40,16 @@ def count(launches, *streams):
     return counter(address(cuda.cuLaunchKernel), address(driver.stub_calls), c_void_p(4096),
                    (c_void_p * len(streams))(*streams), c_uint64(len(streams)), c_uint64(launches))
 count(100, None, one, two, three)
+"""
+PROGRAM = (
+    COUNT
+    + """
 for line in sys.stdin:
     launches = int(line)
     show(*[count(launches, *by_turns)
            for by_turns in ((None,), (one,), (None, one), (None, one, two, three))])
 """
+)
 
 
 @pytest.fixture
@@ -155,22 +162,6 @@ def test_a_forked_child_that_starts_anew_has_work_of_its_own(base: Base) -> None
         process.communicate(timeout=60)
 
 
-def test_threads_that_nobody_may_ask_for_are_thought_to_live(base: Base, tmp_path: Path) -> None:
-    flags = ("-DFORBIDDEN=SYS_tgkill", "-shared", "-fPIC", "-ldl")
-    preload = str(compile_c(PROGRAMS / "preloaded" / "no_call.c", tmp_path / "no_call.so", *flags))
-    program = """
-    from lab.calls.gate_calls import *
-    context()
-    for line in sys.stdin:
-        show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
-    """
-    with Gate(base.path, state=OPEN) as gate, base.start(program, LD_PRELOAD=preload) as process:
-        tell(process, "")
-        assert read(process) == "0"
-        gate.wait(lambda: gate.work.threads == 1)
-        process.communicate(timeout=60)
-
-
 def test_a_process_for_which_there_is_no_room_launches_nothing(tmp_path: Path, stub: Path) -> None:
     """The table of work is full of living processes: NOT_PERMITTED and one line."""
     base = lay_out(tmp_path / "full", stub, stub_gpus(STUB_CAP))
@@ -184,6 +175,23 @@ def test_a_process_for_which_there_is_no_room_launches_nothing(tmp_path: Path, s
         outcome = base.check(program)
     assert outcome.out == ["800"]
     assert outcome.log.startswith("cgpu: launches refused: ")
+
+
+def test_a_process_without_memory_for_the_gate_gets_no_cuda(base: Base) -> None:
+    """Its tables are address space of 45 MB, which a limit of the process may refuse."""
+    program = """
+    import cgpu_native, ctypes, resource
+    pages = int(open("/proc/self/statm").read().split()[0])
+    most = pages * resource.getpagesize() + (24 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    from lab.calls.cuda_calls import cuda
+    print(cuda.cuInit(0))
+    """
+    anew = [sys.executable, "-c", dedent(program)]
+    with Gate(base.path, state=OPEN):
+        outcome = base.check(f"os.execv(sys.executable, {anew})")
+    assert outcome.out == ["800"]
+    assert outcome.log.startswith("cgpu: no CUDA in this process: no 45 MB of address space")
 
 
 def test_green_contexts_that_come_and_go_leave_room_for_others(base: Base) -> None:
@@ -207,32 +215,55 @@ def test_green_contexts_that_come_and_go_leave_room_for_others(base: Base) -> No
         assert base.check(program).out == ["0"]
 
 
+# A context, a stream in it, and a launch into each of its streams: what is refused, if anything.
+BEYOND = """
+from lab.calls.gate_calls import *
+greens = []
+def beyond():
+    green, stands, stream = c_void_p(), c_void_p(), c_void_p()
+    check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1))
+    check(cuda.cuCtxFromGreenCtx(byref(stands), green))
+    check(cuda.cuCtxSetCurrent(stands))
+    greens.append(green)
+    refused = cuda.cuStreamCreate(byref(stream), 1)
+    launch = lambda into: cuda.cuLaunchKernel(c_void_p(4096), *[1] * 6, 0, into, None, None)
+    return refused, *[launch(into) for into in [None, stream][: 1 if refused else 2]]
+check(cuda.cuInit(0))
+"""
+
+
 @pytest.mark.parametrize("state", [OPEN, FREE])
-def test_a_context_beyond_the_512_of_the_table_is_launched_into_by_nobody(
+def test_a_context_beyond_the_512_of_the_table_gets_no_stream_and_no_launch(
     base: Base, state: int
 ) -> None:
     """Not under a free gate either: nobody could tell when its work has ended."""
-    program = """
-    from lab.calls.gate_calls import *
-    def launch():
-        green, stands = c_void_p(), c_void_p()
-        check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1))
-        check(cuda.cuCtxFromGreenCtx(byref(stands), green))
-        check(cuda.cuCtxSetCurrent(stands))
-        stream = made(cuda.cuStreamCreate, 1)
-        greens.append(green)
-        return cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, stream, None, None)
-    greens = []
-    check(cuda.cuInit(0))
-    show(*sorted({launch() for _ in range(512)}), *[launch() for _ in range(3)])
-    check(cuda.cuGreenCtxDestroy(greens[0]))
-    show(launch())
-    """
+    program = (
+        BEYOND
+        + """
+show(*{beyond() for _ in range(512)}, *{beyond() for _ in range(3)})
+check(cuda.cuGreenCtxDestroy(greens[0]))
+show(beyond())
+"""
+    )
     with Gate(base.path, state=state):
         outcome = base.check(program)
-    assert outcome.out == ["0 800 800 800", "0"]
-    assert "512 contexts" in outcome.log
-    assert outcome.log.count("\n") == 1
+    assert outcome.out == ["(0, 0, 0) (2, 800)", "(0, 0, 0)"]
+    assert outcome.log.count("512 contexts") == outcome.log.count("\n") > 0
+
+
+def test_a_launch_makes_no_call_after_there_were_more_contexts_than_the_table_holds(
+    base: Base, preload: str
+) -> None:
+    """Under a free gate, once they are gone: into more streams than a thread remembers."""
+    program = BEYOND + "[beyond() for _ in range(513)]\n"
+    program += "[check(cuda.cuGreenCtxDestroy(green)) for green in greens]\n" + COUNT
+    program += f"""
+many = [made(cuda.cuStreamCreate, 1) for _ in range(8)]
+show(count({LAUNCHES}, *many))
+"""
+    with Gate(base.path, state=FREE):
+        (busy,) = base.check(program, "0", LD_PRELOAD=preload).out
+    assert int(busy) < LAUNCHES // 50
 
 
 def answer(process: subprocess.Popen[str]) -> str:

@@ -44,18 +44,21 @@ def launch():
 )
 
 
+# It launches once, and does nothing more until its standard input ends.
+ONE_LAUNCH = """
+from lab.calls.gate_calls import *
+context()
+show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
+sys.stdin.readline()
+"""
+
+
 def test_a_process_with_much_thread_local_storage_has_a_helper(base: Base, tmp_path: Path) -> None:
     """The arbiter gets word when the gate closes, although the program does nothing more."""
     preload = str(
         compile_c(PROGRAMS / "preloaded" / "large_tls.c", tmp_path / "large_tls.so", *SHARED)
     )
-    program = """
-    from lab.calls.gate_calls import *
-    context()
-    show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
-    sys.stdin.readline()
-    """
-    with Gate(base.path, state=OPEN) as gate, base.start(program, LD_PRELOAD=preload) as process:
+    with Gate(base.path, state=OPEN) as gate, base.start(ONE_LAUNCH, LD_PRELOAD=preload) as process:
         assert read(process) == "0"
         assert gate.work.active != 0
         gate.set(CLOSED)
@@ -71,13 +74,7 @@ def test_the_helper_of_one_gpu_makes_no_call_that_old_filters_do_not_know(
     flags = ("-DFORBIDDEN=449", "-DENDS", *SHARED)
     source = PROGRAMS / "preloaded" / "no_call.c"
     preload = str(compile_c(source, tmp_path / "no_call.so", *flags))
-    program = """
-    from lab.calls.gate_calls import *
-    context()
-    show(cuda.cuLaunchKernel(c_void_p(4096), 1, 1, 1, 32, 1, 1, 0, None, None, None))
-    sys.stdin.readline()
-    """
-    with Gate(base.path, state=OPEN) as gate, base.start(program, LD_PRELOAD=preload) as process:
+    with Gate(base.path, state=OPEN) as gate, base.start(ONE_LAUNCH, LD_PRELOAD=preload) as process:
         assert read(process) == "0"
         gate.set(CLOSED)
         gate.wait_for_quiet()

@@ -86,7 +86,10 @@ def test_threads_that_end_leave_their_lanes_to_others(base: Base) -> None:
 def test_a_thread_beyond_the_8192_of_the_table_is_refused_and_others_go_on(
     base: Base, tmp_path: Path
 ) -> None:
-    """What it launched could be neither stopped nor waited for."""
+    """
+    What it launched could be neither stopped nor waited for. Threads that nobody may ask for are
+    thought to live.
+    """
     source = PROGRAMS / "preloaded" / "no_call.c"
     preload = str(compile_c(source, tmp_path / "no_call.so", "-DFORBIDDEN=SYS_tgkill", *SHARED))
     program = STUB + "check(launch())\n" + PARADE.removeprefix(STUB)

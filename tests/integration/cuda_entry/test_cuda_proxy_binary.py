@@ -33,9 +33,8 @@ IMPORTS = {
     "unlinkat", "write",
     # The helper thread of processes that launch, and how it ends (monitor.c).
     "__cxa_atexit", "prctl", "pthread_attr_destroy", "pthread_attr_init",
-    "pthread_attr_setaffinity_np", "pthread_attr_setdetachstate", "pthread_attr_setinheritsched",
-    "pthread_attr_setschedparam", "pthread_attr_setschedpolicy", "pthread_attr_setstacksize",
-    "pthread_create", "pthread_sigmask", "sched_getaffinity", "sigfillset",
+    "pthread_attr_setstacksize", "pthread_create", "pthread_detach", "pthread_setaffinity_np",
+    "pthread_setschedparam", "pthread_sigmask", "sched_getaffinity", "sigfillset",
     # The offset of a time namespace (host_clock.c), once, when the process attaches.
     "bcmp", "read", "readlink", "strtoll",
     # The library's own names (own_names.c), when it is loaded.

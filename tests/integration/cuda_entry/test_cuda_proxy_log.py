@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.driver.sim_cuda import read
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -84,3 +86,22 @@ def test_no_line_is_written_to_a_file_of_the_program_that_has_the_number_of_its_
     data = tmp_path / "data"
     assert proxied.check(program, str(data)).out == ["2"]
     assert data.read_bytes() == b""
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_thread_that_is_cancelled_is_refused_all_the_same(proxied: Proxied, others: int) -> None:
+    """It holds locks: whoever wanted one after its end would wait for ever."""
+    program = """
+    import ctypes, threading
+    context()
+    libc = ctypes.CDLL(None)
+    libc.pthread_cancel(c_uint64(threading.get_ident()))
+    status = cuda.cuCtxSetLimit(2, c_size_t(1 << 45))
+    libc.pthread_setcancelstate(1, None)
+    show(status)
+    """
+    with contextlib.ExitStack() as beside:
+        for _ in range(others):  # looking whether it lives opens files
+            child = beside.enter_context(proxied.start("context(); show(0); sys.stdin.readline()"))
+            assert read(child) == "0"
+        assert proxied.check(program).out == ["2"]

@@ -179,6 +179,14 @@ def test_prestart_lets_a_container_pass_that_does_not_concern_it(world: World) -
     assert "cgpu" not in done.stdout
 
 
+def test_prestart_succeeds_where_its_standard_output_is_closed(world: World) -> None:
+    world.write_config(["ALIYUN_COM_GPU_MEM_CONTAINER=0"])
+    state = json.dumps({"id": "c1", "pid": 2, "bundle": str(world.bundle)})
+    words = ["sh", "-c", 'exec "$@" >&-', "sh", HOOK, "prestart", "--state-dir", world.state]
+    done = subprocess.run(words, input=state, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_rel_1_prestart_refuses_bad_input_and_the_container_does_not_start(world: World) -> None:
     world.write_config(["ALIYUN_COM_GPU_MEM_CONTAINER=abc", SIX[1]], "echo started")
     done = run_with_hooks(world, low_level("runc", world.folder))

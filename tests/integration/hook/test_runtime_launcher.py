@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.worlds.hook import HOOK, LIBDIR, SIX, World, snapshot
+from lab.worlds.hook import HOOK, LIBDIR, RUNTIME, SIX, World, snapshot
 
 pytestmark = pytest.mark.integration
 
@@ -17,6 +17,27 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(name="world")
 def _world(tmp_path: Path) -> World:
     return World(tmp_path / "world")
+
+
+@pytest.mark.parametrize("closed", ["0<&- 1>&-", "1>&- 2>&-", "0<&- 1>&- 2>&-"])
+def test_a_container_gets_its_share_from_a_caller_with_closed_standard_files(
+    world: World, closed: str
+) -> None:
+    """What the launcher opens gets their numbers."""
+    script = f'exec "$@" {closed}'
+    words = [RUNTIME, *world.options(world.stub()), "create", "c1"]
+    for env, status in ((SIX, 0), (["ALIYUN_COM_GPU_MEM_CONTAINER=x"], 1)):
+        world.write_config(env)
+        log = world.folder / f"log-{status}"
+        done = subprocess.run(
+            ["sh", "-c", script, "sh", *words[:-2], "--log", log, *words[-2:]],
+            cwd=world.bundle,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == status
+        assert log.exists() == (status == 1)
+    assert "expected whole GiB" in log.read_text()
 
 
 @pytest.mark.parametrize(

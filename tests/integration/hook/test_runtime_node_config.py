@@ -60,6 +60,23 @@ def test_env_4_a_default_size_that_was_changed_caps_the_next_container(
     assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
 
 
+@pytest.mark.parametrize(
+    "content", ['{"default_memsize": 1', '{"version": 9, "default_memsize": 1}']
+)
+def test_env_4_a_default_size_that_cannot_be_read_refuses_creation(
+    world: World, content: str
+) -> None:
+    """The file is damaged, or of a later release: the container would start without its cap."""
+    (world.state / "rules.json").write_text(content)
+    world.write_config([])
+    done = create(world, *world.options(world.stub()))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"cgpu: {world.state}/rules.json: default_memsize cannot be read")
+    assert world.call() is None
+    world.write_config(["ALIYUN_COM_GPU_MEM_CONTAINER=0"])
+    assert create(world, *world.options(world.stub())).returncode == 0
+
+
 def test_env_4_a_container_can_leave_the_default_size(world: World) -> None:
     configure(world, "[node]\ndefault_memsize = 1048576\n")
     for env in (["ALIYUN_COM_GPU_MEM_CONTAINER=0"], ["CGPU_DISABLE=true"]):

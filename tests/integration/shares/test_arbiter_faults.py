@@ -17,7 +17,7 @@ from lab.worlds.compute import PAUSELESS, shares_return
 if TYPE_CHECKING:
     from lab.worlds.compute import Players
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone(3), pytest.mark.timeout(600)]
 
 TURNS = 0.1  # seconds in which each of two has several
 

@@ -17,7 +17,7 @@ from lab.worlds.compute import Players, Shares
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone(6), pytest.mark.timeout(120)]
 
 POINTS = 3.0
 CEILING_POINTS = 5.0  # of parts of less

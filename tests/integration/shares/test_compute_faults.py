@@ -20,7 +20,7 @@ from lab.worlds.compute import PAUSELESS, shares_return
 if TYPE_CHECKING:
     from lab.worlds.compute import Players
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone(2), pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("holds", [True, False], ids=["holder", "waiting"])

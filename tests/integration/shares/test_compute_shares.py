@@ -18,7 +18,7 @@ from lab.worlds.compute import Players
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone(1), pytest.mark.timeout(300)]
 
 POINTS = 3.0
 CEILING_POINTS = 1.2  # cycles of 350 ms, one more or less in 10 s, and each wake-up late

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lab.shares.compute_player import Player
 
-pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone(7), pytest.mark.timeout(300)]
 
 TAGS = ("one", "two")
 GPUS = range(2)

@@ -54,3 +54,15 @@ def test_who_is_late_waits_for_all_earlier_ones(tmp_path: Path, mark: str, after
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
+
+
+def test_late_files_come_in_the_order_that_their_marks_say(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(CONFTEST)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n  alone\n")
+    for name, place in (("a", 3), ("b", 1), ("c", 2)):
+        text = f"import pytest\n@pytest.mark.alone({place})\ndef test_it(): pass\n"
+        (tmp_path / f"test_{name}.py").write_text(text)
+    listed = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--collect-only", "-q"]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    output = subprocess.check_output(listed, cwd=tmp_path, env=os.environ | path, text=True)
+    assert output.splitlines()[:3] == [f"test_{name}.py::test_it" for name in "bca"]

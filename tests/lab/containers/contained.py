@@ -1,4 +1,4 @@
-"""Programs that nobody here wrote, as a container gets to see them."""
+"""Programs of others, as a container sees them."""
 
 from __future__ import annotations
 

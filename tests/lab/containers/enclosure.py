@@ -52,7 +52,7 @@ class Enclosure:
     def run(
         self, *argv: str | Path, check: bool = True, timeout: float = 120, **options: Any
     ) -> subprocess.CompletedProcess[str]:
-        """Run ``argv`` inside; both outputs are captured, and shown when a checked run fails."""
+        """Run ``argv`` inside; both outputs are captured, and shown if a checked run fails."""
         if "stdin" not in options:
             options.setdefault("input", "")  # a pipe: crun gives its stdin to the container's user
         done = subprocess.run(
@@ -84,7 +84,7 @@ class Enclosure:
         return [line.split()[4] for line in lines]
 
     def stop(self) -> None:
-        """End everything inside and give back its mounts, cgroups and files."""
+        """End everything inside and remove its mounts, cgroups and files."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
@@ -93,7 +93,7 @@ class Enclosure:
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:
-    """Return when ``condition`` holds; fail after ``seconds`` saying ``what`` did not come true."""
+    """Return when ``condition`` holds; fail after ``seconds`` with ``what`` in the message."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ def remove_cgroups(name: str) -> None:
 
 
 def remove_stale() -> None:
-    """Remove what test runs that were killed have left."""
+    """Remove leftovers of killed test runs."""
     temporary = Path(tempfile.gettempdir())
     folders = [CGROUPS, *CGROUPS.glob("*/"), temporary]
     for name in {path.name for folder in folders for path in folder.glob(f"{PREFIX}*")}:

@@ -1,4 +1,4 @@
-"""A Python of its own for programs from PyPI that nobody here wrote, on this machine."""
+"""A separate Python on this machine for programs of others from PyPI."""
 
 from __future__ import annotations
 

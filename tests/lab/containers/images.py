@@ -25,7 +25,7 @@ CONSTRAINTS = Path(__file__).resolve().parents[3] / "deploy" / "debian" / "const
 GPUSTAT = "gpustat==1.1.1"
 GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bindings==12.9.10",
                   "numba-cuda[cu12]==0.30.4"]  # fmt: skip
-# What only the release before requires; an upgrade is tested from it.
+# What only the previous release requires; an upgrade from it is tested.
 REQUIRED_BEFORE = ["nvidia-ml-py==13.615.71", "psutil==7.2.2"]
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
 MACHINE = platform.machine()
@@ -34,7 +34,7 @@ EMULATED = "arm64"
 BOOTING = ["python3", "python3-venv", "systemd-sysv", "dbus", "fuse3", "runc", "man-db",
            "bash-completion"]  # fmt: skip
 USERS = "root:x:0:0:root:/root:/bin/sh\nuser:*:1000:1000:user:/tmp:/bin/sh\n"
-# What a program never reads: a third of the size.
+# What no program reads: a third of the size.
 UNUSED = ["usr/share/doc", "usr/share/locale", "usr/share/man", "usr/share/info", "var/cache/apt",
           "var/lib/apt/lists", "usr/share/zoneinfo", "usr/lib/python3.11/ensurepip"]  # fmt: skip
 

@@ -34,5 +34,5 @@ def hooks(kind: str) -> list[str]:
     """Names in rows of one kind (HOOK of any kind, REJECT, REAL) of ``hooks.def`` and its parts."""
     text = "".join(path.read_text() for path in sorted(HOOKS.parent.glob("*.def")))
     text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    macro = "(?:HOOK|UNGUARDED|FOLLOW|LAUNCH|TRANSFER)" if kind == "HOOK" else kind
+    macro = "(?:HOOK|UNGUARDED|FOLLOW|SYNC|LAUNCH|TRANSFER)" if kind == "HOOK" else kind
     return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)

@@ -81,7 +81,7 @@ class Tenant(NamedTuple):
 
 
 class View(NamedTuple):
-    """What programs meet: a folder with ``libnvidia-ml.so.1``, and the machine behind it."""
+    """What programs use: a folder with ``libnvidia-ml.so.1``, and the machine behind it."""
 
     libraries: Path
     machine: Path

@@ -1,4 +1,4 @@
-"""The real NVIDIA user-space libraries, for tests that hold ours against them.
+"""The real NVIDIA user-space libraries, for tests that compare ours with them.
 
 They come from the distribution's own archive (the component that carries non-free software),
 through a private apt configuration derived from the machine's sources, and are unpacked in a cache

@@ -1,4 +1,4 @@
-"""So much of PyTorch that the programs of ``tests/gpu`` run through, and compute nothing."""
+"""As much of PyTorch as the programs of ``tests/gpu`` need to run; it computes nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class OutOfMemoryError(Exception):
 
 
 class Module:
-    """A layer that hands on what it is given."""
+    """A layer that passes on its input."""
 
     def __call__(self, given: Any) -> Any:
         return self.forward(given)
@@ -50,7 +50,7 @@ def _images(batch: int, *_: Any, **__: Any) -> Any:
 
 
 def install() -> None:
-    """Be ``torch`` for this process."""
+    """Install this module as ``torch`` in this process."""
     torch = MagicMock()
     torch.nn.Module, torch.nn.Sequential = Module, Sequential
     torch.cuda.OutOfMemoryError = OutOfMemoryError

@@ -1,4 +1,4 @@
-"""Run a command under what deploy/cgpud.service takes from it, where no systemd runs.
+"""Run a command under the restrictions of deploy/cgpud.service, without systemd.
 
 Capabilities, new privileges, system calls and the limit of niceness are as systemd would set them;
 its private mounts and network are not made. As a program: ``as_service.py COMMAND ...``.
@@ -35,7 +35,7 @@ def capabilities() -> list[str]:
 
 
 def nice_limit() -> int:
-    """How far its threads may go before others, as getrlimit(2) counts it."""
+    """How far its threads may raise their priority, as getrlimit(2) counts it."""
     return 20 - int(settings()["LimitNICE"])
 
 
@@ -48,7 +48,7 @@ def as_service(command: list[str]) -> list[str]:
 
 
 def _system_calls(name: str) -> set[str]:
-    """All that a set of systemd's, such as ``@system-service``, stands for."""
+    """All system calls in a set of systemd's, such as ``@system-service``."""
     done = subprocess.run(
         ["systemd-analyze", "syscall-filter", name], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""A server with a configuration of its own, and a program that goes past cgpu."""
+"""A server with a configuration of its own, and a program that bypasses cgpu."""
 
 from __future__ import annotations
 

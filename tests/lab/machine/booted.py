@@ -72,7 +72,7 @@ class Machine:
         self.enclosure.run("tee", f"{self.root}{path}", input=text)
 
     def main_pid(self) -> str:
-        """The process of its cgpud.service; 0 where there is none."""
+        """The process of its cgpud.service; 0 if there is none."""
         return self.run("systemctl", "show", "-p", "MainPID", "--value", "cgpud").stdout.strip()
 
     def serves(self) -> bool:

@@ -1,4 +1,4 @@
-"""Enough of a kubelet to have containerd's CRI plugin make a pod with a container.
+"""Enough of a kubelet to make containerd's CRI plugin create a pod with a container.
 
 Messages of the interface are fields by number, here as ``{number: value}``: a string, a whole
 number, a message, or a list of them. The numbers are those of Kubernetes' ``runtime.v1``.
@@ -85,7 +85,7 @@ def packed(message: Message) -> bytes:
 
 
 def unpacked(data: bytes) -> dict[int, int | bytes]:
-    """The fields of a message; of one that is there several times the last."""
+    """The fields of a message; of a repeated field, the last."""
     fields: dict[int, int | bytes] = {}
     at = 0
 

@@ -1,4 +1,4 @@
-"""Does to a container's file what no ordinary program does, and keeps doing it until closed.
+"""Misuses a container's file as no ordinary program does, until closed.
 
 Run as a program, it is that process: ``hostile_files.py locks LEDGER COUNT`` claims every slot of a
 ledger and makes locks on it; ``lease PATH...`` takes a lease on each file and gives none back.

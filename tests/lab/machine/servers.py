@@ -56,7 +56,7 @@ def end_servers(folder: Path) -> None:
 
 
 class StandIn:
-    """Listens where a server would, so that nobody starts one, and counts who calls."""
+    """Listens where a server would, so that none is started, and counts connections."""
 
     def __init__(self, state: Path) -> None:
         self._end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""A look at the machine without the control trees of other tests, whose servers they may kill."""
+"""A view of the machine without the control trees of other tests, which may kill their servers."""
 
 from __future__ import annotations
 

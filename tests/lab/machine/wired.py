@@ -1,4 +1,4 @@
-"""A machine of files that cgpu is installed on by calls, and what the doctor says of its engines.
+"""A machine made of files on which cgpu is installed, and the doctor's findings on its engines.
 
 A test replaces ``plan._target`` by ``target``: the programs need not be built then.
 """

@@ -1,1 +1,1 @@
-"""What users are given, made once: wheels, releases, packages, documented answers."""
+"""What users get, built once: wheels, releases, packages, documented answers."""

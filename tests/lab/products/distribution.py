@@ -1,4 +1,4 @@
-"""What users are given, made by the commands that make it for them; once for the same tree."""
+"""What users get, built with the commands that build it for them; once for the same tree."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def source(folder: Path) -> Path:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Both scripts work in the same folder."""
+    """Serialise builds: both scripts work in the same folder."""
     _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -70,6 +70,7 @@ def _locked() -> Iterator[None]:
 
 def _make(script: str, folder: Path, *machines: str) -> None:
     environment = os.environ | {"PYTHON": sys.executable, "MACHINES": " ".join(machines)}
+    environment |= {"DPKG_DEB_COMPRESSOR_LEVEL": "1"}  # 10 s less of a processor
     done = subprocess.run(
         ["sh", script, str(folder)],
         cwd=ROOT,

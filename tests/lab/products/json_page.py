@@ -1,4 +1,4 @@
-"""What docs/json.md says of the answers of ``--json``, and whether real answers are like that."""
+"""What docs/json.md says about the answers of ``--json``, and whether real answers agree."""
 
 from __future__ import annotations
 

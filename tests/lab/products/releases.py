@@ -1,4 +1,4 @@
-"""Wheels of the release before this one, and of the present tree."""
+"""Wheels of the previous release, and of the current tree."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VERSION_FILE = "cgpu_env/version.py"
 
 
 class Release(NamedTuple):
-    """A release; ``commit`` is empty where there is none, and the present tree is renumbered."""
+    """A release; ``commit`` is empty if there is none, and the present tree is renumbered."""
 
     number: str
     commit: str

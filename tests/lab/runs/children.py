@@ -1,4 +1,4 @@
-"""Processes of a test that hang: they end with the test's time, and what they said is shown.
+"""Hanging processes of a test: they are ended with the test's time, and their output is shown.
 
 The time limit of pytest is an exception in the test. Whoever waits for a child on the way out, as
 ``with subprocess.Popen(...)`` does, would wait for good.
@@ -96,7 +96,7 @@ def pytest_timeout_set_timer(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
-    """No test passes because its children were killed, and what fails for it says so."""
+    """Fail a test whose children were killed, and say so."""
     alarm = item.stash.get(_ALARM, None)
     try:
         result = yield

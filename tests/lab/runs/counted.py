@@ -1,14 +1,13 @@
-"""Which tests count the lines of ours that they run, where ``tests/lines`` starts pytest.
+"""Which tests count the lines of ours that they run, if ``tests/lines`` starts pytest.
 
-It starts pytest in a mount namespace in which our Python records its lines. Tests that measure
-time, starve the machine, start engines or need the programs as they are built run outside it.
+It starts pytest in a mount namespace in which our Python notes its lines. Tests that measure time,
+starve the machine, start engines or need the programs as they are built run outside it.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -30,7 +29,6 @@ class _Counting:
         paths = (os.environ[OUTSIDE], "/proc/self/ns/mnt")
         self._namespaces = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
         self._proxies = os.environ[PROXIES]
-        self._tracer = sys.gettrace()
         self._is_on = True
 
     def set(self, *, on: bool) -> None:
@@ -40,7 +38,6 @@ class _Counting:
         folder = Path.cwd()
         self._check(self._libc.setns(self._namespaces[on], _CLONE_NEWNS))
         os.chdir(folder)  # it is the root of the namespace now
-        sys.settrace(self._tracer if on else None)
         if on:
             os.environ[PROXIES] = self._proxies
         else:

@@ -1,8 +1,9 @@
 """The order of tests where several processes run them: files that take long first.
 
 Tests marked alone measure in real time. They begin when every process has ended all of its others,
-and run beside each other only. Tests marked starves begin when those have ended too, and run beside
-none.
+and run beside each other only. The mark numbers their files: what takes long comes first, and what
+takes most of the processors is not beside its like. Tests marked starves begin when those have
+ended too, and run beside none.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ _EARLIER = pytest.StashKey[dict[str, IO[bytes]]]()
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of unit tests are short: they fill up what is left at the end."""
-    items.sort(key=_rank)
+    items.sort(key=lambda item: (_rank(item), _place(item)))
+
+
+def _place(item: pytest.Item) -> int:
+    """Among those with its mark; 0 where that says nothing."""
+    mark = item.get_closest_marker("alone")
+    return int(mark.args[0]) if mark and mark.args else 0
 
 
 def _rank(item: pytest.Item) -> int:

@@ -166,7 +166,7 @@ class World:
         return path
 
     def call(self) -> dict[str, Any] | None:
-        """What the stub was called with, or None where it was not."""
+        """What the stub was called with, or None if it was not."""
         path = self.runs / "call.json"
         return json.loads(path.read_text()) if path.exists() else None
 

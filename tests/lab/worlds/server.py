@@ -58,7 +58,7 @@ class World:
         return server
 
     def pid(self) -> int | None:
-        """The process id of the server that answers; None where there is none."""
+        """The process id of the server that answers; None if there is none."""
         try:
             pid: int = self.ask({"request": "status"})["pid"]
         except client.CgpuError:

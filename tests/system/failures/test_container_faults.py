@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lab.containers.engines import Bundle
     from lab.machine.node import Node
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.alone(5), pytest.mark.timeout(600)]
 
 SPIN = "/bin/spin"
 

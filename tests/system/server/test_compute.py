@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lab.machine.node import Node
 
-pytestmark = [pytest.mark.system, pytest.mark.alone, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.alone(4), pytest.mark.timeout(600)]
 
 SPIN, LOOPS = "/usr/bin/spin", "/opt/loops"
 WARM_UP_SECONDS, SECONDS, POINTS = 2.0, 10.0, 3.0

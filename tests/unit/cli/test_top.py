@@ -152,6 +152,19 @@ def test_keys_sort_the_table(keys: str, order: str) -> None:
     play(Looks(*THREE), act)
 
 
+@pytest.mark.parametrize("error", [None, CgpuError("gone")])
+@pytest.mark.parametrize("part", ["gpus", "state", "containers"])
+def test_a_look_may_end_while_the_screen_goes(part: str, error: CgpuError | None) -> None:
+    looks = Looks(*THREE)
+
+    async def act(board: Board, pilot: Pilot[None]) -> None:
+        await board.query_one(f"#{part}").remove()
+        looks.error, before = error, looks.count
+        await until(pilot, lambda: looks.count > before + 1)
+
+    play(looks, act)
+
+
 def test_a_click_on_a_head_sorts_and_one_more_reverses() -> None:
     async def act(board: Board, pilot: Pilot[None]) -> None:
         await pilot.click(DataTable, offset=(2, 0))

@@ -116,6 +116,15 @@ def test_a_damaged_file_is_made_anew(place: Place, content: bytes) -> None:
     assert place.kept.read_bytes() == good
 
 
+def test_a_file_with_one_wrong_letter_is_made_anew(place: Place) -> None:
+    """It may still be read, and each start would fail until somebody removes it, or go astray."""
+    place.start()
+    good = place.kept.read_bytes()
+    place.kept.write_bytes(good.replace(b"main", b"mein"))
+    assert place.start()[0] == "one"
+    assert place.kept.read_bytes() == good
+
+
 def test_a_file_from_another_folder_is_made_anew(place: Place, tmp_path: Path) -> None:
     """Or a copy, or what was moved, would run the modules of the place that it comes from."""
     place.start()

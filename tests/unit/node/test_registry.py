@@ -278,7 +278,8 @@ def test_what_a_killed_builder_left_is_removed(registry: Registry) -> None:
     ],
 )
 def test_a_damaged_record_is_removed_and_stops_nobody(registry: Registry, content: str) -> None:
-    directory = admit(registry, "abc", ask(MIB))
+    name = f"damaged-{os.getpid()}"  # no other test has a container of this name mounted
+    directory = admit(registry, name, ask(MIB))
     Path(directory, "record.json").write_text(content)
     admit(registry, "next", ask(TOTAL))
     assert leftovers(registry) == ["next"]

@@ -1,15 +1,15 @@
 /*
  * What loading code takes.
  *
- * The driver does not say, and takes it in pieces of its own choice. So the whole GPU's free memory
- * is compared before and after, less what this container was charged for meanwhile. Other
- * containers allocate and free at the same time: so the difference counts at most as much as the
- * image can need (image.c), and no less than the variables that it declares.
+ * The driver does not report it, and takes it in units of its own choice. So the GPU's free memory
+ * is compared before and after, less what this container was charged meanwhile. Other containers
+ * allocate and free at the same time. So the difference counts at most as much as the image can
+ * need (image.c), and at least as much as the variables that it declares.
  *
- * Loads of several threads go on at once, and no lock is held while the driver compiles. They share
- * one point of comparison, which the first of them sets. Whoever ends takes what is missing since
- * then up to its own bound, and moves the point to the present; what is left over stays missing for
- * the others, up to what they can need.
+ * Several threads can load at once, and no lock is held while the driver compiles. The loads share
+ * one point of comparison, which the first of them sets. A load that ends is charged what is
+ * missing since then, up to its own bound, and moves the point to the present. The rest stays
+ * missing for the others, up to what they can need.
  */
 #include "memory/code/code.h"
 #include "entry/shim.h"
@@ -149,7 +149,9 @@ cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
     if (code->taken == 0) {
         return CUDA_SUCCESS;
     }
-    /* A holding that another thread makes or frees meanwhile is the program's own race. */
+    /*
+     * If another thread makes or frees the holding meanwhile, that is a race of the program's own.
+     */
     if (cgpu_charge_find(kind, handle, &holding)) {
         holding.bytes += code->taken;
         if (cgpu_holdings_update(cgpu_state->holdings, &holding) == CGPU_OK) {

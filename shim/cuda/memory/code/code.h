@@ -4,7 +4,7 @@
 
 #include "entry/shim.h"
 
-/* One load of code. It costs what the GPU's free memory has lost when it ends. */
+/* One load of code. It costs the free memory that the GPU has lost by its end. */
 struct cgpu_code {
     int32_t gpu;
     uint64_t owner;
@@ -29,8 +29,8 @@ CUresult cgpu_code_end(struct cgpu_code *code);
 CUresult cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle);
 
 /*
- * Both, for code that cannot be unloaded alone: if it does not fit it is refused, but stays
- * charged. Of threads that load a library at once, one is charged its variables.
+ * Both, for code that cannot be unloaded alone: if it does not fit, it is refused but stays
+ * charged. If several threads load a library at once, only one is charged for its variables.
  */
 CUresult cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle);
 

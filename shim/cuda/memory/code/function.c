@@ -1,13 +1,12 @@
 /*
- * Functions, whose code the driver may load only when they are asked for, or later still, at their
+ * Functions. The driver may load their code only when they are asked for, or even later, at their
  * first launch.
  *
- * A launch is too late to refuse and too hot to look at, so a function that is asked for the first
- * time is loaded at once (cuFuncLoad, where the driver has it) and what that took is charged,
- * together with the local memory that its launches need. The runtime library asks for a function
- * just before it launches it, so little is loaded in vain. What was looked at once is remembered
- * until some code is unloaded or a context comes or goes: from then on its address may be
- * another's.
+ * A launch is too late for a refusal and too hot for a check. So when a function is first asked
+ * for, it is loaded at once (cuFuncLoad, if the driver has it), and charged together with the local
+ * memory that its launches need. The runtime library asks for a function just before it launches
+ * it, so little is loaded in vain. The result is remembered until code is unloaded or a context
+ * comes or goes, because its address may then belong to another function.
  *
  * Assumed of the driver: with lazy loading code is taken when its function is asked for, loaded or
  * launched, and a function's need of local memory is known without a launch.
@@ -25,7 +24,7 @@
 #define FNV_PRIME UINT64_C(0x100000001b3)
 
 /*
- * What a key's holding records: the function, and when it was looked at. The look is void once the
+ * What a key's holding records: the function, and when it was checked. The record is void once the
  * address may belong to something else.
  */
 static uint64_t
@@ -65,7 +64,7 @@ is_seen(CUfunction function, const struct cgpu_function_origin *origin)
            holding.extra == origin->serial;
 }
 
-/* If this fails, the function is looked at again the next time. */
+/* If this fails, the function is checked again the next time. */
 static void
 note(uint32_t kind, uint64_t handle, uint64_t extra, const struct cgpu_code *code)
 {
@@ -169,7 +168,7 @@ hash(const char *name)
     return value;
 }
 
-/* A program that does not look at STATUS has no function to launch either. */
+/* So that a program that ignores STATUS has no function to launch. */
 static CUresult
 hand_out(CUresult status, CUfunction *function)
 {

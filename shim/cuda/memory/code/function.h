@@ -5,7 +5,7 @@
 #include "entry/shim.h"
 #include "memory/code/code.h"
 
-/* Whether KEY was looked at, and no code unloaded and no context destroyed since. */
+/* Whether KEY was checked, and no code was unloaded and no context destroyed since. */
 bool cgpu_function_is_ready(uint64_t key, struct cgpu_holding *ready);
 
 /* Whether that look was at FUNCTION. */

@@ -1,15 +1,16 @@
 /*
- * A look into code before it is loaded: how large can it get, and does it declare managed
- * variables?
+ * Inspects code before it is loaded: how large it can get, and whether it declares managed
+ * variables.
  *
- * The images are the program's, without a length: only their own headers tell where they end, and
- * the driver trusts those too. Every offset is checked against what the enclosing header states.
- * What is not understood is skipped: compressed members of fat binaries, for one, whose managed
- * variables are refused when their address is asked for.
+ * The program passes images without a length. Only their own headers tell where they end, and the
+ * driver trusts those too. Every offset is checked against what the enclosing header states. What
+ * is not understood is skipped, such as compressed members of fat binaries; their managed variables
+ * are refused when their address is asked for.
  *
- * A cubin says what is to be allocated, PTX less exactly (ptx.c). Of the members of a fat binary
- * the driver loads one: so the largest counts, and the least that one of those that can be read
- * declares. `make gpu-check` compares what modules take with these bounds.
+ * A cubin states what is to be allocated; PTX does so less exactly (ptx.c). The driver loads one of
+ * the members of a fat binary. So the largest size counts, and the smallest total of declared
+ * variables among the members that can be read. `make gpu-check` compares what modules take with
+ * these bounds.
  */
 #include <elf.h>
 #include <fcntl.h>
@@ -222,7 +223,10 @@ read_whole(int fd, void *data, size_t size)
     return done;
 }
 
-/* From a copy: the file itself, mapped, could be cut short, and looking at it end the program. */
+/*
+ * Read a copy: the file itself, if mapped, could be truncated, and reading it would end the
+ * program.
+ */
 static void
 scan_copy(int fd, size_t size, struct cgpu_image *image)
 {

@@ -2,10 +2,11 @@
  * Kernels of libraries. Their handles can be launched in every context of the process, without
  * asking for a function: the runtime library does so since CUDA 12.
  *
- * The launch takes the kernel's code and local memory and the library's variables, but a launch is
- * too hot for a look. So the local memory is charged when the handle is given out, in every context
- * and in those that come later (growth.c), and variables in the current one (library.c). Code is
- * measured when a function is asked for; if none is, the code is small, and left to the audit.
+ * The launch takes the kernel's code and local memory and the library's variables, but it is too
+ * hot for a check. So when the handle is given out, the local memory is charged in every context
+ * and in those that come later (growth.c), and the variables in the current one (library.c). Code
+ * is measured when a function is asked for. If none is, the code is small, and is left to the
+ * audit.
  *
  * Assumed of the driver: cuKernelGetAttribute takes no device memory, and a kernel needs as much
  * local memory on the process's other GPUs as on the current one.

@@ -25,13 +25,15 @@ CUresult cgpu_library_note_variables(const void *library, uint64_t bytes);
 
 /*
  * A kernel's handle is given out, and any launch of it may load LIBRARY into the current context.
- * If it has variables it is loaded at once, so that they are charged. OUT_OF_MEMORY: they do not
+ * If LIBRARY has variables, load it at once, so that they are charged. OUT_OF_MEMORY: they do not
  * fit, and stay charged.
  */
 CUresult cgpu_library_load_variables(CUlibrary library);
 
-/* Look before a use of LIBRARY that may load it into the current context. It is charged as
- * CGPU_KIND_LIBRARY under the mix of LIBRARY and owner. */
+/*
+ * Measure before a use of LIBRARY that may load it into the current context. It is charged as
+ * CGPU_KIND_LIBRARY, with a key mixed from LIBRARY and its owner.
+ */
 CUresult cgpu_library_begin(struct cgpu_code *code, const void *library);
 
 /* PART is a kernel or module of LIBRARY. */

@@ -3,9 +3,8 @@
  *
  * A module is loaded in the current context and charged to it, with its functions that are loaded
  * later (function.c). A library is loaded in each context that uses it, when it is first used there
- * (library.c, kernel.c).
- * Managed variables are refused before anything is loaded where the image shows them, else when
- * their address is asked for.
+ * (library.c, kernel.c). Managed variables are refused before anything is loaded if the image shows
+ * them, otherwise when their address is asked for.
  */
 #include "memory/code/module.h"
 #include "entry/shim.h"

@@ -1,0 +1,55 @@
+"""The process that asks the driver for the server."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from cgpu_env import CgpuError
+from cgpu_server.audit import driver_probe
+from cgpu_server.audit.driver_probe import DriverProbe
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.unit
+
+PIPES = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+
+
+class Starved(subprocess.Popen[bytes]):
+    """It gets no processor to die on while it is waited for."""
+
+    def wait(self, timeout: float | None = None) -> NoReturn:
+        assert timeout is not None
+        raise subprocess.TimeoutExpired(self.args, timeout)
+
+
+def test_a_process_that_dies_late_is_reaped_when_the_server_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Starved(["sh", "-c", "read line; echo '[]'; exec sleep 600"], **PIPES)
+    monkeypatch.setattr(driver_probe, "start_probe", lambda *_: child)
+    probe = DriverProbe(str(tmp_path))
+    assert probe.read() == {}
+    probe.close()
+    while child.returncode is None:  # the limit on a test's time ends this
+        probe.close()
+    assert child.returncode == -9
+
+
+def test_after_a_rest_the_driver_is_asked_again_for_what_it_failed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been late once, on a busy machine."""
+    answers = 'while read line; do test -z "$line" || exit 1; echo "[]"; done'
+    start = ["sh", "-c", answers]
+    monkeypatch.setattr(driver_probe, "start_probe", lambda *_: subprocess.Popen(start, **PIPES))
+    probe = DriverProbe(str(tmp_path))
+    for _ in range(2):
+        with pytest.raises(CgpuError, match="does not say who holds memory"):
+            probe.read(["GPU-0"])
+        assert probe.read(["GPU-0"]) == {}
+        probe.close()

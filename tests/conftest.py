@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = (".", "native", "shim", "node", "hook", "server", "cli", "tests", "tests/sim")
+FOLDERS = (".", "native", "shim", "node", "hook", "server", "cli", "k8s", "tests", "tests/sim")
 
 for folder in reversed(FOLDERS):
     path = str((ROOT / folder).resolve())

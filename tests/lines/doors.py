@@ -26,7 +26,7 @@ BUILD = ROOT / "build" / "coverage"
 COMPILED = BUILD / "python"
 NOTES = BUILD / "notes"  # a byte for each line
 LINES = BUILD / "lines.json"  # which line that is
-FOLDERS = ("cgpu_env", "native", "shim", "node", "hook", "server", "cli")
+FOLDERS = ("cgpu_env", "native", "shim", "node", "hook", "server", "cli", "k8s")
 # Started by their paths: Python compiles them each time.
 BY_PATH = (ROOT / "node/cgpu_node/facts/probe.py", ROOT / "cli/cgpu_cli/demo/tenant.py")
 

@@ -28,8 +28,12 @@ FOLDERS = [".", *PROJECT["tool"]["mypy"]["mypy_path"]]
 CONDITIONAL = {"tomli"}  # not installed for every Python
 
 
-def product_files() -> list[Path]:
-    places = [ROOT / folder / package for folder in FOLDERS for package in PACKAGES]
+# Packages that only an extra makes work, with its name.
+EXTRAS = {"cgpu_k8s": "k8s"}
+
+
+def product_files(packages: set[str]) -> list[Path]:
+    places = [ROOT / folder / package for folder in FOLDERS for package in packages]
     return [path for place in places for path in place.rglob("*.py")]
 
 
@@ -56,11 +60,26 @@ def normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def test_each_dependency_is_imported_and_each_import_is_a_dependency() -> None:
-    listed = PROJECT["project"]["dependencies"]
-    required = {normal(re.split(r"[<>=;\s]", each)[0]) for each in listed}
-    names = set().union(*map(imported, product_files()))
+def required(listed: list[str]) -> set[str]:
+    """The distributions that a list in pyproject.toml names."""
+    return {normal(re.split(r"[<>=;\s]", each)[0]) for each in listed}
+
+
+def brought(packages: set[str]) -> set[str]:
+    """The distributions that packages import."""
+    names = set().union(*map(imported, product_files(packages)))
     others = names - set(sys.stdlib_module_names) - PACKAGES - CONDITIONAL
     distributions = packages_distributions()
-    brought = {normal(distributions[name][0]) for name in others}
-    assert brought == required - CONDITIONAL
+    return {normal(distributions[name][0]) for name in others}
+
+
+def test_each_dependency_is_imported_and_each_import_is_a_dependency() -> None:
+    listed = required(PROJECT["project"]["dependencies"])
+    assert brought(PACKAGES - set(EXTRAS)) == listed - CONDITIONAL
+
+
+@pytest.mark.parametrize("package", EXTRAS)
+def test_what_an_extra_brings_is_imported_by_its_package_alone(package: str) -> None:
+    listed = required(PROJECT["project"]["dependencies"])
+    extra = required(PROJECT["project"]["optional-dependencies"][EXTRAS[package]])
+    assert brought({package}) - listed == extra

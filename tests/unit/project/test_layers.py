@@ -30,6 +30,7 @@ PACKAGES = {
         {*NODE, "cgpu_shim", "cgpu_install", "cgpu_upgrade", "cgpu_doctor", "cgpu_sim"},
     ),
     "cgpu_entry": ("cli", {"cgpu_cli", "cgpu_node", "cgpu_server"}),
+    "cgpu_k8s": ("k8s", NODE),
     "cgpu_sim": ("tests/sim", {"cgpu_env"}),
 }
 # The one door between two of them: `cgpu plan` shows what the hook would do.
@@ -65,6 +66,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"serve"},
         {"main"},
     ),
+    "cgpu_k8s": ({"names"}, {"objects"}),
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
 LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products", "worlds")

@@ -1,0 +1,38 @@
+"""The names that users, nodes and tools of this ecosystem write into Kubernetes' objects."""
+
+from __future__ import annotations
+
+# Resources, as nodes publish and containers ask for them.
+MEMORY = "aliyun.com/gpu-mem"  # GiB
+CORES = "aliyun.com/gpu-core.percentage"  # hundredths of a GPU's time
+COUNT = "aliyun.com/gpu-count"  # GPUs; of a pod, as a label: over how many its share is divided
+OTHERS_GPU = "nvidia.com/gpu"  # whole GPUs, published by NVIDIA's device plugin
+
+# Labels of a node that its administrator sets.
+SCHEDULE = "ack.node.gpu.schedule"
+PLACEMENT = "ack.node.gpu.placement"
+NO_ISOLATION = "cgpu.disable.isolation"
+
+# Labels of a node that the agent sets.
+GPU_NAME = "aliyun.accelerator/nvidia_name"
+GPU_MEMORY = "aliyun.accelerator/nvidia_mem"
+GPU_COUNT = "aliyun.accelerator/nvidia_count"
+
+# Annotation of a node: its GPUs, by UUID.
+FACTS = "cgpu/gpus"
+
+# Annotations of a pod. Ours is the one that nodes follow, by container and UUID.
+ALLOCATION = "cgpu/allocation"
+# Two generations of published tools read these, by container's and GPU's index.
+FRAMEWORK_ALLOCATION = "scheduler.framework.gpushare.allocation"
+FRAMEWORK_ASSIGNED = "scheduler.framework.gpushare.assigned"
+FRAMEWORK_ASSUME_TIME = "scheduler.framework.gpushare.assume-time"
+CORE_PERCENTAGE = "gpushare.alibabacloud.com/core-percentage"
+MEM_IDX = "ALIYUN_COM_GPU_MEM_IDX"
+MEM_DEV = "ALIYUN_COM_GPU_MEM_DEV"
+MEM_POD = "ALIYUN_COM_GPU_MEM_POD"
+MEM_ASSIGNED = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+MEM_ASSUME_TIME = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+
+# Schedulers that have the extender.
+SCHEDULERS = ("cgpu-scheduler", "ack-co-scheduler")

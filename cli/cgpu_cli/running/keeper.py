@@ -48,17 +48,25 @@ def _keep(state_dir: str, directory: str, owner: int, driver_dir: str) -> None:
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the server may be our child and end first
     server.wake(state_dir, driver_dir)
     own_code.keep()
-    entry = record.read(directory)
     poll = select.poll()
     poll.register(_STANDARD_FDS, select.POLLIN)
     poll.poll()
-    while entry is not None and is_alive(entry):
+    while _lives(directory):
         time.sleep(_POLL_SECONDS)
     try:
         Registry(state_dir).remove(os.path.basename(directory))
         server.tell(state_dir)
     except CgpuError:
         return  # the server removes it, or whoever is admitted next
+
+
+def _lives(directory: str) -> bool:
+    """Whether anything of the session is left; if that cannot be seen now, it may be."""
+    try:
+        entry = record.read(directory)
+        return entry is not None and is_alive(entry)
+    except CgpuError:
+        return True
 
 
 def _let_go(owner: int) -> None:

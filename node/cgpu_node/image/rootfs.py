@@ -6,11 +6,11 @@ symbolic link. So an image can contain anything, but cannot lead us outside.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 
 from cgpu_env.errors import CgpuError, shown
+from cgpu_node.exhausted import refuse_exhausted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
 _KINDS = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
 _MOST_LINKS = 40
 _DEEPEST, _MOST_OPEN = 64, 256
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # says nothing about the image
 
 
 class Rootfs:
@@ -197,12 +196,11 @@ def _folders(fd: int) -> list[str]:
 
 
 def _refuse_exhausted(error: OSError) -> None:
-    """Refuse if no more files can be opened: an existing file must not count as missing."""
-    if error.errno in _EXHAUSTED:
-        raise CgpuError(
-            f"cannot see what the image and its mounts have: {error.strerror}",
-            hint="mount fewer directories, or raise the engine's limit of open files",
-        ) from None
+    refuse_exhausted(
+        error,
+        "what the image and its mounts have",
+        hint="mount fewer directories, or raise the engine's limit of open files",
+    )
 
 
 def resolved(view: View, path: str) -> str:

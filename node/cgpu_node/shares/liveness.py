@@ -6,6 +6,7 @@ import os
 import time
 
 import cgpu_native
+from cgpu_node.exhausted import refuse_exhausted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +24,15 @@ def start_time(pid: int) -> int | None:
     """When the process started, in clock ticks since boot; None if it does not live.
 
     One whose first thread has ended lives on in the others.
+
+    Raises:
+        CgpuError: it cannot be seen, because no more files can be opened.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
-    except OSError:
+    except OSError as error:
+        _refuse_exhausted(error)
         return None
     gone = fields[_STATE] in (b"Z", b"X") and int(fields[_THREADS]) <= 1
     return None if gone else int(fields[_START_TIME])
@@ -44,7 +49,8 @@ def folder_of(pid: int) -> str:
         return own
     try:
         tasks = [f"{own}/task/{tid}" for tid in os.listdir(f"{own}/task")]
-    except OSError:  # it is gone
+    except OSError as error:  # it is gone
+        _refuse_exhausted(error)
         return own
     return next((task for task in tasks if _has_memory(task)), own)
 
@@ -53,16 +59,21 @@ def _has_memory(folder: str) -> bool:
     try:
         with open(f"{folder}/statm", "rb") as file:
             return not file.read().startswith(b"0 ")
-    except OSError:
+    except OSError as error:
+        _refuse_exhausted(error)
         return False
 
 
 def is_alive(record: Record) -> bool:
-    """Whether the owner lives or, of a session, a process that it left behind."""
+    """Whether the owner lives or, of a session, a process that it left behind.
+
+    Raises:
+        CgpuError: that cannot be seen, because no more files can be opened.
+    """
     owner = record.owner
     if owner.pid > 0 and start_time(owner.pid) == owner.start_time:
         return True
-    if owner.runtime_dir is not None and os.path.isdir(owner.runtime_dir):
+    if owner.runtime_dir is not None and _is_there(owner.runtime_dir):
         return True
     directory = record.directory
     return record.kind == "session" and (_is_used(directory) or is_inhabited(directory))
@@ -73,7 +84,10 @@ def _is_used(directory: str) -> bool:
     try:
         with cgpu_native.Ledger.observe(f"{directory}/ledger") as ledger:
             return bool(ledger.processes())
-    except (OSError, cgpu_native.NativeError):
+    except OSError as error:
+        _refuse_exhausted(error)
+        return False
+    except cgpu_native.NativeError:
         return False
 
 
@@ -110,8 +124,8 @@ def mounts(folder: str, until: float) -> Iterator[list[bytes] | None]:
                     yield None
                     return
                 yield line.split(b" ", 4)
-    except OSError:  # it ended meanwhile, or belongs to another user
-        return
+    except OSError as error:  # it ended meanwhile, or belongs to another user
+        _refuse_exhausted(error)
 
 
 def _is_mounted(folder: str, path: bytes, until: float) -> bool:
@@ -122,5 +136,19 @@ def _is_mounted(folder: str, path: bytes, until: float) -> bool:
 def _link(path: str) -> str | None:
     try:
         return os.readlink(path)
-    except OSError:
+    except OSError as error:
+        _refuse_exhausted(error)
         return None
+
+
+def _is_there(path: str) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        _refuse_exhausted(error)
+        return False
+    return True
+
+
+def _refuse_exhausted(error: OSError) -> None:
+    refuse_exhausted(error, "who lives")

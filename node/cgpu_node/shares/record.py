@@ -6,6 +6,7 @@ import cgpu_native
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
 from cgpu_node import jsontext
+from cgpu_node.exhausted import refuse_exhausted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -68,12 +69,19 @@ def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
 
 
 def content(directory: str) -> dict[str, Any] | None:
-    """What the file in ``directory`` says; None if there is none, or a damaged one."""
+    """What the file in ``directory`` says; None if there is none, or a damaged one.
+
+    Raises:
+        CgpuError: this process can open no more files, so what the file says is not known.
+    """
     try:
         with open(cgpu_native.open_file(f"{directory}/{FILE}"), "rb") as file:
             fields = jsontext.loads(file.read().decode())
         return fields if isinstance(fields, dict) else None
-    except (OSError, ValueError, cgpu_native.NativeError):
+    except OSError as error:
+        refuse_exhausted(error, f"{directory}/{FILE}")
+        return None
+    except (ValueError, cgpu_native.NativeError):
         return None
 
 

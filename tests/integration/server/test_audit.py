@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -237,8 +238,11 @@ def test_off_lets_go_of_the_driver_and_charges_nobody(world: Audited) -> None:
 
 def children(pid: int) -> list[str]:
     """Those of the process's first thread and of its others."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [word for task in tasks for word in (task / "children").read_text().split()]
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the thread has ended
+            found += (task / "children").read_text().split()
+    return found
 
 
 def test_the_next_server_keeps_what_was_charged(world: Audited) -> None:

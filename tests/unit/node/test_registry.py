@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
+import errno
+import itertools
 import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -258,6 +263,45 @@ def test_a_process_that_holds_memory_keeps_a_session_whose_owner_died(registry: 
         assert [entry.id for entry in registry.records()] == ["abc"]
         process.kill()
     assert registry.records() == []
+
+
+@pytest.mark.parametrize("kind", ["container", "session"])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
+def test_whoever_cannot_look_takes_nobody_for_dead(
+    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, number: int
+) -> None:
+    """REL-2: whichever call fails, reap fails too, or a container stays."""
+    runtime = tmp_path / "state"
+    runtime.mkdir()
+    admit(registry, "old", ask(SIX), kind=kind, owner=Owner(-1, 0, str(runtime)))
+    admit(registry, "new", ask(NINE), kind=kind)
+    failed = 0
+    for call in range(60):
+        with monkeypatch.context() as patch:
+            fail_at(patch, call, OSError(number, os.strerror(number)))
+            try:
+                assert len(registry.reap()) == 2
+            except (CgpuError, OSError):
+                failed += 1
+        assert leftovers(registry) == ["new", "old"], call
+    assert failed >= 4
+
+
+def fail_at(patch: pytest.MonkeyPatch, which: int, error: OSError) -> None:
+    """Let one of the next calls that look at a file fail, counted from 0."""
+    calls = itertools.count()
+
+    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*args: Any, **more: Any) -> Any:
+            if next(calls) == which:
+                raise error
+            return function(*args, **more)
+
+        return called
+
+    for module, name in [(builtins, "open"), *((os, n) for n in ("open", "listdir", "readlink"))]:
+        patch.setattr(module, name, failing(getattr(module, name)))
+    patch.setattr(os, "stat", failing(os.stat))
 
 
 def test_what_a_killed_builder_left_is_removed(registry: Registry) -> None:

@@ -38,7 +38,16 @@ DOORS = {"cgpu_cli": {"cgpu_hook.preview", "cgpu_hook.plan"}}
 # Rooms of a package, and its own files, each of which may import those before it.
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "cgpu_node": (
-        {"paths", "trust", "jsontext", "own_code", "bootstrap", "installation", "allocation"},
+        {
+            "paths",
+            "trust",
+            "jsontext",
+            "own_code",
+            "bootstrap",
+            "installation",
+            "allocation",
+            "exhausted",
+        },
         {"image"},
         {"settings"},
         {"facts"},

@@ -1,0 +1,137 @@
+"""The annotation ``cgpu/gpus`` of a node: its GPUs, as its agent finds them.
+
+``{"v":1,"mode":"cgpu","gpus":[{"uuid":"GPU-...","index":0,"mib":16160,"cores":100,"slots":20,
+"healthy":true,"held":0}]}``. Further members are for later versions to add, and are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_node.allocation import CGPU, CORE_MEM, SHARE, Gpu
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VERSION = 1
+UNIT_MIB = 1024
+LONGEST = 64 << 10  # bytes of the annotation
+MODES = (SHARE, CGPU, CORE_MEM)
+_UUID = re.compile(r"GPU-[A-Za-z0-9-]{1,128}")
+_MOST = 1 << 40
+
+
+class FactsError(CgpuError):
+    """A node's annotation ``cgpu/gpus`` describes no GPUs; one sentence names the member."""
+
+
+class Fact(NamedTuple):
+    """One GPU of a node.
+
+    Attributes:
+        uuid: the driver's name of the GPU.
+        index: the driver's number of it since the node's start.
+        mib: its memory as the driver reports it, in MiB.
+        cores: its time in hundredths.
+        slots: containers that may share it.
+        healthy: whether a pod may be placed on it.
+        held: units of its memory that others than pods hold.
+    """
+
+    uuid: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    mib: int
+    cores: int = 100
+    slots: int = 20
+    healthy: bool = True
+    held: int = 0
+
+    @property
+    def units(self) -> int:
+        """How much ``aliyun.com/gpu-mem`` it is."""
+        return self.mib // UNIT_MIB
+
+    def mib_of(self, units: int) -> int:
+        """The cap of a container with some of its units, in MiB: the same part of its memory.
+
+        >>> Fact("GPU-1", 0, 16160).mib_of(2)
+        2154
+        """
+        return units * self.mib // self.units
+
+    def units_of(self, mib: int) -> int:
+        """How many of its units some memory takes, in part or whole."""
+        return -(-mib * self.units // self.mib)
+
+    def gpu(self) -> Gpu:
+        """The same for the allocator."""
+        _, _, _, cores, slots, healthy, held = self
+        return Gpu(self.uuid, self.index, self.units, cores, slots, healthy, held)
+
+
+class Facts(NamedTuple):
+    """What an agent says of its node: the mode that it has put into force, and the GPUs."""
+
+    mode: str
+    gpus: tuple[Fact, ...]
+
+
+def write_facts(mode: str, gpus: Iterable[Fact]) -> str:
+    """The annotation; equal facts give equal text."""
+    listed = [each._asdict() for each in sorted(gpus, key=lambda gpu: gpu.index)]
+    return json.dumps({"v": VERSION, "mode": mode, "gpus": listed}, separators=(",", ":"))
+
+
+def read_facts(text: str) -> Facts:
+    """What an annotation says.
+
+    Raises:
+        FactsError: it is too long, not JSON, of another version, or a member is missing or wrong.
+    """
+    if len(text) > LONGEST:
+        raise FactsError(f"{len(text)} characters: expected at most {LONGEST}")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise FactsError(f"{shown(text)}: expected JSON") from None
+    if not isinstance(found, dict) or found.get("v") != VERSION:
+        given = found.get("v") if isinstance(found, dict) else found
+        raise FactsError(f"v={shown(str(given))}: expected version {VERSION}; upgrade this program")
+    mode, listed = found.get("mode"), found.get("gpus")
+    if mode not in MODES:
+        raise FactsError(f"mode={shown(str(mode))}: expected one of {', '.join(MODES)}")
+    if not isinstance(listed, list):
+        raise FactsError("gpus: expected a list")
+    gpus = tuple(_fact(each) for each in listed)
+    for name in ("uuid", "index"):
+        values = [getattr(each, name) for each in gpus]
+        if len(set(values)) < len(values):
+            raise FactsError(f"gpus: expected each {name} once")
+    return Facts(mode, gpus)
+
+
+def _fact(found: Any) -> Fact:  # noqa: ANN401 (JSON holds anything)
+    if not isinstance(found, dict):
+        raise FactsError("gpus: expected a list of objects")
+    for name, fits in _ALLOWED.items():
+        if not fits(found.get(name)):
+            raise FactsError(f"gpus: {name}={shown(str(found.get(name)))} is not possible")
+    return Fact(**{name: found[name] for name in Fact._fields})
+
+
+def _counts(least: int, most: int = _MOST) -> Any:  # noqa: ANN401 (a function)
+    return lambda value: type(value) is int and least <= value <= most
+
+
+_ALLOWED = {
+    "uuid": lambda value: isinstance(value, str) and bool(_UUID.fullmatch(value)),
+    "index": _counts(0, 999),
+    "mib": _counts(UNIT_MIB),
+    "cores": _counts(0, 100),
+    "slots": _counts(0, 999),
+    "healthy": lambda value: isinstance(value, bool),
+    "held": _counts(0),
+}

@@ -1,0 +1,120 @@
+"""What a node offers to pods that share GPUs, read from its object."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.errors import nearest, shown
+from cgpu_k8s.names import FACTS, OTHERS_GPU, PLACEMENT, SCHEDULE
+from cgpu_k8s.objects.fields import member, objects, strings
+from cgpu_k8s.objects.gpus import MODES, Fact, FactsError, read_facts
+from cgpu_node.allocation import BINPACK, SPREAD, Node
+
+if TYPE_CHECKING:
+    from cgpu_k8s.objects.fields import Json
+
+# Values of the label that leave a node's GPUs to others.
+LEFT_ALONE = {
+    "": "the node is not labelled for sharing GPUs",
+    "default": "the node gives whole GPUs to pods",
+    "disabled": "the node gives no GPU to pods",
+    "topology": "cgpu does not place pods by topology",
+    "mig": "cgpu does not divide GPUs by MIG",
+}
+PLACEMENTS = (BINPACK, SPREAD)
+WITHHELD = "withheld"  # beside the allocator's codes: why a node offers nothing
+
+
+class Offer(NamedTuple):
+    """What a node offers.
+
+    Attributes:
+        name: its name.
+        address: where it is, an IP address; "": unknown.
+        mode: how it isolates containers, one of MODES; "": it offers nothing.
+        placement: BINPACK or SPREAD.
+        gpus: its GPUs by UUID, also while it offers nothing.
+        withheld: why it offers nothing; one sentence; "": it offers its GPUs.
+    """
+
+    name: str
+    address: str
+    mode: str
+    placement: str
+    gpus: dict[str, Fact]
+    withheld: str = ""
+
+    def node(self) -> Node:
+        """The same for the allocator, without pods; it has no GPUs while it offers nothing."""
+        offered = [] if self.withheld else [gpu.gpu() for gpu in self.gpus.values()]
+        return Node(self.name, self.mode, self.placement, offered)
+
+
+def read_node(node: Json) -> Offer:
+    """A node's object. Where anything is unclear, the node offers nothing; nothing is guessed.
+
+    Raises:
+        ObjectError: it is no node.
+    """
+    meta, status = member(node, "metadata", dict), member(node, "status", dict)
+    labels, notes = strings(meta, "labels"), strings(meta, "annotations")
+    mode, placement = labels.get(SCHEDULE, ""), labels.get(PLACEMENT, BINPACK)
+    withheld = _mislabelled(mode, placement) or _shared(status)
+    gpus: tuple[Fact, ...] = ()
+    if FACTS in notes:
+        try:
+            known, gpus = read_facts(notes[FACTS])
+        except FactsError as error:
+            withheld = withheld or f"annotation {FACTS}: {error}"
+        else:
+            withheld = withheld or _changing(mode, known)
+    elif not withheld:
+        withheld = f"the node's agent has not described its GPUs (annotation {FACTS})"
+    return Offer(
+        name=member(meta, "name", str),
+        address=_address(status),
+        mode="" if withheld else mode,
+        placement=placement if placement in PLACEMENTS else BINPACK,
+        gpus={gpu.uuid: gpu for gpu in gpus},
+        withheld=withheld,
+    )
+
+
+def _mislabelled(mode: str, placement: str) -> str:
+    if mode in LEFT_ALONE:
+        return f"{SCHEDULE}={mode}: {LEFT_ALONE[mode]}" if mode else LEFT_ALONE[mode]
+    if mode not in MODES:
+        return _unknown(SCHEDULE, mode, (*MODES, *filter(None, LEFT_ALONE)))
+    return "" if placement in PLACEMENTS else _unknown(PLACEMENT, placement, PLACEMENTS)
+
+
+def _unknown(label: str, value: str, known: tuple[str, ...]) -> str:
+    meant = nearest(value, known)
+    guess = f"; perhaps {meant}" if meant else ""
+    return f"label {label}={shown(value)}: expected one of {', '.join(known)}{guess}"
+
+
+def _shared(status: Json) -> str:
+    """Why two schedulers would give away the same GPUs; "": they would not."""
+    whole = member(status, "allocatable", dict).get(OTHERS_GPU, "0")
+    if whole in {"0", 0}:
+        return ""
+    return f"the node also offers {shown(str(whole))} {OTHERS_GPU}: stop NVIDIA's plugin on it"
+
+
+def _changing(label: str, known: str) -> str:
+    """Why a label that is not in force yet withholds a node; "": it is in force."""
+    if label == known:
+        return ""
+    return f"{SCHEDULE}={label} is not in force yet: the node's agent still has it as {known}"
+
+
+def _address(status: Json) -> str:
+    return next(
+        (
+            member(each, "address", str)
+            for each in objects(status, "addresses")
+            if each.get("type") == "InternalIP"
+        ),
+        "",
+    )

@@ -1,0 +1,157 @@
+"""What a pod asks for, read from its object."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env.errors import shown
+from cgpu_k8s.names import ALLOCATION, CORES, COUNT, MEMORY, OTHERS_GPU
+from cgpu_k8s.objects.fields import member, objects, strings
+from cgpu_k8s.objects.quantities import whole
+from cgpu_node.allocation import APP, INIT, SIDECAR, Container, Need, NeedError, part_of
+
+if TYPE_CHECKING:
+    from cgpu_k8s.objects.fields import Json
+
+MOST_GPUS = 16  # of one pod
+_COUNTED = re.compile(r"[0-9]{1,4}")
+_FINAL = ("Succeeded", "Failed")
+
+
+class Pod(NamedTuple):
+    """What cgpu has to know of a pod.
+
+    Attributes:
+        uid: its UID; "" while it is being created.
+        namespace: where it is.
+        name: its name there.
+        node: the name of its node; "" while it is not bound.
+        final: whether all its containers have ended for good. Only this, or the end of the object,
+            makes room: a pod that is being deleted still runs.
+        need: what it asks for; None: no part of a GPU, or what ``refusal`` is about.
+        refusal: why no GPU could give what it asks for; "": that is not so.
+        apps: the names of its containers, in order, without init containers.
+        allocation: its annotation ``cgpu/allocation``; "": none.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    final: bool
+    need: Need | None
+    refusal: str
+    apps: tuple[str, ...]
+    allocation: str
+
+
+def read_pod(pod: Json) -> Pod:
+    """A pod's object, as the API server, an admission review or a scheduler sends it.
+
+    Raises:
+        ObjectError: it is no pod.
+    """
+    meta, spec = member(pod, "metadata", dict), member(pod, "spec", dict)
+    need, refusal = None, ""
+    try:
+        need = need_of(pod)
+    except NeedError as error:
+        refusal = str(error)
+    return Pod(
+        uid=member(meta, "uid", str),
+        namespace=member(meta, "namespace", str),
+        name=member(meta, "name", str),
+        node=member(spec, "nodeName", str),
+        final=member(member(pod, "status", dict), "phase", str) in _FINAL,
+        need=need,
+        refusal=refusal,
+        apps=tuple(member(each, "name", str) for each in objects(spec, "containers")),
+        allocation=strings(meta, "annotations").get(ALLOCATION, ""),
+    )
+
+
+def need_of(pod: Json) -> Need | None:
+    """What a pod asks for; None: no part of a GPU.
+
+    Raises:
+        NeedError: no GPU of any node could give it; one sentence.
+        ObjectError: it is no pod.
+    """
+    meta, spec = member(pod, "metadata", dict), member(pod, "spec", dict)
+    containers = tuple(
+        found for kind, each in _containers(spec) if (found := _container(each, kind)) is not None
+    )
+    if not containers:
+        return None
+    need = Need(member(meta, "uid", str), _owner(meta), _count(meta), containers)
+    part_of(need)
+    return need
+
+
+def _containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:
+    """All containers of a pod, with their kinds, in the order in which they start."""
+    first = objects(spec, "initContainers")
+    stays = [member(each, "restartPolicy", str) == "Always" for each in first]
+    return [
+        *((SIDECAR if stay else INIT, each) for stay, each in zip(stays, first, strict=True)),
+        *((APP, each) for each in objects(spec, "containers")),
+    ]
+
+
+def _container(container: Json, kind: str) -> Container | None:
+    """What a container asks for; None: no part of a GPU."""
+    name = member(container, "name", str)
+    resources = member(container, "resources", dict)
+    limits, requests = member(resources, "limits", dict), member(resources, "requests", dict)
+    asked = {**requests, **limits}
+    if COUNT in asked:
+        raise NeedError(
+            f"container {name}: {COUNT} is no resource to ask for: expected the pod's label"
+            f" {COUNT}, beside {MEMORY} in the container's limits"
+        )
+    if not {MEMORY, CORES} & asked.keys():
+        return None
+    if OTHERS_GPU in asked:
+        raise NeedError(f"container {name}: expected {MEMORY} or {OTHERS_GPU}, not both")
+    if MEMORY not in asked:
+        raise NeedError(f"container {name}: {CORES} without {MEMORY}: expected both in its limits")
+    cores = _whole(name, CORES, limits, requests) if CORES in asked else 0
+    if CORES in asked and cores == 0:
+        raise NeedError(f"container {name}: {CORES}=0: expected at least 5")
+    return Container(name, _whole(name, MEMORY, limits, requests), cores, kind)
+
+
+def _whole(container: str, resource: str, limits: Json, requests: Json) -> int:
+    """How much of a resource a container asks for, in its limits and, if at all, requests."""
+    if resource not in limits:
+        raise NeedError(f"container {container}: {resource} in requests only: expected in limits")
+    limit = whole(limits[resource])
+    if limit is None:
+        raise NeedError(
+            f"container {container}: {resource}={shown(str(limits[resource]))}: expected a whole"
+            f" number without a unit"
+        )
+    if resource in requests and whole(requests[resource]) != limit:
+        raise NeedError(
+            f"container {container}: {resource}={limit} in limits and"
+            f" {shown(str(requests[resource]))} in requests: expected the same, or limits alone"
+        )
+    return limit
+
+
+def _count(meta: Json) -> int:
+    """Over how many GPUs a pod's share is divided."""
+    label = strings(meta, "labels").get(COUNT, "1")
+    count = int(label) if _COUNTED.fullmatch(label) else 0
+    if not 1 <= count <= MOST_GPUS:
+        raise NeedError(
+            f"label {COUNT}={shown(label)}: expected a whole number from 1 to {MOST_GPUS}"
+        )
+    return count
+
+
+def _owner(meta: Json) -> str:
+    """The UID of a pod's controller; "": none."""
+    owners = objects(meta, "ownerReferences")
+    return next((member(each, "uid", str) for each in owners if each.get("controller")), "")

@@ -1,0 +1,29 @@
+"""Whole numbers in the syntax of Kubernetes' quantities."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+# The API server stores 1000 as 1k. Larger suffixes are refused: somebody counts bytes.
+_FORM = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18}))"
+    r"(?:(?P<suffix>[mk]?)|[eE](?P<exponent>[+-]?[0-9]{1,2}))"
+)
+_POWERS = {"m": -3, "": 0, "k": 3}
+
+
+def whole(value: object) -> int | None:
+    """The whole number that a quantity is; None: it is no number, or not a whole one.
+
+    >>> whole("3"), whole("3e0"), whole("2k"), whole("1.5"), whole("8Gi")
+    (3, 3, 2000, None, None)
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    found = _FORM.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        return None
+    power = int(found["exponent"]) if found["exponent"] else _POWERS[found["suffix"] or ""]
+    number = Decimal(found["number"]).scaleb(power)
+    return int(number) if number == number.to_integral_value() else None

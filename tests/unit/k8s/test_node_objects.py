@@ -1,0 +1,171 @@
+"""What a node offers: by its labels and its agent's facts, and nothing where these are unclear."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cgpu_k8s.objects.fields import ObjectError
+from cgpu_k8s.objects.gpus import Fact, Facts, FactsError, read_facts, write_facts
+from cgpu_k8s.objects.nodes import read_node
+from cgpu_node.allocation import Gpu
+
+pytestmark = pytest.mark.unit
+
+GPUS = (Fact("GPU-a", 0, 16160), Fact("GPU-b", 1, 24576, slots=3, healthy=False, held=2))
+FACTS = st.builds(
+    Fact,
+    st.uuids().map("GPU-{}".format),
+    st.integers(0, 99),
+    st.integers(1024, 1 << 20),
+    st.integers(0, 100),
+    st.integers(0, 25),
+    st.booleans(),
+    st.integers(0, 99),
+)
+
+
+def node(mode: str | None = "cgpu", facts: str | None = None, **labels: str) -> Any:
+    marked = {"ack.node.gpu.schedule": mode} if mode is not None else {}
+    placement = {f"ack.node.gpu.{key}": value for key, value in labels.items()}
+    text = write_facts("cgpu", GPUS) if facts is None else facts
+    return {
+        "metadata": {
+            "name": "n1",
+            "labels": {**marked, **placement},
+            "annotations": {"cgpu/gpus": text} if text else {},
+        },
+        "status": {
+            "addresses": [
+                {"type": "Hostname", "address": "n1"},
+                {"type": "InternalIP", "address": "10.0.0.1"},
+            ]
+        },
+    }
+
+
+@given(st.lists(FACTS, unique_by=(lambda gpu: gpu.uuid, lambda gpu: gpu.index)))
+def test_facts_are_read_as_they_were_written_in_any_order(gpus: list[Fact]) -> None:
+    text = write_facts("share", gpus)
+    assert write_facts("share", reversed(gpus)) == text
+    found = read_facts(text)
+    assert (found.mode, set(found.gpus)) == ("share", set(gpus))
+
+
+def test_members_that_a_later_version_adds_are_ignored() -> None:
+    facts = json.loads(write_facts("cgpu", GPUS))
+    facts["links"] = [[0, 1]]
+    facts["gpus"][0]["name"] = "V100"
+    assert read_facts(json.dumps(facts)) == Facts("cgpu", GPUS)
+
+
+@given(st.integers(1024, 1 << 20))
+def test_a_unit_is_an_equal_part_of_its_gpu(mib: int) -> None:
+    gpu = Fact("GPU-a", 0, mib)
+    assert gpu.units == mib // 1024
+    assert gpu.mib_of(gpu.units) == mib
+    for units in {1, gpu.units // 2, gpu.units} - {0}:
+        assert gpu.units * gpu.mib_of(units) <= units * mib < gpu.units * (gpu.mib_of(units) + 1)
+        assert gpu.units_of(gpu.mib_of(units)) == units
+        assert gpu.units_of(gpu.mib_of(units) + 1) in {units, units + 1}
+
+
+def test_2_of_15_units_of_a_v100_are_2154_mib() -> None:
+    assert Fact("GPU-a", 0, 16160).mib_of(2) == 2154
+
+
+@pytest.mark.parametrize("member", Fact._fields)
+def test_facts_with_a_member_missing_or_wrong_are_refused(member: str) -> None:
+    facts = json.loads(write_facts("cgpu", GPUS))
+    for wrong in (None, "x", -1, 1.5, 1 << 60, [], {}):
+        facts["gpus"][1][member] = wrong
+        with pytest.raises(FactsError, match=member):
+            read_facts(json.dumps(facts))
+    del facts["gpus"][1][member]
+    with pytest.raises(FactsError, match=member):
+        read_facts(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "expected JSON"),
+        ("{", "expected JSON"),
+        ("[" * 9000, "expected JSON"),
+        ("[]", "expected version 1"),
+        ('{"v":2}', "v=2: expected version 1"),
+        ('{"v":1,"mode":"cpgu"}', "mode=cpgu: expected one of share, cgpu, core_mem"),
+        ('{"v":1,"mode":"cgpu"}', "gpus: expected a list"),
+        ('{"v":1,"mode":"cgpu","gpus":[3]}', "gpus: expected a list of objects"),
+        (write_facts("cgpu", [GPUS[0], GPUS[0]._replace(index=2)]), "each uuid once"),
+        (write_facts("cgpu", [GPUS[0], GPUS[0]._replace(uuid="GPU-c")]), "each index once"),
+        ("x" * 70_000, "70000 characters: expected at most"),
+    ],
+)
+def test_an_annotation_that_describes_no_gpus_is_refused(text: str, sentence: str) -> None:
+    with pytest.raises(FactsError, match=sentence):
+        read_facts(text)
+    assert read_node(node(facts=text or " ")).withheld.startswith("annotation cgpu/gpus: ")
+
+
+def test_a_node_offers_the_gpus_that_its_agent_found() -> None:
+    offer = read_node(node(placement="spread"))
+    assert (offer.name, offer.address, offer.withheld) == ("n1", "10.0.0.1", "")
+    found = offer.node()
+    assert (found.name, found.mode, found.placement) == ("n1", "cgpu", "spread")
+    assert found.gpus == {
+        "GPU-a": Gpu("GPU-a", 0, 15),
+        "GPU-b": Gpu("GPU-b", 1, 24, slots=3, healthy=False, held=2),
+    }
+
+
+def test_a_node_packs_its_gpus_full_without_a_label_that_says_otherwise() -> None:
+    assert read_node(node()).placement == "binpack"
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (node(None), "not labelled for sharing"),
+        (node("default"), "ack.node.gpu.schedule=default: the node gives whole GPUs"),
+        (node("disabled"), "gives no GPU"),
+        (node("topology"), "does not place pods by topology"),
+        (node("mig"), "MIG"),
+        (node("coremem"), "label ack.node.gpu.schedule=coremem: expected one of share, cgpu"),
+        (node("coremem"), "perhaps core_mem"),
+        (node("CGPU"), "expected one of"),
+        (node(placement="spraed"), "label ack.node.gpu.placement=spraed: expected one of"),
+        (node(placement="spraed"), "perhaps spread"),
+        (node("core_mem"), "core_mem is not in force yet: the node's agent still has it as cgpu"),
+        (node(facts=""), "has not described its GPUs"),
+    ],
+)
+def test_a_node_offers_nothing_where_anything_is_unclear(given: Any, sentence: str) -> None:
+    offer = read_node(given)
+    assert sentence in offer.withheld
+    assert offer.mode == ""
+    assert offer.node().gpus == {}
+
+
+def test_gpus_that_nvidias_plugin_gives_away_are_not_given_away_twice() -> None:
+    shared = node()
+    shared["status"]["allocatable"] = {"nvidia.com/gpu": "2"}
+    assert "also offers 2 nvidia.com/gpu" in read_node(shared).withheld
+    shared["status"]["allocatable"] = {"nvidia.com/gpu": "0"}
+    assert read_node(shared).withheld == ""
+
+
+def test_the_gpus_of_a_withheld_node_are_still_known() -> None:
+    assert set(read_node(node("core_mem")).gpus) == {"GPU-a", "GPU-b"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"metadata": 1}, {"status": []}, {"metadata": {"labels": {"a": 1}}}]
+)
+def test_what_is_no_node_is_refused(wrong: Any) -> None:
+    with pytest.raises(ObjectError, match="expected"):
+        read_node(wrong)

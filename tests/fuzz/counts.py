@@ -12,6 +12,7 @@ COUNTS = {
     "config": 30_000,
     "variables": 20_000,
     "text": 30_000,
+    "decision": 50_000,
     "record": 30_000,
     "request": 10_000,
     "page": 20_000,

@@ -22,7 +22,7 @@ from cgpu_hook import document
 from cgpu_install.engines import named
 from cgpu_install.machine import Machine
 from cgpu_native.limits import pack_limits, unpack_limits
-from cgpu_node import jsontext
+from cgpu_node import decision, jsontext
 from cgpu_node.image import ldcache
 from cgpu_node.shares import record
 from fuzz import mutator
@@ -64,6 +64,16 @@ def _ask(env: dict[str, str], default: int | str, *, has_units: bool) -> None:
         _check(error)
     else:
         assert request is None or all(gpu.cap_bytes > 0 for gpu in request.gpus)
+
+
+def decisions(data: bytes) -> None:
+    """A pod's annotation, which means the same when it is written again (K8S-11)."""
+    try:
+        found = decision.read(data.decode("utf-8", "surrogateescape"))
+    except CgpuError as error:
+        _check(error)
+    else:
+        assert decision.read(decision.write(found)) == found
 
 
 def text(data: bytes) -> None:
@@ -137,6 +147,7 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "config": config,
     "variables": variables,
     "text": text,
+    "decision": decisions,
     "request": request,
     "page": page,
     "record": records,

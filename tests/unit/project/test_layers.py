@@ -47,6 +47,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
             "installation",
             "allocation",
             "exhausted",
+            "decision",
         },
         {"image"},
         {"settings"},

@@ -1,0 +1,174 @@
+"""A pod's decision, the annotation ``cgpu/allocation``: what each container has of which GPU.
+
+::
+
+    {"v": 1, "pod": UID, "node": NAME,
+     "containers": {"main": {"GPU-...": {"mem": 8192, "core": 30}}}}
+
+Whoever schedules a pod writes it, and the node where a container of the pod is created follows it.
+Containers go by name and GPUs by UUID, because indices change. ``mem`` is MiB of that GPU, ``core``
+hundredths of its time; it may be absent, as 0, where nodes share memory only.
+"""
+
+from __future__ import annotations
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_env.record import NamedTuple
+from cgpu_env.values import MAX_GIB
+from cgpu_node import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+ANNOTATION = "cgpu/allocation"
+VERSION = 1
+MAX_BYTES = 64 << 10
+CORE_STEP, WHOLE_CORE = 5, 100
+_MAX_MIB = MAX_GIB << 10
+_LONGEST_UID, _LONGEST_NAME, _LONGEST_LABEL = 128, 253, 63
+_FIELDS = ("v", "pod", "node", "containers")
+_PARTS = ("mem", "core")
+_LOWER = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+_WORD = _LOWER | frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
+_VENDOR = "GPU-"
+
+
+class Grant(NamedTuple):
+    """What one container has of one GPU: ``mem`` in MiB, ``core`` in hundredths of its time."""
+
+    mem: int
+    core: int = 0
+
+
+class Decision(NamedTuple):
+    """What a pod was given.
+
+    Attributes:
+        pod: its UID.
+        node: the name of its node.
+        containers: grants by the container's name and the GPU's UUID; containers without a GPU are
+            absent.
+    """
+
+    pod: str
+    node: str
+    containers: Mapping[str, Mapping[str, Grant]]
+
+
+def read(text: str) -> Decision:
+    """The decision that an annotation's value holds.
+
+    Raises:
+        CgpuError: it holds none; one sentence that names the field and what is allowed.
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_BYTES:
+        raise _error(f"{size} bytes: expected at most {MAX_BYTES}")
+    try:
+        content = jsontext.loads(text)
+    except ValueError as error:
+        raise _error(f"not JSON: {shown(str(error))}") from None
+    if not isinstance(content, dict):
+        raise _error(f"{_given(content)}: expected a JSON object")
+    version = content.get("v", VERSION)
+    if version != VERSION or not _is_whole(version):
+        raise _error(f"v={_given(version)}: expected {VERSION}, which this release reads")
+    _check_fields("", content, _FIELDS, _FIELDS)
+    return Decision(
+        _name("pod", content["pod"], _WORD, _LONGEST_UID, "a pod's UID"),
+        _name("node", content["node"], _LOWER | {"."}, _LONGEST_NAME, "a node's name"),
+        {
+            _name("containers", name, _LOWER, _LONGEST_LABEL, "names of containers"): _grants(
+                f"containers.{name}", gpus
+            )
+            for name, gpus in _filled("containers", content["containers"], "containers").items()
+        },
+    )
+
+
+def write(decision: Decision) -> str:
+    """The annotation's value, in ASCII without blanks; ``read`` takes it.
+
+    Raises:
+        CgpuError: the decision breaks a rule of ``read``, or has too many containers.
+    """
+    text = jsontext.dumps(
+        {
+            "v": VERSION,
+            "pod": decision.pod,
+            "node": decision.node,
+            "containers": {
+                name: {uuid: _written(grant) for uuid, grant in gpus.items()}
+                for name, gpus in decision.containers.items()
+            },
+        }
+    )
+    read(text)
+    return text
+
+
+def _written(grant: Grant) -> dict[str, int]:
+    return {"mem": grant.mem, "core": grant.core} if grant.core else {"mem": grant.mem}
+
+
+def _grants(where: str, given: object) -> dict[str, Grant]:
+    found = {}
+    for uuid, part in _filled(where, given, "GPUs").items():
+        name = uuid.removeprefix(_VENDOR)
+        if name == uuid:
+            raise _error(f"{where}: {shown(uuid)}: expected a GPU's UUID, such as {_VENDOR}...")
+        _name(where, name, _WORD, _LONGEST_UID, f"a GPU's UUID, such as {_VENDOR}...")
+        found[uuid] = _grant(f"{where}.{uuid}", part)
+    return found
+
+
+def _grant(where: str, given: object) -> Grant:
+    part = _filled(where, given, "mem and core")
+    _check_fields(f"{where}.", part, _PARTS, _PARTS[:1])
+    mem, core = part["mem"], part.get("core", 0)
+    if not _is_whole(mem) or not 1 <= mem <= _MAX_MIB:
+        raise _error(f"{where}.mem={_given(mem)}: expected whole MiB from 1 to {_MAX_MIB}")
+    if not _is_whole(core) or not 0 <= core <= WHOLE_CORE or core % CORE_STEP:
+        allowed = f"a multiple of {CORE_STEP} from 0 to {WHOLE_CORE}"
+        raise _error(f"{where}.core={_given(core)}: expected {allowed}")
+    return Grant(mem, core)
+
+
+def _check_fields(
+    where: str, given: dict[str, Any], known: tuple[str, ...], needed: tuple[str, ...]
+) -> None:
+    for name in given:
+        if name not in known:
+            raise _error(f"{where}{shown(name)}: no such field: expected {', '.join(known)}")
+    for name in needed:
+        if name not in given:
+            raise _error(f"{where}{name} is missing")
+
+
+def _filled(where: str, given: object, what: str) -> dict[str, Any]:
+    if not isinstance(given, dict) or not given:
+        raise _error(f"{where}={_given(given)}: expected an object of {what}, at least one")
+    return given
+
+
+def _name(where: str, given: object, letters: frozenset[str], longest: int, what: str) -> str:
+    if not isinstance(given, str) or not 0 < len(given) <= longest or not letters.issuperset(given):
+        raise _error(f"{where}={_given(given)}: expected {what} of at most {longest} characters")
+    return given
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _given(value: object) -> str:
+    """A value of the annotation as a message shows it."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return shown(str(value) if isinstance(value, float) else jsontext.dumps(value))
+
+
+def _error(what: str) -> CgpuError:
+    return CgpuError(f"{ANNOTATION}: {what}")

@@ -26,11 +26,13 @@ class Pod(NamedTuple):
         uid: its UID; "" while it is being created.
         namespace: where it is.
         name: its name there.
+        owner: the UID of its controller; "": none.
         node: the name of its node; "" while it is not bound.
         final: whether all its containers have ended for good. Only this, or the end of the object,
             makes room: a pod that is being deleted still runs.
-        need: what it asks for; None: no part of a GPU, or what ``refusal`` is about.
-        refusal: why no GPU could give what it asks for; "": that is not so.
+        gpus: over how many GPUs its share is divided, by its label. The label can change later.
+        containers: those that ask for a part of a GPU, in the order in which they start.
+        refusal: why no GPU could give what it asks for; "": one could, or it asks for nothing.
         apps: the names of its containers, in order, without init containers.
         allocation: its annotation ``cgpu/allocation``; "": none.
     """
@@ -38,12 +40,26 @@ class Pod(NamedTuple):
     uid: str
     namespace: str
     name: str
+    owner: str
     node: str
     final: bool
-    need: Need | None
+    gpus: int
+    containers: tuple[Container, ...]
     refusal: str
     apps: tuple[str, ...]
     allocation: str
+
+    @property
+    def need(self) -> Need | None:
+        """What it asks for; None: no part of a GPU, or what no GPU could give."""
+        if not self.containers or self.refusal:
+            return None
+        return Need(self.uid, self.owner, self.gpus, self.containers)
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asks for a part of a GPU, possible or not."""
+        return bool(self.containers or self.refusal)
 
 
 def read_pod(pod: Json) -> Pod:
@@ -53,22 +69,32 @@ def read_pod(pod: Json) -> Pod:
         ObjectError: it is no pod.
     """
     meta, spec = member(pod, "metadata", dict), member(pod, "spec", dict)
-    need, refusal = None, ""
+    gpus, refusal = 1, ""
+    containers: tuple[Container, ...] = ()
     try:
-        need = need_of(pod)
+        containers = _asking(spec)
+        gpus = _count(meta) if containers else 1
     except NeedError as error:
         refusal = str(error)
-    return Pod(
+    found = Pod(
         uid=member(meta, "uid", str),
         namespace=member(meta, "namespace", str),
         name=member(meta, "name", str),
+        owner=_owner(meta),
         node=member(spec, "nodeName", str),
         final=member(member(pod, "status", dict), "phase", str) in _FINAL,
-        need=need,
+        gpus=gpus,
+        containers=containers,
         refusal=refusal,
         apps=tuple(member(each, "name", str) for each in objects(spec, "containers")),
         allocation=strings(meta, "annotations").get(ALLOCATION, ""),
     )
+    try:
+        if found.need:
+            part_of(found.need)
+    except NeedError as error:
+        return found._replace(refusal=str(error))
+    return found
 
 
 def need_of(pod: Json) -> Need | None:
@@ -78,15 +104,21 @@ def need_of(pod: Json) -> Need | None:
         NeedError: no GPU of any node could give it; one sentence.
         ObjectError: it is no pod.
     """
-    meta, spec = member(pod, "metadata", dict), member(pod, "spec", dict)
-    containers = tuple(
-        found for kind, each in _containers(spec) if (found := _container(each, kind)) is not None
-    )
-    if not containers:
-        return None
-    need = Need(member(meta, "uid", str), _owner(meta), _count(meta), containers)
-    part_of(need)
-    return need
+    found = read_pod(pod)
+    if found.refusal:
+        raise NeedError(found.refusal)
+    return found.need
+
+
+def _asking(spec: Json) -> tuple[Container, ...]:
+    """The containers of a pod's specification that ask for a part of a GPU.
+
+    Raises:
+        NeedError: one asks for what no GPU could give.
+        ObjectError: it is no specification of a pod.
+    """
+    found = (_container(each, kind) for kind, each in _containers(spec))
+    return tuple(each for each in found if each is not None)
 
 
 def _containers(spec: Json) -> list[tuple[str, dict[str, Any]]]:

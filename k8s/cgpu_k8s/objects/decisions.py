@@ -1,0 +1,137 @@
+"""A decision as a pod's annotations, and back.
+
+Nodes follow ``cgpu/allocation`` alone. The others are what two generations of published tools
+read; they number the pod's containers, without init containers, and the node's GPUs.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s import names
+from cgpu_node import decision as annotation
+from cgpu_node.allocation import Decision, Need, NeedError, part_of, share_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_k8s.objects.gpus import Fact
+    from cgpu_k8s.objects.pods import Pod
+    from cgpu_node.allocation import Part
+
+_YES = "true"
+
+
+def write_annotations(
+    decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int
+) -> dict[str, str]:
+    """What a pod's binding adds to its annotations.
+
+    Args:
+        decision: what the pod gets.
+        pod: the pod, with the names of its containers.
+        gpus: the GPUs of the node, by UUID.
+        now: nanoseconds since 1970.
+    """
+    return {
+        names.ALLOCATION: _ours(decision, gpus),
+        **_framework(decision, pod, gpus, now),
+        **_device(decision, gpus, now),
+    }
+
+
+def _ours(decision: Decision, gpus: Mapping[str, Fact]) -> str:
+    return annotation.write(
+        annotation.Decision(
+            decision.pod,
+            decision.node,
+            {
+                name: {
+                    uuid: annotation.Grant(gpus[uuid].mib_of(part.units), part.cores)
+                    for uuid in decision.gpus
+                }
+                for name, part in decision.containers.items()
+            },
+        )
+    )
+
+
+def _framework(decision: Decision, pod: Pod, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
+    parts = {
+        index: decision.containers[name]
+        for index, name in enumerate(pod.apps)
+        if name in decision.containers
+    }
+    parts = parts or {0: decision.part}  # init containers alone ask: tools show the pod's part
+
+    def listed(resource: str) -> str:
+        shares = {index: getattr(part, resource) for index, part in parts.items()}
+        numbers = [gpus[uuid].index for uuid in decision.gpus]
+        return json.dumps(
+            {index: dict.fromkeys(numbers, share) for index, share in shares.items()},
+            separators=(",", ":"),
+        )
+
+    timed = {names.CORE_PERCENTAGE: listed("cores")} if decision.part.cores else {}
+    return {
+        names.FRAMEWORK_ALLOCATION: listed("units"),
+        names.FRAMEWORK_ASSIGNED: _YES,
+        names.FRAMEWORK_ASSUME_TIME: str(now),
+        **timed,
+    }
+
+
+def _device(decision: Decision, gpus: Mapping[str, Fact], now: int) -> dict[str, str]:
+    """The older generation, which knows one GPU: several are listed with commas."""
+    given = [gpus[uuid] for uuid in decision.gpus]
+    return {
+        names.MEM_IDX: ",".join(str(gpu.index) for gpu in given),
+        names.MEM_DEV: ",".join(str(gpu.units) for gpu in given),
+        names.MEM_POD: str(decision.part.units * len(given)),
+        names.MEM_ASSIGNED: _YES,
+        names.MEM_ASSUME_TIME: str(now),
+    }
+
+
+def decided(pod: Pod) -> Decision | None:
+    """What a pod has by its own annotation; None: it has no annotation, or asks for nothing.
+
+    The annotation says which GPUs; how much of them is in the pod's specification, which nobody
+    can change. The pod's label is not read: it can change while the pod runs.
+
+    Raises:
+        CgpuError: the annotation is not for this pod as it is now; one sentence.
+    """
+    if not pod.allocation or not pod.containers:
+        return None
+    found = annotation.read(pod.allocation)
+    for name, given, expected in (("pod", found.pod, pod.uid), ("node", found.node, pod.node)):
+        if given != expected:
+            raise _error(f"{name}={given}: expected {expected or 'none before the binding'}")
+    asking = {each.name for each in pod.containers}
+    if set(found.containers) != asking:
+        raise _error(f"containers: expected {', '.join(sorted(asking))}")
+    gpus = tuple(next(iter(found.containers.values())))
+    need = Need(pod.uid, pod.owner, len(gpus), pod.containers)
+    try:
+        part = part_of(need)
+    except NeedError as error:
+        raise _error(str(error)) from None
+    shares = {each.name: share_of(each, len(gpus)) for each in pod.containers}
+    for name, share in shares.items():
+        _check(name, found.containers[name], set(gpus), share)
+    return Decision(pod.uid, pod.owner, pod.node, gpus, part, shares)
+
+
+def _check(name: str, grants: Mapping[str, annotation.Grant], gpus: set[str], share: Part) -> None:
+    if set(grants) != gpus:
+        raise _error(f"containers.{name}: expected the same GPUs for each container")
+    for uuid, grant in grants.items():
+        if grant.core != share.cores:
+            raise _error(f"containers.{name}.{uuid}.core={grant.core}: expected {share.cores}")
+
+
+def _error(what: str) -> CgpuError:
+    return CgpuError(f"{names.ALLOCATION}: {what}")

@@ -1,0 +1,200 @@
+"""A decision in a pod's annotations: what nodes follow, and what published tools read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.objects.decisions import decided, write_annotations
+from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.pods import Pod, read_pod
+from cgpu_node.allocation import CGPU, CORE_MEM, SPREAD, Decision, Node, decide
+
+pytestmark = pytest.mark.unit
+
+GPUS = {f"GPU-{n}": Fact(f"GPU-{n}", n, mib) for n, mib in enumerate((16160, 24576, 81920))}
+NOW = 1_795_471_200_000_000_000
+
+
+def limits(mem: int, core: int = 0) -> dict[str, Any]:
+    asked = {"aliyun.com/gpu-mem": str(mem)}
+    if core:
+        asked["aliyun.com/gpu-core.percentage"] = str(core)
+    return {"limits": asked}
+
+
+def pod(*containers: Any, init: Any = (), count: int = 1) -> Any:
+    return {
+        "metadata": {
+            "name": "p",
+            "namespace": "ns",
+            "uid": "0000-1111",
+            "labels": {"aliyun.com/gpu-count": str(count)},
+            "ownerReferences": [{"uid": "set", "controller": True}],
+        },
+        "spec": {"containers": list(containers), "initContainers": list(init)},
+    }
+
+
+def placed(given: Any) -> tuple[Pod, Decision]:
+    """A pod and what an empty node would give to it."""
+    found = read_pod(given)
+    assert found.need is not None
+    mode = CORE_MEM if found.need.containers[0].cores else CGPU
+    decision = decide(Node("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()]), found.need)
+    assert isinstance(decision, Decision)
+    return found, decision
+
+
+def bound(found: Pod, decision: Decision, **changes: Any) -> Pod:
+    """The pod after its binding."""
+    written = write_annotations(decision, found, GPUS, NOW)
+    return found._replace(node="n1", allocation=written["cgpu/allocation"])._replace(**changes)
+
+
+def test_a_pod_of_2_gib_and_30_percent_has_2154_mib_of_a_v100() -> None:
+    found = read_pod(pod({"name": "main", "resources": limits(2, 30)}))
+    assert found.need is not None
+    v100 = Node("n1", CORE_MEM, SPREAD, [GPUS["GPU-0"].gpu()])
+    decision = decide(v100, found.need)
+    assert isinstance(decision, Decision)
+    written = write_annotations(decision, found, GPUS, NOW)
+    assert json.loads(written.pop("cgpu/allocation")) == {
+        "v": 1,
+        "pod": "0000-1111",
+        "node": "n1",
+        "containers": {"main": {"GPU-0": {"mem": 2154, "core": 30}}},
+    }
+    assert written == {
+        "scheduler.framework.gpushare.allocation": '{"0":{"0":2}}',
+        "scheduler.framework.gpushare.assigned": "true",
+        "scheduler.framework.gpushare.assume-time": str(NOW),
+        "gpushare.alibabacloud.com/core-percentage": '{"0":{"0":30}}',
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+        "ALIYUN_COM_GPU_MEM_DEV": "15",
+        "ALIYUN_COM_GPU_MEM_POD": "2",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "true",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": str(NOW),
+    }
+
+
+def test_containers_and_gpus_are_numbered_for_published_tools_without_init_containers() -> None:
+    found, decision = placed(
+        pod(
+            {"name": "plain"},
+            {"name": "main", "resources": limits(6)},
+            init=[{"name": "first", "resources": limits(2)}],
+            count=2,
+        )
+    )
+    assert decision.gpus == ("GPU-2", "GPU-1")
+    written = write_annotations(decision, found, GPUS, NOW)
+    assert written["scheduler.framework.gpushare.allocation"] == '{"1":{"2":3,"1":3}}'
+    assert "gpushare.alibabacloud.com/core-percentage" not in written
+    assert written["ALIYUN_COM_GPU_MEM_IDX"] == "2,1"
+    assert written["ALIYUN_COM_GPU_MEM_DEV"] == "80,24"
+    assert written["ALIYUN_COM_GPU_MEM_POD"] == "6"
+    assert json.loads(written["cgpu/allocation"])["containers"]["first"] == {
+        "GPU-2": {"mem": 1024},
+        "GPU-1": {"mem": 1024},
+    }
+
+
+def test_where_init_containers_alone_ask_tools_are_shown_the_pods_part() -> None:
+    init = [{"name": "first", "resources": limits(2)}]
+    found, decision = placed(pod({"name": "main"}, init=init))
+    written = write_annotations(decision, found, GPUS, NOW)
+    assert written["scheduler.framework.gpushare.allocation"] == '{"0":{"2":2}}'
+
+
+CONTAINERS = st.lists(
+    st.tuples(st.integers(1, 7), st.booleans(), st.sampled_from((None, "Always"))),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(CONTAINERS, st.integers(1, 3), st.integers(0, 4))
+def test_what_a_binding_writes_is_read_as_the_same_decision(
+    asked: list[tuple[int, bool, str | None]], count: int, cores: int
+) -> None:
+    listed = [
+        {
+            "name": f"c{n}",
+            "resources": limits(mem * count, 5 * cores * count),
+            "restartPolicy": policy,
+            "init": init,
+        }
+        for n, (mem, init, policy) in enumerate(asked)
+    ]
+    first = [each for each in listed if each["init"]]
+    apps = [each for each in listed if not each["init"]]
+    found = read_pod(pod(*apps, init=first, count=count))
+    assert found.need is not None
+    mode = CORE_MEM if cores else CGPU
+    node = Node("n1", mode, SPREAD, [gpu.gpu() for gpu in GPUS.values()])
+    decision = decide(node, found.need)
+    assume(isinstance(decision, Decision))
+    assert isinstance(decision, Decision)
+    assert decided(bound(found, decision)) == decision
+
+
+def test_a_pod_without_annotation_or_without_need_has_nothing() -> None:
+    found, decision = placed(pod({"name": "main", "resources": limits(2)}))
+    assert decided(bound(found, decision, allocation="")) is None
+    assert decided(bound(found, decision, containers=())) is None
+
+
+def changed(found: Pod, decision: Decision, **containers: Any) -> Pod:
+    text = json.loads(bound(found, decision).allocation)
+    text["containers"] = containers
+    return bound(found, decision, allocation=json.dumps(text))
+
+
+def test_an_annotation_that_is_not_for_the_pod_as_it_is_now_gives_it_nothing() -> None:
+    found, decision = placed(pod({"name": "main", "resources": limits(2, 30)}))
+    more = {"name": "b", "resources": limits(2, 30)}
+    two, of_two = placed(pod({"name": "a", "resources": limits(2, 30)}, more))
+    cases = [
+        (bound(found, decision, uid="2222"), "pod=0000-1111: expected 2222"),
+        (bound(found, decision, node="n2"), "node=n1: expected n2"),
+        (bound(found, decision, node=""), "node=n1: expected none before the binding"),
+        (bound(found, decision, allocation="{"), "not JSON"),
+        (changed(found, decision, other={"GPU-0": {"mem": 1, "core": 30}}), "expected main"),
+        (
+            changed(
+                found,
+                decision,
+                main={f"GPU-{n}": {"mem": 1, "core": 30} for n in range(3)},
+            ),
+            "gpu-mem=2: expected a multiple of aliyun.com/gpu-count=3",
+        ),
+        (
+            changed(found, decision, main={"GPU-0": {"mem": 1, "core": 35}}),
+            "containers.main.GPU-0.core=35: expected 30",
+        ),
+        (
+            changed(
+                two,
+                of_two,
+                a={"GPU-0": {"mem": 1, "core": 30}},
+                b={"GPU-1": {"mem": 1, "core": 30}},
+            ),
+            "expected the same GPUs",
+        ),
+    ]
+    for given_pod, sentence in cases:
+        with pytest.raises(CgpuError, match="cgpu/allocation: ") as caught:
+            decided(given_pod)
+        assert sentence in str(caught.value)
+
+
+def test_a_label_that_changes_later_alters_nothing_that_a_pod_has() -> None:
+    found, decision = placed(pod({"name": "main", "resources": limits(6)}, count=2))
+    assert decided(bound(found, decision, gpus=3)) == decision
+    assert decided(bound(found, decision, refusal="label: expected a number")) == decision

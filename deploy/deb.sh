@@ -17,10 +17,9 @@ maintainer="${DEBFULLNAME:-The authors of cgpu} <${DEBEMAIL:-cgpu@$(hostname -f)
 export SOURCE_DATE_EPOCH PYTHON="$python"
 
 sh deploy/dist.sh "$out"
-work=$PWD/build/deb
-for machine in $machines; do
-    case $machine in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) arch=$machine ;; esac
-    rm -rf "$work"
+package() {
+    case $1 in x86_64) arch=amd64 ;; aarch64) arch=arm64 ;; *) arch=$1 ;; esac
+    work=$PWD/build/deb/$1
     tree=$work/cgpu-$version
     mkdir -p "$tree"
     cp -rL deploy "$tree" # units are links
@@ -35,9 +34,18 @@ for machine in $machines; do
         done
     done
     "$python" -m pip -q --disable-pip-version-check download --dest debian/wheels --only-binary=:all: \
-        --python-version "$debian_python" --platform "manylinux2014_$machine" \
-        --constraint debian/constraints.txt "$out"/cgpu-*-manylinux2014_"$machine".whl
+        --python-version "$debian_python" --platform "manylinux2014_$1" \
+        --constraint debian/constraints.txt "$out"/cgpu-*-manylinux2014_"$1".whl
     dpkg-buildpackage -b -uc -us -d --host-arch "$arch" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
     cp "$work"/cgpu_*_"$arch".deb "$out"
-    cd - >/dev/null
+}
+
+rm -rf build/deb
+builds=
+for machine in $machines; do
+    package "$machine" &
+    builds="$builds $!"
+done
+for build in $builds; do
+    wait "$build"
 done

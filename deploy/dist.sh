@@ -22,10 +22,19 @@ tar -C "$work" -xf "$work/$archive"
 tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     --mode=go=rX,u+rw -cf - "$name" | gzip -9n >"$out/$archive"
 
+wheel() {
+    mkdir "$work/$1"
+    tar -C "$work/$1" -xf "$out/$archive"
+    CGPU_BUILD_MACHINE=$1 "$python" -m pip -q --disable-pip-version-check wheel \
+        --no-deps --no-build-isolation --wheel-dir "$out" "$work/$1/$name"
+}
+
+builds=
 for machine in $machines; do
-    mkdir "$work/$machine"
-    tar -C "$work/$machine" -xf "$out/$archive"
-    CGPU_BUILD_MACHINE=$machine "$python" -m pip -q --disable-pip-version-check wheel \
-        --no-deps --no-build-isolation --wheel-dir "$out" "$work/$machine/$name"
+    wheel "$machine" &
+    builds="$builds $!"
+done
+for build in $builds; do
+    wait "$build"
 done
 rm -rf "$work"

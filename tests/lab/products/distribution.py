@@ -23,7 +23,7 @@ MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 _CACHE = ROOT / "build" / "packages"
 # What the binary packages are made from.
 _INPUTS = ("CHANGELOG.md", "CONTRIBUTING.md", "MANIFEST.in", "README.md", "cgpu_env/", "cli/",
-           "deploy/", "docs/", "hook/", "native/", "node/", "pyproject.toml", "server/",
+           "deploy/", "docs/", "hook/", "k8s/", "native/", "node/", "pyproject.toml", "server/",
            "setup.py", "shim/", "tests/sim/")  # fmt: skip
 
 

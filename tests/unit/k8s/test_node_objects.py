@@ -81,7 +81,8 @@ def test_2_of_15_units_of_a_v100_are_2154_mib() -> None:
 @pytest.mark.parametrize("member", Fact._fields)
 def test_facts_with_a_member_missing_or_wrong_are_refused(member: str) -> None:
     facts = json.loads(write_facts("cgpu", GPUS))
-    for wrong in (None, "x", -1, 1.5, 1 << 60, [], {}):
+    wrongs: tuple[Any, ...] = (None, "x", -1, 1.5, 1 << 60, [], {})
+    for wrong in wrongs:
         facts["gpus"][1][member] = wrong
         with pytest.raises(FactsError, match=member):
             read_facts(json.dumps(facts))

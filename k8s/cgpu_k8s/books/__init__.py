@@ -1,0 +1,1 @@
+"""The cluster's books: who has what of which GPU. Pure: events in, answers out."""

@@ -1,0 +1,184 @@
+"""What nodes offer and which pods have what of it, from the events of nodes and pods.
+
+A pod counts once: by its own annotation as soon as its binding is seen, until then by its
+reservation. Every change ends in the same state whatever came before, so events may be repeated.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.objects.decisions import decided
+from cgpu_node.allocation import BINPACK, Decision, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_k8s.objects.nodes import Offer
+    from cgpu_k8s.objects.pods import Pod
+
+
+class Reservation(NamedTuple):
+    """What a pod will have once it is bound.
+
+    Attributes:
+        pod: the pod as it was when it was placed.
+        decision: what it gets.
+        since: when it was made or last sent, by a clock in seconds that never goes back.
+        sent: how often its binding was sent to the API server. Once it was, it may have been
+            carried out, and only the pod itself can show that it was not.
+    """
+
+    pod: Pod
+    decision: Decision
+    since: float
+    sent: int = 0
+
+
+class Books:
+    """The cluster's GPUs.
+
+    Attributes:
+        offers: the nodes that are known, by name.
+        nodes: the same for the allocator, with what pods have; also nodes that are gone and on
+            which pods still are.
+        pods: pods that ask for a part of a GPU and have not ended, by UID.
+        bound: what pods have by their annotations, by UID.
+        problems: why the annotation of a bound pod counts for nothing, by UID.
+        reservations: what pods will have, by UID.
+    """
+
+    def __init__(self) -> None:
+        self.offers: dict[str, Offer] = {}
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.bound: dict[str, Decision] = {}
+        self.problems: dict[str, str] = {}
+        self.reservations: dict[str, Reservation] = {}
+        self._entered: dict[str, Decision] = {}
+
+    def node_seen(self, offer: Offer) -> None:
+        """A node was added or modified."""
+        if self.offers.get(offer.name) == offer:
+            return  # most events of a node are about something else; its answers stay known
+        self.offers[offer.name] = offer
+        self._replace(offer.node())
+
+    def node_gone(self, name: str) -> None:
+        """A node was deleted; pods on it count until they are deleted too."""
+        if self.offers.pop(name, None):
+            self._replace(_unknown(name))
+            self._tidy(name)
+
+    def nodes_listed(self, offers: Iterable[Offer]) -> None:
+        """These are all nodes."""
+        found = {offer.name: offer for offer in offers}
+        for name in self.offers.keys() - found.keys():
+            self.node_gone(name)
+        for offer in found.values():
+            self.node_seen(offer)
+
+    def _replace(self, node: Node) -> None:
+        before = self.nodes.get(node.name)
+        for decision in before.taken.values() if before else ():
+            node.add(decision)
+        self.nodes[node.name] = node
+
+    def _tidy(self, name: str) -> None:
+        if name not in self.offers and not self.nodes[name].taken:
+            del self.nodes[name]
+
+    def pod_seen(self, pod: Pod) -> None:
+        """A pod was added or modified."""
+        if not pod.asks or pod.final:
+            self.pod_gone(pod.uid)
+            return
+        self.pods[pod.uid] = pod._replace(allocation="")
+        self.bound.pop(pod.uid, None)
+        self.problems.pop(pod.uid, None)
+        if pod.node:
+            self.reservations.pop(pod.uid, None)  # its binding is seen: it has that, or nothing
+            self._read(pod)
+        self._enter(pod.uid)
+
+    def _read(self, pod: Pod) -> None:
+        try:
+            decision = decided(pod)
+        except CgpuError as error:
+            self.problems[pod.uid] = str(error)
+            return
+        if decision:
+            self.bound[pod.uid] = decision
+        else:
+            self.problems[pod.uid] = "bound without a decision: its containers get no GPU"
+
+    def pod_gone(self, uid: str) -> None:
+        """A pod was deleted, or all its containers have ended for good."""
+        for kept in (self.pods, self.bound, self.problems, self.reservations):
+            kept.pop(uid, None)
+        self._enter(uid)
+
+    def pods_listed(self, pods: Iterable[Pod]) -> None:
+        """These are all pods.
+
+        Reservations of pods that no event has shown yet stay: the list may be older than they are.
+        """
+        found = {pod.uid: pod for pod in pods}
+        for uid in self.pods.keys() - found.keys():
+            self.pod_gone(uid)
+        for pod in found.values():
+            self.pod_seen(pod)
+
+    def reserve(self, pod: Pod, decision: Decision, now: float) -> None:
+        """Count what a pod will have, in place of what it had reserved before."""
+        self.reservations[pod.uid] = Reservation(pod, decision, now)
+        self._enter(pod.uid)
+
+    def send(self, pod: Pod, decision: Decision, now: float) -> None:
+        """Count what a pod will have; its binding is about to be sent, perhaps again."""
+        before = self.reservations.get(pod.uid)
+        times = before.sent if before else 0
+        self.reservations[pod.uid] = Reservation(pod, decision, now, times + 1)
+        self._enter(pod.uid)
+
+    def refused(self, uid: str) -> None:
+        """The API server refused what was sent last; what was sent before may be on its way."""
+        reservation = self.reservations.get(uid)
+        if reservation and reservation.sent <= 1:
+            self.release(uid)
+
+    def release(self, uid: str) -> None:
+        """A pod surely does not get what it has reserved; no reservation is no error."""
+        self.reservations.pop(uid, None)
+        self._enter(uid)
+
+    def expire(self, before: float) -> None:
+        """Release what was reserved before a time and was not sent since."""
+        for uid, reservation in list(self.reservations.items()):
+            if not reservation.sent and reservation.since < before:
+                self.release(uid)
+
+    def overdue(self, before: float) -> list[Reservation]:
+        """What was sent before a time, and is neither seen nor known to have failed."""
+        return [each for each in self.reservations.values() if each.sent and each.since < before]
+
+    def _enter(self, uid: str) -> None:
+        """Make a node count what a pod has now."""
+        reservation = self.reservations.get(uid)
+        wanted = self.bound.get(uid) or (reservation.decision if reservation else None)
+        have = self._entered.pop(uid, None)
+        if wanted:
+            self._entered[uid] = wanted
+        if wanted == have:
+            return
+        if have:
+            self.nodes[have.node].remove(uid)
+            self._tidy(have.node)
+        if wanted:
+            self.nodes.setdefault(wanted.node, _unknown(wanted.node)).add(wanted)
+
+
+def _unknown(name: str) -> Node:
+    """A node that offers nothing."""
+    return Node(name, "", BINPACK, [])

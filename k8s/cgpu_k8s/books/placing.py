@@ -1,0 +1,139 @@
+"""Where a pod goes: which nodes have room for it, which one is the first choice, what it gets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_k8s.objects.nodes import WITHHELD
+from cgpu_node.allocation import Choice, Decision, NeedError, Refusal, best, decide, part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_k8s.books.books import Books
+    from cgpu_k8s.objects.pods import Pod
+    from cgpu_node.allocation import Need
+
+UNKNOWN, SENT, BOUND = "unknown-node", "sent", "bound"  # beside the allocator's codes
+_NOT_KNOWN = Refusal(UNKNOWN, "the node is not known yet")
+
+
+class Found(NamedTuple):
+    """Nodes for a pod.
+
+    Attributes:
+        fitting: the names of those that have room, in the order in which they were asked.
+        refused: why the others have none.
+        first: where the pod should go, and where its part is reserved; "": nowhere.
+    """
+
+    fitting: list[str]
+    refused: dict[str, Refusal]
+    first: str
+
+
+def find(books: Books, pod: Pod, names: Iterable[str], now: float) -> Found:
+    """Which of some nodes have room for a pod; reserves its part on the best of them.
+
+    Raises:
+        NeedError: no GPU of any node could give what it asks for.
+    """
+    sent = _sent(books, pod)
+    if sent:  # its binding may have been carried out: nowhere else until that is known
+        named = list(names)
+        here = [name for name in named if name == sent.node]
+        refused = {name: _elsewhere(sent) for name in named if name != sent.node}
+        return Found(here, refused, sent.node if here else "")
+    need = _need(pod)
+    books.release(pod.uid)
+    fitting, refused = _ask(books, need, names)
+    if not fitting:
+        return Found([], refused, "")
+    first = best(fitting)
+    decision = decide(books.nodes[first], need)
+    if isinstance(decision, Decision):  # always: it was just chosen
+        books.reserve(pod, decision, now)
+    return Found(list(fitting), refused, first)
+
+
+def commit(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
+    """What a pod gets on the node that its scheduler has chosen; it counts as sent from now on.
+
+    What was sent before is sent again as it was.
+
+    Raises:
+        NeedError: no GPU of any node could give what it asks for.
+    """
+    known = books.pods.get(pod.uid)
+    if known is not None and known.node:
+        return Refusal(BOUND, f"the pod is bound to {known.node} already")
+    sent = _sent(books, pod)
+    if sent and sent.node != node:
+        return _elsewhere(sent)
+    decision = sent or _decide_anew(books, pod, node)
+    if isinstance(decision, Decision):
+        books.send(pod, decision, now)
+    return decision
+
+
+def _decide_anew(books: Books, pod: Pod, node: str) -> Decision | Refusal:
+    """What a node gives to a pod that has nothing yet but a reservation, there or elsewhere."""
+    need = _need(pod)
+    books.release(pod.uid)
+    _, refused = _ask(books, need, [node])
+    return refused[node] if refused else decide(books.nodes[node], need)
+
+
+def fits_without(books: Books, pod: Pod, name: str, victims: Iterable[str]) -> bool:
+    """Whether a node would have room for a pod without some others, by their UIDs.
+
+    Raises:
+        NeedError: no GPU of any node could give what it asks for.
+    """
+    node, gone = books.nodes.get(name), [pod.uid, *victims]
+    taken = [node.taken[uid] for uid in gone if uid in node.taken] if node else []
+    for decision in taken:
+        books.nodes[name].remove(decision.pod)
+    fitting, _ = _ask(books, _need(pod), [name])
+    for decision in taken:
+        books.nodes[name].add(decision)
+    return bool(fitting)
+
+
+def _sent(books: Books, pod: Pod) -> Decision | None:
+    """What was sent to the API server for a pod and is not seen yet."""
+    reservation = books.reservations.get(pod.uid)
+    return reservation.decision if reservation and reservation.sent else None
+
+
+def _elsewhere(sent: Decision) -> Refusal:
+    return Refusal(
+        SENT, f"the pod's binding to {sent.node} was sent, and its outcome is not known yet"
+    )
+
+
+def _need(pod: Pod) -> Need:
+    if pod.need is None:
+        raise NeedError(pod.refusal or "the pod asks for no part of a GPU")
+    return pod.need
+
+
+def _ask(
+    books: Books, need: Need, names: Iterable[str]
+) -> tuple[dict[str, Choice], dict[str, Refusal]]:
+    part = part_of(need)
+    fitting: dict[str, Choice] = {}
+    refused: dict[str, Refusal] = {}
+    for name in names:
+        offer = books.offers.get(name)
+        if offer is None:
+            refused[name] = _NOT_KNOWN
+        elif offer.withheld:
+            refused[name] = Refusal(WITHHELD, offer.withheld)
+        else:
+            choice = books.nodes[name].choose(need, part)
+            if isinstance(choice, Refusal):
+                refused[name] = choice
+            else:
+                fitting[name] = choice
+    return fitting, refused

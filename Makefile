@@ -36,7 +36,7 @@ $(VENV)/.ready: $(VENV)/.tools
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.tools | binaries
-	@$(STEP) "Installing what the tests need" $(PIP) --no-build-isolation -e '.[test]'
+	@$(STEP) "Installing what the tests need" $(PIP) --no-build-isolation -e '.[test,k8s]'
 	@touch $@
 
 compiled: $(VENV)/.tools

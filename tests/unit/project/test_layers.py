@@ -76,7 +76,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"serve"},
         {"main"},
     ),
-    "cgpu_k8s": ({"names"}, {"objects"}, {"books"}),
+    "cgpu_k8s": ({"names"}, {"objects"}, {"api"}, {"books"}),
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
 LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products", "worlds")

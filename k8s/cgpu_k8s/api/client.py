@@ -1,0 +1,220 @@
+"""Requests to the API server: one answer, or one error of ``errors``, for each."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import aiohttp
+from yarl import URL
+
+from cgpu_env.errors import shown
+from cgpu_env.version import VERSION
+from cgpu_k8s.api.cluster import Certificate, Cluster
+from cgpu_k8s.api.errors import LONGEST_MESSAGE, ApiError, LostError, UnreachableError, refusal
+
+Json = dict[str, Any]
+MERGE = "application/merge-patch+json"  # a list replaces the list
+STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kubernetes' own keys
+JSON = "application/json"
+PAGE = 500  # objects that a list asks for at a time
+LONGEST_LINE = 32 << 20  # bytes; no object that the API server stores comes near
+REFUSED = 400
+UNAUTHORIZED = 401
+
+
+class Page(NamedTuple):
+    """Some of the objects of a list, in the API server's order, and the version of the list."""
+
+    items: list[Json]
+    version: str
+
+
+class Request(NamedTuple):
+    """What is sent: method, path, query, and a body of the content type ``kind``."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] | None = None
+    body: Json | None = None
+    kind: str = JSON
+
+    def __str__(self) -> str:
+        """What names it in messages."""
+        return f"{self.method} {self.path}"
+
+
+@asynccontextmanager
+async def connected(cluster: Cluster, *, timeout: float = 10.0) -> AsyncIterator[Client]:
+    """A client of ``cluster``, whose connections stay open until the end of the block.
+
+    A request that has no answer after ``timeout`` seconds raises LostError.
+    """
+    async with aiohttp.ClientSession(
+        headers={"Accept": JSON, "User-Agent": f"cgpu/{VERSION}"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+        connector=aiohttp.TCPConnector(limit=0),  # watches hold theirs for minutes
+    ) as session:
+        yield Client(cluster, session, timeout)
+
+
+class Client:
+    """Requests to one cluster; see ``connected``.
+
+    Each method raises an ApiError, or a ConfigurationError if there is no credential. A path
+    is one of ``resources``.
+    """
+
+    def __init__(self, cluster: Cluster, session: aiohttp.ClientSession, timeout: float) -> None:
+        self.cluster = cluster
+        self._session = session
+        self._patience = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, 5.0))
+        self._tls: dict[Certificate | None, ssl.SSLContext] = {}
+
+    async def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
+        """The object, or whatever else is at ``path``."""
+        return await self._ask(Request("GET", path, query))
+
+    async def post(self, path: str, body: Json) -> Json:
+        """Create what ``body`` describes, and return it as stored."""
+        return await self._ask(Request("POST", path, body=body))
+
+    async def put(self, path: str, body: Json) -> Json:
+        """Replace the object; ConflictError if its ``resourceVersion`` is not that of ``body``."""
+        return await self._ask(Request("PUT", path, body=body))
+
+    async def patch(self, path: str, body: Json, kind: str = STRATEGIC) -> Json:
+        """Change what ``body`` names, merged by ``kind``: STRATEGIC or MERGE."""
+        return await self._ask(Request("PATCH", path, None, body, kind))
+
+    async def delete(self, path: str, body: Json | None = None) -> Json:
+        """Delete the object; ``body`` may give DeleteOptions."""
+        return await self._ask(Request("DELETE", path, body=body))
+
+    async def pages(
+        self, path: str, query: Mapping[str, str] | None = None, size: int = PAGE
+    ) -> AsyncGenerator[Page, None]:
+        """All objects of a list, ``size`` at a time, as they were at one moment.
+
+        Raises GoneError between two pages if the API server no longer knows that moment.
+        """
+        asked = {**(query or {}), "limit": str(size)}
+        while True:
+            answer = await self._ask(Request("GET", path, asked))
+            about = answer.get("metadata") or {}
+            yield Page(answer.get("items") or [], str(about.get("resourceVersion") or ""))
+            if not about.get("continue"):
+                return
+            asked["continue"] = str(about["continue"])
+
+    async def list(self, path: str, query: Mapping[str, str] | None = None) -> Page:
+        """All objects of a list at once."""
+        items: list[Json] = []
+        version = ""
+        async for page in self.pages(path, query):
+            items += page.items
+            version = page.version
+        return Page(items, version)
+
+    async def lines(
+        self, path: str, query: Mapping[str, str], silence: float
+    ) -> AsyncGenerator[Json, None]:
+        """The JSON objects of an answer that goes on, one a line; ends when the server ends it.
+
+        Raises LostError after ``silence`` seconds without a byte, if the connection breaks, and
+        if a line is not JSON. What a broken connection left of a line is dropped.
+        """
+        patience = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence)
+        request, rest = Request("GET", path, query), b""
+        async with self._answer(request, patience) as response:
+            async for chunk in response.content.iter_any():
+                *whole, rest = (rest + chunk).split(b"\n")
+                for line in whole:
+                    yield _parsed(request, line)
+                if len(rest) > LONGEST_LINE:
+                    raise LostError(
+                        f"the API server answers {request} with a line that does not end"
+                    )
+
+    async def _ask(self, request: Request) -> Json:
+        async with self._answer(request, self._patience) as response:
+            return _parsed(request, await response.read())
+
+    @asynccontextmanager
+    async def _answer(
+        self, request: Request, patience: aiohttp.ClientTimeout
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer to a request, or to the same with a newer credential after a 401."""
+        try:
+            response = await self._send(request, patience)
+            if response.status == UNAUTHORIZED and self.cluster.credentials.renew():
+                response.release()
+                response = await self._send(request, patience)
+            async with response:
+                if response.status >= REFUSED:
+                    raise await self._refusal(request, response)
+                yield response
+        except (
+            aiohttp.ClientConnectorError,
+            aiohttp.ClientConnectorCertificateError,
+            aiohttp.ConnectionTimeoutError,
+        ) as error:
+            why = getattr(error, "os_error", None) or error
+            raise UnreachableError(
+                f"the API server {self.cluster.server} ({self.cluster.origin}) cannot be reached:"
+                f" {shown(str(why), LONGEST_MESSAGE)}"
+            ) from None
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            why = shown(str(error), LONGEST_MESSAGE) or "it takes too long"
+            raise LostError(f"the answer to {request} does not come: {why}") from None
+
+    async def _send(
+        self, request: Request, patience: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        credential = await self.cluster.credentials.current()
+        if credential.certificate not in self._tls:  # one at a time: a new one replaces the old
+            context = self.cluster.trust.context(credential.certificate)
+            self._tls = {credential.certificate: context}
+        headers, data = credential.headers, None
+        if request.body is not None:
+            headers = {**headers, "Content-Type": request.kind}
+            data = json.dumps(request.body, separators=(",", ":")).encode()
+        return await self._session.request(
+            request.method,
+            URL(self.cluster.server + request.path, encoded=True).update_query(request.query or {}),
+            data=data,
+            headers=headers,
+            timeout=patience,
+            ssl=self._tls[credential.certificate],
+            server_hostname=self.cluster.trust.name or None,
+            proxy=self.cluster.proxy or None,
+            allow_redirects=False,
+        )
+
+    async def _refusal(self, request: Request, response: aiohttp.ClientResponse) -> ApiError:
+        text = await response.text(errors="replace")
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = text.strip()
+        hint = ""
+        if response.status == UNAUTHORIZED:
+            hint = self.cluster.credentials.problem() or "the token or certificate may have expired"
+            hint = f"check the credentials of {self.cluster.origin}: {hint}"
+        return refusal(
+            str(request), response.status, answer, response.headers.get("Retry-After"), hint
+        )
+
+
+def _parsed(request: Request, data: bytes) -> Json:
+    try:
+        parsed = json.loads(data)
+    except ValueError:
+        parsed = None
+    if not isinstance(parsed, dict):
+        raise LostError(f"the API server answers {request} with what is not a JSON object")
+    return parsed

@@ -1,0 +1,126 @@
+"""What a request to the API server can end with, other than its answer."""
+
+from __future__ import annotations
+
+from cgpu_env.errors import CgpuError, shown
+
+LONGEST_MESSAGE = 600
+
+
+class ConfigurationError(CgpuError):
+    """Which API server to ask, or as whom, cannot be read."""
+
+
+class ApiError(CgpuError):
+    """A request that the API server refused, or whose answer did not come.
+
+    Attributes:
+        status: the HTTP status; 0 if there was no answer.
+        reason: Kubernetes' word for it, such as ``AlreadyExists``, or an empty string.
+        sure: the request certainly changed nothing. Where it is False, a write may have been
+            carried out: read the object before deciding anything.
+        retry_after: seconds that the API server asks the client to wait, or None.
+    """
+
+    sure = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 0,
+        reason: str = "",
+        retry_after: float | None = None,
+        hint: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+
+class UnauthorizedError(ApiError):
+    """401: the API server does not know who asks."""
+
+
+class ForbiddenError(ApiError):
+    """403: who asks has no right to it, or an admission check refuses it."""
+
+
+class NotFoundError(ApiError):
+    """404: there is no such object, or no such kind."""
+
+
+class ConflictError(ApiError):
+    """409: the object exists already, or has changed since it was read."""
+
+
+class GoneError(ApiError):
+    """410: the version to continue from is too old; list again."""
+
+
+class InvalidError(ApiError):
+    """422: the object breaks a rule of its kind."""
+
+
+class TooManyRequestsError(ApiError):
+    """429: the API server wants fewer requests; see ``retry_after``."""
+
+
+class ServerError(ApiError):
+    """5xx: the API server failed, before or after it carried the request out."""
+
+    sure = False
+
+
+class UnreachableError(ApiError):
+    """No connection could be made, so that nothing was sent."""
+
+
+class LostError(ApiError):
+    """The request was sent, and no whole answer came: a time-out, or a connection that broke."""
+
+    sure = False
+
+
+BY_STATUS: dict[int, type[ApiError]] = {
+    401: UnauthorizedError,
+    403: ForbiddenError,
+    404: NotFoundError,
+    409: ConflictError,
+    410: GoneError,
+    422: InvalidError,
+    429: TooManyRequestsError,
+}
+
+
+def refusal(
+    what: str, status: int, answer: object, retry_after: str | None = None, hint: str = ""
+) -> ApiError:
+    """The error for an HTTP ``status`` of 400 or more.
+
+    Args:
+        what: the request, such as ``GET /api/v1/nodes``.
+        status: the HTTP status.
+        answer: the parsed answer: a Status object, or anything else.
+        retry_after: the header of this name, in seconds.
+        hint: what the user can do.
+    """
+    kind = BY_STATUS.get(status, ServerError if status >= 500 else ApiError)  # noqa: PLR2004
+    fields = answer if isinstance(answer, dict) else {"message": answer}
+    message = shown(str(fields.get("message") or f"status {status}"), LONGEST_MESSAGE)
+    return kind(
+        f"the API server answers {what} with {status}: {message}",
+        status=status,
+        reason=str(fields.get("reason") or ""),
+        retry_after=_seconds(retry_after),
+        hint=hint,
+    )
+
+
+def _seconds(header: str | None) -> float | None:
+    """``Retry-After`` in seconds; the form with a date is not one that an API server sends."""
+    try:
+        return max(0.0, float(header)) if header is not None else None
+    except ValueError:
+        return None

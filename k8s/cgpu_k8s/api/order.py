@@ -1,0 +1,72 @@
+"""Which events of a watch are news, where some come twice or late: pure."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+Json = dict[str, Any]
+REMEMBERED = 1000  # deleted objects
+
+
+def metadata(item: Json) -> Json:
+    """An object's metadata, empty if it has none."""
+    about = item.get("metadata")
+    return about if isinstance(about, dict) else {}
+
+
+def version_of(item: Json) -> str:
+    """An object's ``resourceVersion``; "" if it has none."""
+    return str(metadata(item).get("resourceVersion") or "")
+
+
+class Order:
+    """The newest version seen, of the whole list and of each object in it.
+
+    Versions are decimal numbers that rise with every write, in etcd's API server and by contract
+    since 1.35. From an API server with others, every event counts as news.
+
+    Attributes:
+        version: from where a watch goes on; "" before the first list.
+    """
+
+    def __init__(self) -> None:
+        self.version = ""
+        self._versions: dict[str, int] = {}
+        self._deleted: OrderedDict[str, None] = OrderedDict()
+
+    def listed(self, item: Json) -> None:
+        """An object was in the list."""
+        version = version_of(item)
+        if version.isdecimal():
+            self._versions[str(metadata(item).get("uid"))] = int(version)
+
+    def reached(self, version: str) -> None:
+        """Everything up to ``version`` has come."""
+        numbers = version.isdecimal() and self.version.isdecimal()
+        if not numbers or int(version) > int(self.version):
+            self.version = version
+
+    def news(self, kind: str, item: Json) -> bool:
+        """Whether an event of ``kind`` says something new about ``item``; it is known then."""
+        uid, version = str(metadata(item).get("uid")), version_of(item)
+        self.reached(version)
+        if uid in self._deleted:
+            return False
+        if not version.isdecimal():
+            return True
+        if kind == "DELETED":
+            return self._delete(uid, int(version))
+        if int(version) <= self._versions.get(uid, -1):
+            return False
+        self._versions[uid] = int(version)
+        return True
+
+    def _delete(self, uid: str, version: int) -> bool:
+        if version < self._versions.get(uid, -1):
+            return False
+        known = self._versions.pop(uid, None) is not None
+        self._deleted[uid] = None
+        if len(self._deleted) > REMEMBERED:
+            self._deleted.popitem(last=False)
+        return known

@@ -1,0 +1,185 @@
+"""Credentials from a program that a kubeconfig names: Kubernetes' exec plug-ins."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+from cgpu_env.errors import shown
+from cgpu_k8s.api.cluster import Certificate, Credential, bearer
+from cgpu_k8s.api.errors import LONGEST_MESSAGE, ConfigurationError
+
+GROUP = "client.authentication.k8s.io/"
+EARLY = timedelta(seconds=10)  # before its end, a credential is replaced
+PATIENCE = 60.0  # seconds that a program may take
+
+
+@dataclass
+class Plugin:
+    """A program that prints a credential, which is kept until it expires or is refused.
+
+    Attributes:
+        command: the program and its arguments.
+        environment: what is added to that of the process.
+        information: the ``ExecCredential`` that the program gets.
+        origin: what names it in messages.
+        hint: what its kubeconfig says about installing it.
+    """
+
+    command: list[str]
+    environment: dict[str, str]
+    information: dict[str, Any]
+    origin: str
+    hint: str = ""
+    _credential: Credential | None = None
+    _expires: datetime | None = None
+    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @classmethod
+    def of(
+        cls,
+        fields: object,
+        home: Path,
+        origin: str,
+        cluster: Mapping[str, Any],
+        authority: str,
+    ) -> Plugin:
+        """The plug-in that ``exec`` of a user in the file ``home`` describes.
+
+        Args:
+            fields: the content of ``exec``.
+            home: the kubeconfig, from which a relative path of the program starts.
+            origin: what names it in messages.
+            cluster: the entry of the cluster, for a plug-in that wants to know it.
+            authority: its certificate authority as PEM, or "".
+        """
+        if not isinstance(fields, dict) or not fields.get("command"):
+            raise ConfigurationError(f"{origin} has an exec plug-in without a command")
+        version = str(fields.get("apiVersion") or "")
+        if not version.startswith(GROUP):
+            raise ConfigurationError(
+                f"{origin} has an exec plug-in of apiVersion {shown(version)!r}: it must be"
+                f" {GROUP}v1 or {GROUP}v1beta1"
+            )
+        if fields.get("interactiveMode") == "Always":
+            raise ConfigurationError(
+                f"{origin} has an exec plug-in that asks questions (interactiveMode: Always):"
+                " cgpu cannot answer them"
+            )
+        program = str(fields["command"])
+        if "/" in program:  # otherwise it is searched for in PATH
+            program = str(home.parent / program)
+        spec: dict[str, Any] = {"interactive": False}
+        if fields.get("provideClusterInfo") is True:
+            spec["cluster"] = _known(cluster, authority)
+        added = fields.get("env") or []
+        return cls(
+            command=[program, *map(str, fields.get("args") or [])],
+            environment={str(each.get("name")): str(each.get("value")) for each in added},
+            information={"apiVersion": version, "kind": "ExecCredential", "spec": spec},
+            origin=origin,
+            hint=" ".join(str(fields.get("installHint") or "").split()),
+        )
+
+    async def current(self) -> Credential:
+        """What the program printed, until it expires; raises ConfigurationError."""
+        async with self._one:  # many requests, one program
+            if self._credential is None or self._expired(EARLY):
+                self._credential, self._expires = self._read(await self._run())
+            return self._credential
+
+    def renew(self) -> bool:
+        """The program may print another one."""
+        self._credential = None
+        return True
+
+    def problem(self) -> str:
+        """The program's credential is fresh, and was refused all the same."""
+        return f"the exec plug-in {self.command[0]} gives a credential that is refused"
+
+    def _expired(self, early: timedelta = timedelta()) -> bool:
+        return self._expires is not None and datetime.now(timezone.utc) >= self._expires - early
+
+    async def _run(self) -> bytes:
+        environment = {**os.environ, **self.environment}
+        environment["KUBERNETES_EXEC_INFO"] = json.dumps(self.information)
+        pipe = asyncio.subprocess.PIPE
+        try:
+            program = await asyncio.create_subprocess_exec(
+                *self.command,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=pipe,
+                stderr=pipe,
+            )
+        except OSError as error:
+            raise self._wrong(f"cannot be started: {error.strerror}") from None
+        try:
+            output, errors = await asyncio.wait_for(program.communicate(), PATIENCE)
+        except asyncio.TimeoutError:
+            raise self._wrong(f"does not end within {PATIENCE:.0f} s") from None
+        finally:
+            if program.returncode is None:
+                program.kill()
+                await program.wait()
+        if program.returncode:
+            last = shown(" ".join(errors.decode(errors="replace").split()), LONGEST_MESSAGE)
+            raise self._wrong(f"fails with status {program.returncode}: {last}")
+        return output
+
+    def _read(self, output: bytes) -> tuple[Credential, datetime | None]:
+        try:
+            answer = json.loads(output)
+            status = answer["status"]
+            kind, version = answer["kind"], answer["apiVersion"]
+            until = status.get("expirationTimestamp")
+            expires = None if until is None else _instant(str(until))
+            token = status.get("token") or ""
+            chain, key = status.get("clientCertificateData"), status.get("clientKeyData")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise self._wrong("prints what is not an ExecCredential with a status") from None
+        if kind != "ExecCredential" or version != self.information["apiVersion"]:
+            raise self._wrong(
+                f"prints {shown(str(kind))} of {shown(str(version))}: it must be ExecCredential"
+                f" of {self.information['apiVersion']}"
+            )
+        if not token and not (chain and key):
+            raise self._wrong("prints neither a token nor a certificate with its key")
+        self._expires = expires
+        if self._expired():
+            raise self._wrong(f"gives a credential that expired at {until}")
+        credential = bearer(str(token)) if token else Credential({})
+        if chain and key:
+            credential = credential._replace(certificate=Certificate(str(chain), str(key)))
+        return credential, expires
+
+    def _wrong(self, what: str) -> ConfigurationError:
+        return ConfigurationError(
+            f"the exec plug-in {self.command[0]} of {self.origin} {what}", hint=self.hint
+        )
+
+
+def _instant(text: str) -> datetime:
+    """RFC 3339, which Python 3.10 reads without the Z only."""
+    moment = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+
+
+def _known(cluster: Mapping[str, Any], authority: str) -> dict[str, Any]:
+    """What a plug-in may know of its cluster; the authority always as data."""
+    names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
+    known = {name: cluster[name] for name in names if name in cluster}
+    if authority:
+        known["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
+    extensions = {
+        str(each.get("name")): each.get("extension") for each in cluster.get("extensions") or []
+    }
+    config = extensions.get("client.authentication.k8s.io/exec")
+    return {**known, "config": config} if config is not None else known

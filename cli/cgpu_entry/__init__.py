@@ -41,6 +41,13 @@ def cgpu_smi() -> "NoReturn":
     main()
 
 
+def kubectl_inspect_cgpu() -> "NoReturn":
+    """Run ``kubectl inspect cgpu``."""
+    from cgpu_k8s.inspect.main import main
+
+    main()
+
+
 def cgpud() -> "NoReturn":
     """Run ``cgpud``."""
     from cgpu_server.main import main

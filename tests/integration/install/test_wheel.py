@@ -238,6 +238,7 @@ def test_a_wheel_has_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> Non
         "cgpu",
         "cgpu-smi",
         "cgpud",
+        "kubectl-inspect-cgpu",
     ]
     [data] = {name.split("/")[0] for name in wheel.namelist() if ".data/" in name}
     program = wheel.read(f"{data}/scripts/cgpu-run")

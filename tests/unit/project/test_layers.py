@@ -29,7 +29,7 @@ PACKAGES = {
         "cli",
         {*NODE, "cgpu_shim", "cgpu_install", "cgpu_upgrade", "cgpu_doctor", "cgpu_sim"},
     ),
-    "cgpu_entry": ("cli", {"cgpu_cli", "cgpu_node", "cgpu_server"}),
+    "cgpu_entry": ("cli", {"cgpu_cli", "cgpu_k8s", "cgpu_node", "cgpu_server"}),
     "cgpu_k8s": ("k8s", NODE),
     "cgpu_sim": ("tests/sim", {"cgpu_env"}),
 }
@@ -76,10 +76,20 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"serve"},
         {"main"},
     ),
-    "cgpu_k8s": ({"names"}, {"objects"}, {"api"}, {"books"}),
+    "cgpu_k8s": ({"names"}, {"objects"}, {"api"}, {"books"}, {"inspect"}),
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
-LAB = ("runs", "calls", "driver", "containers", "machine", "shares", "products", "worlds")
+LAB = (
+    "runs",
+    "calls",
+    "driver",
+    "containers",
+    "kubernetes",
+    "machine",
+    "shares",
+    "products",
+    "worlds",
+)
 # Circles of files that nothing can part: missing facts are collected by a module that reads them
 # back, and one command of the table describes the table.
 CIRCLES = {

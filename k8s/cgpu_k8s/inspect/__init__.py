@@ -1,0 +1,1 @@
+"""``kubectl inspect cgpu``: which pods have what of which GPU, and why a pod waits."""

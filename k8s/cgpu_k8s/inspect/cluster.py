@@ -1,0 +1,202 @@
+"""What is shown of a cluster: its nodes with their GPUs, and what pods have of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.names import CORES, COUNT, MEMORY, SCHEDULE
+from cgpu_k8s.objects.decisions import decided
+from cgpu_k8s.objects.fields import member, strings
+from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
+from cgpu_k8s.objects.pods import Pod, read_pod
+from cgpu_k8s.objects.published import Share, asked, read_published, total
+from cgpu_k8s.objects.quantities import whole
+from cgpu_node.allocation import CORE_MEM, Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_k8s.objects.fields import Json
+
+_MOST_GPUS = 999
+
+
+class Machine(NamedTuple):
+    """What is needed of a node's object.
+
+    Attributes:
+        offer: its GPUs, as its agent describes them, and what it offers of them.
+        shares: whether its label says that pods share its GPUs.
+        capacity: what it publishes, of all its GPUs together.
+        gpus: how many GPUs it publishes.
+    """
+
+    offer: Offer
+    shares: bool
+    capacity: Share
+    gpus: int
+
+
+class Claim(NamedTuple):
+    """What is needed of a pod that asks for a part of a GPU.
+
+    Attributes:
+        pod: what it asks for, and where it is.
+        asked: the same, of all its GPUs together.
+        published: what published tools read in its annotations, by the GPU's index.
+    """
+
+    pod: Pod
+    asked: Share
+    published: dict[int, Share]
+
+    def decision(self) -> tuple[Decision | None, str]:
+        """Its own annotation, and why that counts for nothing; a sentence or ""."""
+        try:
+            return decided(self.pod), ""
+        except CgpuError as error:
+            return None, str(error)
+
+
+class GpuView(NamedTuple):
+    """One GPU of a node; ``uuid`` is "" where nobody described it."""
+
+    uuid: str = ""
+    healthy: bool = True
+    held: int = 0
+    total: Share = Share()
+    allocated: Share = Share()
+
+
+class PodView(NamedTuple):
+    """A pod on a node.
+
+    Attributes:
+        namespace: where it is.
+        name: its name there.
+        uid: its UID.
+        shares: what it has, by the GPU's index.
+        pending: what it asks for without having it of a GPU that the node has.
+        problem: why its annotation counts for nothing; a sentence or "".
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    shares: dict[int, Share]
+    pending: Share
+    problem: str
+
+
+class NodeView(NamedTuple):
+    """A node.
+
+    Attributes:
+        offer: its name, address, mode, and why it offers nothing.
+        total: what its GPUs have.
+        gpus: its GPUs, by index.
+        pods: the pods on it that ask for a part of a GPU, those without one last.
+    """
+
+    offer: Offer
+    total: Share
+    gpus: dict[int, GpuView]
+    pods: tuple[PodView, ...]
+
+    @property
+    def pending(self) -> Share:
+        """What pods on it ask for without having it."""
+        return total(pod.pending for pod in self.pods)
+
+    @property
+    def allocated(self) -> Share:
+        """What pods have, and what is pending."""
+        return total([*(gpu.allocated for gpu in self.gpus.values()), self.pending])
+
+
+def read_machine(node: Json) -> Machine:
+    """A node's object.
+
+    Raises:
+        ObjectError: it is no node.
+    """
+    capacity = member(member(node, "status", dict), "capacity", dict)
+    units, cores, count = (whole(capacity.get(name)) or 0 for name in (MEMORY, CORES, COUNT))
+    label = strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
+    return Machine(
+        read_node(node), label not in LEFT_ALONE, Share(units, cores), min(count, _MOST_GPUS)
+    )
+
+
+def read_claim(pod: Json) -> Claim | None:
+    """A pod's object; None: it asks for no part of a GPU.
+
+    Raises:
+        ObjectError: it is no pod.
+    """
+    found = read_pod(pod)
+    if not found.asks:
+        return None
+    wanted = asked(pod, found)
+    return Claim(found, wanted, read_published(pod, wanted))
+
+
+def view(machines: Iterable[Machine], claims: Iterable[Claim]) -> list[NodeView]:
+    """The nodes that publish memory of GPUs, by name, each with its pods."""
+    on: dict[str, list[Claim]] = {}
+    for claim in claims:
+        if not claim.pod.final:
+            on.setdefault(claim.pod.node, []).append(claim)
+    shown = [each for each in machines if each.capacity.units > 0]
+    shown.sort(key=lambda machine: machine.offer.name)
+    return [_node(each, on.get(each.offer.name, [])) for each in shown]
+
+
+def _node(machine: Machine, claims: list[Claim]) -> NodeView:
+    gpus = _gpus(machine)
+    pods = sorted((_pod(claim, machine.offer, gpus) for claim in claims), key=_order)
+    used = {index: total(pod.shares.get(index, Share()) for pod in pods) for index in gpus}
+    described = bool(machine.offer.gpus)
+    return NodeView(
+        machine.offer,
+        total(gpu.total for gpu in gpus.values()) if described else machine.capacity,
+        {index: gpu._replace(allocated=used[index]) for index, gpu in gpus.items()},
+        tuple(pods),
+    )
+
+
+def _gpus(machine: Machine) -> dict[int, GpuView]:
+    """A node's GPUs, as its agent describes them, or else all alike."""
+    timed = machine.offer.mode == CORE_MEM
+    found = {
+        fact.index: GpuView(
+            fact.uuid, fact.healthy, fact.held, Share(fact.units, fact.cores * timed)
+        )
+        for fact in sorted(machine.offer.gpus.values(), key=lambda fact: fact.index)
+    }
+    if found or not machine.gpus:
+        return found
+    each = Share(*(amount // machine.gpus for amount in machine.capacity))
+    return {index: GpuView(total=each) for index in range(machine.gpus)}
+
+
+def _pod(claim: Claim, offer: Offer, gpus: dict[int, GpuView]) -> PodView:
+    decision, problem = claim.decision()
+    given: dict[int, Share] = {}
+    if decision and offer.gpus:
+        share = Share(decision.part.units, decision.part.cores)
+        known = [offer.gpus[uuid].index for uuid in decision.gpus if uuid in offer.gpus]
+        given = dict.fromkeys(known, share)
+    elif not problem:
+        given = {index: share for index, share in claim.published.items() if index in gpus}
+    rest = Share() if given else claim.asked
+    if decision and 0 < len(given) < len(decision.gpus):  # a GPU is gone
+        gone = len(decision.gpus) - len(given)
+        rest = Share(decision.part.units * gone, decision.part.cores * gone)
+    return PodView(claim.pod.namespace, claim.pod.name, claim.pod.uid, given, rest, problem)
+
+
+def _order(pod: PodView) -> tuple[int, str, str]:
+    """By GPU, as published tools list pods; those without one last."""
+    return (min(pod.shares, default=_MOST_GPUS + 1), pod.namespace, pod.name)

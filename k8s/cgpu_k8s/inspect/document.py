@@ -1,0 +1,92 @@
+"""A cluster as a document for programs: docs/kubernetes.md describes its keys."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from cgpu_k8s.inspect.text import MEMORY, unit
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from cgpu_k8s.inspect.cluster import GpuView, NodeView, PodView
+
+VERSION = 1
+
+
+def document(nodes: Sequence[NodeView]) -> dict[str, Any]:
+    """All that is known of the nodes; a value that is not known is None."""
+    return {
+        "version": VERSION,
+        "unit": "GiB" if any(node.offer.gpus for node in nodes) else unit(nodes),
+        "allocated": sum(node.allocated[MEMORY.part] for node in nodes),
+        "total": sum(node.total[MEMORY.part] for node in nodes),
+        "nodes": [_node(node) for node in nodes],
+    }
+
+
+def _node(node: NodeView) -> dict[str, Any]:
+    allocated, total, pending = node.allocated, node.total, node.pending
+    return {
+        "name": node.offer.name,
+        "address": node.offer.address or None,
+        "mode": node.offer.mode or None,
+        "placement": node.offer.placement,
+        "withheld": node.offer.withheld or None,
+        "allocated": allocated.units,
+        "total": total.units,
+        "pending": pending.units,
+        "allocated_cores": allocated.cores,
+        "total_cores": total.cores,
+        "pending_cores": pending.cores,
+        "gpus": [_gpu(index, gpu) for index, gpu in node.gpus.items()],
+        "pods": [_pod(pod, node.gpus) for pod in node.pods],
+    }
+
+
+def _gpu(index: int, gpu: GpuView) -> dict[str, Any]:
+    return {
+        "index": index,
+        "uuid": gpu.uuid or None,
+        "healthy": gpu.healthy if gpu.uuid else None,
+        "held": gpu.held if gpu.uuid else None,
+        "allocated": gpu.allocated.units,
+        "total": gpu.total.units,
+        "allocated_cores": gpu.allocated.cores,
+        "total_cores": gpu.total.cores,
+    }
+
+
+def _pod(pod: PodView, gpus: Mapping[int, GpuView]) -> dict[str, Any]:
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "pending": pod.pending.units,
+        "pending_cores": pod.pending.cores,
+        "problem": pod.problem or None,
+        "gpus": [
+            {
+                "index": index,
+                "uuid": gpus[index].uuid or None,
+                "allocated": share.units,
+                "allocated_cores": share.cores,
+            }
+            for index, share in sorted(pod.shares.items())
+        ],
+    }
+
+
+def _json(content: dict[str, Any]) -> str:
+    return json.dumps(content, indent=2) + "\n"
+
+
+def _yaml(content: dict[str, Any]) -> str:
+    import yaml  # noqa: PLC0415 (only who asks for it waits)
+
+    dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    return str(yaml.dump(content, Dumper=dumper, sort_keys=False, allow_unicode=True))
+
+
+FORMATS: dict[str, Callable[[dict[str, Any]], str]] = {"json": _json, "yaml": _yaml}

@@ -1,0 +1,109 @@
+"""Reads from the API server what is shown, page by page, and keeps no more of it than that."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.errors import ApiError, GoneError, NotFoundError
+from cgpu_k8s.api.resources import EVENTS, NODES, PODS
+from cgpu_k8s.inspect.cluster import Claim, Machine, read_claim, read_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_k8s.api.cluster import Cluster
+
+T = TypeVar("T")
+_LIVING = "status.phase!=Succeeded,status.phase!=Failed"
+_PATIENCE = 30.0  # seconds for one page
+
+
+class Fetched(NamedTuple):
+    """Nodes, and the pods on them that ask for a part of a GPU."""
+
+    machines: list[Machine]
+    claims: list[Claim]
+
+
+class Asked(NamedTuple):
+    """A pod: its object, the same as a claim, and its events."""
+
+    raw: dict[str, Any]
+    claim: Claim | None
+    events: list[dict[str, Any]]
+
+
+async def fetch(cluster: Cluster, node: str = "") -> Fetched:
+    """All nodes, or one, with their pods.
+
+    Raises:
+        CgpuError: the API server cannot be asked, refuses, or has no such node.
+    """
+    async with connected(cluster, timeout=_PATIENCE) as client:
+        machines = _one(client, node) if node else _machines(client)
+        return Fetched(*await asyncio.gather(machines, _claims(client, node)))
+
+
+async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Asked, Fetched]:
+    """A pod with its events, and all nodes with their pods.
+
+    Raises:
+        CgpuError: the API server cannot be asked, refuses, or has no such pod.
+    """
+    async with connected(cluster, timeout=_PATIENCE) as client:
+        asked, machines, claims = await asyncio.gather(
+            _pod(client, name, namespace), _machines(client), _claims(client)
+        )
+        return asked, Fetched(machines, claims)
+
+
+async def _machines(client: Client) -> list[Machine]:
+    return await _list(client, NODES.path(), {}, read_machine)
+
+
+async def _one(client: Client, name: str) -> list[Machine]:
+    try:
+        return [read_machine(await client.get(NODES.path(name)))]
+    except NotFoundError:
+        raise CgpuError(f"node {name}: the cluster has no node of this name") from None
+
+
+async def _claims(client: Client, node: str = "") -> list[Claim]:
+    """The pods on one node or on any; those that no node has are not asked for."""
+    where = f"spec.nodeName={node}" if node else "spec.nodeName!="
+    found = await _list(client, PODS.path(), {"fieldSelector": f"{where},{_LIVING}"}, read_claim)
+    return [claim for claim in found if claim is not None]
+
+
+async def _list(
+    client: Client, path: str, query: dict[str, str], read: Callable[[dict[str, Any]], T]
+) -> list[T]:
+    async def once() -> list[T]:
+        return [read(each) async for page in client.pages(path, query) for each in page.items]
+
+    try:
+        return await once()
+    except GoneError:  # the API server has forgotten the moment of the first page
+        return await once()
+
+
+async def _pod(client: Client, name: str, namespace: str) -> Asked:
+    try:
+        raw = await client.get(PODS.path(name, namespace=namespace))
+    except NotFoundError:
+        raise CgpuError(
+            f"pod {namespace}/{name}: there is no pod of this name in this namespace",
+            hint="-n names another namespace",
+        ) from None
+    claim = read_claim(raw)
+    uid = str(raw["metadata"]["uid"])
+    try:
+        events = await client.list(
+            EVENTS.path(namespace=namespace), {"fieldSelector": f"involvedObject.uid={uid}"}
+        )
+    except ApiError:  # they only add to the answer
+        return Asked(raw, claim, [])
+    return Asked(raw, claim, events.items)

@@ -1,0 +1,133 @@
+"""A cluster as the published ``kubectl inspect cgpu`` prints it, to the byte.
+
+Lines are written with tabs, and aligned in the end. Rulers are measured before that: that of the
+summary is 20 longer than its first row, that of the details 10 longer than all rows of the first
+node; a row counts with its tabs and its end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_k8s.inspect.columns import aligned
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cgpu_k8s.inspect.cluster import NodeView, PodView
+
+_LARGEST_IN_GIB = 100  # a GPU with more units than this counts MiB
+_SUMMARY_RULER, _DETAILS_RULER = 20, 10
+
+
+class Resource(NamedTuple):
+    """What one table is about.
+
+    Attributes:
+        part: which part of a share.
+        name: of it.
+        column: the heading of a GPU's column.
+    """
+
+    part: int
+    name: str
+    column: str
+
+
+MEMORY = Resource(0, "GPU Memory", "GPU{}")
+CORES = Resource(1, "GPU Core", "GPU{} Core")
+
+
+def unit(nodes: Sequence[NodeView]) -> str:
+    """The unit of memory, which published tools tell by its size alone."""
+    sizes = (gpu.total.units for node in nodes for gpu in node.gpus.values())
+    return "MiB" if max(sizes, default=0) > _LARGEST_IN_GIB else "GiB"
+
+
+def summary(nodes: Sequence[NodeView], resource: Resource) -> str:
+    """One line a node."""
+    part = resource.part
+    nodes = [node for node in nodes if node.total[part] > 0]
+    columns = range(max((_columns(node) for node in nodes), default=0))
+    pending = any(node.pending[part] for node in nodes)
+    rows = [_row(node, part, columns, has_pending=pending) for node in nodes]
+    heads = [
+        "NAME",
+        "IPADDRESS",
+        *(f"{resource.column.format(n)}(Allocated/Total)" for n in columns),
+    ]
+    heads += ["PENDING(Allocated)"] * pending
+    measure = "%" if resource is CORES else unit(nodes)
+    ruler = "-" * (len(rows[0]) + _SUMMARY_RULER) if rows else ""
+    used, total = _sums(nodes, part)
+    return aligned(
+        "\t".join([*heads, f"{resource.name}({measure})\n"])
+        + "".join(rows)
+        + f"{ruler}\nAllocated/Total {resource.name} In Cluster:\n"
+        + f"{used}/{total} ({_percent(used, total)}%)\t\n"
+    )
+
+
+def _row(node: NodeView, part: int, columns: range, *, has_pending: bool) -> str:
+    gpus = (node.gpus.get(n) for n in columns)
+    cells = [f"{gpu.allocated[part]}/{gpu.total[part]}" if gpu else "0/0" for gpu in gpus]
+    cells += [str(node.pending[part] or "")] * has_pending
+    sums = f"{node.allocated[part]}/{node.total[part]}\n"
+    return "\t".join([node.offer.name, _address(node), *cells, sums])
+
+
+def details(nodes: Sequence[NodeView], resource: Resource) -> str:
+    """A block a node, with one line a pod."""
+    part = resource.part
+    nodes = [node for node in nodes if node.total[part] > 0]
+    tables = [_table(node, part) for node in nodes]
+    ruler = "-" * (len(tables[0]) + _DETAILS_RULER) if tables else ""
+    blocks = (
+        _block(node, resource) + table + _end(node, part) + f"{ruler}\n"
+        for node, table in zip(nodes, tables, strict=True)
+    )
+    used, total = _sums(nodes, part)
+    return aligned(
+        "".join(blocks)
+        + f"\n\nAllocated/Total {resource.name} In Cluster:\t"
+        + f"{used}/{total} ({_percent(used, total)}%)\t\n"
+    )
+
+
+def _block(node: NodeView, resource: Resource) -> str:
+    heads = [f"{resource.column.format(n)}(Allocated)\t" for n in range(_columns(node))]
+    heads += ["Pending(Allocated)\t"] * bool(node.pending[resource.part])
+    about = f"\nNAME:\t{node.offer.name}\nIPADDRESS:\t{_address(node)}\n\n"
+    return "".join([about, "NAME\tNAMESPACE\t", *heads, "\n"])
+
+
+def _table(node: NodeView, part: int) -> str:
+    has_pending = bool(node.pending[part])
+    return "".join(_line(pod, part, _columns(node), has_pending) for pod in node.pods)
+
+
+def _line(pod: PodView, part: int, columns: int, has_pending: bool) -> str:  # noqa: FBT001
+    amounts = [pod.shares[n][part] if n in pod.shares else 0 for n in range(columns)]
+    amounts += [pod.pending[part]] * has_pending
+    return "\t".join([pod.name, pod.namespace, *map(str, amounts), "\n"])
+
+
+def _end(node: NodeView, part: int) -> str:
+    used, total = node.allocated[part], node.total[part]
+    return f"Allocated :\t{used} ({_percent(used, total)}%)\t\nTotal :\t{total} \t\n"
+
+
+def _columns(node: NodeView) -> int:
+    return max(node.gpus, default=-1) + 1
+
+
+def _address(node: NodeView) -> str:
+    return node.offer.address or "unknown"
+
+
+def _sums(nodes: Sequence[NodeView], part: int) -> tuple[int, int]:
+    return sum(node.allocated[part] for node in nodes), sum(node.total[part] for node in nodes)
+
+
+def _percent(used: int, total: int) -> int:
+    return used * 100 // total if total else 0

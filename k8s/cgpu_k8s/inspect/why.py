@@ -1,0 +1,222 @@
+"""Why a pod waits, or why it failed, in one sentence: pure.
+
+The rules are tried in order, and the first that applies makes the sentence: what the pod says of
+itself, then where it is, then what the nodes have for it, then what its scheduler says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_env.errors import shown
+from cgpu_k8s.books.books import Books
+from cgpu_k8s.names import MEMORY, SCHEDULE
+from cgpu_k8s.objects.fields import member, objects
+from cgpu_k8s.objects.nodes import WITHHELD
+from cgpu_k8s.objects.pods import read_pod
+from cgpu_node.allocation import FULL, TOO_FEW, TOO_LARGE, WRONG_MODE, Refusal, part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from cgpu_k8s.inspect.cluster import Claim, Machine
+    from cgpu_k8s.objects.fields import Json
+    from cgpu_k8s.objects.pods import Pod
+
+# The most useful first: what can change by itself, what another node or pod would change.
+_USEFUL = (FULL, TOO_LARGE, TOO_FEW, WRONG_MODE, WITHHELD)
+_LONGEST = 400
+_NAMED = 3  # nodes that are named
+_STARTING = ("", "ContainerCreating", "PodInitializing")
+
+
+class Case(NamedTuple):
+    """A pod, and what may say why it waits.
+
+    Attributes:
+        raw: its object.
+        pod: the same, read.
+        claim: the same as one that asks for a part of a GPU; None: it does not.
+        machines: all nodes.
+        claims: all pods that ask for a part of a GPU.
+        events: the pod's events.
+    """
+
+    raw: Json
+    pod: Pod
+    claim: Claim | None
+    machines: Sequence[Machine]
+    claims: Sequence[Claim]
+    events: Sequence[Json]
+
+    @property
+    def status(self) -> Json:
+        """The pod's status."""
+        return member(self.raw, "status", dict)
+
+    @property
+    def phase(self) -> str:
+        """How far it is."""
+        return member(self.status, "phase", str)
+
+
+def why(
+    pod: Json,
+    claim: Claim | None,
+    machines: Sequence[Machine],
+    claims: Sequence[Claim],
+    events: Sequence[Json],
+) -> str:
+    """One sentence on why a pod waits or failed, or that it does neither."""
+    case = Case(pod, read_pod(pod), claim, machines, claims, events)
+    found = next(filter(None, (rule(case) for rule in _RULES)))
+    return f"pod {case.pod.namespace}/{case.pod.name} {found}"
+
+
+def _ended(case: Case) -> str:
+    if case.phase == "Succeeded":
+        return "has ended, and did not fail"
+    if case.phase != "Failed":
+        return ""
+    reason = _reason(case.status) or _containers(case, "terminated") or _warning(case.events)
+    return f"failed: {reason}" if reason else "failed, and does not say why"
+
+
+def _not_asking(case: Case) -> str:
+    asks = case.claim is not None
+    return "" if asks else f"asks for no part of a GPU: no container has {MEMORY} in its limits"
+
+
+def _leaving(case: Case) -> str:
+    if not member(member(case.raw, "metadata", dict), "deletionTimestamp", str):
+        return ""
+    if not case.pod.node:
+        return "is being deleted"
+    return "is being deleted, and keeps its part of a GPU until its containers have ended"
+
+
+def _bound(case: Case) -> str:
+    node = case.pod.node
+    if not node or case.claim is None:
+        return ""
+    decision, problem = case.claim.decision()
+    if problem:
+        return f"is bound to {node} and gets no GPU there: {problem}"
+    waiting = _containers(case, "waiting")
+    if waiting:
+        return f"waits on {node}: {waiting}"
+    if decision is None and not case.claim.published:
+        return (
+            f"is bound to {node} and gets no GPU there: nothing was decided for it; let a"
+            " scheduler that asks cgpu bind it"
+        )
+    if case.phase == "Running":
+        return f"runs on {node}"
+    warning = _warning(case.events)
+    return f"waits on {node}: {warning or 'its containers are being created'}"
+
+
+def _impossible(case: Case) -> str:
+    return f"can run on no GPU: {case.pod.refusal}" if case.pod.refusal else ""
+
+
+def _gated(case: Case) -> str:
+    gates = objects(member(case.raw, "spec", dict), "schedulingGates")
+    names = ", ".join(shown(member(each, "name", str)) for each in gates)
+    return f"waits until its scheduling gates are removed: {names}" if names else ""
+
+
+def _no_room(case: Case) -> str:
+    """What the nodes say, if none has room: the most useful, and how many say the same."""
+    fitting, refused = _asked(case)
+    if fitting:
+        return ""
+    if not refused:
+        return f"waits: no node of the cluster shares its GPUs (label {SCHEDULE}=cgpu)"
+    alike: dict[Refusal, list[str]] = defaultdict(list)
+    for name, refusal in refused.items():
+        alike[refusal].append(name)
+    best = min(alike, key=lambda each: (_USEFUL.index(each.code), -len(alike[each]), each.sentence))
+    names = alike[best]
+    if len(refused) == 1:
+        return f"waits: on {names[0]}, the only node that shares its GPUs, {best.sentence}"
+    many = f"{len(names)} of {len(refused)} nodes that share their GPUs"
+    return f"waits: on {many} ({_list(names)}), {best.sentence}"
+
+
+def _asked(case: Case) -> tuple[list[str], dict[str, Refusal]]:
+    """The nodes that have room on their GPUs as they are now, and why the others do not."""
+    need = case.pod.need
+    if need is None:
+        return [], {}
+    part = part_of(need)
+    books = Books()
+    books.nodes_listed(each.offer for each in case.machines if each.shares)
+    books.pods_listed(claim.pod for claim in case.claims)
+    fitting, refused = [], {}
+    for name, offer in sorted(books.offers.items()):
+        why_not = offer.withheld
+        answer = Refusal(WITHHELD, why_not) if why_not else books.nodes[name].choose(need, part)
+        if isinstance(answer, Refusal):
+            refused[name] = answer
+        else:
+            fitting.append(name)
+    return fitting, refused
+
+
+def _scheduler(case: Case) -> str:
+    """There is room for it, so something else than GPUs keeps it; always a sentence."""
+    fitting, _ = _asked(case)
+    room = f"there is room on the GPUs of {_list(fitting)}"
+    conditions = objects(case.status, "conditions")
+    scheduled = (each for each in conditions if each.get("type") == "PodScheduled")
+    reason = next(filter(None, map(_reason, scheduled)), "") or _warning(case.events)
+    if reason:
+        return f"waits: {room}, and its scheduler says: {reason}"
+    name = member(member(case.raw, "spec", dict), "schedulerName", str) or "default-scheduler"
+    return f"waits: {room}, and its scheduler {shown(name)} has not answered yet: is it running?"
+
+
+_RULES: tuple[Callable[[Case], str], ...] = (
+    _ended,
+    _not_asking,
+    _leaving,
+    _bound,
+    _impossible,
+    _gated,
+    _no_room,
+    _scheduler,
+)
+
+
+def _containers(case: Case, state: str) -> str:
+    """Why the first container that has a reason waits or ended."""
+    for kind in ("initContainerStatuses", "containerStatuses"):
+        for each in objects(case.status, kind):
+            found = member(member(each, "state", dict), state, dict)
+            if found.get("reason", "") not in (*_STARTING, "Completed"):
+                return f"container {member(each, 'name', str)}: {_reason(found)}"
+    return ""
+
+
+def _reason(of: Json) -> str:
+    """The reason and message of a condition, status or event on one line; ""."""
+    texts = (member(of, name, str) for name in ("reason", "message"))
+    return shown(": ".join(" ".join(text.split()) for text in texts if text.strip()), _LONGEST)
+
+
+def _warning(events: Iterable[Json]) -> str:
+    """The last warning."""
+    warnings = [each for each in events if each.get("type") == "Warning"]
+    return _reason(max(warnings, key=_when)) if warnings else ""
+
+
+def _when(event: Json) -> str:
+    names = ("lastTimestamp", "eventTime", "firstTimestamp")
+    return next(filter(None, (member(event, name, str) for name in names)), "")
+
+
+def _list(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

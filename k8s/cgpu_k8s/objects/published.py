@@ -1,0 +1,96 @@
+"""Shares of GPUs as two generations of published tools write them on pods: by GPU index.
+
+Nodes of cgpu do not follow these; they show what pods have that other tools placed, and what pods
+have on nodes whose GPUs nobody described.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_k8s.names import CORE_PERCENTAGE, CORES, FRAMEWORK_ALLOCATION, MEM_IDX, MEMORY
+from cgpu_k8s.objects.fields import member, objects, strings
+from cgpu_k8s.objects.quantities import whole
+from cgpu_node.allocation import part_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_k8s.objects.fields import Json
+    from cgpu_k8s.objects.pods import Pod
+
+_INDEX = re.compile(r"[0-9]{1,3}")
+_MOST = 1 << 40
+
+
+class Share(NamedTuple):
+    """Some of a GPU: units of memory, and hundredths of its time."""
+
+    units: int = 0
+    cores: int = 0
+
+
+def total(shares: Iterable[Share]) -> Share:
+    """All of them together."""
+    units, cores = 0, 0
+    for share in shares:
+        units, cores = units + share.units, cores + share.cores
+    return Share(units, cores)
+
+
+def asked(pod: Json, found: Pod) -> Share:
+    """What a pod asks for, of all its GPUs together; also where no GPU of ours could give it.
+
+    Args:
+        pod: its object.
+        found: the same, read.
+    """
+    if found.need:
+        part = part_of(found.need)
+        return Share(part.units * found.gpus, part.cores * found.gpus)
+    containers = objects(member(pod, "spec", dict), "containers")
+    limits = [member(member(each, "resources", dict), "limits", dict) for each in containers]
+    return Share(
+        *(sum(_count(whole(each.get(name))) for each in limits) for name in (MEMORY, CORES))
+    )
+
+
+def read_published(pod: Json, wanted: Share) -> dict[int, Share]:
+    """What a pod has of which GPU, by the GPU's index; empty: the annotations do not say.
+
+    Args:
+        pod: its object.
+        wanted: what it asks for; the older generation names the GPUs alone.
+    """
+    notes = strings(member(pod, "metadata", dict), "annotations")
+    units = _by_index(notes.get(FRAMEWORK_ALLOCATION, ""))
+    if units:
+        cores = _by_index(notes.get(CORE_PERCENTAGE, ""))
+        return {index: Share(units[index], cores.get(index, 0)) for index in units}
+    listed = notes.get(MEM_IDX, "").split(",")
+    if not all(map(_INDEX.fullmatch, listed)):
+        return {}
+    each = Share(wanted.units // len(listed), wanted.cores // len(listed))
+    return dict.fromkeys(map(int, listed), each)
+
+
+def _by_index(text: str) -> dict[int, int]:
+    """``{"<container>":{"<GPU>":<amount>}}`` as the sums by GPU; empty: it is anything else."""
+    try:
+        content = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
+    sums: dict[int, int] = {}
+    for parts in content.values() if isinstance(content, dict) else [None]:
+        if not isinstance(parts, dict) or not all(map(_INDEX.fullmatch, parts)):
+            return {}
+        for index, amount in parts.items():
+            sums[int(index)] = sums.get(int(index), 0) + _count(amount)
+    return sums
+
+
+def _count(value: object) -> int:
+    """An amount, or 0 where it is none."""
+    return value if type(value) is int and 0 < value < _MOST else 0

@@ -1,0 +1,100 @@
+"""Objects as an API server has them: nodes that share GPUs, and pods that ask for parts of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.gpus import Fact, write_facts
+from cgpu_k8s.objects.pods import read_pod
+from cgpu_node.allocation import Decision, part_of, share_of
+
+V100 = 16160  # MiB
+NOW = 1_795_471_200_000_000_000
+
+
+def gpus(node: str, *sizes: int, **changes: Any) -> dict[str, Fact]:
+    """The GPUs of a node, of these sizes in MiB, by UUID."""
+    found = (Fact(f"GPU-{node}-{n}", n, mib)._replace(**changes) for n, mib in enumerate(sizes))
+    return {fact.uuid: fact for fact in found}
+
+
+def node(name: str, facts: dict[str, Fact], mode: str = "cgpu", address: str = "127.0.0.1") -> Any:
+    """A node whose agent describes these GPUs, and publishes their sums."""
+    cores = {"aliyun.com/gpu-core.percentage": str(100 * len(facts))} if mode == "core_mem" else {}
+    capacity = {
+        "aliyun.com/gpu-mem": str(sum(fact.units for fact in facts.values())),
+        "aliyun.com/gpu-count": str(len(facts)),
+        **cores,
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "labels": {"ack.node.gpu.schedule": mode},
+            "annotations": {"cgpu/gpus": write_facts(mode, facts.values())},
+        },
+        "status": {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "addresses": [{"type": "InternalIP", "address": address}] if address else [],
+        },
+    }
+
+
+def published_node(name: str, units: int, count: int, address: str = "127.0.0.1") -> Any:
+    """A node of another tool, which publishes sums alone."""
+    capacity = {"aliyun.com/gpu-mem": str(units), "aliyun.com/gpu-count": str(count)}
+    return {
+        "metadata": {"name": name},
+        "status": {
+            "capacity": capacity,
+            "allocatable": capacity,
+            "addresses": [
+                {"type": "Hostname", "address": name},
+                {"type": "InternalIP", "address": address},
+            ],
+        },
+    }
+
+
+def pod(
+    name: str, units: int, cores: int = 0, *, count: int = 1, namespace: str = "default"
+) -> Any:
+    """A pod of one container that nobody has bound yet."""
+    limits = {"aliyun.com/gpu-mem": str(units)}
+    limits |= {"aliyun.com/gpu-core.percentage": str(cores)} if cores else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{namespace}-{name}",
+            "labels": {"aliyun.com/gpu-count": str(count)},
+            "annotations": {},
+        },
+        "spec": {
+            "schedulerName": "cgpu-scheduler",
+            "containers": [{"name": "main", "resources": {"limits": limits}}],
+        },
+        "status": {"phase": "Pending"},
+    }
+
+
+def bound(given: Any, to: str, **annotations: str) -> Any:
+    """The same pod on a node, with some annotations more."""
+    notes = {**given["metadata"]["annotations"], **annotations}
+    return {
+        **given,
+        "metadata": {**given["metadata"], "annotations": notes},
+        "spec": {**given["spec"], "nodeName": to},
+        "status": {"phase": "Running"},
+    }
+
+
+def decided(given: Any, to: str, facts: dict[str, Fact], *uuids: str) -> Any:
+    """The same pod as a binding of ours leaves it: on these GPUs of a node."""
+    found = read_pod(given)
+    need = found.need
+    assert need is not None
+    shares = {each.name: share_of(each, need.gpus) for each in need.containers}
+    decision = Decision(found.uid, found.owner, to, uuids, part_of(need), shares)
+    return bound(given, to, **write_annotations(decision, found, facts, NOW))

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 MAIN = "/etc/containerd/config.toml"
 _SHIM = "io.containerd.runc.v2"
+# Annotations of a pod that its containers' configurations get: the share that it was given, and
+# what published tools read of it. A star matches no slash.
+_PASSED = "pod_annotations"
+_DECISIONS = (
+    "cgpu/*",
+    "scheduler.framework.gpushare.*",
+    "gpushare.alibabacloud.com/*",
+    "ALIYUN_COM_GPU_*",
+)
 # Version of the configuration: the plugin that has the runtimes.
 _PLUGINS = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 _CONTAINERD = re.compile(r"([^\0]*/)?containerd\0")
@@ -93,7 +102,7 @@ def add(text: str, program: str) -> str:
     disabled = data.get("disabled_plugins")
     if isinstance(disabled, list) and any(name in disabled for name in ("cri", *_PLUGINS.values())):
         raise UnusedError("disabled_plugins switches CRI off: nobody would use a runtime here")
-    return entry.add(_entry(data), text, program)
+    return _passing(entry.add(_entry(data), text, program))
 
 
 def take(text: str, program: str) -> str | None:
@@ -161,4 +170,25 @@ def _like_runc(data: dict[str, Any], program: str) -> dict[str, Any]:
     if made.get("runtime_type", _SHIM) != _SHIM:
         made = {}
     options = made.pop("options", {})
-    return {**made, "runtime_type": _SHIM, "options": {**options, "BinaryName": program}}
+    return {
+        **made,
+        "runtime_type": _SHIM,
+        _PASSED: _with_ours(made.get(_PASSED)),
+        "options": {**options, "BinaryName": program},
+    }
+
+
+def _with_ours(passed: object) -> list[object]:
+    """A runtime's list of annotations with those in it that carry decisions."""
+    if not isinstance(passed, list | None):
+        raise CgpuError(f"{_PASSED} = {shown(str(passed))}: expected a list")
+    return [*(passed or []), *(each for each in _DECISIONS if each not in (passed or []))]
+
+
+def _passing(text: str) -> str:
+    """The text with a runtime ``cgpu`` that gets a pod's decision; earlier releases had none."""
+    data = toml_text.parse(text)
+    place = (*_entry(data).place, _PASSED)
+    there = look(data, place)
+    wanted = _with_ours(there)
+    return text if there == wanted else toml_text.put(text, place, wanted)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-import os
-
 from cgpu_env.record import NamedTuple
 from cgpu_hook import document
-from cgpu_hook.container import Setting, admit, announce, draft, give_back, rootfs_path
+from cgpu_hook.container import (
+    Setting,
+    Unshared,
+    admit,
+    announce,
+    draft,
+    give_back,
+    rootfs_path,
+)
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
-
-_VENDOR_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 
 
 class Creation(NamedTuple):
@@ -59,14 +62,18 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
     if planned is None:
         answer("")
         return
-    if _is_legacy(planned.config):  # the share is admitted by our prestart hook
+    if isinstance(planned, Unshared):
+        document.write(creation.config_path, planned.config)
+        answer("")
+        return
+    from cgpu_hook.edit import edited, is_legacy
+
+    if is_legacy(planned.config):  # the share is admitted by our prestart hook
         from cgpu_hook.legacy import deferred
 
         document.write(creation.config_path, deferred(planned, setting))
         answer(planned.host_files.container)
         return
-    from cgpu_hook.edit import edited
-
     new = edited(planned.config, planned.plan)
     admit(planned, creation.pid, creation.runtime_dir)
     try:
@@ -76,10 +83,3 @@ def edit_bundle(creation: Creation, setting: Setting, answer: Callable[[str], No
         raise
     answer(planned.host_files.container)
     announce(planned)
-
-
-def _is_legacy(config: dict[str, Any]) -> bool:
-    """Whether NVIDIA's prestart hook is in the configuration: its legacy mode."""
-    prestart = (config.get("hooks") or {}).get("prestart") or []
-    paths = [hook.get("path") for hook in prestart if isinstance(hook, dict)]
-    return any(os.path.basename(path) in _VENDOR_HOOKS for path in paths if isinstance(path, str))

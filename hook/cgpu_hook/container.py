@@ -7,7 +7,7 @@ import os
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import environment, parse
-from cgpu_hook.plan import Plan, plan
+from cgpu_hook.plan import Plan, plan, plan_share
 from cgpu_node.paths import open_state, state_path
 from cgpu_node.settings.config import load_config
 from cgpu_node.settings.rules import default_of_new
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
     from cgpu_env.request import Request
     from cgpu_hook.plan import HostFiles
+    from cgpu_hook.pod import Pod
     from cgpu_node.facts.node import Node
     from cgpu_node.image.rootfs import View
+    from cgpu_node.settings.config import Config
+    from cgpu_node.settings.kubernetes import Kubernetes
 
 
 class Setting(NamedTuple):
@@ -49,10 +52,16 @@ class Draft(NamedTuple):
     host_files: HostFiles
 
 
+class Unshared(NamedTuple):
+    """A container that has no share, and whose configuration is changed nevertheless."""
+
+    config: dict[str, Any]
+
+
 def draft(
     config: dict[str, Any], name: str, rootfs: Callable[[], View], setting: Setting
-) -> Draft | None:
-    """Plan the container ``name``; None if cgpu is off for it.
+) -> Draft | Unshared | None:
+    """Plan the container ``name``; None if nothing is to be done.
 
     Nothing is changed. If cgpu is off, neither state directory nor driver is needed.
 
@@ -60,6 +69,15 @@ def draft(
         CgpuError: the container must not start; one sentence says why.
     """
     settings, state = load_config(), state_path(setting.state_dir)
+    decides = settings.kubernetes
+    if decides is not None:
+        from cgpu_hook.pod import pod_of
+
+        pod = pod_of(config)
+        if pod is not None and pod.namespace not in decides.pass_through:
+            if pod.is_sandbox:
+                return None
+            return _of_pod(pod, config, name, rootfs, setting, settings, decides)
 
     def default() -> int | str:
         if setting.default_memsize is not None:
@@ -69,17 +87,56 @@ def draft(
     asked = parse(_environment(config), default)
     if asked is None:
         return None
+    node, here, config = _here(config, name, setting, settings)
+    planned = plan(config, asked, node, rootfs(), here)
+    request = planned.request
+    return Draft(config, request, planned, node, here) if request else None
+
+
+def _here(
+    config: dict[str, Any], name: str, setting: Setting, settings: Config
+) -> tuple[Node, HostFiles, dict[str, Any]]:
+    """The node, its files for the container ``name``, and the configuration as nobody edited it."""
     from cgpu_hook.edit import without_earlier_edit
     from cgpu_hook.layout import host_files
     from cgpu_node.facts.node import load_node
 
-    state_dir = state if setting.dry else open_state(setting.state_dir)
+    state_dir = state_path(setting.state_dir) if setting.dry else open_state(setting.state_dir)
     node = load_node(state_dir, setting.driver_dir, config=settings, keep=not setting.dry)
     here = host_files(name, state_dir, node)
-    config = without_earlier_edit(config, node, here)
-    planned = plan(config, asked, node, rootfs(), here)
-    request = planned.request
-    return Draft(config, request, planned, node, here) if request else None
+    return node, here, without_earlier_edit(config, node, here)
+
+
+def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
+    pod: Pod,
+    config: dict[str, Any],
+    name: str,
+    rootfs: Callable[[], View],
+    setting: Setting,
+    settings: Config,
+    kubernetes: Kubernetes,
+) -> Draft | Unshared | None:
+    """The same for a pod's container, which has what the pod's decision says and nothing else."""
+    from cgpu_hook import decided
+    from cgpu_hook.edit import edited, is_legacy
+    from cgpu_hook.pod import decision_of
+    from cgpu_node.settings.kubernetes import SHARE
+
+    mode = kubernetes.mode
+    found = decision_of(pod, kubernetes.node)
+    if found is None or pod.container not in found.containers:
+        bare = decided.without_gpus(config)
+        return None if bare == config else Unshared(bare)
+    node, here, config = _here(config, name, setting, settings)
+    request = decided.request_of(pod, found, mode, node)
+    config = decided.with_variables(config, request.asked.given if request.asked else {})
+    if mode == SHARE and is_legacy(config):  # NVIDIA's hook follows the variable
+        return Unshared(config)
+    own = here._replace(proxies=dict(node.libraries)) if mode == SHARE else here
+    planned = plan_share(config, request, _environment(config), node, rootfs(), own)
+    if mode == SHARE:
+        return Unshared(edited(config, planned.unlimited()))
+    return Draft(config, request, planned, node, here)
 
 
 def _environment(config: dict[str, Any]) -> dict[str, str]:

@@ -20,7 +20,14 @@ MAX_BYTES = 16 << 20
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 # What is read or written here: section -> its fields and their types ("" is the document itself).
 _FIELDS: dict[str, dict[str, type]] = {
-    "": {"process": dict, "root": dict, "mounts": list, "linux": dict, "hooks": dict},
+    "": {
+        "process": dict,
+        "root": dict,
+        "mounts": list,
+        "linux": dict,
+        "hooks": dict,
+        "annotations": dict,
+    },
     "process": {"env": list, "args": list},
     "root": {"path": str},
     "linux": {"devices": list, "resources": dict, "maskedPaths": list},

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from cgpu_hook.plan import HostFiles, Plan
     from cgpu_node.facts.node import DeviceNode, Node
 
+_VENDOR_HOOKS = ("nvidia-container-runtime-hook", "nvidia-container-toolkit")
 _NODE_OPTIONS = ("bind", "rw", "nosuid", "nodev", "noexec")
 
 
@@ -102,6 +103,17 @@ def without_earlier_edit(
 
     mounts = [mount for mount in config["mounts"] if not is_ours(mount)]
     return {**config, "mounts": mounts, "hooks": hooks}
+
+
+def is_vendor_hook(hook: object) -> bool:
+    """Whether a hook is NVIDIA's, which mounts its driver's files into the created container."""
+    path = hook.get("path") if isinstance(hook, dict) else None
+    return isinstance(path, str) and os.path.basename(path) in _VENDOR_HOOKS
+
+
+def is_legacy(config: dict[str, Any]) -> bool:
+    """Whether NVIDIA's prestart hook is in the configuration: its legacy mode."""
+    return any(map(is_vendor_hook, (config.get("hooks") or {}).get("prestart") or []))
 
 
 def _is_ours(hook: object, own: str) -> bool:

@@ -92,6 +92,11 @@ class Plan(NamedTuple):
         """The caps, in the order of the visible list."""
         return self.request.gpus if self.request else ()
 
+    def unlimited(self) -> Plan:
+        """The same GPUs and libraries without limits, ledger and what comes of them."""
+        mounts = tuple(m for m in self.mounts if not m.destination.startswith(f"{BASE}/"))
+        return self._replace(request=None, mounts=mounts, hooks={})
+
     def as_json(self) -> dict[str, Any]:
         """The plan as ``cgpu plan --json`` prints it.
 
@@ -136,8 +141,24 @@ def plan(
     request = resolve(asked, [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus])
     if request is None:
         return Plan()
+    return plan_share(config, request, asked.given, node, rootfs, host_files)
+
+
+def plan_share(  # noqa: PLR0913, PLR0917 (what a plan is made from)
+    config: dict[str, Any],
+    request: Request,
+    env: Mapping[str, str],
+    node: Node,
+    rootfs: View,
+    host_files: HostFiles,
+) -> Plan:
+    """The same where the share is known; ``env`` says where the container looks for libraries.
+
+    Raises:
+        CgpuError: as ``plan``.
+    """
     taken, view = _mounts_of(config, rootfs)
-    brought = _brought(config, asked.given, taken, view, host_files)
+    brought = _brought(config, env, taken, view, host_files)
     mounts, masks = _driver_mounts(taken, node, rootfs, host_files, brought)
     everything = (*_own_mounts(node, host_files), *mounts)
     _refuse_covered([*(mount.destination for mount in everything), *masks], taken, brought, config)

@@ -7,7 +7,7 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
-from cgpu_hook.container import Setting, admit, announce, draft, rootfs_path
+from cgpu_hook.container import Draft, Setting, Unshared, admit, announce, draft, rootfs_path
 from cgpu_node.image.rootfs import Rootfs
 
 TYPE_CHECKING = False
@@ -27,14 +27,16 @@ def precreate(setting: Setting) -> None:
     config = document.parse(data, "config.json")
     name, directory = _identity(config)
     planned = draft(config, name, lambda: Rootfs(rootfs_path(config, "/")), setting)
-    if planned is not None:
+    if isinstance(planned, Unshared):
+        data = document.packed(planned.config, "config.json")
+    elif planned is not None:
         from cgpu_hook.edit import edited
 
         data = document.packed(edited(planned.config, planned.plan), "config.json")
         admit(planned, os.getppid(), directory)
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
-    if planned is not None:
+    if isinstance(planned, Draft):
         announce(planned)
 
 

@@ -12,7 +12,16 @@ import sys
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
-from cgpu_hook.container import Draft, Setting, admit, announce, draft, give_back, rootfs_path
+from cgpu_hook.container import (
+    Draft,
+    Setting,
+    Unshared,
+    admit,
+    announce,
+    draft,
+    give_back,
+    rootfs_path,
+)
 from cgpu_hook.plan import SHARE_FILES
 from cgpu_node import jsontext
 from cgpu_node.image.rootfs import Rootfs
@@ -39,6 +48,10 @@ def prestart(setting: Setting) -> None:
     planned = draft(config, name, lambda: _view(pid, path), setting)
     if planned is None:
         return
+    if isinstance(planned, Unshared) or planned.config.get("process") != config.get("process"):
+        raise CgpuError(
+            "a hook is too late to follow a pod's decision: the pod's runtime has to be cgpu's"
+        )
     _refuse_withheld(planned)
     admit(planned, pid, None)
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError
 from cgpu_hook import document
-from cgpu_hook.container import Setting, draft, rootfs_path
+from cgpu_hook.container import Draft, Setting, draft, rootfs_path
 from cgpu_hook.plan import Plan
 from cgpu_node.client import ask
 from cgpu_node.image.rootfs import Rootfs
@@ -18,8 +18,6 @@ from cgpu_node.shares.admission import check_weight
 
 if TYPE_CHECKING:
     from typing import Any
-
-    from cgpu_hook.container import Draft
 
 _NAME = "CONTAINER"
 _UNKNOWN = (
@@ -49,7 +47,7 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
         config, _NAME, lambda: Rootfs(rootfs_path(config, bundle), bundle=bundle), setting
     )
     notes = (_UNKNOWN,) if root and not node_status else ()
-    if planned is None:
+    if not isinstance(planned, Draft):
         return Plan(notes=notes)
     if not notes:
         now = {**_rules(planned), **_rules_of(node_status["gpus"] if node_status else [])}

@@ -11,7 +11,8 @@
 
 #define MAX_BYTES ((size_t)16 << 20) /* as document.py */
 
-#define NODE_CONFIG "/etc/cgpu/config.toml"
+#define NODE_CONFIG  "/etc/cgpu/config.toml"
+#define NODE_DECIDES "/etc/cgpu/kubernetes.json" /* node/cgpu_node/settings/kubernetes.py */
 
 static const char prefix[] = "ALIYUN_COM_GPU_";
 
@@ -104,6 +105,23 @@ cgpu_document_concerns_us(const struct cgpu_document *document)
         at += 2;
     }
     return false;
+}
+
+static bool
+contains(const struct cgpu_document *document, const char *word)
+{
+    return memmem(document->bytes, document->size, word, strlen(word)) != NULL;
+}
+
+bool
+cgpu_document_is_decided(const struct cgpu_document *document)
+{
+    /* Engines write these words themselves, without escapes: in names of annotations and devices,
+     * and in what a pod or an image sets, where an escaped letter concerns us anyway. */
+    return contains(document, "\"io.kubernetes.cri") &&
+           (contains(document, "cgpu/") || contains(document, "nvidia") ||
+            contains(document, "NVIDIA")) &&
+           (access(NODE_DECIDES, F_OK) == 0 || errno != ENOENT);
 }
 
 /* Whether the file at PATH names a default size; true if Python has to report what is wrong. */

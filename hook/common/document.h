@@ -26,6 +26,12 @@ const char *cgpu_document_read(const char *path, struct cgpu_document *out);
  */
 bool cgpu_document_concerns_us(const struct cgpu_document *document);
 
+/*
+ * Whether the document is of a pod, on a node where pods follow decisions, and may name a GPU or a
+ * share: what the pod was given, or what would give it a GPU that it was not given.
+ */
+bool cgpu_document_is_decided(const struct cgpu_document *document);
+
 #define CGPU_STATE_DIR "/run/cgpu" /* root's; paths.py */
 
 /*

@@ -51,7 +51,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from typing import Any
 
+    from cgpu_node.settings.kubernetes import Kubernetes
+
 CONFIG_PATH = "/etc/cgpu/config.toml"
+KUBERNETES = "kubernetes.json"  # beside it; hook/common/document.c looks for it too
 
 
 class Config(NamedTuple):
@@ -68,6 +71,7 @@ class Config(NamedTuple):
     action: str = "log"  # of the audit
     # Of single GPUs, by index or UUID in lower case: some of ``RANGES``.
     gpu: Mapping[str, Mapping[str, int]] = {}
+    kubernetes: Kubernetes | None = None  # whether pods follow decisions, from a file of its own
 
 
 def _rule(name: str) -> Callable[[object], object]:
@@ -120,10 +124,42 @@ _TABLES = ("node", _GPU, "driver", "server", "audit")
 def load_config(path: str = CONFIG_PATH) -> Config:
     """Read and check the configuration; the defaults where there is no such file.
 
+    Where pods follow decisions, the node's mode sets the rules that it stands for.
+
     Raises:
         CgpuError: one sentence that names the file, the key, the value and what is allowed, or says
             that others could change the file.
     """
+    config = _configured(path)
+    beside = f"{os.path.dirname(path)}/{KUBERNETES}"
+    if not os.path.lexists(beside):  # as on most nodes, which need no more modules then
+        return config
+    from cgpu_node.settings import kubernetes
+
+    setting = kubernetes.read(beside)
+    own = kubernetes.RULES[setting.mode] if setting else {}
+    gpus = {
+        gpu: {name: value for name, value in its.items() if name not in own}
+        for gpu, its in config.gpu.items()
+    }
+    values: dict[str, Any] = {"kubernetes": setting, "gpu": gpus, **own}
+    return config._replace(**values)
+
+
+def identity(path: str = CONFIG_PATH) -> tuple[object, ...]:
+    """Another value after each change of what ``load_config`` reads."""
+    return _file(path), _file(f"{os.path.dirname(path)}/{KUBERNETES}")
+
+
+def _file(path: str) -> tuple[int, int, int] | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_mtime_ns, facts.st_size
+
+
+def _configured(path: str) -> Config:
     if not _is_there(path):
         return Config()
     check_source(os.path.realpath(path))  # a user who can write it lifts every cap

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cgpu_env import CgpuError
 from cgpu_node.facts.node import driver_folder, load_node
 from cgpu_node.settings import rules
-from cgpu_node.settings.config import CONFIG_PATH, Config, load_config
+from cgpu_node.settings.config import CONFIG_PATH, Config, identity, load_config
 from cgpu_server.journal import log
 from cgpu_server.state.arbiters import Arbiters, Demand
 
@@ -159,11 +159,7 @@ class ServerState:
 
     def _configure(self) -> None:
         """Read the configuration if it is new; the previous one stays in force if it is wrong."""
-        try:
-            facts = os.stat(CONFIG_PATH)
-            seen: object = (facts.st_ino, facts.st_mtime_ns, facts.st_size)
-        except OSError:
-            seen = None
+        seen = identity(CONFIG_PATH)
         if seen != self._configured:
             is_first = self._configured == ()
             self._configured = seen

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from lab.worlds.hook import HOOK, LIBDIR, RUNTIME, SIX, World, snapshot
+from lab.worlds.hook import HOOK, LIBDIR, RUNTIME, SIX, World, snapshot, with_interpreter
 
 pytestmark = pytest.mark.integration
 
@@ -169,18 +168,6 @@ def test_the_server_is_told_of_an_admission_and_of_nothing_else(world: World) ->
     world.write_config(["ALIYUN_COM_GPU_MEM_CONTAINER=16", SIX[1]])
     assert world.runtime("create", "c2", lowlevel=world.stub()).returncode == 1
     assert world.server.calls() == 0
-
-
-def with_interpreter(folder: Path, interpreter: str) -> Path:
-    """A copy of the launcher with another interpreter named beside it."""
-    package = folder / "cgpu_hook"
-    (package / "_bin").mkdir(parents=True, exist_ok=True)
-    (folder / "cgpu_node").mkdir(exist_ok=True)
-    (folder / "cgpu_node" / "bootstrap.py").write_text("")
-    (package / "_bin" / "interpreter").write_text(f"{interpreter}\n")
-    runtime = package / "_bin" / "cgpu-runtime"
-    shutil.copy(HOOK.parent / "cgpu-runtime", runtime)
-    return runtime
 
 
 def create_with(runtime: Path, world: World, lowlevel: Path) -> subprocess.CompletedProcess[str]:

@@ -193,6 +193,18 @@ def hook(*arguments: str, data: bytes = b"", **options: Any) -> subprocess.Compl
     )
 
 
+def with_interpreter(folder: Path, interpreter: str) -> Path:
+    """A copy of the launcher with another interpreter named beside it."""
+    package = folder / "cgpu_hook"
+    (package / "_bin").mkdir(parents=True, exist_ok=True)
+    (folder / "cgpu_node").mkdir(exist_ok=True)
+    (folder / "cgpu_node" / "bootstrap.py").write_text("")
+    (package / "_bin" / "interpreter").write_text(f"{interpreter}\n")
+    runtime = package / "_bin" / "cgpu-runtime"
+    shutil.copy(HOOK.parent / "cgpu-runtime", runtime)
+    return runtime
+
+
 def snapshot(*folders: Path) -> dict[str, tuple[int, int, bytes]]:
     """Everything below the folders: to see that nothing was touched."""
     found = {}

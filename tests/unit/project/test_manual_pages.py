@@ -89,6 +89,7 @@ def test_the_overview_has_every_variable_of_the_code() -> None:
     ]
     read = set(re.findall(r'"((?:ALIYUN_COM_GPU|CGPU)_[A-Z_]+[A-Z])"', "\n".join(sources)))
     read -= {"ALIYUN_COM_GPU_MEM_UNIT", "CGPU_SIM_TAG"}  # of other tools; of the simulated driver
+    read -= {"ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"}  # for programs in pods to read
     listed = re.findall(r"^(?:\.B )?([A-Z_]{5,})$", section("cgpu.7", "ENVIRONMENT"), re.MULTILINE)
     assert set(listed) - {"NVIDIA_VISIBLE_DEVICES", "XDG_RUNTIME_DIR"} == read
     for name in PAGES:

@@ -1,0 +1,138 @@
+"""A container whose share is in its pod's decision; its variables are written, never read."""
+
+from __future__ import annotations
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.request import (
+    DISABLE,
+    MEM_CONTAINER,
+    MEM_DEV,
+    NVIDIA_VISIBLE,
+    PREFIX,
+    WEIGHT,
+    Asked,
+    GpuShare,
+    Request,
+)
+from cgpu_env.values import MIB
+from cgpu_hook.edit import edited, is_vendor_hook
+from cgpu_hook.plan import Plan
+from cgpu_hook.pod import MEM_IDX, MEM_POD, check_generations
+from cgpu_node.decision import ANNOTATION, CORE_STEP
+from cgpu_node.facts.node import DeviceNode
+from cgpu_node.settings.kubernetes import CORE_MEM, SHARE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from cgpu_hook.pod import Pod
+    from cgpu_node.decision import Decision, Grant
+    from cgpu_node.facts.node import Node, NodeGpu
+
+_UNIT_MIB = 1024  # of aliyun.com/gpu-mem; a GPU has as many as fit into its memory
+_NO_GPU = "void"
+_DEVICES = ("/dev/nvidia", "/run/nvidia-container-devices", "/var/run/nvidia-container-devices")
+
+
+def request_of(pod: Pod, found: Decision, mode: str, node: Node) -> Request:
+    """The share of a container that its pod's decision names.
+
+    ``asked.given`` are the variables that its program is to find.
+
+    Raises:
+        CgpuError: the decision does not fit this node; the sentence names the field.
+    """
+    gpus = {gpu.uuid: gpu for gpu in node.gpus}
+    for name, grants in found.containers.items():
+        for uuid, grant in grants.items():
+            _check(f"containers.{name}.{uuid}", grant, gpus.get(uuid), mode)
+    units = {
+        name: {uuid: _units(grant, gpus[uuid]) for uuid, grant in grants.items()}
+        for name, grants in found.containers.items()
+    }
+    check_generations(pod, found, units)
+    own = found.containers[pod.container]
+    weights = {grant.core // CORE_STEP for grant in own.values()}
+    if len(weights) > 1:
+        raise _error(f"containers.{pod.container}: expected the same core on each GPU")
+    [weight] = weights
+    everything = sum(sum(parts.values()) for parts in units.values())
+    given = {
+        NVIDIA_VISIBLE: ",".join(own),
+        MEM_IDX: _listed(gpus[uuid].index for uuid in own),
+        MEM_POD: pod.annotations.get(MEM_POD, str(everything)),
+        MEM_CONTAINER: _listed(units[pod.container][uuid] for uuid in own),
+        MEM_DEV: _listed(_whole(gpus[uuid]) for uuid in own),
+        **({WEIGHT: str(weight)} if mode == CORE_MEM else {}),
+        **({DISABLE: "true"} if mode == SHARE else {}),
+    }
+    shares = tuple(
+        GpuShare(gpus[uuid].index, uuid, min(grant.mem * MIB, gpus[uuid].total_bytes))
+        for uuid, grant in own.items()
+    )
+    return Request(shares, weight or 1, high_priority=False, asked=Asked(given))
+
+
+def _check(where: str, grant: Grant, gpu: NodeGpu | None, mode: str) -> None:
+    if gpu is None:
+        raise _error(f"{where}: this node has no such GPU")
+    most = gpu.total_bytes // MIB
+    if grant.mem > most:
+        raise _error(f"{where}.mem={grant.mem}: expected at most {most}, all of GPU {gpu.index}")
+    if (grant.core > 0) != (mode == CORE_MEM):
+        allowed = f"at least {CORE_STEP}" if mode == CORE_MEM else "0 or no core"
+        raise _error(f"{where}.core={grant.core}: expected {allowed} on a node in mode {mode}")
+
+
+def _whole(gpu: NodeGpu) -> int:
+    return max(1, gpu.total_bytes // MIB // _UNIT_MIB)
+
+
+def _units(grant: Grant, gpu: NodeGpu) -> int:
+    """Of how many units of a GPU its memory is that part; upwards, as it was rounded down."""
+    return -(-grant.mem * _whole(gpu) * MIB // gpu.total_bytes)
+
+
+def _listed(numbers: Any) -> str:  # noqa: ANN401
+    return ",".join(map(str, numbers))
+
+
+def with_variables(config: dict[str, Any], variables: Mapping[str, str]) -> dict[str, Any]:
+    """``config`` with these variables, and without others of theirs that image or pod have set."""
+    process = config.get("process") or {}
+    others = [entry for entry in process.get("env") or [] if not _is_replaced(entry)]
+    env = [*others, *(f"{name}={value}" for name, value in variables.items())]
+    return {**config, "process": {**process, "env": env}}
+
+
+def _is_replaced(entry: object) -> bool:
+    name = entry.partition("=")[0] if isinstance(entry, str) else ""
+    return name in (DISABLE, NVIDIA_VISIBLE) or name.startswith(PREFIX)
+
+
+def without_gpus(config: dict[str, Any]) -> dict[str, Any]:
+    """``config`` without what would give a GPU: device nodes, NVIDIA's hooks, what they read.
+
+    ``config`` itself where there is nothing of it.
+    """
+    linux = config.get("linux") or {}
+    paths = [d.get("path") for d in linux.get("devices") or [] if isinstance(d, dict)]
+    paths += [mount["destination"] for mount in config.get("mounts") or []]
+    given = {path for path in paths if isinstance(path, str) and path.startswith(_DEVICES)}
+    if given:
+        nodes = tuple(DeviceNode(path, path) for path in sorted(given))
+        config = edited(config, Plan(withheld=nodes))
+    hooks = config.get("hooks") or {}
+    if any(is_vendor_hook(hook) for hook in hooks.get("prestart") or []):
+        others = [hook for hook in hooks["prestart"] if not is_vendor_hook(hook)]
+        config = {**config, "hooks": {**hooks, "prestart": others}}
+    env = (config.get("process") or {}).get("env") or []
+    if any(isinstance(entry, str) and entry.startswith(f"{NVIDIA_VISIBLE}=") for entry in env):
+        config = with_variables(config, {NVIDIA_VISIBLE: _NO_GPU})
+    return config
+
+
+def _error(what: str) -> CgpuError:
+    return CgpuError(f"{ANNOTATION}: {what}")

@@ -1,0 +1,174 @@
+"""The pod that a container belongs to, by the annotations that containerd or CRI-O gives it.
+
+These engines set them after the pod's own annotations, so a user cannot choose them. The pod's own
+come along too, in CRI-O always and in containerd where it is configured. They are a user's: whether
+they are for this pod, container and node is checked here.
+"""
+
+from __future__ import annotations
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_env.record import NamedTuple
+from cgpu_env.values import MAX_GIB, integer
+from cgpu_node import decision, jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from cgpu_node.decision import Decision
+
+# What kind of container it is, the pod's UID and namespace, and the container's name.
+_CONTAINERD = (
+    "io.kubernetes.cri.container-type",
+    "io.kubernetes.cri.sandbox-uid",
+    "io.kubernetes.cri.sandbox-namespace",
+    "io.kubernetes.cri.container-name",
+)
+_CRIO = (
+    "io.kubernetes.cri-o.ContainerType",
+    "io.kubernetes.pod.uid",
+    "io.kubernetes.pod.namespace",
+    "io.kubernetes.container.name",
+)
+_KEYS = (_CONTAINERD, _CRIO)
+_MANAGER, _PODMAN = "io.container.manager", "libpod"  # whose pods are not Kubernetes'
+_SANDBOX = "sandbox"
+# Two generations of published tools read these: by container's and GPU's index, and by GPU's index.
+UNITS, CORES = (
+    "scheduler.framework.gpushare.allocation",
+    "gpushare.alibabacloud.com/core-percentage",
+)
+MEM_IDX, MEM_POD = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
+
+
+class Pod(NamedTuple):
+    """A container's pod.
+
+    Attributes:
+        uid: its UID; empty: the engine does not tell.
+        namespace: its namespace.
+        container: which of its containers this is.
+        is_sandbox: whether it is the one that only holds the pod's namespaces.
+        annotations: those of the pod that the engine passes on, and the engine's own.
+    """
+
+    uid: str
+    namespace: str
+    container: str
+    is_sandbox: bool
+    annotations: Mapping[str, str]
+
+
+def pod_of(config: dict[str, Any]) -> Pod | None:
+    """The pod of the container with this configuration; None: Kubernetes did not make it.
+
+    Raises:
+        CgpuError: an annotation is not a string.
+    """
+    annotations = config.get("annotations") or {}
+    engines = [keys for keys in _KEYS if keys[0] in annotations]
+    if not engines or (annotations.get(_MANAGER) == _PODMAN and engines == [_CRIO]):
+        return None
+    if len(engines) > 1:  # CRI-O passes on what a user writes, and containerd can be configured to
+        given = " and ".join(keys[0] for keys in engines)
+        raise CgpuError(f"annotations {given}: expected those of one engine")
+    for name, value in annotations.items():
+        if not isinstance(value, str):
+            raise CgpuError(f"annotations.{shown(name)}: expected a string")
+    kind, *names = engines[0]
+    uid, namespace, container = (annotations.get(name, "") for name in names)
+    return Pod(uid, namespace, container, annotations[kind] == _SANDBOX, annotations)
+
+
+def decision_of(pod: Pod, node: str) -> Decision | None:
+    """What the pod was given on this node; None: nothing.
+
+    Raises:
+        CgpuError: its annotation is not for this pod on this node; the sentence names the field.
+    """
+    text = pod.annotations.get(decision.ANNOTATION)
+    if text is None:
+        return None
+    found = decision.read(text)
+    if not pod.uid or not pod.container:
+        raise _error(
+            "the engine does not tell whose container this is: containerd 1.6 and later do"
+        )
+    if found.pod != pod.uid:
+        raise _error(f"pod={found.pod}: expected {shown(pod.uid)}, the UID of this pod")
+    if found.node != node:
+        raise _error(f"node={found.node}: expected {shown(node)}, this node")
+    return found
+
+
+def check_generations(pod: Pod, found: Decision, units: Mapping[str, Mapping[str, int]]) -> None:
+    """Refuse a decision if what other tools read of the pod's share differs from it.
+
+    They leave init containers out, or count the largest of them, so what they say of a GPU is
+    between the smallest part and the sum of all. Indices of GPUs change, so only their number
+    counts.
+
+    Args:
+        pod: the pod.
+        found: its decision.
+        units: the decision's memory in whole units, by container and UUID.
+
+    Raises:
+        CgpuError: one sentence that names the annotation.
+    """
+    gpus = {uuid for grants in found.containers.values() for uuid in grants}
+    cores = {
+        name: {uuid: grant.core for uuid, grant in grants.items()}
+        for name, grants in found.containers.items()
+    }
+    for name, parts in ((UNITS, units), (CORES, cores)):
+        if name in pod.annotations:
+            by_gpu = _by_gpu(name, pod.annotations[name])
+            _compare(name, len(by_gpu), len(gpus))
+            for each in by_gpu.values():
+                _check_range(name, each, parts, 1)
+    if MEM_IDX in pod.annotations:
+        _compare(MEM_IDX, len(set(pod.annotations[MEM_IDX].split(","))), len(gpus))
+    if MEM_POD in pod.annotations:
+        whole = pod.annotations[MEM_POD]
+        number = integer(whole, MAX_GIB)
+        if number is None:
+            raise CgpuError(f"{MEM_POD}={shown(whole)}: expected a whole number")
+        _check_range(MEM_POD, number, units, len(gpus))
+
+
+def _by_gpu(name: str, text: str) -> dict[str, int]:
+    """Index of a GPU -> what the containers of ``{"0": {"1": 3}}`` have of it together."""
+    total: dict[str, int] = {}
+    try:
+        for parts in jsontext.loads(text).values():
+            for index, part in parts.items():
+                total[index] = total.get(index, 0) + part
+    except (ValueError, AttributeError, TypeError):
+        example = '{"0":{"1":3}}'
+        raise CgpuError(f"{name}={shown(text)}: expected an object such as {example}") from None
+    return total
+
+
+def _compare(name: str, gpus: int, expected: int) -> None:
+    if gpus != expected:
+        raise CgpuError(f"{name}: {gpus} GPUs, where {decision.ANNOTATION} gives {expected}")
+
+
+def _check_range(name: str, given: int, parts: Mapping[str, Mapping[str, int]], times: int) -> None:
+    """Refuse what is below the smallest part of a GPU or above the sum of all, ``times`` over."""
+    per_gpu: dict[str, list[int]] = {}
+    for grants in parts.values():
+        for uuid, part in grants.items():
+            per_gpu.setdefault(uuid, []).append(part)
+    least = min(min(each) for each in per_gpu.values()) * times
+    most = max(sum(each) for each in per_gpu.values()) * times
+    if not least <= given <= most:
+        allowed = f"{least}" if least == most else f"{least} to {most}"
+        raise CgpuError(f"{name}={given}: expected {allowed}, which {decision.ANNOTATION} gives")
+
+
+def _error(what: str) -> CgpuError:
+    return CgpuError(f"{decision.ANNOTATION}: {what}")

@@ -1,0 +1,97 @@
+"""Pods' containers as containerd and CRI-O describe them to a runtime, on a node with decisions."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+from cgpu_node.decision import ANNOTATION, Decision, Grant, write
+from cgpu_node.settings import kubernetes
+from cgpu_node.settings.config import KUBERNETES
+from cgpu_node.settings.kubernetes import CGPU, Kubernetes
+from lab.worlds.hook import RUNTIME, World
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+NODE = "gpu-a"
+UID = "8f3c1f0e-6d2b-4c55-9a70-2f3c1d9b7a11"
+GPUS = [f"GPU-{i}0000000-0000-4000-8000-000000000000" for i in range(2)]
+
+
+def decided(
+    containers: Mapping[str, Mapping[str, Grant]], pod: str = UID, node: str = NODE
+) -> dict[str, str]:
+    """The annotations of a pod with this decision."""
+    return {ANNOTATION: write(Decision(pod, node, containers))}
+
+
+def containerd(
+    own: Mapping[str, str], uid: str = UID, container: str = "main", namespace: str = "default"
+) -> dict[str, str]:
+    """What containerd gives a container of a pod that has annotations of its own."""
+    return {
+        **own,
+        "io.kubernetes.cri.container-type": "container",
+        "io.kubernetes.cri.container-name": container,
+        "io.kubernetes.cri.sandbox-id": "5" * 64,
+        "io.kubernetes.cri.sandbox-name": "a-pod",
+        "io.kubernetes.cri.sandbox-namespace": namespace,
+        "io.kubernetes.cri.sandbox-uid": uid,
+    }
+
+
+def crio(
+    own: Mapping[str, str], uid: str = UID, container: str = "main", namespace: str = "default"
+) -> dict[str, str]:
+    """The same of CRI-O."""
+    return {
+        **own,
+        "io.container.manager": "cri-o",
+        "io.kubernetes.cri-o.ContainerType": "container",
+        "io.kubernetes.container.name": container,
+        "io.kubernetes.pod.name": "a-pod",
+        "io.kubernetes.pod.namespace": namespace,
+        "io.kubernetes.pod.uid": uid,
+    }
+
+
+class PodWorld(World):
+    """A world whose /etc says that pods follow decisions."""
+
+    def __init__(self, folder: Path, mode: str = CGPU, *pass_through: str) -> None:
+        super().__init__(folder)
+        self.etc = folder / "etc"
+        self.switch(mode, *pass_through)
+
+    def switch(self, mode: str, *pass_through: str) -> None:
+        """What the node's agent does when its label has changed."""
+        setting = Kubernetes(NODE, mode, pass_through)
+        kubernetes.write(str(self.etc / "cgpu" / KUBERNETES), setting)
+
+    def create(
+        self,
+        annotations: Mapping[str, str],
+        env: list[str] | None = None,
+        *,
+        name: str = "c1",
+        launcher: Path = RUNTIME,
+        **extra: Any,
+    ) -> subprocess.CompletedProcess[str]:
+        """Create a container with these annotations, as an engine does.
+
+        It goes on living if there is a folder with its name in ``runs``.
+        """
+        self.write_config(env or [], annotations={**annotations}, **extra)
+        script = f'mount --bind {self.etc} /etc && exec "$@"'
+        return subprocess.run(
+            ["unshare", "-m", "sh", "-c", script, "sh", str(launcher),
+             *self.options(self.stub()), "--root", str(self.runs), "create", name],
+            cwd=self.bundle, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+
+    def variables(self) -> dict[str, str]:
+        """The container's variables as they are now."""
+        entries = self.edited()["process"]["env"]
+        return dict(entry.partition("=")[::2] for entry in entries)

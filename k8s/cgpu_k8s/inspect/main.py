@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
@@ -49,6 +50,7 @@ def arguments() -> Parser:
 
 def main() -> NoReturn:
     """Show what is asked for, and exit."""
+    gc.disable()  # 0.9 of 2.2 s for 1,000 nodes and 10,000 pods, and it finds nothing
     program.run(NAME, _work)
 
 

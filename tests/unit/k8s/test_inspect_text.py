@@ -1,4 +1,4 @@
-"""``kubectl inspect cgpu`` prints the published format to the byte.
+"""K8S-7: ``kubectl inspect cgpu`` prints the published format to the byte.
 
 The golden files are what documents show and what follows from the published rules; no program made
 them.

@@ -1,4 +1,4 @@
-"""``--why POD``: the one sentence that helps, for each reason that a pod can have."""
+"""K8S-7, ``--why POD``: the one sentence that helps, for each reason that a pod can have."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import grpc
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lab.machine.installed import Installed
 
 _VARINT, _BYTES = 0, 2
-_NODE_NETWORK = 2
+_NODE_NETWORK, _OWN_PROCESSES = 2, 1
 Message = dict[int, Any]
 CONTAINERD = "/etc/containerd/config.toml"
 IMAGE = "docker.io/library/pod:latest"
@@ -108,6 +108,13 @@ def unpacked(data: bytes) -> dict[int, int | bytes]:
     return fields
 
 
+class Pod(NamedTuple):
+    """A pod: its id, and what it was made from."""
+
+    id: str
+    config: Message
+
+
 class Cri:
     """The CRI plugin at a socket, as a kubelet uses it."""
 
@@ -129,29 +136,48 @@ class Cri:
         volumes: Sequence[Volume] = (),
     ) -> str:
         """What ``command`` prints in a container of a pod with a runtime handler."""
-        with self.pod(handler) as (pod_id, pod):
-            config = {
-                1: {1: "main"},
-                2: {1: image},
-                3: ["sleep", "1000"],
-                6: [{1: key, 2: value} for key, value in env.items()],
-                7: [{1: v.container, 2: str(v.host), 3: 1} for v in volumes],
-            }
-            made = self.call("CreateContainer", {1: pod_id, 2: config, 3: pod})
-            container = self._text(made, 1)
-            self.call("StartContainer", {1: container})
-            printed = self.call("ExecSync", {1: container, 2: list(command), 3: 60})
-            return self._text(printed, 1)
+        with self.pod(handler) as pod:
+            container = self.create(pod, "main", image, env, volumes)
+            return self.exec(container, *command)
+
+    def create(
+        self,
+        pod: Pod,
+        name: str,
+        image: str,
+        env: Mapping[str, str],
+        volumes: Sequence[Volume] = (),
+    ) -> str:
+        """The id of a container that a pod has from now on; it sleeps."""
+        config = {
+            1: {1: name},
+            2: {1: image},
+            3: ["sleep", "1000"],
+            6: [{1: key, 2: value} for key, value in env.items()],
+            7: [{1: v.container, 2: str(v.host), 3: 1} for v in volumes],
+            15: {2: {3: {1: _NODE_NETWORK, 2: _OWN_PROCESSES}}},
+        }
+        made = self.call("CreateContainer", {1: pod.id, 2: config, 3: pod.config})
+        container = self._text(made, 1)
+        self.call("StartContainer", {1: container})
+        return container
+
+    def exec(self, container: str, *command: str) -> str:
+        """What ``command`` prints in a container."""
+        return self._text(self.call("ExecSync", {1: container, 2: list(command), 3: 60}), 1)
 
     @contextmanager
-    def pod(self, handler: str) -> Iterator[tuple[str, Message]]:
-        """A pod with a runtime handler, empty for the default: its id and what it was made from."""
+    def pod(
+        self, handler: str, annotations: Mapping[str, str] | None = None, uid: str = ""
+    ) -> Iterator[Pod]:
+        """A pod with a runtime handler, empty for the default."""
         name = f"p{uuid.uuid4().hex[:8]}"
         linux = {1: f"/{self._cgroup}/{name}", 2: {1: {1: _NODE_NETWORK}}}
-        pod: Message = {1: {1: name, 2: name, 3: "default"}, 8: linux}
-        pod_id = self._text(self.call("RunPodSandbox", {1: pod, 2: handler}), 1)
+        own = [{1: key, 2: value} for key, value in (annotations or {}).items()]
+        config: Message = {1: {1: name, 2: uid or name, 3: "default"}, 7: own, 8: linux}
+        pod_id = self._text(self.call("RunPodSandbox", {1: config, 2: handler}), 1)
         try:
-            yield pod_id, pod
+            yield Pod(pod_id, config)
         finally:
             self.call("StopPodSandbox", {1: pod_id})
             self.call("RemovePodSandbox", {1: pod_id})

@@ -23,7 +23,7 @@ DOCKER = "/etc/docker/daemon.json"
 class Installed:
     """A machine like this one with a simulated GPU, which nobody else sees."""
 
-    def __init__(self, name: str = "install") -> None:
+    def __init__(self, name: str = "install", *gpus: str) -> None:
         self.enclosure = Enclosure(name)
         self.base = self.enclosure.base
         for folder in CHANGED:
@@ -32,7 +32,7 @@ class Installed:
             work.mkdir(parents=True)
             layers = f"lowerdir={folder},upperdir={upper},workdir={work}"
             self.enclosure.run("mount", "-t", "overlay", "overlay", "-o", layers, folder)
-        self.node = node = Node(self.base / "node", T4)
+        self.node = node = Node(self.base / "node", *(gpus or [T4]))
         self.write("/etc/cgpu/config.toml", f'[driver]\nlibrary_dir = "{node.driver}"\n')
 
     def write(self, path: str, text: str) -> None:

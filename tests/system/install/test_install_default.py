@@ -255,9 +255,9 @@ def test_a_pod_without_a_handler_gets_its_share(node: Node, cri: Cri, guests: li
     shown = cri.run(IMAGE, "nvidia-smi", handler="", env=share(6), volumes=guests)
     assert "/  6043MiB" in shown
     assert "cgpu" not in cri.run(IMAGE, "ls", "/dev", handler="", env={})
-    with cri.pod("") as (pod, _):
+    with cri.pod("") as pod:
         done = machine.cgpu("uninstall", check=False)
-        assert f"containers run with cgpu: stop them first: {pod}\n" in done.stderr
+        assert f"containers run with cgpu: stop them first: {pod.id}\n" in done.stderr
     before = machine.read(f"/var/lib/cgpu/backup{CONTAINERD}")
     assert "default_runtime_name" in machine.read(CONTAINERD)
     machine.cgpu("uninstall")

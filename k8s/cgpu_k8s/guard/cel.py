@@ -1,0 +1,187 @@
+"""The rules as CEL, for policies of Kubernetes 1.30 and later."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_k8s import names
+from cgpu_k8s.objects.pods import MOST_GPUS
+from cgpu_node.allocation import CORE_STEP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from cgpu_k8s.guard.settings import Settings
+
+# Annotations of a pod that decide over GPUs, here or with published tools.
+RESERVED = (
+    names.ALLOCATION,
+    names.FRAMEWORK_ALLOCATION,
+    names.FRAMEWORK_ASSIGNED,
+    names.FRAMEWORK_ASSUME_TIME,
+    names.CORE_PERCENTAGE,
+    names.MEM_IDX,
+    names.MEM_DEV,
+    names.MEM_POD,
+    names.MEM_ASSIGNED,
+    names.MEM_ASSUME_TIME,
+)
+_WHOLE = "^[0-9]{1,6}(k|e3)?$"  # as the API server writes whole numbers
+_COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
+assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
+
+
+class Check(NamedTuple):
+    """What must hold, and the sentence if it does not."""
+
+    expression: str
+    message: str
+
+
+def listed(values: Iterable[str]) -> str:
+    """A list of strings."""
+    return f"[{', '.join(map(_text, values))}]"
+
+
+def _text(value: str) -> str:
+    """A string; what JSON escapes, CEL escapes alike."""
+    return json.dumps(value)
+
+
+_MEM, _CORE, _COUNT, _OTHERS = map(
+    _text, (names.MEMORY, names.CORES, names.COUNT, names.OTHERS_GPU)
+)
+
+
+def _has(resource: str, *, of: str = "c") -> str:
+    """Whether a container names a resource, in limits or requests."""
+    parts = (
+        f"(has({of}.resources.{kind}) && {resource} in {of}.resources.{kind})" for kind in _KINDS
+    )
+    return f"(has({of}.resources) && ({' || '.join(parts)}))"
+
+
+_KINDS = ("limits", "requests")
+_AFTER = "has(object.metadata.annotations) ? object.metadata.annotations : {}"
+_BEFORE = "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
+_LABEL = (
+    f"has(object.metadata.labels) && {_COUNT} in object.metadata.labels"
+    f" ? object.metadata.labels[{_COUNT}] : '1'"
+)
+# Names that the checks use, in the order in which they are computed; each may use those before it.
+VARIABLES: Mapping[str, str] = {
+    "containers": "object.spec.containers"
+    " + (has(object.spec.initContainers) ? object.spec.initContainers : [])",
+    "asking": f"variables.containers.filter(c, {_has(_MEM)} || {_has(_CORE)})",
+    "limits": "variables.asking.map(c, has(c.resources.limits) ? c.resources.limits : {})",
+    "label": _LABEL,
+    "gpus": f"variables.label.matches('{_COUNTED}') ? int(variables.label) : 1",
+}
+
+
+def written(_: Settings) -> tuple[Check, ...]:
+    """No annotation of ours is set."""
+    return (
+        Check(
+            f"!has(object.metadata.annotations) || {listed(RESERVED)}.all(name,"
+            " !(name in object.metadata.annotations))",
+            "only cgpu's scheduler may set annotations that decide over GPUs",
+        ),
+    )
+
+
+def altered(_: Settings) -> tuple[Check, ...]:
+    """No annotation of ours is set, changed or removed."""
+    before, after = f"({_BEFORE})", f"({_AFTER})"
+    return (
+        Check(
+            f"{listed(RESERVED)}.all(name, (name in {before}) == (name in {after})"
+            f" && (!(name in {before}) || {before}[name] == {after}[name]))",
+            "only cgpu's scheduler may change annotations that decide over GPUs",
+        ),
+    )
+
+
+def elsewhere(settings: Settings) -> tuple[Check, ...]:
+    """Its scheduler asks cgpu."""
+    return (
+        Check(
+            "variables.asking.size() == 0 || (has(object.spec.schedulerName)"
+            f" && object.spec.schedulerName in {listed(settings.schedulers)})",
+            f"a pod that asks for {names.MEMORY} needs schedulerName"
+            f" {' or '.join(settings.schedulers)}",
+        ),
+    )
+
+
+def placed(_: Settings) -> tuple[Check, ...]:
+    """Nobody has chosen its node."""
+    return (
+        Check(
+            "variables.asking.size() == 0 || !has(object.spec.nodeName)"
+            " || object.spec.nodeName == ''",
+            f"expected no nodeName for a pod that asks for {names.MEMORY}",
+        ),
+    )
+
+
+def _each(resource: str, holds: str) -> str:
+    """What holds for each limit of a resource that is a whole number, called ``{n}``."""
+    amount = f"quantity(l[{resource}]).asInteger()"
+    return (
+        f"variables.limits.all(l, !({resource} in l) || !l[{resource}].matches('{_WHOLE}') ||"
+        f" {holds.format(n=amount)})"
+    )
+
+
+def impossible(_: Settings) -> tuple[Check, ...]:
+    """A GPU could give it: the same as what ``read_pod`` refuses."""
+    both = listed((names.MEMORY, names.CORES))
+    step = f"({CORE_STEP} * variables.gpus)"
+    return (
+        Check(
+            f"variables.containers.all(c, !{_has(_COUNT)})",
+            f"{names.COUNT} is no resource to ask for: expected the pod's label",
+        ),
+        Check(
+            f"variables.asking.all(c, !{_has(_OTHERS)})",
+            f"expected {names.MEMORY} or {names.OTHERS_GPU} in a container, not both",
+        ),
+        Check(
+            "variables.asking.all(c, has(c.resources.limits) && (!has(c.resources.requests) ||"
+            f" {both}.all(name, !(name in c.resources.requests) || (name in c.resources.limits"
+            " && c.resources.requests[name] == c.resources.limits[name]))))",
+            f"{names.MEMORY} and {names.CORES}: expected in limits, and in requests the same or"
+            " nothing",
+        ),
+        Check(
+            f"variables.limits.all(l, {_MEM} in l)",
+            f"{names.CORES} without {names.MEMORY}: expected both in a container's limits",
+        ),
+        Check(
+            f"variables.limits.all(l, {both}.all(name, !(name in l)"
+            f" || l[name].matches('{_WHOLE}')))",
+            f"{names.MEMORY} and {names.CORES}: expected whole numbers without a unit",
+        ),
+        Check(_each(_MEM, "{n} >= 1"), f"{names.MEMORY}: expected at least 1"),
+        Check(
+            f"variables.asking.size() == 0 || variables.label.matches('{_COUNTED}')",
+            f"label {names.COUNT}: expected a whole number from 1 to {MOST_GPUS}",
+        ),
+        Check(
+            _each(_MEM, "{n} % variables.gpus == 0"),
+            f"{names.MEMORY}: expected a multiple of the label {names.COUNT}",
+        ),
+        Check(
+            _each(
+                _CORE, f"({{n}} >= {step} && {{n}} <= 100 * variables.gpus && {{n}} % {step} == 0)"
+            ),
+            f"{names.CORES}: expected a multiple of {CORE_STEP} for each GPU, from {CORE_STEP} to"
+            " 100 a GPU",
+        ),
+        Check(
+            f"variables.limits.all(l, {_CORE} in l) || variables.limits.all(l, !({_CORE} in l))",
+            f"containers of one pod: expected all or none to ask for {names.CORES}",
+        ),
+    )

@@ -1,0 +1,74 @@
+"""The rules as ValidatingAdmissionPolicies with their bindings, for Kubernetes 1.30 and later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from cgpu_k8s.guard import cel
+from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, RULES, Event
+from cgpu_k8s.guard.settings import Settings
+
+_API = "admissionregistration.k8s.io/v1"
+# By name: the requests that a policy is for.
+EVENTS = {"cgpu-pods": CREATED, "cgpu-annotations": CHANGED, "cgpu-bindings": BOUND}
+
+
+def policies(settings: Settings) -> list[dict[str, Any]]:
+    """The objects that make an API server follow the rules, without a webhook."""
+    return [
+        each
+        for name, event in EVENTS.items()
+        for each in (_policy(name, event, settings), _binding(name))
+    ]
+
+
+def write_policies(settings: Settings) -> str:
+    """The same as YAML."""
+    return str(yaml.safe_dump_all(policies(settings), sort_keys=False, width=100))
+
+
+def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
+    rules = [rule for rule in RULES if rule.event == event]
+    others = f"!(request.userInfo.username in {cel.listed(settings.accounts)})"
+    checks = [check for rule in rules for check in rule.checks(settings)]
+    used = any("variables." in check.expression for check in checks)
+    return {
+        "apiVersion": _API,
+        "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": name},
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": {
+                "resourceRules": [
+                    {
+                        "apiGroups": [""],
+                        "apiVersions": ["v1"],
+                        "operations": [*event.operations],
+                        "resources": [*event.resources],
+                    }
+                ]
+            },
+            **(
+                {"matchConditions": [{"name": "others", "expression": others}]}
+                if event.exempts
+                else {}
+            ),
+            **({"variables": _variables()} if used else {}),
+            "validations": [check._asdict() for check in checks],
+        },
+    }
+
+
+def _variables() -> list[dict[str, str]]:
+    return [{"name": name, "expression": text} for name, text in cel.VARIABLES.items()]
+
+
+def _binding(name: str) -> dict[str, Any]:
+    return {
+        "apiVersion": _API,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }

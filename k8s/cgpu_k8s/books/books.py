@@ -94,6 +94,8 @@ class Books:
         if not pod.asks or pod.final:
             self.pod_gone(pod.uid)
             return
+        if not pod.node and self._is_bound(pod.uid):
+            return  # older than what is known: its binding was read before the watch showed it
         self.pods[pod.uid] = pod._replace(allocation="")
         self.bound.pop(pod.uid, None)
         self.problems.pop(pod.uid, None)
@@ -101,6 +103,10 @@ class Books:
             self.reservations.pop(pod.uid, None)  # its binding is seen: it has that, or nothing
             self._read(pod)
         self._enter(pod.uid)
+
+    def _is_bound(self, uid: str) -> bool:
+        known = self.pods.get(uid)
+        return known is not None and known.node != ""
 
     def _read(self, pod: Pod) -> None:
         try:

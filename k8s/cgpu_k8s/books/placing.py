@@ -65,7 +65,7 @@ def commit(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
         NeedError: no GPU of any node could give what it asks for.
     """
     known = books.pods.get(pod.uid)
-    if known is not None and known.node:
+    if known and known.node:
         return Refusal(BOUND, f"the pod is bound to {known.node} already")
     sent = _sent(books, pod)
     if sent and sent.node != node:

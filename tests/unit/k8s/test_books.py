@@ -347,6 +347,14 @@ def test_a_pod_keeps_no_reservation_once_it_is_seen_bound_or_is_gone() -> None:
     assert set(books.nodes["a"].taken) == {"u0"}
 
 
+def test_an_event_from_before_the_binding_takes_nothing_from_a_bound_pod() -> None:
+    books = cluster("a")
+    books.pod_seen(on(pod("u", 4), "GPU-a-0"))
+    before = state(books)
+    books.pod_seen(pod("u", 4))
+    assert state(books) == before
+
+
 def test_a_list_that_is_older_than_a_reservation_does_not_release_it() -> None:
     books = cluster("a")
     books.pod_seen(pod("seen"))

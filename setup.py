@@ -277,6 +277,7 @@ setup(
         "cgpu_k8s",
         "cgpu_k8s.api",
         "cgpu_k8s.books",
+        "cgpu_k8s.extender",
         "cgpu_k8s.guard",
         "cgpu_k8s.inspect",
         "cgpu_k8s.objects",

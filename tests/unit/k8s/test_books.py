@@ -1,4 +1,7 @@
-"""The cluster's books: the same after any events, and never a unit too many for any scheduler."""
+"""The cluster's books: the same after any events, and never a unit too many for any scheduler.
+
+K8S-12.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A decision in a pod's annotations: what nodes follow, and what published tools read."""
+"""A decision in a pod's annotations: what nodes follow, and what published tools read.
+
+K8S-2, K8S-4.
+"""
 
 from __future__ import annotations
 

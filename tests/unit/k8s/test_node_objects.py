@@ -1,4 +1,7 @@
-"""What a node offers: by its labels and its agent's facts, and nothing where these are unclear."""
+"""What a node offers: by its labels and its agent's facts, and nothing where these are unclear.
+
+K8S-3.
+"""
 
 from __future__ import annotations
 

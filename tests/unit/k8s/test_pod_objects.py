@@ -1,4 +1,7 @@
-"""What a pod asks for: every way to write it, and a sentence for every way to get it wrong."""
+"""What a pod asks for: every way to write it, and a sentence for every way to get it wrong.
+
+K8S-2, K8S-4.
+"""
 
 from __future__ import annotations
 

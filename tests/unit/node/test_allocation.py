@@ -1,4 +1,7 @@
-"""The allocator's rules, for any nodes and pods, and beside brute force on small ones."""
+"""The allocator's rules, for any nodes and pods, and beside brute force on small ones.
+
+K8S-4, K8S-5, K8S-6.
+"""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"serve"},
         {"main"},
     ),
-    "cgpu_k8s": ({"names"}, {"objects"}, {"api"}, {"books"}, {"guard"}, {"inspect"}),
+    "cgpu_k8s": ({"names"}, {"objects"}, {"api"}, {"books"}, {"guard"}, {"inspect"}, {"extender"}),
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
 LAB = (

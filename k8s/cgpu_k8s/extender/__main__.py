@@ -1,0 +1,5 @@
+"""``python -m cgpu_k8s.extender``."""
+
+from cgpu_k8s.extender.main import main
+
+main()

@@ -1,0 +1,187 @@
+"""Binds a pod to its node with its decision, in one write; whatever comes back is understood.
+
+A Binding's annotations are merged into the pod by the API server in the same write, and a pod is
+bound once: a second Binding gets a conflict and changes nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.api.errors import ApiError, ConflictError, NotFoundError
+from cgpu_k8s.api.resources import PODS
+from cgpu_k8s.books.placing import commit
+from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.pods import read_pod
+from cgpu_node.allocation import NeedError, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_k8s.books.books import Books
+    from cgpu_k8s.extender.wire import Bound
+    from cgpu_k8s.objects.pods import Pod
+
+    Json = dict[str, Any]
+
+ON_ITS_WAY = 60.0  # seconds that the API server may still carry out a request without an answer
+DONE, REPEATED, REFUSED, FAILED, UNKNOWN = "done", "repeated", "refused", "failed", "unknown"
+
+
+class BindError(CgpuError):
+    """A pod was not bound, or it is not known whether it was; one sentence.
+
+    Attributes:
+        outcome: REFUSED by us, FAILED by the API server, or UNKNOWN.
+    """
+
+    def __init__(self, outcome: str, message: str) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+
+
+class Api(Protocol):
+    """What is asked of the API server; ``cgpu_k8s.api.client.Client`` is one."""
+
+    async def get(self, path: str) -> Json:
+        """The object at ``path``, or an ApiError."""
+        ...
+
+    async def post(self, path: str, body: Json) -> Json:
+        """Create what ``body`` describes, or an ApiError."""
+        ...
+
+
+class Binder:
+    """Binds pods.
+
+    Args:
+        books: the cluster's.
+        api: of the API server.
+        clock: seconds that never go back.
+    """
+
+    def __init__(self, books: Books, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
+        self._books, self._api, self._clock = books, api, clock
+
+    async def bind(self, asked: Bound) -> str:
+        """Bind a pod to the node that its scheduler chose; DONE or REPEATED.
+
+        Raises:
+            BindError: it is not bound there, or nobody knows.
+        """
+        if self._is_done(asked):
+            return REPEATED
+        pod = await self._pod(asked)
+        if not pod.asks:
+            return await self._send(asked, {})
+        try:
+            decision = commit(self._books, pod, asked.node, self._clock())
+        except NeedError as error:
+            raise BindError(REFUSED, str(error)) from None
+        if isinstance(decision, Refusal):
+            raise BindError(REFUSED, decision.sentence)
+        gpus = self._books.offers[asked.node].gpus
+        try:
+            notes = write_annotations(decision, pod, gpus, time.time_ns())
+        except (CgpuError, KeyError) as error:  # the GPU is gone since; or names that none may have
+            self._books.refused(asked.uid)
+            raise BindError(REFUSED, f"the decision cannot be written: {error}") from None
+        return await self._send(asked, notes)
+
+    def _is_done(self, asked: Bound) -> bool:
+        known = self._books.bound.get(asked.uid)
+        return known is not None and known.node == asked.node
+
+    async def _pod(self, asked: Bound) -> Pod:
+        reservation = self._books.reservations.get(asked.uid)
+        known = self._books.pods.get(asked.uid) or (reservation and reservation.pod)
+        if known:
+            return known
+        try:
+            found = read_pod(await self._api.get(_path(asked)))
+        except CgpuError as error:
+            raise BindError(FAILED, str(error)) from None
+        if found.uid != asked.uid:
+            raise BindError(REFUSED, f"PodUID={asked.uid}: the pod of this name is {found.uid}")
+        return found
+
+    async def _send(self, asked: Bound, notes: dict[str, str]) -> str:
+        try:
+            await self._api.post(_path(asked, "binding"), _binding(asked, notes))
+        except ConflictError:
+            return await self._conflict(asked)
+        except CgpuError as error:
+            if not isinstance(error, ApiError) or error.sure:
+                self._books.refused(asked.uid)
+                raise BindError(FAILED, str(error)) from None
+            if await self._is_bound(asked):
+                return REPEATED
+            raise BindError(
+                UNKNOWN, f"{error}; its part stays reserved until the pod shows the outcome"
+            ) from None
+        return DONE
+
+    async def _conflict(self, asked: Bound) -> str:
+        """The pod was bound before: by us, which is what we want, or by somebody else."""
+        if await self._is_bound(asked):
+            return REPEATED
+        known = self._books.pods.get(asked.uid)
+        where = f" to {known.node}" if known and known.node else ""
+        raise BindError(FAILED, f"the pod is bound already{where}, not by this decision")
+
+    async def _is_bound(self, asked: Bound) -> bool:
+        """Read the pod into the books; whether it is bound as it was asked."""
+        try:
+            found = await self._read(asked.namespace, asked.name, asked.uid)
+        except CgpuError:
+            return False
+        if found is None or found.asks:
+            return self._is_done(asked)
+        return found.node == asked.node
+
+    async def _read(self, namespace: str, name: str, uid: str) -> Pod | None:
+        """Read a pod into the books; None: it is gone."""
+        try:
+            found = read_pod(await self._api.get(PODS.path(name, namespace=namespace)))
+        except NotFoundError:
+            found = None
+        if found is None or found.uid != uid:
+            self._books.pod_gone(uid)
+            return None
+        if found.node:
+            self._books.pod_seen(found)
+        return found
+
+    async def resolve(self, older: float) -> None:
+        """Read pods whose bindings were sent ``older`` seconds ago and which no event has shown."""
+        now = self._clock()
+        for each in self._books.overdue(now - older):
+            pod = each.pod
+            try:
+                await self._read(pod.namespace, pod.name, pod.uid)
+            except CgpuError:
+                continue
+            current = self._books.reservations.get(pod.uid)
+            if current == each and now - each.since > ON_ITS_WAY:
+                self._books.release(pod.uid)
+
+
+def _path(asked: Bound, part: str = "") -> str:
+    return PODS.path(asked.name, namespace=asked.namespace, part=part)
+
+
+def _binding(asked: Bound, notes: dict[str, str]) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {
+            "name": asked.name,
+            "namespace": asked.namespace,
+            "uid": asked.uid,
+            "annotations": notes,
+        },
+        "target": {"apiVersion": "v1", "kind": "Node", "name": asked.node},
+    }

@@ -1,0 +1,207 @@
+"""Keeps the books as the API server has nodes and pods, and the fence as it has the lease."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.api.resources import LEASES, NODES, PODS
+from cgpu_k8s.api.watch import DELETED, Listed, Watch
+from cgpu_k8s.objects.fields import ObjectError
+from cgpu_k8s.objects.nodes import read_node
+from cgpu_k8s.objects.pods import read_pod
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Coroutine
+
+    from cgpu_k8s.api.client import Client, Json
+    from cgpu_k8s.books.books import Books
+    from cgpu_k8s.extender.fence import Fence
+    from cgpu_k8s.objects.nodes import Offer
+    from cgpu_k8s.objects.pods import Pod
+
+    Report = Callable[[str, dict[str, object]], None]
+
+T = TypeVar("T")
+KEPT = 120.0  # seconds that a part is kept for a pod whose binding is not asked for
+READ = 15.0  # seconds until a pod is read whose binding was sent and not seen
+PERIOD = 5.0
+
+
+class Lease(NamedTuple):
+    """A scheduler's lease, and what is known of it."""
+
+    namespace: str
+    name: str
+    fence: Fence
+
+
+class Following:
+    """Follows the API server.
+
+    Args:
+        client: of the API server.
+        books: the cluster's.
+        lease: of our scheduler; None: it is the only one.
+        report: writes a line of the log.
+    """
+
+    def __init__(self, client: Client, books: Books, lease: Lease | None, report: Report) -> None:
+        self._client, self._books, self._lease, self._report = client, books, lease, report
+        self._watches: dict[str, Watch[Any]] = {}
+        self._listed: set[str] = set()
+        self._anew = asyncio.Event()
+        if lease is None:
+            self._anew.set()
+
+    def heard(self) -> dict[str, float | None]:
+        """When the API server last sent anything (``time.monotonic()``), by kind of object."""
+        return {kind: watch.heard for kind, watch in self._watches.items()}
+
+    def missing(self) -> str:
+        """What was not listed since our scheduler leads; "": the books are complete."""
+        if self._anew.is_set():
+            return "nodes and pods are to be listed again"
+        ahead = sorted({"nodes", "pods"} - self._listed)
+        return f"the API server has not listed {' and '.join(ahead)} yet" if ahead else ""
+
+    async def run(self, resolve: Callable[[float], Awaitable[None]]) -> None:
+        """Follow until cancelled.
+
+        Args:
+            resolve: reads the pods whose bindings were sent so many seconds ago and are not seen.
+        """
+        works = [self._objects(), self._tidy(resolve)]
+        if self._lease:
+            works.append(self._follow_lease(self._lease))
+        await _together(*works)
+
+    async def _objects(self) -> None:
+        """Follow nodes and pods; from a new list on whenever our scheduler begins to lead.
+
+        What the leader before bound is in that list, while a watch may show it later.
+        """
+        while True:
+            await self._anew.wait()
+            self._listed.clear()
+            self._anew.clear()
+            both = asyncio.ensure_future(_together(self._nodes(), self._pods()))
+            again = asyncio.ensure_future(self._anew.wait())
+            try:
+                await asyncio.wait((both, again), return_when=asyncio.FIRST_COMPLETED)
+                if both.done():
+                    both.result()  # its error ends us
+            finally:
+                await _end(both, again)
+
+    async def _nodes(self) -> None:
+        books = self._books
+        watch = self._watch("nodes", NODES.path(), self._read_node)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    books.nodes_listed(each for each in event.items if each)
+                    self._complete("nodes", len(event.items))
+                elif event.item and event.kind == DELETED:
+                    books.node_gone(event.item.name)
+                elif event.item:
+                    books.node_seen(event.item)
+
+    async def _pods(self) -> None:
+        books = self._books
+        watch = self._watch("pods", PODS.path(), self._read_pod)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    books.pods_listed(each for each in event.items if each)
+                    self._complete("pods", len(books.pods))
+                elif event.item and event.kind == DELETED:
+                    books.pod_gone(event.item.uid)
+                elif event.item:
+                    books.pod_seen(event.item)
+
+    def _complete(self, kind: str, count: int) -> None:
+        self._listed.add(kind)
+        self._report("listed", {"kind": kind, "count": count})
+        gc.collect()
+        gc.freeze()  # a full collection of 10,000 pods would delay answers by some 50 ms
+
+    async def _follow_lease(self, lease: Lease) -> None:
+        where = LEASES.path(namespace=lease.namespace)
+        watch = self._watch("lease", where, _same, f"metadata.name={lease.name}")
+        async with aclosing(aiter(watch)) as events:
+            first = True
+            async for event in events:
+                if isinstance(event, Listed):
+                    found = event.items[0] if event.items else None
+                else:
+                    found = None if event.kind == DELETED else event.item
+                if self._has_begun(lease.fence, found):
+                    self._report("leads", {"holder": lease.fence.holder})
+                    self._anew.set()
+                elif first:
+                    self._anew.set()
+                first = False
+
+    def _has_begun(self, fence: Fence, item: Json | None) -> bool:
+        """Whether our scheduler begins to lead with this state of the lease; None: it is gone."""
+        if item is None:
+            fence.gone()
+            return False
+        try:
+            return fence.lease(item, time.monotonic())
+        except ObjectError as error:
+            self._report("object_not_read", {"kind": "lease", "error": error})
+            return False
+
+    def _watch(self, kind: str, path: str, read: Callable[[Json], T], field: str = "") -> Watch[T]:
+        def report(error: CgpuError) -> None:
+            self._report("watch_failed", {"kind": kind, "error": error})
+
+        watch = self._watches[kind] = Watch(
+            self._client, path, read, {"fieldSelector": field} if field else {}, report=report
+        )
+        return watch
+
+    def _read_node(self, item: Json) -> Offer | None:
+        try:
+            return read_node(item)
+        except ObjectError as error:
+            self._report("object_not_read", {"kind": "nodes", "error": error})
+            return None
+
+    def _read_pod(self, item: Json) -> Pod | None:
+        try:
+            return read_pod(item)
+        except ObjectError as error:
+            self._report("object_not_read", {"kind": "pods", "error": error})
+            return None
+
+    async def _tidy(self, resolve: Callable[[float], Awaitable[None]]) -> None:
+        while True:
+            await asyncio.sleep(PERIOD)
+            self._books.expire(time.monotonic() - KEPT)
+            await resolve(READ)
+
+
+def _same(item: Json) -> Json:
+    return item
+
+
+async def _together(*works: Coroutine[None, None, None]) -> None:
+    """Run until one fails or we are cancelled; then end all."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await _end(*tasks)
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

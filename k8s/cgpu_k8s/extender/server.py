@@ -1,0 +1,187 @@
+"""The extender as an HTTP server: what a call asks, and what it is answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.logline import location
+from cgpu_env.version import VERSION
+from cgpu_k8s.extender import wire
+from cgpu_k8s.extender.binding import REFUSED, Binder, BindError
+from cgpu_k8s.extender.inspection import inspect
+from cgpu_k8s.extender.metrics import Metrics
+from cgpu_k8s.extender.scheduling import Scheduling
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from cgpu_k8s.books.books import Books
+    from cgpu_k8s.extender.binding import Api
+    from cgpu_k8s.extender.fence import Fence
+
+    Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+    Report = Callable[[str, dict[str, object]], None]
+
+PREFIX = "/gpushare-scheduler"
+BAD, UNREADY, ABSENT, BROKEN = 400, 503, 404, 500
+
+
+class UnreadyError(CgpuError):
+    """The books are not complete yet."""
+
+
+class Extender:
+    """Answers a scheduler's calls.
+
+    Args:
+        books: the cluster's.
+        api: of the API server.
+        fence: of our scheduler's lease; None: it is the only one.
+        missing: why the books are not complete; "": they are.
+        heard: when the API server last sent anything, by kind of object.
+        report: writes a line of the log.
+
+    Attributes:
+        binder: what sends bindings.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
+        self,
+        books: Books,
+        api: Api,
+        fence: Fence | None,
+        missing: Callable[[], str],
+        heard: Callable[[], dict[str, float | None]],
+        report: Report,
+    ) -> None:
+        self.binder = Binder(books, api)
+        self._books, self._fence, self._missing, self._report = books, fence, missing, report
+        self._metrics = Metrics(books, heard)
+        refusals = self._metrics.refusals
+        self._scheduling = Scheduling(books, lambda code, nodes: refusals.labels(code).inc(nodes))
+
+    def application(self) -> web.Application:
+        """The server's routes."""
+        app = web.Application(middlewares=[self._answer], client_max_size=wire.LONGEST)
+        calls = {
+            "filter": self._filter,
+            "prioritize": self._prioritize,
+            "preempt": self._preempt,
+            "bind": self._bind,
+        }
+        for verb, call in calls.items():
+            app.router.add_route("*", f"{PREFIX}/{verb}", self._posted(verb, call))
+        shown = {
+            f"{PREFIX}/inspect": self._inspect,
+            f"{PREFIX}/inspect/{{node}}": self._inspect,
+            f"{PREFIX}/version": self._version,
+            "/version": self._version,
+            "/metrics": self._show_metrics,
+            "/readyz": self._ready,
+            "/healthz": self._healthy,
+        }
+        for path, show in shown.items():
+            app.router.add_get(path, show)
+        return app
+
+    @web.middleware
+    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn errors into one sentence."""
+        try:
+            return await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            return _sentence(BAD, wire.too_long())
+        except web.HTTPException as error:
+            return _sentence(error.status, f"{request.path}: {error.reason}")
+        except UnreadyError as error:
+            return _sentence(UNREADY, error)
+        except CgpuError as error:
+            return _sentence(BAD, error)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001 (one call must not end the others)
+            what = f"internal error: {type(error).__name__}: {error} at {location(error)}"
+            self._report("call_failed", {"path": request.path, "error": what})
+            return _sentence(BROKEN, what)
+
+    def _posted(self, verb: str, call: Callable[[bytes], Awaitable[object]]) -> Handler:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if request.method != "POST":
+                raise wire.CallError(f"{request.method} {request.path}: expected POST")
+            body = await request.read()
+            with self._metrics.calls.labels(verb).time():
+                answer = await call(body)
+            return web.json_response(answer)
+
+        return handle
+
+    async def _filter(self, body: bytes) -> object:
+        asked = wire.read_asked(body)
+        self._expect_complete()
+        return self._scheduling.filter(asked)
+
+    async def _prioritize(self, body: bytes) -> object:
+        asked = wire.read_asked(body)
+        self._expect_complete()
+        return self._scheduling.prioritize(asked)
+
+    async def _preempt(self, body: bytes) -> object:
+        asked = wire.read_preempted(body)
+        self._expect_complete()
+        return self._scheduling.preempt(asked)
+
+    def _expect_complete(self) -> None:
+        if problem := self._missing():
+            raise UnreadyError(problem)
+
+    async def _bind(self, body: bytes) -> object:
+        asked = wire.read_bound(body)
+        outcome, error = await self._bound(asked)
+        self._metrics.bindings.labels(outcome).inc()
+        if error:
+            pod = f"{asked.namespace}/{asked.name}"
+            self._report("not_bound", {"pod": pod, "node": asked.node, "error": error})
+        return {"Error": error}
+
+    async def _bound(self, asked: wire.Bound) -> tuple[str, str]:
+        """The outcome, and what is wrong, or an empty string."""
+        if problem := self._unbindable():
+            return REFUSED, problem
+        try:
+            # The scheduler may hang up; what was begun is finished, so that its outcome is known.
+            return await asyncio.shield(self.binder.bind(asked)), ""
+        except BindError as error:
+            return error.outcome, str(error)
+
+    def _unbindable(self) -> str:
+        """Why no pod may be bound now; "": they may."""
+        fenced = self._fence.problem(time.monotonic()) if self._fence else ""
+        return fenced or self._missing()
+
+    async def _inspect(self, request: web.Request) -> web.StreamResponse:
+        found = inspect(self._books, request.match_info.get("node", ""))
+        return web.json_response(found, status=ABSENT if "error" in found else 200)
+
+    async def _version(self, _: web.Request) -> web.StreamResponse:
+        return web.json_response({"version": VERSION})
+
+    async def _show_metrics(self, _: web.Request) -> web.StreamResponse:
+        page = generate_latest(self._metrics.registry)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def _ready(self, _: web.Request) -> web.StreamResponse:
+        problem = self._missing()
+        return _sentence(UNREADY if problem else 200, problem or "ready")
+
+    async def _healthy(self, _: web.Request) -> web.StreamResponse:
+        return _sentence(200, "alive")
+
+
+def _sentence(status: int, what: object) -> web.Response:
+    return web.Response(status=status, text=f"{what}\n")

@@ -1,0 +1,190 @@
+"""The calls of kube-scheduler to an extender (``k8s.io/kube-scheduler/extender/v1``).
+
+Go's names of the members stand in the JSON as they are, capital letters included.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env.errors import CgpuError, nearest, shown
+from cgpu_k8s.objects.fields import member, objects
+from cgpu_k8s.objects.pods import read_pod
+
+if TYPE_CHECKING:
+    from cgpu_k8s.objects.fields import Json
+    from cgpu_k8s.objects.pods import Pod
+
+LONGEST = 4 << 20  # bytes of a call
+_TOO_LONG = (
+    f"the call is longer than {LONGEST >> 20} MiB: set nodeCacheCapable: true for this extender in"
+    " the scheduler's configuration"
+)
+
+
+class CallError(CgpuError):
+    """A call that no scheduler makes; one sentence."""
+
+
+class Asked(NamedTuple):
+    """A pod, and the nodes that a scheduler asks about.
+
+    Attributes:
+        pod: the pod.
+        names: the names of the nodes.
+        nodes: their objects, by name, from a scheduler that does not expect us to have them.
+    """
+
+    pod: Pod
+    names: list[str]
+    nodes: dict[str, dict[str, Any]] | None
+
+
+class Preempted(NamedTuple):
+    """A pod, and by node the UIDs of the pods that would have to end for it."""
+
+    pod: Pod
+    victims: dict[str, list[str]]
+    violations: dict[str, int]
+
+
+class Bound(NamedTuple):
+    """Which pod is to be bound to which node."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+def too_long() -> CallError:
+    """The error for a call longer than LONGEST."""
+    return CallError(_TOO_LONG)
+
+
+def _parse(body: bytes, needed: tuple[str, ...], known: tuple[str, ...]) -> Json:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        raise CallError(f"{shown(repr(body[:60]))}: expected a JSON object") from None
+    if not isinstance(found, dict):
+        raise CallError(f"expected a JSON object, got {type(found).__name__}")
+    for name in found:
+        if name not in known:
+            near = nearest(name, known)
+            guess = f"; perhaps {near}" if near else ""
+            raise CallError(f"{shown(name)}: expected only {', '.join(known)}{guess}")
+    for name in needed:
+        if not found.get(name):
+            raise CallError(f"{name} is missing or empty")
+    return found
+
+
+def read_asked(body: bytes) -> Asked:
+    """A call of ``filter`` or ``prioritize``.
+
+    Raises:
+        CallError: it is none, or names no node.
+        ObjectError: the pod or a node is none.
+    """
+    found = _parse(body, ("Pod",), ("Pod", "Nodes", "NodeNames"))
+    pod = read_pod(member(found, "Pod", dict))
+    if not pod.uid:
+        raise CallError("Pod.metadata.uid is missing")
+    if found.get("NodeNames") is not None:
+        names = member(found, "NodeNames", list)
+        for name in names:
+            if not isinstance(name, str):
+                raise CallError(f"NodeNames: expected strings, got {type(name).__name__}")
+        nodes = None
+    else:
+        listed = objects(member(found, "Nodes", dict), "items")
+        nodes = {member(member(each, "metadata", dict), "name", str): each for each in listed}
+        names = list(nodes)
+    if not names:
+        raise CallError("NodeNames, or items of Nodes: expected at least one node")
+    return Asked(pod, names, nodes)
+
+
+def read_preempted(body: bytes) -> Preempted:
+    """A call of ``preempt``.
+
+    Raises:
+        CallError: it is none.
+        ObjectError: the pod or a victim is none.
+    """
+    keys = ("NodeNameToMetaVictims", "NodeNameToVictims")
+    found = _parse(body, ("Pod",), ("Pod", *keys))
+    named = next((member(found, key, dict) for key in keys if found.get(key)), {})
+    if not named:
+        raise CallError(f"{keys[0]}: expected at least one node")
+    victims, violations = {}, {}
+    for node, each in named.items():
+        if not isinstance(each, dict):
+            raise CallError(f"victims on {shown(node)}: expected an object")
+        victims[node] = [_uid(pod) for pod in objects(each, "Pods")]
+        count = each.get("NumPDBViolations") or 0
+        violations[node] = count if isinstance(count, int) else 0
+    return Preempted(read_pod(member(found, "Pod", dict)), victims, violations)
+
+
+def _uid(pod: Json) -> str:
+    """Of a MetaPod, or of a pod."""
+    return member(pod, "UID", str) or member(member(pod, "metadata", dict), "uid", str)
+
+
+def read_bound(body: bytes) -> Bound:
+    """A call of ``bind``.
+
+    Raises:
+        CallError: it is none.
+    """
+    keys = ("PodName", "PodNamespace", "PodUID", "Node")
+    found = _parse(body, keys, keys)
+    name, namespace, uid, node = (member(found, key, str) for key in keys)
+    return Bound(namespace, name, uid, node)
+
+
+def filtered(
+    asked: Asked, fitting: list[str], failed: dict[str, str], unresolvable: dict[str, str]
+) -> Json:
+    """The answer to ``filter``.
+
+    Args:
+        asked: the call.
+        fitting: the nodes with room.
+        failed: why others have none, where the end of other pods could help.
+        unresolvable: why others have none, where it could not.
+    """
+    nodes = None
+    if asked.nodes is not None:
+        nodes = {"items": [asked.nodes[name] for name in fitting]}
+    return {
+        "Nodes": nodes,
+        "NodeNames": fitting,
+        "FailedNodes": failed,
+        "FailedAndUnresolvableNodes": unresolvable,
+        "Error": "",
+    }
+
+
+def scored(names: list[str], first: str) -> list[Json]:
+    """The answer to ``prioritize``: the scheduler is to take our first choice, and no other.
+
+    A score by fill would be rounded to one of eleven, and pods would spread over nodes.
+    """
+    return [{"Host": name, "Score": 10 * (name == first)} for name in names]
+
+
+def preempted(asked: Preempted, nodes: list[str]) -> Json:
+    """The answer to ``preempt``: the nodes where the victims' end makes room."""
+    return {
+        "NodeNameToMetaVictims": {
+            node: {
+                "Pods": [{"UID": uid} for uid in asked.victims[node]],
+                "NumPDBViolations": asked.violations[node],
+            }
+            for node in nodes
+        }
+    }

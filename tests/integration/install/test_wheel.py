@@ -39,6 +39,7 @@ PACKAGES = {
     "cgpu_upgrade": "cli/cgpu_upgrade",
     "cgpu_doctor": "cli/cgpu_doctor",
     "cgpu_server": "server/cgpu_server",
+    "cgpu_k8s": "k8s/cgpu_k8s",
     "cgpu_sim": "tests/sim/cgpu_sim",
 }
 PROGRAMS = {"cgpu_hook/_bin/cgpu-runtime", "cgpu_hook/_bin/cgpu-hook"}

@@ -30,9 +30,7 @@ class Variant(NamedTuple):
         return changed
 
 
-OPEN = (
-    *("turn: work in flight, the lag", "turn: level within two turns", "turn: expired ones wait"),
-)
+OPEN = (*("turn: work in flight, the lag", "turn: level within two turns"),)
 # What changes no bar of the model, and what needs it.
 KEPT = {
     "chain: long ones raise": "`tests/c/gate/pace_loop.c`: work does not pile up",

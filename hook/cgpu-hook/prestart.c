@@ -77,7 +77,7 @@ concerns_us(const struct cgpu_document *state, const char *state_dir)
     }
     strcat(path, "/config.json");
     return path[0] != '/' || cgpu_document_read(path, &config) != NULL ||
-           cgpu_document_concerns_us(&config) || cgpu_document_node_has_default(state_dir);
+           cgpu_document_needs_python(&config, state_dir);
 }
 
 int
@@ -102,8 +102,7 @@ cgpu_stage_precreate(int argc, char **argv)
         cgpu_report_error(&report, "cannot read the container's configuration");
         return 1;
     }
-    if (cgpu_document_concerns_us(&config) ||
-        cgpu_document_node_has_default(state_dir_of(argc, argv))) {
+    if (cgpu_document_needs_python(&config, state_dir_of(argc, argv))) {
         return become_python("precreate", argc, argv, &config);
     }
     return fwrite(config.bytes, 1, config.size, stdout) == config.size && fflush(stdout) == 0 ? 0

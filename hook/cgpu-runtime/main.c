@@ -78,8 +78,7 @@ concerns_us(const struct cgpu_arguments *arguments, const struct cgpu_report *re
         cgpu_report_error(report, "%s: %s", config, why);
         return -1;
     }
-    bool concerned = cgpu_document_concerns_us(&document) || cgpu_document_is_decided(&document) ||
-                     cgpu_document_node_has_default(arguments->state_dir);
+    bool concerned = cgpu_document_needs_python(&document, arguments->state_dir);
     free(document.bytes);
     return concerned;
 }

@@ -113,8 +113,8 @@ contains(const struct cgpu_document *document, const char *word)
     return memmem(document->bytes, document->size, word, strlen(word)) != NULL;
 }
 
-bool
-cgpu_document_is_decided(const struct cgpu_document *document)
+static bool
+is_decided(const struct cgpu_document *document)
 {
     /* Engines write these words themselves, without escapes: in names of annotations and devices,
      * and in what a pod or an image sets, where an escaped letter concerns us anyway. */
@@ -152,8 +152,8 @@ default_folder(char out[PATH_MAX])
     return snprintf(out, PATH_MAX, "/tmp/cgpu-%u", geteuid()) < PATH_MAX;
 }
 
-bool
-cgpu_document_node_has_default(const char *state_dir)
+static bool
+node_has_default(const char *state_dir)
 {
     char folder[PATH_MAX], changed[PATH_MAX + 16];
     struct stat facts;
@@ -169,4 +169,11 @@ cgpu_document_node_has_default(const char *state_dir)
     snprintf(changed, sizeof changed, "%s/rules.json", folder);
     /* Root's changes do not apply to users, whose containers have an account of their own. */
     return (access(changed, R_OK) == 0 || errno != EACCES) && names_default(changed);
+}
+
+bool
+cgpu_document_needs_python(const struct cgpu_document *document, const char *state_dir)
+{
+    return cgpu_document_concerns_us(document) || is_decided(document) ||
+           node_has_default(state_dir);
 }

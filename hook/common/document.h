@@ -26,18 +26,14 @@ const char *cgpu_document_read(const char *path, struct cgpu_document *out);
  */
 bool cgpu_document_concerns_us(const struct cgpu_document *document);
 
-/*
- * Whether the document is of a pod, on a node where pods follow decisions, and may name a GPU or a
- * share: what the pod was given, or what would give it a GPU that it was not given.
- */
-bool cgpu_document_is_decided(const struct cgpu_document *document);
-
 #define CGPU_STATE_DIR "/run/cgpu" /* root's; paths.py */
 
 /*
- * Whether the node caps containers that name no size, by its configuration or by a later change
- * (rules.json in STATE_DIR; NULL: the default). Then every configuration concerns us.
+ * Whether Python has to read the document: it may name one of our variables; it is of a pod on a
+ * node where pods follow decisions, and may name a share or what would give it a GPU without one;
+ * or the node caps containers that name no size, by its configuration or by a later change
+ * (rules.json in STATE_DIR; NULL: the default).
  */
-bool cgpu_document_node_has_default(const char *state_dir);
+bool cgpu_document_needs_python(const struct cgpu_document *document, const char *state_dir);
 
 #endif

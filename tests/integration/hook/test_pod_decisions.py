@@ -304,6 +304,18 @@ def test_a_decision_gets_no_more_than_is_free(world: PodWorld) -> None:
     assert world.shares() == ["c0"]
 
 
+@pytest.mark.parametrize("annotations", [{}, decided({"main": TWO})])
+def test_k8s_15_a_hook_alone_refuses_what_it_cannot_change_any_more(
+    world: PodWorld, annotations: dict[str, str]
+) -> None:
+    """Variables and device rules are those of another runtime by then."""
+    done = world.prestart(crio(annotations), ALL)
+    assert done.returncode == 1
+    assert done.stderr.startswith("cgpu: a hook is too late to follow a pod's decision: ")
+    assert world.shares() == []
+    assert world.prestart(crio({})).returncode == 0
+
+
 def test_pods_without_a_gpu_start_without_python(world: PodWorld, tmp_path: Path) -> None:
     """And so do all others on a node that does not follow decisions."""
     launcher = with_interpreter(tmp_path, "/bin/false")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +11,7 @@ from cgpu_node.decision import ANNOTATION, Decision, Grant, write
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.config import KUBERNETES
 from cgpu_node.settings.kubernetes import CGPU, Kubernetes
-from lab.worlds.hook import RUNTIME, World
+from lab.worlds.hook import HOOK, RUNTIME, World
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -84,11 +86,23 @@ class PodWorld(World):
         It goes on living if there is a folder with its name in ``runs``.
         """
         self.write_config(env or [], annotations={**annotations}, **extra)
+        options = [*self.options(self.stub()), "--root", str(self.runs)]
+        return self._run(launcher, *options, "create", name)
+
+    def prestart(
+        self, annotations: Mapping[str, str], env: list[str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Show the prestart hook a container that another runtime has created."""
+        self.write_config(env or [], annotations={**annotations})
+        state = {"id": "c1", "pid": os.getpid(), "bundle": str(self.bundle)}
+        folders = ["--state-dir", str(self.state), "--driver-dir", str(self.driver)]
+        return self._run(HOOK, "prestart", *folders, data=json.dumps(state))
+
+    def _run(self, program: Path, *words: str, data: str = "") -> subprocess.CompletedProcess[str]:
         script = f'mount --bind {self.etc} /etc && exec "$@"'
         return subprocess.run(
-            ["unshare", "-m", "sh", "-c", script, "sh", str(launcher),
-             *self.options(self.stub()), "--root", str(self.runs), "create", name],
-            cwd=self.bundle, capture_output=True, text=True, timeout=60, check=False,
+            ["unshare", "-m", "sh", "-c", script, "sh", str(program), *words],
+            cwd=self.bundle, input=data, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
     def variables(self) -> dict[str, str]:

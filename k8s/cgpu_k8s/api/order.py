@@ -33,7 +33,7 @@ class Order:
     def __init__(self) -> None:
         self.version = ""
         self._versions: dict[str, int] = {}
-        self._deleted: OrderedDict[str, None] = OrderedDict()
+        self._deleted: OrderedDict[str, int] = OrderedDict()
 
     def listed(self, item: Json) -> None:
         """An object was in the list."""
@@ -51,22 +51,21 @@ class Order:
         """Whether an event of ``kind`` says something new about ``item``; it is known then."""
         uid, version = str(metadata(item).get("uid")), version_of(item)
         self.reached(version)
-        if uid in self._deleted:
-            return False
         if not version.isdecimal():
             return True
+        number, last = int(version), self._versions.get(uid, -1)
         if kind == "DELETED":
-            return self._delete(uid, int(version))
-        if int(version) <= self._versions.get(uid, -1):
+            return last >= 0 and number >= last and self._delete(uid, number)
+        # What a selector no longer chose, and chooses again, has the same UID.
+        if number <= max(last, self._deleted.get(uid, -1)):
             return False
-        self._versions[uid] = int(version)
+        self._versions[uid] = number
         return True
 
     def _delete(self, uid: str, version: int) -> bool:
-        if version < self._versions.get(uid, -1):
-            return False
-        known = self._versions.pop(uid, None) is not None
-        self._deleted[uid] = None
+        del self._versions[uid]
+        self._deleted[uid] = version
+        self._deleted.move_to_end(uid)
         if len(self._deleted) > REMEMBERED:
             self._deleted.popitem(last=False)
-        return known
+        return True

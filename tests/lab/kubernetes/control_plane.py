@@ -1,0 +1,176 @@
+"""The real Kubernetes 1.20.2 on loopback: etcd and kube-apiserver, ready in some seconds.
+
+Everything is in one folder, and ends with the block. Every user has a token of its own; a user of
+the group ``system:masters`` may do everything, any other what a test's roles allow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
+from lab.kubernetes.authority import Authority
+from lab.kubernetes.programs import free_port, kubernetes, running, stop, tail
+
+_PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
+_ATTEMPTS = 3  # another program may take a port between the choice and its use
+ADMIN = "admin"
+# User: its groups. The token of each is its name.
+USERS = {
+    ADMIN: "system:masters",
+    "system:kube-scheduler": "",
+    "system:node:gpu-a": "system:nodes",
+    "nobody": "",
+}
+
+
+class ControlPlane:
+    """etcd and kube-apiserver with data, keys and logs in ``folder``; see ``control_plane``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.authority = Authority(folder / "keys")
+        self.authority.sign("server", "/CN=server", "subjectAltName=IP:127.0.0.1,DNS:localhost")
+        self.authority.key("accounts")
+        lines = [f'{user},{user},{number},"{groups}"' for number, (user, groups) in
+                 enumerate(USERS.items())]  # fmt: skip
+        (folder / "tokens.csv").write_text("\n".join(lines) + "\n")
+        self._port = self._etcd_port = self._peer_port = 0
+        self._programs = contextlib.ExitStack()
+        self._api = contextlib.ExitStack()
+        self._server: subprocess.Popen[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        """The address of the API server."""
+        return f"https://127.0.0.1:{self._port}"
+
+    def cluster(self, user: str = ADMIN) -> Cluster:
+        """The cluster, as one of USERS."""
+        trust = Trust(authorities=self.authority.certificate, origin="the test")
+        return Cluster(self.address, f"{user} of the test", trust, Fixed(bearer(user)))
+
+    def kubeconfig(self, user: str = ADMIN) -> Path:
+        """A kubeconfig of one of USERS."""
+        path = self.folder / f"{user.replace(':', '-')}.yaml"
+        about = {
+            "server": self.address,
+            "certificate-authority-data": self.authority.data("ca.crt"),
+        }
+        content = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "lab", "cluster": about}],
+            "users": [{"name": user, "user": {"token": user}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
+            "current-context": "lab",
+        }
+        path.write_text(yaml.safe_dump(content))
+        return path
+
+    def start(self) -> None:
+        """Start etcd and the API server, and return when it is ready."""
+        for attempt in range(_ATTEMPTS):
+            self._port, self._etcd_port, self._peer_port = (free_port() for _ in range(3))
+            try:
+                self._start_etcd()
+                self.start_api_server()
+            except RuntimeError:
+                self.close()
+                if attempt == _ATTEMPTS - 1:
+                    raise
+            else:
+                return
+
+    def close(self) -> None:
+        """End both."""
+        self._api.close()
+        self._programs.close()
+
+    def forget(self) -> None:
+        """Make every version that was read so far too old to watch from."""
+        self.stop_api_server()
+        self.start_api_server()
+
+    def stop_api_server(self) -> None:
+        """End the API server; etcd, with all objects, goes on."""
+        self._api.close()
+        self._server = None
+
+    def start_api_server(self) -> None:
+        """Start the API server at the same address, and return when it is ready."""
+        keys, log = self.authority.folder, self.folder / "apiserver.log"
+        command = [
+            kubernetes("kube-apiserver"),
+            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            "--bind-address=127.0.0.1",
+            f"--secure-port={self._port}",
+            f"--tls-cert-file={keys / 'server.crt'}",
+            f"--tls-private-key-file={keys / 'server.key'}",
+            f"--client-ca-file={keys / 'ca.crt'}",
+            f"--cert-dir={self.folder / 'made'}",
+            f"--token-auth-file={self.folder / 'tokens.csv'}",
+            "--authorization-mode=Node,RBAC",
+            "--service-account-issuer=https://test",
+            f"--service-account-key-file={keys / 'accounts.key'}",
+            f"--service-account-signing-key-file={keys / 'accounts.key'}",
+            "--service-cluster-ip-range=10.96.0.0/24",
+            "--endpoint-reconciler-type=none",
+            # No controllers run here that would make the accounts and take the taints away.
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--profiling=false",
+        ]
+        self._server = self._api.enter_context(running(log, command))
+        self._await_ready(self._server, log, f"{self.address}/readyz")
+
+    def _start_etcd(self) -> None:
+        log, name = self.folder / "etcd.log", "http://127.0.0.1"
+        command = [
+            "etcd",
+            f"--data-dir={self.folder / 'etcd'}",
+            f"--listen-client-urls={name}:{self._etcd_port}",
+            f"--advertise-client-urls={name}:{self._etcd_port}",
+            f"--listen-peer-urls={name}:{self._peer_port}",
+            f"--initial-advertise-peer-urls={name}:{self._peer_port}",
+            f"--initial-cluster=default={name}:{self._peer_port}",
+            "--logger=zap",
+            "--log-level=error",
+            "--unsafe-no-fsync",  # nobody pulls the plug on a test
+        ]
+        etcd = self._programs.enter_context(running(log, command))
+        self._await_ready(etcd, log, f"{name}:{self._etcd_port}/health")
+
+    def _await_ready(self, process: subprocess.Popen[bytes], log: Path, address: str) -> None:
+        trust = self.cluster().trust.context(None) if address.startswith("https") else None
+        request = urllib.request.Request(address, headers={"Authorization": f"Bearer {ADMIN}"})
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            if process.poll() is not None:
+                raise RuntimeError(f"{log.stem} ended while it started:\n{tail(log)}")
+            with (
+                contextlib.suppress(urllib.error.URLError, OSError),
+                urllib.request.urlopen(request, timeout=5, context=trust),
+            ):
+                return
+            time.sleep(0.05)
+        stop(process)
+        raise RuntimeError(f"{log.stem} is not ready after {_PATIENCE:g} s:\n{tail(log)}")
+
+
+@contextlib.contextmanager
+def control_plane(folder: Path) -> Iterator[ControlPlane]:
+    """A control plane that runs until the end of the block."""
+    plane = ControlPlane(folder)
+    plane.start()
+    try:
+        yield plane
+    finally:
+        plane.close()

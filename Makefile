@@ -107,7 +107,7 @@ $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
-bench: build $(VENV)/.bench ## measure cost and shares, or PART=ablation; results in bench/results and docs
+bench: build $(VENV)/.bench ## measure cost and shares, or PART=kubernetes, ablation; results in bench/results and docs
 	$(BIN)/python -m bench $(addprefix --part ,$(PART))
 
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results

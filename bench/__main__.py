@@ -73,10 +73,21 @@ def _ablation() -> tuple[dict[str, Any], str, bool]:
     return {"missed": figures}, table(found), True
 
 
+def _kubernetes() -> tuple[dict[str, Any], str, bool]:
+    """The scheduler's extender: answers, GPUs used, starting again."""
+    from bench import kubernetes, shares  # noqa: PLC0415
+
+    figures = kubernetes.measure()
+    lines = kubernetes.lines(figures)
+    figures["bars"] = [{**line._asdict(), "met": line.met} for line in lines]
+    return figures, shares.table(lines), all(line.met for line in lines)
+
+
 # Part -> ending of its file of results, page and section of docs, how it is measured.
 PARTS = {
     "cost": ("cpu", "benchmarks", "figures", _cost),
     "shares": ("shares", "benchmarks", "shares", _shares),
+    "kubernetes": ("kubernetes", "benchmarks", "kubernetes", _kubernetes),
     "ablation": ("ablation", "model", "ablation", _ablation),
 }
 USUAL = ("cost", "shares")
@@ -107,6 +118,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    for folder in ("", "native", "shim", "node", "hook", "server", "cli", "tests", "tests/sim"):
+    products = ("native", "shim", "node", "hook", "server", "cli", "k8s")
+    for folder in ("", *products, "tests", "tests/sim"):
         sys.path.insert(1, str(ROOT / folder))
     sys.exit(main())

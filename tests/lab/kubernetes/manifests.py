@@ -81,7 +81,7 @@ def pod(
 
 def bound(given: Any, to: str, **annotations: str) -> Any:
     """The same pod on a node, with some annotations more."""
-    notes = {**given["metadata"]["annotations"], **annotations}
+    notes = {**given["metadata"].get("annotations", {}), **annotations}
     return {
         **given,
         "metadata": {**given["metadata"], "annotations": notes},

@@ -49,6 +49,11 @@ class Fence:
         """Whether our scheduler had the lease when it was last seen."""
         return self.holder.startswith(f"{self._host}_")
 
+    @property
+    def begins(self) -> bool:
+        """Whether our scheduler leads, and its first renewal is still to come: in seconds."""
+        return self.leads and self._seen is None
+
     def problem(self, now: float) -> str:
         """Why nothing may be bound now; "": it may."""
         if not self.leads:

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 PREFIX = "/gpushare-scheduler"
 BAD, UNREADY, ABSENT, BROKEN = 400, 503, 404, 500
+# Seconds that a call waits for what a new leader lacks: a pod whose call fails is tried again by
+# its scheduler only when the cluster changes, or a minute later.
+BEGINNING, LOOK = 10.0, 0.05
 
 
 class UnreadyError(CgpuError):
@@ -123,21 +126,21 @@ class Extender:
 
     async def _filter(self, body: bytes) -> object:
         asked = wire.read_asked(body)
-        self._expect_complete()
+        await self._expect_complete()
         return self._scheduling.filter(asked)
 
     async def _prioritize(self, body: bytes) -> object:
         asked = wire.read_asked(body)
-        self._expect_complete()
+        await self._expect_complete()
         return self._scheduling.prioritize(asked)
 
     async def _preempt(self, body: bytes) -> object:
         asked = wire.read_preempted(body)
-        self._expect_complete()
+        await self._expect_complete()
         return self._scheduling.preempt(asked)
 
-    def _expect_complete(self) -> None:
-        if problem := self._missing():
+    async def _expect_complete(self) -> None:
+        if problem := await _past_beginning(self._missing, lambda: True):
             raise UnreadyError(problem)
 
     async def _bind(self, body: bytes) -> object:
@@ -151,7 +154,7 @@ class Extender:
 
     async def _bound(self, asked: wire.Bound) -> tuple[str, str]:
         """The outcome, and what is wrong, or an empty string."""
-        if problem := self._unbindable():
+        if problem := await _past_beginning(self._unbindable, self._begins):
             return REFUSED, problem
         try:
             # The scheduler may hang up; what was begun is finished, so that its outcome is known.
@@ -163,6 +166,11 @@ class Extender:
         """Why no pod may be bound now; "": they may."""
         fenced = self._fence.problem(time.monotonic()) if self._fence else ""
         return fenced or self._missing()
+
+    def _begins(self) -> bool:
+        """Whether what forbids to bind ends by itself, soon."""
+        fence = self._fence
+        return fence is None or fence.begins or not fence.problem(time.monotonic())
 
     async def _inspect(self, request: web.Request) -> web.StreamResponse:
         found = inspect(self._books, request.match_info.get("node", ""))
@@ -181,6 +189,14 @@ class Extender:
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:
         return _sentence(200, "alive")
+
+
+async def _past_beginning(problem: Callable[[], str], begins: Callable[[], bool]) -> str:
+    """The problem that is left when all has begun, or BEGINNING is over; "": none."""
+    deadline = time.monotonic() + BEGINNING
+    while (left := problem()) and begins() and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(LOOK)
+    return left
 
 
 def _sentence(status: int, what: object) -> web.Response:

@@ -163,7 +163,7 @@ def filtered(
     return {
         "Nodes": nodes,
         "NodeNames": fitting,
-        "FailedNodes": failed,
+        "FailedNodes": {**unresolvable, **failed},  # 1.20 does not know the other list
         "FailedAndUnresolvableNodes": unresolvable,
         "Error": "",
     }

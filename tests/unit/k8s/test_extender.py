@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,7 +23,7 @@ from cgpu_k8s.api.errors import (
     ServerError,
 )
 from cgpu_k8s.books.books import Books
-from cgpu_k8s.extender import binding, wire
+from cgpu_k8s.extender import binding, server, wire
 from cgpu_k8s.extender.fence import PATIENCE, Fence
 from cgpu_k8s.extender.server import Extender
 from cgpu_k8s.objects.gpus import Fact, write_facts
@@ -218,7 +219,7 @@ def test_a_node_that_no_pods_end_could_help_is_unresolvable() -> None:
         for n in range(2):
             await world.filter(pod(f"p{n}", 15), ("a",))
         answer = await world.filter(pod("p"), ("a", "b", "c"))
-        assert set(answer["FailedNodes"]) == {"a"}
+        assert set(answer["FailedNodes"]) == {"a", "b", "c"}
         assert "no GPU has 8 GiB of aliyun.com/gpu-mem free" in answer["FailedNodes"]["a"]
         assert set(answer["FailedAndUnresolvableNodes"]) == {"b", "c"}
         assert await world.metric('cgpu_extender_refused_nodes_total{reason="full"} 1.0')
@@ -515,7 +516,10 @@ def test_an_internal_error_is_one_sentence_and_a_line_of_the_log() -> None:
     world.run(work)
 
 
-def test_nothing_is_answered_before_nodes_and_pods_are_listed() -> None:
+def test_nothing_is_answered_before_nodes_and_pods_are_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "BEGINNING", 0.0)
     world = World()
     world.missing = "the API server has not listed pods yet"
 
@@ -625,5 +629,29 @@ def test_a_fenced_extender_answers_filter_and_refuses_to_bind() -> None:
         assert (await world.filter(given))["NodeNames"] == ["a", "b"]
         assert "host-1 does not lead" in await world.bind(given)
         assert world.server.calls == []
+
+    world.run(work)
+
+
+def test_calls_wait_for_what_a_new_leader_lacks_instead_of_failing() -> None:
+    """A pod whose call fails may be tried again only a minute later."""
+    given = pod("p")
+    world = World(given)
+    world.fence = Fence("host-1")
+    world.fence.lease(lease("host-1_x", "1"), 0)
+    world.missing = "the API server has not listed pods yet"
+
+    async def work() -> None:
+        filtered = asyncio.ensure_future(world.filter(given))
+        await asyncio.sleep(3 * server.LOOK)
+        assert not filtered.done()
+        world.missing = ""
+        assert (await filtered)["NodeNames"] == ["a", "b"]
+        bound = asyncio.ensure_future(world.bind(given))
+        await asyncio.sleep(3 * server.LOOK)
+        assert not bound.done()
+        assert world.fence is not None
+        world.fence.lease(lease("host-1_x", "2"), time.monotonic())
+        assert await bound == ""
 
     world.run(work)

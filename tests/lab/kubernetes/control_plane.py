@@ -27,6 +27,7 @@ ADMIN = "admin"
 USERS = {
     ADMIN: "system:masters",
     "system:kube-scheduler": "",
+    "cgpu-extender": "",
     "system:node:gpu-a": "system:nodes",
     "nobody": "",
 }

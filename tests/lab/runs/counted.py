@@ -25,7 +25,6 @@ class _Counting:
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
-        self._check(self._libc.unshare(_CLONE_FS))  # else other threads would have to come along
         paths = (os.environ[OUTSIDE], "/proc/self/ns/mnt")
         self._namespaces = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in paths]
         self._proxies = os.environ[PROXIES]
@@ -36,6 +35,8 @@ class _Counting:
         if on == self._is_on:
             return
         folder = Path.cwd()
+        # Else other threads would have to come along, such as those that gRPC has not ended yet.
+        self._check(self._libc.unshare(_CLONE_FS))
         self._check(self._libc.setns(self._namespaces[on], _CLONE_NEWNS))
         os.chdir(folder)  # it is the root of the namespace now
         if on:

@@ -63,7 +63,6 @@ CONSTANTS = [
     (STATE, "CGPU_RUN_LAGS", "0"),
     (STATE, "CGPU_DEPTH_NS", None),
     (STATE, "CGPU_DEBT_NS", NEVER),
-    (STATE, "CGPU_OWED_NS", "0"),
     (STATE, "CGPU_EARLY_NS", "0"),
     (STATE, "CGPU_ANSWER_NS", "0"),
     (STATE, "CGPU_SILENCE_NS", NEVER),

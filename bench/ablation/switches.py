@@ -105,11 +105,6 @@ SWITCHES = {
             "continue;",
         ),
         (
-            "idle: since the last end",
-            "larger(gpu->active_ns, ended)",
-            "gpu->active_ns",
-        ),
-        (
             "idle: marks what has no marker",
             "unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED",
             "false",
@@ -201,7 +196,6 @@ SWITCHES = {
         ),
         ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
         ("charge: the start", "ns = less_start(&arbiter->tenants[payer], ns);", ";"),
-        ("charge: owed after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0", "0"),
         ("charge: floors without absent ones", " &&\n            tenant->absent_until <= now", ""),
         (
             "charge: floors without expired ones",

@@ -59,9 +59,6 @@ enum { CGPU_RUN_LAGS = 32 };
 #define CGPU_DEBT_NS (2000 * CGPU_MS)
 #endif
 
-/* What a container is owed outlasts a short pause, up to this. */
-#define CGPU_OWED_NS (200 * CGPU_MS)
-
 /* The next gate opens when this little of the old holder's work is left: a thread's wake-up. */
 #define CGPU_EARLY_NS UINT64_C(120000)
 /* By then a process whose gate has closed has reported how much it still has in flight. */
@@ -124,7 +121,6 @@ struct cgpu_tenant {
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
     uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
-    uint64_t owed_ns;    /* how far it lagged behind the others when it last stopped wanting */
     uint64_t turn_ns;    /* of this turn */
     uint64_t start_ns;   /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;

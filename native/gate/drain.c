@@ -145,15 +145,14 @@ unmarked_on(const struct cgpu_gate_gpu *gpu, uint64_t held)
     return sum;
 }
 
-/* When GPU last had something to do: counted launches record it, others are noticed here. */
+/* When there was last a launch: counted ones record it, others are noticed here. */
 static uint64_t
 last_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 {
     bool more = held != gpu->held || __atomic_load_n(&gpu->threads_waiting, __ATOMIC_RELAXED) != 0;
-    uint64_t ended = lesser(gpu->pace.passed_ns, now);
 
     gpu->held = held;
-    gpu->active_ns = more ? now : larger(gpu->active_ns, ended);
+    gpu->active_ns = more ? now : gpu->active_ns;
     return gpu->active_ns;
 }
 

@@ -29,8 +29,8 @@
 #define CGPU_PACE_LAG_NS UINT64_C(1000000)
 
 /*
- * Without work for this long, a process is idle. The others on the GPU wait for it. Halved: rules,
- * idle-pauses.
+ * A process without work that has launched nothing for this long is idle. The others on the GPU
+ * wait for it. Halved: rules, idle-pauses.
  */
 #define CGPU_PACE_IDLE_NS UINT64_C(200000)
 

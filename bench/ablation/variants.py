@@ -30,7 +30,9 @@ class Variant(NamedTuple):
         return changed
 
 
-OPEN = (*("turn: work in flight, the lag", "turn: level within two turns"),)
+OPEN = (
+    *("turn: work in flight, the lag", "turn: level within two turns", "turn: expired ones wait"),
+)
 # What changes no bar of the model, and what needs it.
 KEPT = {
     "chain: long ones raise": "`tests/c/gate/pace_loop.c`: work does not pile up",

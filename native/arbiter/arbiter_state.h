@@ -59,6 +59,9 @@ enum { CGPU_RUN_LAGS = 32 };
 #define CGPU_DEBT_NS (2000 * CGPU_MS)
 #endif
 
+/* What a container is owed outlasts a short pause, up to this. */
+#define CGPU_OWED_NS (200 * CGPU_MS)
+
 /* The next gate opens when this little of the old holder's work is left: a thread's wake-up. */
 #define CGPU_EARLY_NS UINT64_C(120000)
 /* By then a process whose gate has closed has reported how much it still has in flight. */
@@ -80,6 +83,8 @@ enum { CGPU_RUN_LAGS = 32 };
  */
 #define CGPU_ABSENT_NS (5 * CGPU_MS)
 enum { CGPU_ABSENCES = 5 };
+/* Between leaving the gate and saying so. */
+#define CGPU_ENTRY_NS UINT64_C(300000)
 
 /*
  * Until they have had no work for RECENT_NS, others are expected back soon; after ALONE_NS, not at
@@ -121,6 +126,7 @@ struct cgpu_tenant {
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
     uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
+    uint64_t owed_ns;    /* how far it lagged behind the others when it last stopped wanting */
     uint64_t turn_ns;    /* of this turn */
     uint64_t start_ns;   /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
@@ -150,7 +156,8 @@ struct cgpu_tenant {
     uint32_t times;       /* its turn was extended, as its work could not end */
     uint64_t idle_ns;     /* since when it has no work here, while it works on another GPU */
     uint64_t meets_until; /* until then its processes count as waiting for each other */
-    uint64_t until_ns;    /* until when */
+    bool guest;           /* has the GPU while those whose turn it is cannot use it */
+    uint64_t until_ns;    /* its turn lasts until then because of another GPU */
 };
 
 struct cgpu_arbiter {
@@ -256,8 +263,9 @@ uint64_t cgpu_bucket_lasts(const struct cgpu_bucket *bucket);
 /* Why a holder's turn ends. */
 enum cgpu_turn_end {
     CGPU_TURN_GOES_ON,
-    CGPU_TURN_IS_LEFT, /* it has nothing to do */
-    CGPU_TURN_IS_OVER, /* it has had its time, its ceiling is reached, or high priority comes */
+    CGPU_TURN_IS_LEFT,  /* it has nothing to do */
+    CGPU_TURN_IS_OVER,  /* it has had its time */
+    CGPU_TURN_IS_TAKEN, /* its ceiling is reached, or high priority comes */
 };
 
 /* turn.c */

@@ -163,6 +163,42 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
 }
 
 /*
+ * Debt is kept, but not for ever. What a container was owed when it became idle it gets back if it
+ * returns soon, because programs pause between kernels. Idleness itself earns nothing.
+ */
+static void
+come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
+{
+    uint64_t owed = idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0;
+
+    if (idle_ns >= CGPU_ALONE_NS) {
+        tenant->virtual_ns = floor;
+    }
+    tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed));
+    if (idle_ns >= CGPU_RECENT_NS) {
+        cgpu_bucket_forget(&tenant->bucket);
+    }
+}
+
+/* How far TENANT lags behind the least charged of the others that compete. */
+static void
+stop_wanting(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
+{
+    uint64_t most = CGPU_OWED_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
+    uint64_t least = UINT64_MAX;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *other = &arbiter->tenants[i];
+
+        if (other != tenant && other->present && other->wanted && other->high == tenant->high) {
+            least = cgpu_lesser(least, other->virtual_ns);
+        }
+    }
+    tenant->owed_ns =
+        least == UINT64_MAX ? 0 : cgpu_lesser(cgpu_since(least, tenant->virtual_ns), most);
+}
+
+/*
  * Figures for people: a container that was let in may be seen to wait for NS more, although it does
  * not.
  */
@@ -184,6 +220,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
         uint64_t floor = arbiter->floor_ns[tenant->high];
+        bool wants;
 
         if (!tenant->present) {
             continue;
@@ -193,9 +230,11 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
-        bool wants = cgpu_tenant_wants(tenant);
-        if (wants && !tenant->wanted) { /* idleness itself earns nothing */
-            tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, floor);
+        wants = cgpu_tenant_wants(tenant);
+        if (wants && !tenant->wanted) {
+            come_back(tenant, floor, cgpu_since(now, tenant->active_ns));
+        } else if (!wants && tenant->wanted) {
+            stop_wanting(arbiter, tenant);
         }
         tenant->wanted = wants;
         tenant->active_ns = wants ? now : tenant->active_ns;

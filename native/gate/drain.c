@@ -124,7 +124,7 @@ look_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
         return now + CGPU_DRAIN_BLOCKED_NS;
     }
     if (cgpu_drain_is_quiet(gpu)) {
-        return gpu->aside ? now + CGPU_APART_AWAITS_NS : UINT64_MAX;
+        return gpu->aside ? now + CGPU_DRAIN_APART_NS : UINT64_MAX;
     }
     return cgpu_pace_drain_look(&gpu->pace, gpu->phase_ns, now);
 }
@@ -145,14 +145,15 @@ unmarked_on(const struct cgpu_gate_gpu *gpu, uint64_t held)
     return sum;
 }
 
-/* When there was last a launch: counted ones record it, others are noticed here. */
+/* When GPU last had something to do: counted launches record it, others are noticed here. */
 static uint64_t
 last_active(struct cgpu_gate_gpu *gpu, uint64_t held, uint64_t now)
 {
     bool more = held != gpu->held || __atomic_load_n(&gpu->threads_waiting, __ATOMIC_RELAXED) != 0;
+    uint64_t ended = lesser(gpu->pace.passed_ns, now);
 
     gpu->held = held;
-    gpu->active_ns = more ? now : gpu->active_ns;
+    gpu->active_ns = more ? now : larger(gpu->active_ns, ended);
     return gpu->active_ns;
 }
 

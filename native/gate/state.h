@@ -102,7 +102,7 @@ struct cgpu_gate_gpu {
     uint64_t stayed_ns;       /* up to then time that was not charged is reported */
     uint64_t phase_ns;        /* since when */
     uint64_t held;            /* launches that threads held at the last look */
-    uint64_t active_ns;       /* when there was last a launch, or a thread waited */
+    uint64_t active_ns;       /* when there was last something to do */
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
 };

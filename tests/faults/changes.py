@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING
 
 from faults.containers import BRIEF, pick, replace_containers, wake
 from faults.member import CAP_GIB, GIB, Member
-from faults.processes import kill, send
+from faults.processes import kill
 from faults.servers import computed
 from faults.world import GPUS, TREE, World
 from lab.containers.enclosure import wait_until
+from lab.driver.stopping import send
 from lab.machine.node import RUNC
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from faults.member import Member
-from faults.processes import kill, send
+from faults.processes import kill
 from faults.world import GPUS, World
 from lab.containers.enclosure import wait_until
+from lab.driver.stopping import send, stop
 from lab.machine.node import CRUN, RUNC
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def stop_programs(world: World, rng: Random) -> str:
     victim, seconds = pick(world, rng), rng.uniform(0.3, 3)
     others = [m for m in world.members if m.gpu == victim.gpu and m is not victim]
     pids = [p.pid for p in world.programs(victim)]
-    send(pids, signal.SIGSTOP)
+    stop(world.node.driver, *pids)
     try:
         time.sleep(seconds / 2)
         before = sum(world.page(m).charged_ns for m in others)

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from lab.driver.stopping import send
 from lab.shares.compute import TAG
 
 if TYPE_CHECKING:
@@ -128,13 +129,6 @@ def described(pid: int) -> str:
             output.append(f"{state} {Path(f'{folder}/wchan').read_text()}")
         return f"{Path(f'/proc/{pid}/comm').read_text().strip()}: {', '.join(output)}"
     return "gone"
-
-
-def send(pids: Iterable[int], number: int) -> None:
-    """A signal to processes, of which some may have ended."""
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
 
 
 def is_stopped(pid: int) -> bool:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from faults.containers import HELD, pick, replace_containers, wake
-from faults.processes import is_stopped, kill, send
+from faults.processes import is_stopped, kill
 from faults.world import GPUS, World
 from lab.containers.enclosure import wait_until
+from lab.driver.stopping import send, stop
 from lab.machine.node import RUNC
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def stop_server(world: World, rng: Random) -> str:
     pid, seconds = world.server(), rng.uniform(0.3, 3)
     probe = world.new(rng.randrange(GPUS), RUNC)
     command = world.run_command(probe, world.write_bundle(probe, HELD))
-    send([pid], signal.SIGSTOP)
+    stop(world.node.driver, pid)
     try:
         time.sleep(seconds / 2)
         maker = world.begin(command, probe)  # it waits, if the server has the registry's lock

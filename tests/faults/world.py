@@ -21,8 +21,9 @@ from cgpu_node import client
 from cgpu_node.shares import record
 from cgpu_sim import gpu_times
 from faults.member import CAP_GIB, Member
-from faults.processes import Inside, Process, is_stopped, kill, send
+from faults.processes import Inside, Process, is_stopped, kill
 from lab.containers.enclosure import Enclosure, wait_until
+from lab.driver.stopping import send
 from lab.machine.nobody import NOBODY, become_nobody
 from lab.machine.node import CRUN, RUNC, Node, share
 from lab.shares.compute import TAG, built

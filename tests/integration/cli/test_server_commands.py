@@ -56,7 +56,7 @@ def _is_arbitrated(world: World) -> bool:
     try:
         (name,) = world.sessions()
         page = cgpu_native.read_limits(world.state / "containers" / name / "limits")
-    except (ValueError, OSError):  # not admitted yet
+    except (ValueError, OSError, cgpu_native.FormatError):  # not admitted yet
         return False
     return time.monotonic_ns() - page.gpus[0].heartbeat_ns < 1_000_000_000
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_node import server
+from lab.driver.stopping import stop
 from lab.shares.compute import measure, wait_for
 from lab.shares.compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from lab.worlds.compute import PAUSELESS, shares_return
@@ -60,7 +61,7 @@ def test_nobody_owes_the_time_in_which_the_arbiter_stood_still(pair: Players) ->
     pid = pair.server()
     had: dict[str, float] = dict.fromkeys(pair.by_tag, 0)
     for _ in range(6):
-        os.kill(pid, signal.SIGSTOP)
+        stop(pair.world.driver, pid)
         time.sleep(0.5)
         os.kill(pid, signal.SIGCONT)
         for tag, points in measure(pair.world.driver, pair.by_tag, 0.4).points.items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from lab.driver.stopping import stop
 from lab.shares.compute import wait_for
 from lab.shares.compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from lab.worlds.compute import PAUSELESS, shares_return
@@ -45,7 +46,7 @@ def test_a_stopped_holder_costs_nobody_more_than_250_ms(pair: Players) -> None:
     for _ in range(TIMES):
         wait_until(lambda: not victim.holds(), "a turn begins")
         wait_until(victim.holds, "it holds the gate")
-        gaps.append(gap_after([steady], lambda: os.kill(pid, signal.SIGSTOP)))
+        gaps.append(gap_after([steady], lambda: stop(pair.world.driver, pid)))
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.05)
     judge("holder stopped", usual, gaps)

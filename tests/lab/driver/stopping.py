@@ -1,0 +1,84 @@
+"""Stopping programs where a real driver lets them stop: outside its critical section.
+
+A process in the kernel's driver is stopped when it returns from there. The simulated driver's
+critical section is in the process itself, which may be stopped there and then keeps every other
+process off the GPUs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import struct
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_LOCK_BYTE = 1 << 50  # STATE_LOCK_BYTE of tests/sim/machine/state.h
+_F_OFD_GETLK = 36
+_FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, pid
+_LOOKS, _LOOK_SECONDS = 20, 0.0005  # 10 ms in all; a critical section takes some 10 us
+_TIMES = 100
+_STILL = frozenset("TtZX")
+
+
+def stop(driver: Path, *pids: int) -> None:
+    """Send SIGSTOP to processes that use the simulated driver at ``driver``.
+
+    Those that have ended are passed over. When this returns, none of them is in the driver's
+    critical section.
+    """
+    for _ in range(_TIMES):
+        send(pids, signal.SIGSTOP)
+        _await_stop(pids)
+        if _is_passed(driver / "machine"):
+            return
+        send(pids, signal.SIGCONT)
+        time.sleep(_LOOK_SECONDS)
+    raise AssertionError(f"in {_TIMES} attempts always stopped in the critical section: {pids}")
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """A signal to processes, of which some may have ended."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _await_stop(pids: Iterable[int]) -> None:
+    deadline = time.monotonic() + 10
+    while not all(_stands_still(pid) for pid in pids):
+        assert time.monotonic() < deadline, f"not all of {pids} stand still"
+        time.sleep(_LOOK_SECONDS)
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except FileNotFoundError:
+        return True
+    return all(_state(task / "stat") in _STILL for task in tasks)
+
+
+def _state(stat: Path) -> str:
+    try:
+        return stat.read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def _is_passed(machine: Path) -> bool:
+    """Whether the critical section was seen empty: no process that stands still is in it."""
+    wanted = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, _LOCK_BYTE, 1, 0)
+    with machine.open("rb") as file:
+        for _ in range(_LOOKS):
+            found = struct.unpack(_FLOCK, fcntl.fcntl(file, _F_OFD_GETLK, wanted))
+            if found[0] == fcntl.F_UNLCK:
+                return True
+            time.sleep(_LOOK_SECONDS)
+    return False

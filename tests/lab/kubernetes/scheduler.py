@@ -13,44 +13,34 @@ from typing import Any
 
 import yaml
 
-from cgpu_k8s.api.client import Client
-from cgpu_k8s.api.resources import Resource
 from lab.containers.enclosure import wait_until
-from lab.kubernetes.control_plane import ControlPlane
+from lab.kubernetes import chart
+from lab.kubernetes.control_plane import ACCOUNT, ControlPlane
 from lab.kubernetes.programs import free_port, kubernetes, running, tail
 
 Json = dict[str, Any]
-EXTENDER, SCHEDULER = "cgpu-extender", "system:kube-scheduler"
-NAMESPACE, LEASE = "kube-system", "cgpu-scheduler"
-_RBAC = "rbac.authorization.k8s.io"
-# What docs/kubernetes.md grants, and no more.
-_RULES: list[Json] = [
-    {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list", "watch"]},
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
-    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "watch"]},
-]
-# The scheduler's own role names another lease.
-_LEASES: list[Json] = [
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"],
-     "verbs": ["create", "get", "update"]},
-]  # fmt: skip
+EXTENDER, LEASE = "cgpu-extender", "cgpu-scheduler"
+_GROUP = "rbac.authorization.k8s.io"
+_RBAC = f"{_GROUP}/v1"
 
 
-async def grant(client: Client) -> None:
-    """Give the extender and the scheduler their rights."""
-    for user, rules in {EXTENDER: _RULES, SCHEDULER: _LEASES}.items():
-        name = f"{user.rpartition(':')[2]}-test"
-        about: Json = {"apiVersion": f"{_RBAC}/v1", "metadata": {"name": name}}
-        role = {**about, "kind": "ClusterRole", "rules": rules}
-        await client.post(Resource(_RBAC, "v1", "clusterroles").path(), role)
-        binding = {
-            **about,
-            "kind": "ClusterRoleBinding",
-            "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": name},
-            "subjects": [{"apiGroup": _RBAC, "kind": "User", "name": user}],
-        }
-        await client.post(Resource(_RBAC, "v1", "clusterrolebindings").path(), binding)
+def install(plane: ControlPlane) -> None:
+    """Apply the chart's manifests, and give the extender, as a user of its own, its roles alone.
+
+    In its pod it has the account of the scheduler, which may do more.
+    """
+    objects = chart.rendered("1.20.2", plane.folder)
+    for kind in ("Role", "ClusterRole"):
+        role = chart.one(objects, kind, EXTENDER)
+        about = {"name": f"{EXTENDER}-alone"}
+        if kind == "Role":
+            about["namespace"] = role["metadata"]["namespace"]
+        binding: Json = {"apiVersion": _RBAC, "kind": f"{kind}Binding", "metadata": about}
+        binding["roleRef"] = {"apiGroup": _GROUP, "kind": kind, "name": EXTENDER}
+        binding["subjects"] = [{"apiGroup": _GROUP, "kind": "User", "name": EXTENDER}]
+        objects.append(binding)
+    words = ["apply", "--filename=-", f"--kubeconfig={plane.kubeconfig()}"]
+    chart.done("kubectl", *words, home=plane.folder, given=yaml.safe_dump_all(objects))
 
 
 @contextlib.contextmanager
@@ -59,7 +49,7 @@ def scheduling(plane: ControlPlane) -> Iterator[str]:
     port = free_port()
     address = f"http://127.0.0.1:{port}"
     extender = [sys.executable, "-m", "cgpu_k8s.extender", "--listen", f"127.0.0.1:{port}",
-                "--kubeconfig", plane.kubeconfig(EXTENDER), "--lease", f"{NAMESPACE}/{LEASE}",
+                "--kubeconfig", plane.kubeconfig(EXTENDER), "--lease", f"{chart.NAMESPACE}/{LEASE}",
                 "--host", socket.gethostname()]  # fmt: skip
     scheduler = [kubernetes("kube-scheduler"), f"--config={_configuration(plane, address)}",
                  "--port=0", "--secure-port=0"]  # fmt: skip
@@ -73,34 +63,12 @@ def scheduling(plane: ControlPlane) -> Iterator[str]:
 
 
 def _configuration(plane: ControlPlane, address: str) -> Path:
-    """The configuration of docs/kubernetes.md, in the version that 1.20 reads."""
+    """The chart's configuration, for an extender elsewhere and a scheduler outside the cluster."""
     path = plane.folder / "scheduler.yaml"
-    content = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1beta1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": str(plane.kubeconfig(SCHEDULER))},
-        "leaderElection": {
-            "leaderElect": True,
-            "resourceNamespace": NAMESPACE,
-            "resourceName": LEASE,
-        },
-        "percentageOfNodesToScore": 100,
-        "profiles": [{"schedulerName": "cgpu-scheduler"}, {"schedulerName": "ack-co-scheduler"}],
-        "extenders": [
-            {
-                "urlPrefix": f"{address}/gpushare-scheduler",
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                "preemptVerb": "preempt",
-                "bindVerb": "bind",
-                "weight": 1000,
-                "nodeCacheCapable": True,
-                "ignorable": False,
-                "httpTimeout": "30s",
-                "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}],
-            }
-        ],
-    }
+    found = chart.one(chart.rendered("1.20.2", plane.folder), "ConfigMap", LEASE)
+    content = yaml.safe_load(found["data"]["config.yaml"])
+    content["clientConnection"] = {"kubeconfig": str(plane.kubeconfig(ACCOUNT))}
+    content["extenders"][0]["urlPrefix"] = f"{address}/gpushare-scheduler"
     path.write_text(yaml.safe_dump(content))
     return path
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import urllib.request
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -13,10 +15,11 @@ from cgpu_k8s.api.client import Client, connected
 from cgpu_k8s.api.resources import NODES, PODS
 from cgpu_k8s.api.watch import DELETED, Changed, Listed, Watch
 from cgpu_node import decision
-from lab.kubernetes.control_plane import ControlPlane, control_plane
+from lab.kubernetes import chart
+from lab.kubernetes.control_plane import Call, ControlPlane, control_plane
 from lab.kubernetes.manifests import V100, gpus, node
 from lab.kubernetes.objects import pod, pods_path
-from lab.kubernetes.scheduler import grant, scheduling
+from lab.kubernetes.scheduler import EXTENDER, install, scheduling
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,18 +34,30 @@ ASKED = {(15, 1): 1, (8, 2): 9, (5, 1): 10, (3, 1): 30}
 PATIENCE = 120.0  # seconds
 
 
+class Scheduled(NamedTuple):
+    """A control plane whose pods are scheduled, and the extender's address."""
+
+    plane: ControlPlane
+    extender: str
+
+
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduled]:
     with control_plane(tmp_path_factory.mktemp("plane")) as running:
+        install(running)
         asyncio.run(_prepare(running))
-        with scheduling(running):
-            yield running
+        with scheduling(running) as address:
+            yield Scheduled(running, address)
+
+
+@pytest.fixture
+def plane(cluster: Scheduled) -> ControlPlane:
+    return cluster.plane
 
 
 async def _prepare(plane: ControlPlane) -> None:
-    """Rights, and ten nodes with two GPUs each."""
+    """Ten nodes with two GPUs each."""
     async with connected(plane.cluster()) as client:
-        await grant(client)
         for name in NAMES:
             made = node(name, gpus(name, V100, V100))
             made["status"]["allocatable"] |= {"cpu": "64", "memory": "256Gi", "pods": "110"}
@@ -138,3 +153,32 @@ async def _reason(client: Client, name: str) -> str:
                     if condition.get("reason") == "Unschedulable":
                         return str(condition["message"])
     raise AssertionError("the watch ended")
+
+
+def test_the_chart_grants_the_extender_what_it_calls_and_no_more(cluster: Scheduled) -> None:
+    absent = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": NAMES[0]}
+    assert "not found" in bind(cluster.extender, absent)  # it reads a pod that it does not know
+    granted: set[Call] = set()
+    objects = chart.rendered("1.20.2", cluster.plane.folder)
+    for kind in ("Role", "ClusterRole"):
+        role = chart.one(objects, kind, EXTENDER)
+        for rule in role["rules"]:
+            where = role["metadata"].get("namespace", "")
+            granted |= {
+                Call(verb, rule["apiGroups"][0], resource, where)
+                for verb in rule["verbs"]
+                for resource in rule["resources"]
+            }
+    called = {
+        each._replace(namespace="") if each.namespace == "default" else each
+        for each in cluster.plane.calls(EXTENDER)
+    }
+    assert called == granted
+
+
+def bind(extender: str, asked: Json) -> str:
+    """Ask the extender to bind as a scheduler does; what it says is wrong."""
+    body = json.dumps(asked).encode()
+    request = urllib.request.Request(f"{extender}/gpushare-scheduler/bind", body)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(json.load(answer)["Error"])

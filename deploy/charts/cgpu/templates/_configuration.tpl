@@ -1,0 +1,35 @@
+{{- /* The newest version of the scheduler's configuration that the cluster's kube-scheduler reads. */}}
+{{- define "cgpu.configuration" -}}
+{{- $minor := (semver .Capabilities.KubeVersion.Version).Minor | int -}}
+{{- $version := "v1" -}}
+{{- if lt $minor 22 -}}
+{{- $version = "v1beta1" -}}
+{{- else if lt $minor 23 -}}
+{{- $version = "v1beta2" -}}
+{{- else if lt $minor 25 -}}
+{{- $version = "v1beta3" -}}
+{{- end -}}
+apiVersion: kubescheduler.config.k8s.io/{{ $version }}
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: true
+  resourceLock: leases
+  resourceNamespace: {{ .Release.Namespace }}
+  resourceName: cgpu-scheduler
+percentageOfNodesToScore: 100
+profiles:
+- schedulerName: cgpu-scheduler
+- schedulerName: ack-co-scheduler
+extenders:
+- urlPrefix: http://127.0.0.1:32766/gpushare-scheduler
+  filterVerb: filter
+  prioritizeVerb: prioritize
+  preemptVerb: preempt
+  bindVerb: bind
+  weight: 1000
+  nodeCacheCapable: true
+  ignorable: false
+  httpTimeout: 30s
+  managedResources:
+  - {name: aliyun.com/gpu-mem, ignoredByScheduler: false}
+{{- end }}

@@ -1,0 +1,151 @@
+"""The Helm chart as the real helm reads and renders it, for old and new versions of Kubernetes."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+
+from cgpu_env.version import VERSION
+from cgpu_k8s import names
+from lab.kubernetes import chart
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.integration
+
+Json = dict[str, Any]
+VERSIONS = ("1.20", "1.22", "1.23", "1.24", "1.25", "1.28", "1.30", "1.36")
+EVER = 999
+_ADMISSION = "admissionregistration.k8s.io/v1"
+# apiVersion and kind: from which minor version on it is served, and in which it no longer is.
+SERVED: dict[tuple[str, str], tuple[int, int]] = {
+    ("apps/v1", "Deployment"): (9, EVER),
+    ("coordination.k8s.io/v1", "Lease"): (14, EVER),
+    ("networking.k8s.io/v1", "NetworkPolicy"): (7, EVER),
+    ("policy/v1", "PodDisruptionBudget"): (21, EVER),
+    ("policy/v1beta1", "PodDisruptionBudget"): (5, 25),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"): (8, EVER),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): (8, EVER),
+    ("rbac.authorization.k8s.io/v1", "Role"): (8, EVER),
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): (8, EVER),
+    ("v1", "ConfigMap"): (0, EVER),
+    ("v1", "ServiceAccount"): (0, EVER),
+    (_ADMISSION, "ValidatingAdmissionPolicy"): (30, EVER),
+    (_ADMISSION, "ValidatingAdmissionPolicyBinding"): (30, EVER),
+    # Read by kube-scheduler of the same version.
+    ("kubescheduler.config.k8s.io/v1beta1", "KubeSchedulerConfiguration"): (19, 23),
+    ("kubescheduler.config.k8s.io/v1beta2", "KubeSchedulerConfiguration"): (22, 28),
+    ("kubescheduler.config.k8s.io/v1beta3", "KubeSchedulerConfiguration"): (23, 29),
+    ("kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration"): (25, EVER),
+}
+
+
+@pytest.fixture(scope="module", params=VERSIONS)
+def objects(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
+    return chart.rendered(request.param, tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture
+def minor(request: pytest.FixtureRequest) -> int:
+    return int(request.node.callspec.params["objects"].partition(".")[2])
+
+
+def pods(objects: list[Json]) -> Iterator[tuple[str, Json]]:
+    """The pods that controllers make, by the name of the controller."""
+    for each in objects:
+        if "template" in each.get("spec", {}):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+def test_helm_lints_the_chart_strictly(tmp_path: Path) -> None:
+    assert "0 chart(s) failed" in chart.done("helm", "lint", "--strict", chart.CHART, home=tmp_path)
+
+
+def test_every_object_is_one_that_the_version_serves(objects: list[Json], minor: int) -> None:
+    texts = [each["data"]["config.yaml"] for each in objects if each["kind"] == "ConfigMap"]
+    for each in [*objects, *map(yaml.safe_load, texts)]:
+        since, until = SERVED[each["apiVersion"], each["kind"]]
+        assert since <= minor < until, (each["kind"], each["apiVersion"])
+
+
+def test_the_policies_are_there_where_the_version_has_them(objects: list[Json], minor: int) -> None:
+    found = [each for each in objects if each["kind"] == "ValidatingAdmissionPolicy"]
+    assert len(found) == (3 if minor >= 30 else 0)
+    account = f"system:serviceaccount:{chart.NAMESPACE}:cgpu-scheduler"
+    exempted = [each for each in found if account in str(each["spec"].get("matchConditions"))]
+    assert len(exempted) == (2 if minor >= 30 else 0)
+    assert "NAMESPACE" not in str(found)
+
+
+def test_the_policies_are_the_guards() -> None:
+    module = runpy.run_path(str(chart.CHART.parent / "policies.py"))
+    assert module["FILE"].read_text() == module["content"](), "make policies"
+
+
+def test_both_profiles_ask_the_extender_for_pods_with_memory(objects: list[Json]) -> None:
+    config = yaml.safe_load(
+        chart.one(objects, "ConfigMap", "cgpu-scheduler")["data"]["config.yaml"]
+    )
+    assert tuple(each["schedulerName"] for each in config["profiles"]) == names.SCHEDULERS
+    [extender] = config["extenders"]
+    assert [each["name"] for each in extender["managedResources"]] == [names.MEMORY]
+    assert not extender["ignorable"]
+
+
+def test_the_schedulers_image_is_of_the_clusters_version(tmp_path: Path) -> None:
+    for version in ("v1.24.17", "v1.24.17-vendor.3", "v1.24.17+build"):
+        pod = dict(pods(chart.rendered(version, tmp_path)))["cgpu-scheduler"]
+        images = {each["name"]: each["image"] for each in pod["containers"]}
+        assert images["scheduler"].endswith("/kube-scheduler:v1.24.17")
+        assert images["extender"] == f"cgpu:{VERSION}"
+
+
+def test_no_pod_has_more_than_it_needs(objects: list[Json]) -> None:
+    for name, pod in pods(objects):
+        assert pod["priorityClassName"].startswith("system-"), name
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+        assert not any("hostPath" in each for each in pod["volumes"])
+        for container in pod["containers"]:
+            confined = container["securityContext"]
+            assert confined["readOnlyRootFilesystem"], container["name"]
+            assert not confined["allowPrivilegeEscalation"]
+            assert confined["capabilities"] == {"drop": ["ALL"]}
+            assert container["resources"]["requests"]
+
+
+def test_versions_are_the_packages() -> None:
+    about = yaml.safe_load((chart.CHART / "Chart.yaml").read_text())
+    assert about["appVersion"] == VERSION
+    assert about["version"] == re.sub(r"\.(dev|rc)", r"-\1", VERSION)  # helm wants a SemVer
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("scheduler.replicas=0", "at '/scheduler/replicas': minimum: got 0, want 1"),
+        ("scheduler.replicas=two", "at '/scheduler/replicas': got string, want integer"),
+        ("scheduler.replica=2", "at '/scheduler': additional properties 'replica' not allowed"),
+        ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
+        ("image.tag=a b", "at '/image/tag': 'a b' does not match pattern"),
+        ("image.repository=", "at '/image/repository': minLength: got 0, want 1"),
+        ("imgae.tag=1", "at '': additional properties 'imgae' not allowed"),
+    ],
+)
+def test_a_bad_value_is_refused_and_named(given: str, says: str, tmp_path: Path) -> None:
+    ended = chart.run("helm", "template", chart.CHART, "--set", given, home=tmp_path)
+    assert ended.returncode
+    assert says in ended.stderr
+
+
+def test_an_older_cluster_is_refused(tmp_path: Path) -> None:
+    ended = chart.run("helm", "template", chart.CHART, "--kube-version", "1.19", home=tmp_path)
+    assert ended.returncode
+    assert "chart requires kubeVersion: >=1.20.0-0" in ended.stderr

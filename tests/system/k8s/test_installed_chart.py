@@ -1,0 +1,69 @@
+"""The chart, installed by the real helm into the real Kubernetes 1.20.2, upgraded and removed."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from lab.kubernetes import chart
+from lab.kubernetes.control_plane import ControlPlane, control_plane
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.system
+
+LEASE = "leases/cgpu-scheduler"
+HOLDER = {"spec": {"holderIdentity": "gpu-a_1", "leaseDurationSeconds": 15}}
+
+
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    with control_plane(tmp_path_factory.mktemp("plane")) as running:
+        yield running
+
+
+def helm(plane: ControlPlane, *words: str) -> str:
+    return chart.done("helm", *words, *_where(plane), home=plane.folder)
+
+
+def kubectl(plane: ControlPlane, *words: str) -> str:
+    return chart.done("kubectl", *words, *_where(plane), home=plane.folder)
+
+
+def _where(plane: ControlPlane) -> tuple[str, str]:
+    return f"--namespace={chart.NAMESPACE}", f"--kubeconfig={plane.kubeconfig()}"
+
+
+def everything(plane: ControlPlane) -> set[str]:
+    """The names of all objects, but of events."""
+    kinds = kubectl(plane, "api-resources", "--verbs=list", "--output=name").split()
+    listed = ",".join(kind for kind in kinds if not kind.startswith("events"))
+    return set(kubectl(plane, "get", listed, "--all-namespaces", "--output=name").splitlines())
+
+
+def shown(plane: ControlPlane, what: str) -> Any:
+    return json.loads(kubectl(plane, "get", what, "--output=json"))
+
+
+def test_it_is_installed_upgraded_and_removed_and_leaves_nothing(plane: ControlPlane) -> None:
+    before = everything(plane)
+    helm(plane, "install", "cgpu", str(chart.CHART))
+    made = everything(plane) - before
+    rendered = chart.rendered("1.20.2", plane.folder)
+    # As helm renders it without a cluster, and where helm keeps that.
+    assert len(made) == len(rendered) + 1
+    assert shown(plane, "deployment/cgpu-scheduler")["spec"]["replicas"] == 2
+
+    kubectl(plane, "patch", LEASE, "--type=merge", f"--patch={json.dumps(HOLDER)}")
+    template = shown(plane, "deployment/cgpu-scheduler")["spec"]["template"]
+    helm(plane, "upgrade", "cgpu", str(chart.CHART), "--set=scheduler.replicas=3")
+    deployment = shown(plane, "deployment/cgpu-scheduler")
+    assert deployment["spec"]["replicas"] == 3
+    assert deployment["spec"]["template"] == template  # so running pods stay
+    assert shown(plane, LEASE)["spec"]["holderIdentity"] == "gpu-a_1"  # and who leads goes on
+
+    helm(plane, "uninstall", "cgpu")
+    assert everything(plane) == before

@@ -47,7 +47,6 @@ SWITCHES = {
         ),
         ("estimates: fast and slow fall", "sample < ns - ns / 4 ? FALL : RISE", "RISE"),
         ("estimates: single launches raise", " || lesson->launches == 1", ""),
-        ("estimates: short ones seen late", " || sample <= CGPU_PACE_BATCH_NS", ""),
         ("estimates: only known ends raise", "lesson->known && (lesson->exact", "(lesson->exact"),
         ("chain", "        chain(pace, &lesson);", "        ;"),
         ("chain: what began before", "batch->begun == 0 || pace->chain_launches > 0", "true"),
@@ -181,18 +180,12 @@ SWITCHES = {
             "tenant->stage == CGPU_STAGE_CLOSING && tenant->stray",
             "false",
         ),
-        (
-            "turn: a thread at an open gate comes",
-            "!cgpu_tenant_works(holder) && !comes",
-            "!cgpu_tenant_works(holder)",
-        ),
         ("early: certain ends only", "demand->certain &&\n           now", "now"),
         ("early: not with several GPUs", "!tenant->several && demand->certain", "demand->certain"),
         ("start: the lag", "CGPU_START_NS + cgpu_lag_least(arbiter)", "CGPU_START_NS"),
     ],
     LAG: [
         ("early: the lag", "CGPU_EARLY_NS + tenant->demand.lag_ns", "CGPU_EARLY_NS"),
-        ("early: no lag for several GPUs", "tenant == NULL || tenant->several", "tenant == NULL"),
     ],
     REVIEW: [
         ("review: strays", "tenant->stray = true", "tenant->stray = false"),
@@ -208,8 +201,6 @@ SWITCHES = {
         ),
         ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
         ("charge: the start", "ns = less_start(&arbiter->tenants[payer], ns);", ";"),
-        ("charge: debt forgotten when idle", "if (idle_ns >= CGPU_ALONE_NS)", "if (false)"),
-        ("charge: credit forgotten when idle", "if (idle_ns >= CGPU_RECENT_NS)", "if (false)"),
         ("charge: owed after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0", "0"),
         ("charge: floors without absent ones", " &&\n            tenant->absent_until <= now", ""),
         (
@@ -245,19 +236,13 @@ SWITCHES = {
     ],
     ARBITER: [
         ("rules: forget_leads", "forget_leads(arbiter);\n    }", ";\n    }"),
-        (
-            "rules: rescale",
-            "rescale(tenant, arbiter->floor_ns[tenant->high], before.competes);",
-            ";",
-        ),
     ],
     TOGETHER: [
         ("soft: closed until half is caught up", "most / 2 : most", "most : most"),
         ("soft: high priority first", "!high_works && !tenant->ahead", "!tenant->ahead"),
     ],
     BEGIN: [
-        ("group: guests", "guest_on(group->gpus[g], now)", "-1"),
-        ("group: guests with several GPUs", "best_complete(group, false, now)", "NULL"),
+        ("group: others than those whose turn it is", "best_complete(group, false, now)", "NULL"),
         (
             "group: a launch that others wait for",
             "return false;\n            }\n        }\n    }\n    return cgpu_turn_is_clear",
@@ -265,26 +250,6 @@ SWITCHES = {
         ),
     ],
     END: [
-        (
-            "group: stays_until",
-            "stays_until(group, member, gpu, now);\n        if",
-            "0;\n        if",
-        ),
-        (
-            "group: what is left elsewhere",
-            "left = left_elsewhere(group, member, gpu, now);",
-            "left = 0;",
-        ),
-        (
-            "group: nobody could use it",
-            "    if (!somebody_could_use(",
-            "    if (false && !somebody_could_use(",
-        ),
-        (
-            "group: guests go",
-            "holder->guest && somebody_could_use(",
-            "false && somebody_could_use(",
-        ),
         ("group: comes_back", "!comes_back(group, member, gpu, now)", "true"),
         ("group: help", "help(group, &group->members[m], g, now);", ";"),
         ("group: meets", "note_meeting(group, member, now);\n    if", "if"),

@@ -21,28 +21,6 @@ cgpu_arbiter_init(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules, 
     cgpu_arbiter_set_rules(arbiter, rules);
 }
 
-/* The same debt at another weight. */
-static void
-rescale(struct cgpu_tenant *tenant, uint64_t floor, uint32_t competed)
-{
-    uint64_t ahead = cgpu_since(tenant->virtual_ns, floor);
-
-    if (ahead > 0 && competed != 0) {
-        tenant->virtual_ns = floor + ahead * competed / tenant->claim.competes;
-    }
-}
-
-static void
-take_claim(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, const struct cgpu_claim *claim)
-{
-    struct cgpu_claim before = tenant->claim;
-
-    tenant->claim = *claim;
-    if (claim->competes != before.competes) {
-        rescale(tenant, arbiter->floor_ns[tenant->high], before.competes);
-    }
-}
-
 /* What the policy gives each, from now on. */
 static void
 entitle(struct cgpu_arbiter *arbiter)
@@ -63,7 +41,7 @@ entitle(struct cgpu_arbiter *arbiter)
     for (int i = CGPU_MAX_TENANTS - 1; i >= 0; i--) {
         if (arbiter->tenants[i].present) {
             count -= 1;
-            take_claim(arbiter, &arbiter->tenants[i], &claims[count]);
+            arbiter->tenants[i].claim = claims[count];
         }
     }
 }

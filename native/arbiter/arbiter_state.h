@@ -83,8 +83,6 @@ enum { CGPU_RUN_LAGS = 32 };
  */
 #define CGPU_ABSENT_NS (5 * CGPU_MS)
 enum { CGPU_ABSENCES = 5 };
-/* Between leaving the gate and saying so. */
-#define CGPU_ENTRY_NS UINT64_C(300000)
 
 /*
  * Until they have had no work for RECENT_NS, others are expected back soon; after ALONE_NS, not at
@@ -156,8 +154,7 @@ struct cgpu_tenant {
     uint32_t times;       /* its turn was extended, as its work could not end */
     uint64_t idle_ns;     /* since when it has no work here, while it works on another GPU */
     uint64_t meets_until; /* until then its processes count as waiting for each other */
-    bool guest;           /* has the GPU while those whose turn it is cannot use it */
-    uint64_t until_ns;    /* its turn lasts until then because of another GPU */
+    uint64_t until_ns;    /* until when */
 };
 
 struct cgpu_arbiter {
@@ -263,9 +260,8 @@ uint64_t cgpu_bucket_lasts(const struct cgpu_bucket *bucket);
 /* Why a holder's turn ends. */
 enum cgpu_turn_end {
     CGPU_TURN_GOES_ON,
-    CGPU_TURN_IS_LEFT,  /* it has nothing to do */
-    CGPU_TURN_IS_OVER,  /* it has had its time */
-    CGPU_TURN_IS_TAKEN, /* its ceiling is reached, or high priority comes */
+    CGPU_TURN_IS_LEFT, /* it has nothing to do */
+    CGPU_TURN_IS_OVER, /* it has had its time, its ceiling is reached, or high priority comes */
 };
 
 /* turn.c */

@@ -163,21 +163,15 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
 }
 
 /*
- * Debt is kept, but not for ever. What a container was owed when it became idle it gets back if it
- * returns soon, because programs pause between kernels. Idleness itself earns nothing.
+ * What a container was owed when it became idle it gets back if it returns soon, because programs
+ * pause between kernels. Idleness itself earns nothing.
  */
 static void
 come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
 {
     uint64_t owed = idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0;
 
-    if (idle_ns >= CGPU_ALONE_NS) {
-        tenant->virtual_ns = floor;
-    }
     tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed));
-    if (idle_ns >= CGPU_RECENT_NS) {
-        cgpu_bucket_forget(&tenant->bucket);
-    }
 }
 
 /* How far TENANT lags behind the least charged of the others that compete. */
@@ -220,7 +214,6 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
         uint64_t floor = arbiter->floor_ns[tenant->high];
-        bool wants;
 
         if (!tenant->present) {
             continue;
@@ -230,7 +223,7 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
-        wants = cgpu_tenant_wants(tenant);
+        bool wants = cgpu_tenant_wants(tenant);
         if (wants && !tenant->wanted) {
             come_back(tenant, floor, cgpu_since(now, tenant->active_ns));
         } else if (!wants && tenant->wanted) {

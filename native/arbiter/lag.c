@@ -24,7 +24,7 @@ cgpu_turn_early(const struct cgpu_arbiter *arbiter, int index)
 {
     const struct cgpu_tenant *tenant = index >= 0 ? &arbiter->tenants[index] : NULL;
 
-    if (tenant == NULL || tenant->several) {
+    if (tenant == NULL) {
         return CGPU_EARLY_NS;
     }
     return tenant->turns % CGPU_QUIET_TURNS == 1 ? 0 : CGPU_EARLY_NS + tenant->demand.lag_ns;

@@ -36,7 +36,7 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
     if (holder->gate == CGPU_GATE_FREE) {
         return at;
     }
-    if (holder->times > 0 && holder->until_ns > now) {
+    if (holder->until_ns > now) {
         return holder->until_ns;
     }
     if (cgpu_tenant_is_capped(holder)) {
@@ -49,10 +49,10 @@ for_holder(const struct cgpu_arbiter *arbiter, uint64_t now)
         if (holder->high == arbiter->tenants[next].high) {
             uint64_t left = cgpu_turn_left(arbiter, holder, &arbiter->tenants[next]);
 
-            at = earlier(at, cgpu_larger(now + left, holder->until_ns), now + 1);
+            at = earlier(at, now + left, now + 1);
         }
         if (!holder->shown) {
-            at = earlier(at, holder->opened_ns + CGPU_ABSENT_NS, now + CGPU_ENTRY_NS);
+            at = earlier(at, holder->opened_ns + CGPU_ABSENT_NS, now + 1);
         }
     }
     /* figures, and whether it is alone */

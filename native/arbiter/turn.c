@@ -86,7 +86,6 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     tenant->start_ns = CGPU_START_NS + cgpu_lag_least(arbiter);
     tenant->times = 0;
     tenant->until_ns = 0;
-    tenant->guest = false;
     arbiter->turns += 1;
 }
 
@@ -223,21 +222,14 @@ cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *hol
 static bool
 is_absent(const struct cgpu_tenant *holder, uint64_t now)
 {
-    uint64_t patience = holder->demand.waiting ? CGPU_ABSENT_NS : CGPU_ENTRY_NS;
-
-    return !holder->shown && cgpu_since(now, holder->opened_ns) >= patience;
+    return !holder->shown && cgpu_since(now, holder->opened_ns) >= CGPU_ABSENT_NS;
 }
 
-/*
- * It has worked and has nothing more to do. A thread that still waits at an open gate is not
- * coming: it was stopped.
- */
+/* It has worked and has nothing more to do. */
 static bool
-is_done(const struct cgpu_tenant *holder, uint64_t now)
+is_done(const struct cgpu_tenant *holder)
 {
-    bool comes = holder->demand.waiting && cgpu_since(now, holder->opened_ns) < CGPU_ABSENT_NS;
-
-    return holder->shown && !cgpu_tenant_works(holder) && !comes;
+    return holder->shown && !cgpu_tenant_works(holder);
 }
 
 /* The time that it holds counts against a limit, even while nobody else may have the GPU. */
@@ -264,9 +256,9 @@ cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
     const struct cgpu_tenant *other = next >= 0 ? &arbiter->tenants[next] : NULL;
 
     if (!cgpu_turn_allowed(arbiter, holder, now)) {
-        return CGPU_TURN_IS_TAKEN;
+        return CGPU_TURN_IS_OVER;
     }
-    if (is_done(holder, now)) {
+    if (is_done(holder)) {
         return other != NULL || is_limited(arbiter, holder) ? CGPU_TURN_IS_LEFT : CGPU_TURN_GOES_ON;
     }
     if (other == NULL) {
@@ -277,7 +269,7 @@ cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
         return CGPU_TURN_IS_LEFT;
     }
     if (holder->high != other->high) {
-        return other->high ? CGPU_TURN_IS_TAKEN : CGPU_TURN_GOES_ON;
+        return other->high ? CGPU_TURN_IS_OVER : CGPU_TURN_GOES_ON;
     }
     return cgpu_turn_left(arbiter, holder, other) == 0 ? CGPU_TURN_IS_OVER : CGPU_TURN_GOES_ON;
 }

@@ -124,7 +124,7 @@ look_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
         return now + CGPU_DRAIN_BLOCKED_NS;
     }
     if (cgpu_drain_is_quiet(gpu)) {
-        return gpu->aside ? now + CGPU_DRAIN_APART_NS : UINT64_MAX;
+        return gpu->aside ? now + CGPU_APART_AWAITS_NS : UINT64_MAX;
     }
     return cgpu_pace_drain_look(&gpu->pace, gpu->phase_ns, now);
 }

@@ -62,7 +62,8 @@
 /*
  * The least time of the same kind if a stream may be waiting for the program without our knowing:
  * AWAITS_NS, or UNKNOWN_NS if its work includes kernels of unknown length. The program's own
- * launches wait for it.
+ * launches wait for it. AWAITS_NS is also how often to check whether a stream that stands apart
+ * makes progress.
  */
 #define CGPU_APART_AWAITS_NS  UINT64_C(20000000)
 #define CGPU_APART_UNKNOWN_NS UINT64_C(100000000)
@@ -72,9 +73,6 @@
 
 /* If a marker has not been written for this long, ask the driver. The process's own work waits. */
 #define CGPU_APART_LOST_NS UINT64_C(100000000)
-
-/* How often to check whether a stream that stands apart makes progress. Costs a check. */
-#define CGPU_DRAIN_APART_NS UINT64_C(10000000)
 
 /*
  * How often to check a thread that is inside a launch that does not return. The others wait for it.

@@ -5,11 +5,10 @@
 
 #include "gate/pace_time.h"
 
-#define FIRST_GUESS_NS UINT64_C(10000)
-#define LEAN_NS        UINT64_C(25000)     /* see end_of */
-#define USUAL_LAG_NS   UINT64_C(100000)    /* of each sample, not counted */
-#define SOON_NS        UINT64_C(200000)    /* a sleep of 20 us may take 100 and more */
-#define LONGEST_NS     (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
+#define LEAN_NS      UINT64_C(25000)     /* see end_of */
+#define USUAL_LAG_NS UINT64_C(100000)    /* of each sample, not counted */
+#define SOON_NS      UINT64_C(200000)    /* a sleep of 20 us may take 100 and more */
+#define LONGEST_NS   (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
 
 #define CHAIN_NS       UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
 #define SHORT_CHAIN_NS UINT64_C(1000000) /* a short turn: enough to learn that it is too long */
@@ -77,8 +76,7 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
 
     if (ns == 0) {
-        /* seen late, and yet short: no harm in believing it */
-        if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
+        if (lesson->known) {
             learn(entry_of(pace, lesson->key), lesson->key, sample);
         }
     } else if (sample < ns && !lesson->cut) {
@@ -168,21 +166,13 @@ take_lesson(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     }
 }
 
-static uint64_t
-expected(const struct cgpu_pace_batch *batch)
-{
-    uint64_t work = lesser(batch->work_ns, LONGEST_NS);
-
-    return batch->certain ? work : work + FIRST_GUESS_NS;
-}
-
 void
 cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t now)
 {
     finish_lesson(pace);
     batch->queued = pace->in_flight > 0;
     batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
-    batch->expected_ns = expected(batch);
+    batch->expected_ns = lesser(batch->work_ns, LONGEST_NS);
     if (pace->in_flight == 0) {
         uint64_t begun = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
 

@@ -69,7 +69,6 @@ LONG = {
 FALLS_SHORT = {
     "edge-pairs": (1, 1.04, 98),
     "edge-slow": (1, 0.32, 98.8),
-    "meet": (1, 1.01, 0),
     "slow-ceiling": (1, 0.34, 0),
 }
 
@@ -175,6 +174,13 @@ def test_sch5_under_native_the_gpu_alone_decides_and_the_arbiter_sleeps() -> Non
     figures = run("policy=5", "length=5s", "tenant=weight:9,kernel:50us", "tenant=kernel:5ms")
     assert [round(each["share"]) for each in figures["tenants"]] == [50, 50]
     assert figures["steps_per_s"] < 5
+
+
+@pytest.mark.parametrize(("beside", "least"), [("5ms", 7.5), ("200ms", 0.7)])
+def test_a_program_that_pauses_gets_on_beside_a_backlog(beside: str, least: float) -> None:
+    pauses = "tenant=kernel:50us,sync:20,think:300us"
+    figures = run("policy=6", "length=30s", pauses, f"tenant=kernel:{beside}")
+    assert figures["tenants"][0]["share"] > least
 
 
 def test_a_lone_container_is_not_looked_at() -> None:

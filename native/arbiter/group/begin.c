@@ -43,11 +43,9 @@ is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next,
     return cgpu_turn_is_clear(group->gpus[gpu], index, now);
 }
 
-/*
- * Whether GPU is free or will be soon. DUE: for a container whose turn it is; then a guest leaves.
- */
+/* Whether GPU is free or will be soon. */
 static bool
-is_free(const struct cgpu_group *group, uint32_t gpu, bool due, uint64_t now)
+is_free(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
 {
     const struct cgpu_arbiter *arbiter = group->gpus[gpu];
 
@@ -59,7 +57,7 @@ is_free(const struct cgpu_group *group, uint32_t gpu, bool due, uint64_t now)
             return false;
         }
     }
-    return group->taken[gpu] == 0 && (due ? cgpu_group_yields(group, gpu) : arbiter->holder < 0);
+    return group->taken[gpu] == 0 && arbiter->holder < 0;
 }
 
 static bool
@@ -89,7 +87,7 @@ is_complete(const struct cgpu_group *group, const struct cgpu_member *member, bo
         if (!cgpu_member_needs(group, member, g)) {
             continue;
         }
-        if (!is_free(group, g, due, now) || !may_have(arbiter, tenant, due, now)) {
+        if (!is_free(group, g, now) || !may_have(arbiter, tenant, due, now)) {
             return false;
         }
         waits |= tenant->demand.waiting;
@@ -216,7 +214,7 @@ set_off(struct cgpu_group *group, const struct cgpu_member *member)
 
 /* Open all of MEMBER's gates, or none. True: all. */
 static bool
-open_together(struct cgpu_group *group, const struct cgpu_member *member, bool guest, uint64_t now)
+open_together(struct cgpu_group *group, const struct cgpu_member *member, uint64_t now)
 {
     uint32_t number = (uint32_t)(member - group->members) + 1;
     bool clear = true;
@@ -233,33 +231,14 @@ open_together(struct cgpu_group *group, const struct cgpu_member *member, bool g
     for (uint32_t g = 0; clear && g < group->count; g++) {
         if (group->taken[g] == number) {
             cgpu_turn_open(group->gpus[g], member->indices[g], now);
-            cgpu_member_on(group, member, g)->guest = guest;
         }
     }
     return clear;
 }
 
-/* A guest: it can use the GPU alone while others cannot. -1: none. Not one that just had to go. */
-static int
-guest_on(const struct cgpu_arbiter *arbiter, uint64_t now)
-{
-    int best = -1;
-
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (tenant->present && tenant->demand.waiting && !cgpu_tenant_meets(tenant, now) &&
-            tenant->stage != CGPU_STAGE_CLOSING && cgpu_turn_allowed(arbiter, tenant, now) &&
-            (best < 0 || tenant->virtual_ns < arbiter->tenants[best].virtual_ns)) {
-            best = i;
-        }
-    }
-    return best;
-}
-
 /* Open GPU alone for NEXT, if no member gets it with other GPUs. -1: nobody. */
 static bool
-open_alone(struct cgpu_group *group, uint32_t gpu, int next, bool guest, uint64_t now)
+open_alone(struct cgpu_group *group, uint32_t gpu, int next, uint64_t now)
 {
     struct cgpu_arbiter *arbiter = group->gpus[gpu];
     const struct cgpu_member *member = next < 0 ? NULL : cgpu_group_member(group, gpu, next);
@@ -272,7 +251,6 @@ open_alone(struct cgpu_group *group, uint32_t gpu, int next, bool guest, uint64_
         return false;
     }
     cgpu_turn_open(arbiter, next, now);
-    arbiter->tenants[next].guest = guest;
     return true;
 }
 
@@ -294,7 +272,10 @@ next_alone(const struct cgpu_arbiter *arbiter, uint64_t now)
     return cgpu_tenant_meets(&arbiter->tenants[next], now) ? -1 : next;
 }
 
-/* Let in those whose turn it is, then guests. True: somebody was let in. */
+/*
+ * Let in those whose turn it is, then those that can have all their GPUs while others cannot. True:
+ * somebody was let in.
+ */
 static bool
 begin_some(struct cgpu_group *group, uint64_t now)
 {
@@ -303,20 +284,15 @@ begin_some(struct cgpu_group *group, uint64_t now)
 
     memset(group->taken, 0, sizeof group->taken);
     while ((next = best_complete(group, true, now)) != NULL) {
-        opened |= open_together(group, next, false, now);
+        opened |= open_together(group, next, now);
     }
     for (uint32_t g = 0; g < group->count; g++) {
         if (is_left_over(group, g)) {
-            opened |= open_alone(group, g, next_alone(group->gpus[g], now), false, now);
+            opened |= open_alone(group, g, next_alone(group->gpus[g], now), now);
         }
     }
     while ((next = best_complete(group, false, now)) != NULL) {
-        opened |= open_together(group, next, true, now);
-    }
-    for (uint32_t g = 0; g < group->count; g++) {
-        if (is_left_over(group, g)) {
-            opened |= open_alone(group, g, guest_on(group->gpus[g], now), true, now);
-        }
+        opened |= open_together(group, next, now);
     }
     return opened;
 }

@@ -1,14 +1,6 @@
 /* When a container gives its GPUs back: see group.h. */
 #include "arbiter/group/parts.h"
 
-/* A container whose turn on a GPU is over keeps it no longer than this because of another GPU. */
-#define STAY_NS (2 * CGPU_TURNS_NS)
-/* Work that is late by this and by half of its expected time, while a peer waits at a gate, is
- * taken to wait for that peer. */
-#define OVERDUE_NS UINT64_C(200000)
-/* Its turn then goes on for this, the second time for twice this, to get out of step with its
- * kernels. */
-#define GO_ON_NS UINT64_C(500000)
 /* After so many times the others go on beside what is left. */
 enum { GO_ON_TIMES = 8 };
 
@@ -42,31 +34,6 @@ cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *membe
     return next;
 }
 
-/*
- * Whether somebody waits for GPU who would have all it needs if MEMBER gave its GPUs back. It would
- * help nobody to take GPU from one that lacks another GPU and give it to one that lacks it too.
- */
-static bool
-somebody_could_use(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
-                   uint64_t now)
-{
-    for (uint32_t m = 0; m < group->member_count; m++) {
-        const struct cgpu_member *other = &group->members[m];
-        const struct cgpu_tenant *tenant = cgpu_member_on(group, other, gpu);
-        bool could = other != member && tenant != NULL && tenant->demand.waiting;
-
-        for (uint32_t g = 0; could && g < group->count; g++) {
-            could = !cgpu_member_needs(group, other, g) ||
-                    ((cgpu_group_yields(group, g) || cgpu_member_holds(group, member, g)) &&
-                     cgpu_turn_is_due(group->gpus[g], other->indices[g], now));
-        }
-        if (could) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* Whether MEMBER has to give GPU back: another one waits, or waiting uses up MEMBER's ceiling. */
 static bool
 is_pressed(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
@@ -74,32 +41,6 @@ is_pressed(const struct cgpu_group *group, const struct cgpu_member *member, uin
 {
     return cgpu_group_rival(group, member, gpu, now) >= 0 ||
            cgpu_tenant_is_capped(cgpu_member_on(group, member, gpu));
-}
-
-/*
- * How much is left of MEMBER's turn on another GPU that others want. A container must not hold one
- * without the other, so it overruns here and owes that time.
- */
-static uint64_t
-left_elsewhere(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
-               uint64_t now)
-{
-    uint64_t left = 0;
-
-    for (uint32_t g = 0; g < group->count; g++) {
-        const struct cgpu_arbiter *arbiter = group->gpus[g];
-        const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
-        int next;
-
-        if (g == gpu || !cgpu_member_holds(group, member, g)) {
-            continue;
-        }
-        next = cgpu_group_rival(group, member, g, now);
-        if (next >= 0 && arbiter->tenants[next].high == tenant->high) {
-            left = cgpu_larger(left, cgpu_turn_left(arbiter, tenant, &arbiter->tenants[next]));
-        }
-    }
-    return left;
 }
 
 static bool
@@ -142,23 +83,6 @@ close_together(struct cgpu_group *group, const struct cgpu_member *member, uint3
     }
 }
 
-/* MEMBER's turn on GPU is over: until when it keeps GPU because of another one. */
-static uint64_t
-stays_until(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
-            uint64_t now)
-{
-    uint64_t left;
-
-    if (member->gpus < 2 || cgpu_member_on(group, member, gpu)->turn_ns >= STAY_NS) {
-        return 0;
-    }
-    left = left_elsewhere(group, member, gpu, now);
-    if (!somebody_could_use(group, member, gpu, now)) {
-        left = cgpu_larger(left, CGPU_TURN_NS);
-    }
-    return now + cgpu_lesser(left, STAY_NS);
-}
-
 static void
 end_turn(struct cgpu_group *group, uint32_t gpu, uint64_t now)
 {
@@ -170,11 +94,7 @@ end_turn(struct cgpu_group *group, uint32_t gpu, uint64_t now)
     if (cgpu_tenant_works(holder)) {
         holder->idle_ns = 0;
     }
-    if (holder->times > 0 && holder->until_ns > now) {
-        return;
-    }
-    if (holder->guest && somebody_could_use(group, member, gpu, now)) {
-        close_together(group, member, gpu, now);
+    if (holder->until_ns > now) {
         return;
     }
     switch (cgpu_turn_end(arbiter, next, now)) {
@@ -186,12 +106,6 @@ end_turn(struct cgpu_group *group, uint32_t gpu, uint64_t now)
         }
         break;
     case CGPU_TURN_IS_OVER:
-        holder->until_ns = stays_until(group, member, gpu, now);
-        if (holder->until_ns <= now) {
-            close_together(group, member, gpu, now);
-        }
-        break;
-    case CGPU_TURN_IS_TAKEN:
         close_together(group, member, gpu, now);
         break;
     }
@@ -209,7 +123,7 @@ cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *
         return UINT64_MAX;
     }
     left = cgpu_since(tenant->demand.end_ns, tenant->closed_ns);
-    return tenant->closed_ns + left + left / 2 + OVERDUE_NS;
+    return tenant->closed_ns + left + left / 2 + CGPU_OVERLAP_NS;
 }
 
 /* Whether a thread of MEMBER waits for another GPU than GPU. *FREE: MEMBER could have that one. */
@@ -243,6 +157,7 @@ note_meeting(const struct cgpu_group *group, const struct cgpu_member *member, u
     }
 }
 
+/* The second time for twice as long, and so on, to get out of step with its kernels. */
 static void
 go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times, uint64_t now)
 {
@@ -253,7 +168,7 @@ go_on(struct cgpu_group *group, const struct cgpu_member *member, uint32_t times
             (tenant->demand.waiting || tenant->stage == CGPU_STAGE_CLOSING)) {
             cgpu_turn_reopen(group->gpus[g], member->indices[g], now);
             tenant->times = times;
-            tenant->until_ns = now + times * GO_ON_NS;
+            tenant->until_ns = now + times * CGPU_FLIGHT_NS;
         }
     }
 }

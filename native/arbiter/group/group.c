@@ -76,7 +76,7 @@ look_at(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
         return UINT64_MAX;
     }
     left = cgpu_turn_left(arbiter, holder, &arbiter->tenants[rival]);
-    return cgpu_larger(cgpu_larger(now + left, holder->until_ns), now + 1);
+    return cgpu_larger(now + left, now + 1);
 }
 
 /* When to look again if nobody rings. */

@@ -43,15 +43,6 @@ cgpu_tenant_meets(const struct cgpu_tenant *tenant, uint64_t now)
     return tenant->several && tenant->meets_until > now;
 }
 
-/* Whether nobody has GPU, or only a guest. */
-static inline bool
-cgpu_group_yields(const struct cgpu_group *group, uint32_t gpu)
-{
-    const struct cgpu_arbiter *arbiter = group->gpus[gpu];
-
-    return arbiter->holder < 0 || arbiter->tenants[arbiter->holder].guest;
-}
-
 /* The member at INDEX on GPU; NULL: none. */
 const struct cgpu_member *cgpu_group_member(const struct cgpu_group *group, uint32_t gpu,
                                             int index);
@@ -64,7 +55,11 @@ void cgpu_group_end(struct cgpu_group *group, uint64_t now);
 /* Who would have GPU if MEMBER gave it back, -1: nobody. It need not wait for GPU itself. */
 int cgpu_group_rival(const struct cgpu_group *group, const struct cgpu_member *member, uint32_t gpu,
                      uint64_t now);
-/* When MEMBER's work on GPU is overdue; UINT64_MAX: its gate there is not closing. */
+/*
+ * When MEMBER's work on GPU is overdue: late by half of its expected time and a little more. If a
+ * peer waits at a gate then, the work is taken to wait for that peer. UINT64_MAX: its gate there is
+ * not closing.
+ */
 uint64_t cgpu_group_overdue_at(const struct cgpu_group *group, const struct cgpu_member *member,
                                uint32_t gpu);
 

@@ -258,3 +258,22 @@ TEST(who_has_a_ceiling_pays_all_it_uses_beside_one_that_is_stopped_sch3)
     }
     CHECK(open_ns > 5000 * MS && open_ns < 6200 * MS); /* of 20 s, 30 % */
 }
+
+TEST(who_is_left_alone_is_charged_what_it_says_that_it_used)
+{
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int lone = add(1, false);
+    add(1, false);
+    demands[lone].waiting = true;
+    step(0);
+    works(lone, now);
+    step(200 * MS);
+    CHECK(gates[lone] == CGPU_GATE_OPEN);
+    uint64_t before = charged(lone);
+    for (int i = 0; i < 10; i++) {
+        demands[lone].busy_ns += 10 * MS;
+        step(100 * MS);
+    }
+    CHECK(charged(lone) - before <= 100 * MS && charged(lone) - before >= 90 * MS);
+}

@@ -319,3 +319,49 @@ TEST(a_high_priority_holder_that_is_idle_gives_way_to_who_rests_sch7)
     step(100 * MS);
     CHECK(charged(high) < 2 * MS);
 }
+
+/* TENANT always has work for a millisecond more. */
+static void
+goes_on(int tenant)
+{
+    if (gates[tenant] == CGPU_GATE_CLOSED) {
+        demands[tenant] = (struct cgpu_demand){.waiting = true};
+    } else {
+        works(tenant, now + MS);
+    }
+}
+
+/* For five seconds nothing is seen of a container that LAUNCHED, or did not, in its first turn. */
+static void
+comes_beside_a_stopped_one(bool launched)
+{
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int stopped = add(1, false);
+    int other = add(1, false);
+    demands[stopped].waiting = true;
+    step(0);
+    CHECK(gates[stopped] != CGPU_GATE_CLOSED);
+    if (launched) {
+        works(stopped, now + MS);
+    }
+    for (int i = 0; i < 5000; i++) {
+        goes_on(other);
+        step(MS);
+    }
+    int newcomer = add(1, false);
+    uint64_t before = charged(other);
+    for (int i = 0; i < 1000; i++) {
+        goes_on(other);
+        goes_on(newcomer);
+        step(MS);
+    }
+    CHECK(charged(other) - before > 300 * MS);
+    CHECK(charged(newcomer) > 300 * MS);
+}
+
+TEST(a_newcomer_does_not_have_the_gpu_alone_because_somebody_is_stopped_rel2)
+{
+    comes_beside_a_stopped_one(false);
+    comes_beside_a_stopped_one(true);
+}

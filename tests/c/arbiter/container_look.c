@@ -228,10 +228,11 @@ TEST(many_questions_that_are_each_a_little_costly_take_a_small_part_of_the_time)
     for (unsigned i = 0; i < 200; i++) {
         CHECK(look(container, (1000 + i) * MS).active);
     }
-    CHECK(asked > 16 && asked < 300); /* of 1,600: 220 ms / (32 * 30 us) are 229 */
+    /* of 1,600: 220 ms / (32 * 30 us) are 229; a slow processor makes a question long, and rare */
+    CHECK(asked >= 16 && asked < 300);
     ask_for = 0;
     asked = 0;
-    CHECK(look(container, 2000 * MS).active && asked == 16);
+    CHECK(look(container, 100000 * MS).active && asked == 16);
     for (unsigned i = 0; i < 16; i++) {
         cgpu_ledger_detach(ledgers[i]);
     }

@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING
 
 from lab.driver import real_driver
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,6 +30,9 @@ CONSTRAINTS = Path(__file__).resolve().parents[3] / "deploy" / "debian" / "const
 GPUSTAT = "gpustat==1.1.1"
 GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bindings==12.9.10",
                   "numba-cuda[cu12]==0.30.4"]  # fmt: skip
+# As pyproject.toml requires them: always, and for the extra k8s.
+_ABOUT = tomllib.loads((CONSTRAINTS.parents[2] / "pyproject.toml").read_text())["project"]
+PROGRAM_PACKAGES = [*_ABOUT["dependencies"], *_ABOUT["optional-dependencies"]["k8s"]]
 # What only the previous release requires; an upgrade from it is tested.
 REQUIRED_BEFORE = ["nvidia-ml-py==13.615.71", "psutil==7.2.2"]
 PYTHON_VERSION = "3.11"  # of Debian 12, the guest
@@ -120,6 +128,17 @@ def _wheels(root: Path) -> None:
     _run(*pip, "--no-deps", *suited, "--dest", root, "--requirement", CONSTRAINTS, *REQUIRED_BEFORE)
 
 
+def _with_pip(root: Path) -> None:
+    """Debian 12's python3 with pip, and in /wheels what the extra k8s needs beside cgpu itself."""
+    _run("cp", "--archive", debian(), root)
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    _run(*pip, "install", "--target", root / "usr/lib/python3/dist-packages", "pip")
+    platform_tag = f"manylinux2014_{MACHINE}"
+    suited = ["--only-binary=:all:", "--python-version", PYTHON_VERSION, "--platform", platform_tag]
+    constraints = ["--constraint", str(CONSTRAINTS)]
+    _run(*pip, "download", *suited, *constraints, "--dest", root / "wheels", *PROGRAM_PACKAGES)
+
+
 def cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
     """The folder that ``build`` fills; made once for the same ``build`` and ``inputs``."""
     recipe = inspect.getsource(build) + repr(inputs) + MACHINE
@@ -158,6 +177,11 @@ def emulated() -> Path:
 def wheels() -> Path:
     """A folder from which pip installs what a node needs beside cgpu itself."""
     return cached("wheels", _wheels, [CONSTRAINTS.read_text(), REQUIRED_BEFORE, PYTHON_VERSION])
+
+
+def with_pip() -> Path:
+    """A root filesystem in which pip installs ``cgpu[k8s]`` without a network."""
+    return cached("pip", _with_pip, [SUITE, USERS, UNUSED, PROGRAM_PACKAGES])
 
 
 def guest_packages() -> Path:

@@ -1,0 +1,59 @@
+"""The image of cgpu's programs in a cluster, built by docker without a network, and run."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_env.version import VERSION
+from lab.containers import images
+from lab.containers.engines import ULIMITS
+from lab.products import releases
+
+if TYPE_CHECKING:
+    from lab.containers.engines import Docker
+
+pytestmark = pytest.mark.system
+
+DOCKERFILE = Path(__file__).resolve().parents[3] / "deploy" / "image" / "Dockerfile"
+BASE = "with-pip"
+OFFLINE = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "PIP_BREAK_SYSTEM_PACKAGES": "1"}
+# As the chart's pods run it.
+CONFINED = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
+
+
+@pytest.fixture(scope="module")
+def image(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
+    root = images.with_pip()
+    tar = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
+    settings = [f"--change=ENV {name}={value}" for name, value in OFFLINE.items()]
+    docker.docker("import", *settings, "-", BASE, stdin=tar.stdout)
+    assert tar.wait() == 0
+    context = tmp_path_factory.mktemp("context")
+    wheel = releases.present_wheel(context)
+    assert wheel.name.endswith(f"_{platform.machine()}.whl")
+    words = ["build", "--network=none", *ULIMITS, f"--build-arg=BASE={BASE}", "--tag=cgpu"]
+    docker.docker(*words, f"--file={DOCKERFILE}", wheel.parent, timeout=300)
+    return "cgpu"
+
+
+@pytest.mark.parametrize("module", ["cgpu_k8s.extender"])
+def test_the_image_has_the_programs_and_needs_no_rights(
+    docker: Docker, image: str, module: str
+) -> None:
+    shown = docker.run(image, "python3", "-m", module, "--version", options=CONFINED)
+    assert VERSION in shown.stdout
+    # What it imports only when it serves is there too: it gets as far as to look for its cluster.
+    ended = docker.run(image, "python3", "-m", module, options=CONFINED, check=False)
+    assert ended.returncode == 2
+    assert "Traceback" not in ended.stderr
+    assert "there is no kubeconfig" in ended.stderr
+
+
+def test_nobody_is_root_in_it(docker: Docker, image: str) -> None:
+    assert docker.run(image, "id", "-u", options=CONFINED).stdout.strip() == "65532"
+    assert docker.run(image, "ls", "/usr/share/cgpu", check=False).returncode

@@ -1,0 +1,146 @@
+"""AdmissionReviews (``admission.k8s.io/v1``): what a webhook is asked, and its answers; pure."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_k8s import names
+from cgpu_k8s.guard.rules import BOUND, Review, refusal
+from cgpu_k8s.objects.fields import member
+from cgpu_k8s.objects.pods import read_pod
+
+if TYPE_CHECKING:
+    from cgpu_k8s.guard.settings import Settings
+    from cgpu_k8s.objects.fields import Json
+
+VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
+_FORBIDDEN = 403
+_DEFAULT = ("", "default-scheduler")  # what the API server puts in where a pod says nothing
+
+
+class ReviewError(CgpuError):
+    """What was sent is no AdmissionReview of version 1."""
+
+
+class Asked(NamedTuple):
+    """A request of the API server.
+
+    Attributes:
+        uid: which the answer repeats.
+        namespace: of the object.
+        name: of the object; of a Binding, that of its pod; "" if it has none yet.
+        review: what somebody wants to do.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    review: Review
+
+    def binds(self, settings: Settings) -> bool:
+        """Whether somebody else than the scheduler binds a pod: see ``validate``."""
+        review = self.review
+        return (
+            review.operation in BOUND.operations
+            and review.resource in BOUND.resources
+            and review.user not in settings.accounts
+        )
+
+
+def read(data: bytes) -> Asked:
+    """The request in a body.
+
+    Raises:
+        ReviewError: it is no JSON, or no AdmissionReview of version 1.
+        ObjectError: a member is of another kind than Kubernetes' API describes.
+    """
+    try:
+        sent = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ReviewError("the body is not JSON: expected an AdmissionReview") from None
+    if not isinstance(sent, dict):
+        raise ReviewError("the body is not an object: expected an AdmissionReview")
+    for key, expected in (("kind", KIND), ("apiVersion", VERSION)):
+        if sent.get(key) != expected:
+            raise ReviewError(f"{key}={shown(str(sent.get(key)))}: expected {expected}")
+    request = member(sent, "request", dict)
+    uid = member(request, "uid", str)
+    if not uid:
+        raise ReviewError("request.uid is empty: expected what the answer is to repeat")
+    resource = member(member(request, "resource", dict), "resource", str)
+    part = member(request, "subResource", str)
+    item = member(request, "object", dict)
+    return Asked(
+        uid,
+        member(request, "namespace", str),
+        member(request, "name", str) or member(member(item, "metadata", dict), "name", str),
+        Review(
+            operation=member(request, "operation", str),
+            resource=f"{resource}/{part}" if part else resource,
+            user=member(member(request, "userInfo", dict), "username", str),
+            item=item,
+            before=member(request, "oldObject", dict) or None,
+        ),
+    )
+
+
+def validate(asked: Asked, settings: Settings, pod: Json | None = None) -> dict[str, Any]:
+    """The answer of the validating webhook: the rules, and who binds a pod.
+
+    Args:
+        asked: the request.
+        settings: of the cluster.
+        pod: the pod of a Binding, if ``asked.binds``, which no rule can see; None: there is none.
+
+    Raises:
+        ObjectError: the object or ``pod`` is not what Kubernetes' API describes.
+    """
+    sentence = refusal(asked.review, settings)
+    if not sentence and pod is not None and asked.binds(settings) and read_pod(pod).asks:
+        sentence = (
+            f"pod {asked.namespace}/{asked.name} asks for {names.MEMORY}: only cgpu's scheduler"
+            f" may bind it, not {shown(asked.review.user)}"
+        )
+    return _answer(asked, sentence)
+
+
+def mutate(asked: Asked, settings: Settings) -> dict[str, Any]:
+    """The answer of the mutating webhook: a new pod that asks for GPUs goes to our scheduler.
+
+    It also gets the cluster's runtime class, where ``settings`` has one. What the pod says itself
+    stays, and is for ``validate`` to refuse. Nothing is written anywhere, so that a dry run needs
+    nothing else.
+
+    Raises:
+        ObjectError: the object is no pod.
+    """
+    review = asked.review
+    if (review.operation, review.resource) != ("CREATE", "pods") or not read_pod(review.item).asks:
+        return _answer(asked)
+    spec = member(review.item, "spec", dict)
+    named = member(spec, "schedulerName", str)
+    patch = []
+    if named in _DEFAULT and named not in settings.schedulers:
+        patch.append(_set("schedulerName", settings.schedulers[0]))
+    if settings.runtime_class and not member(spec, "runtimeClassName", str):
+        patch.append(_set("runtimeClassName", settings.runtime_class))
+    return _answer(asked, patch=patch)
+
+
+def _set(name: str, value: str) -> dict[str, str]:
+    return {"op": "add", "path": f"/spec/{name}", "value": value}  # replaces what is there
+
+
+def _answer(
+    asked: Asked, sentence: str = "", patch: list[dict[str, str]] | None = None
+) -> dict[str, Any]:
+    response: dict[str, Any] = {"uid": asked.uid, "allowed": not sentence}
+    if sentence:
+        response["status"] = {"code": _FORBIDDEN, "message": f"cgpu: {sentence}"}
+    if patch:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(json.dumps(patch).encode()).decode()
+    return {"apiVersion": VERSION, "kind": KIND, "response": response}

@@ -1,0 +1,106 @@
+"""K8S-15: the guard's HTTP server: its routes, the pod of a Binding, and calls of nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+
+from cgpu_k8s.api.errors import ApiError, LostError, NotFoundError
+from cgpu_k8s.guard.server import LONGEST, Guard
+from cgpu_k8s.guard.settings import Settings
+from lab.kubernetes.manifests import pod
+
+pytestmark = pytest.mark.unit
+
+SCHEDULER = "system:serviceaccount:cgpu-system:cgpu-scheduler"
+
+
+class Api:
+    """An API server with one pod, or one error."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+
+    async def get(self, path: str) -> Any:
+        self.asked.append(path)
+        if isinstance(self.answer, ApiError):
+            raise self.answer
+        return self.answer
+
+
+def ask(path: str, data: bytes, api: Api | None = None, method: str = "POST") -> tuple[int, str]:
+    """The status and text of an answer."""
+
+    async def work() -> tuple[int, str]:
+        guard = Guard(Settings((SCHEDULER,)), api or Api({}), lambda *_: None)
+        async with TestClient(TestServer(guard.application())) as client:
+            response = await client.request(method, path, data=data)
+            return response.status, await response.text()
+
+    return asyncio.run(work())
+
+
+def body(item: Any, part: str = "", user: str = "alice") -> bytes:
+    request = {
+        "uid": "u-1",
+        "resource": {"resource": "pods"},
+        "subResource": part,
+        "namespace": "ml",
+        "name": "p",
+        "operation": "CREATE",
+        "userInfo": {"username": user},
+        "object": item,
+    }
+    kind = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+    return json.dumps({**kind, "request": request}).encode()
+
+
+BINDING = {"metadata": {"name": "p"}, "target": {"name": "gpu-a"}}
+
+
+def allowed(answer: tuple[int, str]) -> bool:
+    assert answer[0] == 200
+    return bool(json.loads(answer[1])["response"]["allowed"])
+
+
+def test_the_pod_of_a_binding_is_looked_up_unless_the_scheduler_binds_it() -> None:
+    api = Api(pod("p", 2))
+    assert not allowed(ask("/validate", body(BINDING, "binding"), api))
+    assert api.asked == ["/api/v1/namespaces/ml/pods/p"]
+    assert allowed(ask("/validate", body(BINDING, "binding", SCHEDULER), api))
+    assert allowed(ask("/validate", body(pod("p", 2)), api))
+    assert len(api.asked) == 1
+
+
+def test_a_binding_whose_pod_cannot_be_read_is_not_let_in() -> None:
+    status, text = ask("/validate", body(BINDING, "binding"), Api(LostError("no answer")))
+    assert (status, text) == (500, "whether the pod asks for GPUs is not known: no answer\n")
+    assert allowed(ask("/validate", body(BINDING, "binding"), Api(NotFoundError("gone"))))
+    api = Api({"items": []})  # a list of pods, which is at the path of no name
+    nameless = body({}, "binding").replace(b'"name": "p"', b'"name": ""')
+    assert ask("/validate", nameless, api)[0] == 400
+    assert not api.asked
+
+
+def test_new_pods_are_changed() -> None:
+    item = pod("p", 2)
+    del item["spec"]["schedulerName"]
+    status, text = ask("/mutate", body(item))
+    assert status == 200
+    assert json.loads(text)["response"]["patchType"] == "JSONPatch"
+
+
+def test_other_calls_get_one_sentence() -> None:
+    for path in ("/validate", "/mutate"):
+        for data in (b"", b"{", b"[]", body("x"), b" " * (LONGEST + 1)):
+            status, text = ask(path, data)
+            assert status == 400
+            assert text.count("\n") == 1
+        assert ask(path, b"", method="GET")[0] == 405
+    assert ask("/other", b"")[0] == 404
+    assert ask("/healthz", b"", method="GET") == (200, "ok\n")

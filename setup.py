@@ -275,6 +275,7 @@ setup(
         "cgpu_server.state",
         "cgpu_server.tree",
         "cgpu_k8s",
+        "cgpu_k8s.agent",
         "cgpu_k8s.api",
         "cgpu_k8s.books",
         "cgpu_k8s.extender",

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.resources import LEASES, NODES, PODS
+from cgpu_k8s.api.tasks import end, together
 from cgpu_k8s.api.watch import DELETED, Listed, Watch
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine
+    from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.api.client import Client, Json
     from cgpu_k8s.books.books import Books
@@ -78,7 +79,7 @@ class Following:
         works = [self._objects(), self._tidy(resolve)]
         if self._lease:
             works.append(self._follow_lease(self._lease))
-        await _together(*works)
+        await together(*works)
 
     async def _objects(self) -> None:
         """Follow nodes and pods; from a new list on whenever our scheduler begins to lead.
@@ -89,14 +90,14 @@ class Following:
             await self._anew.wait()
             self._listed.clear()
             self._anew.clear()
-            both = asyncio.ensure_future(_together(self._nodes(), self._pods()))
+            both = asyncio.ensure_future(together(self._nodes(), self._pods()))
             again = asyncio.ensure_future(self._anew.wait())
             try:
                 await asyncio.wait((both, again), return_when=asyncio.FIRST_COMPLETED)
                 if both.done():
                     both.result()  # its error ends us
             finally:
-                await _end(both, again)
+                await end(both, again)
 
     async def _nodes(self) -> None:
         books = self._books
@@ -190,18 +191,3 @@ class Following:
 
 def _same(item: Json) -> Json:
     return item
-
-
-async def _together(*works: Coroutine[None, None, None]) -> None:
-    """Run until one fails or we are cancelled; then end all."""
-    tasks = [asyncio.ensure_future(work) for work in works]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        await _end(*tasks)
-
-
-async def _end(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

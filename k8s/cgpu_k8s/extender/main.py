@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
-import signal
 import socket
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -94,6 +93,7 @@ async def serve(given: argparse.Namespace) -> None:
 
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
     from cgpu_k8s.api.configuration import load  # noqa: PLC0415
+    from cgpu_k8s.api.tasks import until_stopped  # noqa: PLC0415
     from cgpu_k8s.books.books import Books  # noqa: PLC0415
     from cgpu_k8s.extender.fence import Fence  # noqa: PLC0415
     from cgpu_k8s.extender.following import Following, Lease  # noqa: PLC0415
@@ -110,22 +110,6 @@ async def serve(given: argparse.Namespace) -> None:
             site = web.TCPSite(runner, *given.listen)
             await site.start()
             report("serves", {"address": "{}:{}".format(*runner.addresses[0][:2])})
-            await _until_stopped(following.run(extender.binder.resolve))
+            await until_stopped(following.run(extender.binder.resolve))
         finally:
             await runner.cleanup()
-
-
-async def _until_stopped(work: object) -> None:
-    """Do some work until a signal says stop."""
-    stopped = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopped.set)
-    task = asyncio.ensure_future(work)  # type: ignore[call-overload]
-    waiting = asyncio.ensure_future(stopped.wait())
-    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        task.result()
-    for each in (task, waiting):
-        each.cancel()
-    await asyncio.gather(task, waiting, return_exceptions=True)

@@ -59,7 +59,7 @@ def read_node(node: Json) -> Offer:
     meta, status = member(node, "metadata", dict), member(node, "status", dict)
     labels, notes = strings(meta, "labels"), strings(meta, "annotations")
     mode, placement = labels.get(SCHEDULE, ""), labels.get(PLACEMENT, BINPACK)
-    withheld = _mislabelled(mode, placement) or _shared(status)
+    withheld = why_not_shared(node)
     gpus: tuple[Fact, ...] = ()
     if FACTS in notes:
         try:
@@ -78,6 +78,17 @@ def read_node(node: Json) -> Offer:
         gpus={gpu.uuid: gpu for gpu in gpus},
         withheld=withheld,
     )
+
+
+def why_not_shared(node: Json) -> str:
+    """Why a node's GPUs are not to be shared, whatever its agent says; "": they are.
+
+    Raises:
+        ObjectError: it is no node.
+    """
+    labels = strings(member(node, "metadata", dict), "labels")
+    mode, placement = labels.get(SCHEDULE, ""), labels.get(PLACEMENT, BINPACK)
+    return _mislabelled(mode, placement) or _shared(member(node, "status", dict))
 
 
 def _mislabelled(mode: str, placement: str) -> str:

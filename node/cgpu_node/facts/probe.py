@@ -1,10 +1,11 @@
 """Ask the driver what this node is; run as a program of its own, because the driver may hang.
 
-``python -I -S probe.py facts|contexts|holdings DRIVER_DIR`` prints JSON objects. ``facts`` queries
+``python -I -S probe.py facts|contexts|holdings|gpus DRIVER_DIR`` prints JSON. ``facts`` queries
 NVML and is quick. ``contexts`` creates a CUDA context on each GPU, which is the only way to know
 what one costs. ``holdings`` prints which process holds how much of each GPU, once for each line
-that it reads; for the GPUs whose UUIDs are on that line, also how busy each process keeps them. It
-uses the standard library only and imports nothing of cgpu, so that it can run isolated.
+that it reads; for the GPUs whose UUIDs are on that line, also how busy each process keeps them.
+``gpus`` prints, once for each line, the GPUs that answer. It uses the standard library only and
+imports nothing of cgpu, so that it can run isolated.
 """
 
 from __future__ import annotations
@@ -136,6 +137,22 @@ def _facts(nvml: _Library) -> dict[str, object]:
     return {"driver_version": nvml.text("nvmlSystemGetDriverVersion"), "gpus": gpus}
 
 
+def _answering(nvml: _Library) -> list[dict[str, object]]:
+    """The GPUs that answer now; one that was lost is left out."""
+    count, memory = ctypes.c_uint(), _Memory()
+    nvml.call("nvmlDeviceGetCount_v2", ctypes.byref(count))
+    gpus: list[dict[str, object]] = []
+    for index in range(count.value):
+        handle, number = ctypes.c_void_p(), ctypes.c_uint(index)
+        failed = nvml.status("nvmlDeviceGetHandleByIndex_v2", number, ctypes.byref(handle))
+        if failed or nvml.status("nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory)):
+            continue
+        uuid = nvml.text("nvmlDeviceGetUUID", handle)
+        name = nvml.text("nvmlDeviceGetName", handle)
+        gpus.append({"index": index, "uuid": uuid, "name": name, "memory_bytes": memory.total})
+    return gpus
+
+
 def _own_bytes(nvml: _Library, handle: ctypes.c_void_p) -> int:
     """What this process holds by NVML's figure; 0 if there is none."""
     return _holders(nvml, handle).get(os.getpid()) or 0
@@ -258,12 +275,16 @@ def _contexts(nvml: _Library, cuda: _Library) -> dict[str, int]:
 
 
 def main(what: str, driver_dir: str) -> None:
-    """Print the facts, context costs or holdings of the driver in ``driver_dir`` as JSON."""
+    """Print facts, context costs, holdings or GPUs of the driver in ``driver_dir`` as JSON."""
     nvml = _Library(f"{driver_dir}/libnvidia-ml.so.1")
     nvml.call("nvmlInit_v2")
     if what == "holdings":
         for line in sys.stdin:
             print(json.dumps(_holdings(nvml, line.split())), flush=True)  # noqa: T201
+        return
+    if what == "gpus":
+        for _line in sys.stdin:
+            print(json.dumps(_answering(nvml)), flush=True)  # noqa: T201
         return
     answer: dict[str, object]
     if what == "facts":

@@ -76,7 +76,16 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"serve"},
         {"main"},
     ),
-    "cgpu_k8s": ({"names"}, {"objects"}, {"api"}, {"books"}, {"guard"}, {"inspect"}, {"extender"}),
+    "cgpu_k8s": (
+        {"names"},
+        {"objects"},
+        {"api"},
+        {"books"},
+        {"guard"},
+        {"inspect"},
+        {"extender"},
+        {"agent"},
+    ),
 }
 # Rooms of the tests' helper modules, each of which may import those before it.
 LAB = (

@@ -1,0 +1,304 @@
+"""Keeps a node's object as its GPUs are, and the mode in force as the node's label says."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.agent import offering
+from cgpu_k8s.agent.events import NORMAL, Events
+from cgpu_k8s.agent.outside import held
+from cgpu_k8s.agent.pods import Guest, read_guest
+from cgpu_k8s.api.client import MERGE
+from cgpu_k8s.api.order import version_of
+from cgpu_k8s.api.resources import NODES, PODS
+from cgpu_k8s.api.tasks import together
+from cgpu_k8s.api.watch import DELETED, Listed, Pace, Watch
+from cgpu_k8s.names import SCHEDULE
+from cgpu_k8s.objects.fields import ObjectError, member, strings
+from cgpu_k8s.objects.nodes import LEFT_ALONE, why_not_shared
+from cgpu_node.settings import kubernetes
+from cgpu_node.settings.kubernetes import Kubernetes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_k8s.agent.anchor import Anchor
+    from cgpu_k8s.agent.driver import Driver
+    from cgpu_k8s.agent.offering import Offered, Seen
+    from cgpu_k8s.api.client import Client, Json
+    from cgpu_node.shares.record import Record
+
+LOOK = 5.0  # seconds between two looks at the GPUs
+HELD, NOT_OFFERED, LOST, BACK, IN_FORCE = (
+    "GpuModeHeld",
+    "GpusNotOffered",
+    "GpuLost",
+    "GpuBack",
+    "GpuModeInForce",
+)
+
+
+class Place(NamedTuple):
+    """This node.
+
+    Attributes:
+        name: in the cluster.
+        setting: path of ``kubernetes.json``.
+        records: what lives on it, with shares of its GPUs.
+        pass_through: namespaces whose pods are like any other container; None: as they are.
+    """
+
+    name: str
+    setting: Path
+    records: Callable[[], list[Record]]
+    pass_through: tuple[str, ...] | None = None
+
+
+class Agent:
+    """The agent of one node.
+
+    Args:
+        place: the node.
+        client: of the API server.
+        driver: of the node's GPUs.
+        anchor: the plugin of the node's kubelet.
+        report: writes a line of the log.
+        look: seconds between two looks at the GPUs.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (what it stands between)
+        self,
+        place: Place,
+        client: Client,
+        driver: Driver,
+        anchor: Anchor,
+        report: Callable[[str, dict[str, object]], None],
+        look: float = LOOK,
+    ) -> None:
+        self._place, self._client, self._driver, self._anchor = place, client, driver, anchor
+        self._report, self._period = report, look
+        self._events = Events(client, place.name)
+        self._node: Json | None = None
+        self._pods: dict[str, Guest] | None = None
+        self._seen: tuple[Seen, ...] | None = None
+        self._names: dict[str, str] = {}  # of all GPUs that answered since we started
+        self._silence = ""  # why no GPU answers
+        self._held: dict[str, int] = {}
+        self._news = asyncio.Event()
+        self._failure = ""
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        await together(
+            self._follow_node(),
+            self._follow_pods(),
+            self._anchor.run(),
+            self._await_anchor(),
+            self._work(),
+        )
+
+    async def _work(self) -> None:
+        looked = -self._period
+        while True:
+            if time.monotonic() - looked >= self._period:
+                looked = time.monotonic()
+                await self._look()
+            self._news.clear()
+            pause = 0.0
+            try:
+                await self._reconcile()
+                self._failure = ""
+            except (CgpuError, OSError) as error:
+                pause = getattr(error, "retry_after", None) or 1.0
+                self._fail(str(error))
+            await asyncio.sleep(pause)
+            left = looked + self._period - time.monotonic()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._news.wait(), max(left, 0.0))
+
+    async def _look(self) -> None:
+        """See which GPUs answer, and what others than pods hold of them."""
+        try:
+            self._seen, self._silence = await self._driver.gpus(), ""
+        except CgpuError as error:
+            self._seen, self._silence = (), str(error)
+        self._names |= {gpu.uuid: gpu.name for gpu in self._seen}
+        if self._names.keys() - {gpu.uuid for gpu in self._seen}:
+            self._driver.close()  # only a new session of the driver sees a GPU that is back
+        if self._pods is not None:
+            ids = frozenset(each for pod in self._pods.values() for each in pod.containers)
+            try:
+                self._held = held(self._place.records(), ids)
+            except (CgpuError, OSError) as error:
+                self._fail(f"what others than pods hold cannot be read: {error}")
+
+    async def _reconcile(self) -> None:
+        """Make the node's object, and the mode in force, as they have to be."""
+        node, pods = self._node, self._pods
+        if node is None or pods is None or self._seen is None:
+            return
+        sharing = sorted(pod.name for pod in pods.values() if pod.shares)
+        why = why_not_shared(node)
+        if why:
+            await self._leave(node, why, sharing)
+            return
+        mode = await self._mode(node, sharing)
+        before = offering.known(node)
+        kept = frozenset(self._names).union(*(pod.gpus for pod in pods.values()))
+        gpus = offering.facts(mode, self._seen, before, kept, self._held)
+        if not gpus:
+            why = self._silence or "the driver has no GPU with 1 GiB or more"
+            await self._leave(node, why, sharing)
+            return
+        self._events.over(NOT_OFFERED)
+        await self._anchor.publish({gpu.uuid: gpu.healthy for gpu in gpus})
+        self._enforce(mode)
+        if self._anchor.holds.is_set():
+            await self._write(node, offering.offered(mode, gpus, self._names))
+            await self._tell_health(before, gpus)
+
+    async def _mode(self, node: Json, sharing: list[str]) -> str:
+        """The mode to have in force: the label's, if no pod runs under another."""
+        label = strings(member(node, "metadata", dict), "labels")[SCHEDULE]
+        setting = kubernetes.read(str(self._place.setting))
+        if setting is None or setting.mode == label or not sharing:
+            self._events.over(HELD)
+            return label
+        await self._events.send(
+            HELD,
+            f"label {SCHEDULE}={label} is held back, and {setting.mode} stays in force, until"
+            f" {_counted(sharing)} ended",
+        )
+        return setting.mode
+
+    def _enforce(self, mode: str) -> None:
+        """Put the mode into force for the next container, before anything is offered."""
+        path, place = str(self._place.setting), self._place
+        before = kubernetes.read(path)
+        kept = before.pass_through if before else ()
+        passing = kept if place.pass_through is None else place.pass_through
+        wanted = Kubernetes(place.name, mode, passing)
+        if before != wanted:
+            kubernetes.write(path, wanted)
+            self._report("mode_in_force", {"mode": mode})
+
+    async def _leave(self, node: Json, why: str, sharing: list[str]) -> None:
+        """Offer nothing. What pods run on stays; nobody places others by it."""
+        label = strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
+        if sharing:
+            why = f"{why}; what the node offered stays until {_counted(sharing)} ended"
+        else:
+            if why_not_shared(node):  # containers are like any others from now on
+                self._place.setting.unlink(missing_ok=True)
+            await self._anchor.publish({})
+            await self._write(node, offering.NOTHING)
+        if sharing or label not in LEFT_ALONE:
+            await self._events.send(NOT_OFFERED, why)
+        else:
+            self._events.over(NOT_OFFERED)
+
+    async def _write(self, node: Json, wanted: Offered) -> None:
+        """Write what differs: resources first, because the annotation is what pods are placed by.
+
+        Raises:
+            ApiError: the API server does not take it.
+        """
+        path = NODES.path(self._place.name)
+        status = offering.status_patch(node, wanted)
+        if status:
+            node = await self._client.patch(f"{path}/status", status, MERGE)
+            self._know(node)
+        about = offering.metadata_patch(node, wanted)
+        if about:
+            self._know(await self._client.patch(path, about, MERGE))
+        if status or about:
+            self._report("written", {"resources": dict(wanted.resources)})
+
+    async def _tell_health(self, before: tuple[Any, ...], gpus: tuple[Any, ...]) -> None:
+        was = {gpu.uuid: gpu.healthy for gpu in before}
+        for gpu in gpus:
+            name = f"GPU {gpu.index} ({gpu.uuid})"
+            if not gpu.healthy and was.get(gpu.uuid):
+                why = f": {self._silence}" if self._silence else ""
+                self._events.over(BACK)
+                await self._events.send(
+                    LOST, f"{name} does not answer, and gets no more pods until it does{why}"
+                )
+            elif gpu.healthy and was.get(gpu.uuid) is False:
+                self._events.over(LOST)
+                await self._events.send(BACK, f"{name} answers again", NORMAL)
+
+    async def _await_anchor(self) -> None:
+        await self._anchor.holds.wait()
+        self._news.set()
+
+    async def _follow_node(self) -> None:
+        watch = self._watch(NODES.path(), f"metadata.name={self._place.name}", _same)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    self._node = event.items[0] if event.items else None
+                    if self._node is None:
+                        self._fail(f"node {self._place.name}: the cluster has no node of this name")
+                elif event.kind == DELETED:
+                    self._node = None
+                else:
+                    self._know(event.item)
+                self._news.set()
+
+    async def _follow_pods(self) -> None:
+        watch = self._watch(PODS.path(), f"spec.nodeName={self._place.name}", self._guest)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    self._pods = {pod.uid: pod for pod in event.items if pod}
+                elif event.item and self._pods is not None:
+                    if event.kind == DELETED:
+                        self._pods.pop(event.item.uid, None)
+                    else:
+                        self._pods[event.item.uid] = event.item
+                self._news.set()
+
+    def _guest(self, item: Json) -> Guest | None:
+        try:
+            return read_guest(item)
+        except ObjectError as error:
+            self._report("object_not_read", {"kind": "pods", "error": error})
+            return None
+
+    def _know(self, node: Json) -> None:
+        """What was written is known before the watch shows it, which may show older states yet."""
+        new, last = version_of(node), version_of(self._node or {})
+        if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
+            self._node = node
+
+    def _watch(self, path: str, field: str, read: Callable[[Json], Any]) -> Watch[Any]:
+        return Watch(
+            self._client,
+            path,
+            read,
+            {"fieldSelector": field},
+            Pace(length=300.0),
+            lambda error: self._fail(str(error)),
+        )
+
+    def _fail(self, why: str) -> None:
+        if why != self._failure:
+            self._failure = why
+            self._report("failed", {"error": why})
+
+
+def _same(item: Json) -> Json:
+    return item
+
+
+def _counted(names: list[str]) -> str:
+    """Pods that run, in a sentence."""
+    if len(names) == 1:
+        return f"pod {names[0]} has"
+    return f"{len(names)} pods ({names[0]} and others) have"

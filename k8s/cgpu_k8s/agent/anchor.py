@@ -1,0 +1,149 @@
+"""``aliyun.com/gpu-count`` as a device plugin, which makes a kubelet keep the node's resources.
+
+A kubelet that starts again keeps resources that somebody else wrote into the node's status only if
+its folder for device plugins has a checkpoint. So one small resource, which no pod asks for, is
+published by a real plugin. A kubelet that starts empties the folder, so that the plugin has to
+make its socket again and to register anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from cgpu_env.errors import shown
+from cgpu_k8s.agent import wire
+from cgpu_k8s.names import COUNT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Mapping
+    from pathlib import Path
+
+SOCKET = "cgpu.sock"
+PERIOD = 1.0  # seconds between two looks at the kubelet's socket
+_PATIENCE = 5.0
+_REFUSAL = (
+    f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
+    " aliyun.com/gpu-mem in a container's limits"
+)
+Identity = tuple[int, int, int]
+
+
+class Anchor:
+    """The plugin of the kubelet whose folder for device plugins is ``folder``.
+
+    Attributes:
+        holds: set once a kubelet knows the devices.
+        registrations: how often a kubelet took the plugin.
+    """
+
+    def __init__(self, folder: Path, report: Callable[[str, dict[str, object]], None]) -> None:
+        self._folder, self._report = folder, report
+        self._devices: dict[str, bool] = {}
+        self._changed = asyncio.Condition()
+        self._server: grpc.aio.Server | None = None
+        self._kubelet: Identity | None = None
+        self._own: Identity | None = None
+        self._failure = ""
+        self.holds = asyncio.Event()
+        self.registrations = 0
+
+    async def publish(self, devices: Mapping[str, bool]) -> None:
+        """From now on these are the devices: whether each is healthy, by the GPU's UUID."""
+        async with self._changed:
+            if self._devices != dict(devices):
+                self._devices = dict(devices)
+                self._changed.notify_all()
+
+    async def run(self) -> None:
+        """Stay registered with whichever kubelet runs, until cancelled."""
+        try:
+            while True:
+                if self._devices:
+                    await self._keep()
+                await asyncio.sleep(PERIOD)
+        finally:
+            await self._stop()
+
+    async def _keep(self) -> None:
+        """Register anew if the kubelet has started again, or took our socket away."""
+        kubelet = _identity(self._folder / wire.KUBELET)
+        own = _identity(self._folder / SOCKET)
+        if kubelet is None:
+            self._fail(f"no kubelet listens at {self._folder / wire.KUBELET}")
+        elif kubelet != self._kubelet or own is None or own != self._own:
+            try:
+                await self._register()
+            except (grpc.aio.AioRpcError, RuntimeError, OSError) as error:
+                details = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+                self._fail(f"the kubelet does not take the plugin: {shown(str(details), 300)}")
+            else:
+                self._kubelet, self._failure = kubelet, ""
+                self.registrations += 1
+                self._report("registered", {"folder": self._folder})
+
+    async def _register(self) -> None:
+        await self._stop()
+        path = self._folder / SOCKET
+        path.unlink(missing_ok=True)
+        server = self._server = grpc.aio.server()
+        server.add_generic_rpc_handlers((self._methods(),))
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        self._own = _identity(path)
+        async with grpc.aio.insecure_channel(f"unix:{self._folder / wire.KUBELET}") as channel:
+            call = channel.unary_unary(wire.REGISTER)
+            await call(wire.register(SOCKET, COUNT), timeout=_PATIENCE)
+
+    async def _stop(self) -> None:
+        server, self._server, self._kubelet, self._own = self._server, None, None, None
+        if server is not None:
+            await server.stop(grace=None)
+
+    def _fail(self, why: str) -> None:
+        if why != self._failure:
+            self._failure = why
+            self._report("not_registered", {"error": why})
+
+    def _methods(self) -> grpc.GenericRpcHandler:
+        return grpc.method_handlers_generic_handler(
+            wire.PLUGIN,
+            {
+                "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(_nothing),
+                "PreStartContainer": grpc.unary_unary_rpc_method_handler(_nothing),
+                "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(_nothing),
+                "Allocate": grpc.unary_unary_rpc_method_handler(_refuse),
+                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
+            },
+        )
+
+    async def _list_and_watch(self, _request: bytes, _context: Any) -> AsyncIterator[bytes]:  # noqa: ANN401 (gRPC's)
+        last = None
+        while True:
+            async with self._changed:
+                while self._devices == last:
+                    await self._changed.wait()
+                last = self._devices
+            yield wire.devices(last)
+            self.holds.set()
+
+
+async def _nothing(_request: bytes, _context: Any) -> bytes:  # noqa: ANN401 (gRPC's)
+    return wire.EMPTY
+
+
+async def _refuse(_request: bytes, context: Any) -> bytes:  # noqa: ANN401 (gRPC's)
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _REFUSAL)
+    return wire.EMPTY
+
+
+def _identity(path: Path) -> Identity | None:
+    """What differs between two sockets of one name, where an inode number is used again."""
+    with contextlib.suppress(OSError):
+        facts = path.stat()
+        return facts.st_dev, facts.st_ino, facts.st_ctime_ns
+    return None

@@ -1,0 +1,78 @@
+"""The GPUs that answer, asked through a child process: the driver may hang or crash."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from typing import TYPE_CHECKING
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_k8s.agent.offering import Seen
+from cgpu_node.facts.discovery import start_probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PATIENCE = 10.0  # seconds
+_FIRST_PATIENCE = 120.0  # a driver without its persistence daemon takes seconds for each GPU
+
+
+class Driver:
+    """Asks the driver which GPUs answer; the driver is in use until ``close``.
+
+    Args:
+        folder: finds the directory of the driver's libraries; it may raise CgpuError.
+    """
+
+    def __init__(self, folder: Callable[[], str]) -> None:
+        self._folder = folder
+        self._child: subprocess.Popen[bytes] | None = None
+        self._killed: list[subprocess.Popen[bytes]] = []
+
+    async def gpus(self) -> tuple[Seen, ...]:
+        """The GPUs that answer now.
+
+        Raises:
+            CgpuError: the driver does not answer.
+        """
+        patience = _PATIENCE if self._child else _FIRST_PATIENCE
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._ask), patience)
+        except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError) as error:
+            self.close()
+            why = shown(str(error), 400) or f"no answer within {patience:g} s"
+            raise CgpuError(f"the driver does not say which GPUs there are: {why}") from None
+
+    def close(self) -> None:
+        """Release the driver: the next question begins anew, and so sees GPUs that are back."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()  # which ends a thread that reads from it, too
+            self._killed.append(child)
+        # Not waited for: a process that is stuck in the kernel does not die.
+        self._killed = [each for each in self._killed if each.poll() is None]
+
+    def _ask(self) -> tuple[Seen, ...]:
+        child = self._child
+        if child is None:
+            child = self._child = start_probe("gpus", self._folder(), subprocess.PIPE)
+        if child.stdin is None or child.stdout is None:
+            raise OSError("no pipe to the probe")
+        try:
+            child.stdin.write(b"\n")
+            child.stdin.flush()
+            answer = child.stdout.readline()
+        except BrokenPipeError:
+            answer = b""
+        if not answer:
+            raise OSError(_last_words(child))
+        return tuple(
+            Seen(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)
+            for gpu in json.loads(answer)
+        )
+
+
+def _last_words(child: subprocess.Popen[bytes]) -> str:
+    lines = child.stderr.read().decode(errors="replace").split("\n") if child.stderr else []
+    return next((each for each in reversed(lines) if each.strip()), "it has ended its answers")

@@ -1,0 +1,54 @@
+"""Events about a node, each sent once for as long as it is true."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from cgpu_k8s.api.resources import EVENTS
+
+if TYPE_CHECKING:
+    from cgpu_k8s.api.client import Client
+
+NORMAL, WARNING = "Normal", "Warning"
+NAMESPACE = "default"  # where events about nodes are
+COMPONENT = "cgpu-agent"
+
+
+class Events:
+    """Sends the events about the node ``name``."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client, self._name = client, name
+        self._sent: dict[str, str] = {}
+
+    async def send(self, reason: str, message: str, kind: str = WARNING) -> None:
+        """Send an event, unless the last one for this reason had the same message.
+
+        Raises:
+            CgpuError: the API server does not take it; it is sent with the next call.
+        """
+        if self._sent.get(reason) == message:
+            return
+        now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+        about = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._name}
+        event = {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": f"{self._name}.{time.time_ns():x}", "namespace": NAMESPACE},
+            "involvedObject": about,
+            "reason": reason,
+            "message": message[:1024],  # the API's limit
+            "type": kind,
+            "source": {"component": COMPONENT, "host": self._name},
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        }
+        await self._client.post(EVENTS.path(namespace=NAMESPACE), event)
+        self._sent[reason] = message
+
+    def over(self, reason: str) -> None:
+        """What ``reason`` says is no longer true: the next time it is an event again."""
+        self._sent.pop(reason, None)

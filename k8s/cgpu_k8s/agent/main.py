@@ -1,0 +1,141 @@
+"""``python -m cgpu_k8s.agent``: the agent of the node that it runs on."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from cgpu_env import program
+from cgpu_env.commandline import Parser
+from cgpu_env.logline import line
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+NAME = "cgpu-agent"
+LOG = logging.getLogger(NAME)
+WARNINGS = {"failed", "not_registered", "object_not_read", "waits"}
+PLUGINS = Path("/var/lib/kubelet/device-plugins")
+SETTING = Path("/etc/cgpu/kubernetes.json")
+_PERIOD = 2.0  # seconds
+
+
+def arguments() -> Parser:
+    """The command line."""
+    parser = Parser(
+        prog=NAME,
+        description="Offer this node's GPUs to pods that share them, and follow its mode.",
+    )
+    parser.add_version(NAME)
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="how to reach the API server; by default the pod's service account, else KUBECONFIG",
+    )
+    parser.add_argument("--context", metavar="NAME", help="the context of the kubeconfig")
+    parser.add_argument(
+        "--node",
+        metavar="NAME",
+        default=os.environ.get("NODE_NAME") or socket.gethostname(),
+        help="this node; by default NODE_NAME, else the host's name",
+    )
+    parser.add_argument(
+        "--pass-through",
+        metavar="NAMESPACE",
+        action="append",
+        help="its pods are like any other container; may be repeated; by default as before",
+    )
+    parser.add_argument(
+        "--plugins",
+        metavar="DIR",
+        type=Path,
+        default=PLUGINS,
+        help=f"the kubelet's folder for device plugins; {PLUGINS} by default",
+    )
+    parser.add_argument(
+        "--setting",
+        metavar="FILE",
+        type=Path,
+        default=SETTING,
+        help=f"where the mode in force is written; {SETTING} by default",
+    )
+    parser.add_argument("--state-dir", metavar="DIR", help="the node's state directory")
+    parser.add_argument("--driver-dir", metavar="DIR", help="directory of the driver's libraries")
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> NoReturn:
+    """Work until stopped."""
+    program.run(NAME, lambda: _work(words))
+
+
+def _work(words: Sequence[str] | None) -> int:
+    given = arguments().parse_args(words)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+    asyncio.run(serve(given))
+    return 0
+
+
+def report(event: str, fields: dict[str, object]) -> None:
+    """Write a line of the log."""
+    LOG.log(logging.WARNING if event in WARNINGS else logging.INFO, "%s", line(event, fields))
+
+
+async def serve(given: argparse.Namespace) -> None:
+    """Keep the node as it has to be until SIGTERM or SIGINT."""
+    from cgpu_k8s.api.tasks import until_stopped  # noqa: PLC0415 (--help does not wait for it)
+
+    await until_stopped(_agent(given))
+
+
+async def _agent(given: argparse.Namespace) -> None:
+    from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415
+    from cgpu_k8s.agent.anchor import Anchor  # noqa: PLC0415
+    from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
+    from cgpu_k8s.api.client import connected  # noqa: PLC0415
+    from cgpu_k8s.api.configuration import load  # noqa: PLC0415
+    from cgpu_node.facts.node import driver_folder  # noqa: PLC0415
+    from cgpu_node.paths import open_state  # noqa: PLC0415
+    from cgpu_node.settings.config import load_config  # noqa: PLC0415
+    from cgpu_node.shares.registry import Registry  # noqa: PLC0415
+
+    cluster, state = load(given.kubeconfig, given.context), open_state(given.state_dir)
+    passing = None if given.pass_through is None else tuple(given.pass_through)
+    lock = os.open(f"{state}/agent.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        await _alone(lock, state)
+        place = Place(given.node, given.setting, Registry(state).records, passing)
+        driver = Driver(lambda: driver_folder(given.driver_dir, load_config()))
+        try:
+            async with connected(cluster) as client:
+                anchor = Anchor(given.plugins, report)
+                report("serves", {"node": given.node})
+                await Agent(place, client, driver, anchor, report).run()
+        finally:
+            driver.close()
+    finally:
+        os.close(lock)
+
+
+async def _alone(lock: int, state: str) -> None:
+    """Wait until no other agent works on this node."""
+    if _locked(lock):
+        return
+    report("waits", {"for": f"another agent of this node, which holds {state}/agent.lock"})
+    while not _locked(lock):  # noqa: ASYNC110 (the other one is another process)
+        await asyncio.sleep(_PERIOD)
+
+
+def _locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -1,0 +1,147 @@
+"""What a node offers, from what is known of it: pure."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_k8s.names import CORES, FACTS, GPU_COUNT, GPU_MEMORY, GPU_NAME, MEMORY
+from cgpu_k8s.objects.fields import member, strings
+from cgpu_k8s.objects.gpus import UNIT_MIB, Fact, FactsError, read_facts, write_facts
+from cgpu_k8s.objects.quantities import whole
+from cgpu_node.allocation import CORE_MEM
+from cgpu_node.settings.kubernetes import RULES
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from cgpu_k8s.objects.fields import Json
+
+SLOTS = 20  # containers on a GPU in a mode that sets no limit of its own
+LABELS = (GPU_NAME, GPU_MEMORY, GPU_COUNT)
+RESOURCES = (MEMORY, CORES)  # the anchor publishes the third
+_LONGEST_LABEL = 63
+_NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+class Seen(NamedTuple):
+    """A GPU that answers: the driver's UUID, number and name of it, and its memory in MiB."""
+
+    uuid: str
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody needs here
+    name: str
+    mib: int
+
+
+class Offered(NamedTuple):
+    """What a node's object says of its GPUs; empty where it offers nothing.
+
+    Attributes:
+        annotations: ``cgpu/gpus``.
+        labels: those that published tools read.
+        resources: how much of each there is.
+    """
+
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+    resources: Mapping[str, int]
+
+
+NOTHING = Offered({}, {}, {})
+
+
+def known(node: Json) -> tuple[Fact, ...]:
+    """The GPUs that the node's annotation names; none if it is missing or not readable."""
+    notes = strings(member(node, "metadata", dict), "annotations")
+    try:
+        return read_facts(notes.get(FACTS, "")).gpus
+    except FactsError:
+        return ()
+
+
+def facts(
+    mode: str,
+    seen: Iterable[Seen],
+    before: Iterable[Fact],
+    kept: Collection[str],
+    held: Mapping[str, int],
+) -> tuple[Fact, ...]:
+    """The node's GPUs. A lost one stays, without new pods, so that the books keep what is on it.
+
+    Args:
+        mode: in force on the node.
+        seen: the GPUs that answer; indices may have changed. One below 1 GiB offers nothing.
+        before: those that were known.
+        kept: UUIDs of those that stay if they do not answer.
+        held: MiB that others than pods hold, by UUID.
+    """
+    slots = RULES[mode].get("max_inst", SLOTS)
+    found = [Fact(gpu.uuid, gpu.index, gpu.mib, slots=slots) for gpu in seen if gpu.mib >= UNIT_MIB]
+    answering = {gpu.uuid for gpu in found}
+    taken = {gpu.index for gpu in found}
+    for gpu in before:
+        if gpu.uuid in answering or gpu.uuid not in kept:
+            continue
+        number = gpu.index  # another GPU may have it since
+        while number in taken:
+            number += 1
+        taken.add(number)
+        found.append(gpu._replace(index=number, healthy=False, slots=slots))
+    return tuple(
+        gpu._replace(held=min(gpu.units, gpu.units_of(held.get(gpu.uuid, 0)))) for gpu in found
+    )
+
+
+def offered(mode: str, gpus: Collection[Fact], names: Mapping[str, str]) -> Offered:
+    """What a node with these GPUs says.
+
+    Resources count lost GPUs and what others hold, too: a kubelet that starts again adds up its
+    running pods against them, and would fail those that no longer fit. Who places pods reads the
+    annotation, which has both.
+
+    Args:
+        mode: in force on the node.
+        gpus: of the node, at least one.
+        names: of GPUs, by UUID.
+    """
+    first = min(gpus, key=lambda gpu: (gpu.mib, gpu.index))  # no pod gets less than it hopes for
+    labels = {GPU_MEMORY: f"{first.mib}MiB", GPU_COUNT: str(len(gpus))}
+    name = _NO_LABEL.sub("-", names.get(first.uuid, ""))[:_LONGEST_LABEL].strip("._-")
+    if name:
+        labels[GPU_NAME] = name
+    resources = {MEMORY: sum(gpu.units for gpu in gpus)}
+    if mode == CORE_MEM:
+        resources[CORES] = sum(gpu.cores for gpu in gpus)
+    return Offered({FACTS: write_facts(mode, gpus)}, labels, resources)
+
+
+def metadata_patch(node: Json, wanted: Offered) -> dict[str, Any]:
+    """The merge patch that makes labels and annotations as ``wanted``; empty if they are."""
+    meta = member(node, "metadata", dict)
+    changes = {
+        "annotations": _changes(strings(meta, "annotations"), wanted.annotations, (FACTS,)),
+        "labels": _changes(strings(meta, "labels"), wanted.labels, LABELS),
+    }
+    changed = {name: value for name, value in changes.items() if value}
+    return {"metadata": changed} if changed else {}
+
+
+def status_patch(node: Json, wanted: Offered) -> dict[str, Any]:
+    """The same for the resources in the node's status: capacity, and allocatable alike."""
+    status = member(node, "status", dict)
+    changes = {}
+    for part in ("capacity", "allocatable"):
+        has = {
+            name: value if whole(value) is None else str(whole(value))
+            for name, value in member(status, part, dict).items()
+        }
+        wants = {name: str(value) for name, value in wanted.resources.items()}
+        changes[part] = _changes(has, wants, RESOURCES)
+    changed = {name: value for name, value in changes.items() if value}
+    return {"status": changed} if changed else {}
+
+
+def _changes(
+    has: Mapping[str, str], wants: Mapping[str, str], names: Iterable[str]
+) -> dict[str, str | None]:
+    return {name: wants.get(name) for name in names if has.get(name) != wants.get(name)}

@@ -1,0 +1,42 @@
+"""Works that run beside each other in a program that follows the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+
+async def together(*works: Coroutine[None, None, None]) -> None:
+    """Run until one fails or we are cancelled; then end all."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await end(*tasks)
+
+
+async def end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel tasks, and wait until they have ended."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def until_stopped(work: Coroutine[None, None, None]) -> None:
+    """Do some work until SIGTERM or SIGINT; its error ends us."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopped.set)
+    task = asyncio.ensure_future(work)
+    waiting = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
+    try:
+        if task.done():
+            task.result()
+    finally:
+        await end(task, waiting)

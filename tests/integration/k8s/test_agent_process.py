@@ -1,0 +1,263 @@
+"""The agent as a process: a simulated driver, an API server, and a kubelet over real gRPC.
+
+K8S-1, K8S-3, K8S-12.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import pytest
+
+from cgpu_k8s.api.resources import NODES
+from cgpu_node.settings import kubernetes
+from cgpu_sim import machine
+from lab.containers.enclosure import wait_until
+from lab.driver.nvml_base import Gpu, make_machine
+from lab.kubernetes.device_plugins import FakeKubelet, fake_kubelet
+from lab.kubernetes.faults import Fault
+from lab.kubernetes.objects import node, pod, pods_path
+from lab.kubernetes.programs import running
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lab.kubernetes.fake_server import FakeServer
+
+pytestmark = pytest.mark.integration
+
+V100 = [Gpu("Tesla V100-SXM2-16GB", 16160, number) for number in range(4)]
+COUNT = "aliyun.com/gpu-count"
+GPU_LOST = 15  # NVML's error
+
+
+def asked(fake: FakeServer, method: str, path: str, body: object = None, kind: str = "") -> Any:
+    """A request to the API server, as its administrator."""
+    request = urllib.request.Request(
+        fake.address + path,
+        method=method,
+        data=json.dumps(body).encode() if body is not None else None,
+        headers={
+            "Authorization": "Bearer secret",
+            "Content-Type": kind or "application/json",
+            "User-Agent": "administrator",
+        },
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.load(answer)
+
+
+class Lab:
+    """A node: its driver, its kubelet, its object, and its agent."""
+
+    def __init__(self, fake: FakeServer, kubelet: FakeKubelet, folder: Path) -> None:
+        self.fake, self.kubelet, self.folder = fake, kubelet, folder
+        self.driver = make_machine(folder / "driver", V100)
+        self.setting = folder / "etc" / "kubernetes.json"
+        self.log = folder / "log"
+
+    @contextmanager
+    def agent(self, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+        config = self.fake.kubeconfig(self.folder / "config")
+        command: list[str | Path] = [sys.executable, "-m", "cgpu_k8s.agent", "--kubeconfig", config]
+        command += ["--node", "gpu-a", "--plugins", self.kubelet.folder]
+        command += ["--setting", self.setting, "--state-dir", self.folder / "state"]
+        with running(self.log, [*command, "--driver-dir", self.driver, *words]) as process:
+            yield process
+        assert "Traceback" not in self.log.read_text()
+
+    def label(self, value: str | None) -> None:
+        patch = {"metadata": {"labels": {"ack.node.gpu.schedule": value}}}
+        asked(self.fake, "PATCH", NODES.path("gpu-a"), patch, "application/merge-patch+json")
+
+    def node(self) -> Any:
+        return next(each for each in self.fake.items("nodes"))
+
+    def resources(self) -> dict[str, str]:
+        found = self.node()["status"]
+        assert found["capacity"] == found["allocatable"]
+        return {name: value for name, value in found["capacity"].items() if "aliyun" in name}
+
+    def facts(self) -> Any:
+        text = self.node()["metadata"].get("annotations", {}).get("cgpu/gpus")
+        return json.loads(text) if text else None
+
+    def offers(self, mode: str) -> bool:
+        facts = self.facts()
+        return bool(facts) and facts["mode"] == mode
+
+    def healthy(self) -> list[bool]:
+        return [gpu["healthy"] for gpu in self.facts()["gpus"]]
+
+    def events(self) -> list[tuple[str, str]]:
+        return [(each["reason"], each["message"]) for each in self.fake.items("events")]
+
+    def writes(self) -> list[str]:
+        return [call for call in self.fake.calls if call.startswith(("PATCH", "POST", "PUT"))]
+
+
+@pytest.fixture
+def lab(fake: FakeServer, tmp_path: Path) -> Iterator[Lab]:
+    asked(fake, "POST", NODES.path(), node("gpu-a", {"ack.node.gpu.schedule": "core_mem"}, cpu="4"))
+    with fake_kubelet(tmp_path / "plugins") as kubelet:
+        yield Lab(fake, kubelet, tmp_path)
+
+
+def test_a_labelled_node_offers_its_gpus_and_then_nothing_is_written(lab: Lab) -> None:
+    with lab.agent("--pass-through", "monitoring"):
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        assert lab.resources() == {
+            "aliyun.com/gpu-mem": "60",
+            "aliyun.com/gpu-core.percentage": "400",
+        }
+        assert lab.node()["metadata"]["labels"]["aliyun.accelerator/nvidia_mem"] == "16160MiB"
+        assert kubernetes.read(str(lab.setting)) == kubernetes.Kubernetes(
+            "gpu-a", "core_mem", ("monitoring",)
+        )
+        assert lab.kubelet.registered == [("v1beta1", "cgpu.sock", COUNT)]
+        assert lab.kubelet.devices[COUNT] == {gpu.uuid: "Healthy" for gpu in V100}
+        before = lab.writes()
+        time.sleep(16)  # it looks three times
+        assert lab.writes() == before
+    with lab.agent():  # and it finds all as it left it
+        wait_until(lambda: len(lab.kubelet.registered) == 2, "the next agent registers")
+        wait_until(lambda: bool(lab.kubelet.devices[COUNT]), "and publishes")
+    assert [call for call in lab.writes() if "PATCH" in call] == [
+        call for call in before if "PATCH" in call
+    ]
+    assert lab.setting.stat().st_mode & 0o777 == 0o644
+
+
+def test_the_plugin_registers_with_each_kubelet_that_starts(lab: Lab) -> None:
+    with lab.agent():
+        for starts in range(1, 6):
+            wait_until(lambda: COUNT in lab.kubelet.devices, "a kubelet knows the devices")
+            assert len(lab.kubelet.registered) == starts
+            lab.kubelet.stop()
+            lab.kubelet.start()
+        wait_until(lambda: COUNT in lab.kubelet.devices, "the last one, too")
+        with pytest.raises(grpc.RpcError, match="no resource to ask for"):
+            lab.kubelet.ask("Allocate")
+
+
+def test_no_resources_are_written_before_a_kubelet_has_the_plugin(lab: Lab) -> None:
+    lab.kubelet.stop()
+    (lab.kubelet.folder / "kubelet.sock").unlink(missing_ok=True)
+    with lab.agent():
+        wait_until(lambda: "no kubelet listens" in lab.log.read_text(), "it says so")
+        wait_until(lab.setting.exists, "the mode is in force")
+        assert lab.resources() == {}
+        lab.kubelet.start()
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+
+
+def test_a_gpu_that_is_lost_and_one_that_is_back_are_seen(lab: Lab) -> None:
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        make_machine(lab.driver, V100[:3])
+        machine.inject(
+            lab.folder / "driver" / "machine",
+            machine.Fault("nvmlDeviceGetMemoryInfo", 1, GPU_LOST),
+        )
+        child(lab).kill()
+        wait_until(lambda: lab.healthy().count(False) >= 1, "a GPU is lost")
+        wait_until(lambda: "Unhealthy" in lab.kubelet.devices[COUNT].values(), "also the kubelet")
+        assert lab.resources()["aliyun.com/gpu-mem"] == "60"
+        make_machine(lab.driver, V100)
+        wait_until(lambda: all(lab.healthy()), "all are back")
+    reasons = [reason for reason, _ in lab.events()]
+    assert "GpuLost" in reasons
+    assert "GpuBack" in reasons
+
+
+def child(lab: Lab) -> Any:
+    import psutil  # noqa: PLC0415
+
+    for process in psutil.process_iter(["cmdline"]):
+        words = process.info["cmdline"] or []
+        if "gpus" in words and str(lab.driver) in words:
+            return process
+    raise AssertionError("the agent has no probe")
+
+
+def test_a_label_that_changes_under_pods_is_held_back(lab: Lab) -> None:
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        limits = {"aliyun.com/gpu-mem": "2", "aliyun.com/gpu-core.percentage": "30"}
+        asked(lab.fake, "POST", pods_path(), pod("train", limits, nodeName="gpu-a"))
+        lab.label("cgpu")
+        wait_until(lambda: "GpuModeHeld" in dict(lab.events()), "an event says so")
+        held = "label ack.node.gpu.schedule=cgpu is held back, and core_mem stays in force,"
+        assert dict(lab.events())["GpuModeHeld"] == f"{held} until pod default/train has ended"
+        assert lab.offers("core_mem")
+        asked(lab.fake, "DELETE", f"{pods_path()}/train", {"gracePeriodSeconds": 0})
+        wait_until(lambda: lab.offers("cgpu"), "the label is in force")
+        assert lab.resources() == {"aliyun.com/gpu-mem": "60"}
+        found = kubernetes.read(str(lab.setting))
+        assert found is not None
+        assert found.mode == "cgpu"
+
+
+def test_a_node_that_is_no_longer_to_be_shared_offers_nothing(lab: Lab) -> None:
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        lab.label("cgup")
+        wait_until(lambda: "GpusNotOffered" in dict(lab.events()), "an event says why")
+        assert "perhaps cgpu" in dict(lab.events())["GpusNotOffered"]
+        assert lab.resources() == {}
+        assert not lab.setting.exists()
+        lab.label("share")
+        wait_until(lambda: lab.offers("share"), "the node offers its GPUs")
+        lab.label(None)
+        wait_until(lambda: lab.facts() is None, "nothing is left")
+        assert lab.resources() == {}
+        assert not lab.setting.exists()
+    assert [reason for reason, _ in lab.events()] == ["GpusNotOffered"]
+
+
+def test_a_node_with_nvidias_plugin_offers_nothing(lab: Lab) -> None:
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        patch = {"status": {"allocatable": {"nvidia.com/gpu": "4"}}}
+        path = NODES.path("gpu-a", part="status")
+        asked(lab.fake, "PATCH", path, patch, "application/merge-patch+json")
+        wait_until(lambda: lab.facts() is None, "nothing is offered")
+        wait_until(lambda: "GpusNotOffered" in dict(lab.events()), "an event says why")
+        assert "stop NVIDIA's plugin on it" in dict(lab.events())["GpusNotOffered"]
+
+
+@pytest.mark.parametrize("status", [401, 403, 410, 429, 500])
+def test_an_api_server_that_refuses_is_asked_again(lab: Lab, status: int) -> None:
+    lab.fake.fail(Fault(status=status, times=4, retry_after=1 if status == 429 else None))
+    lab.fake.fail(Fault(method="PATCH", status=status, times=1))
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        assert f"with {status}" in lab.log.read_text()
+
+
+def test_a_second_agent_waits_for_the_first(lab: Lab) -> None:
+    with lab.agent() as first:
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        with lab.agent():
+            wait_until(lambda: "another agent of this node" in lab.log.read_text(), "it waits")
+            first.terminate()
+            assert first.wait(30) == 0
+            wait_until(lambda: len(lab.kubelet.registered) == 2, "the second one registers")
+
+
+def test_a_node_without_a_driver_says_so(lab: Lab) -> None:
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        (lab.driver / name).unlink()
+    with lab.agent():
+        wait_until(lambda: "GpusNotOffered" in dict(lab.events()), "an event says why")
+        why = dict(lab.events())["GpusNotOffered"]
+        assert "the driver does not say which GPUs there are" in why
+        assert lab.resources() == {}

@@ -1,0 +1,142 @@
+"""What a node offers, from its GPUs, its label, and what others hold. K8S-1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cgpu_env.request import GpuShare
+from cgpu_k8s.agent.offering import (
+    NOTHING,
+    Seen,
+    facts,
+    known,
+    metadata_patch,
+    offered,
+    status_patch,
+)
+from cgpu_k8s.agent.outside import held
+from cgpu_k8s.objects.gpus import Fact, read_facts
+from cgpu_k8s.objects.nodes import read_node
+from cgpu_node.shares.record import Owner, Record
+from lab.kubernetes.objects import node
+
+pytestmark = pytest.mark.unit
+
+V100 = 16160
+NAMES = {f"GPU-{n}": "Tesla V100-SXM2-16GB" for n in range(4)}
+
+
+def seen(*numbers: int, mib: int = V100) -> list[Seen]:
+    return [Seen(f"GPU-{number}", at, "V100", mib) for at, number in enumerate(numbers)]
+
+
+def written(mode: str, gpus: tuple[Fact, ...]) -> dict[str, Any]:
+    """A labelled node on which an agent has written what it offers."""
+    item = node("gpu-a", {"ack.node.gpu.schedule": mode}, cpu="4")
+    wanted = offered(mode, gpus, NAMES)
+    item["metadata"]["labels"] |= wanted.labels
+    item["metadata"]["annotations"] = dict(wanted.annotations)
+    resources = {name: str(value) for name, value in wanted.resources.items()}
+    item["status"] = {"capacity": {"cpu": "4"} | resources, "allocatable": {"cpu": "4"} | resources}
+    return item
+
+
+@pytest.mark.parametrize(
+    ("mode", "resources"),
+    [
+        ("share", {"aliyun.com/gpu-mem": 60}),
+        ("cgpu", {"aliyun.com/gpu-mem": 60}),
+        ("core_mem", {"aliyun.com/gpu-mem": 60, "aliyun.com/gpu-core.percentage": 400}),
+    ],
+)
+def test_a_node_with_four_gpus_of_16160_mib_offers_60_gib(
+    mode: str, resources: dict[str, int]
+) -> None:
+    wanted = offered(mode, facts(mode, seen(0, 1, 2, 3), (), (), {}), NAMES)
+    assert wanted.resources == resources
+    assert wanted.labels == {
+        "aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-16GB",
+        "aliyun.accelerator/nvidia_mem": "16160MiB",
+        "aliyun.accelerator/nvidia_count": "4",
+    }
+
+
+def test_gpus_of_different_sizes_count_each_for_itself() -> None:
+    gpus = facts("cgpu", [*seen(0), Seen("GPU-1", 1, "T4", 15109), Seen("GPU-2", 2, "s", 900)],
+                 (), (), {})  # fmt: skip
+    wanted = offered("cgpu", gpus, {"GPU-1": "T4"})
+    assert wanted.resources == {"aliyun.com/gpu-mem": 29}
+    assert wanted.labels["aliyun.accelerator/nvidia_mem"] == "15109MiB"
+    assert wanted.labels["aliyun.accelerator/nvidia_name"] == "T4"
+
+
+def test_the_scheduler_reads_what_the_agent_writes() -> None:
+    gpus = facts("core_mem", seen(0, 1), (), (), {"GPU-1": 1500})
+    offer = read_node(written("core_mem", gpus))
+    assert (offer.mode, offer.withheld) == ("core_mem", "")
+    assert [gpu.held for gpu in offer.gpus.values()] == [0, 2]
+    assert known(written("core_mem", gpus)) == gpus
+
+
+def test_nothing_is_written_where_all_is_as_wanted() -> None:
+    gpus = facts("core_mem", seen(0, 1), (), (), {})
+    item, wanted = written("core_mem", gpus), offered("core_mem", gpus, NAMES)
+    assert metadata_patch(item, wanted) == {}
+    assert status_patch(item, wanted) == {}
+    item["status"]["capacity"]["aliyun.com/gpu-core.percentage"] = "0.2k"  # the same number
+    assert status_patch(item, wanted) == {}
+    assert metadata_patch(node("b"), NOTHING) == status_patch(node("b"), NOTHING) == {}
+
+
+def test_what_is_no_longer_offered_is_removed() -> None:
+    item = written("core_mem", facts("core_mem", seen(0), (), (), {}))
+    status = status_patch(item, NOTHING)["status"]
+    gone = {"aliyun.com/gpu-mem": None, "aliyun.com/gpu-core.percentage": None}
+    assert status == {"capacity": gone, "allocatable": gone}
+    patch = metadata_patch(item, NOTHING)["metadata"]
+    assert patch["annotations"] == {"cgpu/gpus": None}
+    assert set(patch["labels"].values()) == {None}
+
+
+def test_a_kubelet_that_set_its_resources_to_0_gets_them_back() -> None:
+    gpus = facts("cgpu", seen(0), (), (), {})
+    item = written("cgpu", gpus)
+    item["status"]["allocatable"]["aliyun.com/gpu-mem"] = "0"
+    patch = status_patch(item, offered("cgpu", gpus, NAMES))
+    assert patch == {"status": {"allocatable": {"aliyun.com/gpu-mem": "15"}}}
+
+
+def test_a_lost_gpu_stays_without_new_pods_and_comes_back() -> None:
+    both = facts("cgpu", seen(0, 1), (), (), {})
+    lost = facts("cgpu", seen(0), both, {"GPU-0", "GPU-1"}, {})
+    assert [gpu.healthy for gpu in lost] == [True, False]
+    assert offered("cgpu", lost, NAMES).resources == offered("cgpu", both, NAMES).resources
+    assert facts("cgpu", seen(0, 1), lost, {"GPU-0", "GPU-1"}, {}) == both
+    assert facts("cgpu", seen(0), lost, {"GPU-0"}, {}) == both[:1]
+
+
+def test_gpus_are_known_by_uuid_when_a_reboot_numbers_them_anew() -> None:
+    before = facts("cgpu", [*seen(0), Seen("GPU-1", 1, "T4", 15109)], (), (), {})
+    after = facts("cgpu", [Seen("GPU-1", 0, "T4", 15109)], before, {"GPU-0", "GPU-1"}, {})
+    text = offered("cgpu", after, NAMES).annotations["cgpu/gpus"]
+    found = {gpu.uuid: (gpu.index, gpu.healthy, gpu.mib) for gpu in read_facts(text).gpus}
+    assert found == {"GPU-1": (0, True, 15109), "GPU-0": (1, False, V100)}
+
+
+def test_what_others_than_pods_hold_is_taken_off() -> None:
+    def record(name: str, runtime: str | None, mib: int) -> Record:
+        share = GpuShare(0, "GPU-0", mib << 20)
+        return Record(name, "container", Owner(1, 1, runtime), (share,), 1,
+                      high_priority=False, policy=5, command=(), directory="")  # fmt: skip
+
+    records = [
+        record("docker", "/run/docker/runtime-runc/moby/docker", 1000),
+        record("session", None, 24),
+        record("pod", "/run/containerd/runc/k8s.io/pod", 4000),
+        record("crio", "/run/runc/crio", 4000),
+    ]
+    assert held(records, {"crio"}) == {"GPU-0": 1024}
+    assert facts("cgpu", seen(0), (), (), {"GPU-0": 1024})[0].held == 1
+    assert facts("cgpu", seen(0), (), (), {"GPU-0": 99999})[0].held == 15

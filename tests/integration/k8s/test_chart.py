@@ -11,6 +11,7 @@ import yaml
 
 from cgpu_env.version import VERSION
 from cgpu_k8s import names
+from cgpu_k8s.agent.main import arguments
 from lab.kubernetes import chart
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ EVER = 999
 _ADMISSION = "admissionregistration.k8s.io/v1"
 # apiVersion and kind: from which minor version on it is served, and in which it no longer is.
 SERVED: dict[tuple[str, str], tuple[int, int]] = {
+    ("apps/v1", "DaemonSet"): (9, EVER),
     ("apps/v1", "Deployment"): (9, EVER),
     ("coordination.k8s.io/v1", "Lease"): (14, EVER),
     ("networking.k8s.io/v1", "NetworkPolicy"): (7, EVER),
@@ -108,6 +110,8 @@ def test_the_schedulers_image_is_of_the_clusters_version(tmp_path: Path) -> None
 
 def test_no_pod_has_more_than_it_needs(objects: list[Json]) -> None:
     for name, pod in pods(objects):
+        if name == "cgpu-agent":
+            continue
         assert pod["priorityClassName"].startswith("system-"), name
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -119,6 +123,33 @@ def test_no_pod_has_more_than_it_needs(objects: list[Json]) -> None:
             assert not confined["allowPrivilegeEscalation"]
             assert confined["capabilities"] == {"drop": ["ALL"]}
             assert container["resources"]["requests"]
+
+
+def test_the_agent_runs_where_the_label_is_and_is_evicted_last(objects: list[Json]) -> None:
+    agent = dict(pods(objects))["cgpu-agent"]
+    assert agent["priorityClassName"] == "system-node-critical"
+    assert agent["tolerations"] == [{"operator": "Exists"}]
+    required = agent["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    [term] = required["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": names.SCHEDULE, "operator": "Exists"}]}
+    [container] = agent["containers"]
+    mounted = {each["name"] for each in container["volumeMounts"]}
+    assert mounted == {each["name"] for each in agent["volumes"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+
+
+def test_the_agents_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
+    values = ["--set=agent.passThrough={monitoring,ops}", "--set=agent.driverDir=/usr/lib64"]
+    pod = dict(pods(chart.rendered("1.30", tmp_path, *values)))["cgpu-agent"]
+    [container] = pod["containers"]
+    assert container["command"] == ["python3", "-m", "cgpu_k8s.agent"]
+    given = arguments().parse_args(container["args"])
+    paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+    volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    assert given.pass_through == ["monitoring", "ops"]
+    assert volumes[paths[given.driver_dir]] == "/usr/lib64"
+    for path in (given.plugins, given.setting.parent):
+        assert volumes[paths[str(path)]] == str(path)
 
 
 def test_versions_are_the_packages() -> None:
@@ -136,6 +167,8 @@ def test_versions_are_the_packages() -> None:
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("image.tag=a b", "at '/image/tag': 'a b' does not match pattern"),
         ("image.repository=", "at '/image/repository': minLength: got 0, want 1"),
+        ("agent.driverDir=lib", "at '/agent/driverDir': 'lib' does not match pattern"),
+        ("agent.passThrough={A}", "at '/agent/passThrough/0': 'A' does not match pattern"),
         ("imgae.tag=1", "at '': additional properties 'imgae' not allowed"),
     ],
 )

@@ -171,6 +171,7 @@ class ControlPlane:
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             f"--audit-policy-file={self.folder / 'audit.yaml'}",
             f"--audit-log-path={self._audit}",
+            "--allow-privileged=true",  # as clusters have it
             "--profiling=false",
         ]
         self._server = self._api.enter_context(running(log, command))

@@ -29,7 +29,7 @@ seccompProfile: {type: RuntimeDefault}
 {{- end }}
 
 {{- define "cgpu.pullSecrets" -}}
-{{- with .Values.image.pullSecrets }}
+{{- with .Values.image.pullSecrets -}}
 imagePullSecrets:
 {{- range . }}
 - name: {{ . }}

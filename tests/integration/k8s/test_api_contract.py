@@ -271,6 +271,7 @@ def test_a_pod_on_a_node_stays_until_its_kubelet_removes_it(server: Server) -> N
         client, path = world.client, world.pod("a")
         made = await client.post(world.pods, pod("a"))
         await client.post(world.pod("a", "binding"), binding("a", "gpu-a"))
+        assert (await client.get(path))["spec"]["nodeName"] == "gpu-a"
         await client.delete(path)
         found = await client.get(path)
         assert found["metadata"]["deletionTimestamp"]

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cgpu_node.image.rootfs import View
     from cgpu_node.settings.config import Config
     from cgpu_node.settings.kubernetes import Kubernetes
+    from cgpu_node.shares.record import PodContainer
 
 
 class Setting(NamedTuple):
@@ -50,6 +51,7 @@ class Draft(NamedTuple):
     plan: Plan
     node: Node
     host_files: HostFiles
+    pod: PodContainer | None = None
 
 
 class Unshared(NamedTuple):
@@ -69,7 +71,7 @@ def draft(
         CgpuError: the container must not start; one sentence says why.
     """
     settings, state = load_config(), state_path(setting.state_dir)
-    decides = settings.kubernetes
+    decides, pod = settings.kubernetes, None
     if decides is not None:
         from cgpu_hook.pod import pod_of
 
@@ -90,7 +92,7 @@ def draft(
     node, here, config = _here(config, name, setting, settings)
     planned = plan(config, asked, node, rootfs(), here)
     request = planned.request
-    return Draft(config, request, planned, node, here) if request else None
+    return Draft(config, request, planned, node, here, pod and pod.identity) if request else None
 
 
 def _here(
@@ -119,16 +121,17 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
     """The same for a pod's container, which has what the pod's decision says and nothing else."""
     from cgpu_hook import decided
     from cgpu_hook.edit import edited, is_legacy
-    from cgpu_hook.pod import decision_of
+    from cgpu_hook.pod import check_asked, decision_of
     from cgpu_node.settings.kubernetes import SHARE
 
     mode = kubernetes.mode
     found = decision_of(pod, kubernetes.node)
     if found is None or pod.container not in found.containers:
+        check_asked(pod, found, state_path(setting.state_dir))
         bare = decided.without_gpus(config)
         return None if bare == config else Unshared(bare)
     node, here, config = _here(config, name, setting, settings)
-    request = decided.request_of(pod, found, mode, node)
+    request = decided.request_of(pod, found, mode, node, here.state_dir)
     config = decided.with_variables(config, request.asked.given if request.asked else {})
     if mode == SHARE and is_legacy(config):  # NVIDIA's hook follows the variable
         return Unshared(config)
@@ -136,7 +139,7 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
     planned = plan_share(config, request, _environment(config), node, rootfs(), own)
     if mode == SHARE:
         return Unshared(edited(config, planned.unlimited()))
-    return Draft(config, request, planned, node, here)
+    return Draft(config, request, planned, node, here, pod.identity)
 
 
 def _environment(config: dict[str, Any]) -> dict[str, str]:
@@ -165,6 +168,7 @@ def admit(draft: Draft, pid: int, runtime_dir: str | None) -> None:
         draft.node,
         Owner(pid, started, runtime_dir),
         [str(argument) for argument in process.get("args") or []],
+        pod=draft.pod,
     )
 
 

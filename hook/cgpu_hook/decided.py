@@ -17,7 +17,7 @@ from cgpu_env.request import (
 from cgpu_env.values import MIB
 from cgpu_hook.edit import edited, is_vendor_hook
 from cgpu_hook.plan import Plan
-from cgpu_hook.pod import MEM_IDX, MEM_POD, check_generations
+from cgpu_hook.pod import MEM_IDX, MEM_POD, check_generations, check_spec
 from cgpu_node.decision import ANNOTATION, CORE_STEP
 from cgpu_node.facts.node import DeviceNode
 from cgpu_node.settings.kubernetes import CORE_MEM, SHARE
@@ -36,13 +36,14 @@ _NO_GPU = "void"
 _DEVICES = ("/dev/nvidia", "/run/nvidia-container-devices", "/var/run/nvidia-container-devices")
 
 
-def request_of(pod: Pod, found: Decision, mode: str, node: Node) -> Request:
+def request_of(pod: Pod, found: Decision, mode: str, node: Node, state_dir: str) -> Request:
     """The share of a container that its pod's decision names.
 
     ``asked.given`` are the variables that its program is to find.
 
     Raises:
-        CgpuError: the decision does not fit this node; the sentence names the field.
+        CgpuError: the decision does not fit this node, or gives more than the pod asks for; the
+            sentence names the field.
     """
     gpus = {gpu.uuid: gpu for gpu in node.gpus}
     for name, grants in found.containers.items():
@@ -53,6 +54,7 @@ def request_of(pod: Pod, found: Decision, mode: str, node: Node) -> Request:
         for name, grants in found.containers.items()
     }
     check_generations(pod, found, units)
+    check_spec(pod, units, found, state_dir)
     own = found.containers[pod.container]
     weights = {grant.core // CORE_STEP for grant in own.values()}
     if len(weights) > 1:

@@ -11,6 +11,7 @@ from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
 from cgpu_env.values import MAX_GIB, integer
 from cgpu_node import decision, jsontext
+from cgpu_node.podspecs import awaited, read
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,18 +19,21 @@ if TYPE_CHECKING:
     from typing import Any
 
     from cgpu_node.decision import Decision
+    from cgpu_node.shares.record import PodContainer
 
-# What kind of container it is, the pod's UID and namespace, and the container's name.
+# What kind of container it is, the pod's UID, namespace and name, and the container's name.
 _CONTAINERD = (
     "io.kubernetes.cri.container-type",
     "io.kubernetes.cri.sandbox-uid",
     "io.kubernetes.cri.sandbox-namespace",
+    "io.kubernetes.cri.sandbox-name",
     "io.kubernetes.cri.container-name",
 )
 _CRIO = (
     "io.kubernetes.cri-o.ContainerType",
     "io.kubernetes.pod.uid",
     "io.kubernetes.pod.namespace",
+    "io.kubernetes.pod.name",
     "io.kubernetes.container.name",
 )
 _KEYS = (_CONTAINERD, _CRIO)
@@ -40,6 +44,7 @@ UNITS, CORES = (
     "scheduler.framework.gpushare.allocation",
     "gpushare.alibabacloud.com/core-percentage",
 )
+_MEMORY, _CORES = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 MEM_IDX, MEM_POD = "ALIYUN_COM_GPU_MEM_IDX", "ALIYUN_COM_GPU_MEM_POD"
 
 
@@ -49,6 +54,7 @@ class Pod(NamedTuple):
     Attributes:
         uid: its UID; empty: the engine does not tell.
         namespace: its namespace.
+        name: its name there.
         container: which of its containers this is.
         is_sandbox: whether it is the one that only holds the pod's namespaces.
         annotations: those of the pod that the engine passes on, and the engine's own.
@@ -56,9 +62,17 @@ class Pod(NamedTuple):
 
     uid: str
     namespace: str
+    name: str
     container: str
     is_sandbox: bool
     annotations: Mapping[str, str]
+
+    @property
+    def identity(self) -> PodContainer:
+        """The same as the container's record has it."""
+        from cgpu_node.shares.record import PodContainer
+
+        return PodContainer(self.uid, self.namespace, self.name, self.container)
 
 
 def pod_of(config: dict[str, Any]) -> Pod | None:
@@ -78,8 +92,8 @@ def pod_of(config: dict[str, Any]) -> Pod | None:
         if not isinstance(value, str):
             raise CgpuError(f"annotations.{shown(name)}: expected a string")
     kind, *names = engines[0]
-    uid, namespace, container = (annotations.get(name, "") for name in names)
-    return Pod(uid, namespace, container, annotations[kind] == _SANDBOX, annotations)
+    uid, namespace, name, container = (annotations.get(each, "") for each in names)
+    return Pod(uid, namespace, name, container, annotations[kind] == _SANDBOX, annotations)
 
 
 def decision_of(pod: Pod, node: str) -> Decision | None:
@@ -101,6 +115,71 @@ def decision_of(pod: Pod, node: str) -> Decision | None:
     if found.node != node:
         raise _error(f"node={found.node}: expected {shown(node)}, this node")
     return found
+
+
+def check_asked(pod: Pod, found: Decision | None, state_dir: str) -> None:
+    """Refuse a container that asks for a part of a GPU without a decision.
+
+    What an agent has left about the pod is read and not waited for: without a decision the
+    container gets no GPU anyway.
+
+    Args:
+        pod: the pod.
+        found: its decision, if it has one, which does not name the container.
+        state_dir: the state directory.
+
+    Raises:
+        CgpuError: it asks for one.
+    """
+    spec = read(state_dir, pod.uid)
+    if spec is None or pod.container not in spec.containers:
+        return
+    asked = f"{_MEMORY}={spec.containers[pod.container].mem}"
+    if found is not None:
+        raise _error(f"containers: {pod.container} is missing, whose limit is {asked}")
+    raise CgpuError(
+        f"container {pod.container} has the limit {asked}, and its pod no annotation"
+        f" {decision.ANNOTATION}: expected a schedulerName whose scheduler asks cgpu's extender"
+    )
+
+
+def check_spec(
+    pod: Pod, units: Mapping[str, Mapping[str, int]], found: Decision, state: str
+) -> None:
+    """Refuse a decision that gives more than the pod's own specification asks for.
+
+    Without an agent that is up to date, only a specification that an agent has left counts.
+
+    Args:
+        pod: the pod.
+        units: the decision's memory in whole units, by container and UUID.
+        found: the decision.
+        state: the state directory.
+
+    Raises:
+        CgpuError: it gives more; the sentence names the container.
+    """
+    spec, current = awaited(state, pod.uid)
+    if spec is None:
+        if current:
+            raise _error(
+                f"pod={pod.uid}: expected the UID of a pod that asks for {_MEMORY}; the agent of"
+                " this node knows none of this UID"
+            )
+        return
+    for name, grants in found.containers.items():
+        limit = spec.containers.get(name)
+        if limit is None:
+            raise _error(f"containers.{name}: expected a container with {_MEMORY} in its limits")
+        _check_limit(f"containers.{name}", _MEMORY, sum(units[name].values()), limit.mem)
+        _check_limit(
+            f"containers.{name}", _CORES, sum(grant.core for grant in grants.values()), limit.core
+        )
+
+
+def _check_limit(where: str, resource: str, given: int, limit: int) -> None:
+    if given > limit:
+        raise _error(f"{where}: {resource}={given}: expected at most {limit}, the pod's own limit")
 
 
 def check_generations(pod: Pod, found: Decision, units: Mapping[str, Mapping[str, int]]) -> None:

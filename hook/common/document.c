@@ -1,5 +1,6 @@
 #include "document.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -113,17 +114,6 @@ contains(const struct cgpu_document *document, const char *word)
     return memmem(document->bytes, document->size, word, strlen(word)) != NULL;
 }
 
-static bool
-is_decided(const struct cgpu_document *document)
-{
-    /* Engines write these words themselves, without escapes: in names of annotations and devices,
-     * and in what a pod or an image sets, where an escaped letter concerns us anyway. */
-    return contains(document, "\"io.kubernetes.cri") &&
-           (contains(document, "cgpu/") || contains(document, "nvidia") ||
-            contains(document, "NVIDIA")) &&
-           (access(NODE_DECIDES, F_OK) == 0 || errno != ENOENT);
-}
-
 /* Whether the file at PATH names a default size; true if Python has to report what is wrong. */
 static bool
 names_default(const char *path)
@@ -153,12 +143,49 @@ default_folder(char out[PATH_MAX])
 }
 
 static bool
+state_folder(const char *given, char out[PATH_MAX])
+{
+    return given != NULL ? snprintf(out, PATH_MAX, "%s", given) < PATH_MAX : default_folder(out);
+}
+
+/* Whether the node's agent has left there (podspecs.py) that a pod named here asks for a GPU. */
+static bool
+asks_for_gpu(const struct cgpu_document *document, const char *state_dir)
+{
+    char folder[PATH_MAX], pods[PATH_MAX + 8];
+    if (!state_folder(state_dir, folder)) {
+        return true;
+    }
+    snprintf(pods, sizeof pods, "%s/pods", folder);
+    DIR *listing = opendir(pods);
+    if (listing == NULL) {
+        return errno != ENOENT;
+    }
+    bool found = false;
+    for (struct dirent *entry; !found && (entry = readdir(listing)) != NULL;) {
+        found = entry->d_name[0] != '.' && contains(document, entry->d_name);
+    }
+    closedir(listing);
+    return found;
+}
+
+static bool
+is_decided(const struct cgpu_document *document, const char *state_dir)
+{
+    /* Engines write these words themselves, without escapes: in names of annotations and devices,
+     * and in what a pod or an image sets, where an escaped letter concerns us anyway. */
+    return contains(document, "\"io.kubernetes.cri") &&
+           (access(NODE_DECIDES, F_OK) == 0 || errno != ENOENT) &&
+           (contains(document, "cgpu/") || contains(document, "nvidia") ||
+            contains(document, "NVIDIA") || asks_for_gpu(document, state_dir));
+}
+
+static bool
 node_has_default(const char *state_dir)
 {
     char folder[PATH_MAX], changed[PATH_MAX + 16];
     struct stat facts;
-    bool fits = state_dir != NULL ? snprintf(folder, sizeof folder, "%s", state_dir) < PATH_MAX
-                                  : default_folder(folder);
+    bool fits = state_folder(state_dir, folder);
     if (names_default(NODE_CONFIG) || !fits) {
         return true;
     }
@@ -174,6 +201,6 @@ node_has_default(const char *state_dir)
 bool
 cgpu_document_needs_python(const struct cgpu_document *document, const char *state_dir)
 {
-    return cgpu_document_concerns_us(document) || is_decided(document) ||
+    return cgpu_document_concerns_us(document) || is_decided(document, state_dir) ||
            node_has_default(state_dir);
 }

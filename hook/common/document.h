@@ -30,9 +30,9 @@ bool cgpu_document_concerns_us(const struct cgpu_document *document);
 
 /*
  * Whether Python has to read the document: it may name one of our variables; it is of a pod on a
- * node where pods follow decisions, and may name a share or what would give it a GPU without one;
- * or the node caps containers that name no size, by its configuration or by a later change
- * (rules.json in STATE_DIR; NULL: the default).
+ * node where pods follow decisions, and may name a share or what would give it a GPU without one,
+ * or its pod is known to ask for one (pods in STATE_DIR; NULL: the default); or the node caps
+ * containers that name no size, by its configuration or by a later change (rules.json there).
  */
 bool cgpu_document_needs_python(const struct cgpu_document *document, const char *state_dir);
 

@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.agent import offering
+from cgpu_k8s.agent.audit import Finding, audit
 from cgpu_k8s.agent.events import NORMAL, Events
 from cgpu_k8s.agent.outside import held
 from cgpu_k8s.agent.pods import Guest, read_guest
+from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
 from cgpu_k8s.api.order import version_of
 from cgpu_k8s.api.resources import NODES, PODS
 from cgpu_k8s.api.tasks import together
-from cgpu_k8s.api.watch import DELETED, Listed, Pace, Watch
+from cgpu_k8s.api.watch import DELETED, Changed, Listed, Pace, Watch
 from cgpu_k8s.names import SCHEDULE
 from cgpu_k8s.objects.fields import ObjectError, member, strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, why_not_shared
 from cgpu_node.settings import kubernetes
-from cgpu_node.settings.kubernetes import Kubernetes
+from cgpu_node.settings.kubernetes import SHARE, Kubernetes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,16 +32,16 @@ if TYPE_CHECKING:
     from cgpu_k8s.agent.anchor import Anchor
     from cgpu_k8s.agent.driver import Driver
     from cgpu_k8s.agent.offering import Offered, Seen
+    from cgpu_k8s.agent.shares import Shares
     from cgpu_k8s.api.client import Client, Json
-    from cgpu_node.shares.record import Record
 
 LOOK = 5.0  # seconds between two looks at the GPUs
-HELD, NOT_OFFERED, LOST, BACK, IN_FORCE = (
+HELD, NOT_OFFERED, LOST, BACK, WRONG = (
     "GpuModeHeld",
     "GpusNotOffered",
     "GpuLost",
     "GpuBack",
-    "GpuModeInForce",
+    "GpuShareWrong",
 )
 
 
@@ -49,13 +51,13 @@ class Place(NamedTuple):
     Attributes:
         name: in the cluster.
         setting: path of ``kubernetes.json``.
-        records: what lives on it, with shares of its GPUs.
+        shares: who has which of its GPUs.
         pass_through: namespaces whose pods are like any other container; None: as they are.
     """
 
     name: str
     setting: Path
-    records: Callable[[], list[Record]]
+    shares: Shares
     pass_through: tuple[str, ...] | None = None
 
 
@@ -89,6 +91,10 @@ class Agent:
         self._names: dict[str, str] = {}  # of all GPUs that answered since we started
         self._silence = ""  # why no GPU answers
         self._held: dict[str, int] = {}
+        self._before: frozenset[str] = frozenset()  # who had shares at the look before
+        self._specs = Specs(place.shares.state)
+        self._findings: tuple[Finding, ...] = ()
+        self._suspected: frozenset[Finding] = frozenset()
         self._news = asyncio.Event()
         self._failure = ""
 
@@ -130,18 +136,39 @@ class Agent:
         self._names |= {gpu.uuid: gpu.name for gpu in self._seen}
         if self._names.keys() - {gpu.uuid for gpu in self._seen}:
             self._driver.close()  # only a new session of the driver sees a GPU that is back
-        if self._pods is not None:
-            ids = frozenset(each for pod in self._pods.values() for each in pod.containers)
-            try:
-                self._held = held(self._place.records(), ids)
-            except (CgpuError, OSError) as error:
-                self._fail(f"what others than pods hold cannot be read: {error}")
+        if self._pods is None:
+            return
+        try:
+            await self._specs.well()
+            await self._look_at_shares(self._pods)
+        except (CgpuError, OSError) as error:
+            self._fail(f"who has shares cannot be read: {error}")
+
+    async def _look_at_shares(self, pods: dict[str, Guest]) -> None:
+        """See what others than pods hold, and whether pods have what they ask for, and no more."""
+        living = self._place.shares.living()
+        booked = {uid for uid, pod in pods.items() if pod.shares}
+        self._held = held(living, booked, self._before)
+        self._before = frozenset(each.id for each in living)
+        setting, gpus = kubernetes.read(str(self._place.setting)), offering.known(self._node or {})
+        if setting is None:
+            self._findings = ()
+            return
+        limited, by_uuid = setting.mode != SHARE, {gpu.uuid: gpu for gpu in gpus}
+        found = audit(living, pods, by_uuid, setting.pass_through, limited=limited)
+        # What the kubelet reports is a moment old: only what is found twice is reported.
+        self._findings = tuple(each for each in found if each.caps or each in self._suspected)
+        self._suspected = frozenset(found)
+        for each in self._findings:
+            if each.caps:
+                await asyncio.to_thread(self._place.shares.hold, each.container, each.caps)
 
     async def _reconcile(self) -> None:
         """Make the node's object, and the mode in force, as they have to be."""
         node, pods = self._node, self._pods
         if node is None or pods is None or self._seen is None:
             return
+        await self._tell_findings()
         sharing = sorted(pod.name for pod in pods.values() if pod.shares)
         why = why_not_shared(node)
         if why:
@@ -233,6 +260,12 @@ class Agent:
                 self._events.over(LOST)
                 await self._events.send(BACK, f"{name} answers again", NORMAL)
 
+    async def _tell_findings(self) -> None:
+        sentences = {each.sentence for each in self._findings}
+        self._events.only(WRONG, sentences)
+        for each in sorted(sentences):
+            await self._events.send(WRONG, each, about=each)
+
     async def _await_anchor(self) -> None:
         await self._anchor.holds.wait()
         self._news.set()
@@ -252,17 +285,29 @@ class Agent:
                 self._news.set()
 
     async def _follow_pods(self) -> None:
-        watch = self._watch(PODS.path(), f"spec.nodeName={self._place.name}", self._guest)
+        watch = self._watch(
+            PODS.path(), f"spec.nodeName={self._place.name}", self._guest, self._specs.failed
+        )
         async with aclosing(aiter(watch)) as events:
             async for event in events:
-                if isinstance(event, Listed):
-                    self._pods = {pod.uid: pod for pod in event.items if pod}
-                elif event.item and self._pods is not None:
-                    if event.kind == DELETED:
-                        self._pods.pop(event.item.uid, None)
-                    else:
-                        self._pods[event.item.uid] = event.item
+                try:
+                    await self._hear_of_pods(event)
+                except (CgpuError, OSError) as error:
+                    self._specs.failed()
+                    self._fail(f"what pods ask for cannot be left on the node: {error}")
                 self._news.set()
+
+    async def _hear_of_pods(self, event: Listed[Guest | None] | Changed[Guest | None]) -> None:
+        if isinstance(event, Listed):
+            self._pods = {pod.uid: pod for pod in event.items if pod}
+            await self._specs.all(self._pods.values())
+        elif event.item and self._pods is not None:
+            if event.kind == DELETED:
+                self._pods.pop(event.item.uid, None)
+                self._specs.gone(event.item.uid)
+            else:
+                self._pods[event.item.uid] = event.item
+                self._specs.seen(event.item)
 
     def _guest(self, item: Json) -> Guest | None:
         try:
@@ -277,14 +322,24 @@ class Agent:
         if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
             self._node = node
 
-    def _watch(self, path: str, field: str, read: Callable[[Json], Any]) -> Watch[Any]:
+    def _watch(
+        self,
+        path: str,
+        field: str,
+        read: Callable[[Json], Any],
+        failed: Callable[[], None] = lambda: None,
+    ) -> Watch[Any]:
+        def report(error: Exception) -> None:
+            failed()
+            self._fail(str(error))
+
         return Watch(
             self._client,
             path,
             read,
             {"fieldSelector": field},
             Pace(length=300.0),
-            lambda error: self._fail(str(error)),
+            report,
         )
 
     def _fail(self, why: str) -> None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from cgpu_k8s.api.resources import EVENTS
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from cgpu_k8s.api.client import Client
 
 NORMAL, WARNING = "Normal", "Warning"
@@ -21,23 +23,23 @@ class Events:
 
     def __init__(self, client: Client, name: str) -> None:
         self._client, self._name = client, name
-        self._sent: dict[str, str] = {}
+        self._sent: dict[tuple[str, str], str] = {}
 
-    async def send(self, reason: str, message: str, kind: str = WARNING) -> None:
-        """Send an event, unless the last one for this reason had the same message.
+    async def send(self, reason: str, message: str, kind: str = WARNING, about: str = "") -> None:
+        """Send an event, unless the last one for this reason and subject had the same message.
 
         Raises:
             CgpuError: the API server does not take it; it is sent with the next call.
         """
-        if self._sent.get(reason) == message:
+        if self._sent.get((reason, about)) == message:
             return
         now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
-        about = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._name}
+        node = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": self._name}
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": f"{self._name}.{time.time_ns():x}", "namespace": NAMESPACE},
-            "involvedObject": about,
+            "involvedObject": node,
             "reason": reason,
             "message": message[:1024],  # the API's limit
             "type": kind,
@@ -47,8 +49,13 @@ class Events:
             "count": 1,
         }
         await self._client.post(EVENTS.path(namespace=NAMESPACE), event)
-        self._sent[reason] = message
+        self._sent[reason, about] = message
 
-    def over(self, reason: str) -> None:
+    def only(self, reason: str, subjects: Collection[str]) -> None:
+        """What ``reason`` says is no longer true of any subjects but these."""
+        for sent in [key for key in self._sent if key[0] == reason and key[1] not in subjects]:
+            del self._sent[sent]
+
+    def over(self, reason: str, about: str = "") -> None:
         """What ``reason`` says is no longer true: the next time it is an event again."""
-        self._sent.pop(reason, None)
+        self._sent.pop((reason, about), None)

@@ -99,19 +99,19 @@ async def _agent(given: argparse.Namespace) -> None:
     from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415
     from cgpu_k8s.agent.anchor import Anchor  # noqa: PLC0415
     from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
+    from cgpu_k8s.agent.shares import Shares  # noqa: PLC0415
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
     from cgpu_k8s.api.configuration import load  # noqa: PLC0415
     from cgpu_node.facts.node import driver_folder  # noqa: PLC0415
     from cgpu_node.paths import open_state  # noqa: PLC0415
     from cgpu_node.settings.config import load_config  # noqa: PLC0415
-    from cgpu_node.shares.registry import Registry  # noqa: PLC0415
 
     cluster, state = load(given.kubeconfig, given.context), open_state(given.state_dir)
     passing = None if given.pass_through is None else tuple(given.pass_through)
     lock = os.open(f"{state}/agent.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         await _alone(lock, state)
-        place = Place(given.node, given.setting, Registry(state).records, passing)
+        place = Place(given.node, given.setting, Shares(state), passing)
         driver = Driver(lambda: driver_folder(given.driver_dir, load_config()))
         try:
             async with connected(cluster) as client:

@@ -7,22 +7,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from cgpu_node.shares.record import Record
-
-_PODS = "/k8s.io/"  # containerd's name for what a kubelet starts, in a runtime's directory
-_MIB = 20
+    from cgpu_k8s.agent.audit import Living
 
 
-def held(records: Iterable[Record], pods: Collection[str]) -> dict[str, int]:
-    """MiB that others than pods were promised, by the GPU's UUID.
+def held(
+    living: Iterable[Living], pods: Collection[str], before: Collection[str]
+) -> dict[str, int]:
+    """MiB that are promised outside the books of those who place pods, by the GPU's UUID.
+
+    A container of a pod that is gone from the cluster still holds what it holds. One of a pod that
+    is not known yet is not counted: it was created a moment ago.
 
     Args:
-        records: of what lives on the node.
-        pods: the ids of the containers of its pods, as their objects name them.
+        living: all that have shares.
+        pods: the UIDs of the pods that are in the books.
+        before: the ids of those that lived at the look before.
     """
     found: dict[str, int] = {}
-    for record in records:
-        if record.id not in pods and _PODS not in (record.owner.runtime_dir or ""):
-            for gpu in record.gpus:
-                found[gpu.uuid] = found.get(gpu.uuid, 0) + -(-gpu.cap_bytes >> _MIB)
+    for each in living:
+        if each.pod and (each.pod.uid in pods or each.id not in before):
+            continue
+        for uuid, mib in each.promised.items():
+            found[uuid] = found.get(uuid, 0) + mib
     return found

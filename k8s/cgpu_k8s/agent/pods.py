@@ -8,8 +8,11 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.objects.fields import member, objects
 from cgpu_k8s.objects.pods import read_pod
 from cgpu_node import decision
+from cgpu_node.podspecs import Limit
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from cgpu_k8s.objects.fields import Json
 
 _STATUSES = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
@@ -23,14 +26,21 @@ class Guest(NamedTuple):
         name: ``NAMESPACE/NAME``.
         shares: whether it asks for a part of a GPU, and has not ended for good.
         gpus: UUIDs of the GPUs that its decision names.
-        containers: the ids of its containers that the kubelet has reported.
+        limits: what its containers ask for, by name.
+        running: the names of its containers that run.
     """
 
     uid: str
     name: str
     shares: bool
     gpus: frozenset[str]
-    containers: frozenset[str]
+    limits: Mapping[str, Limit]
+    running: frozenset[str]
+
+    @property
+    def namespace(self) -> str:
+        """Where it is."""
+        return self.name.partition("/")[0]
 
 
 def read_guest(item: Json) -> Guest:
@@ -40,10 +50,11 @@ def read_guest(item: Json) -> Guest:
         ObjectError: it is no pod.
     """
     pod, status = read_pod(item), member(item, "status", dict)
-    ids = (
-        member(each, "containerID", str).rpartition("/")[2]
+    running = (
+        member(each, "name", str)
         for kind in _STATUSES
         for each in objects(status, kind)
+        if "running" in member(each, "state", dict)
     )
     shares = pod.asks and not pod.final
     return Guest(
@@ -51,7 +62,8 @@ def read_guest(item: Json) -> Guest:
         f"{pod.namespace}/{pod.name}",
         shares,
         _gpus(pod.allocation) if shares else frozenset(),
-        frozenset(filter(None, ids)),
+        {each.name: Limit(each.units, each.cores) for each in pod.containers},
+        frozenset(running),
     )
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 VERSION = 1
 FILE = "record.json"
-NOTES = "notes"  # a file of its own: release 0.1.0 takes a record with an unknown field for damaged
+# Files of their own: release 0.1.0 takes a record with an unknown field for damaged.
+NOTES, POD = "notes", "pod"
 
 
 class Owner(NamedTuple):
@@ -59,6 +60,15 @@ class Record(NamedTuple):
     command: tuple[str, ...]
     directory: str
     version: int = VERSION
+
+
+class PodContainer(NamedTuple):
+    """Which container of which pod it is: the pod's UID, namespace and name, and its own name."""
+
+    uid: str
+    namespace: str
+    pod: str
+    container: str
 
 
 def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
@@ -118,3 +128,25 @@ def notes(directory: str) -> tuple[str, ...]:
             return tuple(file.read().decode("utf-8", "replace").splitlines())
     except (OSError, cgpu_native.NativeError):
         return ()
+
+
+def pack_pod(pod: PodContainer) -> bytes:
+    """The content of the file ``pod``."""
+    return jsontext.dumps(pod._asdict()).encode()
+
+
+def pod_of(directory: str) -> PodContainer | None:
+    """Which pod's container it is; None: of none.
+
+    Raises:
+        CgpuError: this process can open no more files, so that is not known.
+    """
+    try:
+        with open(cgpu_native.open_file(f"{directory}/{POD}"), "rb") as file:
+            fields = jsontext.loads(file.read().decode())
+        return PodContainer(*(str(fields[name]) for name in PodContainer._fields))
+    except OSError as error:
+        refuse_exhausted(error, f"{directory}/{POD}")
+        return None
+    except (ValueError, TypeError, LookupError, cgpu_native.NativeError):
+        return None

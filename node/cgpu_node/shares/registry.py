@@ -20,13 +20,13 @@ from cgpu_node.shares.record import Owner, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from cgpu_env.request import Request
     from cgpu_node.facts.node import Node
     from cgpu_node.settings.rules import Rules
     from cgpu_node.shares.compute import Part
-    from cgpu_node.shares.record import Kind
+    from cgpu_node.shares.record import Kind, PodContainer
 
 __all__ = ["AdmissionError", "Owner", "Record", "Registry"]
 
@@ -73,6 +73,7 @@ class Registry:
         *,
         policy: int | None = None,
         guest: int | None = None,
+        pod: PodContainer | None = None,
     ) -> str:
         """Give a container its share and make its directory.
 
@@ -85,6 +86,7 @@ class Registry:
             command: its program and arguments, for people to read.
             policy: the compute policy it brings along; None: the one its GPUs are under.
             guest: the user whose session it is, where that is not us.
+            pod: which container of a pod it is; None: of none.
 
         Returns:
             The path of the directory, with ``limits``, ``ledger`` and ``record.json``.
@@ -107,7 +109,7 @@ class Registry:
                 command=tuple(command),
                 directory=directory,
             )
-            _add(entry, request.notes, living, node, table, guest)
+            _add(entry, _for_people(request.notes, pod), living, node, table, guest)
         return directory
 
     def _beside(self, name: str) -> list[Record]:
@@ -271,9 +273,15 @@ def _is_kept(directory: str) -> bool:
     return there and is_inhabited(directory)
 
 
+def _for_people(notes: tuple[str, ...], pod: PodContainer | None) -> dict[str, bytes]:
+    """The files beside a record, by name."""
+    files = {record.NOTES: "\n".join(notes).encode()} if notes else {}
+    return {**files, record.POD: record.pack_pod(pod)} if pod else files
+
+
 def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)
     entry: Record,
-    notes: tuple[str, ...],
+    beside: Mapping[str, bytes],
     living: list[Record],
     node: Node,
     table: dict[str, Rules],
@@ -282,13 +290,13 @@ def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)
     """Make a container's directory, and move the parts of the others on its GPUs."""
     everyone = [*living, entry]
     parts = {uuid: compute.parts(uuid, everyone, its) for uuid, its in table.items()}
-    _build(entry, notes, node, table, parts, guest)
+    _build(entry, beside, node, table, parts, guest)
     compute.spread(living, parts)
 
 
 def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     entry: Record,
-    notes: tuple[str, ...],
+    beside: Mapping[str, bytes],
     node: Node,
     table: dict[str, Rules],
     parts: dict[str, dict[str, Part]],
@@ -300,8 +308,8 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
         os.mkdir(temporary, _PRIVATE)
         _write(f"{temporary}/limits", _limits(entry, node, table, parts), 0o644)
         _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
-        if notes:
-            _write(f"{temporary}/{record.NOTES}", "\n".join(notes).encode(), 0o600)
+        for name, content in beside.items():
+            _write(f"{temporary}/{name}", content, 0o600)
         cgpu_native.create_ledger(temporary, "ledger")
         if guest is not None:
             os.chmod(f"{temporary}/ledger", 0o600)  # all can pass to it, and only one may write

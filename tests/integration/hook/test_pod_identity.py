@@ -24,7 +24,7 @@ from cgpu_k8s.objects.pods import Pod
 from cgpu_node.allocation import BINPACK, Container, Decision, Need, Node, decide
 from cgpu_node.settings.config import load_config
 from cgpu_node.settings.kubernetes import CGPU, CORE_MEM
-from cgpu_node.shares.record import read
+from cgpu_node.shares.record import pod_of, read
 from lab.worlds.pods import PodWorld, containerd, crio
 
 if TYPE_CHECKING:
@@ -137,7 +137,9 @@ def test_k8s_11_a_thousand_containers_in_any_order_have_what_was_decided(
     for each in everything:
         found = create(each, monkeypatch)
         got = found and ({gpu.uuid: gpu.cap_bytes for gpu in found.gpus}, found.weight)
-        if got != (each.caps, each.weight):
+        pod = found and pod_of(found.directory)
+        known = f"{pod.uid}-{pod.container}" if pod else ""
+        if got != (each.caps, each.weight) or known != each.id:
             wrong.append((each.id, got))
     assert wrong == []
     for world in {each.world for each in everything}:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cgpu_env.request import GpuShare
+from cgpu_k8s.agent.audit import Living
 from cgpu_k8s.agent.offering import (
     NOTHING,
     Seen,
@@ -19,7 +19,7 @@ from cgpu_k8s.agent.offering import (
 from cgpu_k8s.agent.outside import held
 from cgpu_k8s.objects.gpus import Fact, read_facts
 from cgpu_k8s.objects.nodes import read_node
-from cgpu_node.shares.record import Owner, Record
+from cgpu_node.shares.record import PodContainer
 from lab.kubernetes.objects import node
 
 pytestmark = pytest.mark.unit
@@ -126,17 +126,18 @@ def test_gpus_are_known_by_uuid_when_a_reboot_numbers_them_anew() -> None:
 
 
 def test_what_others_than_pods_hold_is_taken_off() -> None:
-    def record(name: str, runtime: str | None, mib: int) -> Record:
-        share = GpuShare(0, "GPU-0", mib << 20)
-        return Record(name, "container", Owner(1, 1, runtime), (share,), 1,
-                      high_priority=False, policy=5, command=(), directory="")  # fmt: skip
+    def living(name: str, mib: int, pod: str = "") -> Living:
+        whose = PodContainer(pod, "default", pod, "main") if pod else None
+        return Living(name, whose, {"GPU-0": mib}, {"GPU-0": mib})
 
-    records = [
-        record("docker", "/run/docker/runtime-runc/moby/docker", 1000),
-        record("session", None, 24),
-        record("pod", "/run/containerd/runc/k8s.io/pod", 4000),
-        record("crio", "/run/runc/crio", 4000),
+    everyone = [
+        living("docker", 1000),
+        living("session", 24),
+        living("booked", 4000, "uid-1"),
+        living("new", 4000, "uid-2"),
     ]
-    assert held(records, {"crio"}) == {"GPU-0": 1024}
+    assert held(everyone, {"uid-1"}, {"docker", "booked"}) == {"GPU-0": 1024}
+    deleted = [*everyone, living("forgotten", 1000, "uid-3")]
+    assert held(deleted, {"uid-1"}, {"booked", "forgotten"}) == {"GPU-0": 2024}
     assert facts("cgpu", seen(0), (), (), {"GPU-0": 1024})[0].held == 1
     assert facts("cgpu", seen(0), (), (), {"GPU-0": 99999})[0].held == 15

@@ -48,6 +48,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
             "allocation",
             "exhausted",
             "decision",
+            "podspecs",
         },
         {"image"},
         {"settings"},

@@ -1,0 +1,67 @@
+"""Leaves on the node what its pods ask for, which the start of a container holds decisions to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from cgpu_node import podspecs
+from cgpu_node.podspecs import PodSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from cgpu_k8s.agent.pods import Guest
+
+_WELL = 15.0  # seconds without a failure: longer than a watch pauses after one
+_AGAIN = 0.01
+
+
+class Specs:
+    """What is left in the state directory ``state``, and whether it is all there is.
+
+    Errors of the file system are the caller's.
+    """
+
+    def __init__(self, state: str) -> None:
+        self._state = state
+        self._current = podspecs.Current(state)
+        self._left: dict[str, PodSpec] = {}
+        self._listed, self._failed = False, float("-inf")
+
+    async def all(self, guests: Collection[Guest]) -> None:
+        """These are all pods of the node."""
+        for uid in set(podspecs.written(self._state)) - {pod.uid for pod in guests}:
+            self.gone(uid)
+        for pod in guests:
+            self.seen(pod)
+        self._listed, self._failed = True, float("-inf")
+        await self.well()
+
+    def seen(self, pod: Guest) -> None:
+        """The pod is new, or has changed."""
+        if not pod.shares:
+            self.gone(pod.uid)
+            return
+        spec = PodSpec(pod.name, pod.limits)
+        if self._left.get(pod.uid) != spec:
+            podspecs.write(self._state, pod.uid, spec)
+            self._left[pod.uid] = spec
+
+    def gone(self, uid: str) -> None:
+        """There is no such pod, or it has ended for good."""
+        self._left.pop(uid, None)
+        podspecs.remove(self._state, uid)
+
+    def failed(self) -> None:
+        """The API server may know more: pods start by what has been left so far."""
+        self._failed = time.monotonic()
+        self._current.end()
+
+    async def well(self) -> None:
+        """Say that all is there, if nothing has failed lately."""
+        while self._listed and time.monotonic() - self._failed > _WELL:
+            if self._current.begin():
+                return
+            await asyncio.sleep(_AGAIN)  # somebody looks just now

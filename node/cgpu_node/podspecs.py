@@ -1,0 +1,193 @@
+"""What pods on this node ask for, as its agent leaves it for the creation of their containers.
+
+``<state>/pods/<uid>`` is there for each pod that asks for a part of a GPU::
+
+    {"v": 1, "name": "ml/train", "containers": {"main": {"mem": 6, "core": 30}}}
+
+``mem`` is in units of ``aliyun.com/gpu-mem`` and ``core`` in hundredths of a GPU's time, each of
+all GPUs of the pod together. A user can write a pod's annotations, but not its specification later
+than at its creation: so a decision is held to it. ``<state>/pods.lock`` is locked for as long as
+the agent is up to date. Nobody asks it anything.
+"""
+
+from __future__ import annotations
+
+import os
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from time import monotonic, sleep
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_env.record import NamedTuple
+from cgpu_node import jsontext
+from cgpu_node.paths import write_atomically
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+VERSION = 1
+PATIENCE = 2.0  # seconds; the agent learns of a pod when the kubelet does
+_POLL = 0.01
+_FOLDER, _LOCK = "pods", "pods.lock"
+_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+_LONGEST_UID = 128
+
+
+class Limit(NamedTuple):
+    """What a container asks for: ``mem`` in units, ``core`` in hundredths of a GPU's time."""
+
+    mem: int
+    core: int = 0
+
+
+class PodSpec(NamedTuple):
+    """What a pod asks for: its ``NAMESPACE/NAME``, and the limits of its containers by name."""
+
+    name: str
+    containers: Mapping[str, Limit]
+
+
+def read(state_dir: str, uid: str) -> PodSpec | None:
+    """What the agent left about a pod; None: nothing.
+
+    Raises:
+        CgpuError: the file is damaged.
+    """
+    if not is_uid(uid):
+        return None
+    path = f"{state_dir}/{_FOLDER}/{uid}"
+    try:
+        with open(path, "rb") as file:
+            content: Any = jsontext.loads(file.read().decode())
+        return _spec(content)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CgpuError(f"{path}: {error.strerror}") from None
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise CgpuError(
+            f"{path}: {shown(repr(error))}: expected what this release's agent writes",
+            hint="delete the agent's pod on this node: the next one writes it anew",
+        ) from None
+
+
+def _spec(content: Any) -> PodSpec:  # noqa: ANN401 (JSON holds anything)
+    if content["v"] != VERSION:
+        raise ValueError(f"version {content['v']}")
+    limits = {
+        name: Limit(int(given["mem"]), int(given["core"]))
+        for name, given in content["containers"].items()
+    }
+    return PodSpec(str(content["name"]), limits)
+
+
+def awaited(state_dir: str, uid: str, patience: float = PATIENCE) -> tuple[PodSpec | None, bool]:
+    """The same, after the agent has had time to leave it, and whether the agent is up to date.
+
+    Without an agent that is up to date there is nothing to wait for.
+
+    Args:
+        state_dir: the state directory.
+        uid: of the pod.
+        patience: for how many seconds an agent is waited for.
+
+    Raises:
+        CgpuError: the file is damaged.
+    """
+    deadline = monotonic() + patience
+    while True:
+        # In this order: what an agent has left before it ended is seen.
+        current = is_current(state_dir)
+        found = read(state_dir, uid)
+        if found is not None or not current or monotonic() > deadline:
+            return found, current
+        sleep(_POLL)
+
+
+def is_current(state_dir: str) -> bool:
+    """Whether an agent runs and has left all that it knows."""
+    try:
+        lock = os.open(f"{state_dir}/{_LOCK}", os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        flock(lock, LOCK_SH | LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
+
+
+def is_uid(uid: str) -> bool:
+    """Whether ``uid`` may name a file."""
+    return 0 < len(uid) <= _LONGEST_UID and _LETTERS.issuperset(uid)
+
+
+def write(state_dir: str, uid: str, spec: PodSpec) -> None:
+    """Leave what a pod asks for.
+
+    Raises:
+        CgpuError: the UID is none.
+        OSError: it cannot be written.
+    """
+    if not is_uid(uid):
+        raise CgpuError(f"pod {shown(spec.name)}: UID {shown(uid)}: expected letters and digits")
+    folder = f"{state_dir}/{_FOLDER}"
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    limits = {name: limit._asdict() for name, limit in spec.containers.items()}
+    content = {"v": VERSION, "name": spec.name, "containers": limits}
+    temporary = f"{state_dir}/{_FOLDER}.new"
+    write_atomically(f"{folder}/{uid}", jsontext.dumps(content).encode(), temporary=temporary)
+
+
+def written(state_dir: str) -> list[str]:
+    """The UIDs of the pods that something is left about."""
+    try:
+        return os.listdir(f"{state_dir}/{_FOLDER}")
+    except FileNotFoundError:
+        return []
+
+
+def remove(state_dir: str, uid: str) -> None:
+    """Take back what was left about a pod; no error if there is nothing.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    try:
+        os.unlink(f"{state_dir}/{_FOLDER}/{uid}")
+    except FileNotFoundError:
+        return
+
+
+class Current:
+    """The agent's side of the lock; it ends with the process, however that ends."""
+
+    def __init__(self, state_dir: str) -> None:
+        self._path, self._fd = f"{state_dir}/{_LOCK}", -1
+
+    def begin(self) -> bool:
+        """All that is known has been left; false: one who looks has the lock just now, try again.
+
+        Raises:
+            OSError: there can be no lock.
+        """
+        if self._fd >= 0:
+            return True
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        fd = os.open(self._path, flags, 0o600)
+        try:
+            flock(fd, LOCK_EX | LOCK_NB)
+        except OSError:
+            os.close(fd)
+            return False
+        self._fd = fd
+        return True
+
+    def end(self) -> None:
+        """Something may be missing from now on."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

@@ -112,8 +112,8 @@ def test_k8s_15_a_container_that_may_hold_more_than_its_pod_asks_for_is_held_to_
         with lab.agent():
             wait_until(lambda: cap(directory) == 2158, "it is held to 2 of 14 units")
             wait_until(lambda: "GpuShareWrong" in dict(lab.events()), "an event says so")
-        told = [message for reason, message in lab.events() if reason == "GpuShareWrong"]
-        assert told[0] == (
+        sent = [message for reason, message in lab.events() if reason == "GpuShareWrong"]
+        assert sent[0] == (
             "pod default/train, container main: it may hold 6043 MiB of GPU 0, and its limit is"
             " aliyun.com/gpu-mem=2: it is held to that from now on"
         )

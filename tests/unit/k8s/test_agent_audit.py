@@ -79,7 +79,7 @@ def test_one_whose_pod_asks_for_nothing_may_hold_nothing() -> None:
     assert {"GPU-0": 1} in [dict(each.caps) for each in other]
 
 
-def test_one_on_other_gpus_than_its_pods_decision_is_told() -> None:
+def test_one_on_other_gpus_than_its_pods_decision_is_reported() -> None:
     [finding] = found(guest(gpus=("GPU-1",)), living(g0=1000))
     assert not finding.caps
     assert "it runs on GPU-0, and the pod's annotation cgpu/allocation names GPU-1" in (
@@ -88,7 +88,7 @@ def test_one_on_other_gpus_than_its_pods_decision_is_told() -> None:
     assert "names none: delete the pod" in found(guest(gpus=()), living(g0=1000))[0].sentence
 
 
-def test_one_that_runs_without_a_share_is_told() -> None:
+def test_one_that_runs_without_a_share_is_reported() -> None:
     [finding] = found(guest())
     assert "pod ml/train, container main: it runs without a share" in finding.sentence
     assert found(guest(), limited=False) == []

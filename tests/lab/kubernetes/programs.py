@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -33,7 +34,12 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def running(log: Path, command: Sequence[str | Path]) -> Iterator[subprocess.Popen[bytes]]:
-    """A program with its output in ``log``, which ends with the block, or with the test run."""
+    """A program with its output in ``log``, which ends with the block, or with the test run.
+
+    The kernel kills the program when the thread that started it ends. So only the main thread may.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(f"{command[0]} must be started by the main thread, which outlives it")
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", *map(str, command)],

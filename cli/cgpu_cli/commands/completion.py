@@ -76,10 +76,9 @@ def _run() -> argparse.ArgumentParser:
 
 
 def _server() -> argparse.ArgumentParser:
-    from importlib import import_module  # by name: the commands import nothing of the server
+    from cgpu_server.main import arguments
 
-    parser: argparse.ArgumentParser = import_module("cgpu_server.main").arguments()
-    return parser
+    return arguments()
 
 
 PROGRAMS: dict[str, Callable[[], argparse.ArgumentParser]] = {

@@ -33,8 +33,17 @@ PACKAGES = {
     "cgpu_k8s": ("k8s", NODE),
     "cgpu_sim": ("tests/sim", {"cgpu_env"}),
 }
-# The one door between two of them: `cgpu plan` shows what the hook would do.
-DOORS = {"cgpu_cli": {"cgpu_hook.preview", "cgpu_hook.plan"}}
+# The doors between two of them: `cgpu plan` shows what the hook would do, and `cgpu completion`
+# describes the options of cgpud.
+DOORS = {"cgpu_cli": {"cgpu_hook.preview", "cgpu_hook.plan", "cgpu_server.main"}}
+# What is not installed, and so may be imported by nothing that is; whom these may import of them.
+TESTS = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"sim"}
+UNINSTALLED = {*TESTS, "tests", "bench", "deploy"}
+MEASURING = {"bench": {"bench", "lab", "gpu"}, "deploy": {"deploy", "lab"}}
+# Calls that import what a string names. Only the starter of our modules takes any name.
+BY_NAME = {"import_module", "__import__", "find_spec", "run_module"}
+STARTER = ROOT / "node/cgpu_node/bootstrap.py"
+IN_TEXT = re.compile(r"(?:^|[;:])\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
 # Rooms of a package, and its own files, each of which may import those before it.
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "cgpu_node": (
@@ -144,10 +153,29 @@ INCLUDES = {
 SEARCHED = ("native", "shim/cuda", "shim/nvml", "shim", "hook/common", *sorted(SIM))
 
 
+def called(node: ast.Call) -> str:
+    """The last part of the name of what is called."""
+    function = node.func
+    name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+    return str(name)
+
+
+def hidden(node: ast.AST) -> set[str]:
+    """Names that are imported by a string: given to a call, or in a program that it holds."""
+    if isinstance(node, ast.Call) and called(node) in BY_NAME:
+        named = node.args[0] if node.args else node
+        begin = named.values[0] if isinstance(named, ast.JoinedStr) else named
+        return {str(begin.value) if isinstance(begin, ast.Constant) else "any"}
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return set(IN_TEXT.findall(node.value))
+    return set()
+
+
 def imported(source: str) -> set[str]:
     """Names that a module imports, wherever in it: modules, and what it takes from them."""
     names = set()
     for node in ast.walk(ast.parse(source)):
+        names |= hidden(node)
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -175,6 +203,21 @@ def test_a_package_imports_only_what_is_below_it(package: str) -> None:
         names = {name for name in ours(path) if not doors or not name.startswith(doors)}
         names -= {"cgpu_hook.preview"} if doors else set()
         assert tops(names) <= below | {package}, path
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_is_installed_imports_no_test_and_no_measurement(package: str) -> None:
+    for path in (ROOT / PACKAGES[package][0] / package).rglob("*.py"):
+        names = imported(path.read_text(encoding="utf-8"))
+        assert not tops(names) & UNINSTALLED, path
+        assert "any" not in names or path == STARTER, f"{path} imports what no test can see"
+
+
+@pytest.mark.parametrize("folder", MEASURING)
+def test_measurements_and_deployment_import_no_tests(folder: str) -> None:
+    for path in (ROOT / folder).rglob("*.py"):
+        names = tops(imported(path.read_text(encoding="utf-8")))
+        assert names & UNINSTALLED <= MEASURING[folder], path
 
 
 def rank(name: str) -> int:
@@ -218,7 +261,8 @@ def modules() -> dict[str, set[str]]:
             dotted = ".".join(path.relative_to(ROOT / folder).with_suffix("").parts)
             files[dotted.removesuffix(".__init__")] = ours(path)
     return {
-        name: {each if each in files else each.rpartition(".")[0] for each in names} & files.keys()
+        name: {each if each in files else each.rpartition(".")[0] for each in names}
+        & files.keys() - {name}
         for name, names in files.items()
     }
 

@@ -17,6 +17,7 @@ from lab.containers.engines import PATH
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lab.containers.engines import Docker, Volume
     from lab.machine.installed import Installed
@@ -44,18 +45,32 @@ state = "{base}/state"
 """
 
 
-@contextmanager
-def served(installed: Installed, docker: Docker, *words: str) -> Iterator[Cri]:
-    """containerd with what ``cgpu`` with ``words`` makes of its configuration."""
-    inside, base = installed.enclosure, installed.base / "cri"
+def configure(installed: Installed, *words: str) -> Path:
+    """Make the configuration of a node's containerd, with what ``cgpu`` with ``words`` adds.
+
+    Returns the folder of its files; its socket there is ``socket``.
+    """
+    base = installed.base / "cri"
     base.mkdir()
     installed.write(CONTAINERD, _CONFIGURATION.format(base=base))
     installed.cgpu(*words)
-    image = base / "image.tar"
-    container = docker.docker("create", "debian", "true").stdout.strip()
+    return base
+
+
+def save(docker: Docker, container: str, image: Path) -> None:
+    """Make a file with ``IMAGE`` of a container's files; what starts from it sleeps."""
     changes = ["--change", f"ENV PATH={PATH}", "--change", 'CMD ["sleep", "100000"]']
     docker.docker("commit", *changes, container, "pod")
     docker.docker("save", "--output", image, "pod")
+
+
+@contextmanager
+def served(installed: Installed, docker: Docker, *words: str) -> Iterator[Cri]:
+    """containerd with what ``cgpu`` with ``words`` makes of its configuration."""
+    inside, base = installed.enclosure, configure(installed, *words)
+    image = base / "image.tar"
+    container = docker.docker("create", "debian", "true").stdout.strip()
+    save(docker, container, image)
     with (base / "log").open("w") as log:
         daemon = inside.start("containerd", "--log-level=warn", stdout=log, stderr=log)
     ctr = ["ctr", "--address", base / "socket", "--namespace", "k8s.io"]

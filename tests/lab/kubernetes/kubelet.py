@@ -1,0 +1,198 @@
+"""A machine with simulated GPUs as a node of a cluster: real kubelet, containerd, and cgpu's agent.
+
+It is an enclosure: ``/run``, ``/etc`` and ``/var/lib``, with the kubelet's folder for device
+plugins, whose path is a constant of the kubelet, are private. So nothing of it meets a kubelet that
+the machine may have, and all of it ends with the test run, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lab.containers.enclosure import wait_until
+from lab.driver import real_driver
+from lab.kubernetes.control_plane import AGENT
+from lab.kubernetes.programs import free_port, kubernetes, tail
+from lab.machine.cri import CONTAINERD, IMAGE, configure, save
+from lab.machine.installed import Installed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from subprocess import Popen
+
+    from lab.kubernetes.control_plane import ControlPlane
+
+NODE = "gpu-a"
+V100 = "Tesla V100-SXM2-16GB:16160"
+PATIENCE = 120.0  # seconds
+STATE = "/run/cgpu"
+# Joins a cgroup in every hierarchy, of version 1 or 2, and becomes the program.
+_JOIN = """
+for top in /sys/fs/cgroup/ /sys/fs/cgroup/*/; do
+    [ -e "$top/cgroup.procs" ] && [ "$(stat -fc %T "$top")" != tmpfs ] || continue
+    mkdir -p "$top/$1/engine" 2>/dev/null || continue
+    for folder in "$top/$1" "$top/$1/engine"; do
+        for file in cpuset.cpus cpuset.mems; do
+            if [ -e "$folder/$file" ] && ! [ -s "$folder/../cgroup.subtree_control" ]; then
+                cat "$folder/../$file" >"$folder/$file"
+            fi
+        done
+    done
+    echo $$ >"$top/$1/engine/cgroup.procs"
+done
+echo $$ >"$2"
+shift 2
+exec "$@"
+"""
+
+
+class KubeletNode:
+    """The node; see ``kubelet_node``. Each program may be ended and started again."""
+
+    def __init__(self, installed: Installed, plane: ControlPlane, mode: str) -> None:
+        self.installed, self.plane, self.name = installed, plane, NODE
+        self._running: dict[str, Popen[str]] = {}
+        self._socket = installed.base / "cri" / "socket"
+        self._port = free_port()
+        self._mode = mode
+
+    def run(self, *words: str | Path) -> str:
+        """What a program on the node prints."""
+        return self.installed.enclosure.run(*words).stdout
+
+    def start_containerd(self) -> None:
+        """Start the engine, and return when it answers."""
+        self._start("containerd", "containerd", "--log-level=warn")
+        ctr, inside = [*self.ctr(), "version"], self.installed.enclosure
+        self._await("containerd", lambda: inside.run(*ctr, check=False).returncode == 0)
+
+    def load(self, image: Path) -> None:
+        """Give the engine an image, for pods."""
+        self.run(*self.ctr(), "images", "import", image)
+
+    def ctr(self) -> list[str | Path]:
+        """The engine's own client, for what the kubelet has."""
+        return ["ctr", "--address", self._socket, "--namespace=k8s.io"]
+
+    def containers(self) -> list[str]:
+        """Whose GPU memory is held: the names of the containers' files in the state directory."""
+        return self.run("sh", "-c", f"ls {STATE}/containers 2>/dev/null || true").split()
+
+    def shares(self) -> list[Any]:
+        """What ``cgpu get --json`` lists of the containers that share GPUs."""
+        found: list[Any] = json.loads(self.installed.cgpu("get", "--json").stdout)["containers"]
+        return found
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet, and return when it serves."""
+        path = self.installed.base / "kubelet.yaml"
+        path.write_text(yaml.safe_dump(self._settings()))
+        self._start(
+            "kubelet",
+            kubernetes("kubelet"),
+            f"--config={path}",
+            f"--root-dir={self.installed.base}/kubelet",
+            f"--kubeconfig={self.plane.kubeconfig(f'system:node:{NODE}')}",
+            f"--hostname-override={NODE}",
+            "--node-ip=127.0.0.1",  # refused as an address of a node, so it has none: no look-ups
+            f"--node-labels=ack.node.gpu.schedule={self._mode}",
+            "--container-runtime=remote",
+            f"--container-runtime-endpoint=unix://{self._socket}",
+            f"--pod-infra-container-image={IMAGE}",
+        )
+        address = f"http://127.0.0.1:{self._port}/healthz"
+        wget = [sys.executable, "-Ic", f"import urllib.request as u; u.urlopen({address!r})"]
+        inside = self.installed.enclosure
+        self._await("kubelet", lambda: inside.run(*wget, check=False).returncode == 0)
+
+    def _settings(self) -> dict[str, object]:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "cgroupsPerQOS": False,
+            "cgroupRoot": f"/{self.installed.enclosure.cgroup}",
+            "enforceNodeAllocatable": [],
+            "makeIPTablesUtilChains": False,
+            "oomScoreAdj": 0,
+            "failSwapOn": False,
+            "port": 0,
+            "healthzBindAddress": "127.0.0.1",
+            "healthzPort": self._port,
+            "enableServer": False,
+            "resolvConf": "",
+            "fileCheckFrequency": "1s",
+            "syncFrequency": "2s",
+            "nodeStatusUpdateFrequency": "2s",
+            "kubeAPIQPS": 100,
+            "kubeAPIBurst": 100,
+            "evictionHard": {"nodefs.available": "0%", "imagefs.available": "0%"},
+            "imageGCHighThresholdPercent": 100,
+            "cpuManagerPolicy": "static",
+            "cpuManagerReconcilePeriod": "1s",
+            "reservedSystemCPUs": "0",
+        }
+
+    def start_agent(self) -> None:
+        """Start the node's agent."""
+        python = ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}", sys.executable]
+        config = self.plane.kubeconfig(AGENT)
+        words = ["-m", "cgpu_k8s.agent", f"--node={NODE}", f"--kubeconfig={config}"]
+        self._start("agent", *python, *words)
+
+    def stop(self, *names: str, by: str = "KILL") -> None:
+        """End these programs with a signal; what the engine's containers run goes on."""
+        for name in names:
+            self.run("kill", f"-{by}", (self.installed.base / f"{name}.pid").read_text().strip())
+            self._running.pop(name).wait(60)
+
+    def _start(self, name: str, *command: str | Path) -> None:
+        base, inside = self.installed.base, self.installed.enclosure
+        pid = base / f"{name}.pid"
+        pid.unlink(missing_ok=True)
+        join = ["sh", "-c", _JOIN, "sh", inside.cgroup, pid]
+        with (base / f"{name}.log").open("a") as log:
+            self._running[name] = inside.start(*join, *command, stdout=log, stderr=log)
+        self._await(name, lambda: pid.exists() and pid.read_text())
+
+    def _await(self, name: str, condition: Callable[[], object]) -> None:
+        log = self.installed.base / f"{name}.log"
+        try:
+            wait_until(condition, f"{name} answers", PATIENCE)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{tail(log)}") from None
+
+
+@contextlib.contextmanager
+def kubelet_node(plane: ControlPlane, root: Path, mode: str, *gpus: str) -> Iterator[KubeletNode]:
+    """A node of the cluster in ``mode``, with an image of ``root`` and a driver's nvidia-smi."""
+    installed = Installed("kubelet", *(gpus or (V100, V100)))
+    try:
+        node = KubeletNode(installed, plane, mode)
+        configure(installed, "install", "containerd", "--default")
+        assert installed.read(CONTAINERD)
+        node.start_containerd()
+        node.load(_image(installed, root))
+        node.start_kubelet()
+        node.start_agent()
+        yield node
+    finally:
+        installed.enclosure.stop()
+
+
+def _image(installed: Installed, root: Path) -> Path:
+    """The image of pods, for ``ctr images import``."""
+    docker = installed.docker(lambda: None)
+    docker.load("debian", root)
+    path = installed.base / "image.tar"
+    container = docker.docker("create", "debian", "true").stdout.strip()
+    docker.docker("cp", real_driver.real_nvidia_smi("535"), f"{container}:/usr/bin/nvidia-smi")
+    save(docker, container, path)
+    docker.stop()
+    return path

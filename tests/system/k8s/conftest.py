@@ -1,0 +1,37 @@
+"""A cluster with a real node, started once for each file of tests that uses it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from lab.containers.enclosure import wait_until
+from lab.kubernetes import scheduler
+from lab.kubernetes.control_plane import control_plane
+from lab.kubernetes.kubectl import PATIENCE, Kubectl
+from lab.kubernetes.kubelet import kubelet_node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module", name="core_mem_cluster")
+def _core_mem_cluster(
+    tmp_path_factory: pytest.TempPathFactory, debian_root: Path
+) -> Iterator[Kubectl]:
+    """A control plane, a scheduler with the extender, and a node with two V100."""
+    with control_plane(tmp_path_factory.mktemp("plane")) as plane:
+        scheduler.install(plane)
+        with kubelet_node(plane, debian_root, "core_mem") as node, scheduler.scheduling(plane):
+            yield Kubectl(node)
+
+
+@pytest.fixture
+def kubectl(core_mem_cluster: Kubectl) -> Iterator[Kubectl]:
+    """kubectl, when the node offers its GPUs; the test's pods are deleted afterwards."""
+    kubectl = core_mem_cluster
+    wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
+    yield kubectl
+    kubectl.clear()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lab.kubernetes.kubectl import CORE, MEM, Kubectl, asking, decided
+from lab.containers.enclosure import wait_until
+from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -23,3 +24,35 @@ def test_k8s_2_the_documents_job_has_its_part_of_a_gpu(kubectl: Kubectl) -> None
     [share] = kubectl.node.shares()
     assert (share["weight"], share["policy"]) == (6, 3)
     assert kubectl.inspect().startswith(TABLE)
+
+
+def test_k8s_4_containers_of_a_pod_have_a_part_each_of_one_gpu_or_of_two(kubectl: Kubectl) -> None:
+    kubectl.create(
+        asking("two", {MEM: 6, CORE: 40}, {MEM: 3, CORE: 20}),
+        asking("wide", {MEM: 8, CORE: 60}, labels={COUNT: "2"}),
+    )
+    two, wide = kubectl.running("two", "wide")
+    for pod, container, sizes in (
+        (two, "main", [6464]),
+        (two, "side", [3232]),
+        (wide, "main", [4309, 4309]),
+    ):
+        assert list(kubectl.seen(pod, container).values()) == sizes
+        assert kubectl.seen(pod, container) == decided(pod, container)
+    assert decided(two).keys() == decided(two, "side").keys()
+    assert sorted(share["weight"] for share in kubectl.node.shares()) == [4, 6, 8]
+
+
+def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
+    kubectl: Kubectl,
+) -> None:
+    kubectl.create(asking("forced", {MEM: 2, CORE: 30}, nodeName=kubectl.node.name))
+    events = "--field-selector=involvedObject.name=forced,type=Warning"
+
+    def messages() -> list[str]:
+        return [each["message"] for each in kubectl.get("events", events)["items"]]
+
+    wait_until(messages, "the kubelet says why the pod does not start", PATIENCE)
+    sentence = "its pod no annotation cgpu/allocation: expected a schedulerName whose scheduler"
+    assert sentence in messages()[0]
+    assert kubectl.node.shares() == []

@@ -34,6 +34,9 @@ class Enclosure:
         self.cgroup = f"{PREFIX}{os.getpid()}{name and f'-{name}'}"
         self.base = Path(tempfile.gettempdir(), self.cgroup)
         self.base.mkdir(mode=0o711)  # root of a user namespace passes through
+        self._start()
+
+    def _start(self) -> None:
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]
         self._process = subprocess.Popen(
             [*unshare, sys.executable, "-ISE", __file__],
@@ -83,13 +86,21 @@ class Enclosure:
         lines = Path(f"/proc/{self.pid}/mountinfo").read_text().splitlines()
         return [line.split()[4] for line in lines]
 
+    def reboot(self) -> None:
+        """End everything inside, remove its mounts and cgroups, and begin anew with its files."""
+        self._end()
+        self._start()
+
     def stop(self) -> None:
         """End everything inside and remove its mounts, cgroups and files."""
+        self._end()
+        shutil.rmtree(self.base)
+
+    def _end(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
         remove_cgroups(self.cgroup)
-        shutil.rmtree(self.base)
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 30) -> None:

@@ -152,6 +152,15 @@ class KubeletNode:
             self.run("kill", f"-{by}", (self.installed.base / f"{name}.pid").read_text().strip())
             self._running.pop(name).wait(60)
 
+    def reboot(self) -> None:
+        """Start the machine anew, and return when its kubelet serves."""
+        self.installed.reboot()
+        for process in self._running.values():
+            process.wait(60)
+        self.start_containerd()
+        self.start_kubelet()
+        self.start_agent()
+
     def _start(self, name: str, *command: str | Path) -> None:
         base, inside = self.installed.base, self.installed.enclosure
         pid = base / f"{name}.pid"

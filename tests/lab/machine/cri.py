@@ -30,7 +30,7 @@ IMAGE = "docker.io/library/pod:latest"
 _CONFIGURATION = """# as a node of Kubernetes has it
 version = 2
 root = "{base}/root"
-state = "{base}/state"
+state = "/run/cri" # gone after a reboot
 
 [grpc]
   address = "{base}/socket"

@@ -26,14 +26,22 @@ class Installed:
     def __init__(self, name: str = "install", *gpus: str) -> None:
         self.enclosure = Enclosure(name)
         self.base = self.enclosure.base
-        for folder in CHANGED:
-            upper, work = (self.base / f"{kind}{folder}" for kind in ("upper", "work"))
-            upper.mkdir(parents=True)
-            work.mkdir(parents=True)
-            layers = f"lowerdir={folder},upperdir={upper},workdir={work}"
-            self.enclosure.run("mount", "-t", "overlay", "overlay", "-o", layers, folder)
+        self._mount()
         self.node = node = Node(self.base / "node", *(gpus or [T4]))
         self.write("/etc/cgpu/config.toml", f'[driver]\nlibrary_dir = "{node.driver}"\n')
+
+    def _mount(self) -> None:
+        for folder in CHANGED:
+            upper, work = (self.base / f"{kind}{folder}" for kind in ("upper", "work"))
+            upper.mkdir(parents=True, exist_ok=True)
+            work.mkdir(parents=True, exist_ok=True)
+            layers = f"lowerdir={folder},upperdir={upper},workdir={work}"
+            self.enclosure.run("mount", "-t", "overlay", "overlay", "-o", layers, folder)
+
+    def reboot(self) -> None:
+        """End everything, and forget what a machine forgets: its files on disk stay."""
+        self.enclosure.reboot()
+        self._mount()
 
     def write(self, path: str, text: str) -> None:
         folder = path.rpartition("/")[0]

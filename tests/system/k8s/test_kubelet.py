@@ -16,7 +16,7 @@ gpu-a  unknown    2/15                   0/15                   2/30
 
 
 def test_k8s_2_the_documents_job_has_its_part_of_a_gpu(kubectl: Kubectl) -> None:
-    """K8S-7: ``kubectl inspect cgpu`` shows it."""
+    """K8S-1, K8S-2, K8S-7: ``kubectl inspect cgpu`` shows it."""
     kubectl.create(asking("cuda-sample", {MEM: 2, CORE: 30}))
     [pod] = kubectl.running("cuda-sample")
     assert list(kubectl.seen(pod).values()) == [2154]
@@ -27,6 +27,7 @@ def test_k8s_2_the_documents_job_has_its_part_of_a_gpu(kubectl: Kubectl) -> None
 
 
 def test_k8s_4_containers_of_a_pod_have_a_part_each_of_one_gpu_or_of_two(kubectl: Kubectl) -> None:
+    """K8S-4."""
     kubectl.create(
         asking("two", {MEM: 6, CORE: 40}, {MEM: 3, CORE: 20}),
         asking("wide", {MEM: 8, CORE: 60}, labels={COUNT: "2"}),
@@ -46,6 +47,7 @@ def test_k8s_4_containers_of_a_pod_have_a_part_each_of_one_gpu_or_of_two(kubectl
 def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
     kubectl: Kubectl,
 ) -> None:
+    """K8S-15."""
     kubectl.create(asking("forced", {MEM: 2, CORE: 30}, nodeName=kubectl.node.name))
     events = "--field-selector=involvedObject.name=forced,type=Warning"
 

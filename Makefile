@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo test faults fuzz coverage lint format hooks types check-fast bench gpu-check man policies dist deb clean
+.PHONY: help compiled binding binaries build demo demo-k8s test faults fuzz coverage lint format hooks types check-fast bench gpu-check man policies dist deb clean
 
 help: ## show this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 STEP := sh deploy/step.sh
 PIP := flock $(VENV)/.pip $(BIN)/pip install -q --disable-pip-version-check
@@ -57,6 +57,11 @@ build: binaries $(VENV)/.test $(VENV)/.helm ## set up .venv and build every bina
 
 demo: binaries ## two containers share one GPU (simulated if there is none; cgpu-run if Docker cannot run)
 	@$(BIN)/python deploy/demo
+
+demo-k8s: build ## pods share simulated GPUs in a private Kubernetes (needs root; builds Kubernetes once, in some minutes)
+	@sh deploy/setup.sh test
+	@sh deploy/kubernetes.sh
+	@$(BIN)/python deploy/demo-k8s
 
 lint: $(VENV)/.lint ## style of Python, C, shell and Markdown, mistakes in C, spelling: seconds, no build
 	$(BIN)/ruff check .

@@ -1,0 +1,82 @@
+"""``make demo-k8s``: pods share the GPUs of a node of a private Kubernetes 1.20.2.
+
+API server, scheduler, kubelet and containerd are real, and the GPUs simulated. Everything has a
+folder, ports and namespaces of its own, and ends with the demonstration, however that ends. No
+controllers run, so the pods of the jobs are created, not the jobs.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from cgpu_env import program
+
+if TYPE_CHECKING:
+    from lab.kubernetes.kubectl import Kubectl
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests"))  # its cluster
+LABEL = "ack.node.gpu.schedule"
+GIB, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
+JOBS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
+    ("gpu-share-sample", "cgpu", "memory", {GIB: 3}),
+    ("cuda-sample", "core_mem", "memory and compute time", {GIB: 2, PERCENT: 30}),
+)
+
+
+def main() -> NoReturn:
+    """Run the demonstration, and exit."""
+    program.run("demo-k8s", _work)
+
+
+def _work() -> int:
+    from lab.containers import images
+    from lab.kubernetes import scheduler
+    from lab.kubernetes.control_plane import control_plane
+    from lab.kubernetes.kubectl import Kubectl
+    from lab.kubernetes.kubelet import kubelet_node
+
+    program.undo_when_terminated()
+    _say("Starting Kubernetes 1.20.2 and a node with two simulated Tesla V100 ...")
+    with tempfile.TemporaryDirectory() as folder, control_plane(Path(folder)) as plane:
+        scheduler.install(plane)
+        with (
+            kubelet_node(plane, images.debian(), JOBS[0][1]) as node,
+            scheduler.scheduling(plane),
+        ):
+            for job in JOBS:
+                _show(Kubectl(node), *job)
+    return 0
+
+
+def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, Any]) -> None:
+    """Run the pod of a job on the node in ``mode``, and show what it has."""
+    from lab.containers.enclosure import wait_until
+    from lab.kubernetes.kubectl import PATIENCE, asking
+
+    kubectl("label", "node", kubectl.node.name, f"{LABEL}={mode}", "--overwrite")
+    percent = "200" if PERCENT in limits else ""
+    offer = ("2", "30", percent)
+    wait_until(lambda: kubectl.offers() == offer, f"the node offers its {what}", PATIENCE)
+    asked = ", ".join(f"{resource}: {amount}" for resource, amount in limits.items())
+    _say(f"\n== {name}, on a node that shares {what}; its limits: {asked}")
+    kubectl.create(asking(name, limits))
+    [pod] = kubectl.running(name)
+    _say(f"\n$ kubectl inspect cgpu\n{kubectl.inspect()}")
+    _say(f"$ nvidia-smi    (in the pod)\n{kubectl.execute(pod, 'main', 'nvidia-smi')}")
+    [share] = kubectl.node.shares()
+    [gpu] = share["gpus"]
+    held = f"{gpu['cap_bytes'] >> 20} MiB of GPU {gpu['index']}"
+    time = f"at most {gpu['limit_percent']:g} % of its time while others compete"
+    _say(f"The node's cgpu holds it to {held}, and {time}.")
+    kubectl.clear()
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""``make demo-k8s`` shows what pods have, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from lab.containers.enclosure import CGROUPS, PREFIX, wait_until
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
+
+DEMO = Path(__file__).resolve().parents[3] / "deploy" / "demo-k8s"
+
+
+def left(process: subprocess.Popen[str]) -> list[Path]:
+    """What a demonstration has made that is still there."""
+    name = f"{PREFIX}{process.pid}-*"
+    folders = (Path(tempfile.gettempdir()), CGROUPS, *CGROUPS.glob("*/"))
+    return [path for folder in folders for path in folder.glob(name)]
+
+
+def test_both_pods_have_their_parts() -> None:
+    with subprocess.Popen(
+        [sys.executable, DEMO], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as demo:
+        output, _ = demo.communicate()
+    assert demo.returncode == 0, output
+    for line in ("0MiB /  3232MiB", "0MiB /  2154MiB", "3/15  ", "2/15  "):
+        assert line in output, output
+    assert "2154 MiB of GPU 0, and at most 30 % of its time" in output
+    assert left(demo) == []
+
+
+def test_it_leaves_nothing_when_it_is_terminated() -> None:
+    with subprocess.Popen([sys.executable, DEMO], stdout=subprocess.DEVNULL, text=True) as demo:
+        wait_until(lambda: left(demo), "the node begins", 60)
+        demo.send_signal(signal.SIGTERM)
+        assert demo.wait(60) == 128 + signal.SIGTERM
+    assert left(demo) == []

@@ -34,7 +34,11 @@ class Enclosure:
         self.cgroup = f"{PREFIX}{os.getpid()}{name and f'-{name}'}"
         self.base = Path(tempfile.gettempdir(), self.cgroup)
         self.base.mkdir(mode=0o711)  # root of a user namespace passes through
-        self._start()
+        try:
+            self._start()
+        except BaseException:  # also when the process has to end
+            shutil.rmtree(self.base)
+            raise
 
     def _start(self) -> None:
         unshare = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private"]

@@ -26,9 +26,13 @@ class Installed:
     def __init__(self, name: str = "install", *gpus: str) -> None:
         self.enclosure = Enclosure(name)
         self.base = self.enclosure.base
-        self._mount()
-        self.node = node = Node(self.base / "node", *(gpus or [T4]))
-        self.write("/etc/cgpu/config.toml", f'[driver]\nlibrary_dir = "{node.driver}"\n')
+        try:
+            self._mount()
+            self.node = node = Node(self.base / "node", *(gpus or [T4]))
+            self.write("/etc/cgpu/config.toml", f'[driver]\nlibrary_dir = "{node.driver}"\n')
+        except BaseException:  # also when the process has to end
+            self.enclosure.stop()
+            raise
 
     def _mount(self) -> None:
         for folder in CHANGED:

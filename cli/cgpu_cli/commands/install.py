@@ -75,7 +75,7 @@ class Install:
 
 
 class Uninstall:
-    """Undo ``cgpu install``: restore every file as it was before."""
+    """Undo the installation: restore every file as it was before."""
 
     name = "uninstall"
 

@@ -176,7 +176,7 @@ cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
     uint64_t at;
 
     now = cgpu_larger(now, arbiter->now);
-    cgpu_charge(arbiter, now, demands);
+    cgpu_charge_time(arbiter, now, demands);
     if (cgpu_arbiter_takes_turns(arbiter)) {
         cgpu_turn(arbiter, now);
         at = cgpu_look_again(arbiter, now);

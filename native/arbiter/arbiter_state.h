@@ -226,7 +226,8 @@ cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
 uint64_t cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now);
 
 /* charge.c */
-void cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands);
+void cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now,
+                      const struct cgpu_demand *demands);
 
 /* stay.c */
 /* Before SAYS is adopted: charge for work that stood apart and has ended. */

@@ -336,7 +336,7 @@ charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t b
 }
 
 void
-cgpu_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
+cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
     uint64_t ns = now - arbiter->now;
     uint64_t busy_before =

@@ -142,7 +142,7 @@ cgpu_group_step(struct cgpu_group *group, uint64_t now,
         now = cgpu_larger(now, group->gpus[g]->now);
     }
     for (uint32_t g = 0; g < group->count; g++) {
-        cgpu_charge(group->gpus[g], now, demands[g]);
+        cgpu_charge_time(group->gpus[g], now, demands[g]);
     }
     at = step_all(group, now);
     for (uint32_t g = 0; g < group->count; g++) {

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import socket
 import sys
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import program
@@ -40,6 +41,12 @@ def arguments() -> Parser:
         type=_address,
         default=("127.0.0.1", 32766),
         help="where the scheduler calls; 127.0.0.1:32766 by default",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="ADDRESS:PORT",
+        type=_address,
+        help="where /metrics and /readyz are answered too, and nothing else; nowhere by default",
     )
     parser.add_argument(
         "--lease",
@@ -104,12 +111,15 @@ async def serve(given: argparse.Namespace) -> None:
         lease = Lease(given.lease[0], given.lease[1], fence) if fence else None
         following = Following(client, books, lease, report)
         extender = Extender(books, client, fence, following.missing, following.heard, report)
-        runner = web.AppRunner(extender.application(), access_log=None)
-        await runner.setup()
-        try:
-            site = web.TCPSite(runner, *given.listen)
-            await site.start()
-            report("serves", {"address": "{}:{}".format(*runner.addresses[0][:2])})
+        async with AsyncExitStack() as served:
+            for what, app, address in (
+                ("calls", extender.application(), given.listen),
+                ("metrics", extender.public(), given.metrics),
+            ):
+                if address:
+                    runner = web.AppRunner(app, access_log=None)
+                    served.push_async_callback(runner.cleanup)
+                    await runner.setup()
+                    await web.TCPSite(runner, *address).start()
+                    report("serves", {what: "{}:{}".format(*runner.addresses[0][:2])})
             await until_stopped(following.run(extender.binder.resolve))
-        finally:
-            await runner.cleanup()

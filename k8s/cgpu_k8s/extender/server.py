@@ -85,13 +85,22 @@ class Extender:
             f"{PREFIX}/inspect/{{node}}": self._inspect,
             f"{PREFIX}/version": self._version,
             "/version": self._version,
-            "/metrics": self._show_metrics,
-            "/readyz": self._ready,
             "/healthz": self._healthy,
         }
         for path, show in shown.items():
             app.router.add_get(path, show)
+        self._add_public(app)
         return app
+
+    def public(self) -> web.Application:
+        """What anybody may call: it tells figures, and binds nothing."""
+        app = web.Application(middlewares=[self._answer])
+        self._add_public(app)
+        return app
+
+    def _add_public(self, app: web.Application) -> None:
+        app.router.add_get("/metrics", self._show_metrics)
+        app.router.add_get("/readyz", self._ready)
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:

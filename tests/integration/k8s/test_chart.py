@@ -12,6 +12,7 @@ import yaml
 from cgpu_env.version import VERSION
 from cgpu_k8s import names
 from cgpu_k8s.agent.main import arguments
+from cgpu_k8s.extender import main as extender
 from lab.kubernetes import chart
 
 if TYPE_CHECKING:
@@ -182,3 +183,20 @@ def test_an_older_cluster_is_refused(tmp_path: Path) -> None:
     ended = chart.run("helm", "template", chart.CHART, "--kube-version", "1.19", home=tmp_path)
     assert ended.returncode
     assert "chart requires kubeVersion: >=1.20.0-0" in ended.stderr
+
+
+def test_metrics_of_the_extender_are_reached_and_nothing_else_is(objects: list[Json]) -> None:
+    template = chart.one(objects, "Deployment", "cgpu-scheduler")["spec"]["template"]
+    container = template["spec"]["containers"][0]
+    [variable] = container["env"]
+    assert variable["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    for address in ("10.0.0.1", "fd00::1"):
+        words = [each.replace(f"$({variable['name']})", address) for each in container["args"]]
+        given = extender.arguments().parse_args(words)
+        assert given.listen[0] == "127.0.0.1"
+        assert given.metrics[0] == address
+    port = given.metrics[1]
+    assert [each["containerPort"] for each in container["ports"]] == [port]
+    assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port)
+    policy = chart.one(objects, "NetworkPolicy", "cgpu-scheduler")["spec"]
+    assert policy["ingress"] == [{"ports": [{"port": port}]}]

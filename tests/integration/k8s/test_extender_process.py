@@ -245,9 +245,24 @@ def test_only_the_extender_of_the_scheduler_that_leads_binds(
         assert "no GPU has 15 GiB" in two.place(pods[2], ("a",))
 
 
+def test_where_metrics_are_answered_nothing_else_is(fake: FakeServer, tmp_path: Path) -> None:
+    add_nodes(fake, "a")
+    given, port = add_pod(fake, "p", 5), free_port()
+    with extender(fake, tmp_path, "--metrics", f"127.0.0.1:{port}") as one:
+        wait_until(one.ready, "it is ready")
+        public = Extender(port, one.process)
+        assert public.ready()
+        assert "cgpu_cluster_gpu_units" in public.call("/metrics")
+        assert public.bind(given, "a") == "no answer: /gpushare-scheduler/bind: Not Found\n"
+        for path in ("inspect", "version", "filter", "/healthz"):
+            assert public.call(path).endswith(": Not Found\n")
+        assert used(fake) == {}
+
+
 def test_what_cannot_start_says_so_in_one_sentence(tmp_path: Path) -> None:
     for words, sentence in (
         (["--listen", "32766"], "32766: expected ADDRESS:PORT"),
+        (["--metrics", "32767"], "32767: expected ADDRESS:PORT"),
         (["--lease", "s"], "s: expected NAMESPACE/NAME"),
         (["--kubeconfig", str(tmp_path / "none")], "there is no kubeconfig"),
     ):

@@ -51,3 +51,11 @@ class Parser(argparse.ArgumentParser):
 
 def _guess(near: str | None) -> str:
     return f": did you mean {near}?" if near else ""
+
+
+def address(word: str) -> tuple[str, int]:
+    """The type of an option that names where to listen."""
+    host, _, port = word.rpartition(":")
+    if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
+        raise argparse.ArgumentTypeError(f"{word}: expected ADDRESS:PORT, such as 127.0.0.1:32766")
+    return host.strip("[]"), int(port)

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import program
-from cgpu_env.commandline import Parser
+from cgpu_env.commandline import Parser, address
 from cgpu_env.logline import line
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def arguments() -> Parser:
     parser.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
-        type=_address,
+        type=address,
         default=("127.0.0.1", 32766),
         help="where the scheduler calls; 127.0.0.1:32766 by default",
     )
     parser.add_argument(
         "--metrics",
         metavar="ADDRESS:PORT",
-        type=_address,
+        type=address,
         help="where /metrics and /readyz are answered too, and nothing else; nowhere by default",
     )
     parser.add_argument(
@@ -61,13 +61,6 @@ def arguments() -> Parser:
         help="the scheduler's host name, with which it holds the lease; ours by default",
     )
     return parser
-
-
-def _address(word: str) -> tuple[str, int]:
-    host, _, port = word.rpartition(":")
-    if not host or not port.isdecimal() or not 0 <= int(port) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{word}: expected ADDRESS:PORT, such as 127.0.0.1:32766")
-    return host.strip("[]"), int(port)
 
 
 def _lease(word: str) -> tuple[str, str]:

@@ -1,0 +1,246 @@
+"""The guard's authority and the certificate that it signs: what is due at a time, and made anew.
+
+Pure but for chance: the time is a parameter.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from ipaddress import ip_address
+from typing import NamedTuple
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+
+class Span(NamedTuple):
+    """How long a certificate is valid, and from how much of that on it is renewed."""
+
+    life: timedelta
+    renewed: timedelta
+
+
+AUTHORITY = Span(timedelta(days=3650), timedelta(days=365))
+SERVING = Span(timedelta(days=90), timedelta(days=30))
+_EARLY = timedelta(hours=1)  # by which the clocks of a cluster may differ
+_MOST = 4  # authorities; only damage makes more than two
+# What the library raises for what is no certificate or key, or one that we do not make.
+_FOREIGN = (
+    ValueError,
+    TypeError,
+    InvalidSignature,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.ExtensionNotFound,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+_AUTHORITY, _GUARD = (
+    x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    for name in ("cgpu-guard authority", "cgpu-guard")
+)
+
+
+class Keys(NamedTuple):
+    """What all replicas share, as PEM; empty: there is none yet.
+
+    Attributes:
+        authorities: the certificates that API servers are to trust, the newest first.
+        signer: the key of the newest one. Older ones sign nothing any more.
+        chain: the certificate that the guard shows, signed by one of them.
+        key: its key.
+    """
+
+    authorities: bytes = b""
+    signer: bytes = b""
+    chain: bytes = b""
+    key: bytes = b""
+
+
+class _Pair(NamedTuple):
+    """A certificate and its key."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey
+
+
+def kept(keys: Keys, host: str, now: datetime) -> Keys:
+    """``keys`` with whatever is due, damaged or missing made anew; else ``keys``.
+
+    An authority is followed by another one a year before its end. It signs a last certificate
+    then, and drops its key: all API servers trust the new one long before that signs anything.
+
+    Args:
+        keys: what there is, whatever its condition.
+        host: the name or address that API servers call.
+        now: the time, with its zone.
+    """
+    known = _authorities(keys.authorities, now)
+    pair = _pair(known[:1], keys.signer)
+    if pair is None:
+        pair = _new_authority(now)
+        return _written([pair.certificate, *known][:_MOST], pair, keys, host, now)
+    if _left(pair.certificate, now) >= AUTHORITY.renewed:
+        return _written(known, pair, keys, host, now)
+    last = _signed(pair, host, now)
+    pair = _new_authority(now)
+    return Keys(_certificates([pair.certificate, *known][:_MOST]), _key(pair), *last)
+
+
+def until(keys: Keys) -> datetime:
+    """When the certificate ends."""
+    return x509.load_pem_x509_certificates(keys.chain)[0].not_valid_after_utc
+
+
+def _written(
+    known: list[x509.Certificate], pair: _Pair, keys: Keys, host: str, now: datetime
+) -> Keys:
+    """These authorities, with the certificate of ``keys`` while it serves."""
+    shown = (keys.chain, keys.key) if _serves(keys, known, host, now) else _signed(pair, host, now)
+    return Keys(_certificates(known), _key(pair), *shown)
+
+
+def _authorities(pem: bytes, now: datetime) -> list[x509.Certificate]:
+    """Those that are valid now, and whole."""
+    try:
+        found = x509.load_pem_x509_certificates(pem)
+    except _FOREIGN:
+        return []
+    return [each for each in found if _is_valid(each, now) and _is_authority(each)]
+
+
+def _is_authority(certificate: x509.Certificate) -> bool:
+    try:
+        about = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+    except _FOREIGN:
+        return False
+    return about.ca and _issued(certificate, certificate)
+
+
+def _pair(certificates: list[x509.Certificate], pem: bytes) -> _Pair | None:
+    """The first certificate with the key of ``pem``; None: there is none, or the key is another."""
+    if not certificates:
+        return None
+    try:
+        key = load_pem_private_key(pem, None)
+        if isinstance(key, ec.EllipticCurvePrivateKey):
+            fits = key.public_key() == certificates[0].public_key()
+            return _Pair(certificates[0], key) if fits else None
+    except _FOREIGN:
+        pass
+    return None
+
+
+def _serves(keys: Keys, known: list[x509.Certificate], host: str, now: datetime) -> bool:
+    """Whether API servers that trust ``known`` take the certificate, and will for some time."""
+    try:
+        pair = _pair(x509.load_pem_x509_certificates(keys.chain), keys.key)
+        if pair is None or _names(pair.certificate) != [_general(host)]:
+            return False
+    except _FOREIGN:
+        return False
+    certificate = pair.certificate
+    lasts = _is_valid(certificate, now) and _left(certificate, now) >= SERVING.renewed
+    return lasts and any(_issued(certificate, each) for each in known)
+
+
+def _issued(certificate: x509.Certificate, by: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(by)
+    except _FOREIGN:
+        return False
+    return True
+
+
+def _is_valid(certificate: x509.Certificate, now: datetime) -> bool:
+    return certificate.not_valid_before_utc <= now < certificate.not_valid_after_utc
+
+
+def _left(certificate: x509.Certificate, now: datetime) -> timedelta:
+    return certificate.not_valid_after_utc - now
+
+
+def _names(certificate: x509.Certificate) -> list[x509.GeneralName]:
+    return [*certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value]
+
+
+def _general(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _new_authority(now: datetime) -> _Pair:
+    key = ec.generate_private_key(ec.SECP256R1())
+    usage = {"key_cert_sign": True, "crl_sign": True, "digital_signature": False}
+    builder = (
+        _begun(_AUTHORITY, key.public_key(), now, now + AUTHORITY.life)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(**usage), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+    return _Pair(builder.sign(key, hashes.SHA256()), key)
+
+
+def _signed(by: _Pair, host: str, now: datetime) -> tuple[bytes, bytes]:
+    """A new certificate for ``host``, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    until = min(now + SERVING.life, by.certificate.not_valid_after_utc)
+    usage = {"key_cert_sign": False, "crl_sign": False, "digital_signature": True}
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
+    builder = (
+        _begun(_GUARD, key.public_key(), now, until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(**usage), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general(host)]), critical=False)
+        .add_extension(issuer, critical=False)
+    )
+    pair = _Pair(builder.sign(by.key, hashes.SHA256()), key)
+    return _certificates([pair.certificate]), _key(pair)
+
+
+def _begun(
+    name: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, until: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(_AUTHORITY)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLY)
+        .not_valid_after(until)
+    )
+
+
+def _usage(*, key_cert_sign: bool, crl_sign: bool, digital_signature: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _certificates(found: list[x509.Certificate]) -> bytes:
+    return b"".join(each.public_bytes(Encoding.PEM) for each in found)
+
+
+def _key(pair: _Pair) -> bytes:
+    return pair.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

@@ -1,0 +1,184 @@
+"""Keeps what the replicas share, what API servers trust, and what is shown to them in line.
+
+The Secret holds the keys. Whoever finds something due writes it with the version that it has read,
+so that of several replicas one is first and the others take what it wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+import ssl
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Protocol
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.api.errors import ConflictError
+from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
+from cgpu_k8s.guard.certificates import Keys, kept, until
+from cgpu_k8s.objects.fields import member, objects, strings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from cgpu_k8s.api.client import Json
+
+    Report = Callable[[str, dict[str, object]], None]
+
+NAME = "cgpu-guard"  # of the Secret, the Service and the webhook configurations
+CONFIGURATIONS = (MUTATING, VALIDATING)
+_FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key")  # of the Secret, in the order of ``Keys``
+_PERIOD = 10.0  # seconds between two looks
+
+
+class Api(Protocol):
+    """What is asked of the API server."""
+
+    async def get(self, path: str) -> Json:
+        """The object at a path; raises an ApiError."""
+        ...
+
+    async def put(self, path: str, body: Json) -> Json:
+        """Replace an object of the version that is stored; raises an ApiError."""
+        ...
+
+    async def patch(self, path: str, body: Json) -> Json:
+        """Merge into an object of the version that is stored; raises an ApiError."""
+        ...
+
+
+class Keeping:
+    """Looks every now and then.
+
+    Args:
+        api: of the API server; needs the rights that the chart gives.
+        namespace: of the Secret.
+        host: the name or address that API servers call.
+        report: writes a line of the log.
+        clock: the time, with its zone.
+
+    Attributes:
+        tls: of the server; connections that begin after a look have what it found.
+        shown: the keys that it has.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        namespace: str,
+        host: str,
+        report: Report,
+        clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+    ) -> None:
+        self._api, self._host, self._report, self._clock = api, host, report, clock
+        self._secret = SECRETS.path(NAME, namespace=namespace)
+        self.shown = Keys()
+        self._failed = ""
+        self.tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+    async def begin(self) -> None:
+        """Look until there is a certificate to show."""
+        while not self.shown.chain:
+            if not await self.tried():
+                await asyncio.sleep(1)
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            await asyncio.sleep(_PERIOD)
+            await self.tried()
+
+    async def look(self) -> None:
+        """Make what is due, show it, and let API servers trust it.
+
+        The configurations are read before the Secret, and written only if nobody has since: who
+        writes an older bundle over a newer one has read the configuration before the newer one was
+        written there, so its write is refused.
+
+        Raises:
+            CgpuError: something could not be read or written.
+        """
+        paths = [each.path(NAME) for each in CONFIGURATIONS]
+        # One that cannot be read or written does not stop the others.
+        found = await asyncio.gather(*map(self._api.get, paths), return_exceptions=True)
+        keys = await self._keys()
+        if keys != self.shown:
+            _load(self.tls, keys)
+            self.shown = keys
+            self._report("shows", {"certificate_until": until(keys).isoformat()})
+        trusting = (
+            self._trust(path, each, base64.b64encode(keys.authorities).decode())
+            for path, each in zip(paths, found, strict=True)
+            if not isinstance(each, BaseException)
+        )
+        done = await asyncio.gather(*trusting, return_exceptions=True)
+        failed = [each for each in (*found, *done) if isinstance(each, BaseException)]
+        for error in sorted(failed, key=lambda each: not isinstance(each, ConflictError)):
+            raise error
+
+    async def tried(self) -> bool:
+        """Look, again at once if another replica was first; False: something failed."""
+        while True:
+            try:
+                await self.look()
+            except ConflictError:
+                continue
+            except CgpuError as error:
+                if str(error) != self._failed:
+                    self._report("failed", {"error": str(error)})
+                self._failed = str(error)
+                return False
+            self._failed = ""
+            return True
+
+    async def _keys(self) -> Keys:
+        """What the Secret has, after what is due."""
+        secret = await self._api.get(self._secret)
+        found = _read(secret)
+        keys = kept(found, self._host, self._clock())
+        if keys != found:
+            written = {
+                name: base64.b64encode(pem).decode()
+                for name, pem in zip(_FIELDS, keys, strict=True)
+            }
+            await self._api.put(self._secret, {**secret, "data": written})
+            self._report("renewed", {"secret": self._secret})
+        return keys
+
+    async def _trust(self, path: str, configuration: Json, bundle: str) -> None:
+        """Let API servers that call by this configuration trust the authorities."""
+        hooks = objects(configuration, "webhooks")
+        if all(member(each, "clientConfig", dict).get("caBundle") == bundle for each in hooks):
+            return
+        version = member(member(configuration, "metadata", dict), "resourceVersion", str)
+        named = [
+            {"name": member(each, "name", str), "clientConfig": {"caBundle": bundle}}
+            for each in hooks
+        ]
+        about = {"resourceVersion": version}
+        await self._api.patch(path, {"metadata": about, "webhooks": named})
+        self._report("trusted", {"configuration": path})
+
+
+def _read(secret: Json) -> Keys:
+    """The keys of a Secret; what is no base64 is as if absent."""
+    data = strings(secret, "data")
+    return Keys(*(_decoded(data.get(name, "")) for name in _FIELDS))
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+
+
+def _load(tls: ssl.SSLContext, keys: Keys) -> None:
+    """Show the certificate to who connects from now on."""
+    # The ssl module reads files only, and the root of a container can be read-only.
+    with os.fdopen(os.memfd_create("tls"), "wb") as file:
+        file.write(keys.chain + keys.key)
+        file.flush()
+        tls.load_cert_chain(f"/proc/self/fd/{file.fileno()}")

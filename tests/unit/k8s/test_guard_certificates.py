@@ -1,0 +1,377 @@
+"""The guard's certificate over years, after damage, and with several replicas that renew it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import copy
+import ssl
+import tempfile
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from cryptography import x509
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cgpu_k8s.api.errors import ConflictError, ForbiddenError
+from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
+from cgpu_k8s.guard.certificates import AUTHORITY, SERVING, Keys, kept, until
+from cgpu_k8s.guard.keeping import Keeping
+
+pytestmark = pytest.mark.unit
+
+Json = dict[str, Any]
+HOST = "cgpu-guard.kube-system.svc"
+NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
+DAY = timedelta(days=1)
+SECRET = SECRETS.path("cgpu-guard", namespace="kube-system")
+HOOKS = [each.path("cgpu-guard") for each in (MUTATING, VALIDATING)]
+
+
+def authorities(keys: Keys) -> list[x509.Certificate]:
+    return x509.load_pem_x509_certificates(keys.authorities)
+
+
+def shaken(authority: bytes, keys: Keys, host: str = HOST) -> str:
+    """What OpenSSL says when a client that trusts ``authority`` calls ``host``; "": they agree.
+
+    At the time that the test runs, which is within the life of what is made at that time.
+    """
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(keys.chain + keys.key)
+        file.flush()
+        server.load_cert_chain(file.name)
+    client = ssl.create_default_context(cadata=authority.decode())
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(back, there, server_hostname=host),
+        server.wrap_bio(there, back, server_side=True),
+    ]
+    try:
+        for end in ends * 2:
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    except ssl.SSLError as error:
+        return str(error.reason)
+    return ""
+
+
+def test_clients_that_trust_the_authority_believe_what_is_shown() -> None:
+    now = datetime.now(timezone.utc)
+    for host in (HOST, "127.0.0.1", "x" * 63 + ".svc"):
+        keys = kept(Keys(), host, now)
+        assert shaken(keys.authorities, keys, host) == ""
+    assert shaken(keys.authorities, keys, HOST) == "CERTIFICATE_VERIFY_FAILED"
+    other = kept(Keys(), host, now)
+    assert shaken(other.authorities, keys, host) == "CERTIFICATE_VERIFY_FAILED"
+
+
+def test_nothing_changes_until_a_month_before_the_end() -> None:
+    keys = kept(Keys(), HOST, NOW)
+    assert until(keys) == NOW + SERVING.life
+    due = NOW + SERVING.life - SERVING.renewed
+    for now in (NOW, NOW + DAY, due):
+        assert kept(keys, HOST, now) == keys
+    renewed = kept(keys, HOST, due + timedelta(seconds=1))
+    assert (renewed.authorities, renewed.signer) == (keys.authorities, keys.signer)
+    assert until(renewed) > until(keys)
+    assert renewed.key != keys.key
+
+
+def test_for_thirty_years_whoever_knows_the_authorities_believes_what_is_shown() -> None:
+    """API servers know the bundle of three days before, at worst."""
+    keys, now, followed = kept(Keys(), HOST, NOW), NOW, 0
+    while now < NOW + 30 * 365 * DAY:
+        now += 3 * DAY
+        before, keys = keys, kept(keys, HOST, now)
+        [shown] = x509.load_pem_x509_certificates(keys.chain)
+        for known in (before, keys):
+            assert any(signs(each, shown) for each in authorities(known)), now
+        for each in (shown, *authorities(keys)):
+            assert each.not_valid_before_utc <= now < each.not_valid_after_utc
+        assert until(keys) - now >= SERVING.renewed
+        assert len(authorities(keys)) <= 2
+        followed += authorities(keys)[0] != authorities(before)[0]
+        assert keys == before or kept(keys, HOST, now) == keys
+    assert followed == 3  # each lasts ten years, less the last
+
+
+def signs(authority: x509.Certificate, shown: x509.Certificate) -> bool:
+    try:
+        shown.verify_directly_issued_by(authority)
+    except Exception:  # noqa: BLE001 (whatever is wrong)
+        return False
+    return True
+
+
+def test_an_old_authority_signs_once_more_before_it_is_followed() -> None:
+    keys = kept(Keys(), HOST, NOW)
+    [old] = authorities(keys)
+    now = NOW + AUTHORITY.life - AUTHORITY.renewed + DAY
+    both = kept(keys, HOST, now)
+    new, last = authorities(both)
+    assert last == old
+    assert both.signer != keys.signer
+    [shown] = x509.load_pem_x509_certificates(both.chain)
+    assert signs(old, shown)
+    assert not signs(new, shown)
+    assert kept(both, HOST, now) == both
+    [later] = x509.load_pem_x509_certificates(kept(both, HOST, now + 61 * DAY).chain)
+    assert signs(new, later)
+
+
+def test_what_a_guard_finds_after_years_of_rest_is_renewed() -> None:
+    keys = kept(Keys(), HOST, NOW)
+    for years in (1, 9.5, 9.99, 11):
+        now = NOW + years * 365 * DAY
+        found = kept(kept(keys, HOST, now), HOST, now)  # a nearly ended authority signs short ones
+        assert until(found) - now >= SERVING.renewed
+        assert kept(found, HOST, now) == found
+
+
+def test_a_certificate_for_another_name_or_from_the_future_is_replaced() -> None:
+    keys = kept(Keys(), HOST, NOW)
+    renamed = kept(keys, "cgpu-guard.other.svc", NOW)
+    assert renamed.authorities == keys.authorities
+    assert renamed.chain != keys.chain
+    future = kept(Keys(), HOST, NOW + 30 * DAY)
+    found = kept(future, HOST, NOW)
+    assert not {*authorities(found)} & {*authorities(future)}
+    assert kept(found, HOST, NOW + timedelta(minutes=-30)) == found  # clocks differ a little
+
+
+MADE = kept(Keys(), HOST, NOW)
+OTHER = kept(Keys(), HOST, NOW)
+DAMAGE = st.one_of(
+    st.just(b""),
+    st.binary(max_size=40),
+    st.sampled_from([*MADE, *OTHER]),
+    st.sampled_from(MADE).flatmap(
+        lambda pem: st.integers(0, len(pem)).map(lambda at: pem[:at] + b"A" + pem[at + 1 :])
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.builds(Keys, DAMAGE, DAMAGE, DAMAGE, DAMAGE))
+def test_whatever_the_secret_has_is_mended_at_once(found: Keys) -> None:
+    mended = kept(found, HOST, NOW)
+    assert kept(mended, HOST, NOW) == mended
+    [shown] = x509.load_pem_x509_certificates(mended.chain)
+    assert any(signs(each, shown) for each in authorities(mended))
+    assert len(authorities(mended)) <= 4
+
+
+def test_damage_replaces_what_is_damaged_and_no_more() -> None:
+    keys = kept(Keys(), HOST, NOW)
+    for field in ("chain", "key"):
+        found = kept(keys._replace(**{field: b"x"}), HOST, NOW)
+        assert (found.authorities, found.signer) == (keys.authorities, keys.signer)
+    unsigned = kept(keys._replace(signer=b""), HOST, NOW)
+    assert (unsigned.chain, unsigned.key) == (keys.chain, keys.key)
+    assert authorities(unsigned)[1:] == authorities(keys)
+    misplaced = kept(Keys(keys.chain, keys.key, *keys[2:]), HOST, NOW)
+    assert not {*authorities(misplaced)} & {*x509.load_pem_x509_certificates(keys.chain)}
+    for _ in range(9):
+        unsigned = kept(unsigned._replace(signer=b""), HOST, NOW)
+    assert len(authorities(unsigned)) == 4
+
+
+class Store:
+    """The objects of an API server that replicas share; each call lets the others go on."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Json] = {SECRET: {"metadata": {"resourceVersion": "1"}}}
+        for path in HOOKS:
+            hooks = [{"name": name, "clientConfig": {"url": "u"}} for name in ("a", "b")]
+            self.items[path] = {"metadata": {"resourceVersion": "1"}, "webhooks": hooks}
+        self.version = 1
+        self.writes: list[str] = []
+        self.refused = 0
+        self.pause: dict[str, asyncio.Event] = {}
+        self.forbidden = ""
+
+    async def get(self, path: str) -> Json:
+        await self._wait(f"get {path}")
+        found = copy.deepcopy(self.items[path])
+        await self._wait(f"got {path}")
+        return found
+
+    async def put(self, path: str, body: Json) -> Json:
+        await self._wait(f"put {path}")
+        return self._write(path, body)
+
+    async def patch(self, path: str, body: Json) -> Json:
+        await self._wait(f"patch {path}")
+        changed = copy.deepcopy(self.items[path])
+        changed["metadata"] |= body["metadata"]
+        for hook, change in zip(changed["webhooks"], body["webhooks"], strict=True):
+            assert hook["name"] == change["name"]
+            hook["clientConfig"] |= change["clientConfig"]
+        return self._write(path, changed)
+
+    async def _wait(self, call: str) -> None:
+        await asyncio.sleep(0)
+        if call in self.pause:
+            await self.pause.pop(call).wait()
+        if self.forbidden and call.startswith(self.forbidden):
+            raise ForbiddenError(f"{call}: forbidden", status=403)
+
+    def _write(self, path: str, body: Json) -> Json:
+        if body["metadata"]["resourceVersion"] != self.items[path]["metadata"]["resourceVersion"]:
+            self.refused += 1
+            raise ConflictError("the object has been modified", status=409)
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.items[path] = copy.deepcopy(body)
+        self.writes.append(path)
+        return body
+
+    def keys(self) -> Keys:
+        data = self.items[SECRET]["data"]
+        names = ("ca.crt", "ca.key", "tls.crt", "tls.key")
+        return Keys(*(base64.b64decode(data[name]) for name in names))
+
+    def bundles(self) -> set[bytes]:
+        """What API servers trust, by all configurations."""
+        hooks = [hook for path in HOOKS for hook in self.items[path]["webhooks"]]
+        assert all(hook["clientConfig"]["url"] == "u" for hook in hooks)
+        return {base64.b64decode(hook["clientConfig"]["caBundle"]) for hook in hooks}
+
+
+class Replica(Keeping):
+    """A replica whose clock a test sets, with the lines of its log."""
+
+    def __init__(self, store: Store, now: datetime = NOW) -> None:
+        self.now = now
+        self.log: list[str] = []
+        super().__init__(store, "kube-system", HOST, self.note, lambda: self.now)
+
+    def note(self, event: str, fields: Json) -> None:
+        self.log.append(f"{event} {fields.get('error', '')}".strip())
+
+
+def test_of_many_replicas_one_is_first_and_all_show_the_same() -> None:
+    store = Store()
+
+    async def act() -> list[Replica]:
+        replicas = [Replica(store) for _ in range(5)]
+        await asyncio.gather(*(each.begin() for each in replicas))
+        return replicas
+
+    replicas = asyncio.run(act())
+    assert store.writes.count(SECRET) == 1
+    assert store.bundles() == {store.keys().authorities}
+    assert store.refused
+    assert [each.log.count("renewed") for each in replicas].count(1) == 1
+    assert all(each.log.count("shows") == 1 for each in replicas)
+
+
+def test_replicas_at_rest_write_nothing() -> None:
+    store = Store()
+
+    async def act() -> None:
+        replicas = [Replica(store) for _ in range(2)]
+        await asyncio.gather(*(each.begin() for each in replicas))
+        before = len(store.writes)
+        for day in range(59):
+            for each in replicas:
+                each.now = NOW + day * DAY
+                await each.look()
+        assert len(store.writes) == before
+
+    asyncio.run(act())
+
+
+def test_replicas_rotate_over_thirty_years_without_a_fight() -> None:
+    store = Store()
+
+    async def act() -> int:
+        replicas = [Replica(store) for _ in range(2)]
+        rounds = 0
+        for day in range(0, 30 * 365, 20):
+            for number, each in enumerate(replicas):
+                each.now = NOW + day * DAY + timedelta(minutes=5 * number)
+            for _ in range(2):  # whoever was second sees it at its next look
+                await asyncio.gather(*(each.tried() for each in replicas))
+            assert store.bundles() == {store.keys().authorities}
+            assert all(each.shown == store.keys() for each in replicas)
+            rounds += 1
+        return rounds
+
+    rounds = asyncio.run(act())
+    assert store.writes.count(SECRET) <= rounds // 3 + 8
+
+
+@pytest.mark.parametrize("path", HOOKS)
+@pytest.mark.parametrize("at", ["get", "got", "got secret", "patch"])
+def test_a_slow_replica_does_not_take_a_new_authority_away(path: str, at: str) -> None:
+    """The other one rotates at any time between what it reads and what it writes."""
+    store = Store()
+
+    async def act() -> None:
+        slow, quick = Replica(store), Replica(store)
+        await slow.begin()
+        call = f"got {SECRET}" if at == "got secret" else f"{at} {path}"
+        store.items[path]["webhooks"][0]["clientConfig"]["caBundle"] = ""  # so it has to write
+        store.pause[call] = go_on = asyncio.Event()
+        late = asyncio.create_task(slow.tried())
+        while call in store.pause:  # noqa: ASYNC110 (it takes it)
+            await asyncio.sleep(0)
+        quick.now = NOW + AUTHORITY.life - 100 * DAY
+        await quick.tried()
+        assert len(authorities(store.keys())) == 2
+        go_on.set()
+        await late
+        assert store.bundles() == {store.keys().authorities}
+
+    asyncio.run(act())
+
+
+def test_what_somebody_changes_is_put_right() -> None:
+    store = Store()
+
+    async def act() -> None:
+        replica = Replica(store)
+        await replica.begin()
+        shown = store.keys()
+        for damage in ({}, {"data": {"ca.crt": "%"}}, {"data": {"tls.crt": ""}}, {"data": None}):
+            store.items[SECRET] = {"metadata": store.items[SECRET]["metadata"], **damage}
+            await replica.look()
+            assert store.keys() != shown
+            shown = store.keys()
+            assert store.bundles() == {shown.authorities}
+        store.items[HOOKS[1]]["webhooks"][1]["clientConfig"]["caBundle"] = "b3RoZXI="
+        before = len(store.writes)
+        await replica.look()
+        assert store.writes[before:] == [HOOKS[1]]
+
+    asyncio.run(act())
+
+
+def test_what_is_refused_is_said_once_and_tried_again() -> None:
+    store = Store()
+
+    async def act() -> None:
+        replica = Replica(store)
+        store.forbidden = "put"
+        assert not await replica.tried()
+        assert not await replica.tried()
+        assert replica.log == [f"failed put {SECRET}: forbidden"]
+        store.forbidden = f"patch {HOOKS[0]}"
+        assert not await replica.tried()  # and yet it serves
+        log = ["renewed", "shows", "trusted", f"failed patch {HOOKS[0]}: forbidden"]
+        assert replica.log[1:] == log
+        store.forbidden = f"get {HOOKS[0]}"
+        store.items[SECRET]["data"] = {}
+        assert not await replica.tried()
+        assert replica.log[5:] == [each.replace("patch", "get") for each in log]
+        store.forbidden = ""
+        assert await replica.tried()
+        assert store.bundles() == {store.keys().authorities}
+
+    asyncio.run(act())

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from cgpu_env.version import VERSION
+from cgpu_node.shares.record import pod_of
 from cgpu_server.audit.description import describe
 from cgpu_server.journal import log
 from cgpu_server.metrics.table import METRICS, View
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.core import Metric as Family
 
+    from cgpu_node.shares.record import PodContainer
     from cgpu_node.view.view import Use
     from cgpu_server.audit.auditor import Audit
     from cgpu_server.state.server_state import ServerState
@@ -37,6 +39,7 @@ class Collector:
         self._state, self._audit = state, audit
         self._lock = threading.Lock()
         self._refused: dict[tuple[str, int], tuple[int, int]] = {}
+        self._pods: dict[str, PodContainer] = {}
         self._version = VERSION
 
     def collect(self) -> Iterator[Family]:
@@ -64,7 +67,16 @@ class Collector:
             version=self._version,
             audit=audit.last,
             busy_ns=audit.utilisation.busy_ns,
+            pods=self._known(usage.uses),
         )
+
+    def _known(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:
+        """Which containers of pods they are, by id; one that is ending keeps what it was."""
+        with self._lock:
+            before = self._pods
+            found = {use.id: before.get(use.id) or pod_of(use.directory) for use in uses}
+            self._pods = {id_: pod for id_, pod in found.items() if pod is not None}
+            return self._pods
 
     def _grown(self, uses: tuple[Use, ...]) -> dict[tuple[str, int], int]:
         """Refused requests. A container may write a smaller number, but a counter only grows.

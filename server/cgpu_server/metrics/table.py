@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from cgpu_native.arbitration import Figures
+    from cgpu_node.shares.record import PodContainer
     from cgpu_node.view.view import Compute, GpuTotals, Usage, Use
     from cgpu_server.audit.snapshot import Snapshot
 
@@ -22,8 +23,8 @@ _PERCENT = 100
 _LONGEST_LABEL = 200
 
 _GPU = ("gpu", "uuid")
-_CONTAINER = ("container",)
-_SHARE = ("container", "gpu", "uuid")
+_CONTAINER = ("id", "namespace", "pod", "container")
+_SHARE = (*_CONTAINER, *_GPU)
 
 
 class View(NamedTuple):
@@ -38,6 +39,7 @@ class View(NamedTuple):
         version: of cgpu.
         audit: its last snapshot.
         busy_ns: for how long each GPU was busy, by UUID.
+        pods: which container of which pod it is, by the container's id.
     """
 
     usage: Usage
@@ -48,6 +50,7 @@ class View(NamedTuple):
     version: str
     audit: Snapshot
     busy_ns: Mapping[str, int]
+    pods: Mapping[str, PodContainer]
 
 
 class Metric(NamedTuple):
@@ -63,6 +66,13 @@ class Metric(NamedTuple):
 def label(text: str) -> str:
     """``text`` as a label's value: cut to a maximal length, and valid UTF-8."""
     return text[:_LONGEST_LABEL].encode("utf-8", "backslashreplace").decode()
+
+
+def _labels(view: View, use: Use) -> tuple[str, ...]:
+    """The values of ``_CONTAINER``; a container of no pod has its id for a name."""
+    pod = view.pods.get(use.id)
+    names = (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id)
+    return tuple(map(label, (use.id, *names)))
 
 
 def _node(name: str, kind: str, text: str, read: Callable[[View], float]) -> Metric:
@@ -91,7 +101,7 @@ def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -
 
 def _container(name: str, text: str, read: Callable[[Use], float]) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
-        return (((label(use.id),), read(use)) for use in view.usage.uses)
+        return ((_labels(view, use), read(use)) for use in view.usage.uses)
 
     return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, samples)
 
@@ -101,10 +111,11 @@ def _share(
 ) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
         for use in view.usage.uses:
+            labels = _labels(view, use)
             for number, gpu in enumerate(use.gpus):
                 value = read(view, use, number)
                 if value is not None:
-                    yield (label(use.id), str(gpu.index), gpu.uuid), value
+                    yield (*labels, str(gpu.index), gpu.uuid), value
 
     return Metric(f"cgpu_container_{name}", kind, _SHARE, text, samples)
 
@@ -132,13 +143,13 @@ def _gpu_info(view: View) -> Iterable[Sample]:
 
 def _container_info(view: View) -> Iterable[Sample]:
     for use in view.usage.uses:
-        yield (label(use.id), use.kind, label(use.name)), 1
+        yield (*_labels(view, use), use.kind, label(use.name)), 1
 
 
 def _marks(view: View) -> Iterable[Sample]:
     for use in view.usage.uses:
         for mark in dict.fromkeys(gpu.mark for gpu in use.gpus if gpu.mark is not None):
-            yield (label(use.id), mark), 1
+            yield (*_labels(view, use), mark), 1
 
 
 METRICS: tuple[Metric, ...] = (

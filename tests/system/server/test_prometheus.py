@@ -4,56 +4,47 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import socket
 import subprocess
 import sys
-import time
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.error import URLError
-from urllib.parse import urlencode
-from urllib.request import urlopen
 
 import pytest
 
 from cgpu_cli.demo import tenant
+from cgpu_node.shares.record import PodContainer, pack_pod
 from cgpu_server.metrics.table import METRICS
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
 from lab.machine.servers import end_servers
+from lab.products.prometheus import (
+    ALERTS,
+    DEPLOY,
+    Prometheus,
+    filled_in,
+    free_address,
+    prometheus,
+    promtool,
+    wait_until,
+)
+from lab.worlds.server import UUIDS, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
-DEPLOY = HERE.parents[2] / "deploy" / "prometheus"
-ALERTS = DEPLOY / "cgpu-alerts.yml"
 DASHBOARD = json.loads((DEPLOY / "grafana-cgpu.json").read_text())
 NAMES = {metric.name for metric in METRICS}
 QUERIES = [
     (panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]
 ]
-VARIABLES = {
-    "$__rate_interval": "10s",
-    "$__range": "1h",
-    "$instance": ".*",
-    "$gpu": ".*",
-    "$container": ".*",
-}
 [CHOICE] = [each for each in DASHBOARD["templating"]["list"] if each["name"] == "container"]
 ESTIMATE = "cgpu_container_compute_estimated_ratio"  # there where nobody measures
 MIB = 1 << 20
-
-
-def promtool(*words: str | Path) -> str:
-    done = subprocess.run(["promtool", *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def test_prometheus_accepts_configuration_and_alerts() -> None:
@@ -99,21 +90,20 @@ def test_the_dashboard_names_only_variables_that_it_has() -> None:
 
 
 LONG = "3f4a5b6c7d8e" + "0" * 52
+POD = {"namespace": "default", "pod": "my pod", "container": "main"}
 SHOWN = [
-    ("web", LONG, "web 3f4a5b6c7d8e"),
-    ("default/my pod/main", LONG, "default/my pod/main 3f4a5b6c7d8e"),
-    ("", LONG, "3f4a5b6c7d8e"),
-    ("python", "run-13a63079", "python run-13a63079"),
-    ("a-name-longer-than-ids", "mine", "a-name-longer-than-ids mine"),
-    ("", "mine", "mine"),
+    ("web", LONG, {}, "web 3f4a5b6c7d8e"),
+    ("default/my pod/main", LONG, POD, "default/my pod/main 3f4a5b6c7d8e"),
+    ("", LONG, {}, "3f4a5b6c7d8e"),
+    ("python", "run-13a63079", {}, "python run-13a63079"),
+    ("a-name-longer-than-ids", "mine", {}, "a-name-longer-than-ids mine"),
+    ("", "mine", {}, "mine"),
 ]
 
 
-def filled_in(query: str) -> str:
-    """As Grafana asks it, with everything chosen."""
-    for variable, value in VARIABLES.items():
-        query = query.replace(variable, value)
-    return query
+def labelled(**labels: str) -> str:
+    """Labels as a series has them."""
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in labels.items()) + "}"
 
 
 def case(series: dict[str, str], query: str, outcome: str, value: int, at: str) -> dict[str, Any]:
@@ -130,11 +120,11 @@ def test_legends_have_a_containers_name_and_the_beginning_of_its_id(tmp_path: Pa
     """Sessions of one program have one name, and some containers have none."""
     [query] = [query for title, query in QUERIES if title == "Memory by container"]
     groups = []
-    for name, container, shown in SHOWN:
-        labels = f'instance="n", container="{container}"'
-        info = f'cgpu_container_info{{{labels}, kind="container", name="{name}"}}'
-        used = f'cgpu_container_memory_used_bytes{{{labels}, gpu="0"}}'
-        outcome = f'{{{labels}, gpu="0", shown="{shown}"}}'
+    for name, id_, pod, shown in SHOWN:
+        own = {"instance": "n", "id": id_, "container": id_, **pod}
+        info = "cgpu_container_info" + labelled(**own, kind="container", name=name)
+        used = "cgpu_container_memory_used_bytes" + labelled(**own, gpu="0")
+        outcome = labelled(**own, gpu="0", shown=shown)
         groups.append(case({info: "1", used: "7"}, filled_in(query), outcome, 7, "0m"))
     cases = tmp_path / "cases.yml"
     cases.write_text(json.dumps({"tests": groups}))
@@ -158,72 +148,18 @@ def test_a_container_is_chosen_by_its_name_also_after_its_end(tmp_path: Path) ->
     query = re.fullmatch(r"query_result\((.+)\)", CHOICE["query"]["query"])
     assert query
     groups = []
-    for name, container, shown in SHOWN:
-        own = {"instance": "n", "container": container, "kind": "container", "name": name}
-        labels = ", ".join(f'{label}="{value}"' for label, value in own.items())
-        limit = (
-            f'cgpu_container_memory_limit_bytes{{instance="n", container="{container}", gpu="0"}}'
-        )
-        elsewhere = 'cgpu_container_info{instance="n", container="c9", name="of no GPU chosen"}'
-        series = {f"cgpu_container_info{{{labels}}}": "1 1", limit: "7 7", elsewhere: "1 1"}
-        outcome = f'cgpu_container_info{{{labels}, shown="{shown}"}}'
+    for name, id_, pod, shown in SHOWN:
+        own = {"instance": "n", "id": id_, "container": id_, **pod}
+        about = {**own, "kind": "container", "name": name}
+        limit = "cgpu_container_memory_limit_bytes" + labelled(**own, gpu="0")
+        elsewhere = 'cgpu_container_info{instance="n", id="c9", name="of no GPU chosen"}'
+        series = {"cgpu_container_info" + labelled(**about): "1 1", limit: "7 7", elsewhere: "1 1"}
+        outcome = "cgpu_container_info" + labelled(**about, shown=shown)
         groups.append(case(series, filled_in(query[1]), outcome, 1, "30m"))
-        assert chosen_from([{**own, "shown": shown}]) == {container: shown}
+        assert chosen_from([{**about, "shown": shown}]) == {id_: shown}
     cases = tmp_path / "cases.yml"
     cases.write_text(json.dumps({"tests": groups}))
     promtool("test", "rules", cases)
-
-
-class Prometheus:
-    """One that scrapes ``target`` every second."""
-
-    def __init__(self, folder: Path, target: str) -> None:
-        self.address = free_address()
-        shutil.copy(ALERTS, folder)
-        text = (DEPLOY / "prometheus.yml").read_text()
-        text = text.replace("127.0.0.1:9477", target).replace("15s", "1s")
-        (folder / "prometheus.yml").write_text(text)
-        self.process = subprocess.Popen(
-            [
-                "prometheus",
-                f"--config.file={folder}/prometheus.yml",
-                f"--storage.tsdb.path={folder}/data",
-                f"--web.listen-address={self.address}",
-                "--log.level=warn",
-            ]
-        )
-
-    def ask(self, path: str, **parameters: str) -> Any:
-        """What its API answers."""
-        url = f"http://{self.address}/api/v1/{path}?{urlencode(parameters)}"
-        with urlopen(url, timeout=20) as answer:
-            output = json.load(answer)
-        assert output["status"] == "success", output
-        return output["data"]
-
-    def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of what an expression gives now."""
-        found = self.ask("query", query=filled_in(expression))["result"]
-        return [(each["metric"], float(each["value"][1])) for each in found]
-
-    def answers(self, expression: str) -> bool:
-        """Whether there is anything to see yet."""
-        try:
-            return bool(self.query(expression))
-        except (URLError, ConnectionError):  # it starts
-            return False
-
-
-def free_address() -> str:
-    with closing(socket.create_server(("127.0.0.1", 0))) as end:
-        return f"127.0.0.1:{end.getsockname()[1]}"
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"after {seconds:g} s still not: {what}"
-        time.sleep(0.1)
 
 
 class Demonstration:
@@ -270,17 +206,6 @@ def demonstration(folder: Path) -> Iterator[Demonstration]:
         end_servers(folder)
 
 
-@contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    folder.mkdir()
-    made = Prometheus(folder, target)
-    try:
-        yield made
-    finally:
-        made.process.kill()
-        made.process.wait()
-
-
 def _check_dashboard(server: Prometheus) -> None:
     """Legends name labels of what they stand beside, variables have the values of the node."""
     for panel in DASHBOARD["panels"]:
@@ -306,7 +231,11 @@ def test_prometheus_sees_what_programs_hold_and_wait_for(tmp_path: Path) -> None
     """CLI-3: every query but for estimates has an answer while they run, and `up` when they end."""
     with (
         demonstration(tmp_path) as node,
-        prometheus(tmp_path / "prometheus", node.metrics) as server,
+        prometheus(
+            tmp_path / "prometheus",
+            "prometheus.yml",
+            {"127.0.0.1:9477": node.metrics, "15s": "1s"},
+        ) as server,
     ):
         node.start("alloc 1000", "alloc 5000", "compute 500")
         node.start("alloc 500", "compute 500")
@@ -329,3 +258,56 @@ def test_prometheus_sees_what_programs_hold_and_wait_for(tmp_path: Path) -> None
         assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
         node.server.kill()
         wait_until(lambda: server.query("up == 0"), "it is seen to be down")
+
+
+# Two nodes as Prometheus finds them in a cluster, one of them without the label.
+FOUND = """\
+    scrape_interval: 1s
+    static_configs:
+      - targets: ["gpu-a:10250"]
+        labels:
+          __meta_kubernetes_node_name: gpu-a
+          __meta_kubernetes_node_address_InternalIP: 127.0.0.1
+          __meta_kubernetes_node_label_ack_node_gpu_schedule: core_mem
+          pod: of the target
+      - targets: ["cpu-b:10250"]
+        labels:
+          __meta_kubernetes_node_name: cpu-b
+          __meta_kubernetes_node_address_InternalIP: 127.0.0.1
+"""
+
+
+def test_prometheus_in_a_cluster_sees_nodes_and_pods(tmp_path: Path) -> None:
+    """K8S-8: this Prometheus was built without Kubernetes, so its nodes are listed for it."""
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    world = World(state)
+    directory = world.admit("3f4a5b6c7d8e")
+    (directory / "pod").write_bytes(pack_pod(PodContainer("uid", "ml", "train", "main")))
+    address = free_address()
+    port = address.rpartition(":")[2]
+    discovery = "    kubernetes_sd_configs:\n      - role: node\n"
+    changes = {discovery: FOUND, "$1:9477": f"$1:{port}"}
+    server = world.start("--metrics", address)
+    try:
+        with prometheus(tmp_path / "prometheus", "prometheus-kubernetes.yml", changes) as made:
+            limit = "cgpu_container_memory_limit_bytes"
+            wait_until(lambda: made.answers(limit), "it scrapes")
+            [(labels, _)] = made.query(limit)
+            assert labels == {
+                "__name__": limit,
+                "job": "cgpu",
+                "instance": f"127.0.0.1:{port}",
+                "node": "gpu-a",
+                "namespace": "ml",
+                "pod": "train",
+                "container": "main",
+                "id": "3f4a5b6c7d8e",
+                "gpu": "0",
+                "uuid": UUIDS[0],
+            }
+            assert len(made.query("up")) == 1
+    finally:
+        server.kill()
+        server.wait()
+        end_servers(tmp_path)

@@ -15,7 +15,7 @@ from cgpu_env import GpuShare
 from cgpu_native.arbitration import Figures
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules
-from cgpu_node.shares.record import Owner, Record
+from cgpu_node.shares.record import Owner, PodContainer, Record, pack_pod
 from cgpu_node.view import marks
 from cgpu_node.view.processes import Holding
 from cgpu_node.view.view import Compute, GpuUse, Use
@@ -160,7 +160,7 @@ def test_every_metric_has_a_value_in_base_units(
     world.refused = 4
     found = scrape()
     assert found.keys() == {metric.name for metric in METRICS}
-    key = ("a", "0", UUID)
+    key = ("a", "0", "a", "", "", UUID)
     assert found["cgpu_container_memory_refused_total"] == {key: 4}
     assert found["cgpu_container_compute_seconds_total"] == {key: 4.5}
     assert found["cgpu_container_compute_estimated_ratio"] == {key: 0.12}
@@ -175,7 +175,7 @@ def test_every_metric_has_a_value_in_base_units(
     assert found["cgpu_container_arbiter_heartbeat_age_seconds"] == {key: 0.02}
     assert found["cgpu_container_memory_outside_bytes"] == {key: 30}
     assert found["cgpu_container_memory_bypasses_total"] == {key: 2}
-    assert found["cgpu_container_marked"] == {("a", marks.LOCKS): 1}
+    assert found["cgpu_container_marked"] == {("a", "a", marks.LOCKS, "", ""): 1}
     assert found["cgpu_container_ledger_readable"] == {key: 1}
     assert found["cgpu_gpu_memory_foreign_bytes"] == {("0", UUID): 5}
     assert found["cgpu_gpu_audit_readable"] == {("0", UUID): 1}
@@ -185,17 +185,33 @@ def test_every_metric_has_a_value_in_base_units(
     assert found["cgpu_gpu_info"] == {("535.0", "0", "Tesla T4", UUID): 1}
 
 
+def test_a_pods_container_has_its_names_and_keeps_them_to_its_end(
+    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+) -> None:
+    """K8S-8: its id stays beside them, because two of one name can be there for a moment."""
+    file = world.folder / "pod"
+    file.write_bytes(pack_pod(PodContainer("uid", "ml", "train", "main")))
+    key = ("main", "0", "a", "ml", "train", UUID)
+    assert scrape()["cgpu_container_memory_used_bytes"] == {key: world.used}
+    assert scrape()["cgpu_container_weight"] == {("main", "a", "ml", "train"): 3}
+    info = ("main", "a", "container", "", "ml", "train")
+    assert scrape()["cgpu_container_info"] == {info: 1}
+    file.unlink()
+    assert scrape()["cgpu_container_memory_limit_bytes"] == {key: 1000}
+
+
 def test_hostile_ids_and_figures_break_nothing(
     scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
 ) -> None:
     """REL-5."""
     world.id, world.used, world.refused = HOSTILE, 2**64 - 1, 2**64 - 1
     found = scrape()
-    ((container, gpu, uuid),) = found["cgpu_container_memory_used_bytes"]
-    assert (gpu, uuid) == ("0", UUID)
+    (key,) = found["cgpu_container_memory_used_bytes"]
+    container, gpu, _, namespace, pod, uuid = key
+    assert (gpu, namespace, pod, uuid) == ("0", "", "", UUID)
     assert container.startswith('a"} 1\ncgpu_gpu_memory_bytes 7\\')
     assert len(container) < 300
-    assert found["cgpu_container_memory_used_bytes"][container, gpu, uuid] == TOTAL
+    assert found["cgpu_container_memory_used_bytes"][key] == TOTAL
     assert found["cgpu_gpu_memory_used_bytes"] == {("0", UUID): TOTAL}
     assert found["cgpu_gpu_memory_bytes"] == {("0", UUID): TOTAL}
 
@@ -206,7 +222,7 @@ def test_a_counter_never_goes_back_but_for_another_container(
     """REL-5: whatever it writes into its ledger."""
 
     def refused() -> float:
-        return scrape()["cgpu_container_memory_refused_total"]["a", "0", UUID]
+        return scrape()["cgpu_container_memory_refused_total"]["a", "0", "a", "", "", UUID]
 
     world.refused = 9
     assert refused() == 9
@@ -224,5 +240,5 @@ def test_without_a_driver_there_are_the_containers_figures(
     world.node = None
     found = scrape()
     assert found["cgpu_driver_readable"] == {(): 0}
-    assert found["cgpu_container_memory_used_bytes"] == {("a", "0", UUID): world.used}
+    assert found["cgpu_container_memory_used_bytes"] == {("a", "0", "a", "", "", UUID): world.used}
     assert "cgpu_gpu_memory_bytes" not in found

@@ -101,6 +101,16 @@ def test_both_profiles_ask_the_extender_for_pods_with_memory(objects: list[Json]
     assert not extender["ignorable"]
 
 
+@pytest.mark.parametrize(("version", "has"), [("1.20.2", True), ("1.22", True), ("1.23", False)])
+def test_the_scheduler_serves_without_tls_on_loopback_alone(
+    version: str, *, has: bool, tmp_path: Path
+) -> None:
+    found = chart.one(chart.rendered(version, tmp_path), "ConfigMap", "cgpu-scheduler")
+    config = yaml.safe_load(found["data"]["config.yaml"])
+    for key in ("healthzBindAddress", "metricsBindAddress"):
+        assert config.get(key, "").startswith("127.0.0.1:") is has
+
+
 def test_the_schedulers_image_is_of_the_clusters_version(tmp_path: Path) -> None:
     for version in ("v1.24.17", "v1.24.17-vendor.3", "v1.24.17+build"):
         pod = dict(pods(chart.rendered(version, tmp_path)))["cgpu-scheduler"]

@@ -46,36 +46,42 @@ def install(plane: ControlPlane) -> None:
 @contextlib.contextmanager
 def scheduling(plane: ControlPlane) -> Iterator[str]:
     """A scheduler and its extender until the end of the block: the extender's address."""
-    port = free_port()
+    port, health = free_port(), free_port()
     address = f"http://127.0.0.1:{port}"
     extender = [sys.executable, "-m", "cgpu_k8s.extender", "--listen", f"127.0.0.1:{port}",
                 "--kubeconfig", plane.kubeconfig(EXTENDER), "--lease", f"{chart.NAMESPACE}/{LEASE}",
                 "--host", socket.gethostname()]  # fmt: skip
-    scheduler = [kubernetes("kube-scheduler"), f"--config={_configuration(plane, address)}",
-                 "--port=0", "--secure-port=0"]  # fmt: skip
+    scheduler = [kubernetes("kube-scheduler"), f"--config={_configuration(plane, address, health)}",
+                 "--secure-port=0"]  # fmt: skip
     logs = plane.folder / "extender.log", plane.folder / "scheduler.log"
     with running(logs[0], extender), running(logs[1], scheduler):
         try:
-            wait_until(lambda: _ready(address), "the extender is ready", 60)
+            for program, where in (
+                ("extender", f"{address}/readyz"),
+                ("scheduler", f"http://127.0.0.1:{health}/healthz"),
+            ):
+                wait_until(lambda at=where: _answers(at), f"the {program} is ready", 60)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{tail(logs[0])}\n{tail(logs[1])}") from None
         yield address
 
 
-def _configuration(plane: ControlPlane, address: str) -> Path:
+def _configuration(plane: ControlPlane, address: str, health: int) -> Path:
     """The chart's configuration, for an extender elsewhere and a scheduler outside the cluster."""
     path = plane.folder / "scheduler.yaml"
     found = chart.one(chart.rendered("1.20.2", plane.folder), "ConfigMap", LEASE)
     content = yaml.safe_load(found["data"]["config.yaml"])
     content["clientConnection"] = {"kubeconfig": str(plane.kubeconfig(ACCOUNT))}
+    for key in ("healthzBindAddress", "metricsBindAddress"):
+        content[key] = f"127.0.0.1:{health}"  # the chart's port is one for all of the machine
     content["extenders"][0]["urlPrefix"] = f"{address}/gpushare-scheduler"
     path.write_text(yaml.safe_dump(content))
     return path
 
 
-def _ready(address: str) -> bool:
+def _answers(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{address}/readyz", timeout=5):
+        with urllib.request.urlopen(address, timeout=5):
             return True
     except (urllib.error.URLError, OSError):
         return False

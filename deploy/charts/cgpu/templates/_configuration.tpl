@@ -16,6 +16,12 @@ leaderElection:
   resourceLock: leases
   resourceNamespace: {{ .Release.Namespace }}
   resourceName: cgpu-scheduler
+{{- if lt $minor 23 }}
+# Before 1.23 they are served without TLS too. That cannot be turned off here, and --port=0 counts
+# only without a file.
+healthzBindAddress: 127.0.0.1:10251
+metricsBindAddress: 127.0.0.1:10251
+{{- end }}
 percentageOfNodesToScore: 100
 profiles:
 - schedulerName: cgpu-scheduler

@@ -162,6 +162,15 @@ class Cluster:
     proxy: str = ""
 
 
+def text(path: Path) -> str:
+    """What a file has; raises ConfigurationError."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigurationError(f"{path} cannot be read: {why}") from None
+
+
 def bearer(token: str) -> Credential:
     """The credential that a token is."""
     return Credential({"Authorization": f"Bearer {token}"})

@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
 
-import yaml
-
-from cgpu_env.errors import nearest, shown
-from cgpu_k8s.api.cluster import (
-    Certificate,
-    Cluster,
-    Credential,
-    Credentials,
-    Fixed,
-    TokenFile,
-    Trust,
-    bearer,
-)
+from cgpu_k8s.api.cluster import Cluster, TokenFile, Trust, text
 from cgpu_k8s.api.errors import ConfigurationError
-from cgpu_k8s.api.plugin import Plugin
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-Fields = Mapping[str, Any]
 
 
 def load(
@@ -52,6 +37,8 @@ def load(
     paths = _paths(kubeconfig, environment)
     files = [each for each in paths if each.exists()]
     if files:
+        from cgpu_k8s.api.kubeconfig import Kubeconfig  # noqa: PLC0415 (a pod needs no YAML)
+
         return Kubeconfig(files).cluster(context)
     if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in environment:
         return in_cluster(environment, account)
@@ -72,7 +59,7 @@ def in_cluster(
         raise ConfigurationError(
             "KUBERNETES_SERVICE_HOST is not set: this process does not run in a pod"
         )
-    authority = _text(account / "ca.crt")
+    authority = text(account / "ca.crt")
     shown_host = f"[{host}]" if ":" in host else host
     origin = f"the service account in {account}"
     space = account / "namespace"
@@ -81,98 +68,8 @@ def in_cluster(
         origin=origin,
         trust=Trust(authorities=authority, origin=origin),
         credentials=TokenFile(account / "token"),
-        namespace=_text(space).strip() if space.exists() else "default",
+        namespace=text(space).strip() if space.exists() else "default",
     )
-
-
-class Kubeconfig:
-    """One file, or several of which the first that has a name wins.
-
-    Raises ConfigurationError, here and in ``cluster``.
-    """
-
-    def __init__(self, paths: list[Path]) -> None:
-        self.origin = ":".join(map(str, paths))
-        self._current = ""
-        self._named: dict[str, dict[str, tuple[Fields, Path]]] = {
-            "clusters": {},
-            "contexts": {},
-            "users": {},
-        }
-        for path in paths:
-            self._add(path)
-
-    @property
-    def contexts(self) -> list[str]:
-        """The names of all contexts."""
-        return list(self._named["contexts"])
-
-    def cluster(self, context: str | None = None) -> Cluster:
-        """The cluster and user of ``context``, or of the current one."""
-        name = context or self._current
-        if not name:
-            raise ConfigurationError(
-                f"{self.origin} has no current-context: name one of its contexts with --context",
-                hint=f"it has {', '.join(self.contexts) or 'none'}",
-            )
-        chosen, _ = self._get("contexts", name, f"{self.origin}")
-        origin = f'context "{name}" of {self.origin}'
-        about, place = self._get("clusters", str(chosen.get("cluster") or ""), origin)
-        server = str(about.get("server") or "").rstrip("/")
-        if urlsplit(server).scheme not in {"http", "https"}:
-            raise ConfigurationError(
-                f"{origin} names the server {shown(server)!r}: it must be an address such as"
-                " https://HOST:6443"
-            )
-        trust = Trust(
-            authorities=_pem(about, "certificate-authority", place, origin),
-            insecure=about.get("insecure-skip-tls-verify") is True,
-            name=str(about.get("tls-server-name") or ""),
-            origin=origin,
-        )
-        user: tuple[Fields, Path] = ({}, place)
-        if chosen.get("user"):
-            user = self._get("users", str(chosen["user"]), origin)
-        return Cluster(
-            server=server,
-            origin=origin,
-            trust=trust,
-            credentials=_credentials(*user, origin, about, trust.authorities),
-            namespace=str(chosen.get("namespace") or "default"),
-            proxy=str(about.get("proxy-url") or ""),
-        )
-
-    def _add(self, path: Path) -> None:
-        try:
-            content = yaml.load(_text(path), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f" in line {mark.line + 1}" if mark is not None else ""
-            raise ConfigurationError(f"{path} is not YAML{line}: it must be a kubeconfig") from None
-        content = {} if content is None else content
-        if not isinstance(content, dict):
-            raise ConfigurationError(f"{path} is not a kubeconfig: it must be a mapping")
-        self._current = self._current or str(content.get("current-context") or "")
-        for kind, known in self._named.items():
-            listed = content.get(kind) or []
-            for each in listed if isinstance(listed, list) else [None]:
-                if not isinstance(each, dict) or not isinstance(each.get("name"), str):
-                    raise ConfigurationError(
-                        f"{path} is not a kubeconfig: {kind} must be a list of entries with names"
-                    )
-                fields = each.get(kind[:-1])
-                known.setdefault(each["name"], (fields if isinstance(fields, dict) else {}, path))
-
-    def _get(self, kind: str, name: str, origin: str) -> tuple[Fields, Path]:
-        known = self._named[kind]
-        if name not in known:
-            like = nearest(name, known)
-            raise ConfigurationError(
-                f'{origin} has no {kind[:-1]} "{shown(name)}": it has'
-                f" {', '.join(sorted(known)) or 'none'}",
-                hint=f'did you mean "{like}"?' if like else "",
-            )
-        return known[name]
 
 
 def _paths(kubeconfig: str | None, environment: Mapping[str, str]) -> list[Path]:
@@ -182,55 +79,3 @@ def _paths(kubeconfig: str | None, environment: Mapping[str, str]) -> list[Path]
     if listed:
         return [Path(each) for each in listed]
     return [Path(environment.get("HOME") or "/") / ".kube" / "config"]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        raise ConfigurationError(f"{path} cannot be read: {why}") from None
-
-
-def _pem(fields: Fields, key: str, home: Path, origin: str) -> str:
-    """PEM from ``KEY-data`` in base64, or from the file ``KEY``; "" if there is neither."""
-    data = fields.get(f"{key}-data")
-    if data:
-        try:
-            return base64.b64decode(str(data), validate=True).decode()
-        except (binascii.Error, ValueError):
-            raise ConfigurationError(f"{key}-data of {origin} is not base64 of PEM") from None
-    path = fields.get(key)
-    return _text(home.parent / str(path)) if path else ""
-
-
-def _credentials(
-    user: Fields, home: Path, origin: str, cluster: Fields, authority: str
-) -> Credentials:
-    """What a user's entry has: a certificate, and a token, a file, a password or a plug-in."""
-    if user.get("auth-provider"):
-        raise ConfigurationError(
-            f"{origin} uses an auth-provider, which Kubernetes removed in 1.26: use a token, a"
-            " client certificate or an exec plug-in"
-        )
-    if any(each.startswith("as") for each in user):
-        raise ConfigurationError(f"{origin} impersonates another user, which cgpu does not do")
-    chain = _pem(user, "client-certificate", home, origin)
-    key = _pem(user, "client-key", home, origin)
-    if bool(chain) != bool(key):
-        raise ConfigurationError(
-            f"{origin} has a client certificate without its key, or a key without its certificate"
-        )
-    certificate = Certificate(chain, key) if chain else None
-    if user.get("exec"):
-        return Plugin.of(user["exec"], home, origin, cluster, authority)
-    if user.get("tokenFile") and not user.get("token"):
-        return TokenFile(home.parent / str(user["tokenFile"]))
-    credential = Credential({}, certificate)
-    if user.get("token"):
-        credential = bearer(str(user["token"]))._replace(certificate=certificate)
-    elif user.get("username"):
-        pair = f"{user['username']}:{user.get('password') or ''}"
-        basic = base64.b64encode(pair.encode()).decode()
-        credential = Credential({"Authorization": f"Basic {basic}"}, certificate)
-    return Fixed(credential)

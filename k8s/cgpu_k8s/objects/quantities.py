@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 
 # The API server stores 1000 as 1k. Larger suffixes are refused: somebody counts bytes.
 _FORM = re.compile(
@@ -25,5 +24,9 @@ def whole(value: object) -> int | None:
     if found is None:
         return None
     power = int(found["exponent"]) if found["exponent"] else _POWERS[found["suffix"] or ""]
-    number = Decimal(found["number"]).scaleb(power)
-    return int(number) if number == number.to_integral_value() else None
+    before, _, behind = found["number"].partition(".")
+    number, power = int(before + behind), power - len(behind)
+    if power >= 0:
+        return number * int(10**power)
+    result, left = divmod(number, 10**-power)
+    return None if left else result

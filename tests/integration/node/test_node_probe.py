@@ -54,6 +54,14 @@ def test_the_facts_are_the_drivers(driver: Path, tmp_path: Path) -> None:
     }
 
 
+def test_a_probe_that_stays_loads_no_module_that_it_can_do_without(driver: Path) -> None:
+    probe = Path(discovery.__file__).with_name("probe.py")
+    command = [sys.executable, "-I", "-S", "-X", "importtime", probe, "gpus", driver]
+    done = subprocess.run(command, input="\n", capture_output=True, text=True, check=True)
+    assert '"name":"Tesla P100"' in done.stdout
+    assert not {"re", "json", "typing"} & {line.split()[-1] for line in done.stderr.splitlines()}
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [

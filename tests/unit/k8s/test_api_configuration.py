@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -320,3 +322,20 @@ def test_a_plugin_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_plugin_that_asks_questions(tmp_path: Path) -> None:
     user = program(tmp_path, "", interactiveMode="Always")
     assert "asks questions" in refused(tmp_path, content(user))
+
+
+def test_a_pod_loads_nothing_that_only_kubeconfigs_need(tmp_path: Path) -> None:
+    for name in ("ca.crt", "token"):
+        (tmp_path / name).write_text("x")
+    script = f"""if True:
+        import pathlib, sys
+        from cgpu_k8s.api.configuration import load
+        from cgpu_k8s.agent import agent, anchor, driver, main, shares
+        found = load(environment={{"KUBERNETES_SERVICE_HOST": "api"}},
+                     account=pathlib.Path({str(tmp_path)!r}))
+        assert found.server == "https://api:443"
+        print(*({{"yaml", "cgpu_k8s.api.plugin", "decimal"}} & sys.modules.keys()))
+    """
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("\n", "")

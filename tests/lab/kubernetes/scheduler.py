@@ -25,13 +25,21 @@ _RBAC = f"{_GROUP}/v1"
 
 
 def install(plane: ControlPlane) -> None:
-    """Apply the chart's manifests, and give the extender, as a user of its own, its roles alone.
+    """Apply the chart's manifests, and let the extender use its roles."""
+    _apply(plane, chart.rendered("1.20.2", plane.folder))
+    grant(plane)
+
+
+def grant(plane: ControlPlane) -> None:
+    """Give the extender, as a user of its own, its roles alone.
 
     In its pod it has the account of the scheduler, which may do more.
     """
-    objects = chart.rendered("1.20.2", plane.folder)
-    for kind in ("Role", "ClusterRole"):
-        role = chart.one(objects, kind, EXTENDER)
+    objects: list[Json] = []
+    for role in chart.rendered("1.20.2", plane.folder):
+        kind = role["kind"]
+        if kind not in ("Role", "ClusterRole") or role["metadata"]["name"] != EXTENDER:
+            continue
         about = {"name": f"{EXTENDER}-alone"}
         if kind == "Role":
             about["namespace"] = role["metadata"]["namespace"]
@@ -39,6 +47,10 @@ def install(plane: ControlPlane) -> None:
         binding["roleRef"] = {"apiGroup": _GROUP, "kind": kind, "name": EXTENDER}
         binding["subjects"] = [{"apiGroup": _GROUP, "kind": "User", "name": EXTENDER}]
         objects.append(binding)
+    _apply(plane, objects)
+
+
+def _apply(plane: ControlPlane, objects: list[Json]) -> None:
     words = ["apply", "--filename=-", f"--kubeconfig={plane.kubeconfig()}"]
     chart.done("kubectl", *words, home=plane.folder, given=yaml.safe_dump_all(objects))
 

@@ -23,6 +23,7 @@ NAME = "cgpu-agent"
 LOG = logging.getLogger(NAME)
 WARNINGS = {"failed", "not_registered", "object_not_read", "waits"}
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
+POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SETTING = Path("/etc/cgpu/kubernetes.json")
 _PERIOD = 2.0  # seconds
 
@@ -58,6 +59,13 @@ def arguments() -> Parser:
         type=Path,
         default=PLUGINS,
         help=f"the kubelet's folder for device plugins; {PLUGINS} by default",
+    )
+    parser.add_argument(
+        "--pod-resources",
+        metavar="SOCKET",
+        type=Path,
+        default=POD_RESOURCES,
+        help=f"where the kubelet says which pods have which devices; {POD_RESOURCES} by default",
     )
     parser.add_argument(
         "--setting",
@@ -99,9 +107,11 @@ async def _agent(given: argparse.Namespace) -> None:
     from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415
     from cgpu_k8s.agent.anchor import Anchor  # noqa: PLC0415
     from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
+    from cgpu_k8s.agent.podresources import PodResources  # noqa: PLC0415
     from cgpu_k8s.agent.shares import Shares  # noqa: PLC0415
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
     from cgpu_k8s.api.configuration import load  # noqa: PLC0415
+    from cgpu_k8s.api.tasks import together  # noqa: PLC0415
     from cgpu_node.facts.node import driver_folder  # noqa: PLC0415
     from cgpu_node.paths import open_state  # noqa: PLC0415
     from cgpu_node.settings.config import load_config  # noqa: PLC0415
@@ -117,7 +127,9 @@ async def _agent(given: argparse.Namespace) -> None:
             async with connected(cluster) as client:
                 anchor = Anchor(given.plugins, report)
                 report("serves", {"node": given.node})
-                await Agent(place, client, driver, anchor, report).run()
+                agent = Agent(place, client, driver, anchor, report)
+                pods = PodResources(given.pod_resources, state, report)
+                await together(agent.run(), pods.run())
         finally:
             driver.close()
     finally:

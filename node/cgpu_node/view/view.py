@@ -14,6 +14,7 @@ from cgpu_node.view.processes import Holding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Literal
 
     from cgpu_node.shares.record import Kind
 
@@ -101,7 +102,7 @@ class Use(NamedTuple):
 
     Attributes:
         id: the container's.
-        kind: which of the two it is.
+        kind: which of the two it is; or a pod's container with whole GPUs, which has no record.
         name: what people call it (``names``); nothing if the engine gave none.
         command: its program and arguments.
         weight: among those that compute.
@@ -112,7 +113,7 @@ class Use(NamedTuple):
     """
 
     id: str
-    kind: Kind
+    kind: Kind | Literal["exclusive"]
     name: str
     command: tuple[str, ...]
     weight: int

@@ -96,7 +96,7 @@ class Audit:
         due = time.monotonic()
         while not self._ended.is_set():
             config, now = self._state.config, time.monotonic()
-            if config.action == "off" or not self._state.records:
+            if config.action == "off" or not (self._state.records or self._state.exclusive):
                 self._rest(lift=config.action == "off")
                 due = now + config.interval_seconds
             elif now >= due and now >= self._not_before:
@@ -138,7 +138,7 @@ class Audit:
     def _forget(self) -> None:
         """Drop what the last snapshot cannot know any more."""
         readable = dict.fromkeys(self.last.readable, False)
-        self.last = self.last._replace(readable=readable, utilisation={}, shares={})
+        self.last = self.last._replace(readable=readable, utilisation={}, shares={}, used_bytes={})
 
     def _audit(self) -> None:
         """Compare several times, and act on what all these and the audit before agree on."""
@@ -191,16 +191,17 @@ class Audit:
             readable[uuid] = None not in reading.holders.values()
             if not readable[uuid]:
                 self._log_blind(uuid)
-                continue
-            foreign[uuid] = self._foreign(uuid, reading, owners)
-            verdicts.update(_verdicts(here, reading, accounts, owners, foreign[uuid]))
+            elif uuid not in self._state.exclusive:
+                foreign[uuid] = self._foreign(uuid, reading, owners)
+                verdicts.update(_verdicts(here, reading, accounts, owners, foreign[uuid]))
         busy = {u: r.utilisation for u, r in readings.items() if r.utilisation is not None}
         shares = (
             self.last.shares
             if asked is None
             else utilisation_by_container(readings, owners, records)
         )
-        self.last = Snapshot(readable, foreign, self._counts(accounts), busy, shares)
+        used = {uuid: reading.used_bytes for uuid, reading in readings.items()}
+        self.last = Snapshot(readable, foreign, self._counts(accounts), busy, shares, used)
         return verdicts
 
     def _opened(self) -> DriverProbe:

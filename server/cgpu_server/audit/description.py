@@ -10,13 +10,17 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from cgpu_node.facts.node import Node
-    from cgpu_node.view.view import Usage
+    from cgpu_node.view.view import Usage, Use
     from cgpu_server.audit.auditor import Audit
     from cgpu_server.state.server_state import ServerState
 
 
 def describe(
-    state: ServerState, audit: Audit, node: Node | None, visible: Collection[str] | None = None
+    state: ServerState,
+    audit: Audit,
+    node: Node | None,
+    visible: Collection[str] | None = None,
+    others: Collection[Use] = (),
 ) -> Usage:
     """What holds now, without the host's process ids.
 
@@ -25,6 +29,7 @@ def describe(
         audit: what it has seen of the driver.
         node: the facts about the node; None: the driver does not answer.
         visible: the ids of the containers that are shown one by one; None: all.
+        others: containers without a record.
     """
-    uses = audit.utilisation.estimated(map(use_of, state.records))
+    uses = [*audit.utilisation.estimated(map(use_of, state.records)), *others]
     return usage_of(node, uses, state.rules_of, visible, audit.utilisation.percent())

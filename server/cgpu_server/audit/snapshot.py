@@ -28,6 +28,7 @@ class Snapshot(NamedTuple):
         bypasses: the number of bypasses found, by container and GPU.
         utilisation: how busy the driver reports a GPU to be, in percent, by the GPU's UUID.
         shares: how busy it reports a container's processes to keep the GPU, in percent.
+        used_bytes: what is in use of a GPU, by its UUID.
     """
 
     readable: dict[str, bool]
@@ -35,6 +36,7 @@ class Snapshot(NamedTuple):
     bypasses: dict[Tenant, int]
     utilisation: dict[str, int]
     shares: dict[Tenant, int]
+    used_bytes: Mapping[str, int] = {}
 
     def is_shared(self, uuid: str, containers: int) -> bool:
         """Whether others than one container may keep a GPU with so many containers busy."""

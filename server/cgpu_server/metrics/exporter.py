@@ -19,6 +19,7 @@ from cgpu_node.shares.record import pod_of
 from cgpu_server.audit.description import describe
 from cgpu_server.journal import log
 from cgpu_server.metrics.table import METRICS, View
+from cgpu_server.metrics.whole import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,7 +58,8 @@ class Collector:
     def _view(self) -> View:
         state, audit = self._state, self._audit
         node = state.node()
-        usage = describe(state, audit, node)
+        others = whole(state.exclusive, node, audit.last)
+        usage = describe(state, audit, node, others=others.values())
         return View(
             usage=usage,
             is_readable=node is not None,
@@ -67,14 +69,15 @@ class Collector:
             version=self._version,
             audit=audit.last,
             busy_ns=audit.utilisation.busy_ns,
-            pods=self._known(usage.uses),
+            pods={**self._known(usage.uses), **{use.id: pod for pod, use in others.items()}},
         )
 
     def _known(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:
         """Which containers of pods they are, by id; one that is ending keeps what it was."""
         with self._lock:
             before = self._pods
-            found = {use.id: before.get(use.id) or pod_of(use.directory) for use in uses}
+            recorded = (use for use in uses if use.directory)
+            found = {use.id: before.get(use.id) or pod_of(use.directory) for use in recorded}
             self._pods = {id_: pod for id_, pod in found.items() if pod is not None}
             return self._pods
 

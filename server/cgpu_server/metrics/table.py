@@ -25,6 +25,13 @@ _LONGEST_LABEL = 200
 _GPU = ("gpu", "uuid")
 _CONTAINER = ("id", "namespace", "pod", "container")
 _SHARE = (*_CONTAINER, *_GPU)
+# What is known of a container that has whole GPUs, and so neither ledger nor arbiter.
+_OF_WHOLE = {
+    "memory_limit_bytes",
+    "memory_used_bytes",
+    "compute_limit_ratio",
+    "compute_estimated_ratio",
+}
 
 
 class View(NamedTuple):
@@ -75,6 +82,11 @@ def _labels(view: View, use: Use) -> tuple[str, ...]:
     return tuple(map(label, (use.id, *names)))
 
 
+def _uses(view: View, name: str) -> Iterable[Use]:
+    """The containers of which the metric ``name`` is known."""
+    return (use for use in view.usage.uses if use.kind != "exclusive" or name in _OF_WHOLE)
+
+
 def _node(name: str, kind: str, text: str, read: Callable[[View], float]) -> Metric:
     return Metric(f"cgpu_{name}", kind, (), text, lambda view: [((), read(view))])
 
@@ -101,7 +113,7 @@ def _figure(name: str, kind: str, text: str, read: Callable[[Figures], float]) -
 
 def _container(name: str, text: str, read: Callable[[Use], float]) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
-        return ((_labels(view, use), read(use)) for use in view.usage.uses)
+        return ((_labels(view, use), read(use)) for use in _uses(view, name))
 
     return Metric(f"cgpu_container_{name}", "gauge", _CONTAINER, text, samples)
 
@@ -110,7 +122,7 @@ def _share(
     name: str, kind: str, text: str, read: Callable[[View, Use, int], float | None]
 ) -> Metric:
     def samples(view: View) -> Iterable[Sample]:
-        for use in view.usage.uses:
+        for use in _uses(view, name):
             labels = _labels(view, use)
             for number, gpu in enumerate(use.gpus):
                 value = read(view, use, number)
@@ -189,7 +201,8 @@ METRICS: tuple[Metric, ...] = (
     _gpu(
         "memory_foreign_bytes",
         "gauge",
-        "What processes outside containers hold of it; absent if the driver does not report it.",
+        "What processes outside containers hold of it; absent if the driver does not report it, or"
+        " a pod has the GPU whole.",
         lambda view, gpu: view.audit.foreign_bytes.get(gpu.uuid),
     ),
     _gpu(

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
+from cgpu_node import exclusive
 from cgpu_node.facts.node import driver_folder, load_node
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, Config, identity, load_config
@@ -15,9 +16,10 @@ from cgpu_server.journal import log
 from cgpu_server.state.arbiters import Arbiters, Demand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from cgpu_env import GpuShare
+    from cgpu_node.exclusive import Exclusive
     from cgpu_node.facts.node import Node, NodeGpu
     from cgpu_node.settings.rules import Rules
     from cgpu_node.shares.record import Record
@@ -35,6 +37,8 @@ class ServerState:
         arbiters: those of all GPUs.
         driver_dir: of the driver, if it was named.
         records: the containers and sessions that were alive.
+        exclusive: the containers of pods that have whole GPUs, which none of ``records`` has, by
+            the GPU's UUID.
         config: the node's configuration.
         defaults: the rules of a GPU by ``config``, before any change.
         refreshed_at: time.monotonic() of the last refresh.
@@ -46,6 +50,7 @@ class ServerState:
     ) -> None:
         self.registry, self.arbiters, self.driver_dir = registry, arbiters, driver_dir
         self.records: tuple[Record, ...] = ()
+        self.exclusive: dict[str, Exclusive] = {}
         self.config, self.defaults = Config(), rules.Defaults()
         self.refreshed_at = time.monotonic()
         self.refreshed: Callable[[], None] = lambda: None
@@ -87,9 +92,26 @@ class ServerState:
             uuid: rules.of(uuid, changes, self.defaults, inhabited=uuid in inhabited)
             for uuid in inhabited | changes.keys()
         }
+        self.exclusive = self._exclusive(inhabited)
         self.arbiters.reconcile(Demand(self.records, self._table))
         self.refreshed_at = time.monotonic()
         self.refreshed()
+
+    def _exclusive(self, inhabited: Collection[str]) -> dict[str, Exclusive]:
+        found = exclusive.read(self.registry.state_dir)
+        node = self.node() if found else None
+        ids = (
+            {id_: gpu.uuid for gpu in node.gpus for id_ in (gpu.uuid, str(gpu.index))}
+            if node
+            else {}
+        )
+        having: dict[str, list[Exclusive]] = {}
+        for each in found:
+            for uuid in filter(None, map(ids.get, each.devices)):
+                having.setdefault(uuid, []).append(each)
+        return {
+            uuid: its[0] for uuid, its in having.items() if len(its) == 1 and uuid not in inhabited
+        }
 
     def has_changed(self) -> bool:
         """Whether a container came or went since the last refresh, or may have."""

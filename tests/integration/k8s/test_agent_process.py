@@ -12,12 +12,14 @@ import grpc
 import pytest
 
 from cgpu_k8s.api.resources import NODES
+from cgpu_node import exclusive
+from cgpu_node.exclusive import Exclusive
 from cgpu_node.settings import kubernetes
 from cgpu_sim import machine
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import make_machine
 from lab.kubernetes.agents import COUNT, V100, Lab, asked
-from lab.kubernetes.device_plugins import fake_kubelet
+from lab.kubernetes.device_plugins import fake_kubelet, pod_resources
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import node, pod, pods_path
 
@@ -189,3 +191,25 @@ def test_a_node_without_a_driver_says_so(lab: Lab) -> None:
         why = dict(lab.events())["GpusNotOffered"]
         assert "the driver does not say which GPUs there are" in why
         assert lab.resources() == {}
+
+
+def test_what_the_kubelet_says_of_whole_gpus_is_left_on_the_node(
+    lab: Lab,
+) -> None:
+    """K8S-8: also on a node whose GPUs are not shared."""
+    lab.label("default")
+    lab.kubelet.resources = pod_resources(("ml", "train", "main", "nvidia.com/gpu", ("GPU-a",)))
+    with lab.agent():
+        wait_until(lambda: exclusive.read(str(lab.state)), "it is left there")
+        assert exclusive.read(str(lab.state)) == (Exclusive("ml", "train", "main", ("GPU-a",)),)
+        lab.kubelet.resources = b"\x0a\x7f"
+        wait_until(lambda: "answer is not readable" in lab.log.read_text(), "it says so", 60)
+        lab.kubelet.resources = b""
+        wait_until(lambda: not exclusive.read(str(lab.state)), "nothing is left", 60)
+
+
+def test_without_the_kubelets_socket_the_agent_says_so_and_works(lab: Lab) -> None:
+    with lab.agent("--pod-resources", str(lab.folder / "none")):
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        text = f"is not known, and not in the metrics: no kubelet listens at {lab.folder}/none"
+        wait_until(lambda: text in lab.log.read_text(), "it says so")

@@ -15,6 +15,8 @@ import pytest
 from cgpu_doctor import state
 from cgpu_doctor.finding import Ground
 from cgpu_install.machine import Machine
+from cgpu_node import exclusive
+from cgpu_node.exclusive import Exclusive
 from cgpu_sim import Fault, inject
 from lab.machine.audited import BYPASS, Bypass, configure, until
 from lab.worlds.audit import FAST, Audited, scrape
@@ -111,14 +113,40 @@ def test_small_pieces_up_to_the_cap_are_never_accused(world: Audited) -> None:
     assert [event for event in ("memory_", "bypass", "audit_") if event in world.logged()] == []
 
 
-def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
-    world.serve(KILL)
-    program = world.program()
+def start_foreign(world: Audited) -> tuple[subprocess.Popen[str], Bypass]:
+    """A process on the driver itself."""
     real = world.driver / "libcuda.so.1"
     words = [sys.executable, "-I", str(BYPASS), str(real), str(real), "/dev/null"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    foreign = subprocess.Popen(words, text=True, env=world.environment(), **pipes)  # type: ignore[call-overload]
-    stranger = Bypass(foreign)
+    process = subprocess.Popen(words, text=True, env=world.environment(), **pipes)  # type: ignore[call-overload]
+    return process, Bypass(process)
+
+
+def test_a_pod_that_has_the_gpu_whole_is_measured_and_is_no_stranger(world: Audited) -> None:
+    """K8S-8: by the GPU's index, too. A container with a share is counted by its ledger alone."""
+    exclusive.write(str(world.state), [Exclusive("ml", "train", "main", ("0",))])
+    world.serve(FAST, "--metrics", "127.0.0.1:0")
+    until(lambda: world.logged("metrics_served"), "metrics are served")
+    _, pod = start_foreign(world)
+    assert pod.ask("take 1000") == 0
+    name = "cgpu_container_memory_used_bytes"
+    until(lambda: scrape(world).get(name, 0) == (1000 + CONTEXT) * MIB, "it is measured")
+    assert "cgpu_container_compute_estimated_ratio" in scrape(world)
+    assert "cgpu_gpu_memory_foreign_bytes" not in scrape(world)
+    assert "memory_foreign" not in world.logged()
+    program = world.program()
+    until(lambda: scrape(world).get("cgpu_gpu_memory_foreign_bytes", 0) > 0, "it is foreign now")
+    assert scrape(world)[name] < 1000 * MIB
+    exclusive.write(str(world.state), [])
+    program.close()
+    pod.close()
+    until(lambda: "cgpu_gpu_memory_foreign_bytes" not in scrape(world), "the driver is left alone")
+
+
+def test_a_process_of_nobody_is_told_once_and_let_be(world: Audited) -> None:
+    world.serve(KILL)
+    program = world.program()
+    foreign, stranger = start_foreign(world)
     assert stranger.ask("take 1000") == program.ask("take 100") == 0
     until(lambda: f"pid={foreign.pid}" in world.logged("memory_foreign"), "it is logged")
     pid = program.ask("past 500")

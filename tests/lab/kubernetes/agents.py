@@ -62,6 +62,7 @@ class Lab:
         config = self.fake.kubeconfig(self.folder / "config")
         command: list[str | Path] = [sys.executable, "-m", "cgpu_k8s.agent", "--kubeconfig", config]
         command += ["--node", "gpu-a", "--plugins", self.kubelet.folder]
+        command += ["--pod-resources", self.kubelet.folder / "kubelet.sock"]
         command += ["--setting", self.setting, "--state-dir", self.state]
         with running(self.log, [*command, "--driver-dir", self.driver, *words]) as process:
             yield process

@@ -36,18 +36,38 @@ def _number(message: bytes, at: int) -> tuple[int, int]:
             return value, at
 
 
+def field(number: int, value: bytes) -> bytes:
+    """A field that has a length."""
+    size = len(value)
+    length = [size & 0x7F | 0x80, size >> 7] if size >> 7 else [size]
+    return bytes([number << 3 | 2, *length]) + value
+
+
+def pod_resources(*containers: tuple[str, str, str, str, tuple[str, ...]]) -> bytes:
+    """What a kubelet answers: namespace, pod, container, resource and IDs of each container."""
+    message = b""
+    for namespace, pod, name, resource, ids in containers:
+        devices = field(1, resource.encode()) + b"".join(field(2, each.encode()) for each in ids)
+        container = field(1, name.encode()) + (field(2, devices) if ids else b"")
+        names = field(1, pod.encode()) + field(2, namespace.encode())
+        message += field(1, names + field(3, container))
+    return message
+
+
 class FakeKubelet:
     """A kubelet with a folder for device plugins.
 
     Attributes:
         registered: version, endpoint and resource of each call so far.
         devices: what the plugins said last, by resource: health by ID.
+        resources: what it answers to the question which pods have which devices.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.registered: list[tuple[str, ...]] = []
         self.devices: dict[str, dict[str, str]] = {}
+        self.resources = b""
         self._server: Any = None
 
     def start(self) -> None:
@@ -59,6 +79,10 @@ class FakeKubelet:
         handler = grpc.unary_unary_rpc_method_handler(self._register)
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
+        )
+        lister = grpc.unary_unary_rpc_method_handler(lambda _request, _context: self.resources)
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": lister}),)
         )
         self._server.add_insecure_port(f"unix:{self.folder / 'kubelet.sock'}")
         self._server.start()

@@ -50,8 +50,16 @@ class Kubectl:
 
     def offers(self) -> tuple[str, ...]:
         """GPUs, GiB and percent of time that the node offers; empty where it offers none."""
-        found = self.get("node", self.node.name)["status"]["allocatable"]
+        found = self._allocatable()
         return tuple(found.get(name, "") for name in (COUNT, MEM, CORE))
+
+    def published(self, resource: str) -> str:
+        """How much of a resource the node has for pods; "": it does not name it."""
+        return self._allocatable().get(resource, "")
+
+    def _allocatable(self) -> dict[str, str]:
+        found: dict[str, str] = self.get("node", self.node.name)["status"]["allocatable"]
+        return found
 
     def pods(self, *names: str) -> dict[str, Json]:
         """The pods of these names that there are."""

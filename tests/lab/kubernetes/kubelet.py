@@ -24,7 +24,7 @@ from lab.machine.cri import CONTAINERD, IMAGE, configure, save
 from lab.machine.installed import Installed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from subprocess import Popen
 
     from lab.kubernetes.control_plane import ControlPlane
@@ -141,10 +141,15 @@ class KubeletNode:
 
     def start_agent(self) -> None:
         """Start the node's agent."""
-        python = ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}", sys.executable]
         config = self.plane.kubeconfig(AGENT)
         words = ["-m", "cgpu_k8s.agent", f"--node={NODE}", f"--kubeconfig={config}"]
-        self._start("agent", *python, *words)
+        resources = f"{self.installed.base}/kubelet/pod-resources/kubelet.sock"
+        self._start("agent", *_python(), *words, f"--pod-resources={resources}")
+
+    def start_plugin(self, uuids: Iterable[str]) -> None:
+        """Publish whole GPUs; stop it as ``plugin``."""
+        program = Path(__file__).parents[2] / "system" / "programs" / "whole_gpus.py"
+        self._start("plugin", *_python(), program, *uuids)
 
     def stop(self, *names: str, by: str = "KILL") -> None:
         """End these programs with a signal; what the engine's containers run goes on."""
@@ -193,6 +198,10 @@ def kubelet_node(plane: ControlPlane, root: Path, mode: str, *gpus: str) -> Iter
         yield node
     finally:
         installed.enclosure.stop()
+
+
+def _python() -> list[str]:
+    return ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}", sys.executable]
 
 
 def _image(installed: Installed, root: Path) -> Path:

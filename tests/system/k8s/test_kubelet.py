@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
+from lab.kubernetes.kubelet import STATE
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
+WHOLE = "nvidia.com/gpu"
 TABLE = """\
 NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
 gpu-a  unknown    2/15                   0/15                   2/30
@@ -58,3 +62,32 @@ def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
     sentence = "its pod no annotation cgpu/allocation: expected a schedulerName whose scheduler"
     assert sentence in messages()[0]
     assert kubectl.node.shares() == []
+
+
+def test_k8s_8_who_has_whole_gpus_is_known_on_the_node(kubectl: Kubectl) -> None:
+    """K8S-8: from the real kubelet, beside a pod with a part of one."""
+    kubectl.create(asking("part", {MEM: 2, CORE: 30}))
+    [part] = kubectl.running("part")
+    node = kubectl.node
+    path, uuid = f"{STATE}/exclusive.json", "GPU-of-nvidia"
+    read = f"cat {path} 2>/dev/null || true"
+    node.start_plugin([uuid])
+    try:
+        wait_until(lambda: kubectl.published(WHOLE) == "1", "the plugin's GPU is there", PATIENCE)
+        kubectl.create(asking("whole", {WHOLE: 1}, nodeName=node.name))
+        kubectl.running("whole")
+        wait_until(lambda: node.run("sh", "-c", read), "the kubelet says who has it", PATIENCE)
+        [found] = json.loads(node.run("cat", path))["containers"]
+        assert found == {
+            "namespace": "default",
+            "pod": "whole",
+            "container": "main",
+            "devices": [uuid],
+        }
+        kubectl("delete", "pod", "whole", "--grace-period=0", "--force")
+        wait_until(lambda: not node.run("sh", "-c", read), "nobody has it any more", PATIENCE)
+        assert [share["name"] for share in node.shares()] == ["default/part/main"]
+        assert list(kubectl.seen(part).values()) == [2154]
+    finally:
+        node.stop("plugin")
+    wait_until(lambda: kubectl.published(WHOLE) == "0", "the kubelet takes it back", PATIENCE)

@@ -58,6 +58,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
             "exhausted",
             "decision",
             "podspecs",
+            "exclusive",
         },
         {"image"},
         {"settings"},

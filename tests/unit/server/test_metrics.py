@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cgpu_env import GpuShare
 from cgpu_native.arbitration import Figures
+from cgpu_node.exclusive import Exclusive
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, PodContainer, Record, pack_pod
@@ -90,6 +91,8 @@ class World:
         self.folder = folder
         self.refused, self.used = 0, 100
         self.id = "a"
+        self.exclusive: dict[str, Exclusive] = {}
+        self.is_read = True  # what the driver reports of a GPU's memory
         gpu = NodeGpu(0, UUID, "Tesla T4", TOTAL, 0, ())
         self.node: Node | None = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, overcommit=False)
 
@@ -110,17 +113,19 @@ class World:
         return cast(
             "ServerState",
             SimpleNamespace(
-                records=(record,),
+                records=() if self.exclusive else (record,),
                 node=lambda: self.node,
                 rules_of=lambda _: Rules(),
                 arbiters=SimpleNamespace(figures=lambda: figures),
                 refreshed_at=0.0,
+                exclusive=self.exclusive,
             ),
         )
 
     def audit(self) -> Audit:
         tenant = str(self.folder), 0
         last = Snapshot({UUID: True}, {UUID: 5}, {tenant: 2}, {UUID: 75}, {})
+        last = last._replace(used_bytes={UUID: 5000} if self.is_read else {})
         utilisation = SimpleNamespace(
             estimated=list, percent=lambda: last.utilisation, busy_ns={UUID: 2_500_000_000}
         )
@@ -198,6 +203,35 @@ def test_a_pods_container_has_its_names_and_keeps_them_to_its_end(
     assert scrape()["cgpu_container_info"] == {info: 1}
     file.unlink()
     assert scrape()["cgpu_container_memory_limit_bytes"] == {key: 1000}
+
+
+def test_a_pod_with_a_whole_gpu_is_one_of_its_containers(
+    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+) -> None:
+    """K8S-8: with what the driver reports, and nothing that nobody measures."""
+    world.exclusive = {UUID: Exclusive("ml", "train", "main", (UUID,))}
+    found = scrape()
+    own = {
+        "cgpu_container_memory_limit_bytes": TOTAL,
+        "cgpu_container_memory_used_bytes": 5000,
+        "cgpu_container_compute_limit_ratio": 1,
+        "cgpu_container_compute_estimated_ratio": 0.75,
+    }
+    key = ("main", "0", "ml/train/main", "ml", "train", UUID)
+    about = {name: its for name, its in found.items() if name.startswith("cgpu_container")}
+    info = ("main", "ml/train/main", "exclusive", "ml/train/main", "ml", "train")
+    assert about.pop("cgpu_container_info") == {info: 1}
+    assert about == {name: {key: value} for name, value in own.items()}
+    assert found["cgpu_gpu_memory_promised_bytes"] == {("0", UUID): TOTAL}
+    assert found["cgpu_gpu_memory_used_bytes"] == {("0", UUID): 5000}
+    assert found["cgpu_gpu_containers"] == {("0", UUID): 1}
+
+
+def test_without_the_drivers_figures_a_pod_with_a_whole_gpu_is_named_only(
+    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+) -> None:
+    world.exclusive, world.is_read = {UUID: Exclusive("ml", "train", "main", (UUID,))}, False
+    assert [name for name in scrape() if "container_" in name] == ["cgpu_container_info"]
 
 
 def test_hostile_ids_and_figures_break_nothing(

@@ -111,7 +111,7 @@ class Agent:
     async def _work(self) -> None:
         looked = -self._period
         while True:
-            if time.monotonic() - looked >= self._period:
+            if time.monotonic() - looked >= self._period or (self._seen is None and self._shares()):
                 looked = time.monotonic()
                 await self._look()
             self._news.clear()
@@ -127,15 +127,17 @@ class Agent:
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), max(left, 0.0))
 
+    def _shares(self) -> bool:
+        """Whether the node's label does not leave its GPUs to others."""
+        return self._node is not None and _label(self._node) not in LEFT_ALONE
+
     async def _look(self) -> None:
         """See which GPUs answer, and what others than pods hold of them."""
-        try:
-            self._seen, self._silence = await self._driver.gpus(), ""
-        except CgpuError as error:
-            self._seen, self._silence = (), str(error)
-        self._names |= {gpu.uuid: gpu.name for gpu in self._seen}
-        if self._names.keys() - {gpu.uuid for gpu in self._seen}:
-            self._driver.close()  # only a new session of the driver sees a GPU that is back
+        if self._shares():
+            await self._look_at_gpus()
+        else:
+            self._driver.close()  # others may want to reset GPUs, or divide them
+            self._seen = None
         if self._pods is None:
             return
         try:
@@ -143,6 +145,15 @@ class Agent:
             await self._look_at_shares(self._pods)
         except (CgpuError, OSError) as error:
             self._fail(f"who has shares cannot be read: {error}")
+
+    async def _look_at_gpus(self) -> None:
+        try:
+            self._seen, self._silence = await self._driver.gpus(), ""
+        except CgpuError as error:
+            self._seen, self._silence = (), str(error)
+        self._names |= {gpu.uuid: gpu.name for gpu in self._seen}
+        if self._names.keys() - {gpu.uuid for gpu in self._seen}:
+            self._driver.close()  # only a new session of the driver sees a GPU that is back
 
     async def _look_at_shares(self, pods: dict[str, Guest]) -> None:
         """See what others than pods hold, and whether pods have what they ask for, and no more."""
@@ -166,13 +177,15 @@ class Agent:
     async def _reconcile(self) -> None:
         """Make the node's object, and the mode in force, as they have to be."""
         node, pods = self._node, self._pods
-        if node is None or pods is None or self._seen is None:
+        if node is None or pods is None:
             return
         await self._tell_findings()
         sharing = sorted(pod.name for pod in pods.values() if pod.shares)
         why = why_not_shared(node)
         if why:
             await self._leave(node, why, sharing)
+            return
+        if self._seen is None:
             return
         mode = await self._mode(node, sharing)
         before = offering.known(node)
@@ -191,7 +204,7 @@ class Agent:
 
     async def _mode(self, node: Json, sharing: list[str]) -> str:
         """The mode to have in force: the label's, if no pod runs under another."""
-        label = strings(member(node, "metadata", dict), "labels")[SCHEDULE]
+        label = _label(node)
         setting = kubernetes.read(str(self._place.setting))
         if setting is None or setting.mode == label or not sharing:
             self._events.over(HELD)
@@ -216,15 +229,14 @@ class Agent:
 
     async def _leave(self, node: Json, why: str, sharing: list[str]) -> None:
         """Offer nothing. What pods run on stays; nobody places others by it."""
-        label = strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
         if sharing:
             why = f"{why}; what the node offered stays until {_counted(sharing)} ended"
         else:
-            if why_not_shared(node):  # containers are like any others from now on
-                self._place.setting.unlink(missing_ok=True)
             await self._anchor.publish({})
             await self._write(node, offering.NOTHING)
-        if sharing or label not in LEFT_ALONE:
+            if why_not_shared(node):  # containers are like any others from now on
+                self._place.setting.unlink(missing_ok=True)
+        if sharing or _label(node) not in LEFT_ALONE:
             await self._events.send(NOT_OFFERED, why)
         else:
             self._events.over(NOT_OFFERED)
@@ -236,7 +248,8 @@ class Agent:
             ApiError: the API server does not take it.
         """
         path = NODES.path(self._place.name)
-        status = offering.status_patch(node, wanted)
+        in_force = self._place.setting.exists()  # since before anything was offered
+        status = offering.status_patch(node, wanted, ours=in_force)
         if status:
             node = await self._client.patch(f"{path}/status", status, MERGE)
             self._know(node)
@@ -346,6 +359,10 @@ class Agent:
         if why != self._failure:
             self._failure = why
             self._report("failed", {"error": why})
+
+
+def _label(node: Json) -> str:
+    return strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
 
 
 def _same(item: Json) -> Json:

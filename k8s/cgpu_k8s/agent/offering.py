@@ -116,19 +116,33 @@ def offered(mode: str, gpus: Collection[Fact], names: Mapping[str, str]) -> Offe
 
 
 def metadata_patch(node: Json, wanted: Offered) -> dict[str, Any]:
-    """The merge patch that makes labels and annotations as ``wanted``; empty if they are."""
+    """The merge patch that makes labels and annotations as ``wanted``; empty if they are.
+
+    Labels without the annotation, which is written with them, are somebody else's.
+    """
     meta = member(node, "metadata", dict)
+    notes = strings(meta, "annotations")
+    ours = LABELS if wanted.annotations or FACTS in notes else ()
     changes = {
-        "annotations": _changes(strings(meta, "annotations"), wanted.annotations, (FACTS,)),
-        "labels": _changes(strings(meta, "labels"), wanted.labels, LABELS),
+        "annotations": _changes(notes, wanted.annotations, (FACTS,)),
+        "labels": _changes(strings(meta, "labels"), wanted.labels, ours),
     }
     changed = {name: value for name, value in changes.items() if value}
     return {"metadata": changed} if changed else {}
 
 
-def status_patch(node: Json, wanted: Offered) -> dict[str, Any]:
-    """The same for the resources in the node's status: capacity, and allocatable alike."""
+def status_patch(node: Json, wanted: Offered, *, ours: bool = False) -> dict[str, Any]:
+    """The same for the resources in the node's status: capacity, and allocatable alike.
+
+    Args:
+        node: its object.
+        wanted: what it has to offer.
+        ours: whether what it offers is an agent's even without the annotation, which is written
+            after it.
+    """
     status = member(node, "status", dict)
+    ours = ours or FACTS in strings(member(node, "metadata", dict), "annotations")
+    names = RESOURCES if wanted.resources or ours else ()
     changes = {}
     for part in ("capacity", "allocatable"):
         has = {
@@ -136,7 +150,7 @@ def status_patch(node: Json, wanted: Offered) -> dict[str, Any]:
             for name, value in member(status, part, dict).items()
         }
         wants = {name: str(value) for name, value in wanted.resources.items()}
-        changes[part] = _changes(has, wants, RESOURCES)
+        changes[part] = _changes(has, wants, names)
     changed = {name: value for name, value in changes.items() if value}
     return {"status": changed} if changed else {}
 

@@ -97,7 +97,7 @@ def test_a_gpu_that_is_lost_and_one_that_is_back_are_seen(lab: Lab) -> None:
             lab.folder / "driver" / "machine",
             machine.Fault("nvmlDeviceGetMemoryInfo", 1, GPU_LOST),
         )
-        child(lab).kill()
+        probes(lab)[0].kill()
         wait_until(lambda: lab.healthy().count(False) >= 1, "a GPU is lost")
         wait_until(lambda: "Unhealthy" in lab.kubelet.devices[COUNT].values(), "also the kubelet")
         assert lab.resources()["aliyun.com/gpu-mem"] == "60"
@@ -108,14 +108,15 @@ def test_a_gpu_that_is_lost_and_one_that_is_back_are_seen(lab: Lab) -> None:
     assert "GpuBack" in reasons
 
 
-def child(lab: Lab) -> Any:
+def probes(lab: Lab) -> list[Any]:
+    """The processes in which an agent asks the driver."""
     import psutil  # noqa: PLC0415
 
-    for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if "gpus" in words and str(lab.driver) in words:
-            return process
-    raise AssertionError("the agent has no probe")
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if {"gpus", str(lab.driver)} <= set(process.info["cmdline"] or [])
+    ]
 
 
 def test_a_label_that_changes_under_pods_is_held_back(lab: Lab) -> None:
@@ -151,6 +152,45 @@ def test_a_node_that_is_no_longer_to_be_shared_offers_nothing(lab: Lab) -> None:
         assert lab.resources() == {}
         assert not lab.setting.exists()
     assert [reason for reason, _ in lab.events()] == ["GpusNotOffered"]
+
+
+@pytest.mark.parametrize("label", ["topology", "mig", "default", "disabled", None])
+def test_a_node_that_is_left_to_others_keeps_what_they_wrote(lab: Lab, label: str | None) -> None:
+    theirs = {f"aliyun.accelerator/nvidia_{name}": "theirs" for name in ("name", "mem", "count")}
+    merge = "application/merge-patch+json"
+    asked(lab.fake, "PATCH", NODES.path("gpu-a"), {"metadata": {"labels": theirs}}, merge)
+    amounts = {"aliyun.com/gpu-mem": "7"}
+    patch = {"status": {"capacity": amounts, "allocatable": amounts}}
+    asked(lab.fake, "PATCH", NODES.path("gpu-a", part="status"), patch, merge)
+    lab.label(label)
+    before = lab.node()
+    with lab.agent():
+        wait_until(lambda: "serves" in lab.log.read_text(), "it works")
+        time.sleep(7)  # it looks twice
+        assert lab.node() == before
+        assert probes(lab) == []  # and the GPUs are not in use
+        lab.label("cgpu")
+        wait_until(lambda: lab.offers("cgpu"), "the node offers its GPUs")
+        assert lab.node()["metadata"]["labels"]["aliyun.accelerator/nvidia_count"] == "4"
+        assert len(probes(lab)) == 1
+        lab.label(label)
+        wait_until(lambda: not lab.facts() and not lab.setting.exists(), "all is taken back")
+        assert lab.resources() == {}
+        assert not theirs.keys() & lab.node()["metadata"]["labels"].keys()
+        wait_until(lambda: probes(lab) == [], "the GPUs are not in use")
+
+
+def test_resources_that_an_agent_wrote_before_it_died_are_taken_back(lab: Lab) -> None:
+    fault = lab.fake.fail(Fault("PATCH", NODES.path("gpu-a"), status=500, times=99))
+    with lab.agent() as agent:
+        wait_until(lambda: lab.resources() != {}, "the resources are written")
+        agent.kill()
+    assert lab.facts() is None
+    fault.times = 0
+    lab.label("default")
+    with lab.agent():
+        wait_until(lambda: lab.resources() == {}, "they are taken back")
+        wait_until(lambda: not lab.setting.exists(), "and pods are like any other container")
 
 
 def test_a_node_with_nvidias_plugin_offers_nothing(lab: Lab) -> None:

@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 import cgpu_native
+from cgpu_k8s.agent.outside import held
+from cgpu_k8s.agent.shares import Shares
 from cgpu_k8s.api.resources import NODES
 from cgpu_node import podspecs
+from cgpu_node.decision import Grant
 from cgpu_node.podspecs import Limit, PodSpec
 from cgpu_node.shares import record
 from cgpu_node.shares.record import PodContainer
@@ -22,9 +25,10 @@ from lab.kubernetes.device_plugins import fake_kubelet
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import node, pod, pods_path
 from lab.worlds.cgpu_run import World
+from lab.worlds.pods import GPUS, UID, PodWorld, containerd, crio, decided
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from lab.kubernetes.fake_server import FakeServer
@@ -79,6 +83,20 @@ def test_an_agent_that_does_not_hear_of_pods_keeps_nobody_waiting(lab: Lab) -> N
         lab.fake.cut()
         wait_until(lambda: not podspecs.is_current(str(lab.state)), "pods start without it")
         wait_until(lambda: podspecs.is_current(str(lab.state)), "it hears of pods again")
+
+
+@pytest.mark.parametrize("engine", [containerd, crio])
+def test_k8s_11_the_agent_knows_whose_a_container_is_that_an_engine_creates(
+    tmp_path: Path, engine: Callable[..., dict[str, str]]
+) -> None:
+    """So none of it counts as held by others."""
+    node_ = PodWorld(tmp_path / "world")
+    (node_.runs / "c1").mkdir(parents=True, exist_ok=True)
+    done = node_.create(engine(decided({"main": {GPUS[0]: Grant(1079)}})))
+    assert done.returncode == 0, done
+    [living] = Shares(str(node_.state)).living()
+    assert living.pod == PodContainer(UID, "default", "a-pod", "main")
+    assert held([living], {UID}, {"c1"}) == {}
 
 
 @contextmanager

@@ -87,7 +87,21 @@ def test_nothing_is_written_where_all_is_as_wanted() -> None:
     assert status_patch(item, wanted) == {}
     item["status"]["capacity"]["aliyun.com/gpu-core.percentage"] = "0.2k"  # the same number
     assert status_patch(item, wanted) == {}
-    assert metadata_patch(node("b"), NOTHING) == status_patch(node("b"), NOTHING) == {}
+
+
+def others(label: str) -> dict[str, Any]:
+    """A node on which others have written what an agent could have."""
+    item = written("core_mem", facts("core_mem", seen(0), (), (), {}))
+    item["metadata"]["labels"]["ack.node.gpu.schedule"] = label
+    del item["metadata"]["annotations"]
+    return item
+
+
+@pytest.mark.parametrize("label", ["topology", "mig", "default", "disabled", "cgup"])
+def test_what_others_have_written_is_theirs(label: str) -> None:
+    assert metadata_patch(others(label), NOTHING) == {}
+    assert status_patch(others(label), NOTHING) == {}
+    assert status_patch(others(label), NOTHING, ours=True) != {}
 
 
 def test_what_is_no_longer_offered_is_removed() -> None:

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
 
 _LARGEST_FILE = 1 << 22
 _REMEMBERED_SECONDS = 5
-_CRI = ("sandbox-namespace", "sandbox-name", "container-name")
+# Annotations of containerd and of CRI-O: namespace, pod and container.
+_CRI = (
+    (
+        "io.kubernetes.cri.sandbox-namespace",
+        "io.kubernetes.cri.sandbox-name",
+        "io.kubernetes.cri.container-name",
+    ),
+    ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"),
+)
 
 
 def name_of(record: Record) -> str:
@@ -56,12 +64,11 @@ class _Found(NamedTuple):
 
 def _cri(container: _Found) -> str:
     """Kubernetes, by containerd or CRI-O: namespace/pod/container."""
-    annotations = container.annotations
-    for prefix in ("io.kubernetes.cri.", "io.kubernetes."):
-        parts = [annotations.get(prefix + each) for each in _CRI]
+    for names in _CRI:
+        parts = [container.annotations.get(each) for each in names]
         if parts[-1]:
             return "/".join(str(part) for part in parts if part)
-    return str(annotations.get("io.kubernetes.container.name", ""))
+    return ""
 
 
 def _nerdctl(container: _Found) -> str:

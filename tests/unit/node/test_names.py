@@ -42,6 +42,11 @@ CRI = {
     "io.kubernetes.cri.sandbox-name": "web-0",
     "io.kubernetes.cri.container-name": "model",
 }
+CRIO = {
+    "io.kubernetes.pod.namespace": "prod",
+    "io.kubernetes.pod.name": "web-0",
+    "io.kubernetes.container.name": "model",
+}
 
 
 @pytest.mark.parametrize("crun", [False, True])
@@ -49,6 +54,7 @@ CRI = {
     ("config", "name"),
     [
         ({"annotations": CRI, "hostname": "h"}, "prod/web-0/model"),
+        ({"annotations": CRIO, "hostname": "h"}, "prod/web-0/model"),
         ({"annotations": {"io.kubernetes.container.name": "model"}}, "model"),
         ({"annotations": {"nerdctl/name": "busy_bee"}, "hostname": "h"}, "busy_bee"),
         ({"annotations": {"other": "x"}, "hostname": "h"}, "h"),

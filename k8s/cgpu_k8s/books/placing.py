@@ -90,11 +90,12 @@ def fits_without(books: Books, pod: Pod, name: str, victims: Iterable[str]) -> b
     Raises:
         NeedError: no GPU of any node could give what it asks for.
     """
+    need = _need(pod)
     node, gone = books.nodes.get(name), [pod.uid, *victims]
     taken = [node.taken[uid] for uid in gone if uid in node.taken] if node else []
     for decision in taken:
         books.nodes[name].remove(decision.pod)
-    fitting, _ = _ask(books, _need(pod), [name])
+    fitting, _ = _ask(books, need, [name])
     for decision in taken:
         books.nodes[name].add(decision)
     return bool(fitting)

@@ -471,6 +471,15 @@ def test_room_is_there_when_victims_on_one_gpu_end_not_when_two_gpus_have_half_e
     assert state(books) == before
 
 
+def test_victims_of_a_pod_that_no_gpu_could_serve_keep_their_room() -> None:
+    books = cluster("a")
+    books.pod_seen(on(pod("victim", 4), "GPU-a-0"))
+    before = state(books)
+    with pytest.raises(NeedError):
+        fits_without(books, pod("wrong", refusal="gpu-mem=0"), "a", ["victim"])
+    assert state(books) == before
+
+
 def test_a_pod_that_is_being_deleted_keeps_its_room_until_it_is_gone() -> None:
     books = cluster("a")
     books.pod_seen(on(pod("u", 4), "GPU-a-0"))

@@ -142,8 +142,15 @@ def read_bound(body: bytes) -> Bound:
     """
     keys = ("PodName", "PodNamespace", "PodUID", "Node")
     found = _parse(body, keys, keys)
-    name, namespace, uid, node = (member(found, key, str) for key in keys)
+    name, namespace, uid, node = (_ascii(found, key) for key in keys)
     return Bound(namespace, name, uid, node)
+
+
+def _ascii(found: Json, key: str) -> str:
+    value = member(found, key, str)
+    if not value.isascii():
+        raise CallError(f"{key}={shown(value)}: expected a name of Kubernetes, which is ASCII")
+    return value
 
 
 def filtered(

@@ -9,6 +9,7 @@ _FORM = re.compile(
     r"(?P<number>[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18}))"
     r"(?:(?P<suffix>[mk]?)|[eE](?P<exponent>[+-]?[0-9]{1,2}))"
 )
+_LARGEST = (1 << 63) - 1  # that the API server stores
 _POWERS = {"m": -3, "": 0, "k": 3}
 
 
@@ -19,14 +20,12 @@ def whole(value: object) -> int | None:
     (3, 3, 2000, None, None)
     """
     if isinstance(value, int) and not isinstance(value, bool):
-        return value
+        return value if abs(value) <= _LARGEST else None
     found = _FORM.fullmatch(value) if isinstance(value, str) else None
     if found is None:
         return None
     power = int(found["exponent"]) if found["exponent"] else _POWERS[found["suffix"] or ""]
     before, _, behind = found["number"].partition(".")
     number, power = int(before + behind), power - len(behind)
-    if power >= 0:
-        return number * int(10**power)
-    result, left = divmod(number, 10**-power)
-    return None if left else result
+    result, left = (number * int(10**power), 0) if power >= 0 else divmod(number, 10**-power)
+    return None if left or abs(result) > _LARGEST else result

@@ -473,6 +473,11 @@ def test_nodes_where_victims_make_no_room_on_one_gpu_are_no_candidates() -> None
         ("bind", {"PodName": "p", "PodNamespace": "ns", "PodUID": "u"}, "Node is missing"),
         ("bind", {"PodName": 1, "PodNamespace": "n", "PodUID": "u", "Node": "a"}, "PodName: exp"),
         ("bind", {"PodName": "p", "Pod": {}}, "Pod: expected only PodName, PodNamespace"),
+        (
+            "bind",
+            {"PodName": "\ud800", "PodNamespace": "ns", "PodUID": "u", "Node": "a"},
+            "PodName=\\ud800: expected a name of Kubernetes",
+        ),
     ],
 )  # fmt: skip
 def test_a_call_that_no_scheduler_makes_gets_400_and_one_sentence(

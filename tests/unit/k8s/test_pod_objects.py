@@ -62,7 +62,8 @@ def test_the_published_examples_ask_for_3_gib_and_for_2_with_30_percent() -> Non
         ("0.03E2", 3), ("30e-1", 3), ("1k", 1000), ("2.5k", 2500), ("-3", -3), ("0", 0),
         ("1.5", None), ("8Gi", None), ("8G", None), ("8Ki", None), ("", None), ("e3", None),
         (".", None), ("3 ", None), ("0x3", None), ("٣", None), ("1e999", None), ("1_0", None),
-        ("9" * 99, None), (True, None), (None, None), (3.0, None), ("NaN", None), ("inf", None),
+        ("9" * 99, None), ("1e20", None), (10**19, None), (True, None), (None, None),
+        (3.0, None), ("NaN", None), ("inf", None),
         ("1500m", None), ("3e", None), ("3\n", None),
     ],
 )  # fmt: skip

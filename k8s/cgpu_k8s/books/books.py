@@ -109,15 +109,27 @@ class Books:
         return known is not None and known.node != ""
 
     def _read(self, pod: Pod) -> None:
-        try:
-            decision = decided(pod)
-        except CgpuError as error:
-            self.problems[pod.uid] = str(error)
-            return
+        decision, problem = _decision(pod)
         if decision:
             self.bound[pod.uid] = decision
         else:
-            self.problems[pod.uid] = "bound without a decision: its containers get no GPU"
+            self.problems[pod.uid] = problem
+
+    def pod_read(self, pod: Pod, now: float) -> None:
+        """A pod was read beside the watch: what it has is kept for it until the watch shows it.
+
+        A list of all pods that comes later may be older, and does not have the pod then.
+        """
+        reservation = self.reservations.get(pod.uid)
+        if pod.final or not pod.asks:
+            self.pod_gone(pod.uid)
+        elif pod.node and reservation:
+            decision, _ = _decision(pod)
+            if decision is None:
+                self.release(pod.uid)
+                return
+            self.reservations[pod.uid] = reservation._replace(decision=decision, since=now)
+            self._enter(pod.uid)
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted, or all its containers have ended for good."""
@@ -169,6 +181,10 @@ class Books:
         """What was sent before a time, and is neither seen nor known to have failed."""
         return [each for each in self.reservations.values() if each.sent and each.since < before]
 
+    def has(self, uid: str) -> bool:
+        """Whether a pod has or will have a part of a GPU."""
+        return uid in self._entered
+
     def _enter(self, uid: str) -> None:
         """Make a node count what a pod has now."""
         reservation = self.reservations.get(uid)
@@ -183,6 +199,14 @@ class Books:
             self._tidy(have.node)
         if wanted:
             self.nodes.setdefault(wanted.node, _unknown(wanted.node)).add(wanted)
+
+
+def _decision(pod: Pod) -> tuple[Decision | None, str]:
+    """What a bound pod has by its annotation, or why that counts for nothing."""
+    try:
+        return decided(pod), "bound without a decision: its containers get no GPU"
+    except CgpuError as error:
+        return None, str(error)
 
 
 def _unknown(name: str) -> Node:

@@ -70,6 +70,8 @@ def commit(books: Books, pod: Pod, node: str, now: float) -> Decision | Refusal:
     sent = _sent(books, pod)
     if sent and sent.node != node:
         return _elsewhere(sent)
+    if sent and (gone := _gone(books, sent)):
+        return gone
     decision = sent or _decide_anew(books, pod, node)
     if isinstance(decision, Decision):
         books.send(pod, decision, now)
@@ -105,6 +107,15 @@ def _sent(books: Books, pod: Pod) -> Decision | None:
     """What was sent to the API server for a pod and is not seen yet."""
     reservation = books.reservations.get(pod.uid)
     return reservation.decision if reservation and reservation.sent else None
+
+
+def _gone(books: Books, sent: Decision) -> Refusal | None:
+    """Why what was sent cannot be sent again."""
+    offer = books.offers.get(sent.node)
+    if offer is None:
+        return _NOT_KNOWN
+    gone = [uuid for uuid in sent.gpus if uuid not in offer.gpus]
+    return Refusal(SENT, f"node {sent.node} has no GPU {gone[0]} any more") if gone else None
 
 
 def _elsewhere(sent: Decision) -> Refusal:

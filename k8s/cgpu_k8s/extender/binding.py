@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.books.books import Books
     from cgpu_k8s.extender.wire import Bound
     from cgpu_k8s.objects.pods import Pod
+    from cgpu_node.allocation import Decision
 
     Json = dict[str, Any]
 
@@ -83,13 +84,15 @@ class Binder:
             raise BindError(REFUSED, str(error)) from None
         if isinstance(decision, Refusal):
             raise BindError(REFUSED, decision.sentence)
-        gpus = self._books.offers[asked.node].gpus
+        return await self._send(asked, self._annotations(pod, decision))
+
+    def _annotations(self, pod: Pod, decision: Decision) -> dict[str, str]:
+        gpus = self._books.offers[decision.node].gpus
         try:
-            notes = write_annotations(decision, pod, gpus, time.time_ns())
-        except (CgpuError, KeyError) as error:  # the GPU is gone since; or names that none may have
-            self._books.refused(asked.uid)
+            return write_annotations(decision, pod, gpus, time.time_ns())
+        except CgpuError as error:  # names that none may have
+            self._books.refused(pod.uid)
             raise BindError(REFUSED, f"the decision cannot be written: {error}") from None
-        return await self._send(asked, notes)
 
     def _is_done(self, asked: Bound) -> bool:
         known = self._books.bound.get(asked.uid)
@@ -117,7 +120,8 @@ class Binder:
             if not isinstance(error, ApiError) or error.sure:
                 self._books.refused(asked.uid)
                 raise BindError(FAILED, str(error)) from None
-            if await self._is_bound(asked):
+            done, _ = await self._seen(asked)
+            if done:
                 return REPEATED
             raise BindError(
                 UNKNOWN, f"{error}; its part stays reserved until the pod shows the outcome"
@@ -126,21 +130,22 @@ class Binder:
 
     async def _conflict(self, asked: Bound) -> str:
         """The pod was bound before: by us, which is what we want, or by somebody else."""
-        if await self._is_bound(asked):
+        done, node = await self._seen(asked)
+        if done:
             return REPEATED
-        known = self._books.pods.get(asked.uid)
-        where = f" to {known.node}" if known and known.node else ""
+        where = f" to {node}" if node else ""
         raise BindError(FAILED, f"the pod is bound already{where}, not by this decision")
 
-    async def _is_bound(self, asked: Bound) -> bool:
-        """Read the pod into the books; whether it is bound as it was asked."""
+    async def _seen(self, asked: Bound) -> tuple[bool, str]:
+        """Read the pod into the books; whether it is bound as it was asked, and to which node."""
         try:
             found = await self._read(asked.namespace, asked.name, asked.uid)
         except CgpuError:
-            return False
-        if found is None or found.asks:
-            return self._is_done(asked)
-        return found.node == asked.node
+            return False, ""
+        if found is None:
+            return False, ""
+        has = not found.asks or self._books.has(found.uid)
+        return found.node == asked.node and has, found.node
 
     async def _read(self, namespace: str, name: str, uid: str) -> Pod | None:
         """Read a pod into the books; None: it is gone."""
@@ -151,8 +156,7 @@ class Binder:
         if found is None or found.uid != uid:
             self._books.pod_gone(uid)
             return None
-        if found.node:
-            self._books.pod_seen(found)
+        self._books.pod_read(found, self._clock())
         return found
 
     async def resolve(self, older: float) -> None:

@@ -249,7 +249,7 @@ class Cluster(RuleBasedStateMachine):
             if known is None:
                 self.books.pod_gone(each.pod.uid)
             elif known.node:
-                self.books.pod_seen(known)
+                self.books.pod_read(known, self.now)
             elif all(uid != each.pod.uid for uid, _ in self.flying):
                 self.books.release(each.pod.uid)
 
@@ -367,6 +367,37 @@ def test_a_list_that_is_older_than_a_reservation_does_not_release_it() -> None:
     assert set(books.reservations) == {"unseen"}
 
 
+def test_a_list_that_is_older_than_a_binding_that_was_read_takes_nothing_from_the_pod() -> None:
+    """It was created and bound while the pages of the list came."""
+    books = cluster("a")
+    asked = pod("u", 4)
+    decision = commit(books, asked, "a", 0)
+    assert isinstance(decision, Decision)
+    books.pod_read(bound(asked, decision), 20)
+    books.pods_listed([])
+    assert set(books.nodes["a"].taken) == {"u"}
+    assert books.overdue(20) == []
+    assert [each.pod.uid for each in books.overdue(21)] == ["u"]
+    books.pod_seen(bound(asked, decision))
+    books.pods_listed([])
+    assert books.nodes["a"].taken == {}
+
+
+def test_what_was_read_of_a_pod_counts_in_place_of_what_was_sent_for_it() -> None:
+    books = cluster("a", "b")
+    for uid in ("elsewhere", "plain", "unbound", "final"):
+        commit(books, pod(uid, 2), "a", 0)
+    books.pod_read(on(pod("elsewhere", 2), "GPU-b-0"), 1)
+    books.pod_read(pod("plain", 2, node="a"), 1)
+    books.pod_read(pod("unbound", 2), 1)
+    books.pod_read(on(pod("final", 2), "GPU-a-0")._replace(final=True), 1)
+    assert {name: set(node.taken) for name, node in books.nodes.items()} == {
+        "a": {"unbound"},
+        "b": {"elsewhere"},
+    }
+    assert books.reservations["unbound"].since == 0
+
+
 def test_an_event_that_changes_no_decision_keeps_what_its_node_remembers() -> None:
     books = cluster("a")
     need, seen = pod("asks", 4).need, on(pod("u"), "GPU-a-0")
@@ -405,6 +436,17 @@ def test_a_pod_whose_binding_was_sent_goes_nowhere_else_and_is_sent_again_as_it_
     assert "u" in books.reservations
     books.release("u")
     assert find(books, asked, ("b",), 3).first == "b"
+
+
+def test_a_binding_is_not_sent_again_to_a_node_that_is_gone() -> None:
+    books = cluster("a")
+    first = commit(books, pod("u", 2), "a", 0)
+    books.node_gone("a")
+    again = commit(books, pod("u", 2), "a", 1)
+    assert isinstance(again, Refusal)
+    assert again.code == UNKNOWN
+    assert books.reservations["u"].decision == first
+    assert books.reservations["u"].sent == 1
 
 
 def test_a_refused_binding_that_was_sent_once_makes_room() -> None:

@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 export CGPU_WERROR = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help compiled binding binaries build demo demo-k8s test faults fuzz coverage lint format hooks types check-fast bench gpu-check man policies dist deb clean
+.PHONY: help compiled binding binaries build demo demo-k8s test faults fuzz coverage lint format hooks types check-fast bench gpu-check man guard dist deb clean
 
 help: ## show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -126,8 +126,8 @@ gpu-check: build ## tests and measurements on a real GPU; results in bench/resul
 man: build ## write the manual pages, docs/man
 	$(BIN)/python deploy/man
 
-policies: $(VENV)/.test ## write the chart's admission policies from the guard's rules
-	$(BIN)/python deploy/charts/policies.py
+guard: $(VENV)/.test ## write the chart's policies and webhook configurations from the guard's rules
+	$(BIN)/python deploy/charts/guard.py
 
 dist: build ## source distribution and wheels (x86_64, aarch64) in dist/
 	PYTHON=$(abspath $(BIN))/python sh deploy/dist.sh dist

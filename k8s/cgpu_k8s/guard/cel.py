@@ -69,15 +69,31 @@ _LABEL = (
     f"has(object.metadata.labels) && {_COUNT} in object.metadata.labels"
     f" ? object.metadata.labels[{_COUNT}] : '1'"
 )
+_CONTAINERS = (
+    "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
+)
 # Names that the checks use, in the order in which they are computed; each may use those before it.
 VARIABLES: Mapping[str, str] = {
-    "containers": "object.spec.containers"
-    " + (has(object.spec.initContainers) ? object.spec.initContainers : [])",
+    "containers": _CONTAINERS,
     "asking": f"variables.containers.filter(c, {_has(_MEM)} || {_has(_CORE)})",
     "limits": "variables.asking.map(c, has(c.resources.limits) ? c.resources.limits : {})",
     "label": _LABEL,
     "gpus": f"variables.label.matches('{_COUNTED}') ? int(variables.label) : 1",
 }
+
+
+# Whether a pod names a resource of ours, as a condition of its own.
+ASKS = f"({_CONTAINERS}).exists(c, {_has(_MEM)} || {_has(_CORE)} || {_has(_COUNT)})"
+
+
+def others(accounts: Iterable[str]) -> str:
+    """Whether somebody else than these users wants it."""
+    return f"!(request.userInfo.username in {listed(accounts)})"
+
+
+def broken(checks: tuple[Check, ...]) -> str:
+    """Whether one of some checks does not hold."""
+    return " || ".join(f"!({check.expression})" for check in checks)
 
 
 def written(_: Settings) -> tuple[Check, ...]:

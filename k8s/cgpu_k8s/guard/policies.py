@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from cgpu_k8s.guard import cel
 from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, RULES, Event
 from cgpu_k8s.guard.settings import Settings
@@ -24,14 +22,8 @@ def policies(settings: Settings) -> list[dict[str, Any]]:
     ]
 
 
-def write_policies(settings: Settings) -> str:
-    """The same as YAML."""
-    return str(yaml.safe_dump_all(policies(settings), sort_keys=False, width=100))
-
-
 def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     rules = [rule for rule in RULES if rule.event == event]
-    others = f"!(request.userInfo.username in {cel.listed(settings.accounts)})"
     checks = [check for rule in rules for check in rule.checks(settings)]
     used = any("variables." in check.expression for check in checks)
     return {
@@ -40,24 +32,29 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {
             "failurePolicy": "Fail",
-            "matchConstraints": {
-                "resourceRules": [
-                    {
-                        "apiGroups": [""],
-                        "apiVersions": ["v1"],
-                        "operations": [*event.operations],
-                        "resources": [*event.resources],
-                    }
-                ]
-            },
+            "matchConstraints": {"resourceRules": [requests(event)]},
             **(
-                {"matchConditions": [{"name": "others", "expression": others}]}
+                {
+                    "matchConditions": [
+                        {"name": "others", "expression": cel.others(settings.accounts)}
+                    ]
+                }
                 if event.exempts
                 else {}
             ),
             **({"variables": _variables()} if used else {}),
             "validations": [check._asdict() for check in checks],
         },
+    }
+
+
+def requests(event: Event) -> dict[str, Any]:
+    """Which requests an event is, for policies and webhooks alike."""
+    return {
+        "apiGroups": [""],
+        "apiVersions": ["v1"],
+        "operations": [*event.operations],
+        "resources": [*event.resources],
     }
 
 

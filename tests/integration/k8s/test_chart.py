@@ -13,7 +13,9 @@ from cgpu_env.version import VERSION
 from cgpu_k8s import names
 from cgpu_k8s.agent.main import arguments
 from cgpu_k8s.extender import main as extender
-from lab.kubernetes import chart
+from cgpu_k8s.guard.main import arguments as guard_arguments
+from cgpu_k8s.guard.rules import Review
+from lab.kubernetes import cel, chart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,7 @@ pytestmark = pytest.mark.integration
 Json = dict[str, Any]
 VERSIONS = ("1.20", "1.22", "1.23", "1.24", "1.25", "1.28", "1.30", "1.36")
 EVER = 999
+GUARD = "cgpu-guard"
 _ADMISSION = "admissionregistration.k8s.io/v1"
 # apiVersion and kind: from which minor version on it is served, and in which it no longer is.
 SERVED: dict[tuple[str, str], tuple[int, int]] = {
@@ -38,7 +41,11 @@ SERVED: dict[tuple[str, str], tuple[int, int]] = {
     ("rbac.authorization.k8s.io/v1", "Role"): (8, EVER),
     ("rbac.authorization.k8s.io/v1", "RoleBinding"): (8, EVER),
     ("v1", "ConfigMap"): (0, EVER),
+    ("v1", "Secret"): (0, EVER),
+    ("v1", "Service"): (0, EVER),
     ("v1", "ServiceAccount"): (0, EVER),
+    (_ADMISSION, "MutatingWebhookConfiguration"): (16, EVER),
+    (_ADMISSION, "ValidatingWebhookConfiguration"): (16, EVER),
     (_ADMISSION, "ValidatingAdmissionPolicy"): (30, EVER),
     (_ADMISSION, "ValidatingAdmissionPolicyBinding"): (30, EVER),
     # Read by kube-scheduler of the same version.
@@ -83,12 +90,76 @@ def test_the_policies_are_there_where_the_version_has_them(objects: list[Json], 
     account = f"system:serviceaccount:{chart.NAMESPACE}:cgpu-scheduler"
     exempted = [each for each in found if account in str(each["spec"].get("matchConditions"))]
     assert len(exempted) == (2 if minor >= 30 else 0)
-    assert "NAMESPACE" not in str(found)
+    assert "NAMESPACE" not in str(objects)
 
 
-def test_the_policies_are_the_guards() -> None:
-    module = runpy.run_path(str(chart.CHART.parent / "policies.py"))
-    assert module["FILE"].read_text() == module["content"](), "make policies"
+def test_policies_and_webhooks_are_the_guards() -> None:
+    module = runpy.run_path(str(chart.CHART.parent / "guard.py"))
+    written = {path: path.read_text() for path in module["FOLDER"].iterdir()}
+    assert written == module["files"](), "make guard"
+
+
+# Which webhooks there are, and in which of them an API server without a guard refuses.
+RULED = ("pods", "annotations", "bindings")
+
+
+def test_webhooks_refuse_where_no_policy_does_and_wait_for_a_guard_where_they_can_choose(
+    objects: list[Json], minor: int
+) -> None:
+    found = {
+        hook["name"].removesuffix(".guard.cgpu"): hook
+        for kind in ("Mutating", "Validating")
+        for hook in chart.one(objects, f"{kind}WebhookConfiguration", GUARD)["webhooks"]
+    }
+    ruled, binders = RULED if minor < 30 else (), ("binders",) if minor >= 28 else ()
+    assert {*found} == {"schedulers", *ruled, *binders}
+    policy = "Fail" if minor >= 28 else "Ignore"
+    assert {found[name]["failurePolicy"] for name in ("schedulers", *ruled)} == {policy}
+    assert all(found[name]["failurePolicy"] == "Ignore" for name in binders)
+    assert all(("matchConditions" in hook) == (minor >= 28) for hook in found.values())
+    service = chart.one(objects, "Service", GUARD)
+    for hook in found.values():
+        called = hook["clientConfig"]["service"]
+        assert (called["namespace"], called["name"]) == (chart.NAMESPACE, GUARD)
+        assert called["port"] == service["spec"]["ports"][0]["port"]
+
+
+def test_without_a_guard_our_own_pods_start(objects: list[Json], minor: int) -> None:
+    for _, spec in pods(objects):
+        review = Review("CREATE", "pods", "system:node", {"metadata": {"name": "p"}, "spec": spec})
+        for kind in ("Mutating", "Validating"):
+            for hook in chart.one(objects, f"{kind}WebhookConfiguration", GUARD)["webhooks"]:
+                [rule] = hook["rules"]
+                if hook["failurePolicy"] == "Fail" and cel.concerns(rule, review):
+                    assert minor >= 28
+                    assert not cel.all_hold(hook["matchConditions"], review)
+
+
+def test_api_servers_reach_the_guard_and_it_reads_its_command_line(
+    objects: list[Json], tmp_path: Path
+) -> None:
+    pod = dict(pods(objects))[GUARD]
+    [container] = pod["containers"]
+    given = guard_arguments().parse_args(container["args"])
+    assert container["command"] == ["python3", "-m", "cgpu_k8s.guard"]
+    assert given.namespace == chart.NAMESPACE
+    assert not given.runtime_class
+    [port] = container["ports"]
+    assert port["containerPort"] == given.listen[1]
+    service = chart.one(objects, "Service", GUARD)["spec"]
+    template = chart.one(objects, "Deployment", GUARD)["spec"]["template"]
+    assert service["selector"].items() <= template["metadata"]["labels"].items()
+    [rule] = chart.one(objects, "NetworkPolicy", GUARD)["spec"]["ingress"]
+    names = {service["ports"][0]["targetPort"], rule["ports"][0]["port"]}
+    names |= {container[probe]["httpGet"]["port"] for probe in ("readinessProbe", "livenessProbe")}
+    assert names == {port["name"]}
+    assert "from" not in rule
+    assert chart.one(objects, "PodDisruptionBudget", GUARD)["spec"]["maxUnavailable"] == 1
+    assert "data" not in chart.one(objects, "Secret", GUARD)
+    value = "--set=guard.runtimeClassName=cgpu"
+    other = dict(pods(chart.rendered("1.30", tmp_path, value)))[GUARD]
+    words = other["containers"][0]["args"]
+    assert guard_arguments().parse_args(words).runtime_class == "cgpu"
 
 
 def test_both_profiles_ask_the_extender_for_pods_with_memory(objects: list[Json]) -> None:
@@ -127,7 +198,7 @@ def test_no_pod_has_more_than_it_needs(objects: list[Json]) -> None:
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-        assert not any("hostPath" in each for each in pod["volumes"])
+        assert not any("hostPath" in each for each in pod.get("volumes", []))
         for container in pod["containers"]:
             confined = container["securityContext"]
             assert confined["readOnlyRootFilesystem"], container["name"]
@@ -178,6 +249,8 @@ def test_versions_are_the_packages() -> None:
         ("image.pullPolicy=Sometimes", "'Always', 'IfNotPresent', 'Never'"),
         ("image.tag=a b", "at '/image/tag': 'a b' does not match pattern"),
         ("image.repository=", "at '/image/repository': minLength: got 0, want 1"),
+        ("guard.replicas=0", "at '/guard/replicas': minimum: got 0, want 1"),
+        ("guard.runtimeClassName=A", "at '/guard/runtimeClassName': 'A' does not match pattern"),
         ("agent.driverDir=lib", "at '/agent/driverDir': 'lib' does not match pattern"),
         ("agent.passThrough={A}", "at '/agent/passThrough/0': 'A' does not match pattern"),
         ("imgae.tag=1", "at '': additional properties 'imgae' not allowed"),

@@ -26,14 +26,16 @@ from lab.kubernetes.programs import free_port, kubernetes, running, stop, tail
 _PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
 _ATTEMPTS = 3  # another program may take a port between the choice and its use
 ADMIN = "admin"
-# The accounts of the chart's scheduler and agent.
+# The accounts of the chart's scheduler, agent and guard.
 ACCOUNT = "system:serviceaccount:kube-system:cgpu-scheduler"
 AGENT = "system:serviceaccount:kube-system:cgpu-agent"
+GUARD = "system:serviceaccount:kube-system:cgpu-guard"
 # User: its groups. The token of each is its name.
 USERS = {
     ADMIN: "system:masters",
     ACCOUNT: "system:serviceaccounts,system:serviceaccounts:kube-system",
     AGENT: "system:serviceaccounts,system:serviceaccounts:kube-system",
+    GUARD: "system:serviceaccounts,system:serviceaccounts:kube-system",
     "cgpu-extender": "",
     "system:node:gpu-a": "system:nodes",
     "nobody": "",
@@ -59,7 +61,7 @@ class Call(NamedTuple):
 
 def _audit_policy() -> dict[str, Any]:
     """Log what the chart's programs call; a watch when it begins, as it may not end."""
-    users = [user for user in USERS if user.startswith(("cgpu", ACCOUNT, AGENT))]
+    users = [user for user in USERS if user.startswith(("cgpu", ACCOUNT, AGENT, GUARD))]
     return {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",

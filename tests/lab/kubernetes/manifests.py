@@ -10,6 +10,7 @@ from cgpu_k8s.objects.pods import read_pod
 from cgpu_node.allocation import Decision, part_of, share_of
 
 V100 = 16160  # MiB
+MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
 NOW = 1_795_471_200_000_000_000
 
 
@@ -98,3 +99,51 @@ def decided(given: Any, to: str, facts: dict[str, Fact], *uuids: str) -> Any:
     shares = {each.name: share_of(each, need.gpus) for each in need.containers}
     decision = Decision(found.uid, found.owner, to, uuids, part_of(need), shares)
     return bound(given, to, **write_annotations(decision, found, facts, NOW))
+
+
+def container(limits: Any, requests: Any = None, name: str = "main") -> Any:
+    """A container with these limits and requests; None: with none."""
+    resources = {"limits": limits} if limits is not None else {}
+    resources |= {"requests": requests} if requests is not None else {}
+    return {"name": name, "resources": resources}
+
+
+def of(*containers: Any, label: str | None = None, init: Any = None, **spec: Any) -> Any:
+    """A pod of these containers."""
+    found = pod("p", 1)
+    found["metadata"]["labels"] = {COUNT: label} if label is not None else {}
+    found["spec"] |= {"containers": list(containers), **spec}
+    return {**found, "spec": {**found["spec"], **({"initContainers": init} if init else {})}}
+
+
+def asking(mem: str, core: str | None = None, label: str | None = None) -> Any:
+    """A pod of one container with these limits."""
+    return of(container({MEM: mem, **({CORE: core} if core is not None else {})}), label=label)
+
+
+# What no GPU could give.
+IMPOSSIBLE = {
+    "core 33": asking("2", "33"),
+    "core 0": asking("2", "0"),
+    "core -5": asking("2", "-5"),
+    "core 105": asking("2", "105"),
+    "core 5 of two GPUs": asking("2", "5", "2"),
+    "core 15 of two GPUs": asking("2", "15", "2"),
+    "core 205 of two GPUs": asking("2", "205", "2"),
+    "mem 0": asking("0"),
+    "mem 1.5": asking("1500m"),
+    "mem 8Gi": asking("8Gi"),
+    "count 0": asking("2", label="0"),
+    "count 17": asking("34", label="17"),
+    "count two": asking("2", label="two"),
+    "count empty": asking("2", label=""),
+    "count 3 of 8": asking("8", label="3"),
+    "count as a resource": of(container({COUNT: "1"})),
+    "core without mem": of(container({CORE: "30"})),
+    "requests differ": of(container({MEM: "3"}, {MEM: "2"})),
+    "requests alone": of(container(None, {MEM: "2"})),
+    "core in requests alone": of(container({MEM: "2"}, {CORE: "30"})),
+    "whole GPUs too": of(container({MEM: "2", "nvidia.com/gpu": "1"})),
+    "both modes": of(container({MEM: "2"}), container({MEM: "2", CORE: "30"}, name="other")),
+    "in an init container": of(container({MEM: "2"}), init=[container({MEM: "0"}, name="init")]),
+}

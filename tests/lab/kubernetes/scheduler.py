@@ -25,8 +25,12 @@ _RBAC = f"{_GROUP}/v1"
 
 
 def install(plane: ControlPlane) -> None:
-    """Apply the chart's manifests, and let the extender use its roles."""
-    _apply(plane, chart.rendered("1.20.2", plane.folder))
+    """Apply the chart's manifests, and let the extender use its roles.
+
+    Without the webhooks, as no Service works here: ``lab.worlds.guard`` has them.
+    """
+    objects = chart.rendered("1.20.2", plane.folder)
+    _apply(plane, [each for each in objects if "Webhook" not in each["kind"]])
     grant(plane)
 
 
@@ -56,12 +60,12 @@ def _apply(plane: ControlPlane, objects: list[Json]) -> None:
 
 
 @contextlib.contextmanager
-def scheduling(plane: ControlPlane) -> Iterator[str]:
-    """A scheduler and its extender until the end of the block: the extender's address."""
+def scheduling(plane: ControlPlane, user: str = EXTENDER) -> Iterator[str]:
+    """A scheduler and its extender, as ``user``, until the end of the block: its address."""
     port, health = free_port(), free_port()
     address = f"http://127.0.0.1:{port}"
     extender = [sys.executable, "-m", "cgpu_k8s.extender", "--listen", f"127.0.0.1:{port}",
-                "--kubeconfig", plane.kubeconfig(EXTENDER), "--lease", f"{chart.NAMESPACE}/{LEASE}",
+                "--kubeconfig", plane.kubeconfig(user), "--lease", f"{chart.NAMESPACE}/{LEASE}",
                 "--host", socket.gethostname()]  # fmt: skip
     scheduler = [kubernetes("kube-scheduler"), f"--config={_configuration(plane, address, health)}",
                  "--secure-port=0"]  # fmt: skip

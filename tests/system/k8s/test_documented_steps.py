@@ -19,10 +19,11 @@ import pytest
 import yaml
 
 from lab.kubernetes import chart, scheduler
-from lab.kubernetes.control_plane import ControlPlane, control_plane
+from lab.kubernetes.control_plane import ACCOUNT, ControlPlane, control_plane
 from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import kubelet_node
 from lab.machine.cri import IMAGE
+from lab.worlds.guard import guarding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -135,5 +136,5 @@ def test_each_command_prints_what_the_page_shows(
                 printed = reader.prints(command)
                 assert matches(printed, shown), "\n".join([command, *printed])
                 if command.startswith("helm install"):
-                    scheduler.grant(plane)
-                    programs.enter_context(scheduler.scheduling(plane))
+                    programs.enter_context(guarding(plane))
+                    programs.enter_context(scheduler.scheduling(plane, ACCOUNT))

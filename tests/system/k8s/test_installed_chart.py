@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 LEASE = "leases/cgpu-scheduler"
+# What the guard writes into the chart's objects.
+HOOKS = ("mutatingwebhookconfigurations/cgpu-guard", "validatingwebhookconfigurations/cgpu-guard")
+KEYS = {"data": {"ca.crt": "eA=="}}
 HOLDER = {"spec": {"holderIdentity": "gpu-a_1", "leaseDurationSeconds": 15}}
 
 
@@ -58,12 +61,23 @@ def test_it_is_installed_upgraded_and_removed_and_leaves_nothing(plane: ControlP
     assert shown(plane, "deployment/cgpu-scheduler")["spec"]["replicas"] == 2
 
     kubectl(plane, "patch", LEASE, "--type=merge", f"--patch={json.dumps(HOLDER)}")
+    bundle = plane.authority.data("ca.crt")
+    kubectl(plane, "patch", "secret/cgpu-guard", f"--patch={json.dumps(KEYS)}")
+    for path in HOOKS:
+        hooks = [{"name": each["name"], "clientConfig": {"caBundle": bundle}}
+                 for each in shown(plane, path)["webhooks"]]  # fmt: skip
+        kubectl(plane, "patch", path, f"--patch={json.dumps({'webhooks': hooks})}")
     template = shown(plane, "deployment/cgpu-scheduler")["spec"]["template"]
     helm(plane, "upgrade", "cgpu", str(chart.CHART), "--set=scheduler.replicas=3")
     deployment = shown(plane, "deployment/cgpu-scheduler")
     assert deployment["spec"]["replicas"] == 3
     assert deployment["spec"]["template"] == template  # so running pods stay
     assert shown(plane, LEASE)["spec"]["holderIdentity"] == "gpu-a_1"  # and who leads goes on
+
+    assert shown(plane, "secret/cgpu-guard")["data"] == KEYS["data"]
+    for path in HOOKS:
+        hooks = shown(plane, path)["webhooks"]
+        assert {each["clientConfig"]["caBundle"] for each in hooks} == {bundle}
 
     helm(plane, "uninstall", "cgpu")
     assert everything(plane) == before

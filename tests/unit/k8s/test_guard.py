@@ -2,56 +2,39 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from collections.abc import Iterator
 from typing import Any
 
-import celpy
 import pytest
 import yaml
 from celpy import celtypes
-from celpy.adapter import json_to_cel
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_k8s.guard.policies import EVENTS, policies, write_policies
+from cgpu_k8s.guard.policies import EVENTS, policies
+from cgpu_k8s.guard.reviews import Asked, mutate
 from cgpu_k8s.guard.rules import Review, refusal
 from cgpu_k8s.guard.settings import Settings
-from cgpu_k8s.objects.quantities import whole
-from lab.kubernetes.manifests import pod
+from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, POLICIES, VERSIONS, objects, write
+from cgpu_k8s.objects.pods import read_pod
+from lab.kubernetes import cel
+from lab.kubernetes.manifests import CORE, COUNT, IMPOSSIBLE, MEM, asking, container, of, pod
 
 pytestmark = pytest.mark.unit
 
 SCHEDULER = "system:serviceaccount:cgpu-system:cgpu-scheduler"
 SETTINGS = Settings((SCHEDULER,))
-POLICIES = {each["metadata"]["name"]: each["spec"] for each in policies(SETTINGS)[::2]}
-MEM, CORE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage", "aliyun.com/gpu-count"
-
-
-def _whole(value: Any) -> celtypes.IntType:
-    """Kubernetes' ``asInteger`` of its ``quantity``."""
-    number = whole(str(value))
-    assert number is not None
-    return celtypes.IntType(number)
-
-
-FUNCTIONS = {"quantity": lambda value: value, "asInteger": _whole}
-ENVIRONMENT = celpy.Environment()
-PROGRAMS: dict[str, Any] = {}
-
-
-def value_of(expression: str, context: dict[str, Any]) -> Any:
-    if expression not in PROGRAMS:
-        PROGRAMS[expression] = ENVIRONMENT.program(ENVIRONMENT.compile(expression), FUNCTIONS)
-    return PROGRAMS[expression].evaluate(context)
+SPECS = {each["metadata"]["name"]: each["spec"] for each in policies(SETTINGS)[::2]}
+MUTATING = "MutatingWebhookConfiguration"
 
 
 def policy_of(review: Review) -> dict[str, Any] | None:
     """The policy that an API server applies to a request."""
-    for spec in POLICIES.values():
+    for spec in SPECS.values():
         [rule] = spec["matchConstraints"]["resourceRules"]
-        parts = {review.resource}
-        parts |= {f"{review.resource.partition('/')[0]}/*"} if "/" in review.resource else set()
-        if review.operation in rule["operations"] and parts & {*rule["resources"]}:
+        if cel.concerns(rule, review):
             return dict(spec)
     return None
 
@@ -59,50 +42,50 @@ def policy_of(review: Review) -> dict[str, Any] | None:
 def denied(review: Review) -> str:
     """What an API server with the policies says to a request; "": it lets it in."""
     spec = policy_of(review)
-    if spec is None:
+    if spec is None or not cel.all_hold(spec.get("matchConditions", []), review):
         return ""
-    request = {"userInfo": {"username": review.user}}
-    given = {"object": review.item, "oldObject": review.before or {}, "request": request}
-    context = {name: json_to_cel(item) for name, item in given.items()}
-    if not all(value_of(each["expression"], context) for each in spec.get("matchConditions", [])):
-        return ""
+    context = cel.context(review)
     variables = celtypes.MapType()
     context["variables"] = variables
     for each in spec.get("variables", []):
-        variables[celtypes.StringType(each["name"])] = value_of(each["expression"], context)
+        variables[celtypes.StringType(each["name"])] = cel.value(each["expression"], context)
     for each in spec["validations"]:
-        if not value_of(each["expression"], context):
+        if not cel.value(each["expression"], context):
             return str(each["message"])
     return ""
+
+
+def hooks(minor: int, kind: str = "ValidatingWebhookConfiguration") -> list[dict[str, Any]]:
+    """The webhooks for API servers of a version."""
+    [found] = [each for each in objects(SETTINGS, "cgpu-system", minor) if each["kind"] == kind]
+    return list(found["webhooks"])
+
+
+HOOKS = {minor: (hooks(minor), hooks(minor, MUTATING)) for minor in VERSIONS}
+
+
+def asked(review: Review, minor: int, *, mutating: bool = False) -> set[str]:
+    """What an API server does where the webhooks that it asks do not answer; none: nothing."""
+    return {
+        hook["failurePolicy"]
+        for hook in HOOKS[minor][mutating]
+        for rule in hook["rules"]
+        if cel.concerns(rule, review) and cel.all_hold(hook.get("matchConditions", []), review)
+    }
 
 
 def both(review: Review) -> tuple[str, str]:
     """What each of the two forms says."""
     sentences = refusal(review, SETTINGS), denied(review)
     assert bool(sentences[0]) == bool(sentences[1]), sentences
+    if sentences[0]:  # whoever refuses is asked, and from 1.28 on its absence refuses
+        assert asked(review, FIRST) == {"Ignore"}
+        assert "Fail" in asked(review, CONDITIONS)
     return sentences
 
 
 def created(item: Any, user: str = "alice") -> Review:
     return Review("CREATE", "pods", user, item)
-
-
-def container(limits: Any, requests: Any = None, name: str = "main") -> Any:
-    resources = {"limits": limits} if limits is not None else {}
-    resources |= {"requests": requests} if requests is not None else {}
-    return {"name": name, "resources": resources}
-
-
-def of(*containers: Any, label: str | None = None, init: Any = None, **spec: Any) -> Any:
-    """A pod of these containers."""
-    found = pod("p", 1)
-    found["metadata"]["labels"] = {COUNT: label} if label is not None else {}
-    found["spec"] |= {"containers": list(containers), **spec}
-    return {**found, "spec": {**found["spec"], **({"initContainers": init} if init else {})}}
-
-
-def asking(mem: str, core: str | None = None, label: str | None = None) -> Any:
-    return of(container({MEM: mem, **({CORE: core} if core is not None else {})}), label=label)
 
 
 def test_possible_pods_are_let_in_however_numbers_are_written() -> None:
@@ -113,36 +96,9 @@ def test_possible_pods_are_let_in_however_numbers_are_written() -> None:
     assert both(created(plain)) == ("", "")
 
 
-BAD = {
-    "core 33": asking("2", "33"),
-    "core 0": asking("2", "0"),
-    "core -5": asking("2", "-5"),
-    "core 105": asking("2", "105"),
-    "core 5 of two GPUs": asking("2", "5", "2"),
-    "core 15 of two GPUs": asking("2", "15", "2"),
-    "core 205 of two GPUs": asking("2", "205", "2"),
-    "mem 0": asking("0"),
-    "mem 1.5": asking("1500m"),
-    "mem 8Gi": asking("8Gi"),
-    "count 0": asking("2", label="0"),
-    "count 17": asking("34", label="17"),
-    "count two": asking("2", label="two"),
-    "count empty": asking("2", label=""),
-    "count 3 of 8": asking("8", label="3"),
-    "count as a resource": of(container({COUNT: "1"})),
-    "core without mem": of(container({CORE: "30"})),
-    "requests differ": of(container({MEM: "3"}, {MEM: "2"})),
-    "requests alone": of(container(None, {MEM: "2"})),
-    "core in requests alone": of(container({MEM: "2"}, {CORE: "30"})),
-    "whole GPUs too": of(container({MEM: "2", "nvidia.com/gpu": "1"})),
-    "both modes": of(container({MEM: "2"}), container({MEM: "2", CORE: "30"}, name="other")),
-    "in an init container": of(container({MEM: "2"}), init=[container({MEM: "0"}, name="init")]),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_what_no_gpu_could_give_is_refused_at_creation(name: str) -> None:
-    assert all(both(created(BAD[name])))
+    assert all(both(created(IMPOSSIBLE[name])))
 
 
 AMOUNTS = st.sampled_from(
@@ -153,6 +109,7 @@ ASKED = st.none() | st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(ASKED, ASKED), min_size=1, max_size=3),
     st.lists(st.tuples(ASKED, ASKED), max_size=2),
@@ -165,7 +122,9 @@ def test_both_forms_agree_on_every_pod(
 ) -> None:
     named = [container(*each, name=f"c{n}") for n, each in enumerate(apps)]
     first = [container(*each, name=f"i{n}") for n, each in enumerate(init)]
-    both(created(of(*named, label=label, init=first, schedulerName=scheduler, nodeName=node)))
+    item = of(*named, label=label, init=first, schedulerName=scheduler, nodeName=node)
+    both(created(item))
+    assert bool(asked(created(item), CONDITIONS, mutating=True)) == read_pod(item).asks
 
 
 def test_a_pod_that_asks_goes_to_a_scheduler_that_asks_cgpu() -> None:
@@ -176,6 +135,15 @@ def test_a_pod_that_asks_goes_to_a_scheduler_that_asks_cgpu() -> None:
         assert all(both(created(item, SCHEDULER)))
     own = Settings((SCHEDULER,), ("default-scheduler",))
     assert refusal(created(of(container({MEM: "2"}), schedulerName="default-scheduler")), own) == ""
+
+
+def test_a_documented_job_without_a_scheduler_is_let_in_once_it_is_changed() -> None:
+    item = of(container({MEM: "2", CORE: "30"}), schedulerName="default-scheduler")
+    assert all(both(created(item)))
+    response = mutate(Asked("u", "default", "p", created(item)), SETTINGS)["response"]
+    for step in json.loads(base64.b64decode(response["patch"])):
+        item["spec"][step["path"].removeprefix("/spec/")] = step["value"]
+    assert both(created(item)) == ("", "")
 
 
 RESERVED = [
@@ -230,7 +198,7 @@ def test_anything_else_may_change_and_others_may_bind_other_pods() -> None:
 
 
 def test_each_policy_denies_and_is_whole() -> None:
-    written = list(yaml.safe_load_all(write_policies(SETTINGS)))
+    written = list(yaml.safe_load_all(write(SETTINGS, "cgpu-system", POLICIES)))[:6]
     assert written == policies(SETTINGS)
     assert [each["metadata"]["name"] for each in written[::2]] == list(EVENTS)
     for policy, binding in zip(written[::2], written[1::2], strict=True):
@@ -241,3 +209,51 @@ def test_each_policy_denies_and_is_whole() -> None:
         assert policy["spec"]["failurePolicy"] == "Fail"
         for check in policy["spec"]["validations"]:
             assert "\n" not in check["message"]
+
+
+PLAIN = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}]}}
+BINDING = {"metadata": {"name": "p"}, "target": {"name": "n"}}
+
+
+def test_without_a_guard_only_what_concerns_gpus_waits() -> None:
+    other = of(container({"cpu": "1", "nvidia.com/gpu": "1"}, {"cpu": "1"}), init=[{"name": "i"}])
+    for minor in (CONDITIONS, POLICIES):
+        for item in (PLAIN, other):
+            for mutating in (False, True):
+                assert asked(created(item), minor, mutating=mutating) == set()
+            changed = {**item, "metadata": {"name": "p", "annotations": {"mine": "1"}}}
+            for resource in ("pods", "pods/status", "pods/ephemeralcontainers"):
+                assert asked(Review("UPDATE", resource, "kubelet", changed, item), minor) == set()
+        assert asked(created(pod("p", 2)), minor, mutating=True) == {"Fail"}
+        for resource in ("pods/binding", "bindings"):
+            for user in (SCHEDULER, "system:kube-scheduler"):
+                assert asked(Review("CREATE", resource, user, BINDING), minor) == set()
+            assert asked(Review("CREATE", resource, "alice", BINDING), minor) == {"Ignore"}
+    assert asked(created(PLAIN), FIRST) == {"Ignore"}
+
+
+def test_the_schedulers_own_writes_need_no_guard() -> None:
+    note = {"metadata": {"name": "p", "annotations": {"cgpu/allocation": "{}"}}}
+    assert asked(Review("CREATE", "pods/binding", SCHEDULER, note), CONDITIONS) == set()
+    assert asked(Review("UPDATE", "pods", SCHEDULER, {**PLAIN, **note}, PLAIN), CONDITIONS) == set()
+
+
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_each_webhook_writes_nothing_and_keeps_nobody_waiting(minor: int) -> None:
+    written = list(yaml.safe_load_all(write(SETTINGS, "cgpu-system", minor)))
+    assert written == objects(SETTINGS, "cgpu-system", minor)
+    names = [hook["name"] for found in HOOKS[minor] for hook in found]
+    assert len(names) == len({*names})
+    for path, found in zip(("/validate", "/mutate"), HOOKS[minor], strict=True):
+        for hook in found:
+            service = hook["clientConfig"]["service"]
+            assert service == {
+                "namespace": "cgpu-system",
+                "name": "cgpu-guard",
+                "path": path,
+                "port": 443,
+            }
+            assert hook["sideEffects"] == "None"
+            assert hook["timeoutSeconds"] <= 5
+            assert ("matchConditions" in hook) == (minor >= CONDITIONS)
+            assert hook["failurePolicy"] == "Ignore" or hook["matchConditions"]

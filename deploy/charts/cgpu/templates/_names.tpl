@@ -36,3 +36,14 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 {{- end }}
+
+{{- /* Replicas on different nodes, while there are any. */}}
+{{- define "cgpu.apart" -}}
+podAntiAffinity:
+  preferredDuringSchedulingIgnoredDuringExecution:
+  - weight: 100
+    podAffinityTerm:
+      topologyKey: kubernetes.io/hostname
+      labelSelector:
+        matchLabels: {{- include "cgpu.selector" . | nindent 10 }}
+{{- end }}

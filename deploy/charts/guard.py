@@ -1,0 +1,24 @@
+"""Write the chart's policies and webhook configurations, from the guard's rules: ``make guard``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cgpu_k8s.guard.settings import Settings
+from cgpu_k8s.guard.webhooks import VERSIONS, write
+
+FOLDER = Path(__file__).parent / "cgpu" / "files"
+NAMESPACE = "NAMESPACE"  # the chart puts its own there
+
+
+def files() -> dict[Path, str]:
+    """What each file has to contain."""
+    settings = Settings((f"system:serviceaccount:{NAMESPACE}:cgpu-scheduler",))
+    return {
+        FOLDER / f"guard-1.{minor}.yaml": write(settings, NAMESPACE, minor) for minor in VERSIONS
+    }
+
+
+if __name__ == "__main__":
+    for path, content in files().items():
+        path.write_text(content)

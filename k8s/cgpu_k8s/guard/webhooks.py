@@ -1,0 +1,126 @@
+"""What makes an API server follow the rules, by its version: policies and webhook configurations.
+
+| Kubernetes | who follows the rules | while no guard answers |
+|---|---|---|
+| before 1.28 | the webhook | everything is let in, and a node gives nothing that is not decided |
+| 1.28 and 1.29 | the webhook, for what concerns GPUs | what concerns GPUs waits |
+| from 1.30 | policies; the webhook sends pods to the scheduler | likewise |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import yaml
+
+from cgpu_k8s.guard import cel
+from cgpu_k8s.guard.keeping import NAME
+from cgpu_k8s.guard.policies import policies, requests
+from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, Event
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cgpu_k8s.guard.settings import Settings
+
+_API = "admissionregistration.k8s.io/v1"
+# Minor versions from which on an API server has conditions of webhooks, and policies.
+FIRST, CONDITIONS, POLICIES = 20, 28, 30
+VERSIONS = (FIRST, CONDITIONS, POLICIES)  # each begins another way
+_VALIDATE, _MUTATE = "validate", "mutate"  # paths of the guard
+_KINDS = {
+    _VALIDATE: "ValidatingWebhookConfiguration",
+    _MUTATE: "MutatingWebhookConfiguration",
+}
+_PATIENCE = 5  # seconds that an API server waits
+# Who binds the pods of all other schedulers: those never ask for GPUs.
+_BINDER = "system:kube-scheduler"
+
+
+class Hook(NamedTuple):
+    """One webhook.
+
+    Attributes:
+        event: the requests that it is for.
+        conditions: which of them concern it, as CEL, by name; where an API server has conditions.
+        vital: whether these are refused while no guard answers.
+    """
+
+    event: Event
+    conditions: dict[str, str]
+    vital: bool = True
+
+
+def objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, Any]]:
+    """The objects for API servers of this minor version, and of later ones up to the next.
+
+    Args:
+        settings: of the cluster.
+        namespace: of the guard's Service.
+        minor: one of VERSIONS.
+    """
+    hooks = {_VALIDATE: validating(settings, minor), _MUTATE: mutating()}
+    return [
+        *(policies(settings) if minor >= POLICIES else []),
+        *(_configuration(path, found, namespace, minor) for path, found in hooks.items()),
+    ]
+
+
+def write(settings: Settings, namespace: str, minor: int) -> str:
+    """The same as YAML."""
+    found = objects(settings, namespace, minor)
+    return str(yaml.safe_dump_all(found, sort_keys=False, width=100))
+
+
+def validating(settings: Settings, minor: int) -> dict[str, Hook]:
+    """The webhooks that refuse, by name."""
+    others = {"others": cel.others(settings.accounts)}
+    noted, altered = cel.broken(cel.written(settings)), cel.broken(cel.altered(settings))
+    ruled = {
+        "pods": Hook(CREATED, {"concerned": f"{noted} || {cel.ASKS}"}),
+        "annotations": Hook(CHANGED, {**others, "concerned": altered}),
+        "bindings": Hook(BOUND, {**others, "concerned": noted}),
+    }
+    # A condition does not see the pod of a Binding, so all that others bind are asked about.
+    binders = {"others": cel.others((*settings.accounts, _BINDER))}
+    return {
+        **(ruled if minor < POLICIES else {}),
+        **({"binders": Hook(BOUND, binders, vital=False)} if minor >= CONDITIONS else {}),
+    }
+
+
+def mutating() -> dict[str, Hook]:
+    """The webhook that changes new pods, by name."""
+    return {"schedulers": Hook(CREATED, {"concerned": cel.ASKS})}
+
+
+def _configuration(
+    path: str, hooks: Mapping[str, Hook], namespace: str, minor: int
+) -> dict[str, Any]:
+    service = {"namespace": namespace, "name": NAME, "path": f"/{path}", "port": 443}
+    # Another webhook may add what asks for GPUs.
+    more = {"reinvocationPolicy": "IfNeeded"} if path == _MUTATE else {}
+    return {
+        "apiVersion": _API,
+        "kind": _KINDS[path],
+        "metadata": {"name": NAME},
+        "webhooks": [
+            {**_webhook(name, hook, minor), "clientConfig": {"service": {**service}}, **more}
+            for name, hook in hooks.items()
+        ],
+    }
+
+
+def _webhook(name: str, hook: Hook, minor: int) -> dict[str, Any]:
+    conditions = [
+        {"name": each, "expression": expression} for each, expression in hook.conditions.items()
+    ]
+    return {
+        "name": f"{name}.guard.cgpu",
+        "admissionReviewVersions": ["v1"],
+        "rules": [requests(hook.event)],
+        **({"matchConditions": conditions} if minor >= CONDITIONS else {}),
+        "failurePolicy": "Fail" if hook.vital and minor >= CONDITIONS else "Ignore",
+        "sideEffects": "None",
+        "timeoutSeconds": _PATIENCE,
+    }

@@ -1,0 +1,79 @@
+"""A guard that a real API server asks, by its address: no Service works where no node does."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from lab.containers.enclosure import wait_until
+from lab.kubernetes import chart
+from lab.kubernetes.control_plane import GUARD, ControlPlane
+from lab.kubernetes.programs import free_port, running, tail
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from subprocess import Popen
+
+Json = dict[str, Any]
+NAME = "cgpu-guard"
+CONFIGURATIONS = ("mutatingwebhookconfigurations", "validatingwebhookconfigurations")
+_HOST = "127.0.0.1"
+
+
+def apply(plane: ControlPlane, port: int) -> None:
+    """Apply what the chart has for the guard, with its webhooks on this port."""
+    objects = [
+        each for each in chart.rendered("1.20.2", plane.folder) if each["metadata"]["name"] == NAME
+    ]
+    for hook in (hook for each in objects for hook in each.get("webhooks", [])):
+        path = hook["clientConfig"].pop("service")["path"]
+        hook["clientConfig"]["url"] = f"https://{_HOST}:{port}{path}"
+    words = ["apply", "--filename=-", f"--kubeconfig={plane.kubeconfig()}"]
+    chart.done("kubectl", *words, home=plane.folder, given=yaml.safe_dump_all(objects))
+
+
+def _remove(plane: ControlPlane) -> None:
+    """Let the API server ask nobody."""
+    words = ["--ignore-not-found", f"--kubeconfig={plane.kubeconfig()}"]
+    chart.done("kubectl", "delete", ",".join(CONFIGURATIONS), NAME, *words, home=plane.folder)
+
+
+@contextmanager
+def guard(plane: ControlPlane, port: int, *words: str) -> Iterator[Popen[bytes]]:
+    """A replica on this port, with its log in ``guard-PORT.log``."""
+    command = [sys.executable, "-m", "cgpu_k8s.guard", "--kubeconfig", plane.kubeconfig(GUARD),
+               "--namespace", chart.NAMESPACE, "--listen", f"{_HOST}:{port}", "--host", _HOST,
+               *words]  # fmt: skip
+    with running(plane.folder / f"guard-{port}.log", command) as process:
+        yield process
+
+
+@contextmanager
+def guarding(plane: ControlPlane, *words: str) -> Iterator[Popen[bytes]]:
+    """Install it, and let the API server ask a replica until the end of the block."""
+    port = free_port()
+    _remove(plane)  # what helm has installed names a Service
+    apply(plane, port)
+    with guard(plane, port, *words) as process:
+        try:
+            wait_until(lambda: refuses(plane), "the guard is asked", 60)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{tail(plane.folder / f'guard-{port}.log')}") from None
+        yield process
+    _remove(plane)
+
+
+def refuses(plane: ControlPlane) -> bool:
+    """Whether a pod that begins with a decision is refused."""
+    item: Json = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "forged", "annotations": {"cgpu/allocation": "{}"}},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+    }
+    words = ["create", "--dry-run=server", "--filename=-", f"--kubeconfig={plane.kubeconfig()}"]
+    done = chart.run("kubectl", *words, home=plane.folder, given=yaml.safe_dump(item))
+    return "only cgpu's scheduler may set it" in done.stderr

@@ -24,6 +24,7 @@ JOBS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("gpu-share-sample", "cgpu", "memory", {GIB: 3}),
     ("cuda-sample", "core_mem", "memory and compute time", {GIB: 2, PERCENT: 30}),
 )
+SCHEDULERS = {"gpu-share-sample": "ack-co-scheduler"}  # that the jobs name
 
 
 def main() -> NoReturn:
@@ -34,9 +35,10 @@ def main() -> NoReturn:
 def _work() -> int:
     from lab.containers import images
     from lab.kubernetes import scheduler
-    from lab.kubernetes.control_plane import control_plane
+    from lab.kubernetes.control_plane import ACCOUNT, control_plane
     from lab.kubernetes.kubectl import Kubectl
     from lab.kubernetes.kubelet import kubelet_node
+    from lab.worlds.guard import guarding
 
     program.undo_when_terminated()
     _say("Starting Kubernetes 1.20.2 and a node with two simulated Tesla V100 ...")
@@ -44,7 +46,8 @@ def _work() -> int:
         scheduler.install(plane)
         with (
             kubelet_node(plane, images.debian(), JOBS[0][1]) as node,
-            scheduler.scheduling(plane),
+            scheduler.scheduling(plane, ACCOUNT),
+            guarding(plane),
         ):
             for job in JOBS:
                 _show(Kubectl(node), *job)
@@ -62,8 +65,11 @@ def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, A
     wait_until(lambda: kubectl.offers() == offer, f"the node offers its {what}", PATIENCE)
     asked = ", ".join(f"{resource}: {amount}" for resource, amount in limits.items())
     _say(f"\n== {name}, on a node that shares {what}; its limits: {asked}")
-    kubectl.create(asking(name, limits))
+    kubectl.create(asking(name, limits, schedulerName=SCHEDULERS.get(name)))
     [pod] = kubectl.running(name)
+    _say(
+        f"It names {SCHEDULERS.get(name, 'no scheduler')}, and has {pod['spec']['schedulerName']}."
+    )
     _say(f"\n$ kubectl inspect cgpu\n{kubectl.inspect()}")
     _say(f"$ nvidia-smi    (in the pod)\n{kubectl.execute(pod, 'main', 'nvidia-smi')}")
     [share] = kubectl.node.shares()

@@ -32,6 +32,8 @@ def test_both_pods_have_their_parts() -> None:
     assert demo.returncode == 0, output
     for line in ("0MiB /  3232MiB", "0MiB /  2154MiB", "3/15  ", "2/15  "):
         assert line in output, output
+    assert "It names ack-co-scheduler, and has ack-co-scheduler." in output
+    assert "It names no scheduler, and has cgpu-scheduler." in output
     assert "2154 MiB of GPU 0, and at most 30 % of its time" in output
     assert left(demo) == []
 

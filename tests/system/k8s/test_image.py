@@ -41,7 +41,7 @@ def image(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
     return "cgpu"
 
 
-@pytest.mark.parametrize("module", ["cgpu_k8s.extender"])
+@pytest.mark.parametrize("module", ["cgpu_k8s.extender", "cgpu_k8s.guard"])
 def test_the_image_has_the_programs_and_needs_no_rights(
     docker: Docker, image: str, module: str
 ) -> None:

@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import shutil
-from fcntl import LOCK_EX, flock
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env import CgpuError
 from cgpu_install.change import Link, content
 from cgpu_install.machine import BIN_DIR
+from cgpu_node.lockfile import LockFile
 from cgpu_node.paths import write_atomically
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 FOLDER = "/var/lib/cgpu"
 _FILE, _BACKUP = f"{FOLDER}/install.json", f"{FOLDER}/backup"
+_LOCK = f"{FOLDER}.lock"  # not the folder, which every user can lock
+_PATIENCE_SECONDS = 10.0
 VERSION = 1
 _NEW_FILE, _NEW_BACKUP = 0o644, 0o600
 
@@ -122,19 +124,18 @@ class Journal:
             self._machine.check_folder(path)
         try:
             os.makedirs(self._machine.at(FOLDER), 0o755, exist_ok=True)
-            folder = os.open(self._machine.at(FOLDER), os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                flock(folder, LOCK_EX)
-                if self._machine.text(_FILE) != self._text:
-                    raise CgpuError(f"{_FILE}: changed meanwhile: run this again")
-                for change in changes:
-                    if content(self._machine, change.path) != change.before:
-                        raise CgpuError(f"{change.path}: changed meanwhile: run this again")
-                yield
-            finally:
-                os.close(folder)
-                with contextlib.suppress(OSError):
-                    os.rmdir(self._machine.at(FOLDER))
+            lock, what = self._machine.at(_LOCK), "cgpu install or uninstall"
+            with LockFile(lock, what, patience=_PATIENCE_SECONDS, temporary=True):
+                try:
+                    if self._machine.text(_FILE) != self._text:
+                        raise CgpuError(f"{_FILE}: changed meanwhile: run this again")
+                    for change in changes:
+                        if content(self._machine, change.path) != change.before:
+                            raise CgpuError(f"{change.path}: changed meanwhile: run this again")
+                    yield
+                finally:
+                    with contextlib.suppress(OSError):
+                        os.rmdir(self._machine.at(FOLDER))
         except OSError as error:
             raise CgpuError(f"{error.filename or FOLDER}: {error.strerror}") from None
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import glob
 import os
 import time
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
+from cgpu_node.lockfile import LockFile
 from cgpu_upgrade.environment import Environment, free_name
 
 if TYPE_CHECKING:
@@ -23,31 +23,16 @@ if TYPE_CHECKING:
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _START_SECONDS = 10.0  # no container's creation takes longer on the Python side
+_PATIENCE_SECONDS = 2.0  # for an upgrade that is about to end
 _POLL_SECONDS = 0.005
 _STAGES = (b"edit", b"prestart", b"precreate")
 
 
-@contextlib.contextmanager
-def locked(installation: Installation) -> Iterator[None]:
-    """One upgrade at a time.
-
-    Raises:
-        CgpuError: another one is at work, or the folder is not there.
-    """
-    folder = os.path.dirname(installation.prefix)
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    except OSError as error:
-        raise CgpuError(f"{folder}: {error.strerror}") from None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise CgpuError(
-            f"{installation.prefix}: another cgpu upgrade is at work: wait for it"
-        ) from None
-    finally:
-        os.close(fd)
+def locked(installation: Installation) -> LockFile:
+    """One upgrade at a time: a lock that other users cannot hold, as they could the folder."""
+    prefix = installation.prefix
+    what = f"cgpu upgrade of {prefix}"
+    return LockFile(f"{prefix}.lock", what, patience=_PATIENCE_SECONDS, temporary=True)
 
 
 def make_link(installation: Installation) -> None:

@@ -6,17 +6,18 @@ import json
 import os
 import subprocess
 import sys
-from fcntl import LOCK_EX, flock
 from pathlib import Path
 from typing import Any
 
 from cgpu_env.errors import CgpuError
 from cgpu_node.facts import driver
 from cgpu_node.facts.node import read_facts
+from cgpu_node.lockfile import LockFile
 from cgpu_node.paths import write_atomically
 
 # A driver that initialises many GPUs without the persistence daemon takes several seconds each.
 TIME_LIMIT_SECONDS = 120
+_PATIENCE = 3.0 * TIME_LIMIT_SECONDS  # for another process that asks it twice
 _PROBE = Path(__file__).with_name("probe.py")
 _COMMON_NODES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 
@@ -32,17 +33,17 @@ def discover(
         CgpuError: the driver does not answer, or the state directory cannot be written.
     """
     path = f"{state_dir}/node.json"
-    try:
-        with open(f"{state_dir}/node.lock", "wb") as lock:
-            flock(lock, LOCK_EX)
-            known = None if refresh else read_facts(path)
-            if known is not None and known["identity"] == identity:
-                return known
-            facts = ask(folder, identity)
+    lock = LockFile(f"{state_dir}/node.lock", f"state directory {state_dir}", patience=_PATIENCE)
+    with lock:
+        known = None if refresh else read_facts(path)
+        if known is not None and known["identity"] == identity:
+            return known
+        facts = ask(folder, identity)
+        try:
             write_atomically(path, json.dumps(facts, indent=1).encode())
-            return facts
-    except OSError as error:
-        raise CgpuError(f"state directory {state_dir}: {error.strerror}") from None
+        except OSError as error:
+            raise lock.sentence(error) from None
+        return facts
 
 
 def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:

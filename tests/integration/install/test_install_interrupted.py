@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -132,6 +133,17 @@ def test_of_two_installs_at_once_the_later_one_forgets_nothing(machine: Path) ->
     with pytest.raises(CgpuError, match=r"install\.json: changed meanwhile: run this again"):
         late.install(changes, BIN_DIR)
     assert Journal(place).engines() == {"podman", "nvidia", "programs"}
+
+
+def test_a_user_who_locks_the_folder_stops_no_install(machine: Path) -> None:
+    """REL-8: every user can open it."""
+    cgpu("install", "--root", machine, "podman")
+    folder = os.open(machine / "var/lib/cgpu", os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    cgpu("install", "--root", machine, "nvidia")
+    os.close(folder)
+    assert Journal(Machine(str(machine))).engines() == {"podman", "nvidia", "programs"}
+    assert not (machine / "var/lib/cgpu.lock").exists()
 
 
 def test_what_is_written_is_on_the_disk_before_the_next_step(

@@ -50,6 +50,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {
             "paths",
             "trust",
+            "lockfile",
             "jsontext",
             "own_code",
             "bootstrap",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -235,13 +236,25 @@ def test_a_container_that_ruins_its_ledger_holds_up_no_upgrade(
             living.check(guests, layouts.own())
 
 
-def test_two_upgrades_at_once_are_one(place: Installation) -> None:
+def test_two_upgrades_at_once_are_one(place: Installation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(switch, "_PATIENCE_SECONDS", 0.1)
     with (
         switch.locked(place),
-        pytest.raises(CgpuError, match="another cgpu upgrade is at work"),
+        pytest.raises(CgpuError, match=f"upgrade of .*: process {os.getpid()} has held its lock"),
         switch.locked(place),
     ):
         pass
+
+
+def test_a_user_who_locks_the_folder_stops_no_upgrade(place: Installation) -> None:
+    """REL-8: every user can open it."""
+    before = links(place)
+    folder = os.open(Path(place.prefix).parent, os.O_RDONLY)
+    fcntl.flock(folder, fcntl.LOCK_EX)
+    with switch.locked(place):
+        pass
+    os.close(folder)
+    assert links(place) == before, "the lock is gone"
 
 
 def test_what_pip_refuses_leaves_nothing(place: Installation, tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Locks between programs of one user: files that nobody else can open, and therefore nobody hold.
+
+A folder, or a file that others can read, can be locked by everybody.
+"""
+
+from __future__ import annotations
+
+import os
+from fcntl import LOCK_EX, LOCK_NB, flock
+from time import monotonic, sleep
+
+from cgpu_env.errors import CgpuError
+
+_POLL_SECONDS = 0.002
+_LONGEST_PID = 32
+
+
+class LockFile:
+    """``with LockFile(path, "state directory ..."):`` waits for the lock, but not without end.
+
+    A class, because ``contextlib`` takes 2 ms to import.
+
+    Args:
+        path: of the file, which is made if it is missing.
+        what: is locked, as sentences begin.
+        patience: for how many seconds the holder is waited for, who may be stopped or hang.
+        make: whether the file may be made.
+        temporary: whether the file is removed in the end.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        what: str,
+        *,
+        patience: float,
+        make: bool = True,
+        temporary: bool = False,
+    ) -> None:
+        self._path, self._what, self._patience = path, what, patience
+        self._flags = os.O_CREAT if make else 0
+        self._temporary = temporary
+        self._fd = -1
+
+    def __enter__(self) -> None:
+        """Take it.
+
+        Raises:
+            CgpuError: it cannot be made, or its holder is waited for in vain.
+        """
+        try:
+            self._take()
+        except BaseException as error:
+            self._close()
+            if isinstance(error, OSError):
+                raise self.sentence(error) from None
+            raise
+
+    def _take(self) -> None:
+        deadline = monotonic() + self._patience
+        while not self._is_taken():
+            if self._fd >= 0 and monotonic() > deadline:
+                raise self._late()
+            sleep(_POLL_SECONDS)
+
+    def _is_taken(self) -> bool:
+        if self._fd < 0:
+            flags = self._flags | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+            self._fd = os.open(self._path, flags, 0o600)
+            os.fchmod(self._fd, 0o600)  # release 0.1 let others read some
+        try:
+            flock(self._fd, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            return False
+        if self._temporary and not self._is_there():
+            self._close()  # its last holder has removed it
+            return False
+        self._sign()
+        return True
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
+
+    def _sign(self) -> None:
+        """Write who holds it: the kernel's list of locks is as long as any user likes."""
+        try:
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
+        except OSError:  # a full disk must not keep anybody from removing files
+            return
+
+    def _late(self) -> CgpuError:
+        """The error for those who wait in vain: who holds the lock, and what to do."""
+        pid = os.pread(self._fd, _LONGEST_PID, 0).decode("ascii", "replace").strip()
+        known = pid.isdecimal() and os.path.exists(f"/proc/{pid}")
+        holder = f"process {pid}" if known else "another process"
+        return CgpuError(
+            f"{self._what}: {holder} has held its lock for {self._patience:g} seconds",
+            hint="wait, or let it go on if it was stopped; if it hangs, kill -9 it: nothing is"
+            " lost",
+        )
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Give it back."""
+        if self._temporary and self._is_there():
+            os.unlink(self._path)
+        self._close()
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def sentence(self, error: OSError) -> CgpuError:
+        """What users are shown of an error of the file system."""
+        return CgpuError(f"{self._what}: {error.strerror}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import aclosing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,16 +12,14 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.agent import offering
 from cgpu_k8s.agent.audit import Finding, audit
 from cgpu_k8s.agent.events import NORMAL, Events
+from cgpu_k8s.agent.following import Following
 from cgpu_k8s.agent.outside import held
-from cgpu_k8s.agent.pods import Guest, read_guest
 from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
-from cgpu_k8s.api.order import version_of
-from cgpu_k8s.api.resources import NODES, PODS
+from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.api.tasks import together
-from cgpu_k8s.api.watch import DELETED, Changed, Listed, Pace, Watch
 from cgpu_k8s.names import SCHEDULE
-from cgpu_k8s.objects.fields import ObjectError, member, strings
+from cgpu_k8s.objects.fields import member, strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, why_not_shared
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.kubernetes import SHARE, Kubernetes
@@ -31,7 +29,9 @@ if TYPE_CHECKING:
 
     from cgpu_k8s.agent.anchor import Anchor
     from cgpu_k8s.agent.driver import Driver
+    from cgpu_k8s.agent.engine import Engine
     from cgpu_k8s.agent.offering import Offered, Seen
+    from cgpu_k8s.agent.pods import Guest
     from cgpu_k8s.agent.shares import Shares
     from cgpu_k8s.api.client import Client, Json
 
@@ -68,6 +68,7 @@ class Agent:
         place: the node.
         client: of the API server.
         driver: of the node's GPUs.
+        engine: that makes the node's containers.
         anchor: the plugin of the node's kubelet.
         report: writes a line of the log.
         look: seconds between two looks at the GPUs.
@@ -78,31 +79,31 @@ class Agent:
         place: Place,
         client: Client,
         driver: Driver,
+        engine: Engine,
         anchor: Anchor,
         report: Callable[[str, dict[str, object]], None],
         look: float = LOOK,
     ) -> None:
         self._place, self._client, self._driver, self._anchor = place, client, driver, anchor
+        self._engine, self._barred = engine, ""
         self._report, self._period = report, look
         self._events = Events(client, place.name)
-        self._node: Json | None = None
-        self._pods: dict[str, Guest] | None = None
+        self._specs, self._news = Specs(place.shares.state), asyncio.Event()
+        self._cluster = Following(client, place.name, self._specs, self._news, report, self._fail)
         self._seen: tuple[Seen, ...] | None = None
         self._names: dict[str, str] = {}  # of all GPUs that answered since we started
         self._silence = ""  # why no GPU answers
         self._held: dict[str, int] = {}
         self._before: frozenset[str] = frozenset()  # who had shares at the look before
-        self._specs = Specs(place.shares.state)
         self._findings: tuple[Finding, ...] = ()
         self._suspected: frozenset[Finding] = frozenset()
-        self._news = asyncio.Event()
         self._failure = ""
 
     async def run(self) -> None:
         """Work until cancelled."""
         await together(
-            self._follow_node(),
-            self._follow_pods(),
+            self._cluster.follow_node(),
+            self._cluster.follow_pods(),
             self._anchor.run(),
             self._await_anchor(),
             self._work(),
@@ -129,20 +130,21 @@ class Agent:
 
     def _shares(self) -> bool:
         """Whether the node's label does not leave its GPUs to others."""
-        return self._node is not None and _label(self._node) not in LEFT_ALONE
+        return self._cluster.node is not None and _label(self._cluster.node) not in LEFT_ALONE
 
     async def _look(self) -> None:
-        """See which GPUs answer, and what others than pods hold of them."""
+        """See which GPUs answer, how pods reach them, and what others than pods hold of them."""
         if self._shares():
+            self._barred = await self._engine.problem(self._cluster.node or {})
             await self._look_at_gpus()
         else:
             self._driver.close()  # others may want to reset GPUs, or divide them
             self._seen = None
-        if self._pods is None:
+        if self._cluster.pods is None:
             return
         try:
             await self._specs.well()
-            await self._look_at_shares(self._pods)
+            await self._look_at_shares(self._cluster.pods)
         except (CgpuError, OSError) as error:
             self._fail(f"who has shares cannot be read: {error}")
 
@@ -161,7 +163,8 @@ class Agent:
         booked = {uid for uid, pod in pods.items() if pod.shares}
         self._held = held(living, booked, self._before)
         self._before = frozenset(each.id for each in living)
-        setting, gpus = kubernetes.read(str(self._place.setting)), offering.known(self._node or {})
+        setting = kubernetes.read(str(self._place.setting))
+        gpus = offering.known(self._cluster.node or {})
         if setting is None:
             self._findings = ()
             return
@@ -176,7 +179,7 @@ class Agent:
 
     async def _reconcile(self) -> None:
         """Make the node's object, and the mode in force, as they have to be."""
-        node, pods = self._node, self._pods
+        node, pods = self._cluster.node, self._cluster.pods
         if node is None or pods is None:
             return
         await self._tell_findings()
@@ -186,6 +189,9 @@ class Agent:
             await self._leave(node, why, sharing)
             return
         if self._seen is None:
+            return
+        if self._barred:
+            await self._leave(node, self._barred, sharing)
             return
         mode = await self._mode(node, sharing)
         before = offering.known(node)
@@ -252,10 +258,10 @@ class Agent:
         status = offering.status_patch(node, wanted, ours=in_force)
         if status:
             node = await self._client.patch(f"{path}/status", status, MERGE)
-            self._know(node)
+            self._cluster.know(node)
         about = offering.metadata_patch(node, wanted)
         if about:
-            self._know(await self._client.patch(path, about, MERGE))
+            self._cluster.know(await self._client.patch(path, about, MERGE))
         if status or about:
             self._report("written", {"resources": dict(wanted.resources)})
 
@@ -283,78 +289,6 @@ class Agent:
         await self._anchor.holds.wait()
         self._news.set()
 
-    async def _follow_node(self) -> None:
-        watch = self._watch(NODES.path(), f"metadata.name={self._place.name}", _same)
-        async with aclosing(aiter(watch)) as events:
-            async for event in events:
-                if isinstance(event, Listed):
-                    self._node = event.items[0] if event.items else None
-                    if self._node is None:
-                        self._fail(f"node {self._place.name}: the cluster has no node of this name")
-                elif event.kind == DELETED:
-                    self._node = None
-                else:
-                    self._know(event.item)
-                self._news.set()
-
-    async def _follow_pods(self) -> None:
-        watch = self._watch(
-            PODS.path(), f"spec.nodeName={self._place.name}", self._guest, self._specs.failed
-        )
-        async with aclosing(aiter(watch)) as events:
-            async for event in events:
-                try:
-                    await self._hear_of_pods(event)
-                except (CgpuError, OSError) as error:
-                    self._specs.failed()
-                    self._fail(f"what pods ask for cannot be left on the node: {error}")
-                self._news.set()
-
-    async def _hear_of_pods(self, event: Listed[Guest | None] | Changed[Guest | None]) -> None:
-        if isinstance(event, Listed):
-            self._pods = {pod.uid: pod for pod in event.items if pod}
-            await self._specs.all(self._pods.values())
-        elif event.item and self._pods is not None:
-            if event.kind == DELETED:
-                self._pods.pop(event.item.uid, None)
-                self._specs.gone(event.item.uid)
-            else:
-                self._pods[event.item.uid] = event.item
-                self._specs.seen(event.item)
-
-    def _guest(self, item: Json) -> Guest | None:
-        try:
-            return read_guest(item)
-        except ObjectError as error:
-            self._report("object_not_read", {"kind": "pods", "error": error})
-            return None
-
-    def _know(self, node: Json) -> None:
-        """What was written is known before the watch shows it, which may show older states yet."""
-        new, last = version_of(node), version_of(self._node or {})
-        if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
-            self._node = node
-
-    def _watch(
-        self,
-        path: str,
-        field: str,
-        read: Callable[[Json], Any],
-        failed: Callable[[], None] = lambda: None,
-    ) -> Watch[Any]:
-        def report(error: Exception) -> None:
-            failed()
-            self._fail(str(error))
-
-        return Watch(
-            self._client,
-            path,
-            read,
-            {"fieldSelector": field},
-            Pace(length=300.0),
-            report,
-        )
-
     def _fail(self, why: str) -> None:
         if why != self._failure:
             self._failure = why
@@ -363,10 +297,6 @@ class Agent:
 
 def _label(node: Json) -> str:
     return strings(member(node, "metadata", dict), "labels").get(SCHEDULE, "")
-
-
-def _same(item: Json) -> Json:
-    return item
 
 
 def _counted(names: list[str]) -> str:

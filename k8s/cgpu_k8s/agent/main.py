@@ -68,6 +68,11 @@ def arguments() -> Parser:
         help=f"where the kubelet says which pods have which devices; {POD_RESOURCES} by default",
     )
     parser.add_argument(
+        "--engine",
+        metavar="SOCKET",
+        help="where the kubelet's container engine listens; by default at its usual place",
+    )
+    parser.add_argument(
         "--setting",
         metavar="FILE",
         type=Path,
@@ -107,6 +112,7 @@ async def _agent(given: argparse.Namespace) -> None:
     from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415
     from cgpu_k8s.agent.anchor import Anchor  # noqa: PLC0415
     from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
+    from cgpu_k8s.agent.engine import Engine  # noqa: PLC0415
     from cgpu_k8s.agent.podresources import PodResources  # noqa: PLC0415
     from cgpu_k8s.agent.shares import Shares  # noqa: PLC0415
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
@@ -127,7 +133,7 @@ async def _agent(given: argparse.Namespace) -> None:
             async with connected(cluster) as client:
                 anchor = Anchor(given.plugins, report)
                 report("serves", {"node": given.node})
-                agent = Agent(place, client, driver, anchor, report)
+                agent = Agent(place, client, driver, Engine(given.engine), anchor, report)
                 pods = PodResources(given.pod_resources, state, report)
                 await together(agent.run(), pods.run())
         finally:

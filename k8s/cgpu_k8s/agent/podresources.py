@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from cgpu_env.errors import CgpuError, shown
+from cgpu_k8s.agent.wire import text, values
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 
@@ -29,8 +30,6 @@ _PODS = 1
 _POD_NAME, _NAMESPACE, _CONTAINERS = 1, 2, 3
 _CONTAINER_NAME, _DEVICES = 1, 2
 _RESOURCE, _IDS = 1, 2
-_VARINT, _EIGHT_BYTES, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
-_FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
 
 class PodResources:
@@ -77,54 +76,19 @@ def read_exclusive(answer: bytes) -> tuple[Exclusive, ...]:
         CgpuError: it is none.
     """
     try:
-        return tuple(found for pod in _all(answer, _PODS) for found in _of_pod(pod))
+        return tuple(found for pod in values(answer, _PODS) for found in _of_pod(pod))
     except (ValueError, IndexError) as error:
         raise CgpuError(f"the kubelet's answer is not readable: {shown(str(error))}") from None
 
 
 def _of_pod(pod: bytes) -> Iterator[Exclusive]:
-    for container in _all(pod, _CONTAINERS):
+    for container in values(pod, _CONTAINERS):
         ids = {
             id_.decode()
-            for devices in _all(container, _DEVICES)
-            if _text(devices, _RESOURCE).startswith(VENDOR)
-            for id_ in _all(devices, _IDS)
+            for devices in values(container, _DEVICES)
+            if text(devices, _RESOURCE).startswith(VENDOR)
+            for id_ in values(devices, _IDS)
         }
         if ids:
-            names = _text(pod, _NAMESPACE), _text(pod, _POD_NAME)
-            yield Exclusive(*names, _text(container, _CONTAINER_NAME), tuple(sorted(ids)))
-
-
-def _text(message: bytes, number: int) -> str:
-    return b"".join(_all(message, number)[-1:]).decode()
-
-
-def _all(message: bytes, number: int) -> list[bytes]:
-    """The values of a field that has a length, in order."""
-    return [value for key, value in _fields(message) if key == number]
-
-
-def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """The fields that have a length; others are passed over."""
-    at = 0
-    while at < len(message):
-        key, at = _number(message, at)
-        kind = key & 7
-        if kind == _VARINT:
-            _, at = _number(message, at)
-            continue
-        size, at = (_FIXED[kind], at) if kind in _FIXED else _number(message, at)
-        if kind not in {*_FIXED, _LENGTH_DELIMITED} or at + size > len(message):
-            raise ValueError(f"field {key >> 3} at byte {at}")
-        if kind == _LENGTH_DELIMITED:
-            yield key >> 3, message[at : at + size]
-        at += size
-
-
-def _number(message: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends."""
-    value, shift = 0, 0
-    while message[at] & 0x80:
-        value |= (message[at] & 0x7F) << shift
-        at, shift = at + 1, shift + 7
-    return value | message[at] << shift, at + 1
+            names = text(pod, _NAMESPACE), text(pod, _POD_NAME)
+            yield Exclusive(*names, text(container, _CONTAINER_NAME), tuple(sorted(ids)))

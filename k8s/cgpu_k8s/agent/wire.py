@@ -1,8 +1,7 @@
-"""What the agent sends to a kubelet: its interface for device plugins, ``v1beta1``.
+"""Messages in protobuf's encoding, as far as the agent needs it: texts, and messages of texts.
 
-Messages are in protobuf's encoding, and all that is sent consists of texts and of messages of
-texts. Nothing is read: no kubelet asks for the devices. The numbers are those that Kubernetes
-documents.
+What is sent is the kubelet's interface for device plugins, ``v1beta1``, with the numbers that
+Kubernetes documents.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"
@@ -22,7 +21,8 @@ EMPTY = b""
 _VERSION, _ENDPOINT, _RESOURCE = 1, 2, 3
 _DEVICES = 1
 _ID, _HEALTH = 1, 2
-_LENGTH_DELIMITED = 2
+_VARINT, _EIGHT_BYTES, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
+_FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 
 
 def register(endpoint: str, resource: str) -> bytes:
@@ -45,11 +45,51 @@ def _health(good: bool) -> str:  # noqa: FBT001 (it is what is written)
 
 def _message(fields: Iterable[tuple[int, bytes]]) -> bytes:
     return b"".join(
-        _number(number << 3 | _LENGTH_DELIMITED) + _number(len(value)) + value
+        _packed(number << 3 | _LENGTH_DELIMITED) + _packed(len(value)) + value
         for number, value in fields
     )
 
 
-def _number(value: int) -> bytes:
+def _packed(value: int) -> bytes:
     low, rest = value & 0x7F, value >> 7
-    return bytes([low | 0x80]) + _number(rest) if rest else bytes([low])
+    return bytes([low | 0x80]) + _packed(rest) if rest else bytes([low])
+
+
+def text(message: bytes, number: int) -> str:
+    """The last text of a field; "": there is none."""
+    return b"".join(values(message, number)[-1:]).decode()
+
+
+def values(message: bytes, number: int) -> list[bytes]:
+    """The values of a field that has a length, in order.
+
+    Raises:
+        ValueError, IndexError: it is no message.
+    """
+    return [value for key, value in _fields(message) if key == number]
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """The fields that have a length; others are passed over."""
+    at = 0
+    while at < len(message):
+        key, at = _number(message, at)
+        kind = key & 7
+        if kind == _VARINT:
+            _, at = _number(message, at)
+            continue
+        size, at = (_FIXED[kind], at) if kind in _FIXED else _number(message, at)
+        if kind not in {*_FIXED, _LENGTH_DELIMITED} or at + size > len(message):
+            raise ValueError(f"field {key >> 3} at byte {at}")
+        if kind == _LENGTH_DELIMITED:
+            yield key >> 3, message[at : at + size]
+        at += size
+
+
+def _number(message: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends."""
+    value, shift = 0, 0
+    while message[at] & 0x80:
+        value |= (message[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+    return value | message[at] << shift, at + 1

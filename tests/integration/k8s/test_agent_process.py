@@ -18,10 +18,10 @@ from cgpu_node.settings import kubernetes
 from cgpu_sim import machine
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import make_machine
-from lab.kubernetes.agents import COUNT, V100, Lab, asked
-from lab.kubernetes.device_plugins import fake_kubelet, pod_resources
+from lab.kubernetes.agents import COUNT, V100, Lab, agent_lab, asked
+from lab.kubernetes.device_plugins import pod_resources
 from lab.kubernetes.faults import Fault
-from lab.kubernetes.objects import node, pod, pods_path
+from lab.kubernetes.objects import pod, pods_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,9 +36,8 @@ GPU_LOST = 15  # NVML's error
 
 @pytest.fixture
 def lab(fake: FakeServer, tmp_path: Path) -> Iterator[Lab]:
-    asked(fake, "POST", NODES.path(), node("gpu-a", {"ack.node.gpu.schedule": "core_mem"}, cpu="4"))
-    with fake_kubelet(tmp_path / "plugins") as kubelet:
-        yield Lab(fake, kubelet, tmp_path)
+    with agent_lab(fake, tmp_path, "core_mem") as found:
+        yield found
 
 
 def test_a_labelled_node_offers_its_gpus_and_then_nothing_is_written(lab: Lab) -> None:

@@ -13,17 +13,15 @@ import pytest
 import cgpu_native
 from cgpu_k8s.agent.outside import held
 from cgpu_k8s.agent.shares import Shares
-from cgpu_k8s.api.resources import NODES
 from cgpu_node import podspecs
 from cgpu_node.decision import Grant
 from cgpu_node.podspecs import Limit, PodSpec
 from cgpu_node.shares import record
 from cgpu_node.shares.record import PodContainer
 from lab.containers.enclosure import wait_until
-from lab.kubernetes.agents import Lab, asked
-from lab.kubernetes.device_plugins import fake_kubelet
+from lab.kubernetes.agents import Lab, agent_lab, asked
 from lab.kubernetes.faults import Fault
-from lab.kubernetes.objects import node, pod, pods_path
+from lab.kubernetes.objects import pod, pods_path
 from lab.worlds.cgpu_run import World
 from lab.worlds.pods import GPUS, UID, PodWorld, containerd, crio, decided
 
@@ -46,9 +44,8 @@ def _world() -> World:
 
 @pytest.fixture(name="lab")
 def _lab(fake: FakeServer, tmp_path: Path, world: World) -> Iterator[Lab]:
-    asked(fake, "POST", NODES.path(), node("gpu-a", {"ack.node.gpu.schedule": "cgpu"}, cpu="4"))
-    with fake_kubelet(tmp_path / "plugins") as kubelet:
-        yield Lab(fake, kubelet, tmp_path, world.driver, world.state)
+    with agent_lab(fake, tmp_path, "cgpu", world.driver, world.state) as found:
+        yield found
 
 
 def make_pod(lab: Lab, name: str, limits: dict[str, str] | None = None) -> str:

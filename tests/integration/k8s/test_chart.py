@@ -221,7 +221,8 @@ def test_the_agent_runs_where_the_label_is_and_is_evicted_last(objects: list[Jso
 
 
 def test_the_agents_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
-    values = ["--set=agent.passThrough={monitoring,ops}", "--set=agent.driverDir=/usr/lib64"]
+    values = ["--set=agent.passThrough={monitoring,ops}", "--set=agent.driverDir=/usr/lib64",
+              "--set=agent.engineSocket=/run/k3s/c.sock"]  # fmt: skip
     pod = dict(pods(chart.rendered("1.30", tmp_path, *values)))["cgpu-agent"]
     [container] = pod["containers"]
     assert container["command"] == ["python3", "-m", "cgpu_k8s.agent"]
@@ -229,6 +230,7 @@ def test_the_agents_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
     paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
     volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
     assert given.pass_through == ["monitoring", "ops"]
+    assert given.engine == "/run/k3s/c.sock"
     assert volumes[paths[given.driver_dir]] == "/usr/lib64"
     for path in (given.plugins, given.setting.parent):
         assert volumes[paths[str(path)]] == str(path)

@@ -143,6 +143,7 @@ class KubeletNode:
         """Start the node's agent."""
         config = self.plane.kubeconfig(AGENT)
         words = ["-m", "cgpu_k8s.agent", f"--node={NODE}", f"--kubeconfig={config}"]
+        words.append(f"--engine={self._socket}")
         resources = f"{self.installed.base}/kubelet/pod-resources/kubelet.sock"
         self._start("agent", *_python(), *words, f"--pod-resources={resources}")
 

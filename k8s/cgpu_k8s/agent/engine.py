@@ -1,0 +1,156 @@
+"""Asks the node's container engine which runtimes it has: the configuration that it has read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import grpc
+import grpc.aio
+
+from cgpu_env.errors import CgpuError, shown
+from cgpu_k8s.agent import runtimes
+from cgpu_k8s.agent.runtimes import CONTAINERD, CRIO
+from cgpu_k8s.agent.wire import text, values
+from cgpu_k8s.objects.fields import member
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from cgpu_k8s.agent.runtimes import Runtime
+    from cgpu_k8s.objects.fields import Json
+
+# Where each engine listens for its kubelet; of several, the one of the whole distribution first.
+SOCKETS: Mapping[str, tuple[str, ...]] = {
+    CONTAINERD: (
+        "/run/k3s/containerd/containerd.sock",
+        "/run/k0s/containerd.sock",
+        "/run/containerd/containerd.sock",
+    ),
+    CRIO: ("/run/crio/crio.sock",),
+}
+AGAIN = 60.0  # seconds after which an engine that has not started anew is asked again
+_PATIENCE = 5.0
+# Of the request and the answer of the CRI's Status, and of an entry of its map.
+_STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
+_INFO, _KEY, _VALUE = 2, 1, 2
+# What NVIDIA's runtime reads: beside its program where an operator has brought it, else in /etc.
+_FILE = "nvidia-container-runtime/config.toml"
+_UCRED = struct.Struct("3i")
+
+
+class Engine:
+    """The container engine of this node.
+
+    Args:
+        path: of its socket; None: where the engine that the node names usually has it.
+    """
+
+    def __init__(self, path: str | None = None) -> None:
+        self._path = path
+        self._asked: tuple[tuple[str, int, int], float] | None = None
+        self._problem: str | None = None
+
+    async def problem(self, node: Json) -> str:
+        """Why pods of this node may not pass through cgpu's runtime; "": they do.
+
+        Where the engine does not answer now, it is what was found last.
+        """
+        try:
+            name = _named(node)
+            paths = [self._path] if self._path else SOCKETS[name]
+            await self._ask(name, next(filter(os.path.exists, paths), paths[-1]))
+        except (CgpuError, OSError, ValueError, LookupError, asyncio.TimeoutError) as error:
+            if self._problem is None:
+                why = shown(str(error), 300) or f"no answer within {_PATIENCE:g} s"
+                return f"which runtimes the container engine has is not known: {why}"
+        return self._problem or ""
+
+    async def _ask(self, name: str, path: str) -> None:
+        """Ask, unless it is known since the engine's start, and not for long."""
+        facts = Path(path).stat()  # noqa: ASYNC240 (of a socket in /run)
+        here = path, facts.st_ino, facts.st_ctime_ns
+        now = time.monotonic()
+        if self._asked and self._asked[0] == here and now - self._asked[1] < AGAIN:
+            return
+        found = await asyncio.wait_for(_READERS[name](path), _PATIENCE)
+        root = _root(path)
+        self._problem = runtimes.problem(name, found, lambda program: _behind(root, program))
+        self._asked = here, now
+
+
+def _named(node: Json) -> str:
+    """The engine that the node's kubelet says it has.
+
+    Raises:
+        CgpuError: it is none that tells a runtime whose container it creates.
+    """
+    status = member(node, "status", dict)
+    version = member(member(status, "nodeInfo", dict), "containerRuntimeVersion", str)
+    name = version.partition(":")[0]
+    if name not in SOCKETS:
+        sentence = f"containerRuntimeVersion={shown(version)}: expected {' or '.join(SOCKETS)}"
+        raise CgpuError(sentence)
+    return name
+
+
+async def _of_containerd(path: str) -> list[Runtime]:
+    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
+        try:
+            answer = await channel.unary_unary(_STATUS)(_VERBOSE, timeout=_PATIENCE)
+        except grpc.aio.AioRpcError as error:
+            raise CgpuError(f"{path}: {shown(str(error.details()), 300)}") from None
+    info = {text(each, _KEY): each for each in values(answer, _INFO)}
+    return runtimes.of_containerd(json.loads(text(info["config"], _VALUE)))
+
+
+async def _of_crio(path: str) -> list[Runtime]:
+    async with (
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+        session.get("http://crio/config", raise_for_status=True) as answer,
+    ):
+        return runtimes.of_crio(_toml(await answer.text()))
+
+
+_READERS: Mapping[str, Callable[[str], Awaitable[list[Runtime]]]] = {
+    CONTAINERD: _of_containerd,
+    CRIO: _of_crio,
+}
+
+
+def _root(path: str) -> str:
+    """The root directory of whoever listens at a socket, as we reach it."""
+    with socket.socket(socket.AF_UNIX) as link:
+        link.connect(path)
+        ours = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    pid: int = _UCRED.unpack(ours)[0]
+    return f"/proc/{pid}/root"
+
+
+def _behind(root: str, program: str) -> list[str]:
+    """The programs that NVIDIA's runtime ``program`` starts."""
+    for path in (f"{Path(program).parent}/.config/{_FILE}", f"/etc/{_FILE}"):
+        try:
+            content = _toml(Path(f"{root}{path}").read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            continue
+        found = member(content, "nvidia-container-runtime", dict).get("runtimes", [])
+        return [str(each) for each in found] if isinstance(found, list) else []
+    return []
+
+
+def _toml(content: str) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib  # noqa: PLC0415 (few nodes need it)
+    else:
+        import tomli as tomllib  # noqa: PLC0415
+    found: dict[str, Any] = tomllib.loads(content)
+    return found

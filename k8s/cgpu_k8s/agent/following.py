@@ -1,0 +1,129 @@
+"""What the API server says of this node and of its pods."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.agent.pods import Guest, read_guest
+from cgpu_k8s.api.order import version_of
+from cgpu_k8s.api.resources import NODES, PODS
+from cgpu_k8s.api.watch import DELETED, Changed, Listed, Pace, Watch
+from cgpu_k8s.objects.fields import ObjectError
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from cgpu_k8s.agent.specs import Specs
+    from cgpu_k8s.api.client import Client, Json
+
+
+class Following:
+    """Follows a node and its pods.
+
+    Args:
+        client: of the API server.
+        name: of the node.
+        specs: what is left of pods for the start of containers.
+        news: set when anything has changed.
+        report: writes a line of the log.
+        fail: says what is wrong, once.
+
+    Attributes:
+        node: its object; None: not known, or not there.
+        pods: those on the node, by UID; None: not known.
+    """
+
+    def __init__(  # noqa: PLR0913, PLR0917 (what it connects)
+        self,
+        client: Client,
+        name: str,
+        specs: Specs,
+        news: asyncio.Event,
+        report: Callable[[str, dict[str, object]], None],
+        fail: Callable[[str], None],
+    ) -> None:
+        self._client, self._name, self._specs = client, name, specs
+        self._news, self._report, self._fail = news, report, fail
+        self.node: Json | None = None
+        self.pods: dict[str, Guest] | None = None
+
+    async def follow_node(self) -> None:
+        """Keep ``node`` up to date until cancelled."""
+        watch = self._watch(NODES.path(), f"metadata.name={self._name}", _same)
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                if isinstance(event, Listed):
+                    self.node = event.items[0] if event.items else None
+                    if self.node is None:
+                        self._fail(f"node {self._name}: the cluster has no node of this name")
+                elif event.kind == DELETED:
+                    self.node = None
+                else:
+                    self.know(event.item)
+                self._news.set()
+
+    async def follow_pods(self) -> None:
+        """The same for ``pods``, and what is left of them for the start of containers."""
+        watch = self._watch(
+            PODS.path(), f"spec.nodeName={self._name}", self._guest, self._specs.failed
+        )
+        async with aclosing(aiter(watch)) as events:
+            async for event in events:
+                try:
+                    await self._hear_of_pods(event)
+                except (CgpuError, OSError) as error:
+                    self._specs.failed()
+                    self._fail(f"what pods ask for cannot be left on the node: {error}")
+                self._news.set()
+
+    async def _hear_of_pods(self, event: Listed[Guest | None] | Changed[Guest | None]) -> None:
+        if isinstance(event, Listed):
+            self.pods = {pod.uid: pod for pod in event.items if pod}
+            await self._specs.all(self.pods.values())
+        elif event.item and self.pods is not None:
+            if event.kind == DELETED:
+                self.pods.pop(event.item.uid, None)
+                self._specs.gone(event.item.uid)
+            else:
+                self.pods[event.item.uid] = event.item
+                self._specs.seen(event.item)
+
+    def _guest(self, item: Json) -> Guest | None:
+        try:
+            return read_guest(item)
+        except ObjectError as error:
+            self._report("object_not_read", {"kind": "pods", "error": error})
+            return None
+
+    def know(self, node: Json) -> None:
+        """What was written is known before the watch shows it, which may show older states yet."""
+        new, last = version_of(node), version_of(self.node or {})
+        if not (new.isdecimal() and last.isdecimal() and int(new) < int(last)):
+            self.node = node
+
+    def _watch(
+        self,
+        path: str,
+        field: str,
+        read: Callable[[Json], Any],
+        failed: Callable[[], None] = lambda: None,
+    ) -> Watch[Any]:
+        def report(error: Exception) -> None:
+            failed()
+            self._fail(str(error))
+
+        return Watch(
+            self._client,
+            path,
+            read,
+            {"fieldSelector": field},
+            Pace(length=300.0),
+            report,
+        )
+
+
+def _same(item: Json) -> Json:
+    return item

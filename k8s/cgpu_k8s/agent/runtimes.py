@@ -1,0 +1,102 @@
+"""Whether pods pass through cgpu's runtime on a node, by its engine's configuration: pure.
+
+A runtime of NVIDIA's gives a pod the GPUs that its variables name. So each one that the engine has
+must have cgpu's behind it, or pods that ask for a part of a GPU could have all of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_k8s.names import ALLOCATION
+from cgpu_k8s.objects.fields import member
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from cgpu_k8s.objects.fields import Json
+
+CONTAINERD, CRIO = "containerd", "cri-o"
+_OURS, _NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
+# Of cgpu install: which engine each is.
+_INSTALLED = {CONTAINERD: "containerd", CRIO: "crio"}
+_PASSING = f"{ALLOCATION.partition('/')[0]}/*"
+
+
+class Runtime(NamedTuple):
+    """A runtime of an engine.
+
+    Attributes:
+        name: by which pods choose it.
+        program: what it starts; "": runc, or another one that gives nobody a GPU.
+        passes: whether a pod's decision reaches its containers' configurations.
+    """
+
+    name: str
+    program: str
+    passes: bool
+
+
+def of_containerd(config: Json) -> list[Runtime]:
+    """The runtimes of containerd, whose CRI plugin shows its configuration.
+
+    Raises:
+        ObjectError: it is none.
+    """
+    found = []
+    runtimes = member(member(config, "containerd", dict), "runtimes", dict)
+    for name in runtimes:
+        about = member(runtimes, name, dict)
+        passed = about.get("PodAnnotations") or []
+        options = about.get("options") or {}
+        program = options.get("BinaryName", "") if isinstance(options, dict) else ""
+        passes = isinstance(passed, list) and bool({_PASSING, ALLOCATION} & set(map(str, passed)))
+        found.append(Runtime(name, str(program), passes))
+    return found
+
+
+def of_crio(config: Json) -> list[Runtime]:
+    """The same for CRI-O, which passes all annotations of a pod on.
+
+    Raises:
+        ObjectError: it is none.
+    """
+    about = member(member(config, "crio", dict), "runtime", dict)
+    runtimes = member(about, "runtimes", dict)
+    return [
+        Runtime(name, member(member(runtimes, name, dict), "runtime_path", str), passes=True)
+        for name in runtimes
+    ]
+
+
+def problem(
+    engine: str, runtimes: Iterable[Runtime], behind: Callable[[str], Iterable[str]]
+) -> str:
+    """Why pods may not pass through cgpu's runtime; "": they do.
+
+    Args:
+        engine: CONTAINERD or CRIO.
+        runtimes: all that it has.
+        behind: the programs that one of NVIDIA's starts.
+    """
+    install, ours = f"cgpu install {_INSTALLED[engine]}", []
+    for each in runtimes:
+        name = PurePath(each.program).name
+        is_nvidia = name.startswith(_NVIDIA)
+        if is_nvidia and {PurePath(program).name for program in behind(each.program)} != {_OURS}:
+            return (
+                f"the runtime {each.name} of {engine} is NVIDIA's, without cgpu's behind it, so its"
+                " pods would have whole GPUs: run cgpu install nvidia on the node"
+            )
+        if is_nvidia or name == _OURS:
+            ours.append(each)
+    if not ours:
+        return f"{engine} has no runtime of cgpu's: run {install} --default on the node"
+    if not any(each.passes for each in ours):
+        listed = ", ".join(sorted(each.name for each in ours))
+        return (
+            f"{engine} does not pass annotations of pods on to the runtime {listed}, so no decision"
+            f" reaches it: run {install} on the node"
+        )
+    return ""

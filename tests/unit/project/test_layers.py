@@ -41,9 +41,9 @@ TESTS = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()} - {"
 UNINSTALLED = {*TESTS, "tests", "bench", "deploy"}
 MEASURING = {"bench": {"bench", "lab", "gpu"}, "deploy": {"deploy", "lab"}}
 # Calls that import what a string names. Only the starter of our modules takes any name.
-BY_NAME = {"import_module", "__import__", "find_spec", "run_module"}
+BY_NAME = {"import_module", "__import__", "find_spec", "run_module", "resolve_name"}
 STARTER = ROOT / "node/cgpu_node/bootstrap.py"
-IN_TEXT = re.compile(r"(?:^|[;:])\s*(?:from|import)\s+([A-Za-z_][\w.]*)", re.MULTILINE)
+IN_TEXT = re.compile(r"(?:^|[;:])\s*(?:from|import)\s+([A-Za-z_][\w., \t]*)", re.MULTILINE)
 # Rooms of a package, and its own files, each of which may import those before it.
 ROOMS: dict[str, tuple[set[str], ...]] = {
     "cgpu_node": (
@@ -146,12 +146,17 @@ INCLUDES = {
     "hook/common": {"hook/common"},
     "hook/cgpu-runtime": {"hook/common", "hook/cgpu-runtime"},
     "hook/cgpu-hook": {"hook/common", "hook/cgpu-hook"},
+    # The model runs the arbiter and the gate, and nothing of the proxy.
+    "tests/model": {*GROUP, "tests/model", "tests/model/cases"},
+    "tests/model/cases": {*GROUP, "tests/model", "tests/model/cases"},
     "tests/sim/machine": {"tests/sim/machine"},
     "tests/sim/nvml": {"tests/sim/machine", "tests/sim/nvml", "shim/nvml"},  # NVML's types: once
     **SIMULATED,
 }
 # Where the compiler looks for what is not beside the file.
-SEARCHED = ("native", "shim/cuda", "shim/nvml", "shim", "hook/common", *sorted(SIM))
+ANGLED = ("shim", "hook/common", "tests/sim/machine")  # by #include <> too: -I in setup.py
+SEARCHED = ("native", "shim/cuda", "shim/nvml", *ANGLED, *sorted(SIM), "tests/model")
+INCLUDED = re.compile(r'^\s*#\s*include\s*(?:/\*.*?\*/\s*)*(["<])([^">]+)[">]', re.MULTILINE)
 
 
 def called(node: ast.Call) -> str:
@@ -167,8 +172,13 @@ def hidden(node: ast.AST) -> set[str]:
         named = node.args[0] if node.args else node
         begin = named.values[0] if isinstance(named, ast.JoinedStr) else named
         return {str(begin.value) if isinstance(begin, ast.Constant) else "any"}
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return set(IN_TEXT.findall(node.value))
+    if isinstance(node, ast.ImportFrom):
+        renamed = any(alias.asname and alias.name in BY_NAME for alias in node.names)
+        return {"any"} if renamed else set()
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes):
+        text = node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+        lists = [names.split(",") for names in IN_TEXT.findall(text)]
+        return {name.split()[0] for names in lists for name in names if name.split()}
     return set()
 
 
@@ -294,11 +304,17 @@ def test_files_import_each_other_in_circles_only_where_nothing_can_part_them() -
     assert circles == CIRCLES
 
 
-def include(path: Path, name: str) -> str:
-    """The folder of the header that a file includes by ``name``."""
-    places = [path.parent, *(ROOT / folder for folder in SEARCHED)]
-    found = next(place / name for place in places if (place / name).is_file())
-    return str(found.resolve().parent.relative_to(ROOT))
+def included(path: Path, text: str) -> list[tuple[str, str]]:
+    """The headers of ours that a file with this ``text`` includes: name, and folder."""
+    found = []
+    for mark, name in INCLUDED.findall(text):
+        near = [path.parent] if mark == '"' else []
+        places = [*near, *(ROOT / folder for folder in (SEARCHED if near else ANGLED))]
+        place = next((place for place in places if (place / name).is_file()), None)
+        assert place or not near, f"{path} includes {name}, which is nowhere"
+        if place:
+            found.append((name, str((place / name).resolve().parent.relative_to(ROOT))))
+    return found
 
 
 @pytest.mark.parametrize("folder", INCLUDES)
@@ -306,8 +322,8 @@ def test_c_includes_only_headers_of_its_own_folder_and_of_those_below(folder: st
     for kind in ("c", "h", "def", "inc"):
         for path in (ROOT / folder).glob(f"*.{kind}"):
             text = path.read_text(encoding="utf-8")
-            for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text, re.MULTILINE):
-                assert include(path, name) in INCLUDES[folder], f"{path} includes {name}"
+            for name, where in included(path, text):
+                assert where in INCLUDES[folder], f"{path} includes {name}"
 
 
 def test_every_folder_with_c_in_it_has_its_rule() -> None:
@@ -330,6 +346,40 @@ def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
     imports = modules()
     below = reached("cgpu_node.allocation", imports)
     assert tops(below) == {"cgpu_env"}
+    pure = {name for name in imports if name.startswith(("cgpu_k8s.books", "cgpu_k8s.objects"))}
+    below = set().union(*(reached(name, imports) for name in pure))
+    ours = {name for name in below if not name.startswith(("cgpu_env.", "cgpu_k8s."))}
+    assert ours == {"cgpu_node.allocation", "cgpu_node.decision", "cgpu_node.jsontext"}
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ('"import os, cgpu_cli"', {"os", "cgpu_cli"}),
+        ('"x = 1; from cgpu_cli import smi"', {"cgpu_cli"}),
+        ('b"import cgpu_cli.smi"', {"cgpu_cli.smi"}),
+        ('f"import cgpu_cli.{x}"', {"cgpu_cli."}),
+        ('pkgutil.resolve_name("cgpu_cli.smi:main")', {"cgpu_cli.smi:main"}),
+        ("from importlib import import_module as i", {"any", "importlib.import_module"}),
+        ("importlib.import_module(x)", {"any"}),
+    ],
+)
+def test_an_import_is_found_where_it_hides(source: str, names: set[str]) -> None:
+    assert imported(source) == names
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '#include "memory/charge.h"',
+        '#include "../memory/charge.h"',
+        "#include <cuda/memory/charge.h>",
+        '# include /* why */ "memory/charge.h"',
+    ],
+)
+def test_an_include_is_found_however_it_is_written(line: str) -> None:
+    path = ROOT / "shim/cuda/compute/lane.c"
+    assert [where for _, where in included(path, line)] == ["shim/cuda/memory"]
 
 
 def test_the_environment_package_imports_the_standard_library_only() -> None:

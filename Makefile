@@ -88,7 +88,7 @@ types: build ## mypy --strict
 # Three test files at once, for two cores: most tests wait for what they started.
 BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-check-fast: lint types ## lint, types, unit tests, and the C tests that are short: a minute
+check-fast: lint types ## lint, types, and the short ones of the unit and C tests: a minute
 	$(BESIDE) -q -m "not long" tests/c tests/unit
 
 # Counts the lines that tests run, where that changes nothing of what they try.

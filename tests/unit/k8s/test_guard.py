@@ -109,6 +109,7 @@ ASKED = st.none() | st.dictionaries(
 )
 
 
+@pytest.mark.long
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(ASKED, ASKED), min_size=1, max_size=3),

@@ -82,6 +82,7 @@ def test_nothing_changes_until_a_month_before_the_end() -> None:
     assert renewed.key != keys.key
 
 
+@pytest.mark.long
 def test_for_thirty_years_whoever_knows_the_authorities_believes_what_is_shown() -> None:
     """API servers know the bundle of three days before, at worst."""
     keys, now, followed = kept(Keys(), HOST, NOW), NOW, 0
@@ -287,6 +288,7 @@ def test_replicas_at_rest_write_nothing() -> None:
     asyncio.run(act())
 
 
+@pytest.mark.long
 def test_replicas_rotate_over_thirty_years_without_a_fight() -> None:
     store = Store()
 

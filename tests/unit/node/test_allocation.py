@@ -332,6 +332,7 @@ def test_what_no_gpu_could_give_is_refused_before_any_node_is_asked(
         compare([], Need("p", "", gpus, tuple(containers)))
 
 
+@pytest.mark.long
 def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
     chance = random.Random(20261123)
     cluster = {

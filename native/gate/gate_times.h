@@ -1,8 +1,10 @@
 /*
- * All time constants of the gate in a process: what each is, who waits for it, what it costs.
+ * The time constants of the gate's rules: what each is, who waits for it, what it costs.
  *
  * "Halved" names the scenario of docs/model.md, or the test, that becomes worse with half of it.
- * Times inside the estimates of kernels are in pace.c, those of turns in native/arbiter.
+ * Times inside the estimates of kernels are in pace.c and pace_room.c, those without an arbiter in
+ * fallback.h, those of turns in native/arbiter, and those of the proxy's threads, which the model
+ * does not have, in shim/cuda/compute.
  */
 #ifndef CGPU_GATE_TIMES_H
 #define CGPU_GATE_TIMES_H

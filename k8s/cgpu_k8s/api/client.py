@@ -15,7 +15,14 @@ from yarl import URL
 from cgpu_env.errors import shown
 from cgpu_env.version import VERSION
 from cgpu_k8s.api.cluster import Certificate, Cluster
-from cgpu_k8s.api.errors import LONGEST_MESSAGE, ApiError, LostError, UnreachableError, refusal
+from cgpu_k8s.api.errors import (
+    LONGEST_MESSAGE,
+    ApiError,
+    ConfigurationError,
+    LostError,
+    UnreachableError,
+    refusal,
+)
 
 Json = dict[str, Any]
 MERGE = "application/merge-patch+json"  # a list replaces the list
@@ -162,6 +169,7 @@ class Client:
             aiohttp.ClientConnectorError,
             aiohttp.ClientConnectorCertificateError,
             aiohttp.ConnectionTimeoutError,
+            UnicodeError,  # a host whose name has no form for DNS
         ) as error:
             why = getattr(error, "os_error", None) or error
             raise UnreachableError(
@@ -180,6 +188,10 @@ class Client:
             context = self.cluster.trust.context(credential.certificate)
             self._tls = {credential.certificate: context}
         headers, data = credential.headers, None
+        if not all(map(str.isprintable, headers.values())):
+            raise ConfigurationError(
+                f"the token of {self.cluster.origin} has a control character: it must be one line"
+            )
         if request.body is not None:
             headers = {**headers, "Content-Type": request.kind}
             data = json.dumps(request.body, separators=(",", ":")).encode()

@@ -62,12 +62,8 @@ class Kubeconfig:
         chosen, _ = self._get("contexts", name, f"{self.origin}")
         origin = f'context "{name}" of {self.origin}'
         about, place = self._get("clusters", str(chosen.get("cluster") or ""), origin)
-        server = str(about.get("server") or "").rstrip("/")
-        if urlsplit(server).scheme not in {"http", "https"}:
-            raise ConfigurationError(
-                f"{origin} names the server {shown(server)!r}: it must be an address such as"
-                " https://HOST:6443"
-            )
+        server = _address(about, "server", origin, "https://HOST:6443")
+        proxy = about.get("proxy-url") and _address(about, "proxy-url", origin, "http://HOST:3128")
         trust = Trust(
             authorities=_pem(about, "certificate-authority", place, origin),
             insecure=about.get("insecure-skip-tls-verify") is True,
@@ -83,7 +79,7 @@ class Kubeconfig:
             trust=trust,
             credentials=_credentials(*user, origin, about, trust.authorities),
             namespace=str(chosen.get("namespace") or "default"),
-            proxy=str(about.get("proxy-url") or ""),
+            proxy=proxy or "",
         )
 
     def _add(self, path: Path) -> None:
@@ -119,6 +115,22 @@ class Kubeconfig:
         return known[name]
 
 
+def _address(fields: Fields, key: str, origin: str, example: str) -> str:
+    """A cluster's address of HTTP, without a slash at the end."""
+    address = str(fields.get(key) or "").rstrip("/")
+    try:
+        parts = urlsplit(address)
+        fits = parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0
+        known = parts.username is None or key == "proxy-url"  # else the user's entry says who asks
+        if fits and known and address.isprintable() and " " not in address:
+            return address
+    except ValueError:  # no port, or no address of IPv6
+        pass
+    raise ConfigurationError(
+        f"{origin} has {key}={shown(address)}: it must be an address such as {example}"
+    )
+
+
 def _pem(fields: Fields, key: str, home: Path, origin: str) -> str:
     """PEM from ``KEY-data`` in base64, or from the file ``KEY``; "" if there is neither."""
     data = fields.get(f"{key}-data")
@@ -140,7 +152,7 @@ def _credentials(
             f"{origin} uses an auth-provider, which Kubernetes removed in 1.26: use a token, a"
             " client certificate or an exec plug-in"
         )
-    if any(each.startswith("as") for each in user):
+    if any(str(each).startswith("as") for each in user):
         raise ConfigurationError(f"{origin} impersonates another user, which cgpu does not do")
     chain = _pem(user, "client-certificate", home, origin)
     key = _pem(user, "client-key", home, origin)

@@ -6,11 +6,12 @@ import asyncio
 import base64
 import json
 import os
+import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from cgpu_env.errors import shown
 from cgpu_k8s.api.cluster import Certificate, Credential, bearer
@@ -40,7 +41,7 @@ class Plugin:
     hint: str = ""
     _credential: Credential | None = None
     _expires: datetime | None = None
-    _one: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _running: asyncio.Future[Credential] | None = None
 
     @classmethod
     def of(
@@ -79,9 +80,14 @@ class Plugin:
         spec: dict[str, Any] = {"interactive": False}
         if fields.get("provideClusterInfo") is True:
             spec["cluster"] = _known(cluster, authority)
-        added = fields.get("env") or []
+        words, added = fields.get("args") or [], fields.get("env") or []
+        if not isinstance(words, list) or not _are_mappings(added):
+            raise ConfigurationError(
+                f"{origin} has an exec plug-in whose args are no list of words, or whose env is no"
+                " list of names with values"
+            )
         return cls(
-            command=[program, *map(str, fields.get("args") or [])],
+            command=[program, *map(str, words)],
             environment={str(each.get("name")): str(each.get("value")) for each in added},
             information={"apiVersion": version, "kind": "ExecCredential", "spec": spec},
             origin=origin,
@@ -90,10 +96,16 @@ class Plugin:
 
     async def current(self) -> Credential:
         """What the program printed, until it expires; raises ConfigurationError."""
-        async with self._one:  # many requests, one program
-            if self._credential is None or self._expired(EARLY):
-                self._credential, self._expires = self._read(await self._run())
+        if self._credential is not None and not self._expired(EARLY):
             return self._credential
+        if self._running is None or self._running.done():  # many requests, one program
+            self._running = asyncio.ensure_future(self._renewed())
+        return await asyncio.shield(self._running)
+
+    async def _renewed(self) -> Credential:
+        # A thread: asyncio's own programs cannot be awaited to the end once they are cancelled.
+        self._credential, self._expires = self._read(await asyncio.to_thread(self._run))
+        return self._credential
 
     def renew(self) -> bool:
         """The program may print another one."""
@@ -107,32 +119,28 @@ class Plugin:
     def _expired(self, early: timedelta = timedelta()) -> bool:
         return self._expires is not None and datetime.now(timezone.utc) >= self._expires - early
 
-    async def _run(self) -> bytes:
+    def _run(self) -> bytes:
         environment = {**os.environ, **self.environment}
         environment["KUBERNETES_EXEC_INFO"] = json.dumps(self.information)
-        pipe = asyncio.subprocess.PIPE
         try:
-            program = await asyncio.create_subprocess_exec(
-                *self.command,
+            done = subprocess.run(
+                self.command,
                 env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=pipe,
-                stderr=pipe,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PATIENCE,
+                check=False,
             )
-        except OSError as error:
-            raise self._wrong(f"cannot be started: {error.strerror}") from None
-        try:
-            output, errors = await asyncio.wait_for(program.communicate(), PATIENCE)
-        except asyncio.TimeoutError:
+        except (OSError, ValueError) as error:
+            raise self._wrong(f"cannot be started: {getattr(error, 'strerror', error)}") from None
+        except subprocess.TimeoutExpired:
             raise self._wrong(f"does not end within {PATIENCE:.0f} s") from None
-        finally:
-            if program.returncode is None:
-                program.kill()
-                await program.wait()
-        if program.returncode:
-            last = shown(" ".join(errors.decode(errors="replace").split()), LONGEST_MESSAGE)
-            raise self._wrong(f"fails with status {program.returncode}: {last}")
-        return output
+        if done.returncode:
+            last = shown(" ".join(done.stderr.decode(errors="replace").split()), LONGEST_MESSAGE)
+            raise self._wrong(
+                f"fails with status {done.returncode}: {last or 'it does not say why'}"
+            )
+        return done.stdout
 
     def _read(self, output: bytes) -> tuple[Credential, datetime | None]:
         try:
@@ -172,14 +180,20 @@ def _instant(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
 
 
+def _are_mappings(value: object) -> TypeGuard[list[dict[str, Any]]]:
+    return isinstance(value, list) and all(isinstance(each, dict) for each in value)
+
+
 def _known(cluster: Mapping[str, Any], authority: str) -> dict[str, Any]:
     """What a plug-in may know of its cluster; the authority always as data."""
     names = ("server", "tls-server-name", "insecure-skip-tls-verify", "proxy-url")
     known = {name: cluster[name] for name in names if name in cluster}
     if authority:
         known["certificate-authority-data"] = base64.b64encode(authority.encode()).decode()
+    listed = cluster.get("extensions")
     extensions = {
-        str(each.get("name")): each.get("extension") for each in cluster.get("extensions") or []
+        str(each.get("name")): each.get("extension")
+        for each in (listed if _are_mappings(listed) else [])
     }
     config = extensions.get("client.authentication.k8s.io/exec")
     return {**known, "config": config} if config is not None else known

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from cgpu_k8s.api.client import Client, connected
-from cgpu_k8s.api.cluster import Cluster, TokenFile
+from cgpu_k8s.api.cluster import Cluster, Fixed, TokenFile, bearer
 from cgpu_k8s.api.configuration import load
 from cgpu_k8s.api.errors import (
     ApiError,
@@ -181,6 +181,32 @@ def test_what_is_no_json_is_no_answer(fake: FakeServer) -> None:
     fake.change(lambda store: setattr(store, "read", lambda _key: ["no object"]))
     error = refused(fake, lambda client: client.get(pod_path("a")))
     assert "is not a JSON object" in str(error)
+
+
+@pytest.mark.parametrize("token", ["one\ntwo", "one\0two"])
+def test_a_token_that_is_no_line_is_not_sent(fake: FakeServer, token: str) -> None:
+    cluster = fake.cluster()
+    wrong = Cluster(fake.address, "the test", cluster.trust, Fixed(bearer(token)))
+
+    async def act() -> None:
+        async with connected(wrong) as client:
+            await create(client)
+
+    with pytest.raises(ConfigurationError, match="token of the test has a control character"):
+        asyncio.run(act())
+    assert fake.calls == []
+
+
+def test_a_host_that_has_no_name_for_dns_has_got_nothing(fake: FakeServer) -> None:
+    cluster = fake.cluster()
+    wrong = Cluster(f"http://{'a' * 300}", "the test", cluster.trust, cluster.credentials)
+
+    async def act() -> None:
+        async with connected(wrong) as client:
+            await create(client)
+
+    with pytest.raises(UnreachableError, match=r"\(the test\) cannot be reached: "):
+        asyncio.run(act())
 
 
 def test_a_token_that_was_replaced_is_read_again(fake: FakeServer, tmp_path: Path) -> None:

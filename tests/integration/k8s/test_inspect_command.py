@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import subprocess
@@ -66,7 +67,7 @@ class Lab(NamedTuple):
 
     def refused(self, *words: str) -> str:
         done = self.run(*words, "--kubeconfig", str(self.kubeconfig))
-        assert (done.returncode, done.stdout) == (1, "")
+        assert (done.returncode, done.stdout) == (1, ""), done
         assert "Traceback" not in done.stderr
         return done.stderr.removeprefix("kubectl-inspect-cgpu: ")
 
@@ -197,6 +198,7 @@ def test_what_is_not_there_is_one_sentence(lab: Lab, words: list[str], sentence:
             "answers GET /api/v1/pods with 403",
         ),
         (Fault(path=".*nodes.*", status=500), "answers GET /api/v1/nodes with 500"),
+        (Fault(path=".*nodes.*", status=429, retry_after=9), "GET /api/v1/nodes with 429"),
         (Fault(path=".*nodes.*", half=True), "the answer to GET /api/v1/nodes does not come"),
     ],
 )
@@ -208,6 +210,40 @@ def test_a_refusal_of_the_api_server_is_one_sentence(lab: Lab, fault: Fault, sen
 def test_a_token_that_is_not_accepted_any_more(lab: Lab, tmp_path: Path) -> None:
     old = Lab(lab.server, lab.server.kubeconfig(tmp_path / "config", "expired"))
     assert "may have expired" in old.refused()
+
+
+def with_user(lab: Lab, path: Path, user: dict[str, Any]) -> Lab:
+    """The same server for another user of a kubeconfig."""
+    config = yaml.safe_load(lab.kubeconfig.read_text())
+    config["users"][0]["user"] = user
+    path.write_text(yaml.safe_dump(config))
+    return Lab(lab.server, path)
+
+
+def test_a_token_that_says_when_it_expired(lab: Lab, tmp_path: Path) -> None:
+    claims = base64.urlsafe_b64encode(b'{"exp":86400}').decode().rstrip("=")
+    old = with_user(lab, tmp_path / "config", {"token": f"h.{claims}.s"})
+    assert "config: the token expired at 1970-01-02 00:00:00 UTC" in old.refused()
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        ("exit 3", "fails with status 3: "),
+        ("echo {}", "prints what is not an ExecCredential with a status"),
+    ],
+)
+def test_a_plugin_that_gives_no_credential(
+    lab: Lab, tmp_path: Path, answer: str, sentence: str
+) -> None:
+    program = tmp_path / "plugin"
+    program.write_text(f"#!/bin/sh\necho x >>{tmp_path}/started\n{answer}\n")
+    program.chmod(0o755)
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program)}
+    words = with_user(lab, tmp_path / "config", {"exec": plugin}).refused()
+    assert f"the exec plug-in {program} of context" in words
+    assert sentence in words
+    assert (tmp_path / "started").read_text() == "x\n"
 
 
 def test_no_kubeconfig_and_no_server(lab: Lab, tmp_path: Path) -> None:

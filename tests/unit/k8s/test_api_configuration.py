@@ -187,7 +187,19 @@ def test_a_context_of_a_cluster_or_user_that_is_not_there(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("user", "cluster", "wrong"),
     [
-        ({}, {"server": "host:6443"}, "must be an address such as https://HOST:6443"),
+        *(
+            ({}, {"server": server}, "has server=.*: it must be an address such as https://HOST")
+            for server in ("", "host:6443", "https://", "https://[::1", "http://h:x", "ftp://h")
+        ),
+        *(
+            ({}, {"server": f"http://{host}"}, "it must be an")
+            for host in ("a b", "h:99999", "h\n", "u:p@h")
+        ),
+        *(
+            ({}, {"proxy-url": proxy}, f"has proxy-url={proxy}: it must be an address such as http")
+            for proxy in ("host:3128", "socks5://h:1")
+        ),
+        ({1: 2, "as-uid": "3"}, {}, "impersonates another user"),
         ({"auth-provider": {"name": "x"}}, {}, "auth-provider, which Kubernetes removed"),
         ({"as": "root"}, {}, "impersonates another user"),
         ({"client-certificate-data": base64_of("c")}, {}, "certificate without its key"),
@@ -196,12 +208,25 @@ def test_a_context_of_a_cluster_or_user_that_is_not_there(tmp_path: Path) -> Non
         ({"tokenFile": "/no"}, {}, "token in /no cannot be read"),
         ({"exec": {"apiVersion": PLUGIN}}, {}, "exec plug-in without a command"),
         ({"exec": {"command": "x"}}, {}, "of apiVersion '': it must be"),
+        *(
+            ({"exec": {"command": "x", "apiVersion": PLUGIN, **more}}, {}, "no list of words, or")
+            for more in ({"args": "word"}, {"env": 3}, {"env": [3]})
+        ),
+        ({"exec": {"command": "a\0b", "apiVersion": PLUGIN}}, {}, "cannot be started: embedded"),
     ],
 )
 def test_an_entry_that_cannot_be_used(
     tmp_path: Path, user: dict[str, Any], cluster: dict[str, Any], wrong: str
 ) -> None:
     assert re.search(wrong, refused(tmp_path, content(user, **cluster)))
+
+
+def test_an_address_has_no_slash_at_the_end_and_may_go_through_a_proxy(tmp_path: Path) -> None:
+    address = "http://h:1/k8s/clusters/c-1"
+    proxies: dict[str | None, str] = {"http://h:3128/": "http://h:3128", None: "", "": ""}
+    for given, proxy in proxies.items():
+        cluster = loaded(tmp_path, content(server=f"{address}/", **{"proxy-url": given}))
+        assert (cluster.server, cluster.proxy) == (address, proxy)
 
 
 def test_an_authority_that_is_no_certificate(tmp_path: Path) -> None:
@@ -305,12 +330,27 @@ def test_a_plugin_whose_answer_cannot_be_used(tmp_path: Path, answer: object, wr
 
 def test_a_plugin_that_fails_or_is_missing(tmp_path: Path) -> None:
     user = program(tmp_path, "", args=["other"])
-    assert "fails with status 1: " in refused(tmp_path, content(user))
+    assert "fails with status 1: it does not say why" in refused(tmp_path, content(user))
     user = {"exec": {"apiVersion": PLUGIN, "command": "no-such-program", "installHint": "get\nit"}}
     with pytest.raises(ConfigurationError) as error:
         headers(loaded(tmp_path, content(user)))
     assert "cannot be started: No such file or directory" in str(error.value)
     assert error.value.hint == "get it"
+
+
+def test_a_plugin_that_fails_is_started_once_for_all_who_wait(tmp_path: Path) -> None:
+    """And it leaves nothing that the end of the event loop waits for."""
+    cluster = loaded(tmp_path, content(program(tmp_path, "", args=["other"])))
+
+    async def work() -> list[object]:
+        waiting = (cluster.credentials.current() for _ in range(3))
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+    assert [type(each) for each in asyncio.run(work())] == [ConfigurationError] * 3
+    assert len(starts(tmp_path)) == 1
+    with pytest.raises(ConfigurationError):
+        headers(cluster)
+    assert len(starts(tmp_path)) == 2
 
 
 def test_a_plugin_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

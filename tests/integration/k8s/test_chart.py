@@ -12,6 +12,7 @@ import yaml
 from cgpu_env.version import VERSION
 from cgpu_k8s import names
 from cgpu_k8s.agent.main import arguments
+from cgpu_k8s.extender import fence
 from cgpu_k8s.extender import main as extender
 from cgpu_k8s.guard.main import arguments as guard_arguments
 from cgpu_k8s.guard.rules import Review
@@ -180,6 +181,19 @@ def test_the_scheduler_serves_without_tls_on_loopback_alone(
     config = yaml.safe_load(found["data"]["config.yaml"])
     for key in ("healthzBindAddress", "metricsBindAddress"):
         assert config.get(key, "").startswith("127.0.0.1:") is has
+
+
+def test_no_leader_binds_once_another_may_lead_which_is_within_20_s(objects: list[Json]) -> None:
+    config = yaml.safe_load(
+        chart.one(objects, "ConfigMap", "cgpu-scheduler")["data"]["config.yaml"]
+    )
+    election = config["leaderElection"]
+    fields = ("leaseDuration", "renewDeadline", "retryPeriod")
+    lease, renew, retry = (int(election[name].removesuffix("s")) for name in fields)
+    assert renew <= fence.PATIENCE <= lease - 3
+    # A replica looks at the lease after 1 to 2.2 such periods, and counts from when it has seen
+    # the last renewal.
+    assert lease + 2 * 2.2 * retry < 20
 
 
 def test_the_schedulers_image_is_of_the_clusters_version(tmp_path: Path) -> None:

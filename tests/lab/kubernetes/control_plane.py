@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +26,7 @@ from lab.kubernetes.authority import Authority
 from lab.kubernetes.programs import free_port, kubernetes, running, stop, tail
 
 _PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
+_ANSWERED = '"stage":"ResponseComplete"'
 _ATTEMPTS = 3  # another program may take a port between the choice and its use
 ADMIN = "admin"
 # The accounts of the chart's scheduler, agent and guard.
@@ -42,6 +45,18 @@ USERS = {
 }
 
 
+class Bound(NamedTuple):
+    """A binding that was sent to the API server.
+
+    Attributes:
+        when: the time of its answer, in seconds since 1970.
+        status: the answer.
+    """
+
+    when: float
+    status: int
+
+
 class Call(NamedTuple):
     """A verb, and what it was for, as rules of roles name them; ``resource`` with subresource."""
 
@@ -57,6 +72,10 @@ class Call(NamedTuple):
         parts = filter(None, (about["resource"], about.get("subresource")))
         where = about.get("namespace", "")
         return cls(event["verb"], about.get("apiGroup", ""), "/".join(parts), where)
+
+
+def _seconds(stamp: str) -> float:
+    return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
 
 
 def _audit_policy() -> dict[str, Any]:
@@ -85,6 +104,7 @@ class ControlPlane:
         (folder / "tokens.csv").write_text("\n".join(lines) + "\n")
         (folder / "audit.yaml").write_text(yaml.safe_dump(_audit_policy()))
         self._audit = folder / "audit.log"
+        self._audit.touch()
         self._port = self._etcd_port = self._peer_port = 0
         self._programs = contextlib.ExitStack()
         self._api = contextlib.ExitStack()
@@ -100,11 +120,13 @@ class ControlPlane:
         trust = Trust(authorities=self.authority.certificate, origin="the test")
         return Cluster(self.address, f"{user} of the test", trust, Fixed(bearer(user)))
 
-    def kubeconfig(self, user: str = ADMIN) -> Path:
-        """A kubeconfig of one of USERS."""
-        path = self.folder / f"{user.replace(':', '-')}.yaml"
+    def kubeconfig(self, user: str = ADMIN, server: str = "") -> Path:
+        """A kubeconfig of one of USERS, for the API server or what passes on to it."""
+        server = server or self.address
+        name = f"{user}-{server.partition('://')[2]}"
+        path = self.folder / f"{re.sub('[^a-z0-9-]', '-', name)}.yaml"
         about = {
-            "server": self.address,
+            "server": server,
             "certificate-authority-data": self.authority.data("ca.crt"),
         }
         content = {
@@ -122,6 +144,15 @@ class ControlPlane:
         """What a user of the chart asked of objects, whether it was allowed or not."""
         events = map(json.loads, self._audit.read_text().splitlines())
         return {Call.of(each) for each in events if each["user"]["username"] == user}
+
+    def bindings(self) -> list[Bound]:
+        """All bindings that were answered."""
+        with self._audit.open() as lines:  # the last one may not be whole yet
+            events = [json.loads(each) for each in lines
+                      if '"binding"' in each and _ANSWERED in each and each.endswith("\n")
+                      ]  # fmt: skip
+        return [Bound(_seconds(each["stageTimestamp"]), each["responseStatus"]["code"])
+                for each in events]  # fmt: skip
 
     def start(self) -> None:
         """Start etcd and the API server, and return when it is ready."""

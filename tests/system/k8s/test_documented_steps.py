@@ -137,4 +137,4 @@ def test_each_command_prints_what_the_page_shows(
                 assert matches(printed, shown), "\n".join([command, *printed])
                 if command.startswith("helm install"):
                     programs.enter_context(guarding(plane))
-                    programs.enter_context(scheduler.scheduling(plane, ACCOUNT))
+                    programs.enter_context(scheduler.scheduling(plane, user=ACCOUNT))

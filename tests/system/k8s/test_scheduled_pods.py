@@ -46,8 +46,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduled]:
     with control_plane(tmp_path_factory.mktemp("plane")) as running:
         install(running)
         asyncio.run(_prepare(running))
-        with scheduling(running) as address:
-            yield Scheduled(running, address)
+        with scheduling(running) as replica:
+            yield Scheduled(running, replica.address)
 
 
 @pytest.fixture

@@ -106,6 +106,7 @@ LAB = (
     "containers",
     "machine",
     "kubernetes",
+    "cluster",
     "shares",
     "products",
     "worlds",

@@ -117,7 +117,8 @@ $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
-bench: build $(VENV)/.bench ## measure cost and shares, or PART=kubernetes, ablation; results in bench/results and docs
+bench: build $(VENV)/.bench ## measure cost and shares, or PART=kubernetes (needs root), ablation; results in bench/results and docs
+	$(if $(filter kubernetes,$(PART)),sh deploy/setup.sh test && sh deploy/kubernetes.sh)
 	$(BIN)/python -m bench $(addprefix --part ,$(PART))
 
 gpu-check: build ## tests and measurements on a real GPU; results in bench/results

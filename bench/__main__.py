@@ -74,11 +74,11 @@ def _ablation() -> tuple[dict[str, Any], str, bool]:
 
 
 def _kubernetes() -> tuple[dict[str, Any], str, bool]:
-    """The scheduler's extender: answers, GPUs used, starting again."""
-    from bench import kubernetes, shares  # noqa: PLC0415
+    """The scheduler's extender, in one process and beside the real Kubernetes."""
+    from bench import cluster, kubernetes, shares  # noqa: PLC0415
 
-    figures = kubernetes.measure()
-    lines = kubernetes.lines(figures)
+    figures = kubernetes.measure() | cluster.measure()
+    lines = kubernetes.lines(figures) + cluster.lines(figures)
     figures["bars"] = [{**line._asdict(), "met": line.met} for line in lines]
     return figures, shares.table(lines), all(line.met for line in lines)
 

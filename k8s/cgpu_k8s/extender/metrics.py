@@ -19,7 +19,12 @@ _BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
 class Metrics:
-    """What is counted as it happens.
+    """What is counted as it happens, beside what the books hold.
+
+    Args:
+        books: the cluster's.
+        heard: when the API server last sent anything, by kind of object.
+        unbindable: why no pod may be bound now; "": they may.
 
     Attributes:
         registry: what a scrape shows.
@@ -28,7 +33,12 @@ class Metrics:
         bindings: bindings, by ``outcome``.
     """
 
-    def __init__(self, books: Books, heard: Callable[[], dict[str, float | None]]) -> None:
+    def __init__(
+        self,
+        books: Books,
+        heard: Callable[[], dict[str, float | None]],
+        unbindable: Callable[[], str],
+    ) -> None:
         self.registry = CollectorRegistry()
         self.calls = Histogram(
             "cgpu_extender_call_seconds",
@@ -49,18 +59,29 @@ class Metrics:
             ["outcome"],
             registry=self.registry,
         )
-        self.registry.register(_Cluster(books, heard))
+        self.registry.register(_Cluster(books, heard, unbindable))
 
 
 class _Cluster:
     """What the books hold at the moment of a scrape."""
 
-    def __init__(self, books: Books, heard: Callable[[], dict[str, float | None]]) -> None:
-        self._books, self._heard = books, heard
+    def __init__(
+        self,
+        books: Books,
+        heard: Callable[[], dict[str, float | None]],
+        unbindable: Callable[[], str],
+    ) -> None:
+        self._books, self._heard, self._unbindable = books, heard, unbindable
 
     def collect(self) -> Iterable[Metric]:
         """Families with their samples."""
+        yield GaugeMetricFamily(
+            "cgpu_extender_leading",
+            "1 while it binds pods: its scheduler leads, and nodes and pods are listed.",
+            value=not self._unbindable(),
+        )
         yield from self._nodes()
+        yield from (self._gpus(), self._pods())
         reserved = GaugeMetricFamily(
             "cgpu_extender_reservations",
             "Parts of GPUs that are kept for pods whose binding is not seen, by state.",
@@ -81,6 +102,30 @@ class _Cluster:
             if when is not None:
                 silence.add_metric([kind], now - when)
         yield silence
+
+    def _gpus(self) -> Metric:
+        """How many GPUs nodes offer, where they are to be shared."""
+        found = GaugeMetricFamily(
+            "cgpu_cluster_gpus",
+            "GPUs of a node that is labelled for sharing them, by state.",
+            labels=["node", "state"],
+        )
+        for name, offer in self._books.offers.items():
+            if offer.is_asked:
+                healthy = sum(gpu.healthy for gpu in offer.gpus.values())
+                found.add_metric([name, "offered"], 0 if offer.withheld else healthy)
+                found.add_metric([name, "lost"], len(offer.gpus) - healthy)
+        return found
+
+    def _pods(self) -> Metric:
+        books = self._books
+        found = GaugeMetricFamily(
+            "cgpu_cluster_pods", "Pods that ask for a part of a GPU, by state.", labels=["state"]
+        )
+        found.add_metric(["waiting"], sum(not pod.node for pod in books.pods.values()))
+        found.add_metric(["decided"], len(books.bound))
+        found.add_metric(["undecided"], len(books.problems))
+        return found
 
     def _nodes(self) -> Iterable[Metric]:
         labels = ["node", "gpu", "uuid"]

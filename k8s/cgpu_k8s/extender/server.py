@@ -65,7 +65,7 @@ class Extender:
     ) -> None:
         self.binder = Binder(books, api)
         self._books, self._fence, self._missing, self._report = books, fence, missing, report
-        self._metrics = Metrics(books, heard)
+        self._metrics = Metrics(books, heard, self._unbindable)
         refusals = self._metrics.refusals
         self._scheduling = Scheduling(books, lambda code, nodes: refusals.labels(code).inc(nodes))
 

@@ -35,6 +35,7 @@ class Offer(NamedTuple):
         placement: BINPACK or SPREAD.
         gpus: its GPUs by UUID, also while it offers nothing.
         withheld: why it offers nothing; one sentence; "": it offers its GPUs.
+        is_asked: whether its label asks for sharing its GPUs, if perhaps misspelt.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Offer(NamedTuple):
     placement: str
     gpus: dict[str, Fact]
     withheld: str = ""
+    is_asked: bool = True
 
     def node(self) -> Node:
         """The same for the allocator, without pods; it has no GPUs while it offers nothing."""
@@ -77,6 +79,7 @@ def read_node(node: Json) -> Offer:
         placement=placement if placement in PLACEMENTS else BINPACK,
         gpus={gpu.uuid: gpu for gpu in gpus},
         withheld=withheld,
+        is_asked=mode not in LEFT_ALONE,
     )
 
 

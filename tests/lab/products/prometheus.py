@@ -24,6 +24,8 @@ VARIABLES = {
     "$__range": "1h",
     "$instance": ".*",
     "$gpu": ".*",
+    "$node": ".*",
+    "$namespace": ".*",
     "$container": ".*",
 }
 

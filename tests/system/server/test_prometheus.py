@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from cgpu_cli.demo import tenant
-from cgpu_node.shares.record import PodContainer, pack_pod
+from cgpu_k8s.books.books import Books
+from cgpu_k8s.extender.metrics import Metrics
 from cgpu_server.metrics.table import METRICS
 from cgpu_sim import make_driver_dir
 from cgpu_sim.machine import TESLA_T4
@@ -29,7 +30,6 @@ from lab.products.prometheus import (
     promtool,
     wait_until,
 )
-from lab.worlds.server import UUIDS, World
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,7 +37,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 HERE = Path(__file__).parent
-DASHBOARD = json.loads((DEPLOY / "grafana-cgpu.json").read_text())
+DASHBOARDS = {
+    name: json.loads((DEPLOY / f"{name}.json").read_text())
+    for name in ("grafana-cgpu", "grafana-cgpu-cluster")
+}
+DASHBOARD = DASHBOARDS["grafana-cgpu"]
 NAMES = {metric.name for metric in METRICS}
 QUERIES = [
     (panel["title"], target["expr"]) for panel in DASHBOARD["panels"] for target in panel["targets"]
@@ -60,16 +64,31 @@ def test_every_alert_fires_when_it_is_to_and_not_on_a_healthy_node() -> None:
         assert cases.count(f'alertname="{name}"') == 1, "on a sick one"
 
 
-@pytest.mark.parametrize("text", [ALERTS.read_text(), *(query for _, query in QUERIES)])
-def test_alerts_and_dashboard_ask_for_metrics_that_there_are(text: str) -> None:
+def asked_for(dashboard: Any) -> list[str]:
+    """What its panels ask Prometheus."""
+    return [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+
+
+def extenders() -> set[str]:
+    """The names of the extender's samples."""
+    families = Metrics(Books(), dict, lambda: "").registry.collect()
+    suffixes = {"counter": ("_total",), "histogram": ("_bucket",)}
+    return {f.name + end for f in families for end in suffixes.get(f.type, ("",))}
+
+
+@pytest.mark.parametrize(
+    "text", [ALERTS.read_text(), *(q for each in DASHBOARDS.values() for q in asked_for(each))]
+)
+def test_alerts_and_dashboards_ask_for_metrics_that_there_are(text: str) -> None:
     asked = set(re.findall(r"\bcgpu_\w+", text))
-    assert asked <= NAMES
+    assert asked <= NAMES | extenders()
     assert asked or "up{" in text
 
 
-def test_the_dashboards_panels_have_room_and_a_place_each() -> None:
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboards_panels_have_room_and_a_place_each(name: str) -> None:
     taken: set[tuple[int, int]] = set()
-    for panel in DASHBOARD["panels"]:
+    for panel in DASHBOARDS[name]["panels"]:
         place = panel["gridPos"]
         cells = {
             (place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])
@@ -78,14 +97,15 @@ def test_the_dashboards_panels_have_room_and_a_place_each() -> None:
         assert place["x"] + place["w"] <= 24
         taken |= cells
         assert panel["datasource"]["uid"] == "${datasource}"
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    ids = [panel["id"] for panel in DASHBOARDS[name]["panels"]]
     assert len(set(ids)) == len(ids)
 
 
-def test_the_dashboard_names_only_variables_that_it_has() -> None:
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_a_dashboard_names_only_variables_that_it_has(name: str) -> None:
     """Grafana shows an empty panel for any other one."""
-    own = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
-    used = set(re.findall(r"\$\{?([a-z_]\w*)", json.dumps(DASHBOARD)))  # $1 is of label_replace
+    own = {variable["name"] for variable in DASHBOARDS[name]["templating"]["list"]}
+    used = set(re.findall(r"\$\{?([a-z_]\w*)", json.dumps(DASHBOARDS[name])))  # $1: label_replace
     assert used - {"__all", "__rate_interval", "__range"} == own
 
 
@@ -258,56 +278,3 @@ def test_prometheus_sees_what_programs_hold_and_wait_for(tmp_path: Path) -> None
         assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
         node.server.kill()
         wait_until(lambda: server.query("up == 0"), "it is seen to be down")
-
-
-# Two nodes as Prometheus finds them in a cluster, one of them without the label.
-FOUND = """\
-    scrape_interval: 1s
-    static_configs:
-      - targets: ["gpu-a:10250"]
-        labels:
-          __meta_kubernetes_node_name: gpu-a
-          __meta_kubernetes_node_address_InternalIP: 127.0.0.1
-          __meta_kubernetes_node_label_ack_node_gpu_schedule: core_mem
-          pod: of the target
-      - targets: ["cpu-b:10250"]
-        labels:
-          __meta_kubernetes_node_name: cpu-b
-          __meta_kubernetes_node_address_InternalIP: 127.0.0.1
-"""
-
-
-def test_prometheus_in_a_cluster_sees_nodes_and_pods(tmp_path: Path) -> None:
-    """K8S-8: this Prometheus was built without Kubernetes, so its nodes are listed for it."""
-    state = tmp_path / "state"
-    state.mkdir(mode=0o700)
-    world = World(state)
-    directory = world.admit("3f4a5b6c7d8e")
-    (directory / "pod").write_bytes(pack_pod(PodContainer("uid", "ml", "train", "main")))
-    address = free_address()
-    port = address.rpartition(":")[2]
-    discovery = "    kubernetes_sd_configs:\n      - role: node\n"
-    changes = {discovery: FOUND, "$1:9477": f"$1:{port}"}
-    server = world.start("--metrics", address)
-    try:
-        with prometheus(tmp_path / "prometheus", "prometheus-kubernetes.yml", changes) as made:
-            limit = "cgpu_container_memory_limit_bytes"
-            wait_until(lambda: made.answers(limit), "it scrapes")
-            [(labels, _)] = made.query(limit)
-            assert labels == {
-                "__name__": limit,
-                "job": "cgpu",
-                "instance": f"127.0.0.1:{port}",
-                "node": "gpu-a",
-                "namespace": "ml",
-                "pod": "train",
-                "container": "main",
-                "id": "3f4a5b6c7d8e",
-                "gpu": "0",
-                "uuid": UUIDS[0],
-            }
-            assert len(made.query("up")) == 1
-    finally:
-        server.kill()
-        server.wait()
-        end_servers(tmp_path)

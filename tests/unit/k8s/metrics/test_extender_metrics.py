@@ -18,7 +18,7 @@ from lab.kubernetes import objects
 
 pytestmark = pytest.mark.unit
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "kubernetes.md"
+DOCUMENT = Path(__file__).resolve().parents[4] / "docs" / "kubernetes.md"
 SHARED = {"ack.node.gpu.schedule": "cgpu"}
 LOST = Fact("GPU-1", 1, 16160, healthy=False)
 

@@ -192,7 +192,7 @@ cgpu_stage_mount(int argc, char **argv)
 {
     static struct mount mounts[MAX_MOUNTS];
     struct cgpu_document plan;
-    int count = argc == 4 && cgpu_state_read(&plan) ? read_mounts(&plan, mounts) : -1;
+    int count = argc == 4 && cgpu_state_read(STDIN_FILENO, &plan) ? read_mounts(&plan, mounts) : -1;
     if (count < 0) {
         cgpu_report_error(&report, "mount: expected PID ROOTFS and a plan on stdin");
         return 1;

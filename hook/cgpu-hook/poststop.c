@@ -65,10 +65,11 @@ read_id(const char *given, char *out, size_t size)
 {
     struct cgpu_document state;
     if (given != NULL) {
-        cgpu_state_read(&state); /* crun fails when nobody reads what it writes */
+        cgpu_state_read(STDIN_FILENO, &state); /* crun fails when nobody reads what it writes */
         return is_id(given) ? given : NULL;
     }
-    bool known_id = cgpu_state_read(&state) && cgpu_state_string(&state, "id", out, size);
+    bool known_id =
+        cgpu_state_read(STDIN_FILENO, &state) && cgpu_state_string(&state, "id", out, size);
     return known_id && is_id(out) ? out : NULL;
 }
 

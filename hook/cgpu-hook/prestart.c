@@ -84,7 +84,7 @@ int
 cgpu_stage_prestart(int argc, char **argv)
 {
     struct cgpu_document state;
-    if (!cgpu_state_read(&state)) {
+    if (!cgpu_state_read(STDIN_FILENO, &state)) {
         cgpu_report_error(&report, "cannot read the container's state");
         return 1;
     }
@@ -98,7 +98,7 @@ int
 cgpu_stage_precreate(int argc, char **argv)
 {
     struct cgpu_document config;
-    if (!cgpu_state_read(&config)) {
+    if (!cgpu_state_read(STDIN_FILENO, &config)) {
         cgpu_report_error(&report, "cannot read the container's configuration");
         return 1;
     }

@@ -9,6 +9,8 @@
 
 #include "lowlevel.h"
 
+enum { FAILED = 1 }; /* as runc */
+
 /* Whether something is there: a new file differs from one that was removed in inode or birth. */
 static bool
 look(const char *path, struct statx *out)
@@ -24,6 +26,8 @@ cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_arguments *
                    const char *config)
 {
     creation->arguments = arguments;
+    creation->report = report;
+    creation->runtime = runtime;
     if (arguments->positionals != 1) {
         cgpu_report_error(report, "cannot tell the container's id from the command line");
         return -1;
@@ -81,18 +85,44 @@ is_known(const struct cgpu_creation *creation, int status)
     return there && !(another && status != 0);
 }
 
-void
+/* Give the share back, or to PROCESS if that lives; whether Python says that it has done so. */
+static bool
+give_back(struct cgpu_creation *creation, pid_t process, char *message, size_t size)
+{
+    const struct cgpu_arguments *arguments = creation->arguments;
+    char heir[24];
+    snprintf(heir, sizeof heir, "%d", process);
+    const char *command[] = {
+        "give-back",
+        "--id",
+        arguments->id,
+        "--pid",
+        creation->pid,
+        "--heir",
+        heir,
+        arguments->state_dir != NULL ? "--state-dir" : NULL,
+        arguments->state_dir,
+        NULL,
+    };
+    return cgpu_python_run(&creation->python, command, message, size) == 0;
+}
+
+int
 cgpu_creation_end(struct cgpu_creation *creation, int status)
 {
+    const struct cgpu_arguments *arguments = creation->arguments;
     char message[256];
-    const char *state_dir = creation->arguments->state_dir;
-    const char *command[] = {"give-back", "--id",        creation->arguments->id,
-                             "--pid",     creation->pid, state_dir != NULL ? "--state-dir" : NULL,
-                             state_dir,   NULL};
     struct statx share;
     cgpu_python_wait(&creation->python);
-    if (!is_known(creation, status) && look(creation->share, &share)) {
-        /* If this fails too, the next admission finds the share's owner dead. */
-        cgpu_python_run(&creation->python, command, message, sizeof message);
+    if (is_known(creation, status) || !look(creation->share, &share)) {
+        return status;
     }
+    pid_t process = status == 0 ? cgpu_lowlevel_process(creation->runtime, arguments) : 0;
+    bool done = give_back(creation, process, message, sizeof message);
+    if (process != 0 && !done) {
+        cgpu_lowlevel_delete(creation->runtime, arguments);
+        cgpu_report_error(creation->report, "%s", message);
+        return FAILED << 8;
+    }
+    return status; /* if a share is not given back, the next admission finds its owner dead */
 }

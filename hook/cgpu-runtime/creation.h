@@ -15,9 +15,11 @@
 
 struct cgpu_creation {
     const struct cgpu_arguments *arguments;
+    const struct cgpu_report *report;
+    const char *runtime;
     struct cgpu_python python;
     char pid[24];            /* the share's owner: this process */
-    char kept[PATH_MAX * 2]; /* where the low-level runtime keeps the container's state */
+    char kept[PATH_MAX * 2]; /* where the low-level runtime should keep the container's state */
     struct statx before;     /* what was at KEPT before the runtime began; no inode: nothing */
     char share[PATH_MAX];    /* the directory of its share; empty: cgpu is off for it */
 };
@@ -35,7 +37,11 @@ int cgpu_creation_edit(struct cgpu_creation *creation, const struct cgpu_argumen
  */
 bool cgpu_creation_is_taken(const struct cgpu_creation *creation);
 
-/* The low-level runtime has ended with STATUS: give the share back if it has no such container. */
-void cgpu_creation_end(struct cgpu_creation *creation, int status);
+/*
+ * The low-level runtime has ended with STATUS. If it has no such container, give the share back; if
+ * it keeps the container elsewhere than expected, the share goes with the container's process.
+ * Returns the wait status to end with.
+ */
+int cgpu_creation_end(struct cgpu_creation *creation, int status);
 
 #endif

@@ -1,13 +1,22 @@
 #include "lowlevel.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "state.h"
+
 #define CHOSEN "/etc/cgpu/runtime"
+
+enum { MAX_OPTIONS = 64 }; /* before a subcommand */
 
 static const char *const names[] = {"runc", "crun"};
 static const char *const folders[] = {"/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"};
@@ -44,6 +53,18 @@ cgpu_lowlevel_find(const char *given, char out[PATH_MAX])
     return "no low-level runtime found: expected runc or crun, or a link " CHOSEN;
 }
 
+/* Which of the two a program is that is called FILE, such as crun-1.14-linux-amd64. */
+static const char *
+name_in(const char *file)
+{
+    for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
+        if (strstr(file, names[n]) != NULL) {
+            return names[n];
+        }
+    }
+    return file;
+}
+
 void
 cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char *out, size_t size)
 {
@@ -56,9 +77,69 @@ cgpu_lowlevel_state(const char *runtime, const char *root, const char *id, char 
                  there ? "" : root, id);
         return;
     }
-    const char *name = strrchr(runtime, '/') + 1;
+    const char *name = name_in(strrchr(runtime, '/') + 1);
     const char *user = getenv("XDG_RUNTIME_DIR");
     bool honoured =
         user != NULL && user[0] != '\0' && (geteuid() != 0 || strcmp(name, "crun") == 0);
     snprintf(out, size, "%s/%s/%s", honoured ? user : "/run", name, id);
+}
+
+/*
+ * Run RUNTIME with the global options that the container was created with and the words COMMAND, of
+ * which the last is the container's id. What it prints goes to OUTPUT. Returns its wait status.
+ */
+static int
+run(const char *runtime, const struct cgpu_arguments *arguments, const char *const *command,
+    int output)
+{
+    const char *argv[MAX_OPTIONS + 4] = {runtime};
+    size_t count = 1;
+    sigset_t none;
+    int status = -1;
+    for (char **word = arguments->forwarded + 1; *word != arguments->subcommand; word++) {
+        if (count == MAX_OPTIONS) {
+            return -1;
+        }
+        argv[count++] = *word;
+    }
+    for (; *command != NULL; command++) {
+        argv[count++] = *command;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        dup2(output, STDOUT_FILENO);
+        execv(runtime, (char *const *)argv);
+        _exit(127);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0) {
+        if (errno != EINTR) {
+            return -1;
+        }
+    }
+    return status;
+}
+
+pid_t
+cgpu_lowlevel_process(const char *runtime, const struct cgpu_arguments *arguments)
+{
+    const char *command[] = {"state", arguments->id, NULL};
+    struct cgpu_document state;
+    pid_t process = 0;
+    int output = memfd_create("cgpu", MFD_CLOEXEC);
+    if (output >= 0 && run(runtime, arguments, command, output) == 0 &&
+        lseek(output, 0, SEEK_SET) == 0 && cgpu_state_read(output, &state)) {
+        process = cgpu_state_number(&state, "pid");
+    }
+    close(output);
+    return process;
+}
+
+void
+cgpu_lowlevel_delete(const char *runtime, const struct cgpu_arguments *arguments)
+{
+    const char *command[] = {"delete", "--force", arguments->id, NULL};
+    run(runtime, arguments, command, STDOUT_FILENO);
 }

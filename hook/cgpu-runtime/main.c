@@ -171,9 +171,7 @@ hand_on(const struct cgpu_arguments *arguments, const struct cgpu_report *report
     bool apart = !is_supervised(arguments) || cgpu_creation_is_taken(creation);
     if (creation->share[0] != '\0' && apart &&
         cgpu_stand_in_start(&stand_in, report, runtime, arguments->forwarded) == 0) {
-        int status = cgpu_stand_in_wait(&stand_in);
-        cgpu_creation_end(creation, status);
-        cgpu_stand_in_end(status);
+        cgpu_stand_in_end(cgpu_creation_end(creation, cgpu_stand_in_wait(&stand_in)));
     }
     cgpu_python_wait(&creation->python); /* or it would be a child of the runtime's */
     execv(runtime, arguments->forwarded);

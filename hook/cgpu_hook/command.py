@@ -2,8 +2,8 @@
 
 Arguments are pairs of ``--name value``, written by our own programs. A refusal is one line on
 stderr and exit status 1, as with runc. stdout carries only the answers of edit (``ready`` and the
-directory of the share) and precreate (the configuration). crun and podman do not show a hook's
-output, so a refusal goes to the system's log too.
+directory of the share), give-back (``ready``) and precreate (the configuration). crun and podman do
+not show a hook's output, so a refusal goes to the system's log too.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def _give_back(options: dict[str, str]) -> None:
     from cgpu_node.shares.registry import Registry
 
     registry = Registry(open_state(options.get("state-dir")))
-    registry.give_back(options["id"], int(options["pid"]))
+    registry.give_back(options["id"], int(options["pid"]), heir=int(options["heir"]))
+    _answer("")
 
 
 def _prestart(options: dict[str, str]) -> None:

@@ -1,6 +1,7 @@
 #include "state.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,13 +9,13 @@
 #define MAX_BYTES ((size_t)16 << 20)
 
 bool
-cgpu_state_read(struct cgpu_document *out)
+cgpu_state_read(int fd, struct cgpu_document *out)
 {
     size_t capacity = 65536;
     out->size = 0;
     out->bytes = malloc(capacity);
     while (out->bytes != NULL) {
-        ssize_t n = read(STDIN_FILENO, out->bytes + out->size, capacity - out->size);
+        ssize_t n = read(fd, out->bytes + out->size, capacity - out->size);
         if (n == 0) {
             return true;
         }
@@ -73,11 +74,12 @@ copy_plain_string(const char *at, const char *end, char *out, size_t size)
     return true;
 }
 
-bool
-cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size)
+/* Where the value of KEY in the outermost object begins, or NULL if KEY is not there just once. */
+static const char *
+find(const struct cgpu_document *state, const char *key)
 {
-    const char *end = state->bytes + state->size;
-    int depth = 0, found = 0;
+    const char *end = state->bytes + state->size, *found = NULL;
+    int depth = 0;
     for (const char *at = state->bytes; at < end; at++) {
         depth += (*at == '{' || *at == '[') - (*at == '}' || *at == ']');
         if (*at != '"') {
@@ -86,16 +88,38 @@ cgpu_state_string(const struct cgpu_document *state, const char *key, char *out,
         const char *name = at + 1;
         at = string_end(name, end);
         if (at == NULL) {
-            return false;
+            return NULL;
         }
         const char *value = value_after(at, end);
         if (depth != 1 || value == NULL || strlen(key) != (size_t)(at - name) ||
             memcmp(name, key, strlen(key)) != 0) {
             continue;
         }
-        if (++found > 1 || !copy_plain_string(value, end, out, size)) {
-            return false;
+        if (found != NULL) {
+            return NULL;
         }
+        found = value;
     }
-    return found == 1;
+    return found;
+}
+
+bool
+cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size)
+{
+    const char *value = find(state, key);
+    return value != NULL && copy_plain_string(value, state->bytes + state->size, out, size);
+}
+
+int
+cgpu_state_number(const struct cgpu_document *state, const char *key)
+{
+    const char *at = find(state, key), *end = state->bytes + state->size;
+    int number = 0;
+    for (; at != NULL && at < end && *at >= '0' && *at <= '9'; at++) {
+        if (number > (INT_MAX - 9) / 10) {
+            return 0;
+        }
+        number = number * 10 + (*at - '0');
+    }
+    return number;
 }

@@ -1,4 +1,4 @@
-/* The container's state, as a runtime writes it to a hook's stdin (OCI runtime specification). */
+/* The container's state, as a runtime writes it for hooks and users (OCI runtime specification). */
 #ifndef CGPU_STATE_H
 #define CGPU_STATE_H
 
@@ -7,13 +7,16 @@
 
 #include "document.h"
 
-/* Read stdin to its end; false if it is longer than any state, or cannot be read. */
-bool cgpu_state_read(struct cgpu_document *out);
+/* Read FD to its end; false if that is longer than any state, or cannot be read. */
+bool cgpu_state_read(int fd, struct cgpu_document *out);
 
 /*
  * Copy the string under KEY in the outermost object. False if it is not there exactly once,
  * contains escapes, or does not fit: annotations may contain anything, the state itself does not.
  */
 bool cgpu_state_string(const struct cgpu_document *state, const char *key, char *out, size_t size);
+
+/* The whole number under KEY in the outermost object; 0 if it is not there exactly once. */
+int cgpu_state_number(const struct cgpu_document *state, const char *key);
 
 #endif

@@ -16,6 +16,7 @@ fuzz_one(const unsigned char *data, size_t size)
     static const char *const keys[] = {"id", "bundle"};
     struct cgpu_document state = {.bytes = (char *)(size_t)data, .size = size};
 
+    FUZZ_CHECK(cgpu_state_number(&state, "pid") >= 0);
     for (size_t i = 0; i < 2; i++) {
         for (size_t room = 1; room <= 256; room *= 16) {
             char *out = malloc(room);

@@ -131,7 +131,7 @@ def change_container(  # noqa: PLR0913 (what a server knows)
     try:
         if "memsize" in wanted:
             new = new._replace(gpus=_promises(entry, caps))
-        _rewrite(registry, new)
+        record.rewrite(registry.state_dir, new)
     except OSError:  # the file system is full
         _set_caps(entry, before)
         raise
@@ -270,16 +270,6 @@ def _check_ours(entry: Record) -> None:
         )
 
 
-def _rewrite(registry: Registry, entry: Record) -> None:
-    if entry.version != record.VERSION:
-        return  # another release's
-    # Not written beside it: what a killed writer leaves in a container's directory would keep it.
-    temporary = f"{registry.state_dir}/{record.FILE}.new"
-    path = f"{entry.directory}/{record.FILE}"
-    before = record.content(entry.directory)
-    write_atomically(path, record.pack(entry, before), temporary=temporary)
-
-
 def _publish(
     registry: Registry, living: list[Record], uuids: set[str], defaults: Defaults
 ) -> list[Record]:
@@ -289,7 +279,7 @@ def _publish(
     new = [_under(entry, table) for entry in living]
     for before, entry in zip(living, new, strict=True):
         if entry.policy != before.policy:
-            _rewrite(registry, entry)
+            record.rewrite(registry.state_dir, entry)
         if any(share.uuid in uuids for share in entry.gpus):
             own = {"weight": entry.weight, "high_priority": int(entry.high_priority)}
             compute.amend(entry, {**own, "policy": entry.policy})

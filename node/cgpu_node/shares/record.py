@@ -7,6 +7,7 @@ from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
 from cgpu_node import jsontext
 from cgpu_node.exhausted import refuse_exhausted
+from cgpu_node.paths import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,6 +120,20 @@ def read(directory: str) -> Record | None:
         )
     except (ValueError, TypeError, LookupError, OverflowError):
         return None
+
+
+def rewrite(state_dir: str, record: Record) -> None:
+    """Replace the file of ``record``, unless it is another release's; the caller holds the lock.
+
+    Raises:
+        OSError: it cannot be written; it is unchanged then.
+    """
+    if record.version != VERSION:
+        return
+    # Not written beside it: what a killed writer leaves in a container's directory would keep it.
+    temporary = f"{state_dir}/{FILE}.new"
+    before = content(record.directory)
+    write_atomically(f"{record.directory}/{FILE}", pack(record, before), temporary=temporary)
 
 
 def notes(directory: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from cgpu_env.errors import CgpuError, shown
 from cgpu_node.settings import rules
 from cgpu_node.shares import admission, compute, record
 from cgpu_node.shares.admission import AdmissionError
-from cgpu_node.shares.liveness import is_alive, is_inhabited
+from cgpu_node.shares.liveness import is_alive, is_inhabited, start_time
 from cgpu_node.shares.record import Owner, Record
 
 TYPE_CHECKING = False
@@ -147,24 +147,31 @@ class Registry:
             with self.locked():
                 _remove_tree(directory)
 
-    def give_back(self, name: str, pid: int) -> None:
-        """Give back the share of ``name``, whose low-level runtime failed to create it.
+    def give_back(self, name: str, pid: int, *, heir: int = 0) -> None:
+        """Give back the share of ``name``, or give it to the process ``heir`` if that lives.
 
         Another container may have taken the name meanwhile: its share stays.
 
         Args:
             name: the container's id.
-            pid: the process that started the low-level runtime.
+            pid: the process that started the low-level runtime, which did not create it or keeps
+                it elsewhere than expected.
+            heir: the container's first process, which keeps the share alive from now on.
 
         Raises:
-            CgpuError: bad id, or the directory cannot be removed.
+            CgpuError: bad id, or the directory cannot be removed or changed.
         """
         directory = f"{self._folder}/{checked_id(name)}"
         if not os.path.isdir(directory):
             return
         with self.locked():
-            entry = record.read(directory)
-            if entry is not None and (entry.owner.pid == pid or not is_alive(entry)):
+            entry, started = record.read(directory), start_time(heir)
+            if entry is None:
+                return
+            if entry.owner.pid == pid and started is not None:
+                owner = entry.owner._replace(pid=heir, start_time=started)
+                record.rewrite(self.state_dir, entry._replace(owner=owner))
+            elif entry.owner.pid == pid or not is_alive(entry):
                 _remove_tree(directory)
 
     def records(self) -> list[Record]:

@@ -236,8 +236,8 @@ def test_the_python_side_sees_none_of_the_callers_environment(world: World) -> N
         (["--root", "WORLD/runs"], {}, "WORLD/runs/c1"),
         (["--root=WORLD/missing"], {}, "WORLD/missing/c1"),
         (["--root", "missing"], {}, "WORLD/bundle/missing/c1"),
-        ([], {}, "/run/stub-runc/c1"),
-        ([], {"XDG_RUNTIME_DIR": "/run/user/0"}, "/run/stub-runc/c1"),
+        ([], {}, "/run/runc/c1"),
+        ([], {"XDG_RUNTIME_DIR": "/run/user/0"}, "/run/runc/c1"),
     ],
 )
 def test_a_share_lives_as_long_as_the_low_level_runtimes_directory(

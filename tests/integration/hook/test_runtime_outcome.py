@@ -47,9 +47,10 @@ def until(true: Callable[[], object]) -> None:
 
 
 def stub(world: World, script: str) -> Path:
-    """A low-level runtime that is a shell script; FOLDER is the test's."""
+    """A low-level runtime that is a shell script, and knows no container; FOLDER is the test's."""
     path = world.folder / "stub-runc"
-    path.write_text(f"#!/bin/bash\n{script.replace('FOLDER', str(world.folder))}\n")
+    script = script.replace("FOLDER", str(world.folder))
+    path.write_text(f'#!/bin/bash\ncase " $* " in *" state "*) exit 1; esac\n{script}\n')
     path.chmod(0o755)
     return path
 

@@ -149,7 +149,10 @@ class World:
         return done
 
     def stub(self) -> Path:
-        """A low-level runtime that records its arguments, its environment and existing shares."""
+        """A low-level runtime that records its arguments, its environment and existing shares.
+
+        It knows no container when it is asked for one that has a share.
+        """
         path = self.folder / "stub-runc"
         path.write_text(
             f"#!{sys.executable} -IS\n"
@@ -157,6 +160,7 @@ class World:
             f"out = {str(self.runs)!r}\n"
             f"records = glob.glob({str(self.state)!r} + '/containers/*/record.json')\n"
             "records = {json.load(open(r))['id']: json.load(open(r)) for r in records}\n"
+            "if records and sys.argv[-2] == 'state': sys.exit(1)\n"
             "json.dump({'argv': sys.argv, 'env': dict(os.environ), 'cwd': os.getcwd(),"
             " 'records': records},"
             " open(out + '/call.json', 'w'))\n"

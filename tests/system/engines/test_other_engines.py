@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -224,6 +225,24 @@ def test_a_podman_container_killed_with_9_leaves_nothing(
     podman.podman("kill", "--signal=KILL", made.stdout.strip(), options=options)
     wait_until(lambda: node.containers() == [], "the share is given back")
     wait_until(lambda: podman.enclosure.mounts() == before, "every mount is gone")
+
+
+@pytest.mark.parametrize("name", ["crun-1.14-linux-amd64", "low"])
+def test_podman_keeps_to_the_memory_there_is_whatever_its_runtime_is_called(
+    podman: Podman, node: Node, wrapper: Callable[[str], Path], tmp_path: Path, name: str
+) -> None:
+    """REL-3: 20 of 15 GiB were promised, because nobody knew where crun keeps its state."""
+    options = ["--runtime", str(wrapper(str(shutil.copy(CRUN, tmp_path / name))))]
+
+    def sleeper(*, check: bool = True) -> str:
+        answer: dict[str, Any] = {"options": options, "env": share(10), "detach": True}
+        return podman.run("small", "sleep", "1000", check=check, **answer).stdout.strip()
+
+    first = sleeper()
+    sleeper(check=False)
+    assert node.containers() == [first]
+    podman.podman("kill", "--signal=KILL", first, options=options)
+    wait_until(lambda: node.containers() == [], "the share is given back")
 
 
 @pytest.mark.parametrize("runtime", LOW_LEVEL)

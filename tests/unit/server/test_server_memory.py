@@ -109,7 +109,7 @@ def test_a_change_cut_short_promises_no_less_than_may_be_taken(
         Path(temporary).write_bytes(data)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("cgpu_node.shares.change.write_atomically", be_killed)
+    monkeypatch.setattr("cgpu_node.shares.record.write_atomically", be_killed)
     with pytest.raises(KeyboardInterrupt):
         change_memory(registry, "a", wanted * MIB)
     assert caps(directory) == [taken]
@@ -218,7 +218,7 @@ def test_a_change_that_cannot_be_written_down_is_not_made(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("cgpu_node.shares.change.write_atomically", refuse)
+    monkeypatch.setattr("cgpu_node.shares.record.write_atomically", refuse)
     for wanted in (100, 500):
         with pytest.raises(CgpuError, match="No space left"):
             change_memory(registry, "a", wanted * MIB)

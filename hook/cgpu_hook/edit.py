@@ -136,9 +136,10 @@ def check_sources(plan: Plan) -> None:
     Raises:
         CgpuError: one is not fit to be mounted.
     """
+    known: set[str] = set()
     for mount in plan.mounts:
         if mount.destination not in SHARE_FILES:  # these are created when the share is admitted
-            check_source(mount.source)
+            check_source(mount.source, known=known)
 
 
 def binds(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
@@ -147,10 +148,10 @@ def binds(nodes: tuple[DeviceNode, ...]) -> list[Mount]:
     Raises:
         CgpuError: one is missing or not fit to be mounted.
     """
-    found = []
+    found, known = [], set[str]()
     for node in nodes:
         if stat.S_ISREG(_status(node).st_mode):
-            check_source(node.host, shared=True)
+            check_source(node.host, shared=True, known=known)
             found.append(Mount(node.host, node.container, _NODE_OPTIONS))
     return found
 

@@ -15,20 +15,21 @@ from cgpu_env.errors import CgpuError
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def check_source(path: str, *, shared: bool = False) -> None:
-    """Refuse the file at ``path`` if others could change it.
+def check_source(path: str, *, shared: bool = False, known: set[str] | None = None) -> None:
+    """Refuse the file or directory at ``path`` if others could change it.
 
     Args:
         path: absolute, without links in it.
         shared: the file itself may be written by anybody (a device, a ledger).
+        known: directories found fit a moment ago, which are not looked at again; it grows.
 
     Raises:
         CgpuError: it is missing, is a link, or others could change it.
     """
     owners = (0, os.geteuid())
     allowed = "expected it and its directories to belong to root and no one else to write there"
-    part = path
-    while True:
+    part, known = path, set() if known is None else known
+    while part not in known:
         try:
             facts = os.lstat(part)
         except OSError as error:
@@ -36,11 +37,13 @@ def check_source(path: str, *, shared: bool = False) -> None:
         if stat.S_ISLNK(facts.st_mode):
             raise CgpuError(f"{path}: {part} is a symbolic link")
         own = part == path
-        sticky = stat.S_ISDIR(facts.st_mode) and bool(facts.st_mode & stat.S_ISVTX)
-        writable = facts.st_mode & _OTHERS_WRITE and not sticky and not (own and shared)
+        allowed_there = shared if own else bool(facts.st_mode & stat.S_ISVTX)
+        writable = facts.st_mode & _OTHERS_WRITE and not allowed_there
         if facts.st_uid not in owners or writable:
             what = "it" if own else part
             raise CgpuError(f"{path}: others could change {what}: {allowed}")
+        if not own:
+            known.add(part)
         if part == "/":
             return
         part = os.path.dirname(part)

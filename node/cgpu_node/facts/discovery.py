@@ -50,8 +50,9 @@ def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
     """What the driver in ``folder`` answers, in the form of ``node.json``.
 
     Raises:
-        CgpuError: it does not answer.
+        CgpuError: it does not answer, or we are root and others could change it.
     """
+    driver.check_trust(folder)
     libraries = driver.libraries(folder)
     facts, error = _probe("facts", folder)
     if facts is None:
@@ -80,7 +81,13 @@ def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
 
 
 def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
-    """The probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it."""
+    """The probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it.
+
+    Raises:
+        CgpuError: we are root, and others could change what would be loaded.
+        OSError: it cannot be started.
+    """
+    folder = driver.check_trust(folder)
     command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
     # Fixed, so that neither a container's environment nor a user's can point the driver elsewhere.
     # PCI_BUS_ID makes CUDA number the GPUs as NVML does.

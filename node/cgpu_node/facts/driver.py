@@ -6,6 +6,7 @@ import os
 
 from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
 from cgpu_node.paths import inside
+from cgpu_node.trust import check_source
 
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
@@ -64,18 +65,44 @@ _LARGEST_PROXY = 4 << 20
 def find_driver_dir() -> str:
     """The first usual directory with both libraries, else the one that a CDI specification names.
 
+    A directory that others could change is passed over: the driver may be in a later one.
+
     Raises:
         CgpuError: there is none.
     """
+    refused = None
     for folder in SEARCHED:
         if all(os.path.exists(f"{folder}/{soname}") for soname in PROXIED):
-            return folder
+            try:
+                check_source(os.path.realpath(folder))
+            except CgpuError as error:
+                refused = refused or error
+            else:
+                return folder
     from cgpu_node.facts.cdi import driver_directory  # rare
 
     named = driver_directory(PROXIED)
     if named is not None:
         return named
+    if refused:
+        raise refused
     raise CgpuError("no NVIDIA driver found on this machine", hint=_WHERE)
+
+
+def check_trust(driver_dir: str) -> str:
+    """The real path of a directory from which root may load the driver.
+
+    Another user's process loads what that user names.
+
+    Raises:
+        CgpuError: we are root, and others could change the directory or one of the two libraries.
+    """
+    real = os.path.realpath(driver_dir)
+    if os.geteuid() == 0:
+        known: set[str] = set()
+        for path in (real, *(f"{real}/{soname}" for soname in PROXIED)):
+            check_source(os.path.realpath(path), known=known)
+    return real
 
 
 def check(driver_dir: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from cgpu_env import CgpuError
 from cgpu_node.facts import discovery
+from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import DeviceNode, Node, load_node
 from cgpu_node.settings.config import Config
 from cgpu_sim import Gpu, make_driver_dir
@@ -27,7 +29,9 @@ def break_library(driver: Path, soname: str, body: str) -> None:
     """Put a library in the driver's place whose first function does ``body``."""
     function = "nvmlInit_v2" if "ml" in soname else "cuInit"
     source = driver / "broken.c"
-    source.write_text(f"#include <unistd.h>\nint {function}(void) {{ {body} }}\n")
+    source.write_text(
+        f"#include <fcntl.h>\n#include <unistd.h>\nint {function}(void) {{ {body} }}\n"
+    )
     compiler = [sys.executable, "-m", "ziglang", "cc", "-shared", "-fPIC", "-fno-sanitize=all"]
     subprocess.run([*compiler, "-o", driver / soname, source], check=True)
 
@@ -79,6 +83,25 @@ def test_a_broken_nvml_is_one_sentence(
     with pytest.raises(CgpuError) as refusal:
         probe(driver, tmp_path)
     assert str(refusal.value).startswith(f"the NVIDIA driver in {driver} does not answer: {reason}")
+
+
+@pytest.mark.parametrize("theirs", ["driver", "driver/libcuda.so.1", "driver/libnvidia-ml.so.1"])
+def test_rel_4_root_loads_no_driver_that_a_user_could_change(
+    driver: Path, tmp_path: Path, theirs: str
+) -> None:
+    """Not through a link of root's either."""
+    mark = tmp_path / "loaded"
+    for soname in PROXIED:
+        break_library(driver, soname, f'return creat("{mark}", 0600);')
+    os.chown(tmp_path / theirs, 1000, 1000)
+    (tmp_path / "link").symlink_to(driver)
+    for named in (driver, tmp_path / "link"):
+        with pytest.raises(CgpuError, match=f"^{tmp_path / theirs}: others could change"):
+            probe(named, tmp_path)
+    for what in ("facts", "contexts", "holdings", "gpus"):
+        with pytest.raises(CgpuError, match="others could change"):
+            discovery.start_probe(what, str(driver), subprocess.DEVNULL)
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("body", ["for (;;) pause();", "*(volatile int *)0 = 1; return 0;"])

@@ -199,6 +199,22 @@ def test_no_driver_anywhere_says_how_to_name_one(
     assert "--driver-dir" in refusal.value.hint
 
 
+def test_a_searched_directory_that_others_could_change_is_passed_over(
+    fake: FakeDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-4: a user may own one of them, and the driver may be in a later one."""
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    for name in driver.PROXIED:
+        (theirs / name).write_text("")
+    theirs.chmod(0o777)
+    monkeypatch.setattr(driver, "SEARCHED", (str(theirs), str(fake.folder)))
+    assert driver.find_driver_dir() == str(fake.folder)
+    monkeypatch.setattr(driver, "SEARCHED", (str(theirs),))
+    with pytest.raises(CgpuError, match=f"^{theirs}: others could change it: expected"):
+        driver.find_driver_dir()
+
+
 def test_a_proxy_is_not_taken_for_a_driver(fake: FakeDriver) -> None:
     """Inside a session the driver library is a proxy: its share cannot be divided again."""
     proxy = b"\x7fELF\0/dev/cgpu/./././real/libcuda.so.1\0"

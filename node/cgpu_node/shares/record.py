@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import fsencode
+
 import cgpu_native
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     Kind = Literal["container", "session"]
 
 VERSION = 1
+_MOST_WEIGHT, _MOST = 1 << 16, (1 << 63) - 1
 FILE = "record.json"
 # Files of their own: release 0.1.0 takes a record with an unknown field for damaged.
 NOTES, POD = "notes", "pod"
@@ -105,21 +108,41 @@ def read(directory: str) -> Record | None:
     """
     fields = content(directory) or {}
     try:
-        pid, started, runtime_dir = fields["owner"][:3]
         return Record(
             str(fields["id"]),
             fields["kind"],
-            Owner(int(pid), int(started), runtime_dir),
-            tuple(GpuShare(int(gpu[0]), str(gpu[1]), int(gpu[2])) for gpu in fields["gpus"]),
-            int(fields["weight"]),
+            _owner(*fields["owner"][:3]),
+            _gpus(fields["gpus"]),
+            _number(fields["weight"], 1, _MOST_WEIGHT),
             bool(fields.get("high_priority", False)),
-            int(fields.get("policy", 0)),
-            tuple(fields.get("command", ())),
+            _number(fields.get("policy", 0)),
+            tuple(map(str, fields.get("command", ()))),
             directory,
-            int(fields["version"]),
+            _number(fields["version"]),
         )
     except (ValueError, TypeError, LookupError, OverflowError):
         return None
+
+
+def _owner(pid: Any, started: Any, runtime_dir: Any) -> Owner:  # noqa: ANN401
+    if runtime_dir is not None and b"\0" in fsencode(runtime_dir):
+        raise ValueError("no path")
+    return Owner(_number(pid), _number(started), runtime_dir)
+
+
+def _gpus(given: list[Any]) -> tuple[GpuShare, ...]:
+    shares = [GpuShare(_number(gpu[0]), str(gpu[1]), _number(gpu[2], 0)) for gpu in given]
+    if not shares:
+        raise ValueError("no GPU")
+    return tuple(shares)
+
+
+def _number(given: Any, least: int = -_MOST, most: int = _MOST) -> int:  # noqa: ANN401
+    """A whole number that C can hold, too; others come of damage."""
+    number = int(given)
+    if not least <= number <= most:
+        raise ValueError("no such number")
+    return number
 
 
 def rewrite(state_dir: str, record: Record) -> None:

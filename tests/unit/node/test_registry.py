@@ -319,11 +319,21 @@ def test_what_a_killed_builder_left_is_removed(registry: Registry) -> None:
     [
         *("", "{", "[]", "null", "[" * 9999, '{"version": 2}', '{"version": 1}'),
         '{"version": 1e999, "id": "", "kind": "", "owner": [1, 1, ""], "gpus": [], "weight": 1}',
+        *(
+            '{"version": 1, "id": "a", "kind": "container", '
+            f'"owner": [1, START, {folder}], "gpus": {gpus}, "weight": {weight}}}'
+            for folder, gpus, weight in (
+                *(("null", '[[0, "UUID", 1]]', weight) for weight in (1 << 80, -1, 0)),
+                *((folder, '[[0, "UUID", 1]]', 1) for folder in ("[]", 1, r'"/\u0000"')),
+                *(("null", gpus, 1) for gpus in (f'[[0, "UUID", {1 << 80}]]', "[]")),
+            )
+        ),
     ],
 )
 def test_a_damaged_record_is_removed_and_stops_nobody(registry: Registry, content: str) -> None:
     name = f"damaged-{os.getpid()}"  # no other test has a container of this name mounted
     directory = admit(registry, name, ask(MIB))
+    content = content.replace("START", str(start_time(1))).replace("UUID", UUIDS[0])
     Path(directory, "record.json").write_text(content)
     admit(registry, "next", ask(TOTAL))
     assert leftovers(registry) == ["next"]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_BYTES = 16 << 20
-_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 # What is read or written here: section -> its fields and their types ("" is the document itself).
 _FIELDS: dict[str, dict[str, type]] = {
     "": {
@@ -46,7 +46,7 @@ _IN_WORDS: dict[type, str] = {
 
 
 def read(path: str) -> dict[str, Any]:
-    """The configuration at ``path``; never waits, never follows a link.
+    """The configuration at ``path``; never waits, and follows links as the low-level runtime does.
 
     Raises:
         CgpuError: one sentence that says what is wrong with the file.
@@ -130,6 +130,8 @@ def packed(config: dict[str, Any], name: str) -> bytes:
 def write(path: str, config: dict[str, Any]) -> None:
     """Replace the file at ``path`` in one step, keeping its mode and owner.
 
+    A link is replaced, and what it leads to stays: it may be a template of many bundles.
+
     Raises:
         CgpuError: it cannot be written; it is unchanged then.
     """
@@ -137,7 +139,7 @@ def write(path: str, config: dict[str, Any]) -> None:
     temporary = os.path.join(folder, f".{base}.cgpu.{os.getpid()}")
     data = packed(config, path)
     try:
-        before = os.lstat(path)
+        before = os.stat(path)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(temporary, flags, 0o600)
         try:

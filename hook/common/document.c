@@ -55,9 +55,9 @@ cgpu_document_read(const char *path, struct cgpu_document *out)
 {
     out->bytes = NULL;
     out->size = 0;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY);
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) {
-        return errno == ELOOP ? "not a regular file" : strerror(errno);
+        return strerror(errno);
     }
     const char *why = read_whole(fd, out);
     int saved = errno;

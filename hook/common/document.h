@@ -14,9 +14,9 @@ struct cgpu_document {
 };
 
 /*
- * Read the regular file at PATH; never waits for a FIFO, never follows a link at the end of PATH.
- * Returns NULL, or the reason for a failure: a static text, or that of errno, which is ENOENT if
- * there is no such file and EISDIR if it is a directory.
+ * Read the regular file at PATH, through links as the low-level runtime does; never waits for a
+ * FIFO or a lease. Returns NULL, or the reason for a failure: a static text, or that of errno,
+ * which is ENOENT if there is no such file and EISDIR if it is a directory.
  */
 const char *cgpu_document_read(const char *path, struct cgpu_document *out);
 

@@ -65,6 +65,23 @@ def test_the_limits_page_says_what_was_asked_for(world: World, runtime: Path) ->
     ]
 
 
+@pytest.mark.parametrize("env", [SIX, []])
+def test_a_configuration_that_is_a_link_is_as_good_as_a_file(
+    world: World, runtime: Path, env: list[str]
+) -> None:
+    """For the low-level runtimes it is; the share does not go where the link leads."""
+    world.write_config(env, "busybox ls /dev")
+    template = world.folder / "template.json"
+    world.config.rename(template)
+    world.config.symlink_to(template)
+    before = template.read_text()
+    done = world.runtime("run", name(), lowlevel=runtime)
+    assert done.returncode == 0, done
+    assert ("cgpu" in done.stdout.split()) == bool(env)
+    assert template.read_text() == before
+    assert world.config.is_symlink() == (not env)
+
+
 def test_rel_5_only_the_granted_gpu_is_there_and_limits_cannot_be_written(
     world: World, runtime: Path
 ) -> None:

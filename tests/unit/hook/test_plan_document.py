@@ -107,11 +107,12 @@ def test_rel_4_a_giant_configuration_is_refused(tmp_path: Path) -> None:
 
 def test_rel_4_what_is_not_a_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "link").symlink_to("target")
-    (tmp_path / "target").write_text("{}")
+    (tmp_path / "link").symlink_to("fifo")
+    (tmp_path / "loop").symlink_to("loop")
     assert "not a regular file" in refusal(tmp_path / "fifo")
     assert "not a regular file" in refusal(tmp_path)
-    assert "symbolic links" in refusal(tmp_path / "link")
+    assert "not a regular file" in refusal(tmp_path / "link")
+    assert "symbolic links" in refusal(tmp_path / "loop")
     assert "No such file" in refusal(tmp_path / "missing")
     assert "not a regular file" in refusal(Path("/dev/null"))
 
@@ -138,6 +139,18 @@ def test_writing_keeps_mode_and_owner_and_leaves_nothing_else(tmp_path: Path) ->
     assert (stat.S_IMODE(facts.st_mode), facts.st_uid, facts.st_gid) == (0o640, 12, 34)
     assert json.loads(path.read_text()) == {"a": 1}
     assert os.listdir(tmp_path) == ["config.json"]  # noqa: PTH208
+
+
+def test_a_link_is_read_and_then_replaced_and_its_file_stays(tmp_path: Path) -> None:
+    """runc reads it, too; the file may be a template of many bundles."""
+    template, path = tmp_path / "template", tmp_path / "config.json"
+    template.write_text("{}")
+    template.chmod(0o640)
+    path.symlink_to("template")
+    assert document.read(str(path)) == {}
+    document.write(str(path), {"a": 1})
+    assert (json.loads(path.read_text()), template.read_text()) == ({"a": 1}, "{}")
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o640
 
 
 def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path) -> None:

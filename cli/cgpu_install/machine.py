@@ -25,13 +25,24 @@ class ClosedError(CgpuError):
 
 
 class Machine(NamedTuple):
-    """Every file is looked for and made below ``root``; programs are linked into ``bin_dir``."""
+    """Every file is looked for and made below ``root``; programs are linked into ``bin_dir``.
+
+    Nobody else may change the tree at ``root`` meanwhile: links in it are looked at before use.
+    """
 
     root: str = ""
     bin_dir: str = BIN_DIR
 
     def at(self, path: str) -> str:
-        """The path at which we reach the machine's ``path``."""
+        """The path at which we reach the machine's ``path``.
+
+        Raises:
+            CgpuError: its folder is outside the root.
+        """
+        if self.root:
+            folder, top = os.path.dirname(path), os.path.realpath(self.root)
+            if os.path.commonpath((os.path.realpath(f"{self.root}{folder}"), top)) != top:
+                raise CgpuError(f"{folder}: leads out of --root {self.root}")
         return f"{self.root}{path}"
 
     def program(self, name: str) -> str:
@@ -91,10 +102,4 @@ class Machine(NamedTuple):
             folder = os.path.dirname(folder)
         if not os.path.isdir(self.at(folder)):
             raise CgpuError(f"{folder}: expected a directory")
-        if self.root and not _is_below(os.path.realpath(self.at(folder)), self.root):
-            raise CgpuError(f"{folder}: leads out of --root {self.root}")
-
-
-def _is_below(path: str, root: str) -> bool:
-    top = os.path.realpath(root)
-    return os.path.commonpath((path, top)) == top
+        self.at(path)

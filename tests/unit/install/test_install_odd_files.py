@@ -177,7 +177,47 @@ def test_a_link_out_of_the_tree_is_not_followed(
     with pytest.raises(CgpuError, match=rf"^/{link}.*: leads out of --root {machine.root}$"):
         install(machine, "docker")
     assert list(outside.iterdir()) == []
+    with pytest.raises(CgpuError, match=r": leads out of --root"):
+        uninstall(machine, "docker")
     place.unlink()
     place.symlink_to("../real" if "/" in link else "real")
     Path(machine.at("/real")).mkdir()
     install(machine, "docker")
+
+
+@pytest.mark.parametrize("link", ["var/lib/cgpu/backup", "var/lib/cgpu/backup/etc"])
+def test_backups_stay_in_the_tree(
+    machine: Machine, tmp_path_factory: pytest.TempPathFactory, link: str
+) -> None:
+    outside, place = tmp_path_factory.mktemp("outside"), Path(machine.at("/")) / link
+    place.parent.mkdir(parents=True)
+    place.symlink_to(outside)
+    before = '{"runtimes": {"other": {"path": "/usr/bin/other"}}}\n'
+    configuration = place_of(machine, "docker")
+    configuration.write_text(before)
+    with pytest.raises(CgpuError, match=r": leads out of --root"):
+        install(machine, "docker")
+    assert list(outside.rglob("*")) == []
+    assert configuration.read_text() == before
+
+
+def test_a_journal_cannot_lead_out_of_its_tree(
+    machine: Machine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Somebody else may have made the tree that root works on."""
+    outside = tmp_path_factory.mktemp("outside")
+    (outside / "empty").mkdir()
+    (outside / "file").write_text("kept")
+    install(machine, "docker")
+    journal = Path(machine.at("/var/lib/cgpu/install.json"))
+    text = journal.read_text()
+    up = f"/{'../' * 30}{str(outside)[1:]}"
+    for changed in (
+        text.replace(f'"{dockerd.FILE}"', f'"{up}/file"'),
+        text.replace('"/etc/docker"', f'"{up}/empty"'),
+    ):
+        assert changed != text
+        journal.write_text(changed)
+        with pytest.raises(CgpuError, match=r": leads out of --root"):
+            uninstall(machine, "docker")
+    assert sorted(path.name for path in outside.iterdir()) == ["empty", "file"]

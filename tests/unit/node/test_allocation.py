@@ -172,6 +172,23 @@ def test_without_a_pod_a_node_is_as_it_was_before(node: Node, pods: list[Need], 
 
 
 @given(nodes(), PODS, st.randoms(use_true_random=False), needs())
+def test_without_all_its_pods_a_node_is_as_new(
+    node: Node, pods: list[Need], chance: random.Random, probe: Need
+) -> None:
+    for decision in (made := filled(node, pods)):
+        node.add(decision)  # entering it again counts nothing twice
+    for decision in chance.sample(made, len(made)):
+        node.remove(decision.pod)
+        node.remove(decision.pod)
+    new = bare(node)
+    assert node.taken == {}
+    assert [node.free(gpu) for gpu in node.gpus.values()] == [
+        new.free(gpu) for gpu in new.gpus.values()
+    ]
+    assert decide(node, probe) == decide(new, probe)
+
+
+@given(nodes(), PODS, st.randoms(use_true_random=False), needs())
 def test_the_order_in_which_pods_are_entered_does_not_matter(
     node: Node, pods: list[Need], chance: random.Random, probe: Need
 ) -> None:
@@ -228,6 +245,38 @@ def test_a_pod_gets_the_gpus_with_least_free_or_those_apart_from_its_replicas(
         and all(h >= w for h, w in zip(node.free(gpu), decision.part, strict=True))
     ]
     assert all(rank(mine) <= rank(other) for mine in decision.gpus for other in others)
+
+
+@given(st.tuples(nodes("a"), nodes("b"), nodes("c")), PODS, needs())
+def test_the_first_choice_is_the_best_of_all_choices_on_all_nodes(
+    cluster: tuple[Node, ...], pods: list[Need], need: Need
+) -> None:
+    part = part_of(need)
+    costs: dict[tuple[str, tuple[str, ...]], tuple[int, ...]] = {}
+    for node in cluster:
+        made = filled(node, pods)
+        fits = [
+            uuid
+            for uuid, gpu in node.gpus.items()
+            if gpu.healthy
+            and (part.cores > 0) == (node.mode == CORE_MEM)
+            and all(have >= want for have, want in zip(node.free(gpu), part, strict=True))
+        ]
+        for gpus in itertools.combinations(fits, need.gpus):
+            room = sum(node.free(node.gpus[uuid]).units for uuid in gpus)
+            replicas = sum(
+                uuid in each.gpus and each.owner == need.owner != ""
+                for each in made
+                for uuid in gpus
+            )
+            order = (0, room) if node.placement == BINPACK else (1, replicas, -room)
+            whole = sum(node.free(gpu).units for gpu in node.gpus.values())
+            costs[node.name, tuple(sorted(gpus))] = (*order, whole)
+    fitting, _ = compare(cluster, need)
+    assert bool(fitting) == bool(costs)
+    if fitting:
+        name = best(fitting)
+        assert costs[name, tuple(sorted(fitting[name].gpus))] == min(costs.values())
 
 
 @given(st.lists(st.integers(0, 3), max_size=5), PODS, needs())
@@ -336,7 +385,7 @@ def test_what_no_gpu_could_give_is_refused_before_any_node_is_asked(
 def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
     chance = random.Random(20261123)
     cluster = {
-        f"n{n}": Node(f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15 + n % 3) for k in range(8)])
+        f"n{n}": Node(f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15 + (n + k) % 3) for k in range(8)])
         for n in range(1000)
     }
     live: list[Decision] = []

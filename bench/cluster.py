@@ -143,8 +143,9 @@ def lines(figures: Json) -> list[Line]:
     """Figures with their bars."""
     many, found = figures["burst"], []
     for nodes, (pods, least) in RATES.items():
-        what = f"{pods:,} pods on {nodes:,} nodes of {GPUS} GPUs, bound per second"
-        found.append(Line(what, figures["bound_per_second"][str(nodes)], least, "", least=True))
+        what = f"{pods:,} pods that wait, on {nodes:,} nodes of {GPUS} GPUs, are bound"
+        speed = figures["bound_per_second"][str(nodes)]
+        found.append(Line(what, speed, least, "pods/s", least=True))
     what = f"{BURST:,} pods at once onto {ON * GPUS} GPUs"
     found += [
         Line(f"{what}; bindings refused", many["refused"], 0, ""),

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,6 +78,8 @@ FALLS_SHORT = {
 def model(*defines: str) -> str:
     """The model's program, compiled with ``defines``."""
     target = HERE / "_build" / "model" / "-".join(["model", *defines]).replace("=", "-")
+    if _is_current(target):
+        return str(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     sources = [*MODEL.rglob("*.c")]
@@ -91,6 +94,14 @@ def model(*defines: str) -> str:
     subprocess.run(command, check=True)
     temporary.rename(target)
     return str(target)
+
+
+def _is_current(target: Path) -> bool:
+    """Whether nothing that the program is made of is newer."""
+    of = [Path(__file__), HERE / "programs.py"]
+    of += [path for top in (MODEL, NATIVE) for path in top.rglob("*.[ch]")]
+    newest = max(path.stat().st_mtime_ns for path in of)
+    return target.exists() and target.stat().st_mtime_ns > newest
 
 
 def cases(group: str, *defines: str) -> list[dict[str, Any]]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from textual.pilot import Pilot
 
-pytestmark = pytest.mark.unit
+pytestmark = [pytest.mark.unit, pytest.mark.long]  # textual draws each board: 0.3 s
 
 MIB = 1 << 20
 UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]

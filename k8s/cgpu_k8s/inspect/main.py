@@ -85,8 +85,7 @@ def _answer(given: argparse.Namespace) -> str:
             f"the module {error.name} is missing: this program needs the extra k8s",
             hint="pip install 'cgpu[k8s]'",
         ) from None
-    import asyncio  # noqa: PLC0415 (likewise)
-
+    from cgpu_k8s.api.tasks import result_of  # noqa: PLC0415 (likewise)
     from cgpu_k8s.inspect.cluster import view  # noqa: PLC0415 (likewise)
 
     cluster = load(given.kubeconfig, given.context)
@@ -94,9 +93,9 @@ def _answer(given: argparse.Namespace) -> str:
         from cgpu_k8s.inspect.why import why  # noqa: PLC0415 (likewise)
 
         namespace = given.namespace or cluster.namespace
-        pod, found = asyncio.run(fetch_pod(cluster, given.why, namespace))
+        pod, found = result_of(fetch_pod(cluster, given.why, namespace))
         return why(pod.raw, pod.claim, *found, pod.events) + "\n"
-    found = asyncio.run(fetch(cluster, given.node))
+    found = result_of(fetch(cluster, given.node))
     nodes = view(*found)
     if given.node and not nodes:
         [machine] = found.machines

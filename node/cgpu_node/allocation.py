@@ -154,15 +154,12 @@ def share_of(container: Container, gpus: int) -> Part:
             f"container {name}: aliyun.com/gpu-mem={units}: expected a multiple of"
             f" aliyun.com/gpu-count={gpus}"
         )
-    if cores < 0 or cores % (CORE_STEP * gpus):
+    least, most = CORE_STEP * gpus, 100 * gpus
+    if cores % least or not 0 <= cores <= most:
         raise NeedError(
             f"container {name}: aliyun.com/gpu-core.percentage={cores}: expected a multiple of"
-            f" {CORE_STEP * gpus}" + (f", {CORE_STEP} of each of {gpus} GPUs" * (gpus > 1))
-        )
-    if cores > 100 * gpus:
-        raise NeedError(
-            f"container {name}: aliyun.com/gpu-core.percentage={cores}: expected at most"
-            f" {100 * gpus}"
+            f" {least} from {least} to {most}"
+            + (f", {CORE_STEP} to 100 of each of {gpus} GPUs" * (gpus > 1))
         )
     return Part(units // gpus, cores // gpus)
 

@@ -150,7 +150,9 @@ def _container(container: Json, kind: str) -> Container | None:
         raise NeedError(f"container {name}: {CORES} without {MEMORY}: expected both in its limits")
     cores = _whole(name, CORES, limits, requests) if CORES in asked else 0
     if CORES in asked and cores == 0:
-        raise NeedError(f"container {name}: {CORES}=0: expected at least 5")
+        raise NeedError(
+            f"container {name}: {CORES}=0: expected at least 5 of each GPU, or no {CORES}"
+        )
     return Container(name, _whole(name, MEMORY, limits, requests), cores, kind)
 
 

@@ -151,7 +151,7 @@ def test_what_the_pod_says_of_itself(changes: dict[str, Any], expected: str) -> 
 def test_a_pod_that_no_gpu_could_serve() -> None:
     assert reason(pod("p", 7, 33)) == (
         "can run on no GPU: container main: aliyun.com/gpu-core.percentage=33: expected a multiple"
-        " of 5"
+        " of 5 from 5 to 100"
     )
 
 

@@ -1,6 +1,6 @@
 """The allocator's rules, for any nodes and pods, and beside brute force on small ones.
 
-K8S-4, K8S-5, K8S-6.
+K8S-2, K8S-4, K8S-5, K8S-6.
 """
 
 from __future__ import annotations
@@ -367,10 +367,10 @@ def test_a_refusal_says_what_is_lacking(mode: str, need: Need, expected: tuple[s
         ([Container("main", 8)], 0, "aliyun.com/gpu-count=0: expected a whole number from 1"),
         ([Container("main", 8)], 3, "aliyun.com/gpu-mem=8: expected a multiple of"),
         ([Container("main", 0)], 1, "aliyun.com/gpu-mem=0: expected at least 1"),
-        ([Container("main", 1, 33)], 1, "percentage=33: expected a multiple of 5"),
-        ([Container("main", 1, -5)], 1, "percentage=-5: expected a multiple of 5"),
-        ([Container("main", 1, 105)], 1, "percentage=105: expected at most 100"),
-        ([Container("main", 2, 15)], 2, "a multiple of 10, 5 of each of 2 GPUs"),
+        ([Container("main", 1, 33)], 1, "percentage=33: expected a multiple of 5 from 5 to 100"),
+        ([Container("main", 1, -5)], 1, "percentage=-5: expected a multiple of 5 from 5 to 100"),
+        ([Container("main", 1, 105)], 1, "percentage=105: expected a multiple of 5 from 5 to 100"),
+        ([Container("main", 2, 15)], 2, "a multiple of 10 from 10 to 200, 5 to 100 of each of"),
         ([Container("a", 1, 30), Container("b", 1)], 1, "expected all or none to ask"),
     ],
 )
@@ -385,7 +385,9 @@ def test_what_no_gpu_could_give_is_refused_before_any_node_is_asked(
 def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
     chance = random.Random(20261123)
     cluster = {
-        f"n{n}": Node(f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15 + (n + k) % 3) for k in range(8)])
+        f"n{n}": Node(
+            f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15 + (n + k) % 3) for k in range(8)]
+        )
         for n in range(1000)
     }
     live: list[Decision] = []

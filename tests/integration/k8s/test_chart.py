@@ -221,7 +221,10 @@ def test_no_pod_has_more_than_it_needs(objects: list[Json]) -> None:
             assert container["resources"]["requests"]
 
 
-def test_the_agent_runs_where_the_label_is_and_is_evicted_last(objects: list[Json]) -> None:
+def test_the_agent_runs_where_the_label_is_and_is_evicted_last(
+    objects: list[Json],
+) -> None:
+    """K8S-9: its priority is not to be mended by hand."""
     agent = dict(pods(objects))["cgpu-agent"]
     assert agent["priorityClassName"] == "system-node-critical"
     assert agent["tolerations"] == [{"operator": "Exists"}]

@@ -1,4 +1,4 @@
-"""``make demo-k8s`` shows what pods have, and leaves nothing behind."""
+"""K8S-9: ``make demo-k8s`` shows what the documents' pods have, and leaves nothing behind."""
 
 from __future__ import annotations
 

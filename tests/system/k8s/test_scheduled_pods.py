@@ -131,6 +131,8 @@ def test_fifty_pods_get_what_they_ask_for_and_no_gpu_gives_more_than_it_has(
 def test_both_profiles_schedule_and_what_fits_nowhere_waits_with_a_reason(
     plane: ControlPlane,
 ) -> None:
+    """K8S-9: the documents' scheduler is one of them."""
+
     async def act() -> tuple[Json, str]:
         async with connected(plane.cluster()) as client:
             await client.post(pods_path(), limited("large", UNITS + 1))

@@ -1,4 +1,4 @@
-"""K8S-15: what the guard answers to AdmissionReviews, and to bodies that are none."""
+"""K8S-9, K8S-15: what the guard answers to AdmissionReviews, and to bodies that are none."""
 
 from __future__ import annotations
 

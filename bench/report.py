@@ -67,7 +67,7 @@ STARTS = [
     ("docker run --rm, capped", "run plain", "run capped", 25),
     ("docker run --rm, not capped", "run plain", "run not capped", 3),
     ("docker exec", "exec plain", "exec capped", 3),
-    ("cgpu-run /bin/true", "true plain", "true capped", 40),
+    ("cgpu-run /bin/true", "true plain", "true capped", 22),
 ]
 
 

@@ -68,9 +68,16 @@ def check_weight(request: Request, rules: Mapping[str, Rules]) -> None:
 
 
 def check_policy(
-    request: Request, records: Iterable[Record], rules: Mapping[str, Rules], wanted: int
+    request: Request,
+    records: Iterable[Record],
+    rules: Mapping[str, Rules],
+    wanted: int,
+    *,
+    is_guest: bool,
 ) -> None:
     """Refuse the compute policy WANTED where a container has a GPU under another one.
+
+    Refuse a guest's also where none has.
 
     Raises:
         AdmissionError: one sentence that names the GPU, its policy and who runs there.
@@ -78,12 +85,15 @@ def check_policy(
     others = list(records)
     for share in request.gpus:
         policy = rules[share.uuid].policy
+        if policy == wanted:
+            continue
+        there = f"--policy {wanted}: GPU {share.index} is under policy {policy}"
         for record in on_gpu(others, share.uuid):
-            if policy != wanted:
-                raise AdmissionError(
-                    f"--policy {wanted}: GPU {share.index} is under policy {policy}"
-                    f" while {record.id} runs"
-                )
+            raise AdmissionError(f"{there} while {record.id} runs")
+        if is_guest:
+            raise AdmissionError(
+                f"{there}, which only root can change", hint=f"--policy {policy}, or none"
+            )
 
 
 def on_gpu(records: Iterable[Record], uuid: str) -> list[Record]:

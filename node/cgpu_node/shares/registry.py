@@ -97,7 +97,7 @@ class Registry:
         directory = f"{self._folder}/{checked_id(name)}"
         with self.locked(make=True):
             living = self._beside(name)
-            table = self._admitted(request, living, node, policy)
+            table = self._admitted(request, living, node, policy, is_guest=guest is not None)
             entry = Record(
                 id=name,
                 kind=kind,
@@ -122,17 +122,27 @@ class Registry:
         return living
 
     def _admitted(
-        self, request: Request, living: list[Record], node: Node, policy: int | None
+        self,
+        request: Request,
+        living: list[Record],
+        node: Node,
+        policy: int | None,
+        *,
+        is_guest: bool,
     ) -> dict[str, Rules]:
-        """Admit a request under the rules of its GPUs, and apply the policy that it brings."""
+        """Admit a request under the rules of its GPUs, and apply the policy that it brings.
+
+        A guest brings none: containers that come later would be under it.
+        """
         uuids = [share.uuid for share in request.gpus]
         changes, defaults = rules.read(self.state_dir), rules.configured(node, node.gpus)
         empty = [uuid for uuid in uuids if not admission.on_gpu(living, uuid)]
         now = {u: rules.of(u, changes, defaults, inhabited=u not in empty) for u in uuids}
         admission.check(request, living, node, now)
         if policy is not None:
-            admission.check_policy(request, living, now, policy)
-        if any([rules.bring(changes, uuid, policy) for uuid in empty]):  # noqa: C419 (all of them)
+            admission.check_policy(request, living, now, policy, is_guest=is_guest)
+        brought = None if is_guest else policy
+        if any([rules.bring(changes, uuid, brought) for uuid in empty]):  # noqa: C419 (all of them)
             rules.write(self.state_dir, changes)
         return {uuid: rules.of(uuid, changes, defaults, inhabited=True) for uuid in uuids}
 

@@ -232,6 +232,23 @@ def test_a_users_request_is_judged_by_the_same_rules(node: Node) -> None:
     keeper.communicate()
 
 
+def test_a_user_brings_no_policy_to_a_gpu_that_is_empty(node: Node) -> None:
+    """Policy 0 gives each container a part of the time, and root's that come later would get it."""
+    refused = node.user.run("--mem", "1/15", "--policy", "0", "--", "true")
+    assert refused.returncode == 2
+    sentence = "--policy 0: GPU 0 is under policy 6, which only root can change"
+    assert sentence in refused.stderr
+    running = node.user.start("--mem", "1/15", "--policy", "6", *SLEEP)
+    wait_until(lambda: _admitted(node), "it is admitted")
+    assert node.status()["gpus"][0]["policy"] == 6
+    others = node.root.start("--mem", "1/15", *SLEEP)
+    wait_until(lambda: len(_admitted(node)) == 2, "root's is, too")
+    assert {each["policy"] for each in node.status()["containers"]} == {6}
+    for process in (running, others):
+        process.kill()
+        process.communicate()
+
+
 def test_what_a_user_left_running_keeps_the_session(node: Node) -> None:
     """REL-3: also without memory on the GPU."""
     script = "sleep 60 >&- 2>&- <&- & echo $!"

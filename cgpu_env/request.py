@@ -152,7 +152,11 @@ def parse_request(
 
 
 def parse(
-    env: Mapping[str, str], default_memsize: Callable[[], int | str], *, has_units: bool = False
+    env: Mapping[str, str],
+    default_memsize: Callable[[], int | str],
+    *,
+    has_units: bool = False,
+    allow_off: bool = True,
 ) -> Asked | None:
     """Read what a container asks for.
 
@@ -161,6 +165,7 @@ def parse(
         default_memsize: returns the node's default size; called only if the container names none.
         has_units: whether a ``MEM_CONTAINER`` without ``MEM_DEV`` is sizes such as 6GiB or 40%, as
             in what is typed to our own tools.
+        allow_off: whether the node lets a container switch cgpu off.
 
     Returns:
         What it asks for; None if cgpu is off for it, as far as that shows without the GPUs.
@@ -169,6 +174,7 @@ def parse(
         EnvError: one sentence that names the variable, the value given, and what is allowed.
     """
     if truth(DISABLE, env.get(DISABLE, "false")):
+        _check_off(DISABLE, env[DISABLE], allow_off=allow_off)
         return None
     _check_names(env)
     dev = gib_list(MEM_DEV, env[MEM_DEV], 1) if MEM_DEV in env else None
@@ -182,12 +188,20 @@ def parse(
         return asked._replace(sizes=items(written))
     if written:
         share = gib_list(MEM_CONTAINER, written, 0)
-        return None if 0 in share else asked._replace(share=share)
+        if 0 in share:
+            _check_off(MEM_CONTAINER, env[MEM_CONTAINER], allow_off=allow_off)
+            return None
+        return asked._replace(share=share)
     size = default_memsize()
     if not size:
         _refuse_rest(env)
         return None
     return asked._replace(default_memsize=size)
+
+
+def _check_off(variable: str, value: str, *, allow_off: bool) -> None:
+    if not allow_off:
+        raise refused(variable, value, "this node lets no container switch cgpu off (allow_off)")
 
 
 def resolve(asked: Asked, gpus: Sequence[Gpu]) -> Request | None:

@@ -86,7 +86,7 @@ def draft(
             return setting.default_memsize
         return default_of_new(state, settings.default_memsize)
 
-    asked = parse(_environment(config), default)
+    asked = parse(_environment(config), default, allow_off=settings.allow_off)
     if asked is None:
         return None
     node, here, config = _here(config, name, setting, settings)

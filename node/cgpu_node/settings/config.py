@@ -5,6 +5,7 @@
     [node]
     max_inst = 20          # containers on a GPU, and the sum of their weights: 1..25
     default_memsize = 0    # cap of a container that names none: bytes, "6GiB", "40%"; 0: no cap
+    allow_off = true       # false: a container that switches cgpu off is refused
     overcommit = false     # true: caps on a GPU may add up to more than its memory
     policy = 6             # compute policy of a GPU: 0..6, or its name
     prio_ratio = 80        # percent of a GPU's time for high-priority containers: 20..99
@@ -62,6 +63,7 @@ class Config(NamedTuple):
 
     max_inst: int = DEFAULT_MAX_INST
     default_memsize: int | str = 0
+    allow_off: bool = True
     overcommit: bool = False
     policy: int = DEFAULT_POLICY
     prio_ratio: int = DEFAULT_PRIO_RATIO
@@ -89,7 +91,10 @@ _ACTIONS = ("log", "kill", "off")
 _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
     **{name: ("node", allowed(name), _rule(name)) for name in RANGES},
     DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, default_size),
-    "overcommit": ("node", "true or false", _if(lambda v: isinstance(v, bool))),
+    **{
+        name: ("node", "true or false", _if(lambda v: isinstance(v, bool)))
+        for name in ("allow_off", "overcommit")
+    },
     "library_dir": (
         "driver",
         "the absolute path of a directory",

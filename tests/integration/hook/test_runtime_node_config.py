@@ -46,6 +46,22 @@ def test_env_4_the_default_size_caps_a_container_that_names_none(world: World, s
     assert "/dev/cgpu/limits" in [mount["destination"] for mount in world.edited()["mounts"]]
 
 
+@pytest.mark.parametrize("written", ["CGPU_DISABLE=true", "ALIYUN_COM_GPU_MEM_CONTAINER=0"])
+def test_env_12_a_node_can_forbid_what_an_image_says(world: World, written: str) -> None:
+    """ENV-12: otherwise it overrides the node's default size."""
+    node = "[node]\ndefault_memsize = 1048576\n"
+    world.write_config([written])
+    before = world.config.read_bytes()
+    configure(world, node)
+    assert create(world, *world.options(world.stub())).returncode == 0
+    assert world.config.read_bytes() == before
+    configure(world, f"{node}allow_off = false\n")
+    done = create(world, *world.options(world.stub()))
+    sentence = f"cgpu: {written}: this node lets no container switch cgpu off (allow_off)\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
+    assert world.config.read_bytes() == before
+
+
 @pytest.mark.parametrize("size", [1 << 20, "40%"])
 def test_env_4_a_default_size_that_was_changed_caps_the_next_container(
     world: World, size: int | str

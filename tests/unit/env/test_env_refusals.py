@@ -1,4 +1,4 @@
-"""What a container's environment may not say, and the sentence that refuses it (ENV-1..11)."""
+"""What a container's environment may not say, and the sentence that refuses it (ENV-1..12)."""
 
 # ruff: noqa: RUF001  (look-alike digits and letters are what is tested)
 from __future__ import annotations
@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cgpu_env import EnvError, environment
+from cgpu_env.request import parse
 from lab.shares.asked import FOUR, SHORT, env, is_asked, parse_request, refusal
 
 pytestmark = pytest.mark.unit
@@ -193,6 +194,35 @@ def test_a_message_is_one_short_line_whatever_the_value() -> None:
     message = refusal(mem="1\n2\x1b[31m" + "9" * 100000, dev="15")
     assert "\n" not in message
     assert len(message) < 250
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"CGPU_DISABLE": "true"}, "CGPU_DISABLE=true"),
+        ({"CGPU_DISABLE": " 1 ", "ALIYUN_COM_GPU_MEM_CONTAINR": "6"}, "CGPU_DISABLE= 1 "),
+        (env(mem="0"), "ALIYUN_COM_GPU_MEM_CONTAINER=0"),
+        (env(mem="6,0"), "ALIYUN_COM_GPU_MEM_CONTAINER=6,0"),
+    ],
+)
+def test_env_12_off_is_refused_where_the_node_forbids_it(
+    given: dict[str, str], written: str
+) -> None:
+    """ENV-12: an image may say it, and its variables look like a user's."""
+    assert parse(given, lambda: 4096) is None
+    with pytest.raises(EnvError) as refusal:
+        parse(given, lambda: 4096, allow_off=False)
+    assert (
+        str(refusal.value) == f"{written}: this node lets no container switch cgpu off (allow_off)"
+    )
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"CGPU_DISABLE": "false"}, env(mem="6"), env(mem="6", dev="15")]
+)
+def test_env_12_what_is_not_off_is_as_before(given: dict[str, str]) -> None:
+    assert parse(given, lambda: 4096, allow_off=False) == parse(given, lambda: 4096)
+    assert parse({}, lambda: 0, allow_off=False) is None
 
 
 @pytest.mark.parametrize("entry", [1, None, ["A=1"], {"A": "1"}])

@@ -16,6 +16,7 @@ from cgpu_k8s.agent.following import Following
 from cgpu_k8s.agent.outside import held
 from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
+from cgpu_k8s.api.errors import ForbiddenError
 from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.api.tasks import together
 from cgpu_k8s.names import SCHEDULE
@@ -27,7 +28,7 @@ from cgpu_node.settings.kubernetes import SHARE, Kubernetes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cgpu_k8s.agent.anchor import Anchor
+    from cgpu_k8s.agent.anchor import Plugin, Units
     from cgpu_k8s.agent.driver import Driver
     from cgpu_k8s.agent.engine import Engine
     from cgpu_k8s.agent.offering import Offered, Seen
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from cgpu_k8s.agent.shares import Shares
     from cgpu_k8s.api.client import Client, Json
 
+DEVICES = "--resources devices"
 LOOK = 5.0  # seconds between two looks at the GPUs
 HELD, NOT_OFFERED, LOST, BACK, WRONG = (
     "GpuModeHeld",
@@ -69,7 +71,8 @@ class Agent:
         client: of the API server.
         driver: of the node's GPUs.
         engine: that makes the node's containers.
-        anchor: the plugin of the node's kubelet.
+        anchor: the plugin of ``aliyun.com/gpu-count``.
+        units: publishes the other resources; None: they are written into the node's status.
         report: writes a line of the log.
         look: seconds between two looks at the GPUs.
     """
@@ -80,12 +83,13 @@ class Agent:
         client: Client,
         driver: Driver,
         engine: Engine,
-        anchor: Anchor,
+        anchor: Plugin,
+        units: Units | None,
         report: Callable[[str, dict[str, object]], None],
         look: float = LOOK,
     ) -> None:
         self._place, self._client, self._driver, self._anchor = place, client, driver, anchor
-        self._engine, self._barred = engine, ""
+        self._engine, self._barred, self._units = engine, "", units
         self._report, self._period = report, look
         self._events = Events(client, place.name)
         self._specs, self._news = Specs(place.shares.state), asyncio.Event()
@@ -105,6 +109,7 @@ class Agent:
             self._cluster.follow_node(),
             self._cluster.follow_pods(),
             self._anchor.run(),
+            *([self._units.run()] if self._units else []),
             self._await_anchor(),
             self._work(),
         )
@@ -254,10 +259,17 @@ class Agent:
             ApiError: the API server does not take it.
         """
         path = NODES.path(self._place.name)
-        in_force = self._place.setting.exists()  # since before anything was offered
-        status = offering.status_patch(node, wanted, ours=in_force)
+        status: dict[str, Any] = {}
+        if self._units:
+            await self._units.publish(wanted.resources)
+        else:
+            in_force = self._place.setting.exists()  # since before anything was offered
+            status = offering.status_patch(node, wanted, ours=in_force)
         if status:
-            node = await self._client.patch(f"{path}/status", status, MERGE)
+            try:
+                node = await self._client.patch(f"{path}/status", status, MERGE)
+            except ForbiddenError as error:
+                raise CgpuError(f"{error}: where nobody may, start with {DEVICES}") from None
             self._cluster.know(node)
         about = offering.metadata_patch(node, wanted)
         if about:

@@ -4,12 +4,16 @@ A kubelet that starts again keeps resources that somebody else wrote into the no
 its folder for device plugins has a checkpoint. So one small resource, which no pod asks for, is
 published by a real plugin. A kubelet that starts empties the folder, so that the plugin has to
 make its socket again and to register anew.
+
+Where nobody may write a node's status, the other resources are plugins, too, with a device for each
+unit. Which devices a pod gets says nothing: its decision does.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -17,13 +21,15 @@ import grpc.aio
 
 from cgpu_env.errors import shown
 from cgpu_k8s.agent import wire
-from cgpu_k8s.names import COUNT
+from cgpu_k8s.api.tasks import together
+from cgpu_k8s.names import CORES, COUNT, MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
 SOCKET = "cgpu.sock"
+UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
 PERIOD = 1.0  # seconds between two looks at the kubelet's socket
 _PATIENCE = 5.0
 _REFUSAL = (
@@ -31,18 +37,28 @@ _REFUSAL = (
     " aliyun.com/gpu-mem in a container's limits"
 )
 Identity = tuple[int, int, int]
+Report = Callable[[str, dict[str, object]], None]
 
 
-class Anchor:
-    """The plugin of the kubelet whose folder for device plugins is ``folder``.
+class Plugin:
+    """The plugin of a resource, for the kubelet whose folder for device plugins is ``folder``.
+
+    Args:
+        folder: the kubelet's.
+        report: writes a line of the log.
+        resource: its name.
+        socket: the plugin's, in the folder.
 
     Attributes:
         holds: set once a kubelet knows the devices.
         registrations: how often a kubelet took the plugin.
     """
 
-    def __init__(self, folder: Path, report: Callable[[str, dict[str, object]], None]) -> None:
+    def __init__(
+        self, folder: Path, report: Report, resource: str = COUNT, socket: str = SOCKET
+    ) -> None:
         self._folder, self._report = folder, report
+        self._resource, self._socket = resource, socket
         self._devices: dict[str, bool] = {}
         self._changed = asyncio.Condition()
         self._server: grpc.aio.Server | None = None
@@ -72,7 +88,7 @@ class Anchor:
     async def _keep(self) -> None:
         """Register anew if the kubelet has started again, or took our socket away."""
         kubelet = _identity(self._folder / wire.KUBELET)
-        own = _identity(self._folder / SOCKET)
+        own = _identity(self._folder / self._socket)
         if kubelet is None:
             self._fail(f"no kubelet listens at {self._folder / wire.KUBELET}")
         elif kubelet != self._kubelet or own is None or own != self._own:
@@ -84,11 +100,11 @@ class Anchor:
             else:
                 self._kubelet, self._failure = kubelet, ""
                 self.registrations += 1
-                self._report("registered", {"folder": self._folder})
+                self._report("registered", {"resource": self._resource, "folder": self._folder})
 
     async def _register(self) -> None:
         await self._stop()
-        path = self._folder / SOCKET
+        path = self._folder / self._socket
         path.unlink(missing_ok=True)
         server = self._server = grpc.aio.server()
         server.add_generic_rpc_handlers((self._methods(),))
@@ -97,7 +113,7 @@ class Anchor:
         self._own = _identity(path)
         async with grpc.aio.insecure_channel(f"unix:{self._folder / wire.KUBELET}") as channel:
             call = channel.unary_unary(wire.REGISTER)
-            await call(wire.register(SOCKET, COUNT), timeout=_PATIENCE)
+            await call(wire.register(self._socket, self._resource), timeout=_PATIENCE)
 
     async def _stop(self) -> None:
         server, self._server, self._kubelet, self._own = self._server, None, None, None
@@ -116,7 +132,9 @@ class Anchor:
                 "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(_nothing),
                 "PreStartContainer": grpc.unary_unary_rpc_method_handler(_nothing),
                 "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(_nothing),
-                "Allocate": grpc.unary_unary_rpc_method_handler(_refuse),
+                "Allocate": grpc.unary_unary_rpc_method_handler(
+                    _refuse if self._resource == COUNT else _give_nothing
+                ),
                 "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
             },
         )
@@ -132,8 +150,32 @@ class Anchor:
             self.holds.set()
 
 
+class Units:
+    """The resources that pods ask for, with a device for each unit."""
+
+    def __init__(self, folder: Path, report: Report) -> None:
+        self._plugins = {name: Plugin(folder, report, name, UNITS[name]) for name in UNITS}
+
+    async def publish(self, resources: Mapping[str, int]) -> None:
+        """From now on there is so much of each; devices are healthy, whatever GPUs are.
+
+        A kubelet that starts again would fail pods that have others. Pods are placed by the
+        annotation, which says which GPUs are lost.
+        """
+        for name, plugin in self._plugins.items():
+            await plugin.publish({str(unit): True for unit in range(resources.get(name, 0))})
+
+    async def run(self) -> None:
+        """Stay registered, until cancelled."""
+        await together(*(plugin.run() for plugin in self._plugins.values()))
+
+
 async def _nothing(_request: bytes, _context: Any) -> bytes:  # noqa: ANN401 (gRPC's)
     return wire.EMPTY
+
+
+async def _give_nothing(_request: bytes, _context: Any) -> bytes:  # noqa: ANN401 (gRPC's)
+    return wire.ALLOCATED
 
 
 async def _refuse(_request: bytes, context: Any) -> bytes:  # noqa: ANN401 (gRPC's)

@@ -73,6 +73,13 @@ def arguments() -> Parser:
         help="where the kubelet's container engine listens; by default at its usual place",
     )
     parser.add_argument(
+        "--resources",
+        choices=("status", "devices"),
+        default="status",
+        help="how a node offers memory and time: written into its status, by default; or, where"
+        " nobody may write that, as a device for each unit",
+    )
+    parser.add_argument(
         "--setting",
         metavar="FILE",
         type=Path,
@@ -110,7 +117,7 @@ async def serve(given: argparse.Namespace) -> None:
 
 async def _agent(given: argparse.Namespace) -> None:
     from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415
-    from cgpu_k8s.agent.anchor import Anchor  # noqa: PLC0415
+    from cgpu_k8s.agent.anchor import Plugin, Units  # noqa: PLC0415
     from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
     from cgpu_k8s.agent.engine import Engine  # noqa: PLC0415
     from cgpu_k8s.agent.podresources import PodResources  # noqa: PLC0415
@@ -131,9 +138,10 @@ async def _agent(given: argparse.Namespace) -> None:
         driver = Driver(lambda: driver_folder(given.driver_dir, load_config()))
         try:
             async with connected(cluster) as client:
-                anchor = Anchor(given.plugins, report)
+                anchor = Plugin(given.plugins, report)
+                units = Units(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
-                agent = Agent(place, client, driver, Engine(given.engine), anchor, report)
+                agent = Agent(place, client, driver, Engine(given.engine), anchor, units, report)
                 pods = PodResources(given.pod_resources, state, report)
                 await together(agent.run(), pods.run())
         finally:

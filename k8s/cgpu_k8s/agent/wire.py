@@ -17,6 +17,7 @@ REGISTER = "/v1beta1.Registration/Register"
 PLUGIN = "v1beta1.DevicePlugin"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 EMPTY = b""
+ALLOCATED = b"\x0a\x00"  # an AllocateResponse that gives its one container nothing
 # Fields of RegisterRequest, of ListAndWatchResponse, and of the Devices in it.
 _VERSION, _ENDPOINT, _RESOURCE = 1, 2, 3
 _DEVICES = 1

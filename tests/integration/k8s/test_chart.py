@@ -287,6 +287,16 @@ def test_an_older_cluster_is_refused(tmp_path: Path) -> None:
     assert "chart requires kubeVersion: >=1.20.0-0" in ended.stderr
 
 
+@pytest.mark.parametrize("how", ["status", "devices"])
+def test_the_agent_may_write_a_status_only_where_it_does(tmp_path: Path, how: str) -> None:
+    found = chart.rendered("1.30", tmp_path, f"--set=agent.resources={how}")
+    container = dict(pods(found))["cgpu-agent"]["containers"][0]
+    assert arguments().parse_args(container["args"]).resources == how
+    rules = chart.one(found, "ClusterRole", "cgpu-agent")["rules"]
+    [written] = [each["resources"] for each in rules if "patch" in each["verbs"]]
+    assert ("nodes/status" in written) == (how == "status")
+
+
 def test_metrics_of_the_extender_are_reached_and_nothing_else_is(objects: list[Json]) -> None:
     template = chart.one(objects, "Deployment", "cgpu-scheduler")["spec"]["template"]
     container = template["spec"]["containers"][0]

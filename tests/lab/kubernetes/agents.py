@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
+import psutil
 
 from cgpu_k8s.api.resources import NODES
+from cgpu_sim import machine
 from lab.driver.nvml_base import Gpu, make_machine
 from lab.kubernetes.device_plugins import fake_kubelet
 from lab.kubernetes.objects import node
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 V100 = [Gpu("Tesla V100-SXM2-16GB", 16160, number) for number in range(4)]
 COUNT = "aliyun.com/gpu-count"
 OURS, NVIDIA = "/usr/bin/cgpu-runtime", "/usr/bin/nvidia-container-runtime"
+_GPU_LOST = 15  # NVML's error
 VERBOSE = b"\x08\x01"
 
 
@@ -142,6 +145,21 @@ class Lab:
         with running(self.log, [*command, "--driver-dir", self.driver, *words]) as process:
             yield process
         assert "Traceback" not in self.log.read_text()
+
+    def probes(self) -> list[psutil.Process]:
+        """The processes in which an agent asks the driver."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if {"gpus", str(self.driver)} <= set(process.info["cmdline"] or [])
+        ]
+
+    def lose_a_gpu(self) -> None:
+        """From now on the driver lists three GPUs, and the agent sees it at its next look."""
+        make_machine(self.driver, V100[:3])
+        fault = machine.Fault("nvmlDeviceGetMemoryInfo", 1, _GPU_LOST)
+        machine.inject(self.driver / "machine", fault)
+        self.probes()[0].kill()
 
     def label(self, value: str | None) -> None:
         patch = {"metadata": {"labels": {"ack.node.gpu.schedule": value}}}

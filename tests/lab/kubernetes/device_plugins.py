@@ -91,9 +91,11 @@ class FakeKubelet:
         """End, as a kubelet that is killed: its socket stays."""
         self._server.stop(None).wait()
 
-    def ask(self, method: str, request: bytes = b"") -> bytes:
-        """Call a method of the plugin that registered last."""
-        with grpc.insecure_channel(f"unix:{self.folder / self.registered[-1][1]}") as channel:
+    def ask(self, method: str, request: bytes = b"", resource: str = "") -> bytes:
+        """Call a method of the plugin of a resource, or of the one that registered last."""
+        known = {name: socket for _, socket, name in self.registered}
+        socket = known[resource] if resource else self.registered[-1][1]
+        with grpc.insecure_channel(f"unix:{self.folder / socket}") as channel:
             answer = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(request, timeout=10)
         assert isinstance(answer, bytes)
         return answer

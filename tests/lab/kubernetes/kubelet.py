@@ -56,12 +56,14 @@ exec "$@"
 class KubeletNode:
     """The node; see ``kubelet_node``. Each program may be ended and started again."""
 
-    def __init__(self, installed: Installed, plane: ControlPlane, mode: str) -> None:
+    def __init__(
+        self, installed: Installed, plane: ControlPlane, mode: str, resources: str
+    ) -> None:
         self.installed, self.plane, self.name = installed, plane, NODE
         self._running: dict[str, Popen[str]] = {}
         self._socket = installed.base / "cri" / "socket"
         self._port = free_port()
-        self._mode = mode
+        self._mode, self._resources = mode, resources
 
     def run(self, *words: str | Path) -> str:
         """What a program on the node prints."""
@@ -143,7 +145,7 @@ class KubeletNode:
         """Start the node's agent."""
         config = self.plane.kubeconfig(AGENT)
         words = ["-m", "cgpu_k8s.agent", f"--node={NODE}", f"--kubeconfig={config}"]
-        words.append(f"--engine={self._socket}")
+        words += [f"--engine={self._socket}", f"--resources={self._resources}"]
         resources = f"{self.installed.base}/kubelet/pod-resources/kubelet.sock"
         self._start("agent", *_python(), *words, f"--pod-resources={resources}")
 
@@ -185,11 +187,13 @@ class KubeletNode:
 
 
 @contextlib.contextmanager
-def kubelet_node(plane: ControlPlane, root: Path, mode: str, *gpus: str) -> Iterator[KubeletNode]:
+def kubelet_node(
+    plane: ControlPlane, root: Path, mode: str, *gpus: str, resources: str = "status"
+) -> Iterator[KubeletNode]:
     """A node of the cluster in ``mode``, with an image of ``root`` and a driver's nvidia-smi."""
     installed = Installed("kubelet", *(gpus or (V100, V100)))
     try:
-        node = KubeletNode(installed, plane, mode)
+        node = KubeletNode(installed, plane, mode, resources)
         configure(installed, "install", "containerd", "--default")
         assert installed.read(CONTAINERD)
         node.start_containerd()

@@ -14,7 +14,7 @@ from cgpu_node.facts.discovery import start_probe
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_PATIENCE = 10.0  # seconds
+_PATIENCE = 4.0  # seconds: with those between two looks, GPUs that are lost are seen within 10
 _FIRST_PATIENCE = 120.0  # a driver without its persistence daemon takes seconds for each GPU
 
 

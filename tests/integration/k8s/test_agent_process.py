@@ -6,7 +6,7 @@ K8S-1, K8S-3, K8S-12.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import grpc
 import pytest
@@ -15,7 +15,6 @@ from cgpu_k8s.api.resources import NODES
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 from cgpu_node.settings import kubernetes
-from cgpu_sim import machine
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import make_machine
 from lab.kubernetes.agents import COUNT, V100, Lab, agent_lab, asked
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-GPU_LOST = 15  # NVML's error
+PARTS = ("capacity", "allocatable")
 
 
 @pytest.fixture
@@ -91,12 +90,7 @@ def test_no_resources_are_written_before_a_kubelet_has_the_plugin(lab: Lab) -> N
 def test_a_gpu_that_is_lost_and_one_that_is_back_are_seen(lab: Lab) -> None:
     with lab.agent():
         wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
-        make_machine(lab.driver, V100[:3])
-        machine.inject(
-            lab.folder / "driver" / "machine",
-            machine.Fault("nvmlDeviceGetMemoryInfo", 1, GPU_LOST),
-        )
-        probes(lab)[0].kill()
+        lab.lose_a_gpu()
         wait_until(lambda: lab.healthy().count(False) >= 1, "a GPU is lost")
         wait_until(lambda: "Unhealthy" in lab.kubelet.devices[COUNT].values(), "also the kubelet")
         assert lab.resources()["aliyun.com/gpu-mem"] == "60"
@@ -107,15 +101,16 @@ def test_a_gpu_that_is_lost_and_one_that_is_back_are_seen(lab: Lab) -> None:
     assert "GpuBack" in reasons
 
 
-def probes(lab: Lab) -> list[Any]:
-    """The processes in which an agent asks the driver."""
-    import psutil  # noqa: PLC0415
-
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if {"gpus", str(lab.driver)} <= set(process.info["cmdline"] or [])
-    ]
+def test_a_driver_that_hangs_is_one_that_lost_its_gpus_and_is_asked_anew(lab: Lab) -> None:
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        [probe] = lab.probes()
+        probe.suspend()
+        wait_until(lambda: lab.healthy() == [False] * 4, "the GPUs are lost")
+        wait_until(lambda: all(lab.healthy()), "another probe finds them")
+        assert probe not in lab.probes()
+    why = [message for reason, message in lab.events() if reason == "GpuLost"]
+    assert "gets no more pods until it does: the driver does not say which GPUs" in why[0]
 
 
 def test_a_label_that_changes_under_pods_is_held_back(lab: Lab) -> None:
@@ -167,16 +162,16 @@ def test_a_node_that_is_left_to_others_keeps_what_they_wrote(lab: Lab, label: st
         wait_until(lambda: "serves" in lab.log.read_text(), "it works")
         time.sleep(7)  # it looks twice
         assert lab.node() == before
-        assert probes(lab) == []  # and the GPUs are not in use
+        assert lab.probes() == []  # and the GPUs are not in use
         lab.label("cgpu")
         wait_until(lambda: lab.offers("cgpu"), "the node offers its GPUs")
         assert lab.node()["metadata"]["labels"]["aliyun.accelerator/nvidia_count"] == "4"
-        assert len(probes(lab)) == 1
+        assert len(lab.probes()) == 1
         lab.label(label)
         wait_until(lambda: not lab.facts() and not lab.setting.exists(), "all is taken back")
         assert lab.resources() == {}
         assert not theirs.keys() & lab.node()["metadata"]["labels"].keys()
-        wait_until(lambda: probes(lab) == [], "the GPUs are not in use")
+        wait_until(lambda: lab.probes() == [], "the GPUs are not in use")
 
 
 def test_resources_that_an_agent_wrote_before_it_died_are_taken_back(lab: Lab) -> None:
@@ -201,6 +196,45 @@ def test_a_node_with_nvidias_plugin_offers_nothing(lab: Lab) -> None:
         wait_until(lambda: lab.facts() is None, "nothing is offered")
         wait_until(lambda: "GpusNotOffered" in dict(lab.events()), "an event says why")
         assert "stop NVIDIA's plugin on it" in dict(lab.events())["GpusNotOffered"]
+
+
+@pytest.mark.parametrize("what", ["a misspelt label", "no label", "NVIDIA's plugin"])
+def test_what_withholds_a_node_takes_nothing_from_its_pods(lab: Lab, what: str) -> None:
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        limits = {"aliyun.com/gpu-mem": "2", "aliyun.com/gpu-core.percentage": "30"}
+        asked(lab.fake, "POST", pods_path(), pod("train", limits, nodeName="gpu-a"))
+        before = lab.resources()
+        if what == "NVIDIA's plugin":
+            patch = {"status": {part: {"nvidia.com/gpu": "4"} for part in PARTS}}
+            path = NODES.path("gpu-a", part="status")
+            asked(lab.fake, "PATCH", path, patch, "application/merge-patch+json")
+        else:
+            lab.label("cgup" if what == "a misspelt label" else None)
+        wait_until(lambda: "GpusNotOffered" in dict(lab.events()), "an event says why")
+        stays = "what the node offered stays until pod default/train has ended"
+        assert stays in dict(lab.events())["GpusNotOffered"]
+        assert (lab.resources(), lab.offers("core_mem")) == (before, True)
+        assert lab.setting.exists()
+        asked(lab.fake, "DELETE", f"{pods_path()}/train", {"gracePeriodSeconds": 0})
+        wait_until(lambda: lab.facts() is None, "nothing is offered")
+        wait_until(lambda: not lab.setting.exists(), "nor enforced")
+        assert lab.resources() == {}
+
+
+def test_a_mode_that_is_held_back_outlives_the_agent(lab: Lab) -> None:
+    with lab.agent() as agent:
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        limits = {"aliyun.com/gpu-mem": "2", "aliyun.com/gpu-core.percentage": "30"}
+        asked(lab.fake, "POST", pods_path(), pod("train", limits, nodeName="gpu-a"))
+        agent.kill()
+    lab.label("cgpu")
+    with lab.agent():
+        wait_until(lambda: "GpuModeHeld" in dict(lab.events()), "an event says so")
+        assert lab.offers("core_mem")
+        found = kubernetes.read(str(lab.setting))
+        assert found is not None
+        assert found.mode == "core_mem"
 
 
 @pytest.mark.parametrize("status", [401, 403, 410, 429, 500])

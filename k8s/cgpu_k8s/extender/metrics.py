@@ -61,6 +61,22 @@ class Metrics:
         )
         self.registry.register(_Cluster(books, heard, unbindable))
 
+    def seen(self) -> Seen:
+        """What a scrape shows, as it is now; another thread may read it."""
+        return Seen(list(self.registry.collect()))
+
+
+class Seen(CollectorRegistry):
+    """Families as they were at one moment."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """The families."""
+        return self._families
+
 
 class _Cluster:
     """What the books hold at the moment of a scrape."""

@@ -189,7 +189,8 @@ class Extender:
         return web.json_response({"version": VERSION})
 
     async def _show_metrics(self, _: web.Request) -> web.StreamResponse:
-        page = generate_latest(self._metrics.registry)
+        # Written in a thread: 8,000 GPUs are 1.8 MB of text, and the scheduler's calls go on.
+        page = await asyncio.to_thread(generate_latest, self._metrics.seen())
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:

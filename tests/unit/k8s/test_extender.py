@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
+from prometheus_client import CollectorRegistry, generate_latest
 
 from cgpu_k8s.api.errors import (
     ApiError,
@@ -643,6 +645,26 @@ def test_metrics_show_gpus_what_fits_and_what_is_reserved() -> None:
         assert 'kind="nodes"' not in page
 
     world.run(work)
+
+
+def test_the_page_of_metrics_is_written_beside_the_schedulers_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is long in a large cluster; what it shows was read at once, where the books change."""
+    world, threads = World(pod("p")), set[bool]()
+
+    def page(registry: CollectorRegistry) -> bytes:
+        threads.add(threading.current_thread() is threading.main_thread())
+        world.books.nodes_listed([])  # a change that it must not see
+        return generate_latest(registry)
+
+    monkeypatch.setattr(server, "generate_latest", page)
+
+    async def work() -> None:
+        assert 'uuid="GPU-a-0"' in (await world.get("/metrics"))[1]
+
+    world.run(work)
+    assert threads == {False}
 
 
 def lease(holder: str, renewal: str) -> Json:

@@ -12,7 +12,7 @@ from cgpu_k8s.objects.fields import member
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
 
-PATIENCE = 10.0  # seconds; kube-scheduler lets others take its lease 15 s after a renewal
+PATIENCE = 10.0  # seconds; less than the leaseDuration after which others may take the lease
 
 
 class Fence:

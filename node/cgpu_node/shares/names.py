@@ -6,18 +6,17 @@ cgpu does not store them: they are read from the engine's files at each request.
 from __future__ import annotations
 
 import functools
-import json
 import os
-import stat
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from cgpu_node.shares.lowlevel import bundle_of, read_json, table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from cgpu_node.shares.record import Record
 
-_LARGEST_FILE = 1 << 22
 _REMEMBERED_SECONDS = 5
 # Annotations of containerd and of CRI-O: namespace, pod and container.
 _CRI = (
@@ -48,8 +47,8 @@ def names_of(records: Iterable[Record]) -> dict[str, str]:
 @functools.lru_cache(maxsize=1024)
 def _name(id_: str, runtime_dir: str | None, _: int) -> str:
     bundle = bundle_of(runtime_dir)
-    config = _table(_read(f"{bundle}/config.json"))
-    found = _Found(id_, bundle, config, _table(config.get("annotations")))
+    config = table(read_json(f"{bundle}/config.json"))
+    found = _Found(id_, bundle, config, table(config.get("annotations")))
     return next(filter(None, (ask(found) for ask in _ENGINES)), "")
 
 
@@ -78,9 +77,9 @@ def _nerdctl(container: _Found) -> str:
 def _docker(container: _Found) -> str:
     """Beside the file that docker mounts as /etc/hostname is what it knows of the container."""
     for mount in container.config.get("mounts") or []:
-        if _table(mount).get("destination") == "/etc/hostname":
+        if table(mount).get("destination") == "/etc/hostname":
             folder = os.path.dirname(str(mount.get("source", "")))
-            known = _table(_read(f"{folder}/config.v2.json"))
+            known = table(read_json(f"{folder}/config.v2.json"))
             return str(known.get("Name", "")).lstrip("/")
     return ""
 
@@ -89,8 +88,8 @@ def _podman(container: _Found) -> str:
     """Podman's bundle is in its storage, STORAGE/ID/userdata; a list of all is in STORAGE."""
     storage = os.path.dirname(os.path.dirname(container.bundle))
     for file in ("containers.json", "volatile-containers.json"):
-        listed = _read(f"{storage}/{file}")
-        for entry in map(_table, listed if isinstance(listed, list) else []):
+        listed = read_json(f"{storage}/{file}")
+        for entry in map(table, listed if isinstance(listed, list) else []):
             names = entry.get("names")
             if entry.get("id") == container.id and isinstance(names, list) and names:
                 return str(names[0])
@@ -108,35 +107,3 @@ _ENGINES: tuple[Callable[[_Found], str], ...] = (
     _podman,
     _hostname,
 )
-
-
-def bundle_of(runtime_dir: str | None) -> str:
-    """Where the low-level runtime, runc or crun, has the container's configuration from."""
-    if runtime_dir is None:
-        return ""
-    state = _table(_read(f"{runtime_dir}/state.json"))
-    labels = _table(state.get("config")).get("labels") or []
-    for each in labels:
-        key, _, value = str(each).partition("=")
-        if key == "bundle":
-            return value
-    return str(_table(_read(f"{runtime_dir}/status")).get("bundle", ""))
-
-
-def _read(path: str) -> object:
-    """What a JSON file of the host's says; nothing if there is none, or one too large.
-
-    The user who starts a container chooses what is mounted: it need not be a file.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return None
-            return json.loads(file.read(_LARGEST_FILE))
-    except (OSError, ValueError, RecursionError):
-        return None
-
-
-def _table(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}

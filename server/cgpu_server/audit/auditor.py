@@ -21,7 +21,7 @@ from cgpu_node.facts import driver
 from cgpu_node.shares.liveness import folder_of
 from cgpu_server.audit.driver_probe import DriverProbe, Reading
 from cgpu_server.audit.interfaces import used_by
-from cgpu_server.audit.process_owners import ContainerLookup, OwnerTracker, Process, read_process
+from cgpu_server.audit.process_owners import OwnerTracker, Process, read_process
 from cgpu_server.audit.snapshot import EMPTY, Snapshot, gpus_to_ask, utilisation_by_container
 from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.audit.verdict import (
@@ -318,7 +318,7 @@ class Audit:
             try:
                 now = read_process(pid)
                 same = known is not None and now is not None and now[:2] == known[:2]
-                if now is not None and same and ContainerLookup([record]).of(now) is record:
+                if now is not None and same and self._owners.is_still(now, record):
                     signal.pidfd_send_signal(descriptor, signal.SIGKILL)
                     log.warning("bypass_ended", container=record.id, pid=pid, do=_ADVICE)
             except PermissionError as error:

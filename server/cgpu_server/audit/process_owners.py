@@ -1,9 +1,9 @@
 """Which container a process of the host is in.
 
-A container's processes are in a control group whose path contains the container's id, in a form
-that depends on the engine. A session of ``cgpu-run`` has no control group of its own: its processes
-have its limits mounted, or its ledger mapped if there are no namespaces, or descend from its
-keeper.
+Users name control groups and mount files as they like. So a process is a container's if it has the
+container's own limits mounted, or is in the control group of the container's first process. A
+session of ``cgpu-run`` has no control group of its own: its processes have its limits mounted, or
+its ledger mapped if there are no namespaces, or descend from its keeper.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import re
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from cgpu_node.shares.liveness import folder_of, mounts, start_time
+from cgpu_node.shares.liveness import folder_of, start_time
+from cgpu_node.shares.lowlevel import first_process_of
+from cgpu_node.shares.mountinfo import Origin, mounts, origin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from cgpu_node.shares.record import Record
+    from cgpu_node.shares.record import Owner, Record
 
 # What engines put before the id in the name of a systemd scope.
 _PREFIXES = ("docker", "cri-containerd", "crio", "libpod", "nerdctl", "runc", "crun")
@@ -26,7 +28,8 @@ _LONG_ID = re.compile(r"[0-9a-f]{64}")  # a match whatever comes before it
 _SUFFIX = ".scope"
 _DEPTH = 64  # of a chain of parents, at most
 _NOBODY = 0
-_MOUNTS_CPU_S = 0.1  # of CPU time, for reading one process's mounts
+# Of CPU time: for reading one process's mounts, and those of all processes at one look.
+_MOUNTS_CPU_S, _ALL_MOUNTS_CPU_S = 0.1, 0.3
 
 
 class Process(NamedTuple):
@@ -66,71 +69,111 @@ def _process(pid: int, started: int, facts: Mapping[bytes, Sequence[bytes]]) -> 
     return Process(pid, started, own_pid, parent, uid, b"VmSize" not in facts)
 
 
-def container_in(groups: Iterable[str], ids: Mapping[str, str] | Iterable[str]) -> str | None:
-    """The container of a process with these control groups.
+class Group(NamedTuple):
+    """A control group: its hierarchy as ``/proc/PID/cgroup`` has it, and its path."""
 
-    Args:
-        groups: lines of ``/proc/PID/cgroup``, of either version.
-        ids: of all containers.
-    """
-    known = frozenset(ids)
-    for line in groups:
-        # from the root down: the container itself names what is below its group
-        for component in line.rstrip("\n").split(":", 2)[-1].split("/"):
-            found = _named(component, known)
+    hierarchy: str
+    path: str
+
+
+def groups_in(lines: Iterable[str]) -> Iterator[Group]:
+    """The control groups in ``/proc/PID/cgroup``, of either version."""
+    for line in lines:
+        number, _, rest = line.rstrip("\n").partition(":")
+        controllers, _, path = rest.partition(":")
+        yield Group(f"{number}:{controllers}", path)
+
+
+def home_in(groups: Iterable[Group], id_: str) -> set[Group]:
+    """The container's own groups, named by its id, of those that its first process is in."""
+    found = set()
+    for group in groups:
+        components = group.path.split("/")
+        for depth, component in enumerate(components, start=1):
+            if _names(component, id_):
+                found.add(group._replace(path="/".join(components[:depth])))
+                break
+    return found
+
+
+def container_in(groups: Iterable[Group], homes: Mapping[Group, str]) -> str | None:
+    """The container in whose groups a process is; the innermost, if they are nested."""
+    for hierarchy, path in groups:
+        components = path.split("/")
+        for depth in range(len(components), 1, -1):
+            found = homes.get(Group(hierarchy, "/".join(components[:depth])))
             if found is not None:
                 return found
     return None
 
 
-def _named(component: str, ids: frozenset[str]) -> str | None:
+def _names(component: str, id_: str) -> bool:
     name = component.removesuffix(_SUFFIX)
-    if name in ids:
-        return name
-    for prefix in _PREFIXES:
-        rest = name.removeprefix(f"{prefix}-")
-        if rest in ids and component.endswith(_SUFFIX):
-            return rest
-    last = name.rpartition("-")[2]
-    return last if last in ids and _LONG_ID.fullmatch(last) else None
+    if name == id_:
+        return True
+    if component.endswith(_SUFFIX) and any(name == f"{prefix}-{id_}" for prefix in _PREFIXES):
+        return True
+    return name.rpartition("-")[2] == id_ and _LONG_ID.fullmatch(id_) is not None
 
 
 class ContainerLookup:
-    """Finds the container or session of a process, among ``records``."""
+    """Finds the container or session of a process, among ``records``.
 
-    def __init__(self, records: Iterable[Record]) -> None:
+    Args:
+        records: of those who live.
+        homes: the containers' own groups, and their ids.
+        hidden: pids and start times of processes whose mounts are too many to read; grows.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        homes: Mapping[Group, str] | None = None,
+        hidden: set[tuple[int, int]] | None = None,
+    ) -> None:
         self._records = {record.id: record for record in records}
         self._sessions = [r for r in self._records.values() if r.kind == "session"]
+        self._homes = homes or {}
+        self._hidden = set() if hidden is None else hidden
+        self._limits = _limits_of(self._records.values())
+        self._mounted_in: dict[str, Record | None] = {}
+        self._until = time.thread_time() + _ALL_MOUNTS_CPU_S
 
     def of(self, process: Process) -> Record | None:
         """The container or session of a process; None for a process of the host."""
-        found = container_in(_lines(process.pid, "cgroup"), self._records)
-        if found is not None and self._records[found].kind == "container":
-            return self._records[found]
+        found = container_in(groups_in(_lines(process.pid, "cgroup")), self._homes)
+        if found is not None:
+            return self._records.get(found)
         return self._mounted(process) or self._session(process)
 
     def _mounted(self, process: Process) -> Record | None:
         """The container whose limits are mounted where the process runs, if that can be read."""
-        until = time.thread_time() + _MOUNTS_CPU_S
-        rows = (row for row in mounts(folder_of(process.pid), until) if row is not None)
-        mounted = {(row[2].decode(), row[3]) for row in rows if row[3].endswith(b"/limits")}
-        for record in self._records.values() if mounted else ():
-            facts = _stat(f"{record.directory}/limits")
-            if facts is None:
-                continue
-            device = f"{os.major(facts.st_dev)}:{os.minor(facts.st_dev)}"
-            tail = os.fsencode(f"/containers/{record.id}/limits")
-            here = any(dev == device and root.endswith(tail) for dev, root in mounted)
-            if here and self._may_be(record, process):
-                return record
+        folder = folder_of(process.pid)
+        try:
+            namespace = os.readlink(f"{folder}/ns/mnt")
+        except OSError:  # it is gone, or another user's
+            return None
+        if namespace not in self._mounted_in and process[:2] not in self._hidden:
+            self._mounted_in[namespace] = self._read_mounts(folder, process)
+        record = self._mounted_in.get(namespace)
+        return record if record is not None and self._may_be(record, process) else None
+
+    def _read_mounts(self, folder: str, process: Process) -> Record | None:
+        most = time.thread_time() + _MOUNTS_CPU_S
+        for mount in mounts(folder, min(most, self._until), b"/limits"):
+            if mount is None and most <= self._until:
+                self._hidden.add(process[:2])
+            elif mount is not None and mount.origin in self._limits:
+                return self._limits[mount.origin]
         return None
 
     def _session(self, process: Process) -> Record | None:
         """The session whose ledger it has mapped, or whose keeper it descends from."""
-        for record in self._sessions:
+        mapped = _mapped_ledgers(process.pid) if self._sessions else set()
+        for origin, record in self._limits.items() if mapped else ():
             facts = _stat(f"{record.directory}/ledger")
-            ledger = f"{record.directory}/ledger"
-            if facts and self._may_be(record, process) and _maps(process.pid, facts.st_ino, ledger):
+            here = facts is not None and (origin.device, facts.st_ino) in mapped
+            if here and record.kind == "session" and self._may_be(record, process):
                 return record
         keepers = {record.owner.pid: record for record in self._sessions}
         pid = process.pid
@@ -146,11 +189,49 @@ class ContainerLookup:
 
     @staticmethod
     def _may_be(record: Record, process: Process) -> bool:
-        """False for another user's process, which could have mounted anything like that."""
+        """False for another user's process: a guest's limits can be mounted by everybody."""
         if record.kind == "container":  # its root can give the ledger to anybody
             return True
         facts = _stat(f"{record.directory}/ledger")
         return facts is not None and facts.st_uid in {0, process.uid}
+
+
+class Homes:
+    """Remembers the containers' own control groups; the first process may leave them later."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, Owner], set[Group]] = {}
+
+    def of(self, records: Iterable[Record]) -> dict[Group, str]:
+        """By group, the ids of the containers among ``records`` whose first process was seen."""
+        found = {}
+        for record in records:
+            key = record.directory, record.owner
+            if record.kind == "container":
+                found[key] = self._known.get(key) or _home_of(record)
+        self._known = found
+        return {group: os.path.basename(key[0]) for key, home in found.items() for group in home}
+
+
+def _home_of(record: Record) -> set[Group]:
+    first = first_process_of(record.owner.runtime_dir) if record.owner.runtime_dir else None
+    if first is None or start_time(first[0]) != first[1]:
+        return set()
+    return home_in(groups_in(_lines(first[0], "cgroup")), record.id)
+
+
+def _limits_of(records: Iterable[Record]) -> dict[Origin, Record]:
+    """Which file the limits of each are; all of them are below the same folder."""
+    folders: dict[str, Origin | None] = {}
+    found = {}
+    for record in records:
+        folder, name = os.path.split(record.directory)
+        if folder not in folders:
+            folders[folder] = origin_of(folder)
+        origin = folders[folder]
+        if origin is not None:
+            found[Origin(origin.device, origin.path + os.fsencode(f"/{name}/limits"))] = record
+    return found
 
 
 class OwnerTracker:
@@ -159,6 +240,9 @@ class OwnerTracker:
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
         self._known: dict[int, tuple[Process, Record | None]] = {}
+        self._homes = Homes()
+        self._groups: dict[Group, str] = {}
+        self._hidden: set[tuple[int, int]] = set()
 
     def of(
         self, pids: Iterable[int], records: Iterable[Record]
@@ -168,18 +252,35 @@ class OwnerTracker:
         The driver may report a process that is gone, because a child keeps the device open. It is
         then the process that had the pid before, and never a younger one that has the pid now.
         """
-        lookup, now = ContainerLookup(records), _ticks()
+        records, now = tuple(records), _ticks()
+        self._groups = self._homes.of(records)
+        lookup = ContainerLookup(records, self._groups, self._hidden)
+        living = {(record.directory, record.owner): record for record in records}
         self._since = {pid: self._since.get(pid, now) for pid in pids}
         found = {}
         for pid, since in self._since.items():
             process = read_process(pid)
             if process is not None and process.start_time <= since:
-                found[pid] = process, lookup.of(process)
+                # who was seen in a container is of it, whatever it has unmounted since
+                found[pid] = process, self._earlier(process, living) or lookup.of(process)
             elif pid in self._known:
                 process, record = self._known[pid]
                 found[pid] = process._replace(ends=True), record
         self._known = found
+        self._hidden &= {process[:2] for process, _ in found.values()}
         return found
+
+    def _earlier(
+        self, process: Process, living: Mapping[tuple[str, Owner], Record]
+    ) -> Record | None:
+        before, record = self._known.get(process.pid, (None, None))
+        if before is None or record is None or before[:2] != process[:2]:
+            return None
+        return living.get((record.directory, record.owner))
+
+    def is_still(self, process: Process, record: Record) -> bool:
+        """Whether a process is in this container, as far as that can be seen now."""
+        return ContainerLookup([record], self._groups).of(process) is record
 
     def known(self, pid: int) -> Process | None:
         """The process that the driver last reported by this pid."""
@@ -191,12 +292,15 @@ def _ticks() -> int:
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
 
-def _maps(pid: int, inode: int, path: str) -> bool:
-    number = str(inode)
-    return any(
-        (fields := line.split(maxsplit=5))[4] == number and fields[-1].rstrip() == path
-        for line in _lines(pid, "maps")
-    )
+def _mapped_ledgers(pid: int) -> set[tuple[bytes, int]]:
+    """Device, as mountinfo has it, and inode of the files ``ledger`` that a process has mapped."""
+    found = set()
+    for line in _lines(pid, "maps"):
+        if "/ledger" in line:
+            _, _, _, device, inode, _ = line.split(maxsplit=5)
+            major, minor = (int(part, 16) for part in device.split(":"))
+            found.add((b"%d:%d" % (major, minor), int(inode)))
+    return found
 
 
 def _lines(pid: int, name: str) -> list[str]:

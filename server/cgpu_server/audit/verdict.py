@@ -57,7 +57,8 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: ``drift`` of a process that charges its memory, or ``bypass`` of cgpu.
-        pids: host pids of those who hold it; empty if the ledger's sum is wrong.
+        pids: host pids of those who hold it; empty if the ledger's sum is wrong. None of a bypass
+            is there for what another process holds.
         excess_bytes: how much it is.
     """
 
@@ -166,11 +167,15 @@ def _groups(held: Iterable[Held]) -> list[tuple[int, list[Held]]]:
 
 def _of_group(group: list[Held], slot_bytes: int | None, context_bytes: int) -> Finding | None:
     stranger = slot_bytes is None and context_bytes > 0  # else it may have a context, charged as 0
-    free = 0 if stranger else len(group) * allowance(context_bytes)
-    excess = sum(each.used_bytes for each in group) - (slot_bytes or 0) - free
+    free = 0 if stranger else allowance(context_bytes)
+    known = slot_bytes or 0
+    excess = sum(each.used_bytes for each in group) - known - len(group) * free
     if excess <= 0:
         return None
+    # whose of them the slot is cannot be known: accused is who holds more than that even if it is
+    # theirs
+    own = [each for each in group if each.used_bytes > known + free]
     ends = any(each.ends for each in group)
     beyond = stranger or excess > DRIFT_BYTES
-    pids = tuple(sorted(each.pid for each in group))
-    return Finding("bypass" if beyond and not ends else "drift", pids, excess)
+    pids = tuple(sorted(each.pid for each in own or group))
+    return Finding("bypass" if own and beyond and not ends else "drift", pids, excess)

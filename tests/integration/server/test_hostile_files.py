@@ -144,7 +144,7 @@ def test_rel_6_a_lease_keeps_no_container_from_the_audit(
     monkeypatch.setattr(auditor, "DriverProbe", lambda _: probe)
     config = SimpleNamespace(action="report", interval_seconds=0.05)
     ours = record._replace(kind="session")  # whose processes are known by who keeps it
-    state: Any = SimpleNamespace(config=config, records=[ours], driver_dir="/")
+    state: Any = SimpleNamespace(config=config, records=[ours], exclusive=(), driver_dir="/")
     looks = auditor.Audit(state)
     looks.start()
     try:

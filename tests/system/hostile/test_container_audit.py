@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import cgpu_native
 from lab.containers.contained import PROGRAMS, volumes
-from lab.machine.audited import Bypass, server_command, until
-from lab.machine.node import T4, Node, share
+from lab.containers.enclosure import CGROUPS
+from lab.machine.audited import BYPASS, Bypass, server_command, until
+from lab.machine.node import CRUN, RUNC, T4, Node, share
 from lab.machine.servers import serving
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from lab.containers.enclosure import Enclosure
     from lab.containers.engines import Bundle, Docker
@@ -83,6 +85,49 @@ def test_a_copy_of_the_driver_in_a_container_of_docker_is_charged_to_it(
     assert "/python3" in line
     hostile.ask("end")
     until(lambda: outside(node, names[0]) == 0, "it is charged no longer")
+
+
+def in_group(enclosure: Enclosure, name: str, *command: str | Path) -> list[str]:
+    """``command`` in a control group, which is made if it is missing."""
+    hierarchy = next((path for path in (CGROUPS / "pids", CGROUPS) if path.is_dir()), CGROUPS)
+    script = 'mkdir -p "$0" && echo $$ >"$0/cgroup.procs" && exec "$@"'
+    folder = hierarchy / enclosure.cgroup / name
+    return ["sh", "-c", script, str(folder), *map(str, command)]
+
+
+@pytest.mark.parametrize("runtime", [RUNC, CRUN])
+def test_the_name_of_a_control_group_bills_and_ends_nobody(
+    runtime: str,
+    bundle: Callable[[Path], Bundle],
+    debian_root: Path,
+    enclosure: Enclosure,
+    speak: Callable[..., Bypass],
+) -> None:
+    """MEM-9: users name groups of theirs, and parents of containers' groups, as they like."""
+    node = Node(enclosure.base / f"named-{Path(runtime).name}", T4)
+    node.state.mkdir(mode=0o700)
+    where = ("--state-dir", node.state, "--driver-dir", node.driver, "--log", node.state / "log")
+    audit = 'interval_seconds = 0.1\naction = "kill"'
+    server = enclosure.start(*server_command(node.state.parent, audit, *where))
+    until(lambda: serving(node.state), "it serves")
+    made = bundle(debian_root)
+    made.prepare(program(), share(6), volumes())
+    inside = speak(*made.start_command(node.command(runtime)))
+    assert inside.ask("take 1000") == 0
+    real = node.driver / "libcuda.so.1"
+    words = [sys.executable, "-I", BYPASS, real, real, "/dev/null"]
+    log = node.state / "log"
+    named = speak(*in_group(enclosure, f"any/{made.id}/x", *words))
+    assert named.ask("take 1000") == 0
+    until(lambda: "memory_foreign" in log.read_text(), "it is found to be nobody's")
+    assert outside(node, made.id) == 0
+    assert named.ask("take 10") == 0, "and lives"
+    below = speak(*in_group(enclosure, f"{made.id}/x", *words))  # it has none of the mounts
+    assert below.ask("take 1000") == 0
+    until(lambda: "bypass_ended" in log.read_text(), "it is the container's")
+    assert named.ask("take 10") == inside.ask("take 1000") == 0
+    assert log.read_text().count("bypass_ended") == 1
+    server.terminate()
 
 
 def test_kill_ends_the_process_and_not_its_container(

@@ -94,6 +94,16 @@ CASES = {
         account(700 * MIB + CONTEXT),
         CALM,
     ),
+    "of two that go by one id, the one that holds more than the slot is accused": (
+        [Held(100, 1, 700 * MIB), Held(101, 1, 2000 * MIB)],
+        account(700 * MIB),
+        Verdict(2000 * MIB - 2 * FREE, (Finding("bypass", (101,), 2000 * MIB - 2 * FREE),)),
+    ),
+    "and neither, where either may be what the slot is for": (
+        [Held(100, 1, 1000 * MIB), Held(101, 1, 1000 * MIB)],
+        account(1000 * MIB),
+        Verdict(1000 * MIB - 2 * FREE, (Finding("drift", (100, 101), 1000 * MIB - 2 * FREE),)),
+    ),
 }
 
 
@@ -186,6 +196,21 @@ def test_who_has_a_library_of_video_or_graphics_uses_it(line: str, interface: st
 
 
 AMOUNTS = st.integers(0, 1 << 36)
+GROUPS = st.lists(st.tuples(st.integers(1, 3), AMOUNTS), max_size=6)
+
+
+@given(GROUPS, st.dictionaries(st.integers(1, 3), AMOUNTS), st.integers(0, 1 << 32))
+def test_nobody_is_accused_of_what_another_process_holds(
+    groups: list[tuple[int, int]], slots: dict[int, int], context: int
+) -> None:
+    """Whoever else goes by its id: alone in its container it would be accused as well."""
+    theirs = [Held(100 + n, own, used) for n, (own, used) in enumerate(groups)]
+    verdict = judge(theirs, Account(ALL, slots), context, ALL)
+    accused = {pid for each in verdict.findings if each.kind == "bypass" for pid in each.pids}
+    for each in theirs:
+        if each.pid in accused:
+            alone = judge([each], Account(ALL, slots), context, ALL)
+            assert [finding.pids for finding in alone.findings] == [(each.pid,)]
 
 
 @given(st.lists(st.tuples(AMOUNTS, AMOUNTS), max_size=5), st.integers(0, 1 << 32))

@@ -7,53 +7,106 @@ import os
 import pytest
 
 from cgpu_server.audit import process_owners
-from cgpu_server.audit.process_owners import OwnerTracker, Process, container_in, read_process
+from cgpu_server.audit.process_owners import (
+    OwnerTracker,
+    Process,
+    container_in,
+    groups_in,
+    home_in,
+    read_process,
+)
 
 pytestmark = pytest.mark.unit
 
 A, B = "a1" * 32, "b2" * 32
-IDS = [A, B, "box", "my-box"]
 POD = "1b9e9b4a-5d6e-4c8e-9f00-1234567890ab"
 POD_SLICE = "kubepods-burstable-pod1b9e9b4a_5d6e_4c8e_9f00_1234567890ab.slice"
 V1 = ["12:pids:{}", "4:memory:{}", "1:name=systemd:{}", "0::/"]
 V2 = ["0::{}"]
 
 
+# Where a container's first process is, and the part of that path that is the container's own.
 PATHS = {
-    "docker, cgroupfs": (f"/docker/{A}", A),
-    "docker, systemd": (f"/system.slice/docker-{A}.scope", A),
-    "docker, nested": (f"/system.slice/docker-{A}.scope/init.scope", A),
-    "docker in docker": (f"/docker/{A}/docker/{'c3' * 32}", A),
-    "containerd, Kubernetes, cgroupfs": (f"/kubepods/burstable/pod{POD}/{A}", A),
+    "docker, cgroupfs": (f"/docker/{A}", f"/docker/{A}"),
+    "docker, systemd": (f"/system.slice/docker-{A}.scope", f"/system.slice/docker-{A}.scope"),
+    "it made groups of its own": (f"/docker/{A}/init.scope", f"/docker/{A}"),
+    "docker in docker": (f"/docker/{A}/docker/{'c3' * 32}", f"/docker/{A}"),
+    "containerd, Kubernetes, cgroupfs": (
+        f"/kubepods/burstable/pod{POD}/{A}",
+        f"/kubepods/burstable/pod{POD}/{A}",
+    ),
     "containerd, Kubernetes, systemd": (
         f"/kubepods.slice/kubepods-burstable.slice/{POD_SLICE}/cri-containerd-{A}.scope",
-        A,
+        f"/kubepods.slice/kubepods-burstable.slice/{POD_SLICE}/cri-containerd-{A}.scope",
     ),
-    "CRI-O": (f"/kubepods.slice/kubepods-besteffort.slice/{POD_SLICE}/crio-{A}.scope", A),
-    "CRI-O, cgroupfs": (f"/kubepods/besteffort/pod{POD}/crio-{A}", A),
-    "podman, root": (f"/machine.slice/libpod-{A}.scope/container", A),
-    "podman, cgroupfs": (f"/libpod_parent/libpod-{A}/container", A),
-    "podman, a user's": (
-        f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{A}.scope/container",
-        A,
+    "CRI-O": (
+        f"/kubepods.slice/kubepods-besteffort.slice/{POD_SLICE}/crio-{A}.scope",
+        f"/kubepods.slice/kubepods-besteffort.slice/{POD_SLICE}/crio-{A}.scope",
     ),
-    "nerdctl": (f"/system.slice/nerdctl-{A}.scope", A),
-    "ctr": ("/default/my-box", "my-box"),
-    "runc, systemd": ("/user.slice/runc-box.scope", "box"),
-    "runc": ("/box", "box"),
-    "an id within an id": ("/default/my-box/x", "my-box"),
-    "another's id, made by the container": (f"/docker/{A}/docker-{B}.scope", A),
-    "another's group of a name alike": ("/default/your-box", None),
-    "the host": ("/system.slice/sshd.service", None),
-    "a container of others": (f"/docker/{'d4' * 32}", None),
-    "the root": ("/", None),
+    "CRI-O, cgroupfs": (
+        f"/kubepods/besteffort/pod{POD}/crio-{A}",
+        f"/kubepods/besteffort/pod{POD}/crio-{A}",
+    ),
+    "podman, root": (
+        f"/machine.slice/libpod-{A}.scope/container",
+        f"/machine.slice/libpod-{A}.scope",
+    ),
+    "podman, cgroupfs": (f"/libpod_parent/libpod-{A}/container", f"/libpod_parent/libpod-{A}"),
+    "nerdctl": (f"/system.slice/nerdctl-{A}.scope", f"/system.slice/nerdctl-{A}.scope"),
+    "of no group of its own": ("/user.slice/user-1000.slice/session-1.scope", None),
+    "moved to the root": ("/", None),
+}
+NAMES = {
+    "ctr": ("/default/my-box", "my-box", "/default/my-box"),
+    "runc, systemd": ("/user.slice/runc-box.scope", "box", "/user.slice/runc-box.scope"),
+    "runc": ("/box", "box", "/box"),
+    "an id within an id": ("/default/my-box/x", "box", None),
+    "a name alike": ("/default/your-box", "my-box", None),
+}
+CASES = {name: (path, A, home) for name, (path, home) in PATHS.items()} | NAMES
+
+
+@pytest.mark.parametrize("lines", [V1, V2], ids=["v1", "v2"])
+@pytest.mark.parametrize(("path", "id_", "home"), CASES.values(), ids=CASES.keys())
+def test_a_containers_own_group_is_the_one_that_is_named_after_it(
+    lines: list[str], path: str, id_: str, home: str | None
+) -> None:
+    found = home_in(groups_in(f"{line.format(path)}\n" for line in lines), id_)
+    assert {group.path for group in found} == ({home} if home else set())
+
+
+HOMES = {A: f"/docker/{A}", B: f"/any/{A}/{B}"}
+INSIDE = {
+    "it": (f"/docker/{A}", A),
+    "below it": (f"/docker/{A}/user.slice/x", A),
+    "in a group that the container named after another": (f"/docker/{A}/docker-{B}.scope", A),
+    "in a group of a user, who named it after the container": (
+        f"/user.slice/user-1000.slice/user@1000.service/docker-{A}.scope",
+        None,
+    ),
+    "in a container below a parent named after another": (f"/any/{A}/{B}", B),
+    "in that parent": (f"/any/{A}", None),
+    "in a container of others": (f"/docker/{'d4' * 32}", None),
+    "in the root": ("/", None),
 }
 
 
 @pytest.mark.parametrize("lines", [V1, V2], ids=["v1", "v2"])
-@pytest.mark.parametrize(("path", "whose"), PATHS.values(), ids=PATHS.keys())
-def test_the_container_is_named_in_the_group(lines: list[str], path: str, whose: str) -> None:
-    assert container_in([f"{line.format(path)}\n" for line in lines], IDS) == whose
+@pytest.mark.parametrize(("path", "whose"), INSIDE.values(), ids=INSIDE.keys())
+def test_who_is_in_a_containers_own_group_is_its_process(
+    lines: list[str], path: str, whose: str | None
+) -> None:
+    homes = {
+        group: id_
+        for id_, home in HOMES.items()
+        for group in home_in(groups_in(line.format(home) for line in lines), id_)
+    }
+    assert container_in(groups_in(line.format(path) for line in lines), homes) == whose
+
+
+def test_the_same_path_in_another_hierarchy_is_another_group() -> None:
+    homes = dict.fromkeys(home_in(groups_in([f"4:memory:/docker/{A}"]), A), A)
+    assert container_in(groups_in([f"1:name=systemd:/docker/{A}"]), homes) is None
 
 
 def test_this_very_process() -> None:

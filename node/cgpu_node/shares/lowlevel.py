@@ -1,0 +1,55 @@
+"""What the low-level runtime, runc or crun, keeps of a container in its directory."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from typing import Any
+
+_LARGEST_FILE = 1 << 22
+
+
+def bundle_of(runtime_dir: str | None) -> str:
+    """Where it has the container's configuration from."""
+    if runtime_dir is None:
+        return ""
+    state = table(read_json(f"{runtime_dir}/state.json"))
+    labels = table(state.get("config")).get("labels") or []
+    for each in labels:
+        key, _, value = str(each).partition("=")
+        if key == "bundle":
+            return value
+    return str(table(read_json(f"{runtime_dir}/status")).get("bundle", ""))
+
+
+def first_process_of(runtime_dir: str) -> tuple[int, int] | None:
+    """The container's first process and its start time; None if it is not known."""
+    for file, pid, started in (
+        ("state.json", "init_process_pid", "init_process_start"),  # runc
+        ("status", "pid", "process-start-time"),  # crun
+    ):
+        found = table(read_json(f"{runtime_dir}/{file}"))
+        if isinstance(found.get(pid), int) and isinstance(found.get(started), int):
+            return found[pid], found[started]
+    return None
+
+
+def read_json(path: str) -> object:
+    """What a JSON file of the host's says; nothing if there is none, or one too large.
+
+    The user who starts a container chooses what is mounted: it need not be a file.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return json.loads(file.read(_LARGEST_FILE))
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def table(value: object) -> dict[str, Any]:
+    """A JSON object's fields; none if it is something else."""
+    return value if isinstance(value, dict) else {}

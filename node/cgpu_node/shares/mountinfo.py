@@ -1,0 +1,90 @@
+"""What is mounted where a process runs, as proc_pid_mountinfo(5) says it."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from cgpu_env.record import NamedTuple
+from cgpu_node.exhausted import refuse_exhausted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Origin(NamedTuple):
+    """Which file it is that is mounted, whatever path leads to it.
+
+    Attributes:
+        device: of its file system, ``major:minor`` as mountinfo has it.
+        path: within that file system.
+    """
+
+    device: bytes
+    path: bytes
+
+
+class Mount(NamedTuple):
+    """One line: the mount's number, what is mounted, and where."""
+
+    number: bytes
+    origin: Origin
+    point: bytes
+
+
+def mounts(folder: str, until: float, ending: bytes = b"") -> Iterator[Mount | None]:
+    """The mounts of the process whose folder in /proc it is.
+
+    Anybody can stack mounts, and the kernel walks down the stack for each line. So reading ends
+    when the thread's time is ``until``; the last item is then None.
+
+    Args:
+        folder: in /proc.
+        until: ``time.thread_time()``.
+        ending: of the paths of the files that are wanted; others are left out.
+    """
+    try:
+        with open(f"{folder}/mountinfo", "rb") as file:  # whose paths need not be text
+            for line in file:
+                if time.thread_time() > until:
+                    yield None
+                    return
+                number, _, device, root, point, _ = line.split(b" ", 5)
+                if root.endswith(ending):
+                    yield Mount(number, Origin(device, _unescaped(root)), _unescaped(point))
+    except OSError as error:  # it ended meanwhile, or belongs to another user
+        refuse_exhausted(error, "who lives")
+
+
+def origin_of(directory: str) -> Origin | None:
+    """Where a directory is in its file system; None if it is gone.
+
+    Raises:
+        CgpuError: that cannot be seen, because no more files can be opened.
+    """
+    try:
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        refuse_exhausted(error, "who lives")
+        return None
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as file:
+            number = next(line.split()[1] for line in file if line.startswith(b"mnt_id:"))
+        path = os.readlink(os.fsencode(f"/proc/self/fd/{fd}"))
+    except OSError as error:
+        refuse_exhausted(error, "who lives")
+        return None
+    finally:
+        os.close(fd)
+    for mount in mounts("/proc/self", float("inf")):
+        if mount is not None and mount.number == number:
+            below = os.path.relpath(path, mount.point)
+            whole = os.path.normpath(os.path.join(mount.origin.path, below))
+            return Origin(mount.origin.device, whole)
+    return None
+
+
+def _unescaped(text: bytes) -> bytes:
+    first, *parts = text.split(b"\\")  # no import of re, which takes 5 ms
+    return first + b"".join(bytes([int(part[:3], 8)]) + part[3:] for part in parts)

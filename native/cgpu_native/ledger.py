@@ -87,6 +87,7 @@ class Ledger:
     ) -> None:
         self._handle = handle
         self.path = path
+        self._recalled = 0  # until when it rests, as all looks of this process know
 
     @classmethod
     def attach(cls, path: os.PathLike[str] | str, pid: int | None = None) -> Self:
@@ -177,16 +178,20 @@ class Ledger:
 
     def _recall(self) -> None:
         """Let this look know that earlier ones were costly."""
-        fd = lib.cgpu_ledger_reopen(self._handle)
-        if fd >= 0:
-            rest = _RESTS.get(_file(fd))
-            os.close(fd)
-            if rest is not None:
-                lib.cgpu_ledger_rest(self._handle, rest.until)
+        try:
+            rest = _RESTS.get(_file(self.path))
+        except OSError:  # it is gone
+            return
+        if rest is not None:
+            self._recalled = rest.until
+            lib.cgpu_ledger_rest(self._handle, rest.until)
 
     def _remember(self) -> None:
         """Let later looks know that asking is costly."""
         until = lib.cgpu_ledger_rests(self._handle)
+        if until == self._recalled:
+            return
+        self._recalled = until
         fd = lib.cgpu_ledger_reopen(self._handle) if until else -1
         if fd >= 0:
             _forget()

@@ -116,14 +116,34 @@ walk(struct look *look)
     return CGPU_OK;
 }
 
+/*
+ * A descriptor of the file. An observer's own is used as it is: the kernel walks all locks on a
+ * file whenever any descriptor of it is closed.
+ */
+static int
+borrow(const struct cgpu_ledger *ledger)
+{
+    return ledger->observing ? ledger->kept : cgpu_ledger_reopen(ledger);
+}
+
+static void
+give_back(const struct cgpu_ledger *ledger, int fd)
+{
+    int saved = errno;
+
+    if (!ledger->observing) {
+        close(fd);
+    }
+    errno = saved;
+}
+
 static int
 walk_file(struct look *look)
 {
     struct cgpu_ledger *ledger = look->ledger;
     int status;
-    int saved;
 
-    look->fd = cgpu_ledger_reopen(ledger);
+    look->fd = borrow(ledger);
     if (look->fd < 0) {
         return CGPU_EIO;
     }
@@ -131,9 +151,7 @@ walk_file(struct look *look)
         ledger->rests_until = 0;
     }
     status = walk(look);
-    saved = errno;
-    close(look->fd);
-    errno = saved;
+    give_back(ledger, look->fd);
     return status;
 }
 
@@ -169,19 +187,11 @@ static uint64_t
 read_word(const struct cgpu_ledger *ledger, size_t offset)
 {
     uint64_t word = 0;
-    int fd;
 
-    if (ledger == NULL || !ledger->observing) {
+    if (ledger == NULL || !ledger->observing ||
+        pread(ledger->kept, &word, sizeof word, (off_t)offset) != sizeof word) {
         return 0;
     }
-    fd = cgpu_ledger_reopen(ledger);
-    if (fd < 0) {
-        return 0;
-    }
-    if (pread(fd, &word, sizeof word, (off_t)offset) != sizeof word) {
-        word = 0;
-    }
-    close(fd);
     return word;
 }
 

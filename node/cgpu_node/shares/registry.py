@@ -7,15 +7,22 @@ admission removes what is dead, and what a killed builder left incomplete.
 from __future__ import annotations
 
 import os
-from fcntl import LOCK_EX, LOCK_NB, flock
-from time import monotonic, sleep
+from time import monotonic, thread_time
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
+from cgpu_node.lockfile import LockFile
 from cgpu_node.settings import rules
 from cgpu_node.shares import admission, compute, record
 from cgpu_node.shares.admission import AdmissionError
-from cgpu_node.shares.liveness import is_alive, is_inhabited, start_time
+from cgpu_node.shares.liveness import (
+    MOUNTS_CPU_S,
+    ended,
+    inhabited,
+    is_alive,
+    is_owned,
+    start_time,
+)
 from cgpu_node.shares.record import Owner, Record
 
 TYPE_CHECKING = False
@@ -28,14 +35,16 @@ if TYPE_CHECKING:
     from cgpu_node.shares.compute import Part
     from cgpu_node.shares.record import Kind, PodContainer
 
+    # Directories that are to be removed, as long as they are still this owner's; None: not known.
+    Gone = set[tuple[str, Owner | None]]
+
 __all__ = ["AdmissionError", "Owner", "Record", "Registry"]
 
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _ID_LENGTH = 64
 # Folder modes. In the state directory of a server for all users, each reaches what is theirs.
 _PASSABLE, _PRIVATE = 0o711, 0o700
-_POLL_SECONDS = 0.002
-_LOCKS_READ = 2000  # lines of /proc/locks, which has those of all users
+_REST_TIMES = 50  # as long as a pass over all processes that took too long: 2 % of a core
 
 
 def checked_id(name: str) -> str:
@@ -61,6 +70,7 @@ class Registry:
         self.state_dir = state_dir
         self._patience = patience
         self._folder = f"{state_dir}/containers"
+        self._rests_until = 0.0
 
     def admit(  # noqa: PLR0913, PLR0917 (what a record holds)
         self,
@@ -95,9 +105,15 @@ class Registry:
             CgpuError: no room, a bad id, or it cannot be made; then nothing of it is left.
         """
         directory = f"{self._folder}/{checked_id(name)}"
+        gone = self.gone()
         with self.locked(make=True):
+<<<<<<< HEAD
             living = self._beside(name)
             table = self._admitted(request, living, node, policy, is_guest=guest is not None)
+=======
+            living = self._beside(name, gone)
+            table = self._admitted(request, living, node, policy)
+>>>>>>> 47f6b45 (registry: look for all ended sessions in one pass, without the lock)
             entry = Record(
                 id=name,
                 kind=kind,
@@ -112,11 +128,11 @@ class Registry:
             _add(entry, _for_people(request.notes, pod), living, node, table, guest)
         return directory
 
-    def _beside(self, name: str) -> list[Record]:
+    def _beside(self, name: str, gone: Gone) -> list[Record]:
         """Those that live beside a container ``name``, which is about to come."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         os.chmod(self._folder, _PASSABLE)
-        living = self.reap()
+        living = self.reap(gone)
         if any(other.id == name for other in living):
             raise AdmissionError(f"container id {name}: there is one of that name already")
         return living
@@ -186,7 +202,9 @@ class Registry:
 
     def records(self) -> list[Record]:
         """The containers and sessions that live, by id."""
-        return [entry for _, entry in self._entries() if entry is not None and is_alive(entry)]
+        entries = [entry for _, entry in self._entries() if entry is not None]
+        dead = ended(entries)
+        return [entry for entry in entries if entry.directory not in dead]
 
     def _entries(self) -> Iterator[tuple[str, Record | None]]:
         """Each directory there is, and its record where it is complete."""
@@ -198,96 +216,74 @@ class Registry:
             directory = f"{self._folder}/{name}"
             yield directory, None if name.startswith(".") else record.read(directory)
 
-    def reap(self) -> list[Record]:
-        """Remove what is dead or half-made, and return what lives; the caller holds the lock.
+    def gone(self) -> Gone:
+        """What has ended of that which only a pass over all processes finds; to be ``reap``-ed.
+
+        That takes a while, so nobody is to hold the lock for it. If it took too long, because there
+        are too many mounts, the next pass of this registry comes later and the shares stay.
 
         If no release can have written a record, its owner is not known: the directory stays as long
         as a process sees its limits.
         """
+        if monotonic() < self._rests_until:
+            return set()
+        begun = thread_time()
+        entries = [*self._entries()]
+        records = [entry for _, entry in entries if entry is not None]
+        damaged = [each for each, entry in entries if entry is None and _is_damaged(each)]
+        dead = ended(records)
+        found: Gone = {(each.directory, each.owner) for each in records if each.directory in dead}
+        found.update((each, None) for each in {*damaged} - inhabited(damaged))
+        spent = thread_time() - begun
+        if spent > MOUNTS_CPU_S:
+            self._rests_until = monotonic() + _REST_TIMES * spent
+        return found
+
+    def reap(self, gone: Gone) -> list[Record]:
+        """Remove what is dead or half-made, and return what lives; the caller holds the lock.
+
+        Args:
+            gone: what was found before the lock was taken; who has ended since then still lives.
+        """
         living = []
         for directory, entry in self._entries():
-            if entry is not None and is_alive(entry):
-                living.append(entry)
-            elif entry is not None or not _is_kept(directory):
+            owner = entry.owner if entry is not None else None
+            if (directory, owner) not in gone:
+                if entry is not None and (entry.kind == "session" or is_owned(entry)):
+                    living.append(entry)
+                    continue
+                if entry is None and _is_damaged(directory):
+                    continue
+            try:
                 _remove_tree(directory)
+            except OSError:
+                continue  # what cannot be removed has no share, and stops no admission
         return living
 
     def locked(self, *, make: bool = False) -> Lock:
         """The lock under which containers come and go: ``with registry.locked(): ...``.
 
         Args:
-            make: whether the lock file may be made.
+            make: whether the lock file may be made; a share is given back where one was admitted.
         """
-        return Lock(self.state_dir, make=make, patience=self._patience)
+        what = f"state directory {self.state_dir}"
+        return Lock(f"{self.state_dir}/lock", what, patience=self._patience, make=make)
 
 
-class Lock:
-    """The state directory's lock; errors of the file system become sentences.
-
-    A class, because ``contextlib`` takes 2 ms to import.
-    """
-
-    def __init__(self, state_dir: str, *, make: bool, patience: float) -> None:
-        self._state_dir, self._patience = state_dir, patience
-        self._flags = os.O_CREAT if make else 0  # a share is given back where one was admitted
-        self._fd = -1
-
-    def __enter__(self) -> None:
-        flags = self._flags | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-        try:
-            self._fd = os.open(f"{self._state_dir}/lock", flags, 0o600)
-            try:
-                self._take()
-            except BaseException:
-                os.close(self._fd)
-                raise
-        except OSError as error:
-            raise self._sentence(error) from None
-
-    def _take(self) -> None:
-        deadline = monotonic() + self._patience
-        while not self._is_taken():
-            if monotonic() > deadline:
-                raise self._late()
-            sleep(_POLL_SECONDS)
-
-    def _is_taken(self) -> bool:
-        try:
-            flock(self._fd, LOCK_EX | LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _late(self) -> CgpuError:
-        """The error for those who wait in vain: who holds the lock, and what to do."""
-        from itertools import islice
-
-        inode, holder = os.fstat(self._fd).st_ino, "another process"
-        with open("/proc/locks") as file:
-            for line in islice(file, _LOCKS_READ):
-                fields = line.split()
-                if fields[1] == "FLOCK" and fields[5].endswith(f":{inode}"):
-                    holder = f"process {fields[4]}"
-        return CgpuError(
-            f"state directory {self._state_dir}: {holder} has held its lock"
-            f" for {self._patience:g} seconds",
-            hint="let it go on if it was stopped; if it hangs, kill -9 it: nothing is lost",
-        )
+class Lock(LockFile):
+    """The state directory's lock; errors of the file system become sentences."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        os.close(self._fd)
+        """Give it back."""
+        super().__exit__(kind, error, trace)
         if isinstance(error, OSError):
-            raise self._sentence(error) from None
-
-    def _sentence(self, error: OSError) -> CgpuError:
-        return CgpuError(f"state directory {self._state_dir}: {error.strerror}")
+            raise self.sentence(error) from None
 
 
-def _is_kept(directory: str) -> bool:
-    """Whether a damaged record's directory is in use; one without any is half-made or half-gone."""
+def _is_damaged(directory: str) -> bool:
+    """Whether there is a record that cannot be read; without any it is half-made or half-gone."""
     name = os.path.basename(directory)
-    there = not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
-    return there and is_inhabited(directory)
+    return not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
 
 
 def _for_people(notes: tuple[str, ...], pod: PodContainer | None) -> dict[str, bytes]:

@@ -71,10 +71,10 @@ class ServerState:
         """
         self._configure()
         self._follow_configuration()  # a change needs the rules; the driver may be slow to answer
-        refusal = None
+        refusal, gone = None, self.registry.gone()
         with self.registry.locked(make=True):
             self._folder_time = self._time_of_change()
-            living = self.registry.reap()
+            living = self.registry.reap(gone)
             self.records = tuple(living)
             try:
                 self.records = tuple(change(living) if change else living)

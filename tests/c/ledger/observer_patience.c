@@ -31,6 +31,18 @@ __wrap_cgpu_slot_dead(int fd, uint32_t slot)
     return __real_cgpu_slot_dead(fd, slot);
 }
 
+static unsigned closed; /* descriptors: for each the kernel walks all locks on its file */
+
+int __real_close(int fd);
+int __wrap_close(int fd);
+
+int
+__wrap_close(int fd)
+{
+    closed += 1;
+    return __real_close(fd);
+}
+
 /* A ledger that says of each of its slots that a process with a byte on GPU 1 has it. */
 static struct cgpu_ledger *
 observe_full(const struct guest *guest)
@@ -113,4 +125,18 @@ TEST(a_full_ledger_that_is_just_costly_enough_costs_no_more_than_the_bound)
 
     CHECK(found->asked < CGPU_LEDGER_SLOTS / 2);
     cgpu_ledger_detach(ledger);
+}
+
+TEST(a_look_closes_the_file_once_whatever_it_asks)
+{
+    struct cgpu_ledger *ledger = observe_full(guest_make(guest_scene(), 0, 0));
+
+    closed = 0;
+    (void)survey(ledger, 0);
+    (void)cgpu_ledger_used(ledger, 1);
+    (void)cgpu_ledger_total(ledger, 1);
+    (void)cgpu_ledger_refused(ledger, 1);
+    CHECK(closed == 0);
+    cgpu_ledger_detach(ledger);
+    CHECK(closed == 1);
 }

@@ -14,7 +14,8 @@ import pytest
 import cgpu_native
 from cgpu_env import GpuShare
 from cgpu_node.shares import liveness
-from cgpu_node.shares.liveness import is_inhabited, mounts, start_time
+from cgpu_node.shares.liveness import inhabited, start_time
+from cgpu_node.shares.mountinfo import mounts
 from cgpu_node.shares.record import Owner, Record
 from cgpu_node.view import processes
 from cgpu_node.view.usage import located, use_of
@@ -35,6 +36,19 @@ libc.unshare(0x20000)  # CLONE_NEWNS
 libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
 os.mkdir(sys.argv[1])
 assert libc.mount(b"none", os.fsencode(sys.argv[1]), b"tmpfs", 0, None) == 0
+print(flush=True)
+sys.stdin.read()
+"""
+# Mounts a file at a path that ends as the ledger's does: the limits, or one that is only named so.
+BINDS = b"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+libc.unshare(0x20000)  # CLONE_NEWNS
+libc.mount(b"none", b"/", None, 0x4000 | 0x40000, None)  # MS_REC | MS_PRIVATE
+source, target = map(os.fsencode, sys.argv[1:])
+os.makedirs(os.path.dirname(source), exist_ok=True)
+open(source, "ab").close()
+assert libc.mount(source, target, None, 0x1000, None) == 0  # MS_BIND
 print(flush=True)
 sys.stdin.read()
 """
@@ -113,7 +127,7 @@ NAMES = [b"\xff", b"a\rb\rc", b"a b\nc"]
 @pytest.mark.parametrize("name", NAMES)
 def test_mounts_of_any_name_hide_nobody_and_break_nothing(ledger: Path, name: bytes) -> None:
     with Strange(MOUNTS, name, ledger) as strange:
-        assert not is_inhabited(str(ledger.parent))
+        assert inhabited([str(ledger.parent)]) == set()
         process = read_process(strange.pid)
         assert process is not None
         assert ContainerLookup([session(ledger)]).of(process) is None
@@ -131,8 +145,25 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
         assert list(mounts(folder, now)) == [None]
         monkeypatch.setattr(liveness, "MOUNTS_CPU_S", 0.0)
         monkeypatch.setattr(process_owners, "_MOUNTS_CPU_S", 0.0)
-        assert is_inhabited(str(ledger.parent))
+        assert inhabited([str(ledger.parent)]) == {str(ledger.parent)}
         assert ContainerLookup([session(ledger)]).of(process) is None
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["its limits", "a file of that name"])
+def test_only_the_limits_themselves_show_whose_a_process_is(
+    ledger: Path,
+    own: bool,  # noqa: FBT001 (a column of the table)
+) -> None:
+    """REL-8, MEM-9: every user can mount a file of any name, in a folder of any name."""
+    directory = ledger.parent
+    (directory / "limits").touch()
+    forged = f"x/{directory.name}/limits".encode()
+    with Strange(BINDS, b"limits" if own else forged, ledger) as strange:
+        assert inhabited([str(directory)]) == ({str(directory)} if own else set())
+        process = read_process(strange.pid)
+        assert process is not None
+        found = ContainerLookup([session(ledger)]).of(process)
+        assert found == (session(ledger) if own else None)
 
 
 def holdings(record: Record) -> list[tuple[processes.Holding, ...]]:

@@ -27,9 +27,9 @@ def change_gpus(
 ) -> None:
     """``cgpu set`` of GPUs."""
     with registry.locked(make=True):
-        living = registry.reap()
+        living = registry.reap(registry.gone())
         new = change.change_gpus(registry, living, gpus, wanted, defaults)
-        assert new == registry.reap(), "it returns what it has written"
+        assert new == registry.reap(registry.gone()), "it returns what it has written"
 
 
 def change_container(
@@ -37,9 +37,9 @@ def change_container(
 ) -> Notes:
     """``cgpu set`` of a container."""
     with registry.locked():
-        living = registry.reap()
+        living = registry.reap(registry.gone())
         id_ = target.container(name, names_of(living))
         (entry,) = (each for each in living if each.id == id_)
         new, notes = change.change_container(registry, living, entry, wanted, defaults, **more)
-        assert new == registry.reap(), "it returns what it has written"
+        assert new == registry.reap(registry.gone()), "it returns what it has written"
     return notes

@@ -9,6 +9,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from cgpu_env import CgpuError, GpuShare, Request
 from cgpu_env.request import Asked
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults
-from cgpu_node.shares import record
+from cgpu_node.shares import liveness, record
+from cgpu_node.shares import registry as registries
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 from lab.shares.changing import change_container
@@ -280,7 +282,7 @@ def test_whoever_cannot_look_takes_nobody_for_dead(
         with monkeypatch.context() as patch:
             fail_at(patch, call, OSError(number, os.strerror(number)))
             try:
-                assert len(registry.reap()) == 2
+                assert len(registry.reap(registry.gone())) == 2
             except (CgpuError, OSError):
                 failed += 1
         assert leftovers(registry) == ["new", "old"], call
@@ -302,6 +304,82 @@ def fail_at(patch: pytest.MonkeyPatch, which: int, error: OSError) -> None:
     for module, name in [(builtins, "open"), *((os, n) for n in ("open", "listdir", "readlink"))]:
         patch.setattr(module, name, failing(getattr(module, name)))
     patch.setattr(os, "stat", failing(os.stat))
+
+
+def test_all_ended_sessions_are_found_in_one_pass_that_holds_up_no_admission(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-8: whose processes can have any number of mounts, which take long to read."""
+    for number in range(9):
+        admit(registry, f"s{number}", ask(MIB), kind="session", owner=Owner(-1, 0, None))
+    passes, whole = [], os.listdir
+
+    def listed(path: str) -> list[str]:
+        if path == "/proc":
+            with Registry(registry.state_dir, patience=0.1).locked():  # nobody else has it
+                passes.append(path)
+        return whole(path)
+
+    monkeypatch.setattr(os, "listdir", listed)
+    admit(registry, "next", ask(TOTAL))
+    assert leftovers(registry) == ["next"]
+    assert len(passes) == 1
+    admit(registry, "s1", ask(MIB, first=1))
+    assert len(passes) == 1, "nothing has ended"
+
+
+def test_a_pass_that_finds_too_many_mounts_keeps_the_shares_and_rests(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admit(registry, "old", ask(SIX), kind="session", owner=Owner(-1, 0, None))
+    passes = []
+
+    def never(directories: list[str]) -> set[str]:
+        passes.append(directories)
+        spent = time.thread_time() + 0.02
+        while time.thread_time() < spent:
+            pass
+        return {*directories}
+
+    monkeypatch.setattr(liveness, "inhabited", never)
+    monkeypatch.setattr(registries, "MOUNTS_CPU_S", 0.01)
+    for name in ("one", "two"):
+        admit(registry, name, ask(MIB), owner=Owner(-1, 0, None))
+        assert leftovers(registry) == sorted(["old", name]), "containers are not kept by mounts"
+    assert len(passes) == 1
+
+
+def test_a_session_that_ends_after_the_pass_lives_until_the_next(registry: Registry) -> None:
+    admit(registry, "old", ask(SIX), kind="session", owner=Owner(-1, 0, None))
+    gone = registry.gone()
+    registry.remove("old")
+    admit(registry, "old", ask(SIX), kind="session")
+    with registry.locked():
+        assert [entry.id for entry in registry.reap(gone)] == ["old"], "it is another one"
+
+
+@pytest.mark.parametrize("kind", ["container", "session"])
+def test_a_folder_that_cannot_be_removed_stops_no_admission_and_has_no_share(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """REL-8: as when something is mounted in it."""
+    stuck = admit(registry, "stuck", ask(TOTAL), kind=kind, owner=Owner(-1, 0, None))
+    (Path(registry.state_dir) / "containers" / "file").touch()
+    unlink = os.unlink
+
+    def refuse(path: str) -> None:
+        if path.startswith(f"{stuck}/limits"):
+            raise OSError(errno.EBUSY, "Device or resource busy", path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    for name in ("one", "two"):
+        admit(registry, name, ask(SIX))
+        assert "stuck" in leftovers(registry)
+    assert [entry.id for entry in registry.records()] == ["one", "two"]
+    monkeypatch.undo()
+    admit(registry, "three", ask(MIB))
+    assert leftovers(registry) == ["file", "one", "three", "two"]
 
 
 def test_what_a_killed_builder_left_is_removed(registry: Registry) -> None:

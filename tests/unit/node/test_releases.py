@@ -61,7 +61,7 @@ def later(registry: Registry) -> str:
 
 def test_a_later_releases_container_lives_and_keeps_its_share(registry: Registry) -> None:
     later(registry)
-    (entry,) = registry.reap()
+    (entry,) = registry.reap(registry.gone())
     assert (entry.id, entry.version, entry.weight) == ("later", 2, 3)
     assert entry.gpus[0].cap_bytes == TOTAL - MIB
     admit(registry, "one", ask(MIB))
@@ -71,13 +71,13 @@ def test_a_later_releases_container_lives_and_keeps_its_share(registry: Registry
 
 def test_a_later_releases_container_that_died_gives_its_share_back(registry: Registry) -> None:
     rewrite(later(registry), owner=dead())
-    assert registry.reap() == []
+    assert registry.reap(registry.gone()) == []
     assert leftovers(registry) == []
 
 
 def test_a_damaged_record_of_which_nobody_lives_is_removed(registry: Registry) -> None:
     Path(admit(registry, "abc", ask(MIB)), record.FILE).write_text("{")
-    assert registry.reap() == []
+    assert registry.reap(registry.gone()) == []
     assert leftovers(registry) == []
 
 
@@ -90,10 +90,10 @@ def test_a_damaged_record_stays_as_long_as_a_process_sees_its_limits(registry: R
     with subprocess.Popen(words, stdin=pipe, stdout=pipe) as guest:
         assert guest.stdout is not None
         assert guest.stdout.readline() == b"\n"
-        assert registry.reap() == []
+        assert registry.reap(registry.gone()) == []
         assert leftovers(registry) == ["abc"]
         guest.communicate(b"\n")
-    registry.reap()
+    registry.reap(registry.gone())
     assert leftovers(registry) == []
 
 

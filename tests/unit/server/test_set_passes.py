@@ -25,10 +25,10 @@ from cgpu_server.state.server_state import ServerState
 from cgpu_server.tree.nodes import Tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from cgpu_node.shares.record import Record
+    from cgpu_node.shares.registry import Gone
     from cgpu_server.control.connections import Peer
     from cgpu_server.state.arbiters import Demand
 
@@ -53,13 +53,13 @@ class World:
         self.node: Node | None = NODE
         monkeypatch.setattr(self.state, "node", lambda: self.node)
         self.passes = 0
-        whole = Registry._entries  # noqa: SLF001 (the pass itself)
+        whole = Registry.reap
 
-        def entries(registry: Registry) -> Iterator[tuple[str, Record | None]]:
+        def reap(registry: Registry, gone: Gone) -> list[Record]:
             self.passes += 1
-            return whole(registry)
+            return whole(registry, gone)
 
-        monkeypatch.setattr(Registry, "_entries", entries)
+        monkeypatch.setattr(Registry, "reap", reap)
 
     def set(self, word: str, **values: Any) -> None:
         """``cgpu set`` by root."""

@@ -214,8 +214,10 @@ class Homes:
 
 
 def _home_of(record: Record) -> set[Group]:
-    first = first_process_of(record.owner.runtime_dir) if record.owner.runtime_dir else None
-    if first is None or start_time(first[0]) != first[1]:
+    owner = record.owner
+    # without the low-level runtime's files, the owner may be the first process
+    first = (owner.runtime_dir and first_process_of(owner.runtime_dir)) or owner[:2]
+    if start_time(first[0]) != first[1]:
         return set()
     return home_in(groups_in(_lines(first[0], "cgroup")), record.id)
 

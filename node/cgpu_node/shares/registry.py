@@ -107,13 +107,8 @@ class Registry:
         directory = f"{self._folder}/{checked_id(name)}"
         gone = self.gone()
         with self.locked(make=True):
-<<<<<<< HEAD
-            living = self._beside(name)
-            table = self._admitted(request, living, node, policy, is_guest=guest is not None)
-=======
             living = self._beside(name, gone)
-            table = self._admitted(request, living, node, policy)
->>>>>>> 47f6b45 (registry: look for all ended sessions in one pass, without the lock)
+            table = self._admitted(request, living, node, policy, is_guest=guest is not None)
             entry = Record(
                 id=name,
                 kind=kind,

@@ -25,7 +25,7 @@
 enum { MAX_MOUNTS = 256 };
 
 struct mount {
-    const char *kind; /* "ro", "rw" (never executed) or "mask" */
+    const char *kind; /* "ro", "rw" (never executed), "mask", or "tmpfs": a directory of its own */
     const char *source;
     const char *destination;
     int tree; /* a detached mount */
@@ -101,11 +101,46 @@ is_trusted(int fd, const char *kind)
     return S_ISREG(facts.st_mode) && own && (!shared || strcmp(kind, "rw") == 0);
 }
 
+/* A new directory, with ATTRIBUTES beside those that every mount of ours has. */
+static int
+make_tmpfs(unsigned attributes)
+{
+    int context = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
+    if (context < 0 ||
+        syscall(SYS_fsconfig, context, FSCONFIG_SET_STRING, "mode", "0755", 0) != 0 ||
+        syscall(SYS_fsconfig, context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0) {
+        return -1;
+    }
+    int tree = (int)syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC,
+                            attributes | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    close(context);
+    return tree;
+}
+
+static bool
+is_tmpfs(const struct mount *mount)
+{
+    return strcmp(mount->kind, "tmpfs") == 0;
+}
+
+/* Let nobody write to a new directory, now that all mount points are in it. */
+static int
+close_tmpfs(const struct mount *mount)
+{
+    struct mount_attr attr = {.attr_set = MOUNT_ATTR_RDONLY};
+    bool done = syscall(SYS_mount_setattr, mount->tree, "", AT_EMPTY_PATH, &attr, sizeof attr) == 0;
+    return done ? 0 : fail(mount->destination);
+}
+
 /* A detached copy of the host's file at mount->source. */
 static int
 clone_source(struct mount *mount)
 {
     struct mount_attr attr = {.attr_set = attributes(mount), .propagation = 1U << 18 /* private */};
+    if (is_tmpfs(mount)) {
+        mount->tree = make_tmpfs(MOUNT_ATTR_NOEXEC);
+        return mount->tree >= 0 ? 0 : fail(mount->destination);
+    }
     int file = open(mount->source, O_PATH | O_NOFOLLOW | O_CLOEXEC);
     if (file < 0) {
         return fail(mount->source);
@@ -125,26 +160,13 @@ clone_source(struct mount *mount)
     return 0;
 }
 
-/* An empty directory that nobody can write to, mounted over a directory to hide it. */
-static int
-make_empty(void)
-{
-    int context = (int)syscall(SYS_fsopen, "tmpfs", FSOPEN_CLOEXEC);
-    if (context < 0 || syscall(SYS_fsconfig, context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) != 0) {
-        return -1;
-    }
-    int tree = (int)syscall(SYS_fsmount, context, FSMOUNT_CLOEXEC,
-                            MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
-    close(context);
-    return tree;
-}
-
 static int
 attach(int root, const struct mount *mount)
 {
     bool mask = strcmp(mount->kind, "mask") == 0;
     struct stat facts;
-    int target = cgpu_rootfs_open(root, mount->destination, !mask);
+    int target = is_tmpfs(mount) ? cgpu_rootfs_open_directory(root, mount->destination)
+                                 : cgpu_rootfs_open(root, mount->destination, !mask);
     if (target < 0 && mask && errno == ENOENT) {
         return 0;
     }
@@ -152,9 +174,11 @@ attach(int root, const struct mount *mount)
         return fail(mount->destination);
     }
     bool directory = S_ISDIR(facts.st_mode);
-    int tree = mask && directory ? make_empty() : mount->tree;
+    /* An empty directory that nobody can write to hides a directory. */
+    int tree = mask && directory ? make_tmpfs(MOUNT_ATTR_RDONLY) : mount->tree;
     errno = EINVAL;
-    if ((directory && !mask) || (!directory && !S_ISREG(facts.st_mode)) || tree < 0) {
+    if ((directory && !mask && !is_tmpfs(mount)) || (!directory && !S_ISREG(facts.st_mode)) ||
+        tree < 0) {
         close(target);
         return fail(mount->destination);
     }
@@ -206,6 +230,11 @@ cgpu_stage_mount(int argc, char **argv)
     int root = enter(argv[2], argv[3]);
     for (int i = 0; root >= 0 && i < count; i++) {
         if (attach(root, &mounts[i]) != 0) {
+            return 1;
+        }
+    }
+    for (int i = 0; root >= 0 && i < count; i++) {
+        if (is_tmpfs(&mounts[i]) && close_tmpfs(&mounts[i]) != 0) {
             return 1;
         }
     }

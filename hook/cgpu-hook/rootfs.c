@@ -53,8 +53,9 @@ open_file(int parent, const char *name, bool create)
     return open_entry(parent, name, 0);
 }
 
-int
-cgpu_rootfs_open(int root, const char *path, bool create)
+/* As cgpu_rootfs_open; DIRECTORY: what is at the end of PATH. */
+static int
+follow(int root, const char *path, bool create, bool directory)
 {
     char copy[PATH_MAX];
     if (strlen(path) >= sizeof copy) {
@@ -67,7 +68,8 @@ cgpu_rootfs_open(int root, const char *path, bool create)
     int fd = fcntl(root, F_DUPFD_CLOEXEC, 3);
     while (fd >= 0 && name != NULL) {
         char *next = strtok_r(NULL, "/", &rest);
-        int below = next != NULL ? open_directory(fd, name, create) : open_file(fd, name, create);
+        int below = next != NULL || directory ? open_directory(fd, name, create)
+                                              : open_file(fd, name, create);
         int saved = errno;
         close(fd);
         errno = saved;
@@ -75,4 +77,16 @@ cgpu_rootfs_open(int root, const char *path, bool create)
         name = next;
     }
     return fd;
+}
+
+int
+cgpu_rootfs_open(int root, const char *path, bool create)
+{
+    return follow(root, path, create, false);
+}
+
+int
+cgpu_rootfs_open_directory(int root, const char *path)
+{
+    return follow(root, path, true, true);
 }

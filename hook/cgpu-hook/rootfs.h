@@ -11,4 +11,7 @@
  */
 int cgpu_rootfs_open(int root, const char *path, bool create);
 
+/* The same for a directory, which is made if it is missing. */
+int cgpu_rootfs_open_directory(int root, const char *path);
+
 #endif

@@ -7,7 +7,7 @@ import stat
 
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_hook.plan import SHARE_FILES, Mount
+from cgpu_hook.plan import BASE, SHARE_FILES, Mount
 from cgpu_node.trust import check_source
 
 TYPE_CHECKING = False
@@ -122,11 +122,12 @@ def _is_ours(hook: object, own: str) -> bool:
 
 
 def _oci(mount: Mount) -> dict[str, Any]:
+    kind = mount.options[0]
     return {
         "destination": mount.destination,
-        "type": "bind",
+        "type": kind,
         "source": mount.source,
-        "options": list(mount.options),
+        "options": [option for option in mount.options if option != "tmpfs"],
     }
 
 
@@ -138,7 +139,8 @@ def check_sources(plan: Plan) -> None:
     """
     known: set[str] = set()
     for mount in plan.mounts:
-        if mount.destination not in SHARE_FILES:  # these are created when the share is admitted
+        # The share's files are created when it is admitted; a tmpfs has none.
+        if mount.destination not in (BASE, *SHARE_FILES):
             check_source(mount.source, known=known)
 
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 BASE = "/dev/cgpu"
 SHARE_FILES = (f"{BASE}/limits", f"{BASE}/ledger")
 READ_ONLY = ("bind", "ro", "nosuid", "nodev")  # not noexec: the loader has to map libraries
+# Of the container's own: a directory that is a mount point can be neither renamed nor replaced.
+OWN_BASE = ("tmpfs", "ro", "nosuid", "nodev", "noexec", "mode=755")
 _READ_ONLY = ("bind", "ro", "nosuid", "nodev", "noexec")
 _LEDGER = ("bind", "rw", "nosuid", "nodev", "noexec")
 HOOK_ENVIRONMENT = ("PATH=/usr/sbin:/usr/bin:/sbin:/bin",)
@@ -36,7 +38,10 @@ _HOOK_SECONDS = 10
 
 
 class Mount(NamedTuple):
-    """A file of the host that the container sees at ``destination``."""
+    """A file of the host that the container sees at ``destination``.
+
+    ``options`` begin with the mount's type: ``bind``, or ``tmpfs`` for a directory of its own.
+    """
 
     source: str
     destination: str
@@ -94,7 +99,7 @@ class Plan(NamedTuple):
 
     def unlimited(self) -> Plan:
         """The same GPUs and libraries without limits, ledger and what comes of them."""
-        mounts = tuple(m for m in self.mounts if not m.destination.startswith(f"{BASE}/"))
+        mounts = tuple(m for m in self.mounts if not f"{m.destination}/".startswith(f"{BASE}/"))
         return self._replace(request=None, mounts=mounts, hooks={})
 
     def as_json(self) -> dict[str, Any]:
@@ -209,6 +214,7 @@ def _mounts_of(config: dict[str, Any], rootfs: View) -> tuple[dict[str, dict[str
 def _own_mounts(node: Node, host_files: HostFiles) -> list[Mount]:
     real = [Mount(path, f"{BASE}/real/{soname}") for soname, path in node.libraries.items()]
     return [
+        Mount(host_files.container, BASE, OWN_BASE),  # a tmpfs takes any source
         Mount(f"{host_files.container}/limits", SHARE_FILES[0], _READ_ONLY),
         Mount(f"{host_files.container}/ledger", SHARE_FILES[1], _LEDGER),
         *real,

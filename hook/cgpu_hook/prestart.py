@@ -122,6 +122,8 @@ def _mount(planned: Draft, pid: int, path: str) -> None:
 
 
 def _kind(mount: Mount) -> str:
+    if mount.options[0] == "tmpfs":
+        return "tmpfs"
     return "ro" if "ro" in mount.options else "rw"
 
 

@@ -97,3 +97,28 @@ def test_rel_4_only_the_null_device_hides_anything(world: World, namespace: int)
     (world.rootfs / "victim").write_text("x")
     assert "not permitted" in mount(world, namespace, ("mask", str(zero), "/victim"))
     assert mount(world, namespace, ("mask", str(null), "/victim")) == "done"
+
+
+def test_rel_6_a_directory_of_its_own_is_closed_when_the_rest_is_in_it(
+    world: World, namespace: int
+) -> None:
+    """Limits lie in it: as a mount point it can be neither renamed nor replaced."""
+    source = str(world.driver / "gpu0")
+    answer = mount(world, namespace, ("tmpfs", "any", "/opt/own"), ("ro", source, "/opt/own/sub/x"))
+    assert answer == "done"
+    inside = Path(f"/proc/{namespace}/root{world.rootfs}/opt/own")
+    assert (inside / "sub" / "x").read_text() == "driver gpu0"
+    assert list((world.rootfs / "opt" / "own").iterdir()) == []
+    mountinfo = Path(f"/proc/{namespace}/mountinfo").read_text()
+    assert f"{world.rootfs}/opt/own ro,nosuid,nodev,noexec" in mountinfo
+    words = ["nsenter", "-m", "-t", str(namespace), "mv", f"{world.rootfs}/opt/own", "/tmp/away"]
+    assert "busy" in subprocess.run(words, capture_output=True, text=True, check=False).stderr
+
+
+def test_rel_4_a_directory_is_not_mounted_through_a_link(world: World, namespace: int) -> None:
+    outside = world.folder / "outside"
+    outside.mkdir()
+    (world.rootfs / "opt").symlink_to(outside)
+    assert "cgpu: mount of /opt" in mount(world, namespace, ("tmpfs", "any", "/opt"))
+    assert "cgpu: mount of /opt/own" in mount(world, namespace, ("tmpfs", "any", "/opt/own"))
+    assert list(outside.iterdir()) == []

@@ -157,7 +157,8 @@ def test_prestart_caps_a_container_of_a_plain_runtime(world: World, name: str, s
     done = run_with_hooks(world, low_level(name, world.folder), stage)
     lines = done.stdout.splitlines()
     mounts = {line.split()[4]: line.split()[5] for line in lines if len(line.split()) > 6}
-    assert mounts["/dev/cgpu/limits"].startswith("ro,nosuid,nodev"), done
+    assert mounts["/dev/cgpu"].startswith("ro,nosuid,nodev,noexec"), done
+    assert mounts["/dev/cgpu/limits"].startswith("ro,nosuid,nodev")
     assert mounts["/dev/cgpu/ledger"].startswith("rw,nosuid,nodev,noexec")
     assert mounts[f"{LIBDIR}/libcuda.so.1"] == "ro,nosuid,nodev,relatime"
     assert lines[-3:] == ["ledger", "limits", "real"]

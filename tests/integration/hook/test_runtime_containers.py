@@ -82,6 +82,44 @@ def test_a_configuration_that_is_a_link_is_as_good_as_a_file(
     assert world.config.is_symlink() == (not env)
 
 
+RENAME = (
+    "for it in /dev/cgpu /dev/cgpu/real /dev/cgpu/limits; do busybox mv $it /dev/away"
+    " && echo $it is gone; done; busybox mkdir /dev/cgpu/new; busybox ls /dev/cgpu"
+)
+
+
+def test_rel_6_root_can_put_nothing_in_the_place_of_its_limits(world: World, runtime: Path) -> None:
+    """REL-6: a renamed folder could be replaced with one that has other limits."""
+    world.write_config(command=RENAME)
+    done = world.runtime("run", name(), lowlevel=runtime)
+    assert done.stdout.split() == ["ledger", "limits", "real"], done
+
+
+def test_rel_6_a_volume_that_changes_meanwhile_leads_no_limits_astray(
+    world: World, runtime: Path
+) -> None:
+    """Another container changes a link in a volume, through which a second volume is mounted."""
+    volume, target = world.folder / "volume", world.folder / "target"
+    (volume / "place" / "cgpu").mkdir(parents=True)
+    target.mkdir()
+    mounts = [
+        {"destination": to, "type": "bind", "source": str(source), "options": ["bind", "rw"]}
+        for to, source in (("/mnt", volume), ("/mnt/place/cgpu", target))
+    ]
+    world.write_config()
+    world.write_config(
+        command="busybox ls /dev/cgpu; busybox mount", mounts=[*world.edited()["mounts"], *mounts]
+    )
+    changing = world.folder / "changing"
+    changing.write_text(
+        f'#!/bin/sh\nrm -r {volume}/place; ln -s /dev {volume}/place; exec {runtime} "$@"\n'
+    )
+    changing.chmod(0o755)
+    done = world.runtime("run", name(), lowlevel=changing)
+    assert done.stdout.split()[:3] == ["ledger", "limits", "real"], done
+    assert list(target.iterdir()) == []
+
+
 def test_rel_5_only_the_granted_gpu_is_there_and_limits_cannot_be_written(
     world: World, runtime: Path
 ) -> None:

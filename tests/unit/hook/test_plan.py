@@ -161,6 +161,7 @@ def test_limits_are_read_only_and_the_ledger_is_not() -> None:
 
 def test_alone_the_driver_is_put_where_debians_loader_looks() -> None:
     assert placed(decide()) == {
+        "/dev/cgpu": "/run/cgpu/containers/abc",  # a tmpfs
         "/dev/cgpu/limits": "/run/cgpu/containers/abc/limits",
         "/dev/cgpu/ledger": "/run/cgpu/containers/abc/ledger",
         "/dev/cgpu/real/libcuda.so.1": "/usr/lib/drv/libcuda.so.535.1",

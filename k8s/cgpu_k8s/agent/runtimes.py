@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 CONTAINERD, CRIO = "containerd", "cri-o"
 _OURS, _NVIDIA = "cgpu-runtime", "nvidia-container-runtime"
-# Of cgpu install: which engine each is.
-_INSTALLED = {CONTAINERD: "containerd", CRIO: "crio"}
+# cgpu install changes no default of CRI-O's.
+_INSTALL = {CONTAINERD: "cgpu install containerd --default", CRIO: "cgpu install crio"}
 _PASSING = f"{ALLOCATION.partition('/')[0]}/*"
 
 
@@ -80,7 +80,7 @@ def problem(
         runtimes: all that it has.
         behind: the programs that one of NVIDIA's starts.
     """
-    install, ours = f"cgpu install {_INSTALLED[engine]}", []
+    ours = []
     for each in runtimes:
         name = PurePath(each.program).name
         is_nvidia = name.startswith(_NVIDIA)
@@ -92,11 +92,11 @@ def problem(
         if is_nvidia or name == _OURS:
             ours.append(each)
     if not ours:
-        return f"{engine} has no runtime of cgpu's: run {install} --default on the node"
+        return f"{engine} has no runtime of cgpu's: run {_INSTALL[engine]} on the node"
     if not any(each.passes for each in ours):
         listed = ", ".join(sorted(each.name for each in ours))
         return (
             f"{engine} does not pass annotations of pods on to the runtime {listed}, so no decision"
-            f" reaches it: run {install} on the node"
+            f" reaches it: run cgpu install {engine} on the node"
         )
     return ""

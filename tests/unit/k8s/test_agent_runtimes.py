@@ -64,7 +64,7 @@ def test_containerds_runtimes(config: dict[str, Any], behind: list[str], sentenc
     ("programs", "behind", "sentence"),
     [
         ({"crun": "/usr/bin/crun", "cgpu": OURS}, [], ""),
-        ({"crun": "", "runc": None}, [], "cri-o has no runtime of cgpu's: run cgpu install crio"),
+        ({"crun": "", "runc": None}, [], "of cgpu's: run cgpu install crio on the node"),
         ({"cgpu": OURS, "nvidia": NVIDIA}, ["crun"], "the runtime nvidia of cri-o is NVIDIA's"),
         ({"nvidia": NVIDIA}, ["/opt/cgpu/cgpu-runtime"], ""),
     ],

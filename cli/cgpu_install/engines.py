@@ -222,7 +222,8 @@ ENGINES: tuple[Engine, ...] = (
             _unit(MOUNT, "Where=/run/cgpu", m),
         ],
         lambda m: m.has(BOOTED, "/lib/systemd/systemd", "/usr/lib/systemd/systemd"),
-        ("systemctl daemon-reload", f"systemctl start {SERVICE}"),  # the mount is made at boot
+        # The mount is made if nothing is at its place yet, and otherwise at boot.
+        ("systemctl daemon-reload", f"systemctl start {MOUNT} {SERVICE}"),
         links=(SERVER,),
         units=(SERVICE, MOUNT),
         undone=(f"systemctl stop {SERVICE}", "systemctl daemon-reload"),

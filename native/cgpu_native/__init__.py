@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cgpu_native.errors import FormatError, FullError, NativeError, OverCapError
-from cgpu_native.files import create_ledger, open_file, read_file
+from cgpu_native.files import create_ledger, cut_ledger, open_file, read_file
 from cgpu_native.limits import (
     LIMITS_VERSION,
     MAX_GPUS,
@@ -52,6 +52,7 @@ __all__ = [
     "Process",
     "amend_limits",
     "create_ledger",
+    "cut_ledger",
     "is_costly",
     "open_file",
     "pack_limits",

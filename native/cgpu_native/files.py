@@ -10,9 +10,12 @@ from __future__ import annotations
 import os
 import stat
 
-from cgpu_native._native import lib
+from cgpu_native._native import ffi, lib
 from cgpu_native.errors import LEASED, FormatError, check
 
+_LEDGER_BYTES: int = ffi.sizeof("struct cgpu_ledger_file")
+_BLOCK_BYTES = 512  # of st_blocks
+_ROUNDED_BYTES = 2 << 20  # what a file system may take more than that: a huge page
 _ALWAYS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 
 
@@ -62,3 +65,26 @@ def create_ledger(directory: int | os.PathLike[str] | str, name: str) -> None:
         create_ledger(fd, name)
     finally:
         os.close(fd)
+
+
+def cut_ledger(path: os.PathLike[str] | str) -> bool:
+    """Cut the ledger at ``path`` back to its format, if it takes more space.
+
+    Returns:
+        Whether it did. A container may write to it, and so may make it larger, or reserve space
+        beyond its end.
+
+    Raises:
+        OSError: it cannot be opened; see ``open_file``.
+        FormatError: it is no regular file.
+    """
+    facts = os.lstat(path)
+    is_larger = facts.st_size > _LEDGER_BYTES
+    if not is_larger and facts.st_blocks * _BLOCK_BYTES <= _LEDGER_BYTES + _ROUNDED_BYTES:
+        return False
+    fd = open_file(path, os.O_RDWR)
+    try:
+        os.ftruncate(fd, min(_LEDGER_BYTES, os.fstat(fd).st_size))
+    finally:
+        os.close(fd)
+    return True

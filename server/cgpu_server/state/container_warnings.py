@@ -1,4 +1,4 @@
-"""Logs containers with costly ledgers, and those that state a wrong size of the GPU."""
+"""Logs containers with costly or large ledgers, and those that state a wrong size of the GPU."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ _ADVICE = (
     "end the container: no ordinary program takes such locks; its cap holds, nobody waits for it,"
     " and memory of its processes that have exited still counts as used"
 )
+_LARGE = (
+    "end the container: no ordinary program makes its ledger larger; each second it is cut back, so"
+    " that it does not fill the file system of the state directory"
+)
 _MEANT = (
     "nothing if it is meant so; else start the container with the GPU's size as the whole, or cgpu"
     " set its memsize"
@@ -30,10 +34,14 @@ def log_misstated(container: str, notes: Iterable[str]) -> None:
 
 
 class ContainerWarnings:
-    """Logs each container once, and again after a minute without such locks."""
+    """Logs each container once, and again after a minute without such locks.
+
+    Ledgers that have become larger are cut back to their format.
+    """
 
     def __init__(self) -> None:
         self._logged: set[str] = set()
+        self._cut: set[str] = set()
         self._seen: set[str] = set()
 
     def log(self, records: Iterable[Record]) -> None:
@@ -49,3 +57,18 @@ class ContainerWarnings:
         for directory in costly.keys() - self._logged:
             log.warning("locks_without_end", container=costly[directory], do=_ADVICE)
         self._logged = set(costly)
+        for entry in records:
+            if _cut(entry) and entry.directory not in self._cut:
+                self._cut.add(entry.directory)
+                log.warning("ledger_cut", container=entry.id, do=_LARGE)
+        self._cut &= self._seen
+
+
+def _cut(entry: Record) -> bool:
+    """Whether its ledger was larger than it may be; another release's format is not known."""
+    try:
+        head = cgpu_native.read_head(f"{entry.directory}/limits")
+        is_ours = head is not None and head.version == cgpu_native.LIMITS_VERSION
+        return is_ours and cgpu_native.cut_ledger(f"{entry.directory}/ledger")
+    except (OSError, cgpu_native.NativeError):  # it ends just now, or holds a lease on it
+        return False

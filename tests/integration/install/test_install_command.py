@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cgpu_cli.commands import install as install_command
-from cgpu_install.engines import named
+from cgpu_install.engines import named, shipped
 from cgpu_install.journal import Journal
 from cgpu_install.machine import Machine
 from cgpu_install.plan import Plan
@@ -249,6 +250,23 @@ def test_a_folder_that_containerd_does_not_import_is_not_written_to(machine: Pat
     output = cgpu("install", "--root", machine, "containerd").stdout
     assert "/etc/containerd/config.toml: changed" in output
     assert "conf.d" not in output
+
+
+def test_state_gets_its_file_system_at_once_if_there_is_none_yet(tmp_path: Path) -> None:
+    """REL-5: mounted over state, it would hide the shares of containers that run."""
+    [systemd] = named(["systemd"])
+    assert systemd.then[-1] == "systemctl start run-cgpu.mount cgpud.service"
+    [condition] = re.findall(r"^Condition.*$", shipped("run-cgpu.mount"), re.MULTILINE)
+    (tmp_path / "used" / "containers").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    for name, mounted in (("missing", True), ("empty", True), ("used", False)):
+        words = [
+            "systemd-analyze",
+            "condition",
+            condition.replace("/run/cgpu", f"{tmp_path}/{name}"),
+        ]
+        done = subprocess.run(words, capture_output=True, check=False)
+        assert (done.returncode == 0) == mounted, name
 
 
 @pytest.mark.parametrize("booted", [True, False])

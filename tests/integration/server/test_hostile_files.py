@@ -9,9 +9,11 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +26,7 @@ from cgpu_node.settings.rules import Defaults
 from cgpu_node.view import marks, processes, usage
 from cgpu_server.audit import auditor
 from cgpu_server.audit.driver_probe import Reading
+from cgpu_server.state.container_warnings import ContainerWarnings
 from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.machine.hostile_files import MANY, SLOTS, Hostile
 from lab.machine.servers import StandIn, end_servers
@@ -188,6 +191,46 @@ def test_a_ledger_made_endless_is_not_read_and_marks_the_container(world: World)
     path = world.admit("a") / "ledger"
     os.truncate(path, 1 << 40)
     assert processes.read_ledger(world.registry.records()[0]).mark == marks.RUINED
+
+
+def test_a_ledger_made_large_is_cut_back_and_works_again(world: World, stack: ExitStack) -> None:
+    """REL-5: it would fill the file system, which other containers need, and the host."""
+    path = world.admit("a") / "ledger"
+    size = path.stat().st_size
+    ledger = stack.enter_context(cgpu_native.Ledger.attach(path))
+    ledger.charge(0, MIB, MIB // 2)
+    os.truncate(path, 1 << 40)
+    serve(world)
+    wait_until(lambda: path.stat().st_size == size, "it is cut")
+    assert "container=a" in logged(world.state.parent / "log", r"ledger_cut .*")
+    (entry,) = world.registry.records()
+    assert processes.read_ledger(entry).mark is None
+    with cgpu_native.Ledger.observe(path) as seen:
+        assert seen.used(0) == MIB // 2
+
+
+def test_space_beyond_the_end_of_a_ledger_is_given_back() -> None:
+    """REL-5: its size does not show it."""
+    with TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "ledger")
+        cgpu_native.create_ledger(folder, "ledger")
+        before = path.stat()
+        subprocess.run(["fallocate", "-n", "-o", "1M", "-l", "16M", path], check=True)
+        assert path.stat().st_size == before.st_size
+        assert path.stat().st_blocks > before.st_blocks
+        assert cgpu_native.cut_ledger(path)
+        assert path.stat().st_blocks == before.st_blocks
+        assert not cgpu_native.cut_ledger(path)
+
+
+def test_a_ledger_of_another_release_is_not_cut(world: World) -> None:
+    directory = world.admit("a")
+    with (directory / "limits").open("r+b") as limits:
+        limits.seek(4)
+        limits.write(bytes([99]))
+    os.truncate(directory / "ledger", 1 << 20)
+    ContainerWarnings().log(world.registry.records())
+    assert (directory / "ledger").stat().st_size == 1 << 20
 
 
 LEASE = """

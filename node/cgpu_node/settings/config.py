@@ -18,6 +18,7 @@
 
     [server]
     metrics = "127.0.0.1:9477"   # where cgpud serves Prometheus; nowhere by default
+    dcgm_names = false           # true: metrics also under the names of NVIDIA's exporter
 
     [audit]
     interval_seconds = 2   # how often the driver is asked who holds memory: 0.1..3600
@@ -69,6 +70,7 @@ class Config(NamedTuple):
     prio_ratio: int = DEFAULT_PRIO_RATIO
     library_dir: str | None = None
     metrics: str | None = None
+    dcgm_names: bool = False  # of metrics
     interval_seconds: float = 2.0  # between two looks of the audit
     action: str = "log"  # of the audit
     # Of single GPUs, by index or UUID in lower case: some of ``RANGES``.
@@ -86,15 +88,13 @@ def _if(check: Callable[[Any], bool]) -> Callable[[object], object]:
 
 _SHORTEST, _LONGEST = 0.1, 3600
 _ACTIONS = ("log", "kill", "off")
+_BOOLEAN = ("true or false", _if(lambda v: isinstance(v, bool)))
 
 # name: (table, what is allowed in words, what reads it: None if it is not allowed)
 _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
     **{name: ("node", allowed(name), _rule(name)) for name in RANGES},
     DEFAULT_MEMSIZE: ("node", DEFAULT_ALLOWED, default_size),
-    **{
-        name: ("node", "true or false", _if(lambda v: isinstance(v, bool)))
-        for name in ("allow_off", "overcommit")
-    },
+    **dict.fromkeys(("allow_off", "overcommit"), ("node", *_BOOLEAN)),
     "library_dir": (
         "driver",
         "the absolute path of a directory",
@@ -105,6 +105,7 @@ _KEYS: dict[str, tuple[str, str, Callable[[object], object]]] = {
         "an address and a port, such as 127.0.0.1:9477",
         _if(lambda v: isinstance(v, str) and v.rpartition(":")[2].isdecimal()),
     ),
+    "dcgm_names": ("server", *_BOOLEAN),
     "interval_seconds": (
         "audit",
         f"a number of seconds from {_SHORTEST} to {_LONGEST}",

@@ -18,6 +18,7 @@ from cgpu_env.version import VERSION
 from cgpu_node.shares.record import pod_of
 from cgpu_server.audit.description import describe
 from cgpu_server.journal import log
+from cgpu_server.metrics.dcgm import DCGM
 from cgpu_server.metrics.table import METRICS, View
 from cgpu_server.metrics.whole import whole
 
@@ -49,7 +50,7 @@ class Collector:
 
         families = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily}
         view = self._view()
-        for metric in METRICS:
+        for metric in (*METRICS, *(DCGM if self._state.config.dcgm_names else ())):
             family = families[metric.kind](metric.name, metric.help, labels=metric.labels)
             for labels, value in metric.samples(view):
                 family.add_metric(labels, float(value))
@@ -70,6 +71,7 @@ class Collector:
             audit=audit.last,
             busy_ns=audit.utilisation.busy_ns,
             pods={**self._known(usage.uses), **{use.id: pod for pod, use in others.items()}},
+            host=state.config.kubernetes.node if state.config.kubernetes else os.uname().nodename,
         )
 
     def _known(self, uses: tuple[Use, ...]) -> dict[str, PodContainer]:

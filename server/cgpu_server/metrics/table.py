@@ -47,6 +47,7 @@ class View(NamedTuple):
         audit: its last snapshot.
         busy_ns: for how long each GPU was busy, by UUID.
         pods: which container of which pod it is, by the container's id.
+        host: the node's name in its cluster, or its host name.
     """
 
     usage: Usage
@@ -58,6 +59,7 @@ class View(NamedTuple):
     audit: Snapshot
     busy_ns: Mapping[str, int]
     pods: Mapping[str, PodContainer]
+    host: str
 
 
 class Metric(NamedTuple):
@@ -75,11 +77,15 @@ def label(text: str) -> str:
     return text[:_LONGEST_LABEL].encode("utf-8", "backslashreplace").decode()
 
 
-def _labels(view: View, use: Use) -> tuple[str, ...]:
-    """The values of ``_CONTAINER``; a container of no pod has its id for a name."""
+def pod_labels(view: View, use: Use) -> tuple[str, ...]:
+    """Namespace, pod and container; a container of no pod has its id for a name."""
     pod = view.pods.get(use.id)
-    names = (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id)
-    return tuple(map(label, (use.id, *names)))
+    return tuple(map(label, (pod.namespace, pod.pod, pod.container) if pod else ("", "", use.id)))
+
+
+def _labels(view: View, use: Use) -> tuple[str, ...]:
+    """The values of ``_CONTAINER``."""
+    return label(use.id), *pod_labels(view, use)
 
 
 def _uses(view: View, name: str) -> Iterable[Use]:

@@ -312,3 +312,24 @@ def test_metrics_of_the_extender_are_reached_and_nothing_else_is(objects: list[J
     assert template["metadata"]["annotations"]["prometheus.io/port"] == str(port)
     policy = chart.one(objects, "NetworkPolicy", "cgpu-scheduler")["spec"]
     assert policy["ingress"] == [{"ports": [{"port": port}]}]
+
+
+def test_prometheus_finds_the_extenders_metrics(tmp_path: Path) -> None:
+    """K8S-8: by the jobs that are deployed, and by the operator where a value asks for it."""
+    text = (chart.CHART.parents[1] / "prometheus" / "prometheus-kubernetes.yml").read_text()
+    [_, job] = yaml.safe_load(text)["scrape_configs"]
+    [rule] = job["relabel_configs"]
+    objects = chart.rendered("1.30", tmp_path, "--set", "scheduler.podMonitor=true")
+    template = chart.one(objects, "Deployment", "cgpu-scheduler")["spec"]["template"]
+    labels = template["metadata"]["labels"]
+    [port] = [
+        port["name"] for each in template["spec"]["containers"] for port in each.get("ports", ())
+    ]
+    known = labels["app.kubernetes.io/name"], labels["app.kubernetes.io/component"], port
+    assert ";".join(known) == rule["regex"]
+    monitor = chart.one(objects, "PodMonitor", "cgpu-scheduler")["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= labels.items()
+    [endpoint] = monitor["podMetricsEndpoints"]
+    assert endpoint["port"] == port
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": job["job_name"]}]
+    assert "PodMonitor" not in {each["kind"] for each in chart.rendered("1.30", tmp_path)}

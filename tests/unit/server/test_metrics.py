@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -15,6 +17,8 @@ from cgpu_env import GpuShare
 from cgpu_native.arbitration import Figures
 from cgpu_node.exclusive import Exclusive
 from cgpu_node.facts.node import Node, NodeGpu
+from cgpu_node.settings.config import Config
+from cgpu_node.settings.kubernetes import Kubernetes
 from cgpu_node.settings.rules import Rules
 from cgpu_node.shares.record import Owner, PodContainer, Record, pack_pod
 from cgpu_node.view import marks
@@ -23,18 +27,19 @@ from cgpu_node.view.view import Compute, GpuUse, Use
 from cgpu_server.audit import description
 from cgpu_server.audit.snapshot import Snapshot
 from cgpu_server.metrics import exporter
+from cgpu_server.metrics.dcgm import DCGM
 from cgpu_server.metrics.table import METRICS
 from cgpu_server.serve import metrics_address
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from prometheus_client.samples import Sample
 
     from cgpu_server.audit.auditor import Audit
     from cgpu_server.state.server_state import ServerState
 
 pytestmark = pytest.mark.unit
+
+Scrape = Callable[..., dict[str, dict[tuple[str, ...], float]]]
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "metrics.md"
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
@@ -51,6 +56,8 @@ def test_the_documentation_has_the_very_table_of_the_code() -> None:
         (name, kind, tuple(re.findall(r"\w+", labels)), text) for name, kind, labels, text in rows
     ]
     assert documented == [(each.name, each.kind, each.labels, each.help) for each in METRICS]
+    named = re.findall(r"^\| `(DCGM_\w+)` ", DOCUMENT.read_text(), re.MULTILINE)
+    assert named == [each.name for each in DCGM]
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
@@ -92,6 +99,7 @@ class World:
         self.refused, self.used = 0, 100
         self.id = "a"
         self.exclusive: dict[str, Exclusive] = {}
+        self.config, self.cap, self.is_alone = Config(), 1000, False
         self.is_read = True  # what the driver reports of a GPU's memory
         gpu = NodeGpu(0, UUID, "Tesla T4", TOTAL, 0, ())
         self.node: Node | None = Node("535.0", "/nowhere", {}, {}, (gpu,), (), 20, overcommit=False)
@@ -100,7 +108,7 @@ class World:
         compute = Compute(50.0, 25.5, 3_500_000_000, True, 10.0, 7, 1_500_000_000, 20_000_000)  # noqa: FBT003
         compute = compute._replace(estimated_percent=12.0, estimated_ns=1_000_000_000)
         holders = (Holding(0, 60, 1), Holding(0, 40, 2))
-        gpu = GpuUse(0, UUID, 1000, self.used, holders, compute, self.refused)
+        gpu = GpuUse(0, UUID, self.cap, self.used, holders, compute, self.refused)
         gpu = gpu._replace(outside_bytes=30, mark=marks.LOCKS, promised_bytes=1000)
         terms = record.weight, record.high_priority, record.policy
         return Use(record.id, "container", "", ("x",), *terms, (gpu,), record.directory)
@@ -113,12 +121,13 @@ class World:
         return cast(
             "ServerState",
             SimpleNamespace(
-                records=() if self.exclusive else (record,),
+                records=() if self.exclusive or self.is_alone else (record,),
                 node=lambda: self.node,
                 rules_of=lambda _: Rules(),
                 arbiters=SimpleNamespace(figures=lambda: figures),
                 refreshed_at=0.0,
                 exclusive=self.exclusive,
+                config=self.config,
             ),
         )
 
@@ -141,13 +150,13 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 @pytest.fixture
-def scrape(world: World) -> Callable[[], dict[str, dict[tuple[str, ...], float]]]:
+def scrape(world: World) -> Scrape:
     """What a Prometheus reads: for each name the values by the values of the labels."""
     collector: list[exporter.Collector] = []
 
-    def read() -> dict[str, dict[tuple[str, ...], float]]:
-        if not collector:
-            collector.append(exporter.Collector(world.state(), world.audit()))
+    def read(*, again: bool = False) -> dict[str, dict[tuple[str, ...], float]]:
+        if again or not collector:
+            collector[:] = [exporter.Collector(world.state(), world.audit())]
         registry = CollectorRegistry()
         registry.register(collector[0])
         found: dict[str, dict[tuple[str, ...], float]] = {}
@@ -159,9 +168,7 @@ def scrape(world: World) -> Callable[[], dict[str, dict[tuple[str, ...], float]]
     return read
 
 
-def test_every_metric_has_a_value_in_base_units(
-    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
-) -> None:
+def test_every_metric_has_a_value_in_base_units(scrape: Scrape, world: World) -> None:
     world.refused = 4
     found = scrape()
     assert found.keys() == {metric.name for metric in METRICS}
@@ -191,7 +198,7 @@ def test_every_metric_has_a_value_in_base_units(
 
 
 def test_a_pods_container_has_its_names_and_keeps_them_to_its_end(
-    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+    scrape: Scrape, world: World
 ) -> None:
     """K8S-8: its id stays beside them, because two of one name can be there for a moment."""
     file = world.folder / "pod"
@@ -205,9 +212,7 @@ def test_a_pods_container_has_its_names_and_keeps_them_to_its_end(
     assert scrape()["cgpu_container_memory_limit_bytes"] == {key: 1000}
 
 
-def test_a_pod_with_a_whole_gpu_is_one_of_its_containers(
-    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
-) -> None:
+def test_a_pod_with_a_whole_gpu_is_one_of_its_containers(scrape: Scrape, world: World) -> None:
     """K8S-8: with what the driver reports, and nothing that nobody measures."""
     world.exclusive = {UUID: Exclusive("ml", "train", "main", (UUID,))}
     found = scrape()
@@ -228,15 +233,44 @@ def test_a_pod_with_a_whole_gpu_is_one_of_its_containers(
 
 
 def test_without_the_drivers_figures_a_pod_with_a_whole_gpu_is_named_only(
-    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+    scrape: Scrape, world: World
 ) -> None:
     world.exclusive, world.is_read = {UUID: Exclusive("ml", "train", "main", (UUID,))}, False
     assert [name for name in scrape() if "container_" in name] == ["cgpu_container_info"]
 
 
-def test_hostile_ids_and_figures_break_nothing(
-    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
+USED, FREE, BUSY = (f"DCGM_FI_DEV_{name}" for name in ("FB_USED", "FB_FREE", "GPU_UTIL"))
+
+
+def test_with_the_names_of_dcgm_a_pods_container_has_its_own_figures(
+    scrape: Scrape, world: World
 ) -> None:
+    """K8S-8: in MiB and percent; on a node of a cluster, by the node's name in it."""
+    assert USED not in scrape()
+    world.config = Config(dcgm_names=True, kubernetes=Kubernetes("gpu-a", "cgpu"))
+    world.used, world.cap = 3 << 20, 8 << 20
+    (world.folder / "pod").write_bytes(pack_pod(PodContainer("uid", "ml", "train", "main")))
+    found = scrape(again=True)
+    key = ("gpu-a", UUID, "main", "0", "Tesla T4", "ml", "train")
+    assert (found[USED], found[FREE], found[BUSY]) == ({key: 3}, {key: 5}, {key: 25.5})
+    world.node = None
+    assert USED not in scrape(again=True)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_a_gpu_without_containers_has_the_drivers_figures_under_the_names_of_dcgm(
+    scrape: Scrape, world: World, *, is_read: bool
+) -> None:
+    world.config, world.is_alone, world.is_read = Config(dcgm_names=True), True, is_read
+    found = scrape()
+    key = (os.uname().nodename, UUID, "", "0", "Tesla T4", "", "")
+    used = 5000 / (1 << 20)
+    assert found.get(USED, {}) == ({key: used} if is_read else {})
+    assert found.get(FREE, {}) == ({key: (TOTAL >> 20) - used} if is_read else {})
+    assert found[BUSY] == {key: 75}
+
+
+def test_hostile_ids_and_figures_break_nothing(scrape: Scrape, world: World) -> None:
     """REL-5."""
     world.id, world.used, world.refused = HOSTILE, 2**64 - 1, 2**64 - 1
     found = scrape()
@@ -250,9 +284,7 @@ def test_hostile_ids_and_figures_break_nothing(
     assert found["cgpu_gpu_memory_bytes"] == {("0", UUID): TOTAL}
 
 
-def test_a_counter_never_goes_back_but_for_another_container(
-    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]], world: World
-) -> None:
+def test_a_counter_never_goes_back_but_for_another_container(scrape: Scrape, world: World) -> None:
     """REL-5: whatever it writes into its ledger."""
 
     def refused() -> float:
@@ -268,7 +300,7 @@ def test_a_counter_never_goes_back_but_for_another_container(
 
 
 def test_without_a_driver_there_are_the_containers_figures(
-    scrape: Callable[[], dict[str, dict[tuple[str, ...], float]]],
+    scrape: Scrape,
     world: World,
 ) -> None:
     world.node = None

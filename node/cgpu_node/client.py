@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
+from socket import AF_UNIX, SO_PEERCRED, SO_SNDTIMEO, SOCK_STREAM, SOL_SOCKET, socket
 from struct import Struct
 from typing import TYPE_CHECKING, cast
 
@@ -26,6 +26,7 @@ _POLL_SECONDS = 0.02
 _RESTART_SECONDS = 0.5  # a server that is about to end still keeps the next one out
 _LARGEST = 1 << 24
 _CREDENTIALS = Struct("3i")  # struct ucred
+_TIME = Struct("ll")  # struct timeval
 
 
 class AbsentError(CgpuError):
@@ -52,6 +53,9 @@ def ask(state_dir: str, request: dict[str, Any]) -> dict[str, Any]:
         raise AbsentError(f"no cgpud serves {state_dir}") from None
     except (ConnectionResetError, BrokenPipeError):
         raise AbsentError(f"the cgpud of {state_dir} ended before it answered") from None
+    except BlockingIOError:
+        what = f"the cgpud of {state_dir}: other users' connections leave no room"
+        raise SilentError(f"{what} within {_TIMEOUT:g} s", hint="as root: cgpu get") from None
     except (OSError, ValueError) as error:
         raise CgpuError(f"the cgpud of {state_dir} does not answer: {error}") from None
     if "error" in answer:
@@ -99,8 +103,10 @@ def _exchange(state_dir: str, line: bytes) -> bytes:
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with socket(AF_UNIX, SOCK_STREAM) as end:
+            # users may fill the queue of the common socket: wait in line, as they do
+            end.setsockopt(SOL_SOCKET, SO_SNDTIMEO, _TIME.pack(*divmod(int(_TIMEOUT * 1e6), 10**6)))
+            server.connect(end, folder)
             end.settimeout(_SOON)
-            end.connect(server.address(folder))
             end.sendall(line)
             return _read_line(end)
     finally:

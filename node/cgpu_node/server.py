@@ -9,7 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from _socket import socket as _socket
+
 SOCKET, LOCK, LOG = "cgpud.sock", "cgpud.lock", "cgpud.log"
+ROOT_SOCKET = "cgpud-root.sock"  # of root's server, beside the one that all users can connect to
 IDLE_SECONDS = 60  # a server that was started here ends when for so long no container has lived
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
 _STANDARD_FDS = 3
@@ -45,7 +50,7 @@ def is_listening(state_dir: str) -> bool:
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     end = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK)  # no import of 5 ms
     try:
-        end.connect(address(folder))
+        connect(end, folder)
     except BlockingIOError:  # so many are waiting for it
         return True
     except (FileNotFoundError, ConnectionRefusedError):
@@ -56,9 +61,26 @@ def is_listening(state_dir: str) -> bool:
     return True
 
 
-def address(folder: int) -> str:
-    """The socket's address from an open state directory, whose path may be too long for one."""
-    return f"/proc/self/fd/{folder}/{SOCKET}"
+def connect(end: _socket, folder: int) -> None:
+    """Connect to the server of an open state directory; root does it where users are not waiting.
+
+    Raises:
+        BlockingIOError: too many others are waiting.
+        OSError: no server listens.
+    """
+    if os.geteuid() == 0:
+        try:
+            end.connect(address(folder, ROOT_SOCKET))
+        except (FileNotFoundError, ConnectionRefusedError):  # a user's server, or release 0.1's
+            pass
+        else:
+            return
+    end.connect(address(folder))
+
+
+def address(folder: int, name: str = SOCKET) -> str:
+    """A socket's address from an open state directory, whose path may be too long for one."""
+    return f"/proc/self/fd/{folder}/{name}"
 
 
 def _start(state_dir: str, driver_dir: str | None) -> None:

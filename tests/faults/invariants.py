@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 FILES = {"limits", "ledger", "record.json"}
 STATE_FILES = {"lock", "node.json", "cgpud.sock", "cgpud.lock", "containers"}
-MAY_BE = {"cgpud.log", "cgpud.log.1", "rules.json", "node.lock"}
+MAY_BE = {"cgpud-root.sock", "cgpud.log", "cgpud.log.1", "rules.json", "node.lock"}
 FRESH_NS = 1_000_000_000
 WINDOW = 3.0  # seconds over which shares are compared
 LEAST, MOST = 0.4, 2.0  # of a fair share: none starves, none runs unmetered

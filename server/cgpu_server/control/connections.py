@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 DESCRIPTOR = "descriptor"  # in an answer: a file descriptor to send with it
 _LONGEST_LINE = 1 << 16
 _PATIENCE = 60.0  # seconds for a client that sends nothing
+# How many connections wait in the kernel, and how many are taken before others are served again:
+# users who never stop connecting must not hold up who is connected.
+_BACKLOG, _AT_ONCE = 64, 1
 _MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of users who are not trusted
 _CREDENTIALS = struct.Struct("3i")  # struct ucred
 
@@ -45,10 +48,15 @@ class Control:
     def __init__(self, handle: Handle, connected: Callable[[], None]) -> None:
         self._handle, self._connected = handle, connected
         self._guests: Counter[int] = Counter()  # connections of users who are not trusted
+        self._turn = asyncio.Lock()  # of their requests
 
     async def listen(self, listener: socket.socket) -> asyncio.Server:
         """Serve from now on."""
-        return await asyncio.start_unix_server(self._serve, sock=listener, limit=_LONGEST_LINE)
+        serving = await asyncio.start_unix_server(
+            self._serve, sock=listener, limit=_LONGEST_LINE, backlog=_AT_ONCE
+        )
+        listener.listen(_BACKLOG)  # asyncio has made it _AT_ONCE
+        return serving
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _peer(writer)
@@ -73,12 +81,20 @@ class Control:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: Peer
     ) -> None:
         line = await asyncio.wait_for(reader.readline(), _PATIENCE)
-        if not line:
+        if not line and peer.is_trusted:  # a guest's request refreshes what it needs itself
             self._connected()
         while line:
-            _send(writer, self.answer(line, peer))
+            _send(writer, await self._answer(line, peer))
             await asyncio.wait_for(writer.drain(), _PATIENCE)
             line = await asyncio.wait_for(reader.readline(), _PATIENCE)
+
+    async def _answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
+        """The answer; however many guests ask, root waits for one of them at most."""
+        if peer.is_trusted:
+            return self.answer(line, peer)
+        async with self._turn:
+            await asyncio.sleep(0)
+            return self.answer(line, peer)
 
     def answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
         """The answer to what ``peer`` sent."""

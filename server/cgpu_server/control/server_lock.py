@@ -1,4 +1,4 @@
-"""The lock that lets one server at a time serve a state directory, and the socket it listens on."""
+"""The lock that lets one server at a time serve a state directory, and where it listens."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5.0  # seconds for a server that is about to listen, or about to end
 _POLL_SECONDS = 0.05
-_BACKLOG = 64
 
 
 class ServerLock:
-    """Held by the one server of ``state_dir``; clients connect to ``listener``."""
+    """Held by the one server of ``state_dir``; clients connect to ``listeners``."""
 
-    def __init__(self, state_dir: str, lock: int, listener: socket.socket) -> None:
-        self.listener = listener
-        self._lock = lock
+    def __init__(self, state_dir: str, lock: int, listeners: list[socket.socket]) -> None:
+        self.listeners = listeners
+        self._lock, self._state_dir = lock, state_dir
         self._path = f"{state_dir}/{server.LOCK}"
-        self._socket = f"{state_dir}/{server.SOCKET}"
 
     @classmethod
     def acquire(cls, state_dir: str, *, replace: bool = False) -> Self | None:
@@ -68,10 +66,11 @@ class ServerLock:
 
     def release(self) -> None:
         """Let another server take over; under the registry's lock, nobody is admitted meanwhile."""
-        self.listener.close()
+        for listener in self.listeners:
+            listener.close()
         if self.is_held():
             with contextlib.suppress(OSError):
-                os.unlink(self._socket)
+                _remove_sockets(self._state_dir)
         os.close(self._lock)
 
 
@@ -90,23 +89,37 @@ def _locked(path: str) -> int | None:
     return fd
 
 
-def _listen(state_dir: str) -> socket.socket:
-    """The socket; all users may connect to root's.
+def _remove_sockets(state_dir: str) -> None:
+    for name in (server.SOCKET, server.ROOT_SOCKET):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{state_dir}/{name}")
 
-    We hold the lock, so a socket that is there is a killed server's.
+
+def _listen(state_dir: str) -> list[socket.socket]:
+    """The socket; all users may connect to root's, which has another one that only root may use.
+
+    We hold the lock, so sockets that are there are a killed server's.
     """
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{state_dir}/{server.SOCKET}")
+    _remove_sockets(state_dir)
+    if os.geteuid() != 0:
+        return [_bound(state_dir, server.SOCKET, 0o177)]
+    os.chmod(state_dir, 0o711)  # noqa: S103 (all may reach the socket and their own session)
+    # the common one last: who finds it finds the other one too
+    return [
+        _bound(state_dir, server.ROOT_SOCKET, 0o177),
+        _bound(state_dir, server.SOCKET, 0o111),
+    ]
+
+
+def _bound(state_dir: str, name: str, mask: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     folder = os.open(state_dir, os.O_PATH | os.O_DIRECTORY)
-    if os.geteuid() == 0:
-        os.chmod(state_dir, 0o711)  # noqa: S103 (all may reach the socket and their own session)
     try:
-        umask = os.umask(0o111 if os.geteuid() == 0 else 0o177)
-        listener.bind(server.address(folder))
+        umask = os.umask(mask)
+        listener.bind(server.address(folder, name))
         os.umask(umask)
     finally:
         os.close(folder)
-    listener.listen(_BACKLOG)
+    listener.listen()  # more can wait as soon as it is served
     listener.settimeout(0)
     return listener

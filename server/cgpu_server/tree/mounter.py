@@ -28,7 +28,7 @@ def mount_for_server(state_dir: str, path: str) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as end:
             end.settimeout(_PATIENCE)
-            end.connect(server.address(folder))
+            server.connect(end, folder)
             (device,) = _ask(end, "tree", fds=1)
             mounts.mount(path, device)
             os.close(device)

@@ -331,6 +331,41 @@ def test_a_user_who_connects_again_and_again_leaves_room_for_root(node: Node) ->
     assert _as_nobody(connect) == 0
 
 
+HOG = """
+import os, socket, sys
+ends = []
+for turn in range(1 << 30):
+    end = socket.socket(socket.AF_UNIX)
+    end.setblocking(False)
+    ends.append(end)
+    if end.connect_ex(sys.argv[1]) == 0 and turn % 2:
+        end.send(b'{"request": "usage"}\\n')
+    if len(ends) > 100:
+        ends.pop(0).close()
+    if turn == 200:
+        print(flush=True)
+"""
+
+
+def test_processes_of_a_user_that_never_stop_asking_make_no_request_of_roots_fail(
+    node: Node,
+) -> None:
+    """REL-8: of twenty, nineteen did."""
+    words = [sys.executable, "-ISE", "-c", HOG, "/run/cgpu/cgpud.sock"]
+    hogs = [subprocess.Popen(node.user.as_user(words), stdout=subprocess.PIPE) for _ in range(2)]
+    try:
+        for hog in hogs:
+            assert hog.stdout is not None
+            assert hog.stdout.readline() == b"\n"
+        for _ in range(20):
+            assert node.status()["pid"] == node.process.pid
+            assert node.root.smi()["gpus"]
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.communicate()
+
+
 def _files(node: Node, name: str) -> list[Any]:
     return list((node.root.state / "containers" / name).iterdir())
 

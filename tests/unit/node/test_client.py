@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import stat
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from cgpu_env import CgpuError
 from cgpu_node import client, server
+from cgpu_server.control.server_lock import ServerLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,3 +100,86 @@ def test_a_server_that_is_not_there_is_told_from_one_that_refuses(
     with pytest.raises(CgpuError, match="no") as refusal:
         client.ask(str(tmp_path), ASKED)
     assert not isinstance(refusal.value, client.AbsentError)
+
+
+def fill(path: Path) -> list[socket.socket]:
+    """Connections that wait at a socket, so many that there is room for no other one."""
+    ends: list[socket.socket] = []
+    while True:
+        end = socket.socket(socket.AF_UNIX)
+        end.settimeout(0)
+        ends.append(end)
+        try:
+            end.connect(str(path))
+        except BlockingIOError:
+            return ends
+
+
+def answer_all(listener: socket.socket) -> None:
+    """Answer whoever has asked and not gone."""
+    while True:
+        end, _ = listener.accept()
+        end.settimeout(0.1)
+        with end:
+            try:
+                end.sendall(b'{"asked": %d}\n' % len(end.recv(1000)))
+            except OSError:
+                continue
+
+
+def test_where_others_wait_at_the_socket_a_command_waits_in_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-8."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / server.SOCKET))
+        listener.listen(1)
+        ends = fill(tmp_path / server.SOCKET)
+        begun = threading.Event()
+        connect = server.connect
+
+        def connected(end: socket.socket, folder: int) -> None:
+            begun.set()
+            connect(end, folder)
+
+        monkeypatch.setattr(server, "connect", connected)
+        answering = threading.Thread(
+            target=lambda: begun.wait() and answer_all(listener), daemon=True
+        )
+        answering.start()
+        assert client.ask(str(tmp_path), ASKED)["asked"] > 0
+        del ends
+
+
+def test_where_nobody_makes_room_the_command_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "_TIMEOUT", 1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / server.SOCKET))
+        listener.listen(1)
+        ends = fill(tmp_path / server.SOCKET)
+        with pytest.raises(client.SilentError, match="connections leave no room within 1 s"):
+            client.ask(str(tmp_path), ASKED)
+        del ends
+
+
+def test_root_does_not_wait_where_users_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """REL-8: its socket is one that nobody else can connect to."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    lock = ServerLock.acquire(str(tmp_path))
+    assert lock is not None
+    ends = fill(tmp_path / server.SOCKET)
+    for listener in lock.listeners:
+        listener.settimeout(None)
+    threading.Thread(target=answer_all, args=lock.listeners[:1], daemon=True).start()
+    assert client.ask(str(tmp_path), ASKED)["asked"] > 0
+    modes = [
+        stat.S_IMODE((tmp_path / name).stat().st_mode)
+        for name in (server.ROOT_SOCKET, server.SOCKET)
+    ]
+    assert modes == [0o600, 0o666]
+    lock.release()
+    assert not server.is_listening(str(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == [server.LOCK]
+    del ends

@@ -19,6 +19,7 @@ from cgpu_node import server
 from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import Owner, Registry
+from cgpu_server.control import connections
 from cgpu_server.control.connections import Control
 from cgpu_server.control.set_request import set_values
 from cgpu_server.state.server_state import ServerState
@@ -114,8 +115,18 @@ def test_a_refused_change_is_followed_by_what_else_is_new(world: World) -> None:
     assert world.passes == 2
 
 
-def test_only_a_connection_without_a_request_asks_for_a_refresh(tmp_path: Path) -> None:
-    """Whoever admits connects and goes; a request refreshes what it needs itself."""
+@pytest.mark.parametrize("is_guest", [False, True])
+def test_only_a_connection_without_a_request_asks_for_a_refresh(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    is_guest: bool,  # noqa: FBT001 (a column of the table)
+) -> None:
+    """Whoever admits connects and goes; a request refreshes what it needs itself.
+
+    REL-8: connections of other users do nothing.
+    """
+    if is_guest:
+        monkeypatch.setattr(connections, "_peer", lambda _: connections.Peer(1, os.getuid() + 1))
     touched: list[int] = []
 
     def answer(_: dict[str, Any], __: Peer) -> dict[str, Any]:
@@ -140,14 +151,15 @@ def test_only_a_connection_without_a_request_asks_for_a_refresh(tmp_path: Path) 
             writer.write(b'{"request": "set"}\n')
             assert json.loads(await reader.readline()) == {"touched": 0}
             writer.close()
-        _, writer = await asyncio.open_unix_connection(path)
-        writer.close()
-        await is_touched.wait()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write_eof()
+        assert await reader.read() == b"", "it is closed"
+        assert is_touched.is_set() is not is_guest
         serving.close()
         os.close(folder)
 
     asyncio.run(asyncio.wait_for(play(), 60))
-    assert touched == [1]
+    assert touched == ([] if is_guest else [1])
 
 
 def test_the_command_connects_once(tmp_path: Path) -> None:

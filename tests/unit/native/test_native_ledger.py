@@ -194,8 +194,7 @@ def test_what_is_remembered_of_costly_ledgers_may_change_while_it_is_gone_throug
         return False
 
     monkeypatch.setattr(cgpu_native.ledger, "_is_past", other_thread)
-    with cgpu_native.Ledger.observe(path) as ledger:
-        assert ledger.look().processes() == []
+    assert cgpu_native.is_costly(path)
     assert len(rests) > 1
 
 
@@ -359,7 +358,7 @@ def test_calls_in_a_loop_leak_neither_memory_nor_descriptors(
     maps = len(Path("/proc/self/maps").read_text().splitlines())
     for _ in range(400):
         loop(path)
-    assert process.num_fds() == descriptors
+    assert process.num_fds() <= descriptors  # what earlier tests left may be closed meanwhile
     assert abs(len(Path("/proc/self/maps").read_text().splitlines()) - maps) < 20
     assert process.memory_info().rss - memory < 1 << 20
 

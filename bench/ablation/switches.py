@@ -15,6 +15,7 @@ from bench.ablation.files import (
     PACE,
     REVIEW,
     ROOM,
+    STAGE,
     STAY,
     THREAD,
     TOGETHER,
@@ -177,7 +178,7 @@ SWITCHES = {
         ),
         (
             "turn: strays drain first",
-            "tenant->stage == CGPU_STAGE_CLOSING && tenant->stray",
+            "cgpu_tenant_is_closing(tenant) && tenant->stray",
             "false",
         ),
         ("early: certain ends only", "demand->certain &&\n           now", "now"),
@@ -196,7 +197,7 @@ SWITCHES = {
         ("charge: leaves_it", " || leaves_it(arbiter, holder)", ""),
         (
             "charge: overlaps",
-            "return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&",
+            "return tenant->stage == CGPU_STAGE_EXPIRED &&",
             "return false &&",
         ),
         ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
@@ -205,14 +206,16 @@ SWITCHES = {
         ("charge: floors without absent ones", " &&\n            tenant->absent_until <= now", ""),
         (
             "charge: floors without expired ones",
-            "tenant->wanted && tenant->stage != CGPU_STAGE_EXPIRED",
-            "tenant->wanted",
+            "cgpu_tenant_wants(tenant) && tenant->stage != CGPU_STAGE_EXPIRED",
+            "cgpu_tenant_wants(tenant)",
         ),
-        ("charge: strays forget", "if (tenant->stray)", "if (false)"),
         ("charge: strays do not pay", "!paid && !tenant->stray", "!paid"),
-        ("charge: find_risen", "find_risen(arbiter);\n}", ";\n}"),
+        ("charge: find_risen", "find_risen(arbiter, now);\n}", ";\n}"),
         ("unused: before", "ns -= cgpu_unused_before(holder, now - ns, now);", ";"),
         ("unused: after", "ns - cgpu_unused_after(tenant, now - ns, now)", "ns"),
+    ],
+    STAGE: [
+        ("charge: strays forget", "if (tenant->stray)", "if (false)"),
     ],
     STAY: [
         (

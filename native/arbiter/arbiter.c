@@ -31,15 +31,15 @@ entitle(struct cgpu_arbiter *arbiter)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present) {
+        if (cgpu_tenant_is_present(tenant)) {
             claims[count] = tenant->claim;
-            claims[count].active = tenant->wanted;
+            claims[count].active = cgpu_tenant_wants(tenant);
             count += 1;
         }
     }
     arbiter->policy->entitle(claims, count, arbiter->rules.max_inst);
     for (int i = CGPU_MAX_TENANTS - 1; i >= 0; i--) {
-        if (arbiter->tenants[i].present) {
+        if (cgpu_tenant_is_present(&arbiter->tenants[i])) {
             count -= 1;
             arbiter->tenants[i].claim = claims[count];
         }
@@ -82,9 +82,8 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (!tenant->present) {
-            memset(tenant, 0, sizeof *tenant);
-            tenant->present = true;
+        if (!cgpu_tenant_is_present(tenant)) {
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
             tenant->high = high_priority;
             tenant->claim.weight = weight > 0 ? weight : 1;
             tenant->claim.high_priority = high_priority;
@@ -100,7 +99,8 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
 static bool
 exists(const struct cgpu_arbiter *arbiter, int index)
 {
-    return index >= 0 && index < CGPU_MAX_TENANTS && arbiter->tenants[index].present;
+    return index >= 0 && index < CGPU_MAX_TENANTS &&
+           cgpu_tenant_is_present(&arbiter->tenants[index]);
 }
 
 void
@@ -135,25 +135,23 @@ cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight
 void
 cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    (void)now;
     if (!exists(arbiter, index)) {
         return;
     }
-    memset(&arbiter->tenants[index], 0, sizeof arbiter->tenants[index]);
-    if (arbiter->holder == index) {
-        arbiter->holder = -1;
-    }
+    cgpu_stage_change(arbiter, &arbiter->tenants[index], CGPU_STAGE_NONE, now);
     entitle(arbiter);
 }
 
 static void
-open_all(struct cgpu_arbiter *arbiter)
+open_all(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     arbiter->holder = -1;
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        if (arbiter->tenants[i].present) {
-            arbiter->tenants[i].stage = CGPU_STAGE_HOLDS;
-            arbiter->tenants[i].gate = CGPU_GATE_FREE;
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (cgpu_tenant_is_present(tenant)) {
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
+            tenant->gate = CGPU_GATE_FREE;
         }
     }
 }
@@ -165,7 +163,7 @@ cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now)
         cgpu_together(arbiter, now);
         return cgpu_together_look(arbiter, now);
     }
-    open_all(arbiter);
+    open_all(arbiter, now);
     return UINT64_MAX;
 }
 

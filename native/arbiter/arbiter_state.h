@@ -1,9 +1,9 @@
 /*
- * Internals of the arbiter. The parts: arbiter.c (the containers, the step), charge.c (who pays for
- * the time that has passed), stay.c (work that stood apart), bucket.c (ceilings), turn.c (whose
- * turn it is), unused.c (what nobody used of a turn), review.c, together.c (the soft policy),
- * look.c (when to look again), report.c (figures for people), group/ (turns on several GPUs
- * together).
+ * Internals of the arbiter. The parts: arbiter.c (the containers, the step), stage.c (where each is
+ * in its turns), charge.c (who pays for the time that has passed), stay.c (work that stood apart),
+ * bucket.c (ceilings), turn.c (whose turn it is), unused.c (what nobody used of a turn), review.c,
+ * together.c (the soft policy), look.c (when to look again), report.c (figures for people), group/
+ * (turns on several GPUs together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
@@ -93,11 +93,14 @@ enum { CGPU_ABSENCES = 5 };
 
 enum { CGPU_VIRTUAL_UNIT = 16, CGPU_RECENT_PARTS = 20 };
 
+/* Where a container is in its turns. Only cgpu_stage_change changes it. */
 enum cgpu_stage {
-    CGPU_STAGE_AWAY,    /* gate closed, nothing in flight */
-    CGPU_STAGE_HOLDS,   /* gate open */
-    CGPU_STAGE_CLOSING, /* gate closed, its last work has not been seen to end */
-    CGPU_STAGE_EXPIRED  /* the same, and nobody waits for it any more */
+    CGPU_STAGE_NONE,     /* nobody has this entry */
+    CGPU_STAGE_AWAY,     /* gate closed, nothing in flight */
+    CGPU_STAGE_HOLDS,    /* gate open */
+    CGPU_STAGE_CLOSING,  /* gate closed, its last work has not been seen to end */
+    CGPU_STAGE_FOLLOWED, /* the same, and another has been let in since */
+    CGPU_STAGE_EXPIRED   /* the same, and nobody waits for it any more */
 };
 
 /* Fills with time, empties by what is charged. */
@@ -110,15 +113,12 @@ struct cgpu_bucket {
 };
 
 struct cgpu_tenant {
-    bool present;
-    bool high;
-    bool wanted; /* at the last step */
-    bool shown;  /* was seen at work in this turn */
-    bool asked;  /* its demand was read after its gate had closed */
-    bool early;  /* another was let in before its end was seen */
-    bool quiet;  /* nothing of others was in flight when this turn began */
-    bool stray;  /* closes what a gate without turns let in */
     enum cgpu_stage stage;
+    bool high;
+    bool shown; /* was seen at work in this turn, or the last one */
+    bool asked; /* its demand was read after its gate had closed */
+    bool quiet; /* nothing of others was in flight when this turn began */
+    bool stray; /* until its work has ended: that came through a gate without turns */
     enum cgpu_gate gate;
     struct cgpu_claim claim;
     struct cgpu_demand demand;
@@ -191,6 +191,19 @@ cgpu_since(uint64_t now, uint64_t then)
 }
 
 static inline bool
+cgpu_tenant_is_present(const struct cgpu_tenant *tenant)
+{
+    return tenant->stage != CGPU_STAGE_NONE;
+}
+
+/* Its gate is closed, and the end of its work is waited for. */
+static inline bool
+cgpu_tenant_is_closing(const struct cgpu_tenant *tenant)
+{
+    return tenant->stage == CGPU_STAGE_CLOSING || tenant->stage == CGPU_STAGE_FOLLOWED;
+}
+
+static inline bool
 cgpu_tenant_is_capped(const struct cgpu_tenant *tenant)
 {
     return tenant->bucket.rate_ppm != 0;
@@ -228,6 +241,11 @@ uint64_t cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now);
 /* charge.c */
 void cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now,
                       const struct cgpu_demand *demands);
+
+/* stage.c */
+/* Every change of a stage, with what belongs to it. */
+void cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_stage to,
+                       uint64_t now);
 
 /* stay.c */
 /* Before SAYS is adopted: charge for work that stood apart and has ended. */

@@ -34,7 +34,7 @@ overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 {
     const struct cgpu_demand *demand = &tenant->demand;
 
-    return tenant->present && tenant->stage == CGPU_STAGE_EXPIRED &&
+    return tenant->stage == CGPU_STAGE_EXPIRED &&
            !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
 }
 
@@ -75,17 +75,6 @@ share_bill(struct cgpu_arbiter *arbiter, int payer, uint64_t ns, uint64_t now)
     }
 }
 
-/* Its work has ended. What a stray saved up while it drained would be more than its share. */
-static void
-go_away(struct cgpu_tenant *tenant)
-{
-    tenant->stage = CGPU_STAGE_AWAY;
-    if (tenant->stray) {
-        cgpu_bucket_forget(&tenant->bucket);
-    }
-    tenant->stray = false;
-}
-
 /*
  * Containers whose gates close pay until their end is seen, not until the end that they report.
  * True: there are such. What strays had queued is nobody's debt while all drain together.
@@ -98,7 +87,7 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (!tenant->present || tenant->stage != CGPU_STAGE_CLOSING) {
+        if (!cgpu_tenant_is_closing(tenant)) {
             continue;
         }
         closing = true;
@@ -108,7 +97,7 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
         }
         tenant->asked = true;
         if (!tenant->demand.active) {
-            go_away(tenant);
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
         }
     }
     return closing;
@@ -116,13 +105,13 @@ charge_closing(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 
 /* They have paid their part up to now. */
 static void
-end_expired(struct cgpu_arbiter *arbiter)
+end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->stage == CGPU_STAGE_EXPIRED && !tenant->demand.active) {
-            go_away(tenant);
+        if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->demand.active) {
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
         }
     }
 }
@@ -139,7 +128,7 @@ static bool
 leaves_it(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        if (arbiter->tenants[i].present && arbiter->tenants[i].wanted) {
+        if (cgpu_tenant_wants(&arbiter->tenants[i])) {
             return false;
         }
     }
@@ -184,7 +173,7 @@ stop_wanting(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *other = &arbiter->tenants[i];
 
-        if (other != tenant && other->present && other->wanted && other->high == tenant->high) {
+        if (other != tenant && cgpu_tenant_wants(other) && other->high == tenant->high) {
             least = cgpu_lesser(least, other->virtual_ns);
         }
     }
@@ -215,21 +204,21 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
         uint64_t floor = arbiter->floor_ns[tenant->high];
 
-        if (!tenant->present) {
+        if (!cgpu_tenant_is_present(tenant)) {
             continue;
         }
         count_waiting(tenant, demands[i].waiting, now - arbiter->now);
         cgpu_stay_ends(arbiter, tenant, &demands[i], now);
+        bool wanted = cgpu_tenant_wants(tenant);
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
         bool wants = cgpu_tenant_wants(tenant);
-        if (wants && !tenant->wanted) {
+        if (wants && !wanted) {
             come_back(tenant, floor, cgpu_since(now, tenant->active_ns));
-        } else if (!wants && tenant->wanted) {
+        } else if (!wants && wanted) {
             stop_wanting(arbiter, tenant);
         }
-        tenant->wanted = wants;
         tenant->active_ns = wants ? now : tenant->active_ns;
         if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {
             tenant->begun_ns = tenant->shown ? tenant->begun_ns : tenant->demand.begun_ns;
@@ -247,7 +236,7 @@ raise_floors(struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->wanted && tenant->stage != CGPU_STAGE_EXPIRED &&
+        if (cgpu_tenant_wants(tenant) && tenant->stage != CGPU_STAGE_EXPIRED &&
             tenant->absent_until <= now) {
             least[tenant->high] = cgpu_lesser(least[tenant->high], tenant->virtual_ns);
         }
@@ -283,8 +272,10 @@ fill_buckets(struct cgpu_arbiter *arbiter, uint64_t ns)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        cgpu_bucket_fill(&tenant->bucket, ns, tenant->wanted);
-        high_wants |= tenant->present && tenant->high && tenant->wanted;
+        if (cgpu_tenant_is_present(tenant)) {
+            cgpu_bucket_fill(&tenant->bucket, ns, cgpu_tenant_wants(tenant));
+        }
+        high_wants |= tenant->high && cgpu_tenant_wants(tenant);
     }
     cgpu_bucket_fill(&arbiter->high, ns, high_wants);
 }
@@ -298,9 +289,9 @@ judge_buckets(struct cgpu_arbiter *arbiter)
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
         uint32_t ceiling = tenant->high ? CGPU_WHOLE_PPM : tenant->claim.ceiling_ppm;
 
-        if (tenant->present) {
+        if (cgpu_tenant_is_present(tenant)) {
             cgpu_bucket_judge(&tenant->bucket, ceiling < CGPU_WHOLE_PPM ? ceiling : 0);
-            contended |= !tenant->high && tenant->wanted;
+            contended |= !tenant->high && cgpu_tenant_wants(tenant);
         }
     }
     contended &= arbiter->policy->metered;
@@ -310,13 +301,13 @@ judge_buckets(struct cgpu_arbiter *arbiter)
 
 /* Work behind a closed gate that counts again: it had stood apart, and nobody waited for it. */
 static void
-find_risen(struct cgpu_arbiter *arbiter)
+find_risen(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->stage == CGPU_STAGE_AWAY && tenant->demand.active) {
-            tenant->stage = CGPU_STAGE_EXPIRED;
+        if (tenant->stage == CGPU_STAGE_AWAY && tenant->demand.active) {
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_EXPIRED, now);
         }
     }
 }
@@ -331,8 +322,8 @@ charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t b
             share_bill(arbiter, -1, ns, now);
         }
     }
-    end_expired(arbiter);
-    find_risen(arbiter);
+    end_expired(arbiter, now);
+    find_risen(arbiter, now);
 }
 
 void

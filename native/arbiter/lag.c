@@ -11,7 +11,7 @@ cgpu_lag_least(const struct cgpu_arbiter *arbiter)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->wanted && tenant->demand.lag_ns != 0) {
+        if (cgpu_tenant_wants(tenant) && tenant->demand.lag_ns != 0) {
             least = cgpu_lesser(least, tenant->demand.lag_ns);
             known = true;
         }

@@ -20,7 +20,7 @@ for_closing(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now)
     if (now < answer) {
         return answer;
     }
-    if (early > 0 && tenant->demand.certain && !tenant->early && soon > now) {
+    if (early > 0 && tenant->demand.certain && tenant->stage != CGPU_STAGE_FOLLOWED && soon > now) {
         at = cgpu_lesser(at, soon);
     }
     return at;
@@ -90,10 +90,7 @@ cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (!tenant->present) {
-            continue;
-        }
-        if (tenant->stage == CGPU_STAGE_CLOSING) {
+        if (cgpu_tenant_is_closing(tenant)) {
             at = cgpu_lesser(at, for_closing(tenant, early, now));
         } else if (tenant->stage != CGPU_STAGE_HOLDS && tenant->demand.waiting) {
             at = cgpu_lesser(at, for_waiting(arbiter, tenant, now));

@@ -26,7 +26,7 @@ part_by_weight(const struct cgpu_arbiter *arbiter, int index)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *other = &arbiter->tenants[i];
 
-        if (i != index && other->present && other->wanted && other->high == tenant->high) {
+        if (i != index && cgpu_tenant_wants(other) && other->high == tenant->high) {
             sum += other->claim.competes;
         }
     }
@@ -39,7 +39,7 @@ offset_of(const struct cgpu_arbiter *arbiter, int index)
     uint64_t offset = 0;
 
     for (int i = 0; i < index; i++) {
-        offset += arbiter->tenants[i].present ? arbiter->tenants[i].claim.fallback_ppm : 0;
+        offset += arbiter->tenants[i].claim.fallback_ppm;
     }
     return (uint32_t)(offset % CGPU_WHOLE_PPM);
 }
@@ -50,7 +50,7 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_t
     const struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
     memset(out, 0, sizeof *out);
-    if (!tenant->present) {
+    if (!cgpu_tenant_is_present(tenant)) {
         return;
     }
     out->charged_ns = tenant->charged_ns;

@@ -14,7 +14,7 @@ close_strays(struct cgpu_arbiter *arbiter, uint64_t now)
                      (tenant->gate != CGPU_GATE_FREE || !cgpu_tenant_is_capped(tenant) ||
                       !cgpu_turn_alone(arbiter, i, CGPU_ALONE_NS, now));
 
-        if (tenant->present && tenant->stage == CGPU_STAGE_HOLDS && !turns) {
+        if (tenant->stage == CGPU_STAGE_HOLDS && !turns) {
             cgpu_turn_close(arbiter, i, now);
             tenant->stray = true;
         }
@@ -27,10 +27,9 @@ give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->stage == CGPU_STAGE_CLOSING && tenant->demand.active &&
+        if (cgpu_tenant_is_closing(tenant) && tenant->demand.active &&
             now >= cgpu_turn_patience(tenant)) {
-            tenant->stage = CGPU_STAGE_EXPIRED;
-            arbiter->expired += !tenant->early;
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_EXPIRED, now);
         }
     }
 }

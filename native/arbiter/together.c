@@ -19,7 +19,7 @@ update_rates(struct cgpu_arbiter *arbiter, uint64_t ns, const struct cgpu_demand
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
         uint64_t used = cgpu_since(demands[i].busy_ns, tenant->demand.busy_ns);
 
-        if (tenant->present) {
+        if (cgpu_tenant_is_present(tenant)) {
             tenant->rate_ns = tenant->rate_ns / 1000 * (keep / (LATELY_NS / 1000));
             tenant->rate_ns += cgpu_lesser(used, CGPU_LONGEST_NS);
             sum += cgpu_tenant_works(tenant) ? tenant->rate_ns : 0;
@@ -38,12 +38,12 @@ cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cg
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        working += tenant->present && cgpu_tenant_works(tenant);
+        working += cgpu_tenant_works(tenant);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && cgpu_tenant_works(tenant)) {
+        if (cgpu_tenant_works(tenant)) {
             /* in parts of a thousand: the product of two times might not fit */
             uint64_t part = sum >= 1000 ? tenant->rate_ns / (sum / 1000) : 1000 / working;
 
@@ -59,7 +59,7 @@ high_priority_works(const struct cgpu_arbiter *arbiter)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->high && tenant->wanted && !arbiter->high.dry) {
+        if (tenant->high && cgpu_tenant_wants(tenant) && !arbiter->high.dry) {
             return true;
         }
     }
@@ -88,15 +88,14 @@ cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (!tenant->present) {
+        if (!cgpu_tenant_is_present(tenant)) {
             continue;
         }
         if (!may_be_open(arbiter, tenant, high_works)) {
-            tenant->stage = CGPU_STAGE_AWAY;
-            tenant->gate = CGPU_GATE_CLOSED;
+            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
             continue;
         }
-        tenant->stage = CGPU_STAGE_HOLDS;
+        cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
         if (cgpu_turn_alone(arbiter, i, CGPU_ALONE_NS, now)) {
             tenant->gate = CGPU_GATE_FREE;
         } else {
@@ -113,7 +112,7 @@ cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && (tenant->gate == CGPU_GATE_PRESSED || tenant->demand.waiting)) {
+        if (tenant->gate == CGPU_GATE_PRESSED || tenant->demand.waiting) {
             return now + LOOK_NS;
         }
     }

@@ -10,7 +10,7 @@ quantum_of(const struct cgpu_arbiter *arbiter, bool high)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->high == high && tenant->wanted) {
+        if (tenant->high == high && cgpu_tenant_wants(tenant)) {
             sum += tenant->claim.competes;
             count += 1;
             lag = cgpu_larger(lag, tenant->demand.lag_ns);
@@ -43,33 +43,10 @@ level_for(const struct cgpu_arbiter *arbiter, bool high, uint64_t least)
     return least + rest <= level ? level : cgpu_larger(level, least) + quantum;
 }
 
-/* INDEX is let in: record who is still at work beside it, or that nobody is. */
-static void
-note_early(struct cgpu_arbiter *arbiter, int index)
-{
-    /* who has several GPUs may wait for its own work there */
-    arbiter->tenants[index].quiet = !arbiter->tenants[index].several;
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (i != index && tenant->present && tenant->stage != CGPU_STAGE_AWAY) {
-            arbiter->tenants[index].quiet = false;
-        }
-        tenant->early = i != index && tenant->present && tenant->stage == CGPU_STAGE_CLOSING;
-    }
-}
-
 void
 cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    struct cgpu_tenant *tenant = &arbiter->tenants[index];
-
-    note_early(arbiter, index);
-    tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
-    tenant->stage = CGPU_STAGE_HOLDS;
-    tenant->stray = false;
-    tenant->opened_ns = now;
-    tenant->begun_ns = 0;
+    cgpu_stage_change(arbiter, &arbiter->tenants[index], CGPU_STAGE_HOLDS, now);
     arbiter->holder = index;
 }
 
@@ -92,27 +69,18 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 void
 cgpu_turn_close(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
-    struct cgpu_tenant *tenant = &arbiter->tenants[index];
-
-    tenant->gate = CGPU_GATE_CLOSED;
     /* even if nothing was seen in flight: it may have launched since */
-    tenant->stage = CGPU_STAGE_CLOSING;
-    tenant->asked = false;
-    tenant->early = false;
-    tenant->closed_ns = now;
-    if (arbiter->holder == index) {
-        arbiter->holder = -1;
-    }
+    cgpu_stage_change(arbiter, &arbiter->tenants[index], CGPU_STAGE_CLOSING, now);
 }
 
 bool
 cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
                   uint64_t now)
 {
-    if (!tenant->present || tenant->absent_until > now) {
+    if (!cgpu_tenant_is_present(tenant) || tenant->absent_until > now) {
         return false;
     }
-    if (tenant->stage == CGPU_STAGE_CLOSING && tenant->stray) {
+    if (cgpu_tenant_is_closing(tenant) && tenant->stray) {
         return false;
     }
     /* not for ever: what is in flight may wait for what waits at the gate */
@@ -280,7 +248,7 @@ cgpu_turn_patience(const struct cgpu_tenant *tenant)
     uint64_t end = cgpu_larger(tenant->demand.end_ns, tenant->closed_ns);
 
     end = cgpu_lesser(end, tenant->closed_ns + CGPU_LONGEST_NS);
-    return end + (tenant->early ? CGPU_OVERLAP_NS : CGPU_SILENCE_NS);
+    return end + (tenant->stage == CGPU_STAGE_FOLLOWED ? CGPU_OVERLAP_NS : CGPU_SILENCE_NS);
 }
 
 bool
@@ -301,7 +269,7 @@ cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (i != next && tenant->present && tenant->stage == CGPU_STAGE_CLOSING &&
+        if (i != next && cgpu_tenant_is_closing(tenant) &&
             !cgpu_turn_ends_soon(tenant, early, now)) {
             return false;
         }
@@ -315,7 +283,7 @@ cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (i != index && tenant->present &&
+        if (i != index && cgpu_tenant_is_present(tenant) &&
             (tenant->demand.waiting || cgpu_since(now, tenant->active_ns) < ns)) {
             return false;
         }
@@ -330,7 +298,7 @@ cgpu_turn_only_one(const struct cgpu_arbiter *arbiter)
     int only = -1;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        if (arbiter->tenants[i].present) {
+        if (cgpu_tenant_is_present(&arbiter->tenants[i])) {
             if (only >= 0 || cgpu_tenant_is_capped(&arbiter->tenants[i])) {
                 return -1;
             }

@@ -13,7 +13,7 @@ is_closing(const struct cgpu_group *group, const struct cgpu_member *member, uin
 {
     const struct cgpu_tenant *tenant = cgpu_member_on(group, member, gpu);
 
-    return tenant != NULL && tenant->stage == CGPU_STAGE_CLOSING &&
+    return tenant != NULL && cgpu_tenant_is_closing(tenant) &&
            !cgpu_turn_ends_soon(tenant, CGPU_EARLY_NS, now);
 }
 
@@ -52,8 +52,7 @@ is_free(const struct cgpu_group *group, uint32_t gpu, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->present && tenant->stage == CGPU_STAGE_CLOSING &&
-            tenant->demand.end_ns > now + KEEP_FREE_NS) {
+        if (cgpu_tenant_is_closing(tenant) && tenant->demand.end_ns > now + KEEP_FREE_NS) {
             return false;
         }
     }
@@ -70,7 +69,7 @@ may_have(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant, b
     if (due) {
         return cgpu_turn_is_due(arbiter, (int)(tenant - arbiter->tenants), now);
     }
-    return tenant->stage != CGPU_STAGE_CLOSING && cgpu_turn_allowed(arbiter, tenant, now);
+    return !cgpu_tenant_is_closing(tenant) && cgpu_turn_allowed(arbiter, tenant, now);
 }
 
 /* Whether all that MEMBER needs is free and, if DUE, it is its turn there. */
@@ -158,7 +157,7 @@ wanted_by(const struct cgpu_group *group, const struct cgpu_member *member)
     for (uint32_t g = 0; g < group->count; g++) {
         const struct cgpu_tenant *tenant = cgpu_member_on(group, member, g);
 
-        gpus |= (uint32_t)(tenant != NULL && tenant->wanted) << g;
+        gpus |= (uint32_t)(tenant != NULL && cgpu_tenant_wants(tenant)) << g;
     }
     return gpus;
 }

@@ -33,7 +33,7 @@ find_members(struct cgpu_group *group)
         for (int i = 0; cgpu_arbiter_takes_turns(group->gpus[g]) && i < CGPU_MAX_TENANTS; i++) {
             const struct cgpu_tenant *tenant = &group->gpus[g]->tenants[i];
 
-            if (tenant->present) {
+            if (cgpu_tenant_is_present(tenant)) {
                 struct cgpu_member *member = member_for(group, tenant->container, g);
 
                 member->indices[g] = (int8_t)i;

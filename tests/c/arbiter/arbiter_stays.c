@@ -138,3 +138,37 @@ TEST(work_that_stood_apart_is_charged_to_a_ceiling_in_full_where_nobody_else_ran
     step(5000 * MS);
     CHECK(gates[index] != CGPU_GATE_CLOSED);
 }
+
+static void
+change_policy(uint32_t policy)
+{
+    struct cgpu_rules rules = {.policy = policy, .max_inst = 20, .prio_ratio = 80};
+
+    cgpu_arbiter_set_rules(arbiter, &rules);
+    step(MS);
+}
+
+/* What it had queued as turns began was nobody's debt, but they ended before that did. */
+TEST(who_drained_once_pays_for_what_stands_apart_later)
+{
+    struct cgpu_tenant_report report;
+
+    start(CGPU_POLICY_NATIVE);
+    int index = cgpu_arbiter_add(arbiter, 1, false, now);
+    cgpu_arbiter_add(arbiter, 1, false, now);
+    works(index);
+    step(MS);
+    change_policy(CGPU_POLICY_WEIGHTED_FAIR);
+    CHECK(gates[index] == CGPU_GATE_CLOSED);
+    change_policy(CGPU_POLICY_NATIVE);
+    CHECK(gates[index] == CGPU_GATE_FREE);
+    demands[index].active = false;
+    demands[index].stays = 1;
+    step(MS);
+    change_policy(CGPU_POLICY_WEIGHTED_FAIR);
+    int other = other_comes(1);
+    CHECK(goes_on(other, 1000 * MS) == 1000 * MS);
+    ends(index, 1000 * MS);
+    cgpu_arbiter_report(arbiter, index, &report);
+    CHECK(report.charged_ns > 400 * MS);
+}

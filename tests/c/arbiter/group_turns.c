@@ -1,4 +1,5 @@
 /* Turns on two GPUs together: what is owed on one of them only (SCH-4). */
+#include "arbiter/arbiter_state.h"
 #include "arbiter/group/group.h"
 #include "arbiter_world.h"
 
@@ -6,6 +7,7 @@ enum { GPUS = 2, BOTH = 2 };
 
 #define STEP_NS (MS / 4)
 #define OWED_NS (400 * MS)
+#define ENDLESS UINT64_MAX /* and nobody knows */
 #define TIMES   12000
 #define LONGEST (16 * MS) /* both turns together */
 
@@ -32,6 +34,14 @@ begin(void)
     }
 }
 
+static void
+end(void)
+{
+    for (int g = 0; g < GPUS; g++) {
+        free(group.gpus[g]);
+    }
+}
+
 /* Both always have work, which ends as their gates close; but a kernel of the first on GPU 0. */
 static void
 pass(uint64_t long_until)
@@ -46,7 +56,9 @@ pass(uint64_t long_until)
                 .waiting = !open,
                 .active = open || goes_on,
                 .certain = true,
-                .end_ns = goes_on ? long_until : now,
+                .end_ns = !goes_on                ? now
+                          : long_until == ENDLESS ? 0
+                                                  : long_until,
             };
         }
     }
@@ -81,7 +93,20 @@ TEST(a_debt_on_one_of_two_gpus_does_not_make_every_turn_long)
         }
     }
     CHECK(longest_ns > 0 && longest_ns < LONGEST);
-    for (int g = 0; g < GPUS; g++) {
-        free(group.gpus[g]);
+    end();
+}
+
+/* Its thread at the other gate is a sign, and the others wait for 0.2 ms, not for 200. */
+TEST(no_turn_expires_as_work_on_one_gpu_waits_for_its_peer_on_another)
+{
+    const struct cgpu_tenant *meets;
+
+    begin();
+    meets = &group.gpus[0]->tenants[0];
+    for (int i = 0; i < TIMES && meets->stage != CGPU_STAGE_EXPIRED; i++) {
+        pass(ENDLESS);
     }
+    CHECK(meets->stage == CGPU_STAGE_EXPIRED);
+    CHECK(cgpu_arbiter_expired(group.gpus[0]) == 0);
+    end();
 }

@@ -1,0 +1,73 @@
+/* Where a container is in its turns, and what belongs to each change of that. */
+#include <string.h>
+
+#include "arbiter/arbiter_state.h"
+
+/* It is let in: record who is still at work beside it, or that nobody is. */
+static void
+enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+{
+    /* who has several GPUs may wait for its own work there */
+    tenant->quiet = !tenant->several;
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *other = &arbiter->tenants[i];
+
+        if (other != tenant && other->stage > CGPU_STAGE_AWAY) {
+            tenant->quiet = false;
+        }
+        if (other != tenant && other->stage == CGPU_STAGE_CLOSING) {
+            cgpu_stage_change(arbiter, other, CGPU_STAGE_FOLLOWED, now);
+        }
+    }
+    tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
+    tenant->stray = false;
+    tenant->opened_ns = now;
+    tenant->begun_ns = 0;
+}
+
+/* Its work has ended. What a stray saved up while it drained would be more than its share. */
+static void
+go_away(struct cgpu_tenant *tenant)
+{
+    if (tenant->stray) {
+        cgpu_bucket_forget(&tenant->bucket);
+    }
+    tenant->stray = false;
+    tenant->gate = CGPU_GATE_CLOSED;
+}
+
+void
+cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum cgpu_stage to,
+                  uint64_t now)
+{
+    if (tenant->stage == to) {
+        return;
+    }
+    if (tenant->stage == CGPU_STAGE_HOLDS && arbiter->holder == tenant - arbiter->tenants) {
+        arbiter->holder = -1;
+    }
+    switch (to) {
+    case CGPU_STAGE_NONE:
+        memset(tenant, 0, sizeof *tenant);
+        break;
+    case CGPU_STAGE_AWAY:
+        go_away(tenant);
+        break;
+    case CGPU_STAGE_HOLDS:
+        enter(arbiter, tenant, now);
+        break;
+    case CGPU_STAGE_CLOSING:
+        tenant->gate = CGPU_GATE_CLOSED;
+        tenant->asked = false;
+        tenant->closed_ns = now;
+        break;
+    case CGPU_STAGE_FOLLOWED:
+        break;
+    case CGPU_STAGE_EXPIRED:
+        /* who waits for a peer on another GPU gives a sign, and who was followed lost nothing */
+        arbiter->expired +=
+            tenant->stage == CGPU_STAGE_CLOSING && now >= cgpu_turn_patience(tenant);
+        break;
+    }
+    tenant->stage = to;
+}

@@ -51,7 +51,7 @@ SWITCHES = {
         ("estimates: only known ends raise", "lesson->known && (lesson->exact", "(lesson->exact"),
         ("chain", "        chain(pace, &lesson);", "        ;"),
         ("chain: what began before", "batch->begun == 0 || pace->chain_launches > 0", "true"),
-        ("chain: long ones raise", "sample > ns && pace->chain_ns >= CHAIN_NS", "false"),
+        ("chain: long ones raise", "sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS", "false"),
         ("lag", "        learn_lag(pace, now);", "        ;"),
         ("end_of", "known || !batch->certain ? now : end_of(pace, batch, now)", "now"),
         ("busy: not more than expected", "known ? span : lesser(span, batch->expected_ns)", "span"),

@@ -60,7 +60,7 @@ KEPT = {
     "unused: quiet turns only": "false reports beside others: `tests/c/arbiter/arbiter_unused.c`",
     "group: a launch that others wait for": "deletion not tried",
     "group: comes_back": "deleted with its timer, meet two-have-one-share misses its bar: 6.47, 1",
-    "`SOON_NS`": "late threads: `tests/c/gate/pace_lag.c`",
+    "`CGPU_PACE_SOON_NS`": "late threads: `tests/c/gate/pace_lag.c`",
     "`CGPU_SPARE_NS`": "false reports of hours, saved up; a scenario lasts 600 s at most",
     "`CGPU_DEPTH_NS`": f"three ceilings of 30 %: {MODEL}",
     "`CGPU_DEBT_NS`": "endless kernels: `tests/c/arbiter/arbiter_stays.c`",

@@ -8,13 +8,7 @@
 #include <stdint.h>
 
 #include "gate/gate.h"
-
-#define CGPU_FALLBACK_PERIOD_NS UINT64_C(100000000)
-/*
- * An arbiter without a heartbeat for this long is gone; it gives one every 50 ms. Together with the
- * wait for a container's own part of the period this is at most 250 ms (REL-2).
- */
-#define CGPU_FALLBACK_AFTER_NS UINT64_C(150000000)
+#include "gate/gate_times.h"
 
 /*
  * The state of the gate at NOW for the part [offset, offset + share) of the period, in millionths;

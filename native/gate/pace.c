@@ -5,13 +5,7 @@
 
 #include "gate/pace_time.h"
 
-#define LEAN_NS      UINT64_C(25000)     /* see end_of */
-#define USUAL_LAG_NS UINT64_C(100000)    /* of each sample, not counted */
-#define SOON_NS      UINT64_C(200000)    /* a sleep of 20 us may take 100 and more */
-#define LONGEST_NS   (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
-
-#define CHAIN_NS       UINT64_C(8000000) /* 100 us sooner or later do not matter in it */
-#define SHORT_CHAIN_NS UINT64_C(1000000) /* a short turn: enough to learn that it is too long */
+#define LONGEST_NS (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
 
 enum { FALL = 2, RISE = 8, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
 
@@ -99,9 +93,9 @@ end_chain(struct cgpu_pace *pace, uint64_t key)
     uint64_t ns = cgpu_pace_estimate(pace, pace->chain_key);
     uint64_t sample = pace->chain_launches > 0 ? pace->chain_ns / pace->chain_launches : ns;
 
-    if (sample > ns && pace->chain_ns >= CHAIN_NS) {
+    if (sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS) {
         learn(entry_of(pace, pace->chain_key), pace->chain_key, higher(ns, sample));
-    } else if (sample < ns && pace->chain_ns >= SHORT_CHAIN_NS) {
+    } else if (sample < ns && pace->chain_ns >= CGPU_PACE_SHORT_CHAIN_NS) {
         learn(entry_of(pace, pace->chain_key), pace->chain_key, ns / 2 + sample / 2);
     }
     pace->chain_key = key;
@@ -119,7 +113,7 @@ chain(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     }
     pace->chain_launches += lesson->launches;
     pace->chain_ns += lesson->span_ns;
-    if (pace->chain_ns >= CHAIN_NS) {
+    if (pace->chain_ns >= CGPU_PACE_CHAIN_NS) {
         end_chain(pace, lesson->key);
     }
 }
@@ -220,7 +214,7 @@ span_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint6
 static uint64_t
 end_of(const struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t now)
 {
-    uint64_t lean = lesser(LEAN_NS, batch->expected_ns / LEAN_PART);
+    uint64_t lean = lesser(CGPU_PACE_LEAN_NS, batch->expected_ns / LEAN_PART);
     uint64_t expected_end = later(pace->since_ns, batch->expected_ns - lean);
 
     return lesser(larger(expected_end, pace->looked_ns), now);
@@ -246,9 +240,9 @@ static void
 learn_lag(struct cgpu_pace *pace, uint64_t now)
 {
     uint64_t looked = larger(pace->looked_ns, pace->probed_ns);
-    uint64_t lag = since(since(now, pace->probed_ns), USUAL_LAG_NS);
+    uint64_t lag = since(since(now, pace->probed_ns), CGPU_PACE_USUAL_LAG_NS);
 
-    if (pace->probed_ns == 0 || since(now, looked) > SOON_NS) {
+    if (pace->probed_ns == 0 || since(now, looked) > CGPU_PACE_SOON_NS) {
         return;
     }
     lag = clip(lag, 1, CGPU_PACE_LAG_NS);

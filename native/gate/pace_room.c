@@ -2,11 +2,6 @@
 #include "gate/pace.h"
 #include "gate/pace_time.h"
 
-#define SOONEST_NS UINT64_C(20000)
-#define LATEST_NS  UINT64_C(1000000)
-#define SLOWEST_NS UINT64_C(500000) /* the same while others wait for an end */
-#define WATCH_NS   UINT64_C(50000)
-
 enum { LATE_PART = 6, DRAIN_PART = 16 };
 
 /* How long to leave the markers alone, ELAPSED after the last one passed. */
@@ -41,21 +36,22 @@ cgpu_pace_room(const struct cgpu_pace *pace, uint64_t flight_ns, uint64_t now)
     if (pace->in_flight == 0 || (left <= flight && pace->uncertain == 0 && !full)) {
         return 0;
     }
-    return later(now, clip(wait_ns(pace, elapsed, left, flight), SOONEST_NS, LATEST_NS));
+    return later(
+        now, clip(wait_ns(pace, elapsed, left, flight), CGPU_PACE_SOONEST_NS, CGPU_PACE_LATEST_NS));
 }
 
 uint64_t
 cgpu_pace_drain_look(const struct cgpu_pace *pace, uint64_t closed_ns, uint64_t now)
 {
     bool lone = pace->longest_ns >= CGPU_PACE_LONE_NS;
-    uint64_t before = lone ? CGPU_PACE_EDGES_NS : SOONEST_NS;
+    uint64_t before = lone ? CGPU_PACE_EDGES_NS : CGPU_PACE_SOONEST_NS;
     uint64_t left = since(pace->end_ns, now);
     uint64_t wait = since(now, closed_ns) / DRAIN_PART;
 
     if (pace->uncertain == 0 && left > before) {
         wait = left - before;
     } else if (pace->uncertain == 0 && lone) {
-        wait = left > 0 ? WATCH_NS : since(now, pace->end_ns) / LATE_PART;
+        wait = left > 0 ? CGPU_PACE_WATCH_NS : since(now, pace->end_ns) / LATE_PART;
     }
-    return later(now, clip(wait, SOONEST_NS, SLOWEST_NS));
+    return later(now, clip(wait, CGPU_PACE_SOONEST_NS, CGPU_PACE_SLOWEST_NS));
 }

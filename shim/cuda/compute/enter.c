@@ -19,9 +19,6 @@
 #include "gate/enter.h"
 #include "gate/flight.h"
 
-#define SLICE_NS UINT64_C(100000000) /* a waiting thread looks at the gate at least so often */
-#define ALONE_NS UINT64_C(1000000)   /* the same without a monitor */
-
 enum verdict {
     GO,     /* launch: it is counted, or none of our business */
     REFUSE, /* there is no room in our tables */
@@ -156,7 +153,7 @@ wait_for_gate(struct launch *launch)
         if (cgpu_gate_is_open(word)) {
             break;
         }
-        struct timespec slice = {0, helped ? (long)SLICE_NS : (long)ALONE_NS};
+        struct timespec slice = {0, helped ? (long)CGPU_ENTER_SLICE_NS : (long)CGPU_ENTER_ALONE_NS};
         cgpu_futex_wait((uint32_t *)(uintptr_t)gate, FUTEX_WAIT, word, &slice);
     }
     __atomic_sub_fetch(&work->waiting, 1, __ATOMIC_RELAXED);

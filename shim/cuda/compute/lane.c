@@ -19,8 +19,7 @@
 #include "gate/drain.h"
 #include "gate/flight.h"
 
-enum { OUT_TRIES = 20, OUT_PAUSE_NS = 5000 };
-#define SWEEP_NS UINT64_C(1000000000)
+enum { OUT_TRIES = 20 };
 
 static const uint32_t no_limits = UINT32_MAX;
 
@@ -266,7 +265,7 @@ cgpu_lane_end_batch(struct cgpu_stream *stream)
 void
 cgpu_lane_sweep(uint64_t now, bool at_once)
 {
-    if (!at_once && now - cgpu_flow->swept_ns < SWEEP_NS) {
+    if (!at_once && now - cgpu_flow->swept_ns < CGPU_LANE_SWEEP_NS) {
         return;
     }
     cgpu_flow->swept_ns = now;
@@ -313,7 +312,7 @@ cgpu_lane_stop(struct cgpu_gate_gpu *gpu, uint64_t now)
         if (i == OUT_TRIES) {
             return false;
         }
-        nanosleep(&(struct timespec){.tv_nsec = OUT_PAUSE_NS}, NULL);
+        nanosleep(&(struct timespec){.tv_nsec = CGPU_LANE_PAUSE_NS}, NULL);
     }
     /* the last first, as in the list of a batch */
     for (uint32_t i = cgpu_flow->lane_bound; i-- > 0;) {

@@ -33,13 +33,6 @@
 #include "policy/policy.h"
 #include "watch.h"
 
-#define LONGEST_NS   UINT64_C(1000000000)
-#define POLL_NS      UINT64_C(20000)
-#define UNHEARD_NS   UINT64_C(10000000) /* without an arbiter: how often to look for a new one */
-#define GIVE_UP_NS   UINT64_C(200000000)
-#define AGAIN_NS     UINT64_C(1000000000) /* how often to try to create a thread again */
-#define UNWATCHED_NS UINT64_C(1000000)    /* of several gates one wakes: how often to look */
-
 static cpu_set_t cpus_at_load;
 
 /* ---- who arbitrates ---- */
@@ -100,7 +93,7 @@ arbitrated(uint32_t number, uint64_t now)
     uint32_t offset = __atomic_load_n(&limits->offset_ppm, __ATOMIC_RELAXED);
     drive(own, cgpu_fallback_gate(now, share_of(limits, heartbeat), offset, &until));
     put_in_force(gpu, own);
-    return lesser(until, now + UNHEARD_NS);
+    return lesser(until, now + CGPU_FALLBACK_UNHEARD_NS);
 }
 
 /* ---- the thread ---- */
@@ -109,7 +102,7 @@ arbitrated(uint32_t number, uint64_t now)
 static uint64_t
 serve_all(struct cgpu_watch *watch, uint64_t now)
 {
-    uint64_t next = now + LONGEST_NS;
+    uint64_t next = now + CGPU_LANE_SWEEP_NS;
     watch->count = 0;
     for (uint32_t number = 0; number < CGPU_MAX_GPUS; number++) {
         struct cgpu_gate_gpu *gpu = &cgpu_flow->gpus[number];
@@ -132,7 +125,7 @@ wait_until(struct cgpu_watch *watch, uint64_t until)
     uint64_t ahead = (uint64_t)cgpu_state->clock_ahead;
     if (!cgpu_watch_sleep(watch, until + ahead)) {
         watch->count = 1; /* and look at the others now and then */
-        cgpu_watch_sleep(watch, lesser(until, cgpu_flow_now() + UNWATCHED_NS) + ahead);
+        cgpu_watch_sleep(watch, lesser(until, cgpu_flow_now() + CGPU_MONITOR_UNWATCHED_NS) + ahead);
     }
 }
 
@@ -165,8 +158,8 @@ stop(void)
     uint64_t begun = cgpu_flow_now();
     __atomic_store_n(&cgpu_flow->closing, 1, __ATOMIC_SEQ_CST);
     while (__atomic_load_n(&cgpu_flow->busy, __ATOMIC_SEQ_CST) != 0 &&
-           cgpu_flow_now() - begun < GIVE_UP_NS) {
-        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
+           cgpu_flow_now() - begun < CGPU_MONITOR_GIVE_UP_NS) {
+        nanosleep(&(struct timespec){.tv_nsec = CGPU_MONITOR_POLL_NS}, NULL);
     }
 }
 
@@ -214,7 +207,7 @@ is_there(uint64_t now)
     if (cgpu_flow_is_closing()) {
         return false;
     }
-    if (!cgpu_flow->monitor && (first || now - cgpu_flow->tried_ns >= AGAIN_NS)) {
+    if (!cgpu_flow->monitor && (first || now - cgpu_flow->tried_ns >= CGPU_MONITOR_AGAIN_NS)) {
         cgpu_flow->tried_ns = now;
         cgpu_flow->monitor = begin();
         if (!cgpu_flow->monitor && first) {

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.unit
 NOT_TRIED = {
     *("CGPU_MS", "CGPU_VIRTUAL_UNIT", "CGPU_RECENT_PARTS", "LONGEST_NS", "PPM_NS"),
     *("CGPU_PACE_SETS", "CGPU_PACE_WAYS", "CGPU_PACE_BATCHES"),
-    *("CGPU_FALLBACK_PERIOD_NS", "CGPU_FALLBACK_AFTER_NS"),
+    *("CGPU_FALLBACK_PERIOD_NS", "CGPU_FALLBACK_AFTER_NS", "CGPU_FALLBACK_UNHEARD_NS"),
+    # Nor has it threads of the proxy.
+    *("CGPU_ENTER_SLICE_NS", "CGPU_ENTER_ALONE_NS", "CGPU_LANE_PAUSE_NS", "CGPU_LANE_SWEEP_NS"),
+    *("CGPU_MONITOR_UNWATCHED_NS", "CGPU_MONITOR_AGAIN_NS", "CGPU_MONITOR_POLL_NS"),
+    "CGPU_MONITOR_GIVE_UP_NS",
     # Streams that wait for the program, lost markers, threads that do not return: not modelled.
     *("CGPU_APART_CALL_NS", "CGPU_APART_BEGINS_NS", "CGPU_APART_LOST_NS", "CGPU_DRAIN_BLOCKED_NS"),
     *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
@@ -37,6 +41,21 @@ def named() -> set[str]:
     ]
     found = (match for path in files for match in NAMED.findall(path.read_text()))
     return {one or other for one, other in found}
+
+
+TIME = re.compile(r"^(?:#define|enum \{.*?) ?(\w+_NS)\b", re.MULTILINE)
+
+
+def test_every_time_of_the_gate_is_in_one_table() -> None:
+    folders = (NATIVE / "gate", ROOT / "shim" / "cuda" / "compute")
+    found = {
+        name: path.name
+        for folder in folders
+        for path in folder.glob("*.[ch]")
+        for name in TIME.findall(path.read_text())
+    }
+    elsewhere = {name for name, file in found.items() if file != "gate_times.h"}
+    assert elsewhere == {"PPM_NS", "LONGEST_NS", "BYTES_PER_NS"}  # none of them is waited for
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)

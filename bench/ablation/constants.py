@@ -83,5 +83,5 @@ CONSTANTS = [
     (BEGIN, "KEEP_FREE_NS", "0"),
     ("native/arbiter/group/parts.h", "CGPU_LEAVE_NS", "0"),
     (BUDGET, "CGPU_BUDGET_LOOK_NS", None),
-    (BUDGET, "CGPU_BUDGET_AT_ONCE_NS", None),
+    (BUDGET, "CGPU_BUDGET_AT_ONCE_NS", "0"),
 ]

@@ -39,7 +39,6 @@ KEPT = {
     "busy: not more than expected": "work seen late: `tests/c/gate/pace_estimates.c`",
     "room: a look after the marker": "launches of unknown kernels would all sleep: 0217",
     "room: what has no marker takes some": "several streams: `test_gate_streams.py`",
-    "flight: a synchronisation ends work now": "deletion not tried",
     "drain: work behind two markers": "a gate that opens and closes soon: `test_gate_apart.py`",
     "idle: since the last end": f"programs with pauses: {MODEL}",
     "idle: marks what has no marker": "long pauses: `test_gate_protocol.py`",
@@ -55,10 +54,10 @@ KEPT = {
     "charge: strays among the payers": f"who had queued work: {CHANGES}",
     "charge: strays do not pay": f"work queued before a ceiling is no debt: {CHANGES}",
     "charge: find_risen": f"work that a host function held back: {CHARGES}",
+    "stay: was not idle": f"who runs kernels of seconds is owed something: {MODEL}",
     "stay: not strays": f"work queued before a ceiling is no debt: {CHANGES}",
-    "stay: was not idle": "deletion not tried",
     "unused: quiet turns only": "false reports beside others: `tests/c/arbiter/arbiter_unused.c`",
-    "group: a launch that others wait for": "deletion not tried",
+    "group: a launch that others wait for": f"a step is not stuck if GPUs are late: {MODEL}",
     "group: comes_back": "deleted with its timer, meet two-have-one-share misses its bar: 6.47, 1",
     "`CGPU_PACE_SOON_NS`": "late threads: `tests/c/gate/pace_lag.c`",
     "`CGPU_SPARE_NS`": "false reports of hours, saved up; a scenario lasts 600 s at most",
@@ -71,7 +70,6 @@ KEPT = {
     "`CGPU_ALONE_NS`": "a lone container's launches are not counted: `test_gate_cost.py`",
     "`LATELY_NS`": "without it, rules 4-pair misses its bar: 4.57, 4",
     "`CGPU_LEAVE_NS`": "as `comes_back`",
-    "`CGPU_BUDGET_AT_ONCE_NS`": "deletion not tried",
 }
 
 

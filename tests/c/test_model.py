@@ -194,6 +194,20 @@ def test_a_program_that_pauses_gets_on_beside_a_backlog(beside: str, least: floa
     assert figures["tenants"][0]["share"] > least
 
 
+def test_kernels_of_seconds_do_not_lose_what_their_container_is_owed() -> None:
+    long = ("tenant=weight:3,kernel:1100ms,sync:1", "tenant=kernel:1ms")
+    figures = run("policy=6", "length=60s", *long)
+    assert figures["tenants"][0]["share"] > 62
+
+
+def test_processes_that_meet_get_on_beside_others_where_gpus_are_late() -> None:
+    late = ("dispatch=150us", "completion=150us")
+    meet = "tenant=kernel:200us+200us,sync:2,meet:2,gpus:3"
+    others = ("tenant=kernel:5ms,gpus:1", "tenant=kernel:500us,gpus:2")
+    figures = run("policy=6", "length=3s", *late, meet, *others)
+    assert figures["tenants"][0]["steps"] > 1000
+
+
 def test_a_lone_container_is_not_looked_at() -> None:
     figures = run("policy=6", "length=10s", "tenant=kernel:50us")
     assert figures["steps_per_s"] < 1

@@ -109,15 +109,20 @@ async def _of_containerd(path: str) -> list[Runtime]:
         except grpc.aio.AioRpcError as error:
             raise CgpuError(f"{path}: {shown(str(error.details()), 300)}") from None
     info = {text(each, _KEY): each for each in values(answer, _INFO)}
+    if "config" not in info:
+        raise CgpuError(f"{path}: its Status does not show its configuration")
     return runtimes.of_containerd(json.loads(text(info["config"], _VALUE)))
 
 
 async def _of_crio(path: str) -> list[Runtime]:
-    async with (
-        aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
-        session.get("http://crio/config", raise_for_status=True) as answer,
-    ):
-        return runtimes.of_crio(_toml(await answer.text()))
+    try:
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,
+            session.get("http://crio/config", raise_for_status=True) as answer,
+        ):
+            return runtimes.of_crio(_toml(await answer.text()))
+    except aiohttp.ClientError as error:  # not all are OSErrors
+        raise CgpuError(f"{path}: {shown(str(error), 300)}") from None
 
 
 _READERS: Mapping[str, Callable[[str], Awaitable[list[Runtime]]]] = {

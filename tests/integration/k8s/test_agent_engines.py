@@ -8,8 +8,8 @@ from __future__ import annotations
 import socketserver
 import threading
 import time
-from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +19,7 @@ from lab.kubernetes.agents import NVIDIA, OURS, Lab, agent_lab, asked
 from lab.kubernetes.objects import pod, pods_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from lab.kubernetes.fake_server import FakeServer
@@ -130,31 +130,52 @@ def test_no_engine_withholds_the_node(lab: Lab) -> None:
         wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
 
 
-def test_crio_is_asked_as_its_own_client_asks_it(lab: Lab) -> None:
-    program = "/usr/bin/nvidia-container-runtime"
+@contextmanager
+def crio(lab: Lab, answer: Callable[[], bytes]) -> Iterator[None]:
+    """CRI-O in the engine's place: an HTTP answer, or what is left of one, to each question."""
 
-    class Status(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            assert self.path == "/config"
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(CONFIG.format(program=program).encode())
-
-        def address_string(self) -> str:
-            return "agent"
-
-        def log_message(self, *_: Any) -> None: ...
+    class Status(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            assert self.rfile.readline().startswith(b"GET /config ")
+            while self.rfile.readline().strip():
+                pass
+            self.wfile.write(answer())
 
     says(lab, "cri-o://1.28.4")
     lab.engine.stop()
     with socketserver.ThreadingUnixStreamServer(str(lab.engine.socket), Status) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
+    lab.engine.socket.unlink()
+    lab.engine.start()
+
+
+def test_crio_is_asked_as_its_own_client_asks_it(lab: Lab) -> None:
+    program = "/usr/bin/nvidia-container-runtime"
+    with crio(lab, lambda: b"HTTP/1.0 200 OK\r\n\r\n" + CONFIG.format(program=program).encode()):
         with lab.agent():
             wait_until(lambda: why(lab), "an event says why")
             assert "the runtime nvidia of cri-o is NVIDIA's" in why(lab)
         program = "/usr/bin/crun"
         with lab.agent():
             wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
-        server.shutdown()
-    lab.engine.socket.unlink()
-    lab.engine.start()
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n", "404"),
+        (b"", "Server disconnected"),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 900\r\n\r\n[crio]", "payload"),
+    ],
+)
+def test_an_answer_of_crio_that_is_none_withholds_the_node(
+    lab: Lab, answer: bytes, words: str
+) -> None:
+    with crio(lab, lambda: answer), lab.agent() as agent:
+        wait_until(lambda: why(lab) or agent.poll() is not None, "an event says why")
+        assert "which runtimes the container engine has is not known" in why(lab)
+        assert words in why(lab)
+        assert agent.poll() is None
+        assert lab.facts() is None

@@ -56,6 +56,7 @@ class Driver:
     def _ask(self) -> tuple[Seen, ...]:
         child = self._child
         if child is None:
+            self._await_killed()
             child = self._child = start_probe("gpus", self._folder(), subprocess.PIPE)
         if child.stdin is None or child.stdout is None:
             raise OSError("no pipe to the probe")
@@ -71,6 +72,14 @@ class Driver:
             Seen(gpu["uuid"], gpu["index"], gpu["name"], gpu["memory_bytes"] >> 20)
             for gpu in json.loads(answer)
         )
+
+    def _await_killed(self) -> None:
+        """Wait for those before: else each that is stuck in the kernel would be joined by more."""
+        try:
+            for each in self._killed:
+                each.wait(_PATIENCE)
+        except subprocess.TimeoutExpired:
+            raise OSError(f"process {each.pid}, which asked it, does not even die") from None
 
 
 def _last_words(child: subprocess.Popen[bytes]) -> str:

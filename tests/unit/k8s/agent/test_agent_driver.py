@@ -1,0 +1,61 @@
+"""How the agent asks a driver that hangs. K8S-12."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from cgpu_env.errors import CgpuError
+from cgpu_k8s.agent import driver
+from cgpu_k8s.agent.driver import Driver
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(name="probes")
+def _probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Processes that hang, and do not die as long as their ``kill`` does nothing."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_probe(_what: str, _folder: str, stdin: int) -> subprocess.Popen[bytes]:
+        pipe = subprocess.PIPE
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        child = subprocess.Popen(command, stdin=stdin, stdout=pipe, stderr=pipe)
+        monkeypatch.setattr(child, "kill", lambda: None)
+        started.append(child)
+        return child
+
+    monkeypatch.setattr(driver, "start_probe", start_probe)
+    monkeypatch.setattr(driver, "_PATIENCE", 0.1)
+    monkeypatch.setattr(driver, "_FIRST_PATIENCE", 0.5)
+    yield started
+    for each in started:
+        each.terminate()
+        each.wait(30)
+
+
+def test_a_process_that_is_stuck_in_the_driver_is_joined_by_no_other(
+    probes: list[subprocess.Popen[bytes]],
+) -> None:
+    async def ask() -> list[str]:
+        asked, sentences = Driver(lambda: "/driver"), []
+        for number in range(4):
+            if number == 3:
+                probes[0].terminate()
+            with pytest.raises(CgpuError) as failure:
+                await asked.gpus()
+            sentences.append(str(failure.value))
+        asked.close()
+        for each in probes:
+            each.terminate()  # the threads that read from them end, too
+        return sentences
+
+    sentences = asyncio.run(ask())
+    stuck = f"process {probes[0].pid}, which asked it, does not even die"
+    assert [stuck in each for each in sentences] == [False, True, True, False]
+    assert len(probes) == 2

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
 from cgpu_node import exclusive
-from cgpu_node.facts.node import driver_folder, load_node
+from cgpu_node.facts.node import driver_folder, load_node, read_facts
 from cgpu_node.settings import rules
 from cgpu_node.settings.config import CONFIG_PATH, Config, identity, load_config
 from cgpu_server.journal import log
@@ -99,12 +99,13 @@ class ServerState:
 
     def _exclusive(self, inhabited: Collection[str]) -> dict[str, Exclusive]:
         found = exclusive.read(self.registry.state_dir)
-        node = self.node() if found else None
-        ids = (
-            {id_: gpu.uuid for gpu in node.gpus for id_ in (gpu.uuid, str(gpu.index))}
-            if node
-            else {}
-        )
+        # As far as they are known: asking the driver may hang, and this is done each second.
+        facts = (read_facts(f"{self.registry.state_dir}/node.json") if found else None) or {}
+        ids = {
+            id_: gpu["uuid"]
+            for gpu in facts.get("gpus", ())
+            for id_ in (gpu["uuid"], str(gpu["index"]))
+        }
         having: dict[str, list[Exclusive]] = {}
         for each in found:
             for uuid in filter(None, map(ids.get, each.devices)):

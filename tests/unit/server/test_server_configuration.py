@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_node import exclusive
+from cgpu_node.exclusive import Exclusive
 from cgpu_node.shares.registry import Registry
 from cgpu_server.state import server_state
 from cgpu_server.state.arbiters import Arbiters
@@ -51,3 +54,23 @@ def test_a_wrong_configuration_is_logged_and_so_is_its_mending(
     assert most == [20, 9, 9, 8, 20]
     read = ["configuration_read"]
     assert logged == [[], read, ["configuration_refused"], read, read]
+
+
+def test_pods_with_whole_gpus_are_known_without_asking_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K8S-8: it may hang, and who lives is found out each second."""
+
+    def load_node(*_: object) -> None:
+        raise AssertionError("the driver is asked")
+
+    monkeypatch.setattr(server_state, "load_node", load_node)
+    state = ServerState(Registry(str(tmp_path)), Arbiters(_start, _join))
+    first, second = (Exclusive("ml", id_, "main", (id_,)) for id_ in ("0", "GPU-b"))
+    exclusive.write(str(tmp_path), [first, second])
+    state.refresh()
+    assert state.exclusive == {}
+    gpus = [{"index": 0, "uuid": "GPU-a"}, {"index": 1, "uuid": "GPU-b"}]
+    (tmp_path / "node.json").write_text(json.dumps({"identity": {"version": 1}, "gpus": gpus}))
+    state.refresh()
+    assert state.exclusive == {"GPU-a": first, "GPU-b": second}

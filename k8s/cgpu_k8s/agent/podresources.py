@@ -18,13 +18,16 @@ from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
 LIST = "/v1.PodResourcesLister/List"
 VENDOR = "nvidia.com/"  # of the resources that are GPUs
 _PATIENCE = 5.0
-_LARGEST = 16 << 20  # bytes of an answer
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 16 << 20),
+    ("grpc.max_reconnect_backoff_ms", 10_000),  # less than the time between two questions
+)
 # Fields of ListPodResourcesResponse, PodResources, ContainerResources and ContainerDevices.
 _PODS = 1
 _POD_NAME, _NAMESPACE, _CONTAINERS = 1, 2, 3
@@ -43,24 +46,24 @@ class PodResources:
 
     async def run(self) -> None:
         """Go on asking until cancelled."""
-        while True:
-            try:
-                exclusive.write(self._state, read_exclusive(await self._ask()))
-                self._failure = ""
-            except (CgpuError, OSError) as error:
-                self._fail(str(error))
-            await asyncio.sleep(exclusive.PERIOD)
+        # One for good, because gRPC keeps some memory of each; it finds a kubelet that is back.
+        async with grpc.aio.insecure_channel(f"unix:{self._socket}", _OPTIONS) as channel:
+            ask = channel.unary_unary(LIST)
+            while True:
+                try:
+                    exclusive.write(self._state, read_exclusive(await self._answer(ask)))
+                    self._failure = ""
+                except (CgpuError, OSError) as error:
+                    self._fail(str(error))
+                await asyncio.sleep(exclusive.PERIOD)
 
-    async def _ask(self) -> bytes:
+    async def _answer(self, ask: Callable[..., Awaitable[bytes]]) -> bytes:
         if not self._socket.exists():
             raise CgpuError(f"no kubelet listens at {self._socket}")
-        options = (("grpc.max_receive_message_length", _LARGEST),)
-        async with grpc.aio.insecure_channel(f"unix:{self._socket}", options) as channel:
-            try:
-                answer: bytes = await channel.unary_unary(LIST)(b"", timeout=_PATIENCE)
-            except grpc.aio.AioRpcError as error:
-                raise CgpuError(shown(str(error.details()), 300)) from None
-        return answer
+        try:
+            return await ask(b"", timeout=_PATIENCE)
+        except grpc.aio.AioRpcError as error:
+            raise CgpuError(shown(str(error.details()), 300)) from None
 
     def _fail(self, why: str) -> None:
         if why != self._failure:

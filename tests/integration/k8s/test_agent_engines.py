@@ -72,7 +72,8 @@ def test_nvidias_runtime_without_ours_behind_it_withholds_the_node(lab: Lab) -> 
         wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
         restart(lab, runc="")
         wait_until(lambda: lab.facts() is None, "nothing is offered")
-        assert "run cgpu install containerd --default on the node" in lab.events()[-1][1]
+        advice = "run cgpu install containerd --default on the node"
+        wait_until(lambda: advice in lab.events()[-1][1], "an event says why")
 
 
 def test_nvidias_runtime_with_ours_behind_it_is_as_good_as_ours(lab: Lab) -> None:

@@ -84,22 +84,28 @@ def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
     """The probe of the driver in ``folder``, with ``stdin`` as ``Popen`` takes it.
 
     Raises:
-        CgpuError: we are root, and others could change what would be loaded.
+        CgpuError: we are root, and others could change what would be loaded; or a process holds a
+            lease on it.
         OSError: it cannot be started.
     """
     folder = driver.check_trust(folder)
+    held = driver.hold(folder)  # and the probe holds them as long as it runs
     command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
     # Fixed, so that neither a container's environment nor a user's can point the driver elsewhere.
     # PCI_BUS_ID makes CUDA number the GPUs as NVML does.
     environment = {"LD_LIBRARY_PATH": folder, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "LC_ALL": "C"}
-    return subprocess.Popen(
-        command,
-        env=environment,
-        cwd="/",
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    try:
+        return subprocess.Popen(
+            command,
+            env=environment,
+            cwd="/",
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=held,
+        )
+    finally:
+        driver.release(held)
 
 
 def _probe(what: str, folder: str) -> tuple[dict[str, Any] | None, str]:

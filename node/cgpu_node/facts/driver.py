@@ -8,6 +8,10 @@ from cgpu_env.errors import LONGEST_PATH, CgpuError, shown
 from cgpu_node.paths import inside
 from cgpu_node.trust import check_source
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 CUDA = "libcuda.so.1"
 NVML = "libnvidia-ml.so.1"
 OPENCL = "libnvidia-opencl.so.1"  # talks to the devices itself: masked, never handed out
@@ -105,6 +109,42 @@ def check_trust(driver_dir: str) -> str:
     return real
 
 
+def hold(driver_dir: str) -> list[int]:
+    """Descriptors of the two libraries: while these are open, nobody makes a reader of them wait.
+
+    A container has the libraries, and root in it owns them. So it can take a lease on one that
+    nobody has open (``fcntl(2)``), and whoever loads that then waits for 45 s.
+
+    Raises:
+        CgpuError: one is not there, or a process holds a lease on it, which the kernel now breaks.
+    """
+    held: list[int] = []
+    try:
+        held.extend(_open(f"{driver_dir}/{soname}") for soname in PROXIED)
+    except CgpuError:
+        release(held)
+        raise
+    return held
+
+
+def release(held: Sequence[int]) -> None:
+    """Close what ``hold`` has opened."""
+    for fd in held:
+        os.close(fd)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except BlockingIOError:
+        raise CgpuError(
+            f"{path}: a process holds a lease on it, which the kernel breaks within a minute",
+            hint="no ordinary program takes one: see /proc/locks for its process",
+        ) from None
+    except OSError as error:
+        raise CgpuError(f"{path}: {error.strerror}") from None
+
+
 def check(driver_dir: str) -> None:
     """Refuse a named directory that has no driver.
 
@@ -157,5 +197,5 @@ def _is_proxy(path: str, soname: str) -> bool:
     """Whether ``path`` loads a real library from a base directory, which only our proxies do."""
     if os.stat(path).st_size > _LARGEST_PROXY:
         return False
-    with open(path, "rb") as file:
+    with open(_open(path), "rb") as file:
         return f"/real/{soname}\0".encode() in file.read()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from cgpu_node.facts.driver import PROXIED
 from cgpu_node.facts.node import DeviceNode, Node, load_node
 from cgpu_node.settings.config import Config
 from cgpu_sim import Gpu, make_driver_dir
+from lab.machine.hostile_files import Hostile
 
 pytestmark = pytest.mark.integration
 
@@ -83,6 +85,29 @@ def test_a_broken_nvml_is_one_sentence(
     with pytest.raises(CgpuError) as refusal:
         probe(driver, tmp_path)
     assert str(refusal.value).startswith(f"the NVIDIA driver in {driver} does not answer: {reason}")
+
+
+@pytest.mark.parametrize("soname", PROXIED)
+def test_rel_7_nobody_waits_for_a_lease_on_a_library_of_the_driver(
+    driver: Path, tmp_path: Path, soname: str
+) -> None:
+    """REL-7: root in a container has the file, and owns it."""
+    with Hostile("lease", driver / soname) as hostile:
+        with pytest.raises(CgpuError, match=rf"{soname}: a process holds a lease on it"):
+            probe(driver, tmp_path)
+        with pytest.raises(CgpuError, match=rf"{soname}: a process holds a lease on it"):
+            discovery.start_probe("holdings", str(driver), subprocess.DEVNULL)
+        assert hostile.holds_leases(), "one of them has waited for it"
+
+
+def test_rel_7_while_a_probe_runs_no_lease_on_its_driver_is_to_be_had(driver: Path) -> None:
+    with discovery.start_probe("holdings", str(driver), subprocess.PIPE) as running:
+        for soname in PROXIED:
+            fd = os.open(driver / soname, os.O_RDONLY)
+            with pytest.raises(BlockingIOError):
+                fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            os.close(fd)
+        running.communicate(timeout=30)
 
 
 @pytest.mark.parametrize("theirs", ["driver", "driver/libcuda.so.1", "driver/libnvidia-ml.so.1"])

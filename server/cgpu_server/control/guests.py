@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from cgpu_env import CgpuError, Gpu, parse_request
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
-from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.record import Owner
+from cgpu_server.audit.process_owners import read_process
 
 if TYPE_CHECKING:
     from cgpu_server.control.connections import Peer
@@ -43,9 +43,11 @@ class Guests:
             raise CgpuError("admit: expected strings in variables and command")
         if policy is not None:
             policy = rules.checked_rule("policy", policy)
-        started = start_time(peer.pid) if peer.pid > 0 else None
-        if started is None:
+        process = read_process(peer.pid) if peer.pid > 0 else None
+        if process is None:
             raise CgpuError("admit: your process is not seen from here")
+        if process.uid != peer.uid:  # the id is another process's now, which would own the session
+            raise CgpuError("admit: the process that connected has ended")
         registry = self._state.registry
         node = load_node(registry.state_dir, self._state.driver_dir)
         gpus = [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus]
@@ -58,7 +60,7 @@ class Guests:
             "session",
             asked,
             node,
-            Owner(peer.pid, started, None),
+            Owner(peer.pid, process.start_time, None),
             command,
             policy=policy,
             guest=peer.uid,

@@ -1,0 +1,42 @@
+"""Who may be the owner of a guest's session (REL-8)."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from cgpu_env import CgpuError
+from cgpu_server.control import guests
+from cgpu_server.control.connections import Peer
+from cgpu_server.control.guests import Guests
+
+pytestmark = pytest.mark.unit
+
+ASKED = {"variables": {"ALIYUN_COM_GPU_MEM_CONTAINER": "1"}, "command": ["true"]}
+
+
+def refusal(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Why a guest is refused; "asked" if its process would own the session."""
+
+    def load(*_: object) -> Any:
+        raise CgpuError("asked")
+
+    monkeypatch.setattr(guests, "load_node", load)
+    state: Any = SimpleNamespace(registry=SimpleNamespace(state_dir="/nowhere"), driver_dir=None)
+    with pytest.raises(CgpuError) as refused:
+        Guests(state).admit(ASKED, peer)
+    return str(refused.value)
+
+
+def test_a_process_of_another_user_never_owns_a_guests_session(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that connected may have ended, and another may have its id, and live for ever."""
+    own = os.getuid()
+    assert refusal(Peer(os.getpid(), own), monkeypatch) == "asked"
+    ended = "admit: the process that connected has ended"
+    assert refusal(Peer(os.getpid(), own + 1), monkeypatch) == ended
+    assert refusal(Peer(0, own), monkeypatch) == "admit: your process is not seen from here"

@@ -241,6 +241,10 @@ class Agent:
     async def _leave(self, node: Json, why: str, sharing: list[str]) -> None:
         """Offer nothing. What pods run on stays; nobody places others by it."""
         if sharing:
+            about = {} if why_not_shared(node) else offering.withheld_patch(node, why)
+            if about:
+                path = NODES.path(self._place.name)
+                self._cluster.know(await self._client.patch(path, about, MERGE))
             why = f"{why}; what the node offered stays until {_counted(sharing)} ended"
         else:
             await self._anchor.publish({})

@@ -131,6 +131,16 @@ def metadata_patch(node: Json, wanted: Offered) -> dict[str, Any]:
     return {"metadata": changed} if changed else {}
 
 
+def withheld_patch(node: Json, why: str) -> dict[str, Any]:
+    """The merge patch by which a node keeps what it says, and gets no more pods; empty if so."""
+    text = strings(member(node, "metadata", dict), "annotations").get(FACTS, "")
+    try:
+        new = write_facts(*read_facts(text)._replace(withheld=why))
+    except FactsError:
+        return {}
+    return {"metadata": {"annotations": {FACTS: new}}} if new != text else {}
+
+
 def status_patch(node: Json, wanted: Offered, *, ours: bool = False) -> dict[str, Any]:
     """The same for the resources in the node's status: capacity, and allocatable alike.
 

@@ -1,7 +1,8 @@
 """The annotation ``cgpu/gpus`` of a node: its GPUs, as its agent finds them.
 
 ``{"v":1,"mode":"cgpu","gpus":[{"uuid":"GPU-...","index":0,"mib":16160,"cores":100,"slots":20,
-"healthy":true,"held":0}]}``. Further members are for later versions to add, and are ignored.
+"healthy":true,"held":0}]}``, and ``"withheld":"why"`` while no more pods are to come. Further
+members are for later versions to add, and are ignored.
 """
 
 from __future__ import annotations
@@ -73,16 +74,24 @@ class Fact(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What an agent says of its node: the mode that it has put into force, and the GPUs."""
+    """What an agent says of its node.
+
+    Attributes:
+        mode: that it has put into force.
+        gpus: the node's.
+        withheld: why no more pods are to be placed on them; one sentence; "": they are.
+    """
 
     mode: str
     gpus: tuple[Fact, ...]
+    withheld: str = ""
 
 
-def write_facts(mode: str, gpus: Iterable[Fact]) -> str:
+def write_facts(mode: str, gpus: Iterable[Fact], withheld: str = "") -> str:
     """The annotation; equal facts give equal text."""
     listed = [each._asdict() for each in sorted(gpus, key=lambda gpu: gpu.index)]
-    return json.dumps({"v": VERSION, "mode": mode, "gpus": listed}, separators=(",", ":"))
+    why = {"withheld": withheld} if withheld else {}
+    return json.dumps({"v": VERSION, "mode": mode, "gpus": listed, **why}, separators=(",", ":"))
 
 
 def read_facts(text: str) -> Facts:
@@ -110,7 +119,10 @@ def read_facts(text: str) -> Facts:
         values = [getattr(each, name) for each in gpus]
         if len(set(values)) < len(values):
             raise FactsError(f"gpus: expected each {name} once")
-    return Facts(mode, gpus)
+    withheld = found.get("withheld", "")
+    if not isinstance(withheld, str):
+        raise FactsError(f"withheld: expected a sentence, got {type(withheld).__name__}")
+    return Facts(mode, gpus, shown(withheld, 400))
 
 
 def _fact(found: Any) -> Fact:  # noqa: ANN401 (JSON holds anything)

@@ -65,11 +65,11 @@ def read_node(node: Json) -> Offer:
     gpus: tuple[Fact, ...] = ()
     if FACTS in notes:
         try:
-            known, gpus = read_facts(notes[FACTS])
+            known, gpus, why = read_facts(notes[FACTS])
         except FactsError as error:
             withheld = withheld or f"annotation {FACTS}: {error}"
         else:
-            withheld = withheld or _changing(mode, known)
+            withheld = withheld or why or _changing(mode, known)
     elif not withheld:
         withheld = f"the node's agent has not described its GPUs (annotation {FACTS})"
     return Offer(

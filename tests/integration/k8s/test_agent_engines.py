@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_k8s.api.resources import NODES
+from cgpu_k8s.objects.nodes import read_node
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.agents import NVIDIA, OURS, Lab, agent_lab, asked
 from lab.kubernetes.objects import pod, pods_path
@@ -99,6 +100,11 @@ def test_what_was_offered_stays_under_pods(lab: Lab) -> None:
         assert "what the node offered stays until pod default/train has ended" in why(lab)
         assert lab.offers("core_mem")
         assert lab.setting.exists()
+        held = "containerd has no runtime of cgpu's: run cgpu install containerd --default"
+        wait_until(lambda: held in read_node(lab.node()).withheld, "no more pods are placed")
+        assert len(read_node(lab.node()).gpus) == 4
+        restart(lab, cgpu=OURS)
+        wait_until(lambda: not read_node(lab.node()).withheld, "more pods are placed")
 
 
 def test_an_engine_is_asked_once_for_as_long_as_it_runs(lab: Lab) -> None:

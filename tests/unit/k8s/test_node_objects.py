@@ -51,6 +51,14 @@ def node(mode: str | None = "cgpu", facts: str | None = None, **labels: str) -> 
     }
 
 
+def test_what_the_agent_withholds_stays_known_and_gets_no_pods() -> None:
+    offer = read_node(node(facts=write_facts("cgpu", GPUS, "no runtime")))
+    assert (offer.withheld, offer.mode, offer.node().gpus) == ("no runtime", "", {})
+    assert len(offer.gpus) == 2
+    with pytest.raises(FactsError, match="withheld: expected a sentence, got int"):
+        read_facts('{"v":1,"mode":"cgpu","gpus":[],"withheld":1}')
+
+
 @given(st.lists(FACTS, unique_by=(lambda gpu: gpu.uuid, lambda gpu: gpu.index)))
 def test_facts_are_read_as_they_were_written_in_any_order(gpus: list[Fact]) -> None:
     text = write_facts("share", gpus)

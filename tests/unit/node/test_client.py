@@ -118,7 +118,10 @@ def fill(path: Path) -> list[socket.socket]:
 def answer_all(listener: socket.socket) -> None:
     """Answer whoever has asked and not gone."""
     while True:
-        end, _ = listener.accept()
+        try:
+            end, _ = listener.accept()
+        except OSError:  # it is closed
+            return
         end.settimeout(0.1)
         with end:
             try:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 from lab.runs.children import pytest_runtest_call, pytest_timeout_set_timer  # noqa: F401 (hooks)
@@ -30,6 +31,10 @@ for folder in reversed(FOLDERS):
     if path not in sys.path:
         sys.path.insert(0, path)
 
+
+# No test asserts timings; what else the environment asks for, such as CI's own examples, stays.
+hypothesis.settings.register_profile("any-speed", hypothesis.settings(deadline=None))
+hypothesis.settings.load_profile("any-speed")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, and its children
     signal.signal(signal.SIGINT, signal.default_int_handler)

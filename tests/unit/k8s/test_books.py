@@ -309,7 +309,7 @@ class Cluster(RuleBasedStateMachine):
         assert state(self.books) == state(fresh)
 
 
-Cluster.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestNoSchedulerEverGivesAwayAUnitTooMany = Cluster.TestCase
 
 

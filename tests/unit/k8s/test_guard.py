@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from celpy import celtypes
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cgpu_k8s.guard.policies import EVENTS, policies
@@ -110,7 +110,6 @@ ASKED = st.none() | st.dictionaries(
 
 
 @pytest.mark.long
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(ASKED, ASKED), min_size=1, max_size=3),
     st.lists(st.tuples(ASKED, ASKED), max_size=2),

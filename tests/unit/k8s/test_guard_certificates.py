@@ -157,7 +157,7 @@ DAMAGE = st.one_of(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.builds(Keys, DAMAGE, DAMAGE, DAMAGE, DAMAGE))
 def test_whatever_the_secret_has_is_mended_at_once(found: Keys) -> None:
     mended = kept(found, HOST, NOW)

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings, strategies
+from hypothesis import given, strategies
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.agent.podresources import read_exclusive
@@ -56,7 +56,6 @@ def test_an_answer_that_is_cut_off_is_none(cut: int) -> None:
         read_exclusive(pod_resources(*PODS[:1])[:-cut])
 
 
-@settings(deadline=None)
 @given(strategies.binary())
 def test_any_bytes_are_read_or_refused(answer: bytes) -> None:
     with contextlib.suppress(CgpuError):

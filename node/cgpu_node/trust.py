@@ -2,7 +2,7 @@
 
 A user who can change such a file can change what every container gets. So the file and every
 directory above it must belong to root (or to us, if we are not root), and no other user may be able
-to write there.
+to write there. In a user namespace, the users outside of it count as root.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import stat
 from cgpu_env.errors import CgpuError
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_WHOLE = [b"0", b"0", b"4294967295"]  # the map of the host's own user namespace
 
 
 def check_source(path: str, *, shared: bool = False, known: set[str] | None = None) -> None:
@@ -39,7 +40,7 @@ def check_source(path: str, *, shared: bool = False, known: set[str] | None = No
         own = part == path
         allowed_there = shared if own else bool(facts.st_mode & stat.S_ISVTX)
         writable = facts.st_mode & _OTHERS_WRITE and not allowed_there
-        if facts.st_uid not in owners or writable:
+        if (facts.st_uid not in owners and not _is_outside(facts.st_uid)) or writable:
             what = "it" if own else part
             raise CgpuError(f"{path}: others could change {what}: {allowed}")
         if not own:
@@ -47,3 +48,16 @@ def check_source(path: str, *, shared: bool = False, known: set[str] | None = No
         if part == "/":
             return
         part = os.path.dirname(part)
+
+
+def _is_outside(uid: int) -> bool:
+    """Whether a file of this owner is root's of the host, for all that we can see.
+
+    In a user namespace all users who are not of it have one id. Whoever made the namespace has no
+    more rights on the host than before, and finds the host's libraries with that owner.
+    """
+    with open("/proc/self/uid_map", "rb") as file:
+        if file.read().split() == _WHOLE:
+            return False
+    with open("/proc/sys/kernel/overflowuid", "rb") as file:
+        return uid == int(file.read())

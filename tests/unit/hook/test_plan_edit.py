@@ -13,6 +13,7 @@ import pytest
 from cgpu_env import CgpuError, GpuShare
 from cgpu_hook.edit import edited, without_earlier_edit
 from cgpu_hook.plan import HostFiles, Mount, Plan
+from cgpu_node import trust
 from cgpu_node.facts.node import DeviceNode, Node
 from cgpu_node.image.rootfs import Rootfs, resolved
 from cgpu_node.trust import check_source
@@ -207,6 +208,22 @@ def test_rel_4_a_source_that_others_could_change_is_refused(tmp_path: Path) -> N
     check_source(str(path))
     os.chown(path, 1000, 1000)
     with pytest.raises(CgpuError, match="others could change"):
+        check_source(str(path))
+
+
+def test_in_a_user_namespace_the_hosts_files_are_those_of_a_user_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-6."""
+    path = tmp_path / "library"
+    path.write_bytes(b"")
+    os.chown(path, int(Path("/proc/sys/kernel/overflowuid").read_text()), 0)
+    with pytest.raises(CgpuError, match="others could change it"):
+        check_source(str(path))
+    monkeypatch.setattr(trust, "_WHOLE", [])  # as if the map of this namespace were another
+    check_source(str(path))
+    path.chmod(0o666)
+    with pytest.raises(CgpuError, match="others could change it"):
         check_source(str(path))
 
 

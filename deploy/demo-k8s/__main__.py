@@ -46,7 +46,7 @@ def _work() -> int:
         scheduler.install(plane)
         with (
             kubelet_node(plane, images.debian(), JOBS[0][1]) as node,
-            scheduler.scheduling(plane, ACCOUNT),
+            scheduler.scheduling(plane, user=ACCOUNT),
             guarding(plane),
         ):
             for job in JOBS:

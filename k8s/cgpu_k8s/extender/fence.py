@@ -1,18 +1,23 @@
 """Whether our scheduler leads: no binding is sent for one that another may have replaced.
 
-Renewals are timed by our own clock, when we see them: clocks of two machines may differ.
+Renewals are timed by our own clock, because clocks of two machines may differ. One that we see late
+is as old as it is: an extender that was stopped reads first what came meanwhile, and its scheduler
+may have lost the lease since.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from datetime import datetime
 from typing import TYPE_CHECKING
 
-from cgpu_k8s.objects.fields import member
+from cgpu_k8s.objects.fields import ObjectError, member
 
 if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
 
 PATIENCE = 10.0  # seconds; less than the leaseDuration after which others may take the lease
+_COMPARED = 30  # renewals; a clock that is set back forbids bindings for as many
 
 
 class Fence:
@@ -30,15 +35,28 @@ class Fence:
         self._host = host
         self._renewal: object = None
         self._seen: float | None = None
+        self._lags: deque[float] = deque(maxlen=_COMPARED)
 
     def lease(self, lease: Json, now: float) -> bool:
         """The lease was read; whether our scheduler leads since, and did not before."""
         spec = member(lease, "spec", dict)
         led, renewal = self.leads, (member(spec, "holderIdentity", str), spec.get("renewTime"))
         if self._renewal is not None and renewal != self._renewal:
-            self._seen = now  # the first one may be old
+            self._seen = self._made(renewal, now)  # the first one may be old
         self._renewal, self.holder = renewal, renewal[0]
         return self.leads and not led
+
+    def _made(self, renewal: tuple[str, object], now: float) -> float:
+        """When a renewal was made, by our clock: the one that came fastest came at once."""
+        holder, when = renewal
+        if holder != self.holder:
+            self._lags.clear()  # each holder has a clock of its own
+        try:
+            lag = now - datetime.fromisoformat(str(when).replace("Z", "+00:00")).timestamp()
+        except ValueError:
+            raise ObjectError(f"renewTime={when}: expected a time") from None
+        self._lags.append(lag)
+        return now - (lag - min(self._lags))
 
     def gone(self) -> None:
         """There is no lease."""

@@ -5,6 +5,7 @@ K8S-12.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -213,10 +214,11 @@ def test_only_the_extender_of_the_scheduler_that_leads_binds(
 ) -> None:
     add_nodes(fake, "a")
     pods = [add_pod(fake, f"p{n}", 15) for n in range(3)]
-    path, count = LEASES.path(namespace="default"), iter(range(1, 1000))
+    path = LEASES.path(namespace="default")
 
     def renew(holder: str) -> None:
-        spec = {"holderIdentity": holder, "renewTime": f"2026-11-23T00:00:00.{next(count):06}Z"}
+        when = dt.datetime.now(dt.timezone.utc).isoformat(timespec="microseconds")
+        spec = {"holderIdentity": holder, "renewTime": when.replace("+00:00", "Z")}
         item = {"metadata": {"name": "s", "namespace": "default"}, "spec": spec}
         if fake.items("leases", "coordination.k8s.io"):
             asked(fake, "PUT", f"{path}/s", item)

@@ -28,6 +28,7 @@ from cgpu_k8s.books.books import Books
 from cgpu_k8s.extender import binding, server, wire
 from cgpu_k8s.extender.fence import PATIENCE, Fence
 from cgpu_k8s.extender.server import Extender
+from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
@@ -668,7 +669,9 @@ def test_the_page_of_metrics_is_written_beside_the_schedulers_calls(
 
 
 def lease(holder: str, renewal: str) -> Json:
-    return {"spec": {"holderIdentity": holder, "renewTime": renewal}}
+    """A lease that was renewed at this second."""
+    when = f"2026-11-23T21:54:{int(renewal):02}.000000Z"
+    return {"spec": {"holderIdentity": holder, "renewTime": when}}
 
 
 def test_nothing_is_bound_unless_our_scheduler_renews_its_lease() -> None:
@@ -681,14 +684,28 @@ def test_nothing_is_bound_unless_our_scheduler_renews_its_lease() -> None:
     assert not fence.lease(lease("host-1_x", "2"), 2)
     assert fence.problem(2 + PATIENCE) == ""
     assert "has not renewed its lease for 11 s" in fence.problem(3 + PATIENCE)
-    fence.lease(lease("host-1_x", "3"), 20)
+    fence.lease(lease("host-1_x", "20"), 20)
     assert fence.problem(20) == ""
-    assert not fence.lease(lease("host-10_x", "4"), 21)
+    assert not fence.lease(lease("host-10_x", "21"), 21)
     assert "host-1 does not lead, host-10_x does" in fence.problem(21)
-    assert fence.lease(lease("host-1_y", "5"), 22)
+    assert fence.lease(lease("host-1_y", "22"), 22)
     fence.gone()
     assert "nobody does" in fence.problem(22)
-    assert fence.lease(lease("host-1_y", "6"), 23)
+    assert fence.lease(lease("host-1_y", "23"), 23)
+
+
+def test_a_renewal_that_is_seen_late_is_as_old_as_it_is() -> None:
+    """As one that an extender reads first when it goes on after it was stopped."""
+    fence = Fence("host-1")
+    for second in range(4):
+        fence.lease(lease("host-1_x", str(second)), 100 + second)
+    fence.lease(lease("host-1_x", "4"), 100 + 4 + PATIENCE + 1)
+    assert "has not renewed its lease for 11 s" in fence.problem(100 + 4 + PATIENCE + 1)
+    fence.lease(lease("host-1_x", "16"), 100 + 16)
+    assert fence.problem(100 + 16) == ""
+    with pytest.raises(ObjectError, match="renewTime=soon: expected a time"):
+        fence.lease({"spec": {"holderIdentity": "host-1_x", "renewTime": "soon"}}, 117)
+    assert fence.problem(117 + PATIENCE)
 
 
 def test_a_fenced_extender_answers_filter_and_refuses_to_bind() -> None:

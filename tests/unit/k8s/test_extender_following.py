@@ -50,7 +50,7 @@ def pod(name: str, version: int = 1, phase: str = "Pending") -> Json:
 
 
 def lease(holder: str, version: int) -> Json:
-    spec = {"holderIdentity": holder, "renewTime": str(version)}
+    spec = {"holderIdentity": holder, "renewTime": f"2026-11-23T21:54:{version:02}.000000Z"}
     return {"metadata": {"name": "s", "uid": "s", "resourceVersion": str(version)}, "spec": spec}
 
 

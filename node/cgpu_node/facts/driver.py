@@ -142,7 +142,8 @@ def _open(path: str) -> int:
             hint="no ordinary program takes one: see /proc/locks for its process",
         ) from None
     except OSError as error:
-        raise CgpuError(f"{path}: {error.strerror}") from None
+        what = "install the driver again, or name its directory with --driver-dir"
+        raise CgpuError(f"{path}: {error.strerror}: {what}") from None
 
 
 def check(driver_dir: str) -> None:

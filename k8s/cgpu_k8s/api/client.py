@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 import aiohttp
 from yarl import URL
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import CgpuError, shown
 from cgpu_env.version import VERSION
 from cgpu_k8s.api.cluster import Certificate, Cluster
 from cgpu_k8s.api.errors import (
@@ -42,13 +42,18 @@ class Page(NamedTuple):
 
 
 class Request(NamedTuple):
-    """What is sent: method, path, query, and a body of the content type ``kind``."""
+    """What is sent: method, path, query, and a body of the content type ``kind``.
+
+    ``before`` is called when the connection is there and the body is about to be written. If it
+    raises a CgpuError, the server gets no body, carries nothing out, and the error is raised.
+    """
 
     method: str
     path: str
     query: Mapping[str, str] | None = None
     body: Json | None = None
     kind: str = JSON
+    before: Callable[[], None] | None = None
 
     def __str__(self) -> str:
         """What names it in messages."""
@@ -86,9 +91,9 @@ class Client:
         """The object, or whatever else is at ``path``."""
         return await self._ask(Request("GET", path, query))
 
-    async def post(self, path: str, body: Json) -> Json:
-        """Create what ``body`` describes, and return it as stored."""
-        return await self._ask(Request("POST", path, body=body))
+    async def post(self, path: str, body: Json, before: Callable[[], None] | None = None) -> Json:
+        """Create what ``body`` describes, and return it as stored; ``before``: see ``Request``."""
+        return await self._ask(Request("POST", path, body=body, before=before))
 
     async def put(self, path: str, body: Json) -> Json:
         """Replace the object; ConflictError if its ``resourceVersion`` is not that of ``body``."""
@@ -177,6 +182,8 @@ class Client:
                 f" {shown(str(why), LONGEST_MESSAGE)}"
             ) from None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+            if isinstance(error.__cause__, CgpuError):
+                raise error.__cause__ from None
             why = shown(str(error), LONGEST_MESSAGE) or "it takes too long"
             raise LostError(f"the answer to {request} does not come: {why}") from None
 
@@ -187,7 +194,8 @@ class Client:
         if credential.certificate not in self._tls:  # one at a time: a new one replaces the old
             context = self.cluster.trust.context(credential.certificate)
             self._tls = {credential.certificate: context}
-        headers, data = credential.headers, None
+        headers = credential.headers
+        data: bytes | AsyncIterator[bytes] | None = None
         if not all(map(str.isprintable, headers.values())):
             raise ConfigurationError(
                 f"the token of {self.cluster.origin} has a control character: it must be one line"
@@ -195,6 +203,9 @@ class Client:
         if request.body is not None:
             headers = {**headers, "Content-Type": request.kind}
             data = json.dumps(request.body, separators=(",", ":")).encode()
+            if request.before:
+                headers["Content-Length"] = str(len(data))
+                data = _after(request.before, data)
         return await self._session.request(
             request.method,
             URL(self.cluster.server + request.path, encoded=True).update_query(request.query or {}),
@@ -220,6 +231,11 @@ class Client:
         return refusal(
             str(request), response.status, answer, response.headers.get("Retry-After"), hint
         )
+
+
+async def _after(before: Callable[[], None], data: bytes) -> AsyncGenerator[bytes, None]:
+    before()
+    yield data
 
 
 def _parsed(request: Request, data: bytes) -> Json:

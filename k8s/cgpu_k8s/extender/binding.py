@@ -50,8 +50,8 @@ class Api(Protocol):
         """The object at ``path``, or an ApiError."""
         ...
 
-    async def post(self, path: str, body: Json) -> Json:
-        """Create what ``body`` describes, or an ApiError."""
+    async def post(self, path: str, body: Json, before: Callable[[], None]) -> Json:
+        """Create what ``body`` describes, or an ApiError, or what ``before`` raises."""
         ...
 
 
@@ -61,11 +61,18 @@ class Binder:
     Args:
         books: the cluster's.
         api: of the API server.
+        problem: why nothing may be bound now; "": it may.
         clock: seconds that never go back.
     """
 
-    def __init__(self, books: Books, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
-        self._books, self._api, self._clock = books, api, clock
+    def __init__(
+        self,
+        books: Books,
+        api: Api,
+        problem: Callable[[], str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._books, self._api, self._problem, self._clock = books, api, problem, clock
 
     async def bind(self, asked: Bound) -> str:
         """Bind a pod to the node that its scheduler chose; DONE or REPEATED.
@@ -111,9 +118,18 @@ class Binder:
             raise BindError(REFUSED, f"PodUID={asked.uid}: the pod of this name is {found.uid}")
         return found
 
+    def _expect_leading(self) -> None:
+        """Asked when a binding is written: we may have been stopped since the call came."""
+        if problem := self._problem():
+            raise BindError(REFUSED, problem)
+
     async def _send(self, asked: Bound, notes: dict[str, str]) -> str:
+        body = _binding(asked, notes)
         try:
-            await self._api.post(_path(asked, "binding"), _binding(asked, notes))
+            await self._api.post(_path(asked, "binding"), body, self._expect_leading)
+        except BindError:
+            self._books.refused(asked.uid)
+            raise
         except ConflictError:
             return await self._conflict(asked)
         except CgpuError as error:

@@ -63,7 +63,7 @@ class Extender:
         heard: Callable[[], dict[str, float | None]],
         report: Report,
     ) -> None:
-        self.binder = Binder(books, api)
+        self.binder = Binder(books, api, self._unbindable)
         self._books, self._fence, self._missing, self._report = books, fence, missing, report
         self._metrics = Metrics(books, heard, self._unbindable)
         refusals = self._metrics.refusals

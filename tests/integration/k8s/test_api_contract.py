@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.client import MERGE, Client, connected
 from cgpu_k8s.api.cluster import Cluster, Fixed, bearer
 from cgpu_k8s.api.errors import (
@@ -90,6 +91,21 @@ async def news(events: AsyncGenerator[Any, None], count: int) -> list[tuple[str,
         if len(found) == count:
             break
     return found
+
+
+def test_a_write_that_is_stopped_before_its_body_is_not_carried_out(server: Server) -> None:
+    async def act(world: World) -> None:
+        def stop() -> None:
+            raise CgpuError("not now")
+
+        for _ in range(2):  # the second one has the connection of a read that went well
+            with pytest.raises(CgpuError, match="not now"):
+                await world.client.post(world.pods, pod("a"), stop)
+            assert await names(world, world.pods) == []
+        assert await world.client.post(world.pods, pod("a"), lambda: None)
+        assert await names(world, world.pods) == ["a"]
+
+    tried(server, act)
 
 
 def test_an_object_is_created_read_listed_and_deleted(server: Server) -> None:

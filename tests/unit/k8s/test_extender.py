@@ -71,6 +71,7 @@ class Server:
         self.faults: list[tuple[str, ApiError | ConfigurationError]] = []
         self.calls: list[str] = []
         self.bindings: list[Json] = []
+        self.stop: Callable[[], None] = lambda: None  # what happens while a binding is on its way
 
     async def get(self, path: str) -> Json:
         self.calls.append(f"GET {path}")
@@ -81,7 +82,10 @@ class Server:
             raise found
         return found
 
-    async def post(self, path: str, body: Json) -> Json:
+    async def post(self, path: str, body: Json, before: Callable[[], None]) -> Json:
+        await asyncio.sleep(0)
+        self.stop()
+        before()
         self.calls.append(f"POST {path}")
         self.bindings.append(body)
         when, error = self.faults.pop(0) if self.faults else ("after", None)
@@ -400,7 +404,7 @@ def test_what_was_sent_and_is_never_seen_is_read_until_its_outcome_is_certain() 
     now = 100.0
 
     async def work() -> None:
-        binder = binding.Binder(world.books, world.server, lambda: now)
+        binder = binding.Binder(world.books, world.server, str, lambda: now)
         for each in (lost, late, gone):
             meta = each["metadata"]
             with pytest.raises(binding.BindError):
@@ -435,7 +439,7 @@ def test_what_was_read_as_bound_is_kept_until_the_watch_shows_it() -> None:
 
     async def work() -> None:
         nonlocal now
-        binder = binding.Binder(world.books, world.server, lambda: now)
+        binder = binding.Binder(world.books, world.server, str, lambda: now)
         with pytest.raises(binding.BindError):
             await binder.bind(wire.Bound("ns", "late", "uid-late", "a"))
         world.server.land(world.server.bindings[0])
@@ -717,6 +721,21 @@ def test_a_fenced_extender_answers_filter_and_refuses_to_bind() -> None:
         assert (await world.filter(given))["NodeNames"] == ["a", "b"]
         assert "host-1 does not lead" in await world.bind(given)
         assert world.server.calls == []
+
+    world.run(work)
+
+
+def test_an_extender_that_was_stopped_within_a_call_sends_nothing_when_it_goes_on() -> None:
+    world = World(pod("p"))
+    fence = world.fence = Fence("host-1")
+    fence.lease(lease("host-1_x", "1"), time.monotonic())
+    fence.lease(lease("host-1_x", "2"), time.monotonic())
+    world.server.stop = fence.gone
+
+    async def work() -> None:
+        assert "host-1 does not lead" in await world.bind(pod("p"))
+        assert world.server.bindings == []
+        assert world.taken() == {}
 
     world.run(work)
 

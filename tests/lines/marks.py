@@ -53,7 +53,9 @@ class Marks(ast.NodeTransformer):
         return HEADER + marshal.dumps(code)
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Mark each block of ``node``."""
+        """Mark each block of ``node``; not of what may run when Python has ended the rest."""
+        if getattr(node, "name", "") == "__del__":
+            return node
         super().generic_visit(node)
         for name in ("body", "orelse", "finalbody"):
             block = getattr(node, name, None)

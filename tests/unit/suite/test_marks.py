@@ -58,3 +58,11 @@ def test_marked_code_does_what_it_did_and_notes_each_line_that_runs(tmp_path: Pa
     assert (module["tried"](""), ran()) == (None, [15, 16, 19, 20])
     assert module["half"].__wrapped__.__doc__ == "Of an even number."
     assert {name for name, _ in marks.lines} == {str(path)}
+
+
+def test_what_runs_when_python_has_ended_the_rest_notes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text("class Some:\n    def __del__(self):\n        pass\n")
+    marks = Marks(tmp_path, tmp_path / "notes")
+    marks.compiled(path)
+    assert [line for _, line in marks.lines] == [1, 2]

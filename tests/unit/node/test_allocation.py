@@ -17,89 +17,22 @@ from cgpu_node.allocation import (
     BINPACK,
     CGPU,
     CORE_MEM,
-    FULL,
-    INIT,
-    MOST_ANSWERS,
-    SHARE,
     SIDECAR,
     SPREAD,
-    TOO_FEW,
-    TOO_LARGE,
-    WRONG_MODE,
-    Choice,
     Container,
     Decision,
     Gpu,
     Need,
-    NeedError,
     Node,
     Part,
-    Refusal,
     best,
     compare,
     decide,
     part_of,
 )
+from lab.worlds.allocation import PODS, bare, filled, needs, nodes
 
 pytestmark = pytest.mark.unit
-
-KINDS = st.sampled_from((APP, APP, INIT, SIDECAR))
-
-
-@st.composite
-def needs(draw: st.DrawFn, pod: str = "pod") -> Need:
-    """A pod whose numbers can be parted among its GPUs."""
-    gpus = draw(st.integers(1, 3))
-    timed = draw(st.booleans())
-    containers = tuple(
-        Container(
-            f"c{n}",
-            gpus * draw(st.integers(1, 6)),
-            5 * gpus * draw(st.integers(1, 12)) if timed else 0,
-            draw(KINDS),
-        )
-        for n in range(draw(st.integers(1, 3)))
-    )
-    return Need(pod, draw(st.sampled_from(("", "job", "set"))), gpus, containers)
-
-
-@st.composite
-def nodes(draw: st.DrawFn, name: str = "node") -> Node:
-    """A node with GPUs of several sizes, some ill, some partly held by others."""
-    gpus = [
-        Gpu(
-            f"{name}-{index}",
-            index,
-            draw(st.integers(1, 16)),
-            healthy=draw(st.integers(0, 5)) > 0,
-            held=draw(st.sampled_from((0, 0, 0, 2))),
-            slots=draw(st.sampled_from((20, 3))),
-        )
-        for index in range(draw(st.integers(0, 4)))
-    ]
-    mode = draw(st.sampled_from((SHARE, CGPU, CORE_MEM)))
-    return Node(name, mode, draw(st.sampled_from((BINPACK, SPREAD))), gpus)
-
-
-PODS = st.lists(needs(), max_size=12).map(
-    lambda found: [need._replace(pod=f"pod-{n}") for n, need in enumerate(found)]
-)
-
-
-def filled(node: Node, pods: list[Need]) -> list[Decision]:
-    """The decisions of those pods that found room on a node, one after the other."""
-    made = []
-    for need in pods:
-        decision = decide(node, need)
-        if isinstance(decision, Decision):
-            node.add(decision)
-            made.append(decision)
-    return made
-
-
-def bare(node: Node) -> Node:
-    """The same node, without pods and without answers."""
-    return Node(node.name, node.mode, node.placement, node.gpus.values())
 
 
 def alive_at_most(need: Need) -> Part:
@@ -293,136 +226,3 @@ def test_what_a_node_remembers_is_what_a_fresh_one_finds(
         for decision in node.taken.values():
             fresh.add(decision)
         assert decide(node, probe) == decide(fresh, probe)
-
-
-def pod(name: str, units: int, cores: int = 0, *, gpus: int = 1, owner: str = "") -> Need:
-    return Need(name, owner, gpus, (Container("main", units, cores),))
-
-
-def refusal(node: Node, need: Need) -> Refusal:
-    found = decide(node, need)
-    assert isinstance(found, Refusal)
-    return found
-
-
-def test_three_of_30_percent_fit_one_gpu_and_the_fourth_goes_to_the_next() -> None:
-    node = Node("node", CORE_MEM, BINPACK, [Gpu("a", 0, 15), Gpu("b", 1, 15)])
-    made = filled(node, [pod(str(n), 2, 30) for n in range(4)])
-    assert [decision.gpus for decision in made] == [("a",), ("a",), ("a",), ("b",)]
-
-
-def test_replicas_go_apart_while_there_are_gpus_without_one() -> None:
-    node = Node("node", CGPU, SPREAD, [Gpu("a", 0, 15), Gpu("b", 1, 12)])
-    made = filled(node, [pod(str(n), 2, owner="set") for n in range(3)])
-    assert [decision.gpus for decision in made] == [("a",), ("b",), ("a",)]
-
-
-def test_a_node_at_rest_remembers_no_more_however_many_controllers_ask() -> None:
-    node = Node("node", CGPU, SPREAD, [Gpu("a", 0, 15)])
-    for n in range(1000):
-        decide(node, pod("p", 1, owner=str(n)))
-        assert len(node._answers) <= MOST_ANSWERS  # noqa: SLF001 (a cache is no promise)
-
-
-def test_pods_without_a_controller_are_no_replicas_of_each_other() -> None:
-    node = Node("node", CGPU, SPREAD, [Gpu("a", 0, 15), Gpu("b", 1, 12)])
-    made = filled(node, [pod(str(n), 1) for n in range(3)])
-    assert [decision.gpus for decision in made] == [("a",), ("a",), ("a",)]
-
-
-def test_what_one_controller_is_told_is_not_told_to_another() -> None:
-    node = Node("node", CGPU, SPREAD, [Gpu("a", 0, 15), Gpu("b", 1, 12)])
-    filled(node, [pod("first", 1, owner="set")])
-    decisions = [decide(node, pod("second", 1, owner=owner)) for owner in ("set", "other")]
-    assert [each.gpus for each in decisions if isinstance(each, Decision)] == [("b",), ("a",)]
-
-
-@pytest.mark.parametrize(
-    ("mode", "need", "expected"),
-    [
-        (CORE_MEM, pod("p", 2), (WRONG_MODE, "takes no pod without aliyun.com/gpu-core")),
-        (CGPU, pod("p", 2, 30), (WRONG_MODE, "takes no pod with aliyun.com/gpu-core")),
-        (CGPU, pod("p", 6, gpus=3), (TOO_FEW, "3 GPUs are asked for, 2 are here")),
-        (CGPU, pod("p", 16), (TOO_LARGE, "no GPU has 16 GiB of aliyun.com/gpu-mem in all")),
-        (
-            CGPU,
-            pod("p", 24, gpus=2),
-            (TOO_LARGE, "only 1 GPU has 12 GiB of aliyun.com/gpu-mem in all, and 2 are asked for"),
-        ),
-        (CGPU, pod("p", 9), (FULL, "no GPU has 9 GiB of aliyun.com/gpu-mem free")),
-    ],
-)
-def test_a_refusal_says_what_is_lacking(mode: str, need: Need, expected: tuple[str, str]) -> None:
-    node = Node("node", mode, BINPACK, [Gpu("a", 0, 15), Gpu("b", 1, 8)])
-    node.add(Decision("x", "", "node", ("a",), Part(7, 0, 1), {}))
-    code, text = expected
-    found = refusal(node, need)
-    assert found.code == code
-    assert text in found.sentence
-
-
-@pytest.mark.parametrize(
-    ("containers", "gpus", "text"),
-    [
-        ([Container("main", 8)], 0, "aliyun.com/gpu-count=0: expected a whole number from 1"),
-        ([Container("main", 8)], 3, "aliyun.com/gpu-mem=8: expected a multiple of"),
-        ([Container("main", 0)], 1, "aliyun.com/gpu-mem=0: expected at least 1"),
-        ([Container("main", 1, 33)], 1, "percentage=33: expected a multiple of 5 from 5 to 100"),
-        ([Container("main", 1, -5)], 1, "percentage=-5: expected a multiple of 5 from 5 to 100"),
-        ([Container("main", 1, 105)], 1, "percentage=105: expected a multiple of 5 from 5 to 100"),
-        ([Container("main", 2, 15)], 2, "a multiple of 10 from 10 to 200, 5 to 100 of each of"),
-        ([Container("a", 1, 30), Container("b", 1)], 1, "expected all or none to ask"),
-    ],
-)
-def test_what_no_gpu_could_give_is_refused_before_any_node_is_asked(
-    containers: list[Container], gpus: int, text: str
-) -> None:
-    with pytest.raises(NeedError, match=text.replace("%", ".")):
-        compare([], Need("p", "", gpus, tuple(containers)))
-
-
-@pytest.mark.long
-def test_ten_thousand_pods_on_a_thousand_nodes_have_no_unit_too_many() -> None:
-    chance = random.Random(20261123)
-    cluster = {
-        f"n{n}": Node(
-            f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15 + (n + k) % 3) for k in range(8)]
-        )
-        for n in range(1000)
-    }
-    live: list[Decision] = []
-    for n in range(10_000):
-        need = pod(str(n), chance.choice((1, 2, 3, 5, 8, 12)))
-        fitting: dict[str, Choice]
-        fitting, _ = compare(cluster.values(), need)
-        node = cluster[best(fitting)]
-        decision = decide(node, need)
-        assert isinstance(decision, Decision)
-        node.add(decision)
-        live.append(decision)
-        if chance.random() < 0.2:
-            gone = live.pop(chance.randrange(len(live)))
-            cluster[gone.node].remove(gone.pod)
-    taken: dict[str, int] = {}
-    for decision in live:
-        for uuid in decision.gpus:
-            taken[uuid] = taken.get(uuid, 0) + decision.part.units
-    assert all(
-        taken.get(uuid, 0) == node.used(uuid).units <= gpu.units
-        for node in cluster.values()
-        for uuid, gpu in node.gpus.items()
-    )
-
-
-def test_pods_of_3_gib_fill_gpus_of_15_one_after_the_other() -> None:
-    cluster = {
-        f"n{n}": Node(f"n{n}", CGPU, BINPACK, [Gpu(f"n{n}-{k}", k, 15) for k in range(8)])
-        for n in range(100)
-    }
-    for n in range(500):
-        fitting, _ = compare(cluster.values(), pod(str(n), 3))
-        node = cluster[best(fitting)]
-        decision = decide(node, pod(str(n), 3))
-        assert isinstance(decision, Decision)
-        node.add(decision)
-    assert sum(node.used(uuid).units > 0 for node in cluster.values() for uuid in node.gpus) == 100

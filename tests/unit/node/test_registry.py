@@ -1,73 +1,36 @@
-"""Admission to a node's GPUs, and that the dead give back what they had (ENV-9, SCH-10)."""
+"""Admission to a node's GPUs, and giving back (ENV-9, SCH-10)."""
 
 from __future__ import annotations
 
-import builtins
-import errno
-import itertools
 import os
 import stat
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import cgpu_native
 from cgpu_env import CgpuError, GpuShare, Request
-from cgpu_env.request import Asked
-from cgpu_node.facts.node import Node, NodeGpu
 from cgpu_node.settings.rules import Defaults
-from cgpu_node.shares import liveness, record
-from cgpu_node.shares import registry as registries
-from cgpu_node.shares.liveness import start_time
-from cgpu_node.shares.registry import AdmissionError, Owner, Registry
+from cgpu_node.shares import record
+from cgpu_node.shares.registry import AdmissionError, Registry
 from lab.shares.changing import change_container
+from lab.worlds.registry import (
+    MIB,
+    NINE,
+    SIX,
+    TOTAL,
+    UUIDS,
+    admit,
+    ask,
+    asked,
+    leftovers,
+    make_node,
+    myself,
+)
 
 pytestmark = pytest.mark.unit
-
-MIB = 1 << 20
-UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
-TOTAL = 15109 * MIB
-SIX, NINE = TOTAL * 6 // 15, TOTAL * 9 // 15
-
-
-def make_node(*, max_inst: int = 20, overcommit: bool = False) -> Node:
-    gpus = [NodeGpu(i, uuid, "Tesla T4", TOTAL, 100 * MIB, ()) for i, uuid in enumerate(UUIDS)]
-    return Node("535.0", "/nowhere", {}, {}, tuple(gpus), (), max_inst, overcommit)
-
-
-def ask(*sizes: int, weight: int = 1, first: int = 0) -> Request:
-    shares = [GpuShare(i, UUIDS[i], size) for i, size in enumerate(sizes, start=first)]
-    return Request(tuple(shares), weight, high_priority=False)
-
-
-def asked(request: Request, given: dict[str, str], default_memsize: int | str = 0) -> Request:
-    """``request``, as made from the variables ``given``."""
-    return request._replace(asked=Asked(given, default_memsize=default_memsize))
-
-
-def myself() -> Owner:
-    return Owner(os.getpid(), start_time(os.getpid()) or 0, None)
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(str(tmp_path))
-
-
-def admit(registry: Registry, name: str, request: Request, **more: object) -> str:
-    node = more.pop("node", make_node())
-    owner = more.pop("owner", myself())
-    kind = more.pop("kind", "container")
-    return registry.admit(name, kind, request, node, owner, ["true"], **more)  # type: ignore[arg-type]
-
-
-def leftovers(registry: Registry) -> list[str]:
-    return sorted(path.name for path in Path(registry.state_dir, "containers").iterdir())
 
 
 def test_a_directory_holds_limits_ledger_and_record_with_their_modes(registry: Registry) -> None:
@@ -211,212 +174,6 @@ def test_giving_back_makes_nothing_in_a_directory_that_is_being_removed(
     assert [path.name for path in Path(registry.state_dir).iterdir()] == ["containers"]
 
 
-def test_the_next_admission_removes_a_container_whose_owner_died(registry: Registry) -> None:
-    """REL-3."""
-    with subprocess.Popen(["/bin/sleep", "60"]) as owner:
-        admit(
-            registry, "dead", ask(TOTAL), owner=Owner(owner.pid, start_time(owner.pid) or 0, None)
-        )
-        with pytest.raises(AdmissionError):
-            admit(registry, "early", ask(TOTAL))
-        owner.kill()
-    assert registry.records() == []
-    admit(registry, "next", ask(TOTAL))
-    assert leftovers(registry) == ["next"]
-
-
-def test_a_zombie_does_not_keep_a_container(registry: Registry) -> None:
-    with subprocess.Popen(["/bin/true"]) as owner:
-        started = start_time(owner.pid) or 1
-        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
-        admit(registry, "dead", ask(TOTAL), owner=Owner(owner.pid, started, None))
-        assert registry.records() == []
-
-
-def test_another_process_with_the_owners_pid_does_not_keep_a_container(registry: Registry) -> None:
-    admit(registry, "old", ask(TOTAL), owner=Owner(os.getpid(), 1, None))
-    assert registry.records() == []
-
-
-def test_a_runtime_directory_keeps_a_container(registry: Registry, tmp_path: Path) -> None:
-    runtime = tmp_path / "runc" / "abc"
-    runtime.mkdir(parents=True)
-    admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, str(runtime)))
-    assert [entry.id for entry in registry.records()] == ["abc"]
-    runtime.rmdir()
-    admit(registry, "next", ask(TOTAL))
-    assert leftovers(registry) == ["next"]
-
-
-def test_a_process_that_holds_memory_keeps_a_session_whose_owner_died(registry: Registry) -> None:
-    """REL-3: what a program left running in the background still counts."""
-    directory = admit(registry, "abc", ask(TOTAL), owner=Owner(0, 0, None), kind="session")
-    holder = (
-        "import cgpu_native, sys; ledger = cgpu_native.Ledger.attach(sys.argv[1]);"
-        "ledger.charge(0, 1 << 30, 1 << 20); print(flush=True); sys.stdin.read()"
-    )
-    command = [sys.executable, "-c", holder, f"{directory}/ledger"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        assert [entry.id for entry in registry.records()] == ["abc"]
-        process.kill()
-    assert registry.records() == []
-
-
-@pytest.mark.parametrize("kind", ["container", "session"])
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_whoever_cannot_look_takes_nobody_for_dead(
-    registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, number: int
-) -> None:
-    """REL-2: whichever call fails, reap fails too, or a container stays."""
-    runtime = tmp_path / "state"
-    runtime.mkdir()
-    admit(registry, "old", ask(SIX), kind=kind, owner=Owner(-1, 0, str(runtime)))
-    admit(registry, "new", ask(NINE), kind=kind)
-    failed = 0
-    for call in range(60):
-        with monkeypatch.context() as patch:
-            fail_at(patch, call, OSError(number, os.strerror(number)))
-            try:
-                assert len(registry.reap(registry.gone())) == 2
-            except (CgpuError, OSError):
-                failed += 1
-        assert leftovers(registry) == ["new", "old"], call
-    assert failed >= 4
-
-
-def fail_at(patch: pytest.MonkeyPatch, which: int, error: OSError) -> None:
-    """Let one of the next calls that look at a file fail, counted from 0."""
-    calls = itertools.count()
-
-    def failing(function: Callable[..., Any]) -> Callable[..., Any]:
-        def called(*args: Any, **more: Any) -> Any:
-            if next(calls) == which:
-                raise error
-            return function(*args, **more)
-
-        return called
-
-    for module, name in [(builtins, "open"), *((os, n) for n in ("open", "listdir", "readlink"))]:
-        patch.setattr(module, name, failing(getattr(module, name)))
-    patch.setattr(os, "stat", failing(os.stat))
-
-
-def test_all_ended_sessions_are_found_in_one_pass_that_holds_up_no_admission(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """REL-8: whose processes can have any number of mounts, which take long to read."""
-    for number in range(9):
-        admit(registry, f"s{number}", ask(MIB), kind="session", owner=Owner(-1, 0, None))
-    passes, whole = [], os.listdir
-
-    def listed(path: str) -> list[str]:
-        if path == "/proc":
-            with Registry(registry.state_dir, patience=0.1).locked():  # nobody else has it
-                passes.append(path)
-        return whole(path)
-
-    monkeypatch.setattr(os, "listdir", listed)
-    admit(registry, "next", ask(TOTAL))
-    assert leftovers(registry) == ["next"]
-    assert len(passes) == 1
-    admit(registry, "s1", ask(MIB, first=1))
-    assert len(passes) == 1, "nothing has ended"
-
-
-def test_a_pass_that_finds_too_many_mounts_keeps_the_shares_and_rests(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    admit(registry, "old", ask(SIX), kind="session", owner=Owner(-1, 0, None))
-    passes = []
-
-    def never(directories: list[str]) -> set[str]:
-        passes.append(directories)
-        spent = time.thread_time() + 0.02
-        while time.thread_time() < spent:
-            pass
-        return {*directories}
-
-    monkeypatch.setattr(liveness, "inhabited", never)
-    monkeypatch.setattr(registries, "MOUNTS_CPU_S", 0.01)
-    for name in ("one", "two"):
-        admit(registry, name, ask(MIB), owner=Owner(-1, 0, None))
-        assert leftovers(registry) == sorted(["old", name]), "containers are not kept by mounts"
-    assert len(passes) == 1
-
-
-def test_a_session_that_ends_after_the_pass_lives_until_the_next(registry: Registry) -> None:
-    admit(registry, "old", ask(SIX), kind="session", owner=Owner(-1, 0, None))
-    gone = registry.gone()
-    registry.remove("old")
-    admit(registry, "old", ask(SIX), kind="session")
-    with registry.locked():
-        assert [entry.id for entry in registry.reap(gone)] == ["old"], "it is another one"
-
-
-@pytest.mark.parametrize("kind", ["container", "session"])
-def test_a_folder_that_cannot_be_removed_stops_no_admission_and_has_no_share(
-    registry: Registry, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """REL-8: as when something is mounted in it."""
-    stuck = admit(registry, "stuck", ask(TOTAL), kind=kind, owner=Owner(-1, 0, None))
-    (Path(registry.state_dir) / "containers" / "file").touch()
-    unlink = os.unlink
-
-    def refuse(path: str) -> None:
-        if path.startswith(f"{stuck}/limits"):
-            raise OSError(errno.EBUSY, "Device or resource busy", path)
-        unlink(path)
-
-    monkeypatch.setattr(os, "unlink", refuse)
-    for name in ("one", "two"):
-        admit(registry, name, ask(SIX))
-        assert "stuck" in leftovers(registry)
-    assert [entry.id for entry in registry.records()] == ["one", "two"]
-    monkeypatch.undo()
-    admit(registry, "three", ask(MIB))
-    assert leftovers(registry) == ["file", "one", "three", "two"]
-
-
-def test_what_a_killed_builder_left_is_removed(registry: Registry) -> None:
-    """REL-3."""
-    half = Path(registry.state_dir, "containers", ".half")
-    (half / "real").mkdir(parents=True)
-    (half / "limits").write_bytes(b"x")
-    (half / "real" / "link").symlink_to("/")
-    admit(registry, "abc", ask(MIB))
-    assert leftovers(registry) == ["abc"]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "{", "[]", "null", "[" * 9999, '{"version": 2}', '{"version": 1}'),
-        '{"version": 1e999, "id": "", "kind": "", "owner": [1, 1, ""], "gpus": [], "weight": 1}',
-        *(
-            '{"version": 1, "id": "a", "kind": "container", '
-            f'"owner": [1, START, {folder}], "gpus": {gpus}, "weight": {weight}}}'
-            for folder, gpus, weight in (
-                *(("null", '[[0, "UUID", 1]]', weight) for weight in (1 << 80, -1, 0)),
-                *((folder, '[[0, "UUID", 1]]', 1) for folder in ("[]", 1, r'"/\u0000"')),
-                *(("null", gpus, 1) for gpus in (f'[[0, "UUID", {1 << 80}]]', "[]")),
-            )
-        ),
-    ],
-)
-def test_a_damaged_record_is_removed_and_stops_nobody(registry: Registry, content: str) -> None:
-    name = f"damaged-{os.getpid()}"  # no other test has a container of this name mounted
-    directory = admit(registry, name, ask(MIB))
-    content = content.replace("START", str(start_time(1))).replace("UUID", UUIDS[0])
-    Path(directory, "record.json").write_text(content)
-    admit(registry, "next", ask(TOTAL))
-    assert leftovers(registry) == ["next"]
-
-
 def test_removal_follows_no_link(registry: Registry, tmp_path: Path) -> None:
     """REL-4."""
     precious = tmp_path / "precious"
@@ -455,8 +212,10 @@ def test_the_policy_is_the_one_that_the_gpu_is_under(registry: Registry) -> None
 
 
 RACER = """
-import os, sys, test_registry as t
-registry, size = t.Registry(sys.argv[1]), t.TOTAL // 30
+import os, sys
+from cgpu_node.shares.registry import AdmissionError, Registry
+from lab.worlds import registry as t
+registry, size = Registry(sys.argv[1]), t.TOTAL // 30
 print("ready", flush=True)
 while not os.path.exists(sys.argv[1] + "/go"):
     pass
@@ -465,7 +224,7 @@ for number in range(5):
     try:
         t.admit(registry, f"{sys.argv[2]}-{number}", t.ask(size), node=t.make_node(max_inst=25))
         admitted += 1
-    except t.AdmissionError:
+    except AdmissionError:
         pass
 print(admitted, flush=True)
 sys.stdin.read()
@@ -474,13 +233,13 @@ sys.stdin.read()
 
 def test_many_admissions_at_once_fill_the_gpu_exactly(tmp_path: Path) -> None:
     """ENV-9: sum and count hold under races."""
-    path = [str(Path(__file__).parent), *filter(None, sys.path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", RACER, str(tmp_path), f"racer{i}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path)},
+            env=environment,
             text=True,
         )
         for i in range(10)

@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from test_registry import MIB, TOTAL, UUIDS, admit, ask, leftovers, myself
 
 import cgpu_native
 from cgpu_env import CgpuError, version
@@ -21,15 +20,11 @@ from cgpu_node.shares import compute, record
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
 from cgpu_upgrade import layouts, living
 from lab.shares import changing
+from lab.worlds.registry import MIB, TOTAL, UUIDS, admit, ask, leftovers, myself
 
 pytestmark = pytest.mark.unit
 
 ANOTHER = 99
-
-
-@pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(str(tmp_path))
 
 
 def rewrite(directory: str | Path, **fields: object) -> None:

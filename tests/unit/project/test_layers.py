@@ -1,4 +1,4 @@
-"""Who may import and include whom, as docs/ARCHITECTURE.md says: packages, and rooms in them."""
+"""Who may import whom, as docs/ARCHITECTURE.md says: packages, and rooms in them."""
 
 from __future__ import annotations
 
@@ -117,47 +117,6 @@ CIRCLES = {
     frozenset({"cgpu_node.facts.node", "cgpu_node.facts.discovery"}),
     frozenset({"cgpu_cli.commands.commands", "cgpu_cli.commands.completion"}),
 }
-# Folder with C in it: the folders whose headers it may include.
-NATIVE = {"native", "native/ledger", "native/holdings", "native/policy", "native/gate"}
-GROUP = {*NATIVE, "native/arbiter", "native/arbiter/group"}
-ENTRY = {*NATIVE, "shim", "shim/cuda/entry"}
-COMPUTE, MEMORY = {*ENTRY, "shim/cuda/compute"}, {*ENTRY, "shim/cuda/memory"}
-SIM = {"tests/sim/machine", "tests/sim/cuda"}
-SIMULATED = {"tests/sim/cuda": SIM} | {
-    (room := f"tests/sim/cuda/{name}"): {*SIM, room}
-    for name in ("context", "memory", "code", "stream", "graph")
-}
-INCLUDES = {
-    "native": {"native"},
-    "native/ledger": {"native", "native/ledger"},
-    "native/holdings": {"native", "native/holdings"},
-    "native/policy": {"native", "native/policy"},
-    "native/gate": {"native", "native/ledger", "native/policy", "native/gate"},
-    "native/system": {"native", "native/system"},
-    "native/arbiter": {*NATIVE, "native/arbiter"},
-    "native/arbiter/group": GROUP,
-    "native/arbiter/thread": {*GROUP, "native/arbiter/thread"},
-    "shim": {*NATIVE, "shim"},
-    "shim/nvml": {*NATIVE, "shim", "shim/nvml"},
-    "shim/cuda/entry": ENTRY,
-    "shim/cuda/compute": COMPUTE,
-    "shim/cuda/memory": MEMORY,
-    "shim/cuda/memory/code": {*MEMORY, "shim/cuda/memory/code"},
-    "shim/cuda": {*COMPUTE, *MEMORY, "shim/cuda"},
-    "hook/common": {"hook/common"},
-    "hook/cgpu-runtime": {"hook/common", "hook/cgpu-runtime"},
-    "hook/cgpu-hook": {"hook/common", "hook/cgpu-hook"},
-    # The model runs the arbiter and the gate, and nothing of the proxy.
-    "tests/model": {*GROUP, "tests/model", "tests/model/cases"},
-    "tests/model/cases": {*GROUP, "tests/model", "tests/model/cases"},
-    "tests/sim/machine": {"tests/sim/machine"},
-    "tests/sim/nvml": {"tests/sim/machine", "tests/sim/nvml", "shim/nvml"},  # NVML's types: once
-    **SIMULATED,
-}
-# Where the compiler looks for what is not beside the file.
-ANGLED = ("shim", "hook/common", "tests/sim/machine")  # by #include <> too: -I in setup.py
-SEARCHED = ("native", "shim/cuda", "shim/nvml", *ANGLED, *sorted(SIM), "tests/model")
-INCLUDED = re.compile(r'^\s*#\s*include\s*(?:/\*.*?\*/\s*)*(["<])([^">]+)[">]', re.MULTILINE)
 
 
 def called(node: ast.Call) -> str:
@@ -306,44 +265,6 @@ def test_files_import_each_other_in_circles_only_where_nothing_can_part_them() -
     assert circles == CIRCLES
 
 
-def included(path: Path, text: str) -> list[tuple[str, str]]:
-    """The headers of ours that a file with this ``text`` includes: name, and folder."""
-    found = []
-    for mark, name in INCLUDED.findall(text):
-        near = [path.parent] if mark == '"' else []
-        places = [*near, *(ROOT / folder for folder in (SEARCHED if near else ANGLED))]
-        place = next((place for place in places if (place / name).is_file()), None)
-        assert place or not near, f"{path} includes {name}, which is nowhere"
-        if place:
-            found.append((name, str((place / name).resolve().parent.relative_to(ROOT))))
-    return found
-
-
-@pytest.mark.parametrize("folder", INCLUDES)
-def test_c_includes_only_headers_of_its_own_folder_and_of_those_below(folder: str) -> None:
-    for kind in ("c", "h", "def", "inc"):
-        for path in (ROOT / folder).glob(f"*.{kind}"):
-            text = path.read_text(encoding="utf-8")
-            for name, where in included(path, text):
-                assert where in INCLUDES[folder], f"{path} includes {name}"
-
-
-def test_every_folder_with_c_in_it_has_its_rule() -> None:
-    listed = subprocess.check_output(["git", "ls-files", "*.c"], cwd=ROOT, text=True).split()
-    folders = {str(Path(name).parent) for name in listed}
-    product = {name for name in folders if not name.startswith(("tests/", "bench"))}
-    assert product <= set(INCLUDES)
-
-
-def test_no_folder_has_more_files_than_one_can_overlook() -> None:
-    """Some fifteen; a header and its source count as one."""
-    kinds = (f"*.{kind}" for kind in ("py", "c", "h", "def", "inc"))
-    listed = subprocess.check_output(["git", "ls-files", *kinds], cwd=ROOT, text=True).split()
-    names = {name.rpartition(".")[0] for name in listed}
-    folders = [str(Path(name).parent) for name in names]
-    assert {name: folders.count(name) for name in folders if folders.count(name) > 18} == {}
-
-
 def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
     imports = modules()
     below = reached("cgpu_node.allocation", imports)
@@ -368,20 +289,6 @@ def test_what_chooses_gpus_imports_no_module_that_reads_a_file() -> None:
 )
 def test_an_import_is_found_where_it_hides(source: str, names: set[str]) -> None:
     assert imported(source) == names
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '#include "memory/charge.h"',
-        '#include "../memory/charge.h"',
-        "#include <cuda/memory/charge.h>",
-        '# include /* why */ "memory/charge.h"',
-    ],
-)
-def test_an_include_is_found_however_it_is_written(line: str) -> None:
-    path = ROOT / "shim/cuda/compute/lane.c"
-    assert [where for _, where in included(path, line)] == ["shim/cuda/memory"]
 
 
 def test_the_environment_package_imports_the_standard_library_only() -> None:

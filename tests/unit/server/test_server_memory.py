@@ -31,11 +31,6 @@ UUIDS = [f"GPU-0000000{i}-1111-2222-3333-444444444444" for i in range(2)]
 GPUS = tuple(NodeGpu(i, uuid, "Tesla T4", TOTAL, 0, ()) for i, uuid in enumerate(UUIDS))
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(str(tmp_path))
-
-
 def admit(registry: Registry, name: str, *caps: int) -> Path:
     """A container with these caps, in MiB, on the first GPUs."""
     node = Node("1", "/", {}, {}, GPUS, (), 20, overcommit=False)

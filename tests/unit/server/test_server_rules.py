@@ -31,11 +31,6 @@ ANY_POLICY = (
 )
 
 
-@pytest.fixture
-def registry(tmp_path: Path) -> Registry:
-    return Registry(str(tmp_path))
-
-
 def admit(
     registry: Registry,
     name: str,

@@ -1,0 +1,84 @@
+"""Nodes and pods for the allocator: any, or as a test names them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from cgpu_node.allocation import (
+    APP,
+    BINPACK,
+    CGPU,
+    CORE_MEM,
+    INIT,
+    SHARE,
+    SIDECAR,
+    SPREAD,
+    Container,
+    Decision,
+    Gpu,
+    Need,
+    Node,
+    decide,
+)
+
+KINDS = st.sampled_from((APP, APP, INIT, SIDECAR))
+
+
+@st.composite
+def needs(draw: st.DrawFn, pod: str = "pod") -> Need:
+    """A pod whose numbers can be parted among its GPUs."""
+    gpus = draw(st.integers(1, 3))
+    timed = draw(st.booleans())
+    containers = tuple(
+        Container(
+            f"c{n}",
+            gpus * draw(st.integers(1, 6)),
+            5 * gpus * draw(st.integers(1, 12)) if timed else 0,
+            draw(KINDS),
+        )
+        for n in range(draw(st.integers(1, 3)))
+    )
+    return Need(pod, draw(st.sampled_from(("", "job", "set"))), gpus, containers)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str = "node") -> Node:
+    """A node with GPUs of several sizes, some ill, some partly held by others."""
+    gpus = [
+        Gpu(
+            f"{name}-{index}",
+            index,
+            draw(st.integers(1, 16)),
+            healthy=draw(st.integers(0, 5)) > 0,
+            held=draw(st.sampled_from((0, 0, 0, 2))),
+            slots=draw(st.sampled_from((20, 3))),
+        )
+        for index in range(draw(st.integers(0, 4)))
+    ]
+    mode = draw(st.sampled_from((SHARE, CGPU, CORE_MEM)))
+    return Node(name, mode, draw(st.sampled_from((BINPACK, SPREAD))), gpus)
+
+
+PODS = st.lists(needs(), max_size=12).map(
+    lambda found: [need._replace(pod=f"pod-{n}") for n, need in enumerate(found)]
+)
+
+
+def filled(node: Node, pods: list[Need]) -> list[Decision]:
+    """The decisions of those pods that found room on a node, one after the other."""
+    made = []
+    for need in pods:
+        decision = decide(node, need)
+        if isinstance(decision, Decision):
+            node.add(decision)
+            made.append(decision)
+    return made
+
+
+def bare(node: Node) -> Node:
+    """The same node, without pods and without answers."""
+    return Node(node.name, node.mode, node.placement, node.gpus.values())
+
+
+def pod(name: str, units: int, cores: int = 0, *, gpus: int = 1, owner: str = "") -> Need:
+    return Need(name, owner, gpus, (Container("main", units, cores),))

@@ -1,0 +1,60 @@
+"""Nodes, pods and decisions for books of a cluster, and all that books hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cgpu_k8s.books.books import Books
+from cgpu_k8s.objects.decisions import write_annotations
+from cgpu_k8s.objects.gpus import Fact
+from cgpu_k8s.objects.nodes import Offer
+from cgpu_k8s.objects.pods import Pod
+from cgpu_node.allocation import BINPACK, CGPU, Container, Decision, Gpu, Node, decide
+
+UNITS = 4
+
+
+def offer(name: str, units: int = UNITS, withheld: str = "") -> Offer:
+    """A node with two GPUs."""
+    gpus = {f"GPU-{name}-{n}": Fact(f"GPU-{name}-{n}", n, units << 10) for n in range(2)}
+    return Offer(name, "", "" if withheld else CGPU, BINPACK, gpus, withheld)
+
+
+def pod(uid: str, units: int = 1, gpus: int = 1, **changes: Any) -> Pod:
+    containers = (Container("main", units),)
+    found = Pod(uid, "ns", f"name-{uid}", "", "", final=False, gpus=gpus, containers=containers,
+                refusal="", apps=("main",), allocation="")  # fmt: skip
+    return found._replace(**changes)
+
+
+def bound(given_pod: Pod, decision: Decision) -> Pod:
+    """The pod as its binding with a decision leaves it."""
+    gpus = offer(decision.node).gpus
+    text = write_annotations(decision, given_pod, gpus, 1)["cgpu/allocation"]
+    return given_pod._replace(node=decision.node, allocation=text)
+
+
+def on(given_pod: Pod, *uuids: str) -> Pod:
+    """The pod, bound to some GPUs of a node."""
+    node = uuids[0].split("-")[1]
+    gpus = [Gpu(uuid, n, 99) for n, uuid in enumerate(uuids)]
+    assert given_pod.need is not None
+    decision = decide(Node(node, CGPU, BINPACK, gpus), given_pod.need)
+    assert isinstance(decision, Decision)
+    return bound(given_pod, decision)
+
+
+def state(books: Books) -> Any:
+    """Everything that books hold, in a form that compares."""
+    return (
+        books.offers,
+        {name: node.taken for name, node in books.nodes.items()},
+        {
+            (name, uuid): node.used(uuid)
+            for name, node in books.nodes.items()
+            for uuid in {*node.gpus, *(uuid for each in node.taken.values() for uuid in each.gpus)}
+        },
+        books.pods,
+        books.bound,
+        books.problems,
+    )

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import cgpu_native
 from cgpu_node.shares.liveness import folder_of
+from cgpu_node.shares.mappings import ledgers_of, mapped_ledgers
 from cgpu_node.view import marks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from cgpu_node.shares.mappings import LedgerFile
     from cgpu_node.shares.record import Record
 
 UNKNOWN = 0  # of a process that has just ended, or hides
-_MAPPED = b"/ledger"
-_PATIENCE_SECONDS = 0.5
+# Of CPU time: for reading the mappings of one process, and for all.
+_CPU_S, _ALL_CPU_S = 0.05, 0.3
 
 
 class Holding(NamedTuple):
@@ -72,18 +74,18 @@ def _holding(process: cgpu_native.Process) -> Holding:
 def locate(held: Sequence[tuple[str, tuple[Holding, ...]]]) -> list[tuple[Holding, ...]]:
     """The same holdings, each of one container on one GPU, with their ids on the host.
 
-    Containers can have many processes with many mappings: those that are not found in half a second
-    get no host pid.
+    Containers can have many processes with many mappings: those that are not found in 0.3 s of CPU
+    time get no host pid, and those whose own mappings take more than 0.05 s get none either.
 
     Args:
         held: the container's directory, and who holds memory.
     """
-    inodes = [_inode(directory) if own else UNKNOWN for directory, own in held]
     pids = {each.container_pid for _, own in held for each in own}
-    hosts = _hosts(pids, {*inodes} - {UNKNOWN}) if pids else {}
+    ledgers = ledgers_of(directory for directory, own in held if own)
+    hosts = _hosts(pids, {*ledgers.values()}) if pids else {}
     return [
-        tuple(_located(own, {pid: [*them] for (of, pid), them in hosts.items() if of == inode}))
-        for inode, (_, own) in zip(inodes, held, strict=True)
+        tuple(_located(own, {p: [*them] for (of, p), them in hosts.items() if of == ledger}))
+        for ledger, own in ((ledgers.get(directory), own) for directory, own in held)
     ]
 
 
@@ -93,23 +95,19 @@ def _located(own: tuple[Holding, ...], hosts: dict[int, list[int]]) -> Iterator[
         yield each._replace(pid=same.pop(0)) if same else each
 
 
-def _inode(directory: str) -> int:
-    try:
-        return os.stat(f"{directory}/ledger").st_ino
-    except OSError:  # it is just ending
-        return UNKNOWN
-
-
-def _hosts(pids: set[int], inodes: set[int]) -> dict[tuple[int, int], list[int]]:
+def _hosts(pids: set[int], ledgers: set[LedgerFile]) -> dict[tuple[LedgerFile, int], list[int]]:
     """The processes of the host by ledger and by the id that they know themselves by."""
-    found: dict[tuple[int, int], list[int]] = {}
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    found: dict[tuple[LedgerFile, int], list[int]] = {}
+    until = time.thread_time() + _ALL_CPU_S
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        if time.monotonic() > deadline:
+        now = time.thread_time()
+        if now > until:
             break
         own = _own_pid(name)
-        ledger = _mapped(name, inodes) if own in pids else UNKNOWN
-        if ledger:
+        most = min(now + _CPU_S, until)
+        mapped = mapped_ledgers(folder_of(int(name)), most) if own in pids else ()
+        ledger = next((each for each in mapped if each in ledgers), None)
+        if ledger is not None:
             found.setdefault((ledger, own), []).append(int(name))
     return found
 
@@ -121,19 +119,3 @@ def _own_pid(name: str) -> int:
         return int(line.split()[-1])
     except (OSError, ValueError, IndexError):  # it ended meanwhile
         return UNKNOWN
-
-
-def _mapped(name: str, inodes: set[int]) -> int:
-    """Which of these ledgers the process has mapped."""
-    try:
-        with open(f"{folder_of(int(name))}/maps", "rb") as file:  # whose paths need not be text
-            for line in file:
-                if _MAPPED not in line:  # so are nearly all
-                    continue
-                fields = line.split(maxsplit=5)  # proc_pid_maps(5)
-                path = b"".join(fields[5:]).rstrip().removesuffix(b" (deleted)")
-                if path.endswith(_MAPPED) and int(fields[4]) in inodes:
-                    return int(fields[4])
-    except OSError:
-        pass
-    return UNKNOWN

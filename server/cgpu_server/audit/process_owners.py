@@ -11,15 +11,18 @@ from __future__ import annotations
 import os
 import re
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_node.shares.liveness import folder_of, start_time
 from cgpu_node.shares.lowlevel import first_process_of
+from cgpu_node.shares.mappings import ledgers_of, mapped_ledgers
 from cgpu_node.shares.mountinfo import Origin, mounts, origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from cgpu_node.shares.mappings import LedgerFile
     from cgpu_node.shares.record import Owner, Record
 
 # What engines put before the id in the name of a systemd scope.
@@ -28,8 +31,8 @@ _LONG_ID = re.compile(r"[0-9a-f]{64}")  # a match whatever comes before it
 _SUFFIX = ".scope"
 _DEPTH = 64  # of a chain of parents, at most
 _NOBODY = 0
-# Of CPU time: for reading one process's mounts, and those of all processes at one look.
-_MOUNTS_CPU_S, _ALL_MOUNTS_CPU_S = 0.1, 0.3
+# Of CPU time: for reading the mounts or mappings of one process, and of all processes at one look.
+_READ_CPU_S, _ALL_READ_CPU_S = 0.1, 0.3
 
 
 class Process(NamedTuple):
@@ -122,7 +125,8 @@ class ContainerLookup:
     Args:
         records: of those who live.
         homes: the containers' own groups, and their ids.
-        hidden: pids and start times of processes whose mounts are too many to read; grows.
+        hidden: pids and start times of processes with more mounts or mappings than can be read;
+            grows.
     """
 
     def __init__(
@@ -137,7 +141,7 @@ class ContainerLookup:
         self._hidden = set() if hidden is None else hidden
         self._limits = _limits_of(self._records.values())
         self._mounted_in: dict[str, Record | None] = {}
-        self._until = time.thread_time() + _ALL_MOUNTS_CPU_S
+        self._until = time.thread_time() + _ALL_READ_CPU_S
 
     def of(self, process: Process) -> Record | None:
         """The container or session of a process; None for a process of the host."""
@@ -159,7 +163,7 @@ class ContainerLookup:
         return record if record is not None and self._may_be(record, process) else None
 
     def _read_mounts(self, folder: str, process: Process) -> Record | None:
-        most = time.thread_time() + _MOUNTS_CPU_S
+        most = time.thread_time() + _READ_CPU_S
         for mount in mounts(folder, min(most, self._until), b"/limits"):
             if mount is None and most <= self._until:
                 self._hidden.add(process[:2])
@@ -169,12 +173,9 @@ class ContainerLookup:
 
     def _session(self, process: Process) -> Record | None:
         """The session whose ledger it has mapped, or whose keeper it descends from."""
-        mapped = _mapped_ledgers(process.pid) if self._sessions else set()
-        for origin, record in self._limits.items() if mapped else ():
-            facts = _stat(f"{record.directory}/ledger")
-            here = facts is not None and (origin.device, facts.st_ino) in mapped
-            if here and record.kind == "session" and self._may_be(record, process):
-                return record
+        record = self._mapped(process) if self._sessions else None
+        if record is not None:
+            return record
         keepers = {record.owner.pid: record for record in self._sessions}
         pid = process.pid
         for _ in range(_DEPTH):
@@ -186,6 +187,24 @@ class ContainerLookup:
                 break
             pid = above.parent
         return None
+
+    def _mapped(self, process: Process) -> Record | None:
+        """The session whose ledger a process has mapped, if that can be read."""
+        if process[:2] in self._hidden:
+            return None
+        most = time.thread_time() + _READ_CPU_S
+        for ledger in mapped_ledgers(folder_of(process.pid), min(most, self._until)):
+            record = None if ledger is None else self._ledgers.get(ledger)
+            if ledger is None and most <= self._until:
+                self._hidden.add(process[:2])
+            elif record is not None and self._may_be(record, process):
+                return record
+        return None
+
+    @cached_property
+    def _ledgers(self) -> dict[LedgerFile, Record]:
+        found = ledgers_of(record.directory for record in self._sessions)
+        return {found[r.directory]: r for r in self._sessions if r.directory in found}
 
     @staticmethod
     def _may_be(record: Record, process: Process) -> bool:
@@ -292,17 +311,6 @@ class OwnerTracker:
 def _ticks() -> int:
     """The current time in the unit of processes' start times."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-
-
-def _mapped_ledgers(pid: int) -> set[tuple[bytes, int]]:
-    """Device, as mountinfo has it, and inode of the files ``ledger`` that a process has mapped."""
-    found = set()
-    for line in _lines(pid, "maps"):
-        if "/ledger" in line:
-            _, _, _, device, inode, _ = line.split(maxsplit=5)
-            major, minor = (int(part, 16) for part in device.split(":"))
-            found.add((b"%d:%d" % (major, minor), int(inode)))
-    return found
 
 
 def _lines(pid: int, name: str) -> list[str]:

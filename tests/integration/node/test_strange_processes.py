@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -144,7 +144,7 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
         assert None not in list(mounts(folder, now + 60))
         assert list(mounts(folder, now)) == [None]
         monkeypatch.setattr(liveness, "MOUNTS_CPU_S", 0.0)
-        monkeypatch.setattr(process_owners, "_MOUNTS_CPU_S", 0.0)
+        monkeypatch.setattr(process_owners, "_READ_CPU_S", 0.0)
         assert inhabited([str(ledger.parent)]) == {str(ledger.parent)}
         assert ContainerLookup([session(ledger)]).of(process) is None
 
@@ -234,9 +234,9 @@ def test_many_mappings_hold_nobody_up(ledger: Path, monkeypatch: pytest.MonkeyPa
     looks = []
     whole = processes._hosts  # noqa: SLF001 (what takes time)
 
-    def look(pids: set[int], inodes: set[int]) -> dict[tuple[int, int], list[int]]:
-        looks.append(pids)
-        return whole(pids, inodes)
+    def look(*arguments: Any) -> Any:
+        looks.append(arguments)
+        return whole(*arguments)
 
     monkeypatch.setattr(processes, "_hosts", look)
     with Strange(MAPS, b"file", ledger) as strange:
@@ -245,6 +245,52 @@ def test_many_mappings_hold_nobody_up(ledger: Path, monkeypatch: pytest.MonkeyPa
         known = [((strange.pid, 1000, strange.pid),), ()]
         assert holdings(twice) == known
         assert len(looks) == 1
-        monkeypatch.setattr(processes, "_PATIENCE_SECONDS", -1)
         unknown = [((0, 1000, strange.pid),), ()]
-        assert holdings(twice) == unknown
+        for bound in ("_CPU_S", "_ALL_CPU_S"):
+            with monkeypatch.context() as patched:
+                patched.setattr(processes, bound, -1)
+                assert holdings(twice) == unknown
+
+
+def test_more_mappings_than_can_be_read_hide_their_own_process_only(
+    ledger: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MEM-9, REL-5: 65,000 of files with long paths take 2 s and 240 MB."""
+    record = session(ledger)
+    with Strange(MAPS, b"file", ledger) as strange, Strange(HEADLESS, b"", ledger) as other:
+        process, beside = read_process(strange.pid), read_process(other.pid)
+        assert process is not None
+        assert beside is not None
+        hidden: set[tuple[int, int]] = set()
+        with monkeypatch.context() as patched:
+            patched.setattr(process_owners, "_READ_CPU_S", -1)
+            assert ContainerLookup([record], hidden=hidden).of(process) is None
+        assert hidden == {process[:2]}
+        lookup = ContainerLookup([record], hidden=hidden)
+        assert lookup.of(process) is None, "it is not read again"
+        assert lookup.of(beside) == record
+
+
+# A ledger of another file system, with the same number there, as every user can make.
+FORGED = """
+import mmap, os, subprocess, sys
+import cgpu_native
+from cgpu_node.view.processes import Holding, locate
+folders = [f"{sys.argv[1]}/{name}/container" for name in ("real", "forged")]
+for folder in folders:
+    os.mkdir(os.path.dirname(folder))
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", os.path.dirname(folder)], check=True)
+    os.mkdir(folder)
+    cgpu_native.create_ledger(folder, "ledger")
+assert len({os.stat(f"{folder}/ledger").st_ino for folder in folders}) == 1
+mapped = mmap.mmap(os.open(f"{folders[1]}/ledger", os.O_RDWR), 4096)
+held = Holding(0, 1, os.getpid())
+print([locate([(folder, (held,))])[0][0].pid == os.getpid() for folder in folders])
+"""
+
+
+def test_a_ledger_of_another_file_system_is_another_one(tmp_path: Path) -> None:
+    """REL-5: its process would be shown as one of the container's."""
+    words = ["unshare", "-m", sys.executable, "-c", FORGED, str(tmp_path)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "[False, True]\n", done.stderr

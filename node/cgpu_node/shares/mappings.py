@@ -1,0 +1,72 @@
+"""Which ledgers a process has mapped, as proc_pid_maps(5) says it."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from cgpu_node.shares.mountinfo import origin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_NAME = b"/ledger"
+
+
+class LedgerFile(NamedTuple):
+    """Which file a ledger is; files of different file systems may have the same inode.
+
+    Attributes:
+        device: of its file system, ``major:minor`` as mountinfo has it; stat names another one on
+            some file systems.
+        inode: within that file system.
+    """
+
+    device: bytes
+    inode: int
+
+
+def ledgers_of(directories: Iterable[str]) -> dict[str, LedgerFile]:
+    """By container's directory, the ledger in it; those that are just ending are left out."""
+    devices: dict[str, bytes | None] = {}
+    found = {}
+    for directory in directories:
+        folder = os.path.dirname(directory)
+        if folder not in devices:
+            origin = origin_of(folder)
+            devices[folder] = origin and origin.device
+        device = devices[folder]
+        try:
+            inode = os.stat(f"{directory}/ledger").st_ino
+        except OSError:
+            continue
+        if device is not None:
+            found[directory] = LedgerFile(device, inode)
+    return found
+
+
+def mapped_ledgers(folder: str, until: float) -> Iterator[LedgerFile | None]:
+    """The files named ``ledger`` that a process has mapped.
+
+    A process can have 65,530 mappings by default, each with a path of 4 KB: reading these takes
+    2 s. So reading ends when the thread's time is ``until``; the last item is then None.
+
+    Args:
+        folder: of the process, in /proc (``liveness.folder_of``).
+        until: ``time.thread_time()``.
+    """
+    try:
+        with open(f"{folder}/maps", "rb") as file:  # whose paths need not be text
+            for line in file:
+                if time.thread_time() > until:
+                    yield None
+                    return
+                if _NAME not in line:  # so are nearly all
+                    continue
+                _, _, _, device, inode, *path = line.split(maxsplit=5)
+                if b"".join(path).rstrip().removesuffix(b" (deleted)").endswith(_NAME):
+                    major, minor = (int(part, 16) for part in device.split(b":"))
+                    yield LedgerFile(b"%d:%d" % (major, minor), int(inode))
+    except OSError:  # it ended meanwhile, or is another user's
+        return

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import os
+import random
 import ssl
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
@@ -17,11 +18,12 @@ from typing import TYPE_CHECKING, Protocol
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.errors import ConflictError
 from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
+from cgpu_k8s.api.watch import Pace
 from cgpu_k8s.guard.certificates import Keys, kept, until
 from cgpu_k8s.objects.fields import member, objects, strings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from cgpu_k8s.api.client import Json
 
@@ -31,6 +33,7 @@ NAME = "cgpu-guard"  # of the Secret, the Service and the webhook configurations
 CONFIGURATIONS = (MUTATING, VALIDATING)
 _FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key")  # of the Secret, in the order of ``Keys``
 _PERIOD = 10.0  # seconds between two looks
+_TRIES = 6  # of a look that other replicas were ahead of, before it waits for the next one
 
 
 class Api(Protocol):
@@ -58,21 +61,24 @@ class Keeping:
         host: the name or address that API servers call.
         report: writes a line of the log.
         clock: the time, with its zone.
+        sleep: waits for seconds.
 
     Attributes:
         tls: of the server; connections that begin after a look have what it found.
         shown: the keys that it has.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913, PLR0917 (two of them for tests)
         self,
         api: Api,
         namespace: str,
         host: str,
         report: Report,
         clock: Callable[[], datetime] = lambda: datetime.now(timezone.utc),
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._api, self._host, self._report, self._clock = api, host, report, clock
+        self._sleep, self._pace = sleep, Pace()
         self._secret = SECRETS.path(NAME, namespace=namespace)
         self.shown = Keys()
         self._failed = ""
@@ -82,12 +88,12 @@ class Keeping:
         """Look until there is a certificate to show."""
         while not self.shown.chain:
             if not await self.tried():
-                await asyncio.sleep(1)
+                await self._sleep(1)
 
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            await asyncio.sleep(_PERIOD)
+            await self._sleep(_PERIOD)
             await self.tried()
 
     async def look(self) -> None:
@@ -119,13 +125,16 @@ class Keeping:
             raise error
 
     async def tried(self) -> bool:
-        """Look, again at once if another replica was first; False: something failed."""
+        """Look, again after a pause if another replica was first; False: something failed."""
+        failures = 0
         while True:
             try:
                 await self.look()
-            except ConflictError:
-                continue
             except CgpuError as error:
+                failures += 1
+                if isinstance(error, ConflictError) and failures < _TRIES:
+                    await self._sleep(self._pace.pause(failures, random.random()))  # noqa: S311
+                    continue
                 if str(error) != self._failed:
                     self._report("failed", {"error": str(error)})
                 self._failed = str(error)

@@ -195,6 +195,7 @@ class Store:
         self.refused = 0
         self.pause: dict[str, asyncio.Event] = {}
         self.forbidden = ""
+        self.ahead = 0  # conflicts to come
 
     async def get(self, path: str) -> Json:
         await self._wait(f"get {path}")
@@ -223,7 +224,9 @@ class Store:
             raise ForbiddenError(f"{call}: forbidden", status=403)
 
     def _write(self, path: str, body: Json) -> Json:
-        if body["metadata"]["resourceVersion"] != self.items[path]["metadata"]["resourceVersion"]:
+        about = self.items[path]["metadata"]
+        if self.ahead or body["metadata"]["resourceVersion"] != about["resourceVersion"]:
+            self.ahead = max(self.ahead - 1, 0)
             self.refused += 1
             raise ConflictError("the object has been modified", status=409)
         self.version += 1
@@ -250,7 +253,12 @@ class Replica(Keeping):
     def __init__(self, store: Store, now: datetime = NOW) -> None:
         self.now = now
         self.log: list[str] = []
-        super().__init__(store, "kube-system", HOST, self.note, lambda: self.now)
+        self.pauses: list[float] = []
+        super().__init__(store, "kube-system", HOST, self.note, lambda: self.now, self.rest)
+
+    async def rest(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        await asyncio.sleep(0)
 
     def note(self, event: str, fields: Json) -> None:
         self.log.append(f"{event} {fields.get('error', '')}".strip())
@@ -270,6 +278,19 @@ def test_of_many_replicas_one_is_first_and_all_show_the_same() -> None:
     assert store.refused
     assert [each.log.count("renewed") for each in replicas].count(1) == 1
     assert all(each.log.count("shows") == 1 for each in replicas)
+
+
+def test_a_replica_that_others_are_ahead_of_pauses_longer_each_time() -> None:
+    store = Store()
+    replica = Replica(store)
+    store.ahead = 3
+    assert asyncio.run(replica.tried())
+    assert store.refused == 3
+    assert [0.05 <= replica.pauses[n] / 2**n <= 0.1 for n in range(3)] == [True] * 3
+    store.items[SECRET]["data"], store.ahead = {}, 1000
+    assert not asyncio.run(replica.tried())
+    assert store.refused == 3 + 6
+    assert replica.log[-1] == "failed the object has been modified"
 
 
 def test_replicas_at_rest_write_nothing() -> None:

@@ -42,7 +42,7 @@ def read(state_dir: str) -> tuple[Exclusive, ...]:
     """The containers that are known to have whole GPUs; none if nothing new or readable is left."""
     try:
         with open(f"{state_dir}/{_FILE}", "rb") as file:
-            if time.time() - os.fstat(file.fileno()).st_mtime > _OLD:
+            if abs(time.time() - os.fstat(file.fileno()).st_mtime) > _OLD:  # it may be set back
                 return ()
             content: Any = jsontext.loads(file.read().decode())
         if content["v"] != VERSION:

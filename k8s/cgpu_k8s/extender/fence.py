@@ -2,11 +2,13 @@
 
 Renewals are timed by our own clock, because clocks of two machines may differ. One that we see late
 is as old as it is: an extender that was stopped reads first what came meanwhile, and its scheduler
-may have lost the lease since.
+may have lost the lease since. That clock goes on while the machine is suspended, when others may
+take the lease, too.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,6 +20,11 @@ if TYPE_CHECKING:
 
 PATIENCE = 10.0  # seconds; less than the leaseDuration after which others may take the lease
 _COMPARED = 30  # renewals; a clock that is set back forbids bindings for as many
+
+
+def clock() -> float:
+    """Seconds since the machine began, also those in which it was suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Fence:

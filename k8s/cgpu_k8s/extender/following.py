@@ -12,6 +12,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.resources import LEASES, NODES, PODS
 from cgpu_k8s.api.tasks import end, together
 from cgpu_k8s.api.watch import DELETED, Listed, Watch
+from cgpu_k8s.extender.fence import clock
 from cgpu_k8s.objects.fields import ObjectError
 from cgpu_k8s.objects.nodes import read_node
 from cgpu_k8s.objects.pods import read_pod
@@ -154,7 +155,7 @@ class Following:
             fence.gone()
             return False
         try:
-            return fence.lease(item, time.monotonic())
+            return fence.lease(item, clock())
         except ObjectError as error:
             self._report("object_not_read", {"kind": "lease", "error": error})
             return False

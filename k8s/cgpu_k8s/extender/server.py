@@ -14,6 +14,7 @@ from cgpu_env.logline import location
 from cgpu_env.version import VERSION
 from cgpu_k8s.extender import wire
 from cgpu_k8s.extender.binding import REFUSED, Binder, BindError
+from cgpu_k8s.extender.fence import clock
 from cgpu_k8s.extender.inspection import inspect
 from cgpu_k8s.extender.metrics import Metrics
 from cgpu_k8s.extender.scheduling import Scheduling
@@ -173,13 +174,13 @@ class Extender:
 
     def _unbindable(self) -> str:
         """Why no pod may be bound now; "": they may."""
-        fenced = self._fence.problem(time.monotonic()) if self._fence else ""
+        fenced = self._fence.problem(clock()) if self._fence else ""
         return fenced or self._missing()
 
     def _begins(self) -> bool:
         """Whether what forbids to bind ends by itself, soon."""
         fence = self._fence
-        return fence is None or fence.begins or not fence.problem(time.monotonic())
+        return fence is None or fence.begins or not fence.problem(clock())
 
     async def _inspect(self, request: web.Request) -> web.StreamResponse:
         found = inspect(self._books, request.match_info.get("node", ""))

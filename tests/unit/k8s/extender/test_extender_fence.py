@@ -6,12 +6,11 @@ K8S-12.
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from cgpu_k8s.extender import server
-from cgpu_k8s.extender.fence import PATIENCE, Fence
+from cgpu_k8s.extender.fence import PATIENCE, Fence, clock
 from cgpu_k8s.objects.fields import ObjectError
 from lab.worlds.extender import Json, World, pod
 
@@ -74,8 +73,8 @@ def test_a_fenced_extender_answers_filter_and_refuses_to_bind() -> None:
 def test_an_extender_that_was_stopped_within_a_call_sends_nothing_when_it_goes_on() -> None:
     world = World(pod("p"))
     fence = world.fence = Fence("host-1")
-    fence.lease(lease("host-1_x", "1"), time.monotonic())
-    fence.lease(lease("host-1_x", "2"), time.monotonic())
+    fence.lease(lease("host-1_x", "1"), clock())
+    fence.lease(lease("host-1_x", "2"), clock())
     world.server.stop = fence.gone
 
     async def work() -> None:
@@ -104,7 +103,7 @@ def test_calls_wait_for_what_a_new_leader_lacks_instead_of_failing() -> None:
         await asyncio.sleep(3 * server.LOOK)
         assert not bound.done()
         assert world.fence is not None
-        world.fence.lease(lease("host-1_x", "2"), time.monotonic())
+        world.fence.lease(lease("host-1_x", "2"), clock())
         assert await bound == ""
 
     world.run(work)

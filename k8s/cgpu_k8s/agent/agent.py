@@ -155,9 +155,12 @@ class Agent:
 
     async def _look_at_gpus(self) -> None:
         try:
-            self._seen, self._silence = await self._driver.gpus(), ""
+            found, silence = await self._driver.gpus(), ""
         except CgpuError as error:
-            self._seen, self._silence = (), str(error)
+            found, silence = (), str(error)
+        if found is None:
+            return  # what was seen last holds until the driver has begun
+        self._seen, self._silence = found, silence
         self._names |= {gpu.uuid: gpu.name for gpu in self._seen}
         if self._names.keys() - {gpu.uuid for gpu in self._seen}:
             self._driver.close()  # only a new session of the driver sees a GPU that is back

@@ -29,23 +29,41 @@ class Driver:
         self._folder = folder
         self._child: subprocess.Popen[bytes] | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
+        self._opening: asyncio.Future[tuple[Seen, ...]] | None = None
 
-    async def gpus(self) -> tuple[Seen, ...]:
-        """The GPUs that answer now.
+    async def gpus(self) -> tuple[Seen, ...] | None:
+        """The GPUs that answer now; None: the driver begins, which may take longer than a look.
 
         Raises:
             CgpuError: the driver does not answer.
         """
-        patience = _PATIENCE if self._child else _FIRST_PATIENCE
+        if self._opening is None and self._child:
+            return await self._answer(_PATIENCE)
+        opening = self._opening = self._opening or asyncio.ensure_future(
+            self._answer(_FIRST_PATIENCE)
+        )
+        await asyncio.wait({opening}, timeout=_PATIENCE)
+        if not opening.done():
+            return None
+        self._opening = None
+        return opening.result()
+
+    async def _answer(self, patience: float) -> tuple[Seen, ...]:
         try:
             return await asyncio.wait_for(asyncio.to_thread(self._ask), patience)
         except (OSError, ValueError, KeyError, TypeError, asyncio.TimeoutError) as error:
-            self.close()
+            self._end_session()
             why = shown(str(error), 400) or f"no answer within {patience:g} s"
             raise CgpuError(f"the driver does not say which GPUs there are: {why}") from None
 
     def close(self) -> None:
         """Release the driver: the next question begins anew, and so sees GPUs that are back."""
+        opening, self._opening = self._opening, None
+        if opening and not opening.cancel():
+            opening.exception()  # nobody asks for it any more
+        self._end_session()
+
+    def _end_session(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.kill()  # which ends a thread that reads from it, too

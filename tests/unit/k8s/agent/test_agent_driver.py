@@ -39,6 +39,38 @@ def _probes(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[b
         each.wait(30)
 
 
+async def answer(asked: Driver) -> int:
+    """Ask until there is an error; how often the driver was still to begin."""
+    looks = 0
+    while await asked.gpus() is None:
+        looks += 1
+    return looks
+
+
+def test_k8s_12_a_look_does_not_wait_for_a_driver_that_begins(
+    probes: list[subprocess.Popen[bytes]],
+) -> None:
+    """The agent's loop goes on, and no second process asks meanwhile."""
+
+    async def ask() -> None:
+        asked = Driver(lambda: "/driver")
+        try:
+            assert await asked.gpus() is None
+            assert await asked.gpus() is None
+            assert len(probes) == 1
+            with pytest.raises(CgpuError, match=r"no answer within 0\.5 s"):
+                await answer(asked)
+            probes[0].terminate()
+            assert await asked.gpus() is None  # and so after a hang
+            asked.close()
+        finally:
+            for each in probes:
+                each.terminate()  # the threads that read from them end, too
+
+    asyncio.run(ask())
+    assert len(probes) == 2
+
+
 def test_a_process_that_is_stuck_in_the_driver_is_joined_by_no_other(
     probes: list[subprocess.Popen[bytes]],
 ) -> None:
@@ -48,7 +80,7 @@ def test_a_process_that_is_stuck_in_the_driver_is_joined_by_no_other(
             if number == 3:
                 probes[0].terminate()
             with pytest.raises(CgpuError) as failure:
-                await asked.gpus()
+                await answer(asked)
             sentences.append(str(failure.value))
         asked.close()
         for each in probes:

@@ -57,7 +57,7 @@ class Daemon:
         requests = Requests(state, audit, nodes, self._tree, self.stop)
         self._woken = asyncio.Event()
         self._control = Control(requests.handle, self._woken.set)
-        self._servers: list[asyncio.Server] = []
+        self._servers: list[asyncio.Task[None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping = False
         self._inhabited = time.monotonic()
@@ -72,7 +72,7 @@ class Daemon:
         self._state.refresh()
         if rules.is_foreign(self._state.registry.state_dir):
             log.warning("rules_foreign", path=rules.FILE, do="set again what cgpu set had changed")
-        self._servers = [await self._control.listen(each) for each in self._lock.listeners]
+        self._servers = [self._control.listen(each) for each in self._lock.listeners]
         say_ready()
         self._loop = asyncio.get_running_loop()
         # A service cannot mount; its root outside does (tree/mounter.py).
@@ -109,7 +109,7 @@ class Daemon:
     def _leave(self) -> None:
         self._stopping = True
         for each in self._servers:
-            each.close()
+            each.cancel()
         if self._tree:
             self._tree.close()  # before the next server mounts its tree there
         self._lock.release()

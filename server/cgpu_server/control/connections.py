@@ -8,6 +8,7 @@ import json
 import os
 import socket
 import struct
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 DESCRIPTOR = "descriptor"  # in an answer: a file descriptor to send with it
 _LONGEST_LINE = 1 << 16
 _PATIENCE = 60.0  # seconds for a client that sends nothing
-# How many connections wait in the kernel, and how many are taken before others are served again:
-# users who never stop connecting must not hold up who is connected.
-_BACKLOG, _AT_ONCE = 64, 1
+_BACKLOG = 64  # connections that wait in the kernel
+# Users who never stop asking must not take the processor from root's programs: after a connection,
+# and for so many times as long as a request took, no other one is served.
+_REST_SECONDS, _REST_TIMES, _LONGEST_REST = 0.005, 4, 0.1
+_RETRY_SECONDS = 1.0
 _MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of users who are not trusted
 _CREDENTIALS = struct.Struct("3i")  # struct ucred
 
@@ -49,14 +52,31 @@ class Control:
         self._handle, self._connected = handle, connected
         self._guests: Counter[int] = Counter()  # connections of users who are not trusted
         self._turn = asyncio.Lock()  # of their requests
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def listen(self, listener: socket.socket) -> asyncio.Server:
-        """Serve from now on."""
-        serving = await asyncio.start_unix_server(
-            self._serve, sock=listener, limit=_LONGEST_LINE, backlog=_AT_ONCE
-        )
-        listener.listen(_BACKLOG)  # asyncio has made it _AT_ONCE
-        return serving
+    def listen(self, listener: socket.socket) -> asyncio.Task[None]:
+        """Serve from now on, until the task is cancelled."""
+        listener.listen(_BACKLOG)
+        return asyncio.create_task(self._accept_all(listener))
+
+    async def _accept_all(self, listener: socket.socket) -> None:
+        """Take one connection at a time (asyncio's servers take a hundred)."""
+        while True:
+            try:
+                peer = await self._accept(listener)
+            except OSError:  # the process has no descriptor left
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                if not peer.is_trusted:
+                    await asyncio.sleep(_REST_SECONDS)
+
+    async def _accept(self, listener: socket.socket) -> Peer:
+        end, _ = await asyncio.get_running_loop().sock_accept(listener)
+        reader, writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)  # else it may be collected before its end
+        task.add_done_callback(self._tasks.discard)
+        return _peer(writer)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _peer(writer)
@@ -92,9 +112,13 @@ class Control:
         """The answer; however many guests ask, root waits for one of them at most."""
         if peer.is_trusted:
             return self.answer(line, peer)
-        async with self._turn:
-            await asyncio.sleep(0)
+        await self._turn.acquire()
+        begun = time.thread_time()
+        try:
             return self.answer(line, peer)
+        finally:
+            rest = min(_REST_TIMES * (time.thread_time() - begun), _LONGEST_REST)
+            asyncio.get_running_loop().call_later(rest, self._turn.release)
 
     def answer(self, line: bytes, peer: Peer) -> dict[str, Any]:
         """The answer to what ``peer`` sent."""

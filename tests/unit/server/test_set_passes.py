@@ -140,12 +140,8 @@ def test_only_a_connection_without_a_request_asks_for_a_refresh(
             is_touched.set()
 
         folder = os.open(tmp_path, os.O_PATH)
-        listener = socket.socket(socket.AF_UNIX)
-        listener.bind(server.address(folder))
-        listener.listen()
-        listener.settimeout(0)
-        serving = await Control(answer, touch).listen(listener)
         path = server.address(folder)
+        serving = Control(answer, touch).listen(bound(path))
         for _ in range(2):
             reader, writer = await asyncio.open_unix_connection(path)
             writer.write(b'{"request": "set"}\n')
@@ -155,11 +151,59 @@ def test_only_a_connection_without_a_request_asks_for_a_refresh(
         writer.write_eof()
         assert await reader.read() == b"", "it is closed"
         assert is_touched.is_set() is not is_guest
-        serving.close()
+        serving.cancel()
         os.close(folder)
 
     asyncio.run(asyncio.wait_for(play(), 60))
     assert touched == ([] if is_guest else [1])
+
+
+def bound(path: str) -> socket.socket:
+    """A socket at this path, for ``Control.listen``."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.settimeout(0)
+    return listener
+
+
+@pytest.mark.parametrize("bound_name", ["_REST_SECONDS", "_LONGEST_REST"])
+def test_guests_who_never_stop_asking_are_served_after_a_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound_name: str
+) -> None:
+    """REL-8: else they would take the processor that root's programs need."""
+    whole = connections._peer  # noqa: SLF001 (who it is)
+
+    def peer(writer: asyncio.StreamWriter) -> Peer:
+        is_guest = writer.get_extra_info("sockname").endswith(server.SOCKET)
+        return connections.Peer(1, os.getuid() + 1) if is_guest else whole(writer)
+
+    monkeypatch.setattr(connections, "_peer", peer)
+    monkeypatch.setattr(connections, "_REST_TIMES", 10**12)
+    for name in ("_REST_SECONDS", "_LONGEST_REST"):
+        monkeypatch.setattr(connections, name, 3600.0 if name == bound_name else 0.0)
+
+    async def ask(path: str) -> bytes:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"{}\n")
+        line = await reader.readline()
+        writer.close()
+        return line
+
+    async def play() -> None:
+        folder = os.open(tmp_path, os.O_PATH)
+        common, root = (server.address(folder, n) for n in (server.SOCKET, server.ROOT_SOCKET))
+        control = Control(lambda _, __: {}, lambda: None)
+        serving = [control.listen(bound(path)) for path in (common, root)]
+        assert await ask(common) == b"{}\n"
+        second = asyncio.create_task(ask(common))
+        for _ in range(20):
+            assert await ask(root) == b"{}\n"
+        assert not second.done()
+        for task in (second, *serving):
+            task.cancel()
+        os.close(folder)
+
+    asyncio.run(asyncio.wait_for(play(), 60))
 
 
 def test_the_command_connects_once(tmp_path: Path) -> None:

@@ -62,21 +62,19 @@ class Control:
     async def _accept_all(self, listener: socket.socket) -> None:
         """Take one connection at a time (asyncio's servers take a hundred)."""
         while True:
-            try:
-                peer = await self._accept(listener)
-            except OSError:  # the process has no descriptor left
-                await asyncio.sleep(_RETRY_SECONDS)
-            else:
-                if not peer.is_trusted:
-                    await asyncio.sleep(_REST_SECONDS)
+            rest = _RETRY_SECONDS
+            with contextlib.suppress(OSError):  # the process has no descriptor left
+                rest = await self._accept(listener)
+            await asyncio.sleep(rest)
 
-    async def _accept(self, listener: socket.socket) -> Peer:
+    async def _accept(self, listener: socket.socket) -> float:
+        """Take a connection; returns for how long to rest after it."""
         end, _ = await asyncio.get_running_loop().sock_accept(listener)
         reader, writer = await asyncio.open_unix_connection(sock=end, limit=_LONGEST_LINE)
         task = asyncio.create_task(self._serve(reader, writer))
         self._tasks.add(task)  # else it may be collected before its end
         task.add_done_callback(self._tasks.discard)
-        return _peer(writer)
+        return 0 if _peer(writer).is_trusted else _REST_SECONDS
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _peer(writer)

@@ -13,6 +13,32 @@ from cgpu_env.errors import CgpuError
 
 _POLL_SECONDS = 0.002
 _LONGEST_PID = 32
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+def take(path: str) -> int | None:
+    """Take a lock until the descriptor that this returns is closed; None: another program has it.
+
+    Raises:
+        OSError: it cannot be made, or the holder's process id cannot be written to it.
+    """
+    fd = os.open(path, os.O_CREAT | _FLAGS, 0o600)
+    try:
+        flock(fd, LOCK_EX | LOCK_NB)
+        _sign(fd)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _sign(fd: int) -> None:
+    """Write who holds it: the kernel's list of locks is as long as any user likes."""
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
 
 
 class LockFile:
@@ -65,8 +91,7 @@ class LockFile:
 
     def _is_taken(self) -> bool:
         if self._fd < 0:
-            flags = self._flags | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-            self._fd = os.open(self._path, flags, 0o600)
+            self._fd = os.open(self._path, self._flags | _FLAGS, 0o600)
             os.fchmod(self._fd, 0o600)  # release 0.1 let others read some
         try:
             flock(self._fd, LOCK_EX | LOCK_NB)
@@ -75,7 +100,10 @@ class LockFile:
         if self._temporary and not self._is_there():
             self._close()  # its last holder has removed it
             return False
-        self._sign()
+        try:  # noqa: SIM105 (as the class says of contextlib)
+            _sign(self._fd)
+        except OSError:  # a full disk must not keep anybody from removing files
+            pass
         return True
 
     def _is_there(self) -> bool:
@@ -83,14 +111,6 @@ class LockFile:
             return os.path.samestat(os.stat(self._path), os.fstat(self._fd))
         except FileNotFoundError:
             return False
-
-    def _sign(self) -> None:
-        """Write who holds it: the kernel's list of locks is as long as any user likes."""
-        try:
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, f"{os.getpid()}\n".encode(), 0)
-        except OSError:  # a full disk must not keep anybody from removing files
-            return
 
     def _late(self) -> CgpuError:
         """The error for those who wait in vain: who holds the lock, and what to do."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import logging
 import os
 import socket
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cgpu_env import program
 from cgpu_env.commandline import Parser
 from cgpu_env.logline import line
+from cgpu_node.lockfile import take
 
 if TYPE_CHECKING:
     import argparse
@@ -131,9 +131,8 @@ async def _agent(given: argparse.Namespace) -> None:
 
     cluster, state = load(given.kubeconfig, given.context), open_state(given.state_dir)
     passing = None if given.pass_through is None else tuple(given.pass_through)
-    lock = os.open(f"{state}/agent.lock", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = await _alone(f"{state}/agent.lock")
     try:
-        await _alone(lock, state)
         place = Place(given.node, given.setting, Shares(state), passing)
         driver = Driver(lambda: driver_folder(given.driver_dir, load_config()))
         try:
@@ -150,18 +149,12 @@ async def _agent(given: argparse.Namespace) -> None:
         os.close(lock)
 
 
-async def _alone(lock: int, state: str) -> None:
-    """Wait until no other agent works on this node."""
-    if _locked(lock):
-        return
-    report("waits", {"for": f"another agent of this node, which holds {state}/agent.lock"})
-    while not _locked(lock):  # noqa: ASYNC110 (the other one is another process)
+async def _alone(path: str) -> int:
+    """The lock that one agent of this node has at a time; another one's end is waited for."""
+    lock = take(path)
+    if lock is None:
+        report("waits", {"for": f"another agent of this node, which holds {path}"})
+    while lock is None:
         await asyncio.sleep(_PERIOD)
-
-
-def _locked(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+        lock = take(path)
+    return lock

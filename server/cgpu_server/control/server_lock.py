@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import socket
 import time
 from typing import TYPE_CHECKING
 
 from cgpu_env import CgpuError
-from cgpu_node import client, server
+from cgpu_node import client, lockfile, server
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -41,7 +40,7 @@ class ServerLock:
         deadline = time.monotonic() + _PATIENCE
         try:
             while time.monotonic() < deadline:
-                lock = _locked(f"{state_dir}/{server.LOCK}")
+                lock = lockfile.take(f"{state_dir}/{server.LOCK}")
                 if lock is not None:
                     return cls(state_dir, lock, _listen(state_dir))
                 if server.is_listening(state_dir):
@@ -72,21 +71,6 @@ class ServerLock:
             with contextlib.suppress(OSError):
                 _remove_sockets(self._state_dir)
         os.close(self._lock)
-
-
-def _locked(path: str) -> int | None:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
 
 
 def _remove_sockets(state_dir: str) -> None:

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import socket
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from cgpu_env import program
 from cgpu_env.commandline import Parser
-from cgpu_env.logline import line
+from cgpu_k8s.api import program
 from cgpu_node.lockfile import take
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
 
 NAME = "cgpu-agent"
-LOG = logging.getLogger(NAME)
-WARNINGS = {"failed", "not_registered", "object_not_read", "waits"}
+report = program.reporter(NAME, {"failed", "not_registered", "object_not_read", "waits"})
 PLUGINS = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 SETTING = Path("/etc/cgpu/kubernetes.json")
@@ -30,17 +25,9 @@ _PERIOD = 2.0  # seconds
 
 def arguments() -> Parser:
     """The command line."""
-    parser = Parser(
-        prog=NAME,
-        description="Offer this node's GPUs to pods that share them, and follow its mode.",
+    parser = program.parser(
+        NAME, "Offer this node's GPUs to pods that share them, and follow its mode."
     )
-    parser.add_version(NAME)
-    parser.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help="how to reach the API server; by default the pod's service account, else KUBECONFIG",
-    )
-    parser.add_argument("--context", metavar="NAME", help="the context of the kubeconfig")
     parser.add_argument(
         "--node",
         metavar="NAME",
@@ -91,32 +78,14 @@ def arguments() -> Parser:
     return parser
 
 
-def main(words: Sequence[str] | None = None) -> NoReturn:
+def main() -> NoReturn:
     """Work until stopped."""
-    program.run(NAME, lambda: _work(words))
-
-
-def _work(words: Sequence[str] | None) -> int:
-    given = arguments().parse_args(words)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    asyncio.run(serve(given))
-    return 0
-
-
-def report(event: str, fields: dict[str, object]) -> None:
-    """Write a line of the log."""
-    LOG.log(logging.WARNING if event in WARNINGS else logging.INFO, "%s", line(event, fields))
+    program.run(NAME, arguments, serve)
 
 
 async def serve(given: argparse.Namespace) -> None:
-    """Keep the node as it has to be until SIGTERM or SIGINT."""
-    from cgpu_k8s.api.tasks import until_stopped  # noqa: PLC0415 (--help does not wait for it)
-
-    await until_stopped(_agent(given))
-
-
-async def _agent(given: argparse.Namespace) -> None:
-    from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415
+    """Keep the node as it has to be until cancelled."""
+    from cgpu_k8s.agent.agent import Agent, Place  # noqa: PLC0415 (--help does not wait for it)
     from cgpu_k8s.agent.anchor import Plugin, Units  # noqa: PLC0415
     from cgpu_k8s.agent.driver import Driver  # noqa: PLC0415
     from cgpu_k8s.agent.engine import Engine  # noqa: PLC0415

@@ -3,38 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
 import socket
-import sys
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from cgpu_env import program
 from cgpu_env.commandline import Parser, address
-from cgpu_env.logline import line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from cgpu_k8s.api import program
 
 NAME = "cgpu-extender"
-LOG = logging.getLogger(NAME)
-WARNINGS = {"watch_failed", "object_not_read", "not_bound", "call_failed"}
+report = program.reporter(NAME, {"watch_failed", "object_not_read", "not_bound", "call_failed"})
 
 
 def arguments() -> Parser:
     """The command line."""
-    parser = Parser(
-        prog=NAME,
-        description="Tell a kube-scheduler where pods that share GPUs go, and bind them.",
+    parser = program.parser(
+        NAME, "Tell a kube-scheduler where pods that share GPUs go, and bind them."
     )
-    parser.add_version(NAME)
-    parser.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help="how to reach the API server; by default the pod's service account, else KUBECONFIG",
-    )
-    parser.add_argument("--context", metavar="NAME", help="the context of the kubeconfig")
     parser.add_argument(
         "--listen",
         metavar="ADDRESS:PORT",
@@ -70,30 +54,17 @@ def _lease(word: str) -> tuple[str, str]:
     return namespace, name
 
 
-def main(words: Sequence[str] | None = None) -> NoReturn:
+def main() -> NoReturn:
     """Serve until stopped."""
-    program.run(NAME, lambda: _work(words))
-
-
-def _work(words: Sequence[str] | None) -> int:
-    given = arguments().parse_args(words)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    asyncio.run(serve(given))
-    return 0
-
-
-def report(event: str, fields: dict[str, object]) -> None:
-    """Write a line of the log."""
-    LOG.log(logging.WARNING if event in WARNINGS else logging.INFO, "%s", line(event, fields))
+    program.run(NAME, arguments, serve)
 
 
 async def serve(given: argparse.Namespace) -> None:
-    """Follow the API server and answer the scheduler until SIGTERM or SIGINT."""
+    """Follow the API server and answer the scheduler until cancelled."""
     from aiohttp import web  # noqa: PLC0415 (--help does not wait for it)
 
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
     from cgpu_k8s.api.configuration import load  # noqa: PLC0415
-    from cgpu_k8s.api.tasks import until_stopped  # noqa: PLC0415
     from cgpu_k8s.books.books import Books  # noqa: PLC0415
     from cgpu_k8s.extender.fence import Fence  # noqa: PLC0415
     from cgpu_k8s.extender.following import Following, Lease  # noqa: PLC0415
@@ -115,4 +86,4 @@ async def serve(given: argparse.Namespace) -> None:
                     await runner.setup()
                     await web.TCPSite(runner, *address).start()
                     report("serves", {what: "{}:{}".format(*runner.addresses[0][:2])})
-            await until_stopped(following.run(extender.binder.resolve))
+            await following.run(extender.binder.resolve)

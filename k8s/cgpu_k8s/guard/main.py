@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import logging
-import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
-from cgpu_env import program
 from cgpu_env.commandline import Parser, address
-from cgpu_env.logline import line
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from cgpu_k8s.api import program
 
 NAME = "cgpu-guard"
-LOG = logging.getLogger(NAME)
-WARNINGS = {"failed", "call_failed"}
+report = program.reporter(NAME, {"failed", "call_failed"})
 _SCHEDULER = "cgpu-scheduler"  # the service account that writes decisions
 
 
 def arguments() -> Parser:
     """The command line."""
-    parser = Parser(
-        prog=NAME,
-        description="Tell API servers which pods, decisions and bindings to let in,"
+    parser = program.parser(
+        NAME,
+        "Tell API servers which pods, decisions and bindings to let in,"
         " and send pods that ask for GPUs to cgpu's scheduler.",
     )
-    parser.add_version(NAME)
-    parser.add_argument(
-        "--kubeconfig",
-        metavar="FILE",
-        help="how to reach the API server; by default the pod's service account, else KUBECONFIG",
-    )
-    parser.add_argument("--context", metavar="NAME", help="the context of the kubeconfig")
     parser.add_argument(
         "--namespace",
         metavar="NAME",
@@ -61,31 +46,13 @@ def arguments() -> Parser:
     return parser
 
 
-def main(words: Sequence[str] | None = None) -> NoReturn:
+def main() -> NoReturn:
     """Serve until stopped."""
-    program.run(NAME, lambda: _work(words))
-
-
-def _work(words: Sequence[str] | None) -> int:
-    given = arguments().parse_args(words)
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
-    asyncio.run(serve(given))
-    return 0
-
-
-def report(event: str, fields: dict[str, object]) -> None:
-    """Write a line of the log."""
-    LOG.log(logging.WARNING if event in WARNINGS else logging.INFO, "%s", line(event, fields))
+    program.run(NAME, arguments, serve)
 
 
 async def serve(given: argparse.Namespace) -> None:
-    """Answer API servers until SIGTERM or SIGINT."""
-    from cgpu_k8s.api.tasks import until_stopped  # noqa: PLC0415 (--help does not wait for it)
-
-    await until_stopped(_guard(given))
-
-
-async def _guard(given: argparse.Namespace) -> None:
+    """Answer API servers until cancelled."""
     from aiohttp import web  # noqa: PLC0415 (--help does not wait for it)
 
     from cgpu_k8s.api.client import connected  # noqa: PLC0415

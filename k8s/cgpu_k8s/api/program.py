@@ -1,0 +1,66 @@
+"""A program that follows the API server until it is stopped: its command line, log and end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from cgpu_env import program
+from cgpu_env.commandline import Parser
+from cgpu_env.logline import line
+from cgpu_k8s.api.tasks import until_stopped
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Collection, Coroutine
+
+    Report = Callable[[str, dict[str, object]], None]
+    Serve = Callable[[argparse.Namespace], Coroutine[None, None, None]]
+
+
+def parser(name: str, description: str) -> Parser:
+    """The options that all have."""
+    found = Parser(prog=name, description=description)
+    found.add_version(name)
+    found.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        help="how to reach the API server; by default the pod's service account, else KUBECONFIG",
+    )
+    found.add_argument("--context", metavar="NAME", help="the context of the kubeconfig")
+    return found
+
+
+def reporter(name: str, warnings: Collection[str]) -> Report:
+    """What writes a line of the log: the event, and its fields.
+
+    Args:
+        name: of the program.
+        warnings: the events that are warnings.
+    """
+    log = logging.getLogger(name)
+
+    def report(event: str, fields: dict[str, object]) -> None:
+        log.log(logging.WARNING if event in warnings else logging.INFO, "%s", line(event, fields))
+
+    return report
+
+
+def run(name: str, arguments: Callable[[], Parser], serve: Serve) -> NoReturn:
+    """Read the command line, and serve until SIGTERM or SIGINT.
+
+    Args:
+        name: of the program.
+        arguments: its command line.
+        serve: all else that it does; imports what ``--help`` does not wait for.
+    """
+
+    def work() -> int:
+        given = arguments().parse_args()
+        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+        asyncio.run(until_stopped(serve(given)))
+        return 0
+
+    program.run(name, work)

@@ -10,8 +10,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from cgpu_env.errors import CgpuError
-from cgpu_env.logline import location
 from cgpu_env.version import VERSION
+from cgpu_k8s.answers import middleware, sentence
 from cgpu_k8s.extender import wire
 from cgpu_k8s.extender.binding import REFUSED, Binder, BindError
 from cgpu_k8s.extender.fence import clock
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 PREFIX = "/gpushare-scheduler"
-BAD, UNREADY, ABSENT, BROKEN = 400, 503, 404, 500
+UNREADY, ABSENT = 503, 404
 # Seconds that a call waits for what a new leader lacks: a pod whose call fails is tried again by
 # its scheduler only when the cluster changes, or a minute later.
 BEGINNING, LOOK = 10.0, 0.05
@@ -68,6 +68,7 @@ class Extender:
         self._books, self._fence, self._missing, self._report = books, fence, missing, report
         self._metrics = Metrics(books, heard, self._unbindable)
         refusals = self._metrics.refusals
+        self._answer = middleware(report, wire.too_long(), {UnreadyError: UNREADY})
         self._scheduling = Scheduling(books, lambda code, nodes: refusals.labels(code).inc(nodes))
 
     def application(self) -> web.Application:
@@ -102,26 +103,6 @@ class Extender:
     def _add_public(self, app: web.Application) -> None:
         app.router.add_get("/metrics", self._show_metrics)
         app.router.add_get("/readyz", self._ready)
-
-    @web.middleware
-    async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Turn errors into one sentence."""
-        try:
-            return await handler(request)
-        except web.HTTPRequestEntityTooLarge:
-            return _sentence(BAD, wire.too_long())
-        except web.HTTPException as error:
-            return _sentence(error.status, f"{request.path}: {error.reason}")
-        except UnreadyError as error:
-            return _sentence(UNREADY, error)
-        except CgpuError as error:
-            return _sentence(BAD, error)
-        except (asyncio.CancelledError, ConnectionError):
-            raise
-        except Exception as error:  # noqa: BLE001 (one call must not end the others)
-            what = f"internal error: {type(error).__name__}: {error} at {location(error)}"
-            self._report("call_failed", {"path": request.path, "error": what})
-            return _sentence(BROKEN, what)
 
     def _posted(self, verb: str, call: Callable[[bytes], Awaitable[object]]) -> Handler:
         async def handle(request: web.Request) -> web.StreamResponse:
@@ -196,10 +177,10 @@ class Extender:
 
     async def _ready(self, _: web.Request) -> web.StreamResponse:
         problem = self._missing()
-        return _sentence(UNREADY if problem else 200, problem or "ready")
+        return sentence(UNREADY if problem else 200, problem or "ready")
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:
-        return _sentence(200, "alive")
+        return sentence(200, "alive")
 
 
 async def _past_beginning(problem: Callable[[], str], begins: Callable[[], bool]) -> str:
@@ -208,7 +189,3 @@ async def _past_beginning(problem: Callable[[], str], begins: Callable[[], bool]
     while (left := problem()) and begins() and time.monotonic() < deadline:  # noqa: ASYNC110
         await asyncio.sleep(LOOK)
     return left
-
-
-def _sentence(status: int, what: object) -> web.Response:
-    return web.Response(status=status, text=f"{what}\n")

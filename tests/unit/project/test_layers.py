@@ -89,7 +89,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {"main"},
     ),
     "cgpu_k8s": (
-        {"names"},
+        {"names", "answers"},
         {"objects"},
         {"api"},
         {"books"},

@@ -1,0 +1,56 @@
+"""What HTTP servers of a cluster answer where something is wrong: one sentence, whatever it is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from aiohttp import web
+
+from cgpu_env.errors import CgpuError
+from cgpu_env.logline import location
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from aiohttp.typedefs import Handler, Middleware
+
+BAD, BROKEN = 400, 500
+
+
+def sentence(status: int, what: object) -> web.Response:
+    """A sentence as the whole answer."""
+    return web.Response(status=status, text=f"{what}\n")
+
+
+def middleware(
+    report: Callable[[str, dict[str, object]], None],
+    too_long: object,
+    statuses: Mapping[type[CgpuError], int] | None = None,
+) -> Middleware:
+    """What turns errors into sentences.
+
+    Args:
+        report: writes a line of the log.
+        too_long: the sentence for a body that is larger than the server reads.
+        statuses: of errors whose status is not BAD.
+    """
+
+    @web.middleware
+    async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except web.HTTPRequestEntityTooLarge:
+            return sentence(BAD, too_long)
+        except web.HTTPException as error:
+            return sentence(error.status, f"{request.path}: {error.reason}")
+        except CgpuError as error:
+            return sentence((statuses or {}).get(type(error), BAD), error)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001 (one call must not end the others)
+            what = f"internal error: {type(error).__name__}: {error} at {location(error)}"
+            report("call_failed", {"path": request.path, "error": what})
+            return sentence(BROKEN, what)
+
+    return answer

@@ -1,1 +1,1 @@
-"""Machines that integration tests start from: users, servers, containers on them."""
+"""What tests of one part start from: machines with servers and containers, clusters, stand-ins."""

@@ -8,6 +8,7 @@ import pytest
 
 from lab.kubernetes.control_plane import ControlPlane, control_plane
 from lab.kubernetes.fake_server import FakeServer, fake_server
+from lab.worlds.contract import Server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,3 +24,8 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
 def fake() -> Iterator[FakeServer]:
     with fake_server() as server:
         yield server
+
+
+@pytest.fixture(params=["fake", "plane"])
+def server(request: pytest.FixtureRequest) -> Server:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from cgpu_k8s.api.client import Client, Json
     from cgpu_k8s.books.books import Books
     from cgpu_k8s.extender.fence import Fence
-    from cgpu_k8s.objects.nodes import Offer
-    from cgpu_k8s.objects.pods import Pod
 
     Report = Callable[[str, dict[str, object]], None]
 
@@ -102,7 +100,7 @@ class Following:
 
     async def _nodes(self) -> None:
         books = self._books
-        watch = self._watch("nodes", NODES.path(), self._read_node)
+        watch = self._watch("nodes", NODES.path(), read_node)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
@@ -115,7 +113,7 @@ class Following:
 
     async def _pods(self) -> None:
         books = self._books
-        watch = self._watch("pods", PODS.path(), self._read_pod)
+        watch = self._watch("pods", PODS.path(), read_pod)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
                 if isinstance(event, Listed):
@@ -160,28 +158,25 @@ class Following:
             self._report("object_not_read", {"kind": "lease", "error": error})
             return False
 
-    def _watch(self, kind: str, path: str, read: Callable[[Json], T], field: str = "") -> Watch[T]:
+    def _watch(
+        self, kind: str, path: str, read: Callable[[Json], T], field: str = ""
+    ) -> Watch[T | None]:
+        """A watch of objects; None: one that cannot be read, which the log says."""
+
+        def known(item: Json) -> T | None:
+            try:
+                return read(item)
+            except ObjectError as error:
+                self._report("object_not_read", {"kind": kind, "error": error})
+                return None
+
         def report(error: CgpuError) -> None:
             self._report("watch_failed", {"kind": kind, "error": error})
 
         watch = self._watches[kind] = Watch(
-            self._client, path, read, {"fieldSelector": field} if field else {}, report=report
+            self._client, path, known, {"fieldSelector": field} if field else {}, report=report
         )
         return watch
-
-    def _read_node(self, item: Json) -> Offer | None:
-        try:
-            return read_node(item)
-        except ObjectError as error:
-            self._report("object_not_read", {"kind": "nodes", "error": error})
-            return None
-
-    def _read_pod(self, item: Json) -> Pod | None:
-        try:
-            return read_pod(item)
-        except ObjectError as error:
-            self._report("object_not_read", {"kind": "pods", "error": error})
-            return None
 
     async def _tidy(self, resolve: Callable[[float], Awaitable[None]]) -> None:
         while True:

@@ -14,24 +14,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import grpc
-import grpc.aio
+from grpclib.client import Channel
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Server
 
-from cgpu_env.errors import shown
+from cgpu_env.errors import CgpuError, shown
 from cgpu_k8s.agent import wire
 from cgpu_k8s.api.tasks import together
 from cgpu_k8s.names import CORES, COUNT, MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
+
+    from grpclib.server import Stream
 
 SOCKET = "cgpu.sock"
 UNITS = {MEMORY: "cgpu-mem.sock", CORES: "cgpu-core.sock"}
 PERIOD = 1.0  # seconds between two looks at the kubelet's socket
-_PATIENCE = 5.0
 _REFUSAL = (
     f"{COUNT} is no resource to ask for: expected the pod's label {COUNT}, beside"
     " aliyun.com/gpu-mem in a container's limits"
@@ -61,7 +64,7 @@ class Plugin:
         self._resource, self._socket = resource, socket
         self._devices: dict[str, bool] = {}
         self._changed = asyncio.Condition()
-        self._server: grpc.aio.Server | None = None
+        self._server: Server | None = None
         self._kubelet: Identity | None = None
         self._own: Identity | None = None
         self._failure = ""
@@ -94,9 +97,8 @@ class Plugin:
         elif kubelet != self._kubelet or own is None or own != self._own:
             try:
                 await self._register()
-            except (grpc.aio.AioRpcError, RuntimeError, OSError) as error:
-                details = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-                self._fail(f"the kubelet does not take the plugin: {shown(str(details), 300)}")
+            except (CgpuError, OSError) as error:
+                self._fail(f"the kubelet does not take the plugin: {shown(str(error), 300)}")
             else:
                 self._kubelet, self._failure = kubelet, ""
                 self.registrations += 1
@@ -106,47 +108,46 @@ class Plugin:
         await self._stop()
         path = self._folder / self._socket
         path.unlink(missing_ok=True)
-        server = self._server = grpc.aio.server()
-        server.add_generic_rpc_handlers((self._methods(),))
-        server.add_insecure_port(f"unix:{path}")
-        await server.start()
-        self._own = _identity(path)
-        async with grpc.aio.insecure_channel(f"unix:{self._folder / wire.KUBELET}") as channel:
-            call = channel.unary_unary(wire.REGISTER)
-            await call(wire.register(self._socket, self._resource), timeout=_PATIENCE)
+        server = Server([self], codec=wire.Bytes())
+        await server.start(path=str(path))
+        self._server, self._own = server, _identity(path)
+        async with Channel(path=str(self._folder / wire.KUBELET), codec=wire.Bytes()) as channel:
+            await wire.ask(channel, wire.REGISTER, wire.register(self._socket, self._resource))
 
     async def _stop(self) -> None:
         server, self._server, self._kubelet, self._own = self._server, None, None, None
         if server is not None:
-            await server.stop(grace=None)
+            server.close()
 
     def _fail(self, why: str) -> None:
         if why != self._failure:
             self._failure = why
             self._report("not_registered", {"error": why})
 
-    def _methods(self) -> grpc.GenericRpcHandler:
-        return grpc.method_handlers_generic_handler(
-            wire.PLUGIN,
-            {
-                "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(_nothing),
-                "PreStartContainer": grpc.unary_unary_rpc_method_handler(_nothing),
-                "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(_nothing),
-                "Allocate": grpc.unary_unary_rpc_method_handler(
-                    _refuse if self._resource == COUNT else _give_nothing
-                ),
-                "ListAndWatch": grpc.unary_stream_rpc_method_handler(self._list_and_watch),
-            },
-        )
+    def __mapping__(self) -> dict[str, Handler]:  # gRPC asks for it by this name
+        """The methods of the plugin."""
+        take = _refuse if self._resource == COUNT else _give_nothing
+        methods = {
+            "GetDevicePluginOptions": (_nothing, Cardinality.UNARY_UNARY),
+            "PreStartContainer": (_nothing, Cardinality.UNARY_UNARY),
+            "GetPreferredAllocation": (_nothing, Cardinality.UNARY_UNARY),
+            "Allocate": (take, Cardinality.UNARY_UNARY),
+            "ListAndWatch": (self._list_and_watch, Cardinality.UNARY_STREAM),
+        }
+        return {
+            f"/{wire.PLUGIN}/{name}": Handler(act, kind, bytes, bytes)
+            for name, (act, kind) in methods.items()
+        }
 
-    async def _list_and_watch(self, _request: bytes, _context: Any) -> AsyncIterator[bytes]:  # noqa: ANN401 (gRPC's)
+    async def _list_and_watch(self, stream: Stream[bytes, bytes]) -> None:
+        await stream.recv_message()
         last = None
         while True:
             async with self._changed:
                 while self._devices == last:
                     await self._changed.wait()
                 last = self._devices
-            yield wire.devices(last)
+            await stream.send_message(wire.devices(last))
             self.holds.set()
 
 
@@ -170,17 +171,19 @@ class Units:
         await together(*(plugin.run() for plugin in self._plugins.values()))
 
 
-async def _nothing(_request: bytes, _context: Any) -> bytes:  # noqa: ANN401 (gRPC's)
-    return wire.EMPTY
+async def _nothing(stream: Stream[bytes, bytes]) -> None:
+    await stream.recv_message()
+    await stream.send_message(wire.EMPTY)
 
 
-async def _give_nothing(_request: bytes, _context: Any) -> bytes:  # noqa: ANN401 (gRPC's)
-    return wire.ALLOCATED
+async def _give_nothing(stream: Stream[bytes, bytes]) -> None:
+    await stream.recv_message()
+    await stream.send_message(wire.ALLOCATED)
 
 
-async def _refuse(_request: bytes, context: Any) -> bytes:  # noqa: ANN401 (gRPC's)
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _REFUSAL)
-    return wire.EMPTY
+async def _refuse(stream: Stream[bytes, bytes]) -> None:
+    await stream.recv_message()
+    raise GRPCError(Status.FAILED_PRECONDITION, _REFUSAL)
 
 
 def _identity(path: Path) -> Identity | None:

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
-import grpc
-import grpc.aio
+from grpclib.client import Channel
 
 from cgpu_env.errors import CgpuError, shown
 from cgpu_k8s.agent import runtimes
 from cgpu_k8s.agent.runtimes import CONTAINERD, CRIO
-from cgpu_k8s.agent.wire import text, values
+from cgpu_k8s.agent.wire import Bytes, ask, text, values
 from cgpu_k8s.objects.fields import member
 
 if TYPE_CHECKING:
@@ -103,11 +102,11 @@ def _named(node: Json) -> str:
 
 
 async def _of_containerd(path: str) -> list[Runtime]:
-    async with grpc.aio.insecure_channel(f"unix:{path}") as channel:
-        try:
-            answer = await channel.unary_unary(_STATUS)(_VERBOSE, timeout=_PATIENCE)
-        except grpc.aio.AioRpcError as error:
-            raise CgpuError(f"{path}: {shown(str(error.details()), 300)}") from None
+    try:
+        async with Channel(path=path, codec=Bytes()) as channel:
+            answer = await ask(channel, _STATUS, _VERBOSE)
+    except CgpuError as error:
+        raise CgpuError(f"{path}: {error}") from None
     info = {text(each, _KEY): each for each in values(answer, _INFO)}
     if "config" not in info:
         raise CgpuError(f"{path}: its Status does not show its configuration")

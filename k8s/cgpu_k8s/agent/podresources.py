@@ -9,25 +9,19 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-import grpc
-import grpc.aio
+from grpclib.client import Channel
 
 from cgpu_env.errors import CgpuError, shown
-from cgpu_k8s.agent.wire import text, values
+from cgpu_k8s.agent.wire import EMPTY, Bytes, ask, text, values
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 LIST = "/v1.PodResourcesLister/List"
 VENDOR = "nvidia.com/"  # of the resources that are GPUs
-_PATIENCE = 5.0
-_OPTIONS = (
-    ("grpc.max_receive_message_length", 16 << 20),
-    ("grpc.max_reconnect_backoff_ms", 10_000),  # less than the time between two questions
-)
 # Fields of ListPodResourcesResponse, PodResources, ContainerResources and ContainerDevices.
 _PODS = 1
 _POD_NAME, _NAMESPACE, _CONTAINERS = 1, 2, 3
@@ -46,24 +40,20 @@ class PodResources:
 
     async def run(self) -> None:
         """Go on asking until cancelled."""
-        # One for good, because gRPC keeps some memory of each; it finds a kubelet that is back.
-        async with grpc.aio.insecure_channel(f"unix:{self._socket}", _OPTIONS) as channel:
-            ask = channel.unary_unary(LIST)
+        # One for good: it finds a kubelet that is back.
+        async with Channel(path=str(self._socket), codec=Bytes()) as channel:
             while True:
                 try:
-                    exclusive.write(self._state, read_exclusive(await self._answer(ask)))
+                    exclusive.write(self._state, read_exclusive(await self._answer(channel)))
                     self._failure = ""
                 except (CgpuError, OSError) as error:
                     self._fail(str(error))
                 await asyncio.sleep(exclusive.PERIOD)
 
-    async def _answer(self, ask: Callable[..., Awaitable[bytes]]) -> bytes:
+    async def _answer(self, channel: Channel) -> bytes:
         if not self._socket.exists():
             raise CgpuError(f"no kubelet listens at {self._socket}")
-        try:
-            return await ask(b"", timeout=_PATIENCE)
-        except grpc.aio.AioRpcError as error:
-            raise CgpuError(shown(str(error.details()), 300)) from None
+        return await ask(channel, LIST, EMPTY)
 
     def _fail(self, why: str) -> None:
         if why != self._failure:

@@ -6,10 +6,19 @@ Kubernetes documents.
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
+
+from grpclib.const import Cardinality
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
+
+from cgpu_env.errors import CgpuError, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from grpclib.client import Channel
 
 VERSION = "v1beta1"
 KUBELET = "kubelet.sock"
@@ -24,6 +33,42 @@ _DEVICES = 1
 _ID, _HEALTH = 1, 2
 _VARINT, _EIGHT_BYTES, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
+_PATIENCE = 5.0  # seconds for an answer
+
+
+class Bytes(CodecBase):
+    """Messages go over gRPC as they are."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: bytes, message_type: object) -> bytes:
+        """The message."""
+        del message_type
+        return message
+
+    def decode(self, data: bytes, message_type: object) -> bytes:
+        """The message."""
+        del message_type
+        return data
+
+
+async def ask(channel: Channel, method: str, request: bytes) -> bytes:
+    """What the other end of a channel answers.
+
+    Raises:
+        CgpuError: it does not answer, or refuses.
+    """
+    kind = Cardinality.UNARY_UNARY
+    try:
+        async with channel.request(method, kind, bytes, bytes, timeout=_PATIENCE) as stream:
+            await stream.send_message(request, end=True)
+            return await stream.recv_message() or EMPTY
+    except asyncio.TimeoutError:
+        raise CgpuError(f"no answer within {_PATIENCE:g} s") from None
+    except GRPCError as error:
+        raise CgpuError(shown(error.message or error.status.name, 300)) from None
+    except (ProtocolError, StreamTerminatedError, OSError) as error:
+        raise CgpuError(shown(str(error), 300)) from None
 
 
 def register(endpoint: str, resource: str) -> bytes:

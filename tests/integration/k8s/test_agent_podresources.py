@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-import grpc
-import grpc.aio
 import pytest
+from grpclib.client import Channel
 
+from cgpu_k8s.agent import podresources
 from cgpu_k8s.agent.podresources import PodResources
 from cgpu_node import exclusive
 from lab.kubernetes.device_plugins import fake_kubelet, pod_resources
@@ -32,13 +32,12 @@ def test_one_channel_asks_each_kubelet_that_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channels, failures = [], []
-    make = grpc.aio.insecure_channel
 
-    def made(*arguments: Any) -> grpc.aio.Channel:
-        channels.append(arguments)
-        return make(*arguments)
+    def made(**options: Any) -> Channel:
+        channels.append(options)
+        return Channel(**options)
 
-    monkeypatch.setattr(grpc.aio, "insecure_channel", made)
+    monkeypatch.setattr(podresources, "Channel", made)
     monkeypatch.setattr(exclusive, "PERIOD", 0.05)
 
     def pods() -> list[str]:

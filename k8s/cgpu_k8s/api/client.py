@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -30,6 +31,9 @@ STRATEGIC = "application/strategic-merge-patch+json"  # lists are merged by Kube
 JSON = "application/json"
 PAGE = 500  # objects that a list asks for at a time
 LONGEST_LINE = 32 << 20  # bytes; no object that the API server stores comes near
+# A watch is silent for minutes. That its server is gone without a word, the kernel finds out.
+_PROBES = {socket.TCP_KEEPIDLE: 30, socket.TCP_KEEPINTVL: 10, socket.TCP_KEEPCNT: 3}
+DEAD = 60.0  # seconds after which it has
 REFUSED = 400
 UNAUTHORIZED = 401
 
@@ -137,12 +141,14 @@ class Client:
     ) -> AsyncGenerator[Json, None]:
         """The JSON objects of an answer that goes on, one a line; ends when the server ends it.
 
-        Raises LostError after ``silence`` seconds without a byte, if the connection breaks, and
-        if a line is not JSON. What a broken connection left of a line is dropped.
+        Raises LostError after ``silence`` seconds without a byte, DEAD seconds after the server's
+        machine is gone, if the connection breaks, and if a line is not JSON. What a broken
+        connection left of a line is dropped.
         """
         patience = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=silence)
         request, rest = Request("GET", path, query), b""
         async with self._answer(request, patience) as response:
+            _probe(response)
             async for chunk in response.content.iter_any():
                 *whole, rest = (rest + chunk).split(b"\n")
                 for line in whole:
@@ -231,6 +237,16 @@ class Client:
         return refusal(
             str(request), response.status, answer, response.headers.get("Retry-After"), hint
         )
+
+
+def _probe(response: aiohttp.ClientResponse) -> None:
+    """Let the kernel ask the other end of an answer's connection whether it is there."""
+    transport = response.connection.transport if response.connection else None
+    link = transport.get_extra_info("socket") if transport else None
+    if link is not None:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _PROBES.items():
+            link.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 async def _after(before: Callable[[], None], data: bytes) -> AsyncGenerator[bytes, None]:

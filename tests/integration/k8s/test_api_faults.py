@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -213,3 +214,30 @@ def test_a_large_list_is_read_page_by_page(fake: FakeServer) -> None:
 
     assert tried(fake, act) == 1201
     assert len(fake.calls) == 3
+
+
+def test_the_kernel_looks_whether_a_watchs_server_is_still_there(fake: FakeServer) -> None:
+    """A machine that is gone says nothing, and a watch waits for minutes."""
+
+    async def act(client: Client) -> None:
+        lines = client.lines(NODES.path(), {"watch": "true"}, 600.0)
+        first = asyncio.ensure_future(anext(lines))
+        while not fake.watches:  # noqa: ASYNC110 (another thread's)
+            await asyncio.sleep(0.01)
+        await client.post(NODES.path(), node("a"))
+        assert (await first)["type"] == "ADDED"
+        assert probed_within(fake) <= 30.0
+        await lines.aclose()
+
+    tried(fake, act)
+
+
+def probed_within(fake: FakeServer) -> float:
+    """Seconds until the kernel probes the other end of a connection to the server."""
+    port, timers = f":{int(fake.address.rpartition(':')[2]):04X}", []
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        _, _, remote, state, _, timer, *_ = line.split()
+        kind, _, ticks = timer.partition(":")
+        if remote.endswith(port) and state == "01" and kind == "02":  # established; keep alive
+            timers.append(int(ticks, 16) / os.sysconf("SC_CLK_TCK"))
+    return min(timers)

@@ -16,7 +16,8 @@ from cgpu_k8s.agent.following import Following
 from cgpu_k8s.agent.outside import held
 from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
-from cgpu_k8s.api.errors import ForbiddenError
+from cgpu_k8s.api.errors import ConflictError, ForbiddenError
+from cgpu_k8s.api.order import version_of
 from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.api.tasks import together
 from cgpu_k8s.names import SCHEDULE
@@ -101,7 +102,7 @@ class Agent:
         self._before: frozenset[str] = frozenset()  # who had shares at the look before
         self._findings: tuple[Finding, ...] = ()
         self._suspected: frozenset[Finding] = frozenset()
-        self._failure = ""
+        self._failures: dict[str, str] = {}
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -124,10 +125,12 @@ class Agent:
             pause = 0.0
             try:
                 await self._reconcile()
-                self._failure = ""
+                self._fail("", "node")
+            except ConflictError:
+                pause = 1.0  # the watch shows what is newer
             except (CgpuError, OSError) as error:
                 pause = getattr(error, "retry_after", None) or 1.0
-                self._fail(str(error))
+                self._fail(str(error), "node")
             await asyncio.sleep(pause)
             left = looked + self._period - time.monotonic()
             with suppress(asyncio.TimeoutError):
@@ -150,8 +153,9 @@ class Agent:
         try:
             await self._specs.well()
             await self._look_at_shares(self._cluster.pods)
+            self._fail("", "shares")
         except (CgpuError, OSError) as error:
-            self._fail(f"who has shares cannot be read: {error}")
+            self._fail(f"who has shares cannot be read: {error}", "shares")
 
     async def _look_at_gpus(self) -> None:
         try:
@@ -246,8 +250,7 @@ class Agent:
         if sharing:
             about = {} if why_not_shared(node) else offering.withheld_patch(node, why)
             if about:
-                path = NODES.path(self._place.name)
-                self._cluster.know(await self._client.patch(path, about, MERGE))
+                await self._patch(node, about)
             why = f"{why}; what the node offered stays until {_counted(sharing)} ended"
         else:
             await self._anchor.publish({})
@@ -265,7 +268,6 @@ class Agent:
         Raises:
             ApiError: the API server does not take it.
         """
-        path = NODES.path(self._place.name)
         status: dict[str, Any] = {}
         if self._units:
             await self._units.publish(wanted.resources)
@@ -274,15 +276,22 @@ class Agent:
             status = offering.status_patch(node, wanted, ours=in_force)
         if status:
             try:
-                node = await self._client.patch(f"{path}/status", status, MERGE)
+                node = await self._patch(node, status, "status")
             except ForbiddenError as error:
                 raise CgpuError(f"{error}: where nobody may, start with {DEVICES}") from None
-            self._cluster.know(node)
         about = offering.metadata_patch(node, wanted)
         if about:
-            self._cluster.know(await self._client.patch(path, about, MERGE))
+            await self._patch(node, about)
         if status or about:
             self._report("written", {"resources": dict(wanted.resources)})
+
+    async def _patch(self, node: Json, patch: Json, part: str = "") -> Json:
+        """Change the node's object, unless somebody has since the state that this follows from."""
+        about = {**member(patch, "metadata", dict), "resourceVersion": version_of(node)}
+        path = NODES.path(self._place.name, part=part)
+        written = await self._client.patch(path, {**patch, "metadata": about}, MERGE)
+        self._cluster.know(written)
+        return written
 
     async def _tell_health(self, before: tuple[Any, ...], gpus: tuple[Any, ...]) -> None:
         was = {gpu.uuid: gpu.healthy for gpu in before}
@@ -308,10 +317,11 @@ class Agent:
         await self._anchor.holds.wait()
         self._news.set()
 
-    def _fail(self, why: str) -> None:
-        if why != self._failure:
-            self._failure = why
+    def _fail(self, why: str, about: str) -> None:
+        """Say what is wrong about something, once for as long as it is; "": nothing is."""
+        if why and why != self._failures.get(about):
             self._report("failed", {"error": why})
+        self._failures[about] = why
 
 
 def _label(node: Json) -> str:

@@ -29,7 +29,7 @@ class Following:
         specs: what is left of pods for the start of containers.
         news: set when anything has changed.
         report: writes a line of the log.
-        fail: says what is wrong, once.
+        fail: says what is wrong about something, once; "": nothing is.
 
     Attributes:
         node: its object; None: not known, or not there.
@@ -43,7 +43,7 @@ class Following:
         specs: Specs,
         news: asyncio.Event,
         report: Callable[[str, dict[str, object]], None],
-        fail: Callable[[str], None],
+        fail: Callable[[str, str], None],
     ) -> None:
         self._client, self._name, self._specs = client, name, specs
         self._news, self._report, self._fail = news, report, fail
@@ -55,14 +55,16 @@ class Following:
         watch = self._watch(NODES.path(), f"metadata.name={self._name}", _same)
         async with aclosing(aiter(watch)) as events:
             async for event in events:
+                wrong = ""
                 if isinstance(event, Listed):
                     self.node = event.items[0] if event.items else None
                     if self.node is None:
-                        self._fail(f"node {self._name}: the cluster has no node of this name")
+                        wrong = f"node {self._name}: the cluster has no node of this name"
                 elif event.kind == DELETED:
                     self.node = None
                 else:
                     self.know(event.item)
+                self._fail(wrong, NODES.path())
                 self._news.set()
 
     async def follow_pods(self) -> None:
@@ -74,9 +76,12 @@ class Following:
             async for event in events:
                 try:
                     await self._hear_of_pods(event)
+                    self._fail("", PODS.path())
                 except (CgpuError, OSError) as error:
                     self._specs.failed()
-                    self._fail(f"what pods ask for cannot be left on the node: {error}")
+                    self._fail(
+                        f"what pods ask for cannot be left on the node: {error}", PODS.path()
+                    )
                 self._news.set()
 
     async def _hear_of_pods(self, event: Listed[Guest | None] | Changed[Guest | None]) -> None:
@@ -113,7 +118,7 @@ class Following:
     ) -> Watch[Any]:
         def report(error: Exception) -> None:
             failed()
-            self._fail(str(error))
+            self._fail(str(error), path)
 
         return Watch(
             self._client,

@@ -208,7 +208,7 @@ class FakeServer:
     async def _answer(self, request: web.Request, fault: Fault | None) -> web.StreamResponse:
         if request.path in {"/version", "/readyz"}:
             return web.json_response({"major": "1", "minor": "20", "gitVersion": "v1.20.2"})
-        kind, namespace, name, part = _parsed(request.path)
+        kind, namespace, name, part = parsed(request.path)
         if request.method == "GET" and not name:
             if request.query.get("watch") in {"true", "1"}:
                 return await self._watch(request, kind, namespace, fault)
@@ -304,7 +304,7 @@ class FakeServer:
                 for event in events:
                     watcher.version = event.version
                     here = event.key.kind == kind and namespace in {"", event.key.namespace}
-                    if here and (seen := _seen(event, query)):
+                    if here and (seen := line_of(event, query)):
                         await response.write(seen)
                 for line in watcher.lines:
                     await response.write(line)
@@ -326,7 +326,7 @@ class FakeServer:
             await response.write(_bookmark(kind, self._store.version))
 
 
-def _parsed(path: str) -> tuple[Kind, str, str, str]:
+def parsed(path: str) -> tuple[Kind, str, str, str]:
     """Kind, namespace, name and subresource of a path; 404 where there is none."""
     words = [*path.strip("/").split("/"), ""]
     group, rest = (words[1], words[3:]) if words[0] == "apis" else ("", words[2:])
@@ -340,7 +340,7 @@ def _parsed(path: str) -> tuple[Kind, str, str, str]:
     return kind, namespace, name, part
 
 
-def _seen(event: Event, query: Mapping[str, str]) -> bytes:
+def line_of(event: Event, query: Mapping[str, str]) -> bytes:
     """An event as a watch with selectors sees it: what they no longer choose is deleted."""
     now = event.type != "DELETED" and chosen(event.item, query)
     before = event.before is not None and chosen(event.before, query)

@@ -27,7 +27,7 @@ RESERVED = (
     names.MEM_ASSIGNED,
     names.MEM_ASSUME_TIME,
 )
-_WHOLE = "^[0-9]{1,6}(k|e3)?$"  # as the API server writes whole numbers
+_WHOLE = "^[+]?[0-9]{1,6}(k|[eE][0-9])?$"  # as the API server leaves whole numbers
 _COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
 assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
 
@@ -167,7 +167,8 @@ def impossible(_: Settings) -> tuple[Check, ...]:
         Check(
             "variables.asking.all(c, has(c.resources.limits) && (!has(c.resources.requests) ||"
             f" {both}.all(name, !(name in c.resources.requests) || (name in c.resources.limits"
-            " && c.resources.requests[name] == c.resources.limits[name]))))",
+            " && quantity(c.resources.requests[name]).compareTo("
+            "quantity(c.resources.limits[name])) == 0))))",
             f"{names.MEMORY} and {names.CORES}: expected in limits, and in requests the same or"
             " nothing",
         ),

@@ -25,7 +25,13 @@ def _whole(value: Any) -> celtypes.IntType:
     return celtypes.IntType(number)
 
 
-_FUNCTIONS = {"quantity": lambda value: value, "asInteger": _whole}
+def _compared(value: Any, other: Any) -> celtypes.IntType:
+    """Kubernetes' ``compareTo``, as far as the rules ask: 0 for the same quantity."""
+    numbers = whole(str(value)), whole(str(other))
+    return celtypes.IntType(value != other and (None in numbers or numbers[0] != numbers[1]))
+
+
+_FUNCTIONS = {"quantity": lambda value: value, "asInteger": _whole, "compareTo": _compared}
 _ENVIRONMENT = celpy.Environment()
 _PROGRAMS: dict[str, Any] = {}
 

@@ -89,8 +89,9 @@ def created(item: Any, user: str = "alice") -> Review:
 
 
 def test_possible_pods_are_let_in_however_numbers_are_written() -> None:
-    written = (asking("10", "1k", "10"), asking("1e3", label="0008"))
-    for item in (pod("p", 3), pod("p", 2, 30), pod("p", 8, 100, count=2), *written):
+    written = (asking("10", "1k", "10"), asking("1e3", label="0008"), asking("3E0", "+5"))
+    same = (of(container({MEM: "3", CORE: "5"}, {MEM: "3e0", CORE: "+5"})),)
+    for item in (pod("p", 3), pod("p", 2, 30), pod("p", 8, 100, count=2), *written, *same):
         assert both(created(item)) == ("", "")
     plain = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "main"}], "nodeName": "n"}}
     assert both(created(plain)) == ("", "")
@@ -102,7 +103,7 @@ def test_what_no_gpu_could_give_is_refused_at_creation(name: str) -> None:
 
 
 AMOUNTS = st.sampled_from(
-    ["0", "1", "2", "5", "10", "16", "30", "33", "100", "200", "1k", "1e3", "8Gi"]
+    ["0", "1", "2", "5", "+5", "10", "16", "30", "33", "100", "200", "2e0", "1k", "1e3", "8Gi"]
 )
 ASKED = st.none() | st.dictionaries(
     st.sampled_from([MEM, CORE, COUNT, "nvidia.com/gpu", "cpu"]), AMOUNTS

@@ -33,6 +33,7 @@ class Gpu(NamedTuple):
         slots: containers that may share it.
         healthy: whether a pod may be placed on it.
         held: units that others than pods hold.
+        held_slots: slots that others than pods have, each with its part of the time.
     """
 
     uuid: str
@@ -42,6 +43,13 @@ class Gpu(NamedTuple):
     slots: int = 20
     healthy: bool = True
     held: int = 0
+    held_slots: int = 0
+
+    @property
+    def left(self) -> Part:
+        """What others than pods leave to pods."""
+        time = -(-self.held_slots * self.cores // self.slots) if self.slots else 0
+        return Part(self.units - self.held, self.cores - time, self.slots - self.held_slots)
 
 
 class Container(NamedTuple):
@@ -227,10 +235,8 @@ class Node:
 
     def free(self, gpu: Gpu) -> Part:
         """What is left of a GPU; below 0 where more is promised than it has now."""
-        used = self.used(gpu.uuid)
-        return Part(
-            gpu.units - gpu.held - used.units, gpu.cores - used.cores, gpu.slots - used.slots
-        )
+        pairs = zip(gpu.left, self.used(gpu.uuid), strict=True)
+        return Part(*(left - used for left, used in pairs))
 
     def choose(self, need: Need, part: Part) -> Choice | Refusal:
         """The GPUs that this node would give to a pod that takes ``part`` of each, or why none."""

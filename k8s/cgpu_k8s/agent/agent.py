@@ -13,7 +13,7 @@ from cgpu_k8s.agent import offering
 from cgpu_k8s.agent.audit import Finding, audit
 from cgpu_k8s.agent.events import NORMAL, Events
 from cgpu_k8s.agent.following import Following
-from cgpu_k8s.agent.outside import held
+from cgpu_k8s.agent.outside import Held, held
 from cgpu_k8s.agent.specs import Specs
 from cgpu_k8s.api.client import MERGE
 from cgpu_k8s.api.errors import ConflictError, ForbiddenError
@@ -98,7 +98,7 @@ class Agent:
         self._seen: tuple[Seen, ...] | None = None
         self._names: dict[str, str] = {}  # of all GPUs that answered since we started
         self._silence = ""  # why no GPU answers
-        self._held: dict[str, int] = {}
+        self._held: dict[str, Held] = {}
         self._before: frozenset[str] = frozenset()  # who had shares at the look before
         self._findings: tuple[Finding, ...] = ()
         self._suspected: frozenset[Finding] = frozenset()

@@ -30,12 +30,14 @@ class Living(NamedTuple):
         pod: which container of a pod it is; None: of none.
         caps: MiB that it may hold now, by the GPU's UUID.
         promised: MiB that nobody else may be promised, the same.
+        weight: of the GPUs' time, which nobody else may be promised either.
     """
 
     id: str
     pod: PodContainer | None
     caps: Mapping[str, int]
     promised: Mapping[str, int]
+    weight: int
 
 
 class Finding(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cgpu_k8s.agent.outside import Held
 from cgpu_k8s.names import CORES, FACTS, GPU_COUNT, GPU_MEMORY, GPU_NAME, MEMORY
 from cgpu_k8s.objects.fields import member, strings
 from cgpu_k8s.objects.gpus import UNIT_MIB, Fact, FactsError, read_facts, write_facts
@@ -64,7 +65,7 @@ def facts(
     seen: Iterable[Seen],
     before: Iterable[Fact],
     kept: Collection[str],
-    held: Mapping[str, int],
+    held: Mapping[str, Held],
 ) -> tuple[Fact, ...]:
     """The node's GPUs. A lost one stays, without new pods, so that the books keep what is on it.
 
@@ -73,7 +74,7 @@ def facts(
         seen: the GPUs that answer; indices may have changed. One below 1 GiB offers nothing.
         before: those that were known.
         kept: UUIDs of those that stay if they do not answer.
-        held: MiB that others than pods hold, by UUID.
+        held: what others than pods were promised, by UUID.
     """
     slots = RULES[mode].get("max_inst", SLOTS)
     found = [Fact(gpu.uuid, gpu.index, gpu.mib, slots=slots) for gpu in seen if gpu.mib >= UNIT_MIB]
@@ -87,8 +88,15 @@ def facts(
             number += 1
         taken.add(number)
         found.append(gpu._replace(index=number, healthy=False, slots=slots))
-    return tuple(
-        gpu._replace(held=min(gpu.units, gpu.units_of(held.get(gpu.uuid, 0)))) for gpu in found
+    limited = "max_inst" in RULES[mode]
+    return tuple(_less(gpu, held.get(gpu.uuid, Held()), limited=limited) for gpu in found)
+
+
+def _less(gpu: Fact, held: Held, *, limited: bool) -> Fact:
+    """The GPU without what others hold; ``limited``: its slots are, so that theirs are missing."""
+    return gpu._replace(
+        held=min(gpu.units, gpu.units_of(held.mib)),
+        held_slots=min(gpu.slots, held.weights) * limited,
     )
 
 

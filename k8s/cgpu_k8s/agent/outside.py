@@ -1,8 +1,8 @@
-"""Memory of this node's GPUs that others than pods were promised: docker, ``cgpu-run``."""
+"""What others than pods were promised of this node's GPUs: docker, ``cgpu-run``."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -10,10 +10,17 @@ if TYPE_CHECKING:
     from cgpu_k8s.agent.audit import Living
 
 
+class Held(NamedTuple):
+    """Memory in MiB of a GPU, and weights of those who share it."""
+
+    mib: int = 0
+    weights: int = 0
+
+
 def held(
     living: Iterable[Living], pods: Collection[str], before: Collection[str]
-) -> dict[str, int]:
-    """MiB that are promised outside the books of those who place pods, by the GPU's UUID.
+) -> dict[str, Held]:
+    """What is promised outside the books of those who place pods, by the GPU's UUID.
 
     A container of a pod that is gone from the cluster still holds what it holds. One of a pod that
     is not known yet is not counted: it was created a moment ago.
@@ -23,10 +30,11 @@ def held(
         pods: the UIDs of the pods that are in the books.
         before: the ids of those that lived at the look before.
     """
-    found: dict[str, int] = {}
+    found: dict[str, Held] = {}
     for each in living:
         if each.pod and (each.pod.uid in pods or each.id not in before):
             continue
         for uuid, mib in each.promised.items():
-            found[uuid] = found.get(uuid, 0) + mib
+            had = found.get(uuid, Held())
+            found[uuid] = Held(had.mib + mib, had.weights + each.weight)
     return found

@@ -37,6 +37,7 @@ class Shares:
                 pod_of(record.directory),
                 {uuid: size >> _MIB for uuid, size in _caps(record)},
                 {gpu.uuid: -(-gpu.cap_bytes >> _MIB) for gpu in record.gpus},
+                record.weight,
             )
             for record in self._registry.records()
         ]

@@ -64,7 +64,7 @@ class GpuView(NamedTuple):
 
     uuid: str = ""
     healthy: bool = True
-    held: int = 0
+    held: Share = Share()
     total: Share = Share()
     allocated: Share = Share()
 
@@ -171,7 +171,10 @@ def _gpus(machine: Machine) -> dict[int, GpuView]:
     timed = machine.offer.mode == CORE_MEM
     found = {
         fact.index: GpuView(
-            fact.uuid, fact.healthy, fact.held, Share(fact.units, fact.cores * timed)
+            fact.uuid,
+            fact.healthy,
+            Share(fact.held, (fact.cores - fact.gpu().left.cores) * timed),
+            Share(fact.units, fact.cores * timed),
         )
         for fact in sorted(machine.offer.gpus.values(), key=lambda fact: fact.index)
     }

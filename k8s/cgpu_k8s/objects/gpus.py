@@ -1,8 +1,8 @@
 """The annotation ``cgpu/gpus`` of a node: its GPUs, as its agent finds them.
 
 ``{"v":1,"mode":"cgpu","gpus":[{"uuid":"GPU-...","index":0,"mib":16160,"cores":100,"slots":20,
-"healthy":true,"held":0}]}``, and ``"withheld":"why"`` while no more pods are to come. Further
-members are for later versions to add, and are ignored.
+"healthy":true,"held":0,"held_slots":0}]}``, and ``"withheld":"why"`` while no more pods are to
+come. Further members are for later versions to add, and are ignored.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ class Fact(NamedTuple):
         slots: containers that may share it.
         healthy: whether a pod may be placed on it.
         held: units of its memory that others than pods hold.
+        held_slots: slots that others than pods have, each with its part of the GPU's time.
     """
 
     uuid: str
@@ -49,6 +50,7 @@ class Fact(NamedTuple):
     slots: int = 20
     healthy: bool = True
     held: int = 0
+    held_slots: int = 0
 
     @property
     def units(self) -> int:
@@ -69,8 +71,7 @@ class Fact(NamedTuple):
 
     def gpu(self) -> Gpu:
         """The same for the allocator."""
-        _, _, _, cores, slots, healthy, held = self
-        return Gpu(self.uuid, self.index, self.units, cores, slots, healthy, held)
+        return Gpu(self.uuid, self.index, self.units, *self[3:])
 
 
 class Facts(NamedTuple):
@@ -146,4 +147,5 @@ _ALLOWED = {
     "slots": _counts(0, 999),
     "healthy": lambda value: isinstance(value, bool),
     "held": _counts(0),
+    "held_slots": _counts(0, 999),
 }

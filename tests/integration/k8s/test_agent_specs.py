@@ -139,3 +139,4 @@ def test_what_a_pod_that_is_gone_still_holds_is_nobodys(lab: Lab, world: World) 
     with container_of(world, PodContainer("8f3c", "default", "train", "main")), lab.agent():
         wait_until(lambda: lab.offers("cgpu"), "the node offers its GPU")
         wait_until(lambda: lab.facts()["gpus"][0]["held"] == 6, "without what it holds")
+        assert lab.facts()["gpus"][0]["held_slots"] == 1

@@ -51,6 +51,7 @@ def nodes(draw: st.DrawFn, name: str = "node") -> Node:
             draw(st.integers(1, 16)),
             healthy=draw(st.integers(0, 5)) > 0,
             held=draw(st.sampled_from((0, 0, 0, 2))),
+            held_slots=draw(st.sampled_from((0, 0, 0, 2))),
             slots=draw(st.sampled_from((20, 3))),
         )
         for index in range(draw(st.integers(0, 4)))

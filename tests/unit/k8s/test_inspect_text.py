@@ -239,6 +239,7 @@ def test_the_document_has_the_same_figures_in_both_forms() -> None:
         "uuid": A0,
         "healthy": True,
         "held": 0,
+        "held_cores": 0,
         "allocated": 6,
         "total": 15,
         "allocated_cores": 90,

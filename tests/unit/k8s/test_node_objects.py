@@ -29,6 +29,7 @@ FACTS = st.builds(
     st.integers(0, 25),
     st.booleans(),
     st.integers(0, 99),
+    st.integers(0, 25),
 )
 
 

@@ -58,8 +58,8 @@ def test_pods_never_have_more_of_a_gpu_than_it_offers(node: Node, pods: list[Nee
         parts = [decision.part for decision in made if uuid in decision.gpus]
         assert not parts or gpu.healthy
         assert not parts or sum(part.units for part in parts) <= gpu.units - gpu.held
-        assert sum(part.cores for part in parts) <= gpu.cores
-        assert sum(part.slots for part in parts) <= gpu.slots
+        assert sum(part.cores for part in parts) <= gpu.cores * (1 - gpu.held_slots / gpu.slots)
+        assert sum(part.slots for part in parts) <= gpu.slots - gpu.held_slots
 
 
 @given(nodes(), PODS)

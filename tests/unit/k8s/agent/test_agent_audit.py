@@ -32,7 +32,7 @@ def guest(
 
 def living(container: str = "main", uid: str = "uid", **caps: int) -> Living:
     by_gpu = {f"GPU-{name[1:]}": mib for name, mib in caps.items()}
-    return Living("c1", PodContainer(uid, "ml", "train", container), by_gpu, by_gpu)
+    return Living("c1", PodContainer(uid, "ml", "train", container), by_gpu, by_gpu, 1)
 
 
 def found(
@@ -99,4 +99,4 @@ def test_one_that_runs_without_a_share_is_reported() -> None:
 def test_namespaces_that_pass_through_and_pods_that_are_not_known_are_left_alone() -> None:
     assert found(guest(), living(g0=16160), passing=("ml",)) == []
     assert found(guest(), living(g0=2154), living(uid="another", g1=16160)) == []
-    assert found(guest(), living(g0=2154), Living("c2", None, {"GPU-0": 9}, {"GPU-0": 9})) == []
+    assert found(guest(), living(g0=2154), Living("c2", None, {"GPU-0": 9}, {"GPU-0": 9}, 1)) == []

@@ -139,8 +139,7 @@ def test_k8s_12_an_agent_goes_on_where_the_cluster_is_by_then(
             await asyncio.sleep(AWAY / 2)
             assert len(api.done) == wrote
             assert len(api.calls) - asked < AWAY / 2  # watches and writes, by their back-off
-            said = len(log)
-            assert said < 20
+            assert len(log) < 20
             api.leave("")
             await asyncio.sleep(90)
             assert facts(api)["mode"] == "cgpu"

@@ -19,6 +19,7 @@ from cgpu_server.control.requests import Requests
 from cgpu_server.journal import log
 from cgpu_server.service import is_service, say_alive, say_ready
 from cgpu_server.state.container_warnings import ContainerWarnings
+from cgpu_server.state.libraries import OpenLibraries
 from cgpu_server.tree.filesystem import ControlTree
 from cgpu_server.tree.nodes import Tree
 
@@ -62,6 +63,7 @@ class Daemon:
         self._stopping = False
         self._inhabited = time.monotonic()
         self._warnings = ContainerWarnings()
+        self._libraries = OpenLibraries()
 
     async def run(self) -> None:
         """Serve until stopped, or idle for long enough.
@@ -143,6 +145,7 @@ class Daemon:
         try:
             state.refresh()
             self._warnings.log(state.records)
+            self._libraries.keep(state.own_driver() if state.records else None)
             if state.records:
                 self._inhabited = time.monotonic()
             elif self._idle_exit is not None:

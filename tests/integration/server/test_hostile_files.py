@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -22,15 +22,18 @@ from test_server_metrics import logged, scrape, serve
 
 import cgpu_native
 from cgpu_env import CgpuError
+from cgpu_node.facts.driver import PROXIED
 from cgpu_node.settings.rules import Defaults
 from cgpu_node.view import marks, processes, usage
 from cgpu_server.audit import auditor
 from cgpu_server.audit.driver_probe import Reading
 from cgpu_server.state.container_warnings import ContainerWarnings
+from cgpu_shim import library as proxy
 from lab.driver.cuda_base import PROGRAMS, compile_c
 from lab.machine.hostile_files import MANY, SLOTS, Hostile
 from lab.machine.servers import StandIn, end_servers
 from lab.shares import changing
+from lab.worlds.audit import Audited
 from lab.worlds.cgpu_run import World as Machine
 from lab.worlds.server import MIB, NODE, UUIDS, World, is_arbitrated, wait_until
 
@@ -167,6 +170,40 @@ def test_no_lease_is_to_be_had_on_the_limits_of_a_container_that_is_arbitrated(
     with pytest.raises(BlockingIOError):
         fcntl.fcntl(fd, fcntl.F_SETLEASE, kind)
     os.close(fd)
+
+
+def lease(path: Path) -> None:
+    """Take a lease, and give it back."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    finally:
+        os.close(fd)
+
+
+def test_no_lease_is_to_be_had_on_a_library_while_there_are_containers() -> None:
+    """REL-7: also if no audit holds the driver; whoever loads it would wait for 45 s."""
+    machine = Audited()
+    library = machine.driver / "libcuda.so.1"
+    shared = [library, machine.driver / "libnvidia-ml.so.1", *map(Path, map(proxy, PROXIED))]
+    try:
+        server = machine.serve('action = "off"')
+        lease(library)
+        machine.start("--mem", "6/15", "--", "sleep", "60")
+        folder = Path(f"/proc/{server.pid}/fd")
+
+        def held() -> set[Path]:
+            found = set()
+            for fd in folder.iterdir():
+                with suppress(FileNotFoundError):
+                    found.add(fd.readlink())
+            return found
+
+        wait_until(lambda: {path.resolve() for path in shared} <= held(), "it has them open")
+        with pytest.raises(BlockingIOError):
+            lease(library)
+    finally:
+        machine.close()
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder"])

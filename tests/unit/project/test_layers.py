@@ -21,7 +21,7 @@ PACKAGES = {
     "cgpu_shim": ("shim", set[str]()),
     "cgpu_node": ("node", {"cgpu_native", "cgpu_env"}),
     "cgpu_hook": ("hook", {*NODE, "cgpu_shim"}),
-    "cgpu_server": ("server", NODE),
+    "cgpu_server": ("server", {*NODE, "cgpu_shim"}),
     "cgpu_install": ("cli", NODE),
     "cgpu_upgrade": ("cli", {*NODE, "cgpu_install"}),
     "cgpu_doctor": ("cli", {*NODE, "cgpu_shim", "cgpu_install", "cgpu_upgrade"}),

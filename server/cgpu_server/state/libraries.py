@@ -1,0 +1,36 @@
+"""Keeps the libraries open that containers have: nobody can then take a lease on one.
+
+Root in a container owns them, and whoever opens one on which there is a lease waits for 45 s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from cgpu_node.facts.driver import PROXIED
+from cgpu_shim import library
+
+_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class OpenLibraries:
+    """The proxies, and the driver's libraries behind them."""
+
+    def __init__(self) -> None:
+        self._held: list[int] = []
+
+    def keep(self, driver_dir: str | None) -> None:
+        """Have those of this driver open from now on, and no others; None: none.
+
+        To be called each second: a driver may be updated, and a lease that somebody took before is
+        broken by the kernel some time after this has asked for it.
+        """
+        before, self._held = self._held, []
+        for soname in PROXIED if driver_dir else ():
+            for find in (library, f"{driver_dir}/{{}}".format):
+                # there may be a lease on it, or it may be just being replaced or removed
+                with contextlib.suppress(OSError):
+                    self._held.append(os.open(find(soname), _FLAGS))
+        for fd in before:
+            os.close(fd)

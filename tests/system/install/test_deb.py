@@ -114,6 +114,24 @@ def test_the_service_runs_confined_with_its_control_tree(booted: Machine) -> Non
     assert int(fields["CapEff"], 16) == sum(1 << number for number in CAPABILITIES)
 
 
+def test_state_is_on_a_file_system_of_its_own(booted: Machine) -> None:
+    """REL-5: since the installation; state that is there already is not covered."""
+
+    def mounted() -> list[str]:
+        words = ("findmnt", "--noheadings", "--output=SOURCE,SIZE", "/run/cgpu")
+        return booted.run(*words, check=False).stdout.split()
+
+    assert mounted() == ["tmpfs", "64M"]
+    booted.run("systemctl", "stop", "cgpud", "run-cgpu.mount")
+    booted.run("mkdir", "--parents", "/run/cgpu/containers/there")
+    booted.run("systemctl", "start", "cgpud")
+    assert mounted() == []
+    booted.run("systemctl", "stop", "cgpud")
+    booted.run("rm", "--recursive", "/run/cgpu")
+    booted.run("systemctl", "start", "cgpud")
+    assert mounted() == ["tmpfs", "64M"]
+
+
 def test_the_service_comes_back_when_it_is_killed(booted: Machine) -> None:
     wait_until(booted.serves, "the server serves")
     words = booted.command("cgpu-run", "--mem=6/15", "--", "python3", f"/programs/{PROGRAM.name}")

@@ -306,7 +306,8 @@ def _has(count: int) -> str:
 
 def _shown(part: Part) -> str:
     units = f"{part.units} GiB of aliyun.com/gpu-mem"
-    return f"{units} and {part.cores} % of its time" if part.cores else units
+    # No percent sign: kube-scheduler takes the reason for a format, and "5 % of" for a verb in it.
+    return f"{units} and {part.cores} percent of its time" if part.cores else units
 
 
 def _of(need: Need) -> str:

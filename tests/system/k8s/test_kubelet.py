@@ -64,6 +64,19 @@ def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
     assert kubectl.node.shares() == []
 
 
+def test_k8s_2_the_event_of_a_pod_that_fits_nowhere_says_what_inspect_says(
+    kubectl: Kubectl,
+) -> None:
+    """K8S-7: word for word, though the scheduler takes what it is given for a format."""
+    kubectl.create(asking("large", {MEM: 16, CORE: 5}))
+    events = "--field-selector=involvedObject.name=large,reason=FailedScheduling"
+    wait_until(lambda: kubectl.get("events", events)["items"], "the pod waits", PATIENCE)
+    reason = "no GPU has 16 GiB of aliyun.com/gpu-mem and 5 percent of its time in all"
+    messages = {each["message"] for each in kubectl.get("events", events)["items"]}
+    assert messages == {f"0/1 nodes are available: 1 {reason}."}
+    assert reason in kubectl.inspect("--why", "large")
+
+
 def test_k8s_8_who_has_whole_gpus_is_known_on_the_node(kubectl: Kubectl) -> None:
     """K8S-8: from the real kubelet, beside a pod with a part of one."""
     kubectl.create(asking("part", {MEM: 2, CORE: 30}))

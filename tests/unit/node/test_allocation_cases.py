@@ -88,6 +88,11 @@ def test_what_one_controller_is_told_is_not_told_to_another() -> None:
             (TOO_LARGE, "only 1 GPU has 12 GiB of aliyun.com/gpu-mem in all, and 2 are asked for"),
         ),
         (CGPU, pod("p", 9), (FULL, "no GPU has 9 GiB of aliyun.com/gpu-mem free")),
+        (
+            CORE_MEM,
+            pod("p", 9, 5),
+            (FULL, "no GPU has 9 GiB of aliyun.com/gpu-mem and 5 percent of its time free"),
+        ),
     ],
 )
 def test_a_refusal_says_what_is_lacking(mode: str, need: Need, expected: tuple[str, str]) -> None:

@@ -75,7 +75,7 @@ def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, A
     [share] = kubectl.node.shares()
     [gpu] = share["gpus"]
     held = f"{gpu['cap_bytes'] >> 20} MiB of GPU {gpu['index']}"
-    time = f"at most {gpu['limit_percent']:g} % of its time while others compete"
+    time = f"at most {gpu['limit_percent']:g} % of its time"
     _say(f"The node's cgpu holds it to {held}, and {time}.")
     kubectl.clear()
 

@@ -34,7 +34,7 @@ def test_both_pods_have_their_parts() -> None:
         assert line in output, output
     assert "It names ack-co-scheduler, and has ack-co-scheduler." in output
     assert "It names no scheduler, and has cgpu-scheduler." in output
-    assert "2154 MiB of GPU 0, and at most 30 % of its time" in output
+    assert "2154 MiB of GPU 0, and at most 30 % of its time." in output
     assert left(demo) == []
 
 

@@ -27,7 +27,7 @@ from cgpu_node.settings import kubernetes
 from cgpu_node.settings.kubernetes import SHARE, Kubernetes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from cgpu_k8s.agent.anchor import Plugin, Units
     from cgpu_k8s.agent.driver import Driver
@@ -75,6 +75,7 @@ class Agent:
         anchor: the plugin of ``aliyun.com/gpu-count``.
         units: publishes the other resources; None: they are written into the node's status.
         report: writes a line of the log.
+        others: which other plugin offers one of these GPUs; "": none.
         look: seconds between two looks at the GPUs.
     """
 
@@ -87,11 +88,12 @@ class Agent:
         anchor: Plugin,
         units: Units | None,
         report: Callable[[str, dict[str, object]], None],
+        others: Callable[[Collection[str]], str],
         look: float = LOOK,
     ) -> None:
         self._place, self._client, self._driver, self._anchor = place, client, driver, anchor
         self._engine, self._barred, self._units = engine, "", units
-        self._report, self._period = report, look
+        self._report, self._others, self._period = report, others, look
         self._events = Events(client, place.name)
         self._specs, self._news = Specs(place.shares.state), asyncio.Event()
         self._cluster = Following(client, place.name, self._specs, self._news, report, self._fail)
@@ -202,8 +204,8 @@ class Agent:
             return
         if self._seen is None:
             return
-        if self._barred:
-            await self._leave(node, self._barred, sharing)
+        if barred := self._barred or self._others(self._names):
+            await self._leave(node, barred, sharing)
             return
         mode = await self._mode(node, sharing)
         before = offering.known(node)

@@ -109,8 +109,9 @@ async def serve(given: argparse.Namespace) -> None:
                 anchor = Plugin(given.plugins, report)
                 units = Units(given.plugins, report) if given.resources == "devices" else None
                 report("serves", {"node": given.node})
-                agent = Agent(place, client, driver, Engine(given.engine), anchor, units, report)
                 pods = PodResources(given.pod_resources, state, report)
+                engine = Engine(given.engine)
+                agent = Agent(place, client, driver, engine, anchor, units, report, pods.problem)
                 await together(agent.run(), pods.run())
         finally:
             driver.close()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import nearest, shown
-from cgpu_k8s.names import FACTS, OTHERS_GPU, PLACEMENT, SCHEDULE
+from cgpu_k8s.names import FACTS, PLACEMENT, SCHEDULE
 from cgpu_k8s.objects.fields import member, objects, strings
 from cgpu_k8s.objects.gpus import MODES, Fact, FactsError, read_facts
 from cgpu_node.allocation import BINPACK, SPREAD, Node
@@ -22,6 +23,9 @@ LEFT_ALONE = {
     "mig": "cgpu does not divide GPUs by MIG",
 }
 PLACEMENTS = (BINPACK, SPREAD)
+# GPUs, whole, shared or divided, as NVIDIA's plugin calls them. Not all of ``nvidia.com``: network
+# cards are published there, too.
+_NVIDIAS = re.compile(r"nvidia\.com/(gpu([.-].*)?|mig-.*)")
 WITHHELD = "withheld"  # beside the allocator's codes: why a node offers nothing
 
 
@@ -110,10 +114,14 @@ def _unknown(label: str, value: str, known: tuple[str, ...]) -> str:
 
 def _shared(status: Json) -> str:
     """Why two schedulers would give away the same GPUs; "": they would not."""
-    whole = member(status, "allocatable", dict).get(OTHERS_GPU, "0")
-    if whole in {"0", 0}:
+    found = [
+        f"{shown(str(amount))} {shown(name)}"
+        for name, amount in sorted(member(status, "allocatable", dict).items())
+        if _NVIDIAS.fullmatch(name) and amount not in {"0", 0}
+    ]
+    if not found:
         return ""
-    return f"the node also offers {shown(str(whole))} {OTHERS_GPU}: stop NVIDIA's plugin on it"
+    return f"the node also offers {' and '.join(found)}: stop NVIDIA's plugin on it"
 
 
 def _changing(label: str, known: str) -> str:

@@ -18,7 +18,7 @@ from cgpu_node.settings import kubernetes
 from lab.containers.enclosure import wait_until
 from lab.driver.nvml_base import make_machine
 from lab.kubernetes.agents import COUNT, V100, Lab, agent_lab, asked
-from lab.kubernetes.device_plugins import pod_resources
+from lab.kubernetes.device_plugins import allocatable, pod_resources
 from lab.kubernetes.faults import Fault
 from lab.kubernetes.objects import pod, pods_path
 
@@ -196,6 +196,21 @@ def test_a_node_with_nvidias_plugin_offers_nothing(lab: Lab) -> None:
         wait_until(lambda: lab.facts() is None, "nothing is offered")
         wait_until(lambda: "GpusNotOffered" in dict(lab.events()), "an event says why")
         assert "stop NVIDIA's plugin on it" in dict(lab.events())["GpusNotOffered"]
+
+
+def test_a_node_whose_gpus_another_plugin_offers_by_any_name_offers_nothing(lab: Lab) -> None:
+    """By the IDs of its devices; our own plugin has such IDs, too."""
+    with lab.agent():
+        wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
+        uuid = lab.facts()["gpus"][1]["uuid"]
+        ours = ("aliyun.com/gpu-count", (uuid,))
+        lab.kubelet.allocatable = allocatable(ours, ("nvidia.com/v100", ("x", f"{uuid}::3")))
+        wait_until(lambda: lab.facts() is None, "nothing is offered")
+        wait_until(lambda: "GpusNotOffered" in dict(lab.events()), "an event says why")
+        why = f"GPU {uuid} is also offered as nvidia.com/v100: stop the plugin that does it"
+        assert why in dict(lab.events())["GpusNotOffered"]
+        lab.kubelet.allocatable = allocatable(ours)
+        wait_until(lambda: lab.offers("core_mem"), "and offers them again without it")
 
 
 @pytest.mark.parametrize("what", ["a misspelt label", "no label", "NVIDIA's plugin"])

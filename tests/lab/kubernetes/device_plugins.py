@@ -54,6 +54,14 @@ def pod_resources(*containers: tuple[str, str, str, str, tuple[str, ...]]) -> by
     return message
 
 
+def allocatable(*resources: tuple[str, tuple[str, ...]]) -> bytes:
+    """What a kubelet answers: each resource, and the IDs of its devices."""
+    return b"".join(
+        field(1, field(1, name.encode()) + b"".join(field(2, each.encode()) for each in ids))
+        for name, ids in resources
+    )
+
+
 class FakeKubelet:
     """A kubelet with a folder for device plugins.
 
@@ -61,6 +69,7 @@ class FakeKubelet:
         registered: version, endpoint and resource of each call so far.
         devices: what the plugins said last, by resource: health by ID.
         resources: what it answers to the question which pods have which devices.
+        allocatable: and which devices there are; None: it does not know the question.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -68,6 +77,7 @@ class FakeKubelet:
         self.registered: list[tuple[str, ...]] = []
         self.devices: dict[str, dict[str, str]] = {}
         self.resources = b""
+        self.allocatable: bytes | None = None
         self._server: Any = None
 
     def start(self) -> None:
@@ -80,9 +90,12 @@ class FakeKubelet:
         self._server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("v1beta1.Registration", {"Register": handler}),)
         )
-        lister = grpc.unary_unary_rpc_method_handler(lambda _request, _context: self.resources)
+        methods = {
+            "List": grpc.unary_unary_rpc_method_handler(lambda _request, _context: self.resources),
+            "GetAllocatableResources": grpc.unary_unary_rpc_method_handler(self._list_allocatable),
+        }
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": lister}),)
+            (grpc.method_handlers_generic_handler("v1.PodResourcesLister", methods),)
         )
         self._server.add_insecure_port(f"unix:{self.folder / 'kubelet.sock'}")
         self._server.start()
@@ -99,6 +112,11 @@ class FakeKubelet:
             answer = channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")(request, timeout=10)
         assert isinstance(answer, bytes)
         return answer
+
+    def _list_allocatable(self, _request: bytes, context: Any) -> bytes:
+        if self.allocatable is None:
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "unknown method")
+        return self.allocatable or b""
 
     def _register(self, request: bytes, _context: Any) -> bytes:
         version, endpoint, resource = (value.decode() for _, value in fields(request)[:3])

@@ -168,7 +168,12 @@ def test_gpus_that_nvidias_plugin_gives_away_are_not_given_away_twice() -> None:
     shared = node()
     shared["status"]["allocatable"] = {"nvidia.com/gpu": "2"}
     assert "also offers 2 nvidia.com/gpu" in read_node(shared).withheld
-    shared["status"]["allocatable"] = {"nvidia.com/gpu": "0"}
+    for name in ("nvidia.com/gpu.shared", "nvidia.com/gpu-2gb", "nvidia.com/mig-1g.5gb"):
+        shared["status"]["allocatable"] = {"nvidia.com/gpu": "0", name: "4", "cpu": "4"}
+        assert read_node(shared).withheld == (
+            f"the node also offers 4 {name}: stop NVIDIA's plugin on it"
+        )
+    shared["status"]["allocatable"] = {"nvidia.com/gpu": "0", "nvidia.com/hostdev": "8"}
     assert read_node(shared).withheld == ""
 
 

@@ -97,6 +97,7 @@ async def agent(api: InMemory, folder: Path, parts: Parts) -> AsyncIterator[list
         *(stands, stands, stands),
         None,
         lambda event, fields: log.append(f"{event} {fields.get('error', '')}"),
+        lambda _: "",
     )
     task = asyncio.ensure_future(made.run())
     try:

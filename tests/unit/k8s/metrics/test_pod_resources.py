@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, strategies
 
 from cgpu_env.errors import CgpuError
-from cgpu_k8s.agent.podresources import read_exclusive
+from cgpu_k8s.agent.podresources import read_exclusive, read_offered
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 from lab.kubernetes.device_plugins import field, pod_resources
@@ -58,8 +58,9 @@ def test_an_answer_that_is_cut_off_is_none(cut: int) -> None:
 
 @given(strategies.binary())
 def test_any_bytes_are_read_or_refused(answer: bytes) -> None:
-    with contextlib.suppress(CgpuError):
-        read_exclusive(answer)
+    for read in (read_exclusive, read_offered):
+        with contextlib.suppress(CgpuError):
+            read(answer)
 
 
 def test_what_is_left_on_the_node_is_read_again_while_it_is_new(tmp_path: Path) -> None:

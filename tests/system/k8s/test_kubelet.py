@@ -64,17 +64,27 @@ def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
     assert kubectl.node.shares() == []
 
 
+@pytest.mark.parametrize(
+    ("name", "limits", "reason"),
+    [
+        (
+            "large",
+            {MEM: 16, CORE: 5},
+            "no GPU has 16 GiB of aliyun.com/gpu-mem and 5 percent of its time in all",
+        ),
+        ("time", {CORE: 30}, f"container main: {CORE} without {MEM}: expected both in its limits"),
+    ],
+)
 def test_k8s_2_the_event_of_a_pod_that_fits_nowhere_says_what_inspect_says(
-    kubectl: Kubectl,
+    name: str, limits: dict[str, int], reason: str, kubectl: Kubectl
 ) -> None:
     """K8S-7: word for word, though the scheduler takes what it is given for a format."""
-    kubectl.create(asking("large", {MEM: 16, CORE: 5}))
-    events = "--field-selector=involvedObject.name=large,reason=FailedScheduling"
+    kubectl.create(asking(name, limits))
+    events = f"--field-selector=involvedObject.name={name},reason=FailedScheduling"
     wait_until(lambda: kubectl.get("events", events)["items"], "the pod waits", PATIENCE)
-    reason = "no GPU has 16 GiB of aliyun.com/gpu-mem and 5 percent of its time in all"
     messages = {each["message"] for each in kubectl.get("events", events)["items"]}
     assert messages == {f"0/1 nodes are available: 1 {reason}."}
-    assert reason in kubectl.inspect("--why", "large")
+    assert reason in kubectl.inspect("--why", name)
 
 
 def test_k8s_8_who_has_whole_gpus_is_known_on_the_node(kubectl: Kubectl) -> None:

@@ -46,4 +46,5 @@ extenders:
   httpTimeout: 30s
   managedResources:
   - {name: aliyun.com/gpu-mem, ignoredByScheduler: false}
+  - {name: aliyun.com/gpu-core.percentage, ignoredByScheduler: false}
 {{- end }}

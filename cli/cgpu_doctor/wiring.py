@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from cgpu_doctor.finding import Ground, Level
     from cgpu_install.engines import Engine
+    from cgpu_install.machine import Machine
 
 _SECONDS = 10
 _OF_INTERPRETERS = ("interpreter", "internal error")
@@ -59,7 +60,7 @@ def engines(ground: Ground) -> Iterator[Finding]:
     for engine in there:
         yield from of_engine(ground, engine)
     if not ground.machine.root:
-        yield from of_containerds()
+        yield from of_containerds(ground.machine)
 
 
 def of_engine(ground: Ground, engine: Engine) -> Iterator[Finding]:
@@ -121,12 +122,11 @@ def of_dockerd(ground: Ground, *, has_entry: bool, is_default: bool) -> Iterator
         yield Finding("error", what, default, reload if is_default else restart)
 
 
-def of_containerds() -> Iterator[Finding]:
+def of_containerds(machine: Machine) -> Iterator[Finding]:
     """Which containerds read another file than the one that ``cgpu install`` changes."""
     for pid, path in containerd.elsewhere():
         what = f"containerd (pid {pid}) reads {path}, which names no runtime of cgpu"
-        mend = f"add the runtime cgpu to {path}, as cgpu install containerd writes it to"
-        yield Finding("warning", what, path, f"{mend} {containerd.MAIN}, and restart containerd")
+        yield Finding("warning", what, path, containerd.by_hand(machine, path))
 
 
 def of_users() -> Iterator[Finding]:

@@ -34,6 +34,10 @@ _CONTAINERD = re.compile(r"([^\0]*/)?containerd\0")
 _OPTION = re.compile(r"\0--?c(?:onfig)?[=\0]([^\0]+)")
 _OF_DOCKERD = "/containerd/containerd.toml"  # below the folder that dockerd runs in
 _FRESH = 2  # every containerd from 1.3 to 2.x reads it
+# Folders in which a distribution makes containerd's file anew whenever it starts, from a template
+# that is no TOML; by the version of what it makes.
+_MADE_BY = {f"/var/lib/rancher/{name}/agent/etc/containerd": name for name in ("k3s", "rke2")}
+_TEMPLATES = {2: "config.toml.tmpl", 3: "config-v3.toml.tmpl"}
 
 
 class UnusedError(CgpuError):
@@ -63,6 +67,25 @@ def elsewhere() -> Iterator[tuple[int, str]]:
         is_other = path != os.path.realpath(MAIN) and not path.endswith(_OF_DOCKERD)
         if is_other and "/cgpu-runtime" not in running.text(path):
             yield int(os.path.basename(folder)), path
+
+
+def by_hand(machine: Machine, path: str) -> str:
+    """What to do so that the containerd which reads this file gets our runtime."""
+    folder, name = os.path.split(path)
+    if folder not in _MADE_BY:
+        mend = f"add the runtime cgpu to {path}, as cgpu install containerd writes it to"
+        return f"{mend} {MAIN}, and restart containerd"
+    version = 3 if toml_text.parse(machine.text(path)).get("version") == 3 else 2  # noqa: PLR2004
+    template, maker = f"{folder}/{_TEMPLATES[version]}", _MADE_BY[folder]
+    mend = f"add the runtime cgpu to {template}, from which {maker} makes {name}"
+    return f"{mend}, as docs/kubernetes.md shows, and restart {maker}"
+
+
+def notes(machine: Machine) -> Iterator[str]:
+    """What an installation leaves to the administrator."""
+    for path in (f"{folder}/config.toml" for folder in _MADE_BY):
+        if machine.has(path) and "/cgpu-runtime" not in machine.text(path):
+            yield f"containerd: {by_hand(machine, path)}"
 
 
 def _read(machine: Machine) -> dict[str, dict[str, Any]]:

@@ -15,7 +15,7 @@ from cgpu_install.machine import BIN_DIR, BOOTED
 from cgpu_install.tree import about
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from cgpu_install.machine import Machine
 
@@ -82,6 +82,7 @@ class Engine(NamedTuple):
         units: those that systemd is to start with the machine.
         undone: commands after cgpu was taken out; none: the same as ``then``.
         earlier: a file that named cgpu before; only where that may be another one today.
+        notes: what is left to the administrator.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Engine(NamedTuple):
     units: Sequence[str] = ()
     undone: Sequence[str] = ()
     earlier: Callable[[Machine, str], File] | None = None
+    notes: Callable[[Machine], Iterable[str]] = lambda _: ()
 
 
 def shipped(name: str) -> str:
@@ -196,6 +198,7 @@ ENGINES: tuple[Engine, ...] = (
         lambda m: m.has(containerd.MAIN),
         ("systemctl try-restart containerd",),
         earlier=_containerd,
+        notes=containerd.notes,
     ),
     Engine(
         "crio",

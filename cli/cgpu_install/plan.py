@@ -72,6 +72,7 @@ def installing(
         enabled = [_enabled(machine, engine, unit, journal) for unit in engine.units]
         changes += [*made, *enabled]
         used.append(engine)
+        notes += engine.notes(machine)
         files += its
     if is_default and not any(file.default for file in files):
         given = ", ".join(engine.name for engine in engines)

@@ -142,14 +142,14 @@ def test_a_containerd_that_reads_another_file_is_named(
     processes.start("--config", "/mnt/exec/containerd/containerd.toml", name="containerd")
     processes.start(*words, name="containerd", uid=USER)
     processes.start("-c", str(file), name="containerd-shim")
-    assert list(wiring.of_containerds()) == []
+    assert list(wiring.of_containerds(Machine())) == []
     pid = processes.start(*words, name="/usr/bin/containerd")
-    [found] = wiring.of_containerds()
+    [found] = wiring.of_containerds(Machine())
     assert (found.level, found.value) == ("warning", str(file))
     assert found.what == f"containerd (pid {pid}) reads {file}, which names no runtime of cgpu"
     assert found.mend.startswith(f"add the runtime cgpu to {file}, as cgpu install containerd ")
     file.write_text('BinaryName = "/usr/bin/cgpu-runtime"\n')
-    assert list(wiring.of_containerds()) == []
+    assert list(wiring.of_containerds(Machine())) == []
 
 
 def test_the_command_line_of_a_users_own_dockerd_is_not_the_machines(processes: Processes) -> None:

@@ -53,7 +53,6 @@ def test_the_documented_template_has_what_an_installation_would_write(version: i
     text = block.replace('{{ template "base" . }}', base).replace("{{ .SystemdCgroup }}", "true")
     plugins = {2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
     text = text.replace(plugins[3], plugins[version])
-    options = {"SystemdCgroup": True}
     runc = (
         f'[plugins."{plugins[version]}".containerd.runtimes.runc.options]\nSystemdCgroup = true\n'
     )

@@ -25,6 +25,9 @@ JOBS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("cuda-sample", "core_mem", "memory and compute time", {GIB: 2, PERCENT: 30}),
 )
 SCHEDULERS = {"gpu-share-sample": "ack-co-scheduler"}  # that the jobs name
+# The first job asks for no percentage, so no node that shares time takes it beside the second.
+NEIGHBOUR: tuple[str, dict[str, Any]] = ("neighbour", {GIB: 3, PERCENT: 70})
+NEAR = 5  # percent by which a share may differ from what was asked for
 
 
 def main() -> NoReturn:
@@ -41,6 +44,7 @@ def _work() -> int:
     from lab.worlds.guard import guarding
 
     program.undo_when_terminated()
+    good = True
     _say("Starting Kubernetes 1.20.2 and a node with two simulated Tesla V100 ...")
     with tempfile.TemporaryDirectory() as folder, control_plane(Path(folder)) as plane:
         scheduler.install(plane)
@@ -50,12 +54,12 @@ def _work() -> int:
             guarding(plane),
         ):
             for job in JOBS:
-                _show(Kubectl(node), *job)
-    return 0
+                good &= _show(Kubectl(node), *job)
+    return 0 if good else 1
 
 
-def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, Any]) -> None:
-    """Run the pod of a job on the node in ``mode``, and show what it has."""
+def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, Any]) -> bool:
+    """Run the pod of a job on the node in ``mode``, and show what it has; whether it has that."""
     from lab.containers.enclosure import wait_until
     from lab.kubernetes.kubectl import PATIENCE, asking
 
@@ -77,7 +81,37 @@ def _show(kubectl: Kubectl, name: str, mode: str, what: str, limits: dict[str, A
     held = f"{gpu['cap_bytes'] >> 20} MiB of GPU {gpu['index']}"
     time = f"at most {gpu['limit_percent']:g} % of its time"
     _say(f"The node's cgpu holds it to {held}, and {time}.")
+    good = _compete(kubectl, pod, gpu["index"], limits.get(PERCENT))
     kubectl.clear()
+    return good
+
+
+def _compete(kubectl: Kubectl, pod: dict[str, Any], gpu: int, percent: int | None) -> bool:
+    """Keep the GPU busy, alone and beside another pod; whether the pod has its percentage."""
+    from busy import SECONDS, Busy
+
+    from lab.kubernetes.kubectl import asking
+
+    name = pod["metadata"]["name"]
+    with Busy(kubectl, gpu) as busy:
+        busy.start(pod)
+        _say(f"It keeps the GPU busy: alone, it has {busy.shares()[name]:.0f} % of its time.")
+        if percent is None:
+            return True
+        other, limits = NEIGHBOUR
+        kubectl.create(asking(other, limits))
+        [beside] = kubectl.running(other)
+        busy.start(beside)
+        shares = busy.shares()
+    # Where processors are busy, programs leave some of the GPU's time unused.
+    part = 100 * shares[name] / (shares[name] + shares[other])
+    good = abs(part - percent) <= NEAR and shares[name] <= percent + NEAR
+    _say(
+        f"Beside the pod {other}, which asks for {limits[PERCENT]} % and is as busy, it had"
+        f" {shares[name]:.1f} % during {SECONDS} s, and {other} {shares[other]:.1f} %. Its part of"
+        f" both is {part:.1f} %, and it was promised {percent} %: {'held' if good else 'NOT held'}."
+    )
+    return good
 
 
 def _say(text: str) -> None:

@@ -92,10 +92,7 @@ class Kubectl:
 
         By the engine's client: the kubelet of the tests serves nothing, so kubectl cannot.
         """
-        statuses = pod["status"]["containerStatuses"]
-        [about] = [each for each in statuses if each["name"] == container]
-        identity = about["containerID"].rpartition("/")[2]
-        return self.node.run(*self.node.ctr(), "task", "exec", "--exec-id=seen", identity, *words)
+        return self.node.run(*self.node.executing(pod, container, *words))
 
     def clear(self) -> None:
         """Delete all pods, and return when the node has given back what they had."""

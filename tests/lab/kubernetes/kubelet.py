@@ -83,6 +83,15 @@ class KubeletNode:
         """The engine's own client, for what the kubelet has."""
         return ["ctr", "--address", self._socket, "--namespace=k8s.io"]
 
+    def executing(
+        self, pod: Any, container: str, *words: str, called: str = "seen"
+    ) -> list[str | Path]:
+        """The command that starts a program in a container, under a name of its own there."""
+        statuses = pod["status"]["containerStatuses"]
+        [about] = [each for each in statuses if each["name"] == container]
+        identity = about["containerID"].rpartition("/")[2]
+        return [*self.ctr(), "task", "exec", f"--exec-id={called}", identity, *words]
+
     def containers(self) -> list[str]:
         """Whose GPU memory is held: the names of the containers' files in the state directory."""
         return self.run("sh", "-c", f"ls {STATE}/containers 2>/dev/null || true").split()

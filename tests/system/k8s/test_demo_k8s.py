@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -35,6 +36,8 @@ def test_both_pods_have_their_parts() -> None:
     assert "It names ack-co-scheduler, and has ack-co-scheduler." in output
     assert "It names no scheduler, and has cgpu-scheduler." in output
     assert "2154 MiB of GPU 0, and at most 30 % of its time." in output
+    held = r"Its part of both is \d+\.\d %, and it was promised 30 %: held"
+    assert re.search(held, output), output
     assert left(demo) == []
 
 

@@ -169,7 +169,7 @@ def share_of(container: Container, gpus: int) -> Part:
             f" {least} from {least} to {most}"
             + (f", {CORE_STEP} to 100 of each of {gpus} GPUs" * (gpus > 1))
         )
-    return Part(units // gpus, cores // gpus)
+    return Part(units // gpus, cores // gpus, 1)
 
 
 def _sum(one: Part, other: Part) -> Part:

@@ -10,12 +10,12 @@ from cgpu_k8s.objects.decisions import decided
 from cgpu_k8s.objects.fields import member, strings
 from cgpu_k8s.objects.nodes import LEFT_ALONE, Offer, read_node
 from cgpu_k8s.objects.pods import Pod, read_pod
-from cgpu_k8s.objects.published import Share, asked, read_published, total
+from cgpu_k8s.objects.published import Share, asked, published_notes, read_published, total
 from cgpu_k8s.objects.quantities import whole
 from cgpu_node.allocation import CORE_MEM, Decision
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cgpu_k8s.objects.fields import Json
 
@@ -44,12 +44,17 @@ class Claim(NamedTuple):
     Attributes:
         pod: what it asks for, and where it is.
         asked: the same, of all its GPUs together.
-        published: what published tools read in its annotations, by the GPU's index.
+        notes: its annotations that published tools read.
     """
 
     pod: Pod
     asked: Share
-    published: dict[int, Share]
+    notes: Mapping[str, str]
+
+    @property
+    def published(self) -> dict[int, Share]:
+        """What published tools read there, by the GPU's index."""
+        return read_published(self.notes, self.asked)
 
     def decision(self) -> tuple[Decision | None, str]:
         """Its own annotation, and why that counts for nothing; a sentence or ""."""
@@ -138,8 +143,7 @@ def read_claim(pod: Json) -> Claim | None:
     found = read_pod(pod)
     if not found.asks:
         return None
-    wanted = asked(pod, found)
-    return Claim(found, wanted, read_published(pod, wanted))
+    return Claim(found, asked(pod, found), published_notes(pod))
 
 
 def view(machines: Iterable[Machine], claims: Iterable[Claim]) -> list[NodeView]:

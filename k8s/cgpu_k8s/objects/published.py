@@ -16,13 +16,14 @@ from cgpu_k8s.objects.quantities import whole
 from cgpu_node.allocation import part_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from cgpu_k8s.objects.fields import Json
     from cgpu_k8s.objects.pods import Pod
 
 _INDEX = re.compile(r"[0-9]{1,3}")
 _MOST = 1 << 40
+_NOTES = (FRAMEWORK_ALLOCATION, CORE_PERCENTAGE, MEM_IDX)
 
 
 class Share(NamedTuple):
@@ -57,14 +58,19 @@ def asked(pod: Json, found: Pod) -> Share:
     )
 
 
-def read_published(pod: Json, wanted: Share) -> dict[int, Share]:
+def published_notes(pod: Json) -> dict[str, str]:
+    """The annotations of a pod's object that say what it has."""
+    notes = strings(member(pod, "metadata", dict), "annotations")
+    return {name: notes[name] for name in _NOTES if name in notes}
+
+
+def read_published(notes: Mapping[str, str], wanted: Share) -> dict[int, Share]:
     """What a pod has of which GPU, by the GPU's index; empty: the annotations do not say.
 
     Args:
-        pod: its object.
+        notes: its annotations.
         wanted: what it asks for; the older generation names the GPUs alone.
     """
-    notes = strings(member(pod, "metadata", dict), "annotations")
     units = _by_index(notes.get(FRAMEWORK_ALLOCATION, ""))
     if units:
         cores = _by_index(notes.get(CORE_PERCENTAGE, ""))

@@ -1,4 +1,4 @@
-"""Figures of the scheduler's extender: answers, GPUs used, and starting again."""
+"""Figures of the scheduler's extender and of ``kubectl inspect cgpu``, without a scheduler."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import os
 import random
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,6 +25,7 @@ from cgpu_k8s.books.books import Books
 from cgpu_k8s.books.placing import commit
 from cgpu_k8s.extender import wire
 from cgpu_k8s.extender.scheduling import Scheduling
+from cgpu_k8s.names import COUNT, MEMORY
 from cgpu_k8s.objects.decisions import write_annotations
 from cgpu_k8s.objects.gpus import Fact, write_facts
 from cgpu_k8s.objects.nodes import read_node
@@ -40,8 +42,10 @@ NODES, GPUS, MIB = 1000, 8, 16160
 CALLS = 3000
 PODS = 10_000
 PAGE = 500
+INSPECTIONS = 5
 SAMPLED = 420  # of 1,000 nodes: what kube-scheduler looks at unless it is configured
 SIZES = (1, 2, 3, 4, 6, 8, 12)
+_ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def node(number: int) -> Json:
@@ -56,7 +60,10 @@ def node(number: int) -> Json:
             "labels": {"ack.node.gpu.schedule": "cgpu"},
             "annotations": {"cgpu/gpus": write_facts("cgpu", facts)},
         },
-        "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
+        "status": {
+            "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+            "capacity": {MEMORY: str(GPUS * facts[0].units), COUNT: str(GPUS)},
+        },
     }
 
 
@@ -230,6 +237,24 @@ def _api_server() -> Iterator[str]:
         thread.join(20)
 
 
+@contextlib.contextmanager
+def _kubeconfig() -> Iterator[Path]:
+    """How to reach such a server."""
+    with _api_server() as address, tempfile.TemporaryDirectory() as folder:
+        config = Path(folder) / "config"
+        config.write_text(
+            json.dumps(
+                {
+                    "clusters": [{"name": "a", "cluster": {"server": address}}],
+                    "users": [{"name": "a", "user": {"token": "x"}}],
+                    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
+                    "current-context": "a",
+                }
+            )
+        )
+        yield config
+
+
 async def _ready(port: int) -> None:
     async with ClientSession() as session:
         while True:
@@ -244,24 +269,13 @@ def restart() -> tuple[float, float]:
     """Seconds until a new extender answers with PODS pods, and the most memory it had, in MB."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with _api_server() as address, tempfile.TemporaryDirectory() as folder:
-        config = Path(folder) / "config"
-        config.write_text(
-            json.dumps(
-                {
-                    "clusters": [{"name": "a", "cluster": {"server": address}}],
-                    "users": [{"name": "a", "user": {"token": "x"}}],
-                    "contexts": [{"name": "a", "context": {"cluster": "a", "user": "a"}}],
-                    "current-context": "a",
-                }
-            )
-        )
+    with _kubeconfig() as config:
         words = ["--kubeconfig", str(config), "--listen", f"127.0.0.1:{port}"]
         begin = time.monotonic()
         process = subprocess.Popen(
             [sys.executable, "-m", "cgpu_k8s.extender", *words],
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            env=_ENVIRONMENT,
         )
         try:
             asyncio.run(asyncio.wait_for(_ready(port), 60))
@@ -274,6 +288,24 @@ def restart() -> tuple[float, float]:
     return seconds, int(peak.split()[1]) / 1000
 
 
+def inspection() -> dict[str, float]:
+    """Seconds that ``kubectl inspect cgpu`` takes, and of a processor, medians of INSPECTIONS."""
+    took: list[float] = []
+    used: list[float] = []
+    with _kubeconfig() as config:
+        words = ["-m", "cgpu_k8s.inspect.main", "--kubeconfig", str(config)]
+        for _ in range(INSPECTIONS):
+            begin, before = time.monotonic(), os.times()
+            shown = subprocess.run(
+                [sys.executable, *words], stdout=subprocess.PIPE, check=True, env=_ENVIRONMENT
+            )
+            took.append(time.monotonic() - begin)
+            after = os.times()
+            used.append(sum(after[2:4]) - sum(before[2:4]))  # of children
+            assert shown.stdout.count(b"\nnode-") == NODES
+    return {"seconds": statistics.median(took), "cpu_seconds": statistics.median(used)}
+
+
 def measure() -> dict[str, Any]:
     """All figures."""
     took = filters()
@@ -282,6 +314,7 @@ def measure() -> dict[str, Any]:
         "filter_ms": {"p50": took[len(took) // 2], "p99": took[len(took) * 99 // 100]},
         "gpus_used": {"all": gpus_used(NODES), "sampled": gpus_used(SAMPLED)},
         "restart": {"seconds": seconds, "megabytes": megabytes},
+        "inspection": inspection(),
     }
 
 
@@ -297,4 +330,5 @@ def lines(figures: dict[str, Any]) -> list[Line]:
         Line(f"{packed}; at {SAMPLED} of {NODES:,}", used["sampled"], 210, ""),
         Line(f"a new extender answers, with {PODS:,} pods", again["seconds"], 10, "s"),
         Line("the most memory that it had", again["megabytes"], 150, "MB"),
+        Line(f"kubectl inspect cgpu, {PODS:,} pods", figures["inspection"]["seconds"], 2, "s"),
     ]

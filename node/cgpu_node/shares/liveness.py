@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import os
 import time
+from fcntl import ioctl
+from sys import byteorder
 
 import cgpu_native
 from cgpu_node.exhausted import refuse_exhausted
 from cgpu_node.shares.mountinfo import mounts, origin_of
+from cgpu_node.shares.record import guest_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
-    from cgpu_node.shares.mountinfo import Origin
+    from cgpu_node.shares.mountinfo import Mount, Origin
     from cgpu_node.shares.record import Record
 
 # Fields of /proc/PID/stat, counted behind the program's name.
 _STATE, _THREADS, _START_TIME = 0, 17, 19
 
-# Of the processor, for finding all ended sessions: 10,000 ordinary mounts take a tenth of it, a
+# Of ioctl_ns(2).
+_GET_USER_SPACE, _GET_PARENT, _GET_MAKER = 0xB701, 0xB702, 0xB704
+
+# Of the processor, for finding all ended sessions: 10,000 ordinary mounts take a fifth of it, a
 # ledger with all its slots taken takes 12 ms.
-MOUNTS_CPU_S = 0.2
+MOUNTS_CPU_S = 0.1
 LEDGERS_CPU_S = 0.02
 
 
@@ -129,24 +135,70 @@ def inhabited(directories: Collection[str]) -> set[str]:
     """Those whose limits are mounted in a namespace that a process lives in.
 
     Namespaces have no lasting name, and their numbers are reused: so the mounts are compared. They
-    are read and not looked up, because the session decides where a path leads in there. If there
-    are too many to read, the limits of each may be among them.
+    are read and not looked up, because the session decides where a path leads in there. Each user's
+    namespaces get the same time. If a user has too many mounts to read, the limits of this user's
+    sessions may be among them; if root has, those of each may.
     """
     wanted = _limits_of(directories)
     found = {directory for directory in {*directories} - {*wanted.values()} if _is_there(directory)}
     until = time.thread_time() + MOUNTS_CPU_S
+    homes = _namespaces() if wanted else {}
+    for number, user in enumerate(sorted(homes)):
+        now = time.thread_time()
+        most = now + (until - now) / (len(homes) - number)
+        for mount in _mounted(homes[user], most):
+            if mount is None:
+                found.update(each for each in wanted.values() if _may_be_of(each, user))
+            elif mount.origin in wanted:
+                found.add(wanted[mount.origin])
+    return found
+
+
+def _mounted(folders: Iterable[str], until: float) -> Iterator[Mount | None]:
+    """The limits that are mounted where these processes run; the last is None if time is up."""
+    for folder in folders:
+        for mount in mounts(folder, until, b"/limits"):
+            yield mount
+            if mount is None:
+                return
+
+
+def _namespaces() -> dict[int, list[str]]:
+    """By user who made them, a process's folder in /proc for each namespace of mounts but ours."""
+    found: dict[int, list[str]] = {}
     seen = {None, _link("/proc/self/ns/mnt")}
-    for pid in filter(str.isdecimal, os.listdir("/proc") if wanted else ()):
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
         folder = folder_of(int(pid))
         namespace = _link(f"{folder}/ns/mnt")
         if namespace not in seen:
             seen.add(namespace)
-            for mount in mounts(folder, until, b"/limits"):
-                if mount is None:
-                    return {*directories}
-                if mount.origin in wanted:
-                    found.add(wanted[mount.origin])
+            found.setdefault(_maker_of(folder), []).append(folder)
     return found
+
+
+def _maker_of(folder: str) -> int:
+    """The user who made the outermost user namespace that has a process's mounts; 0: ours has.
+
+    Who is root in there may mount; only the maker, and root, can be.
+    """
+    fds: list[int] = []
+    try:
+        fds.append(os.open(f"{folder}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC))
+        fds.append(ioctl(fds[-1], _GET_USER_SPACE))
+        while True:
+            fds.append(ioctl(fds[-1], _GET_PARENT))
+    except OSError as error:  # the last one is ours, or the process is gone
+        _refuse_exhausted(error)
+        below = fds[1:-1]
+        return int.from_bytes(ioctl(below[-1], _GET_MAKER, bytes(4)), byteorder) if below else 0
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def _may_be_of(directory: str, user: int) -> bool:
+    """Whether a process in a namespace of this user's may be of the session."""
+    return user in {0, os.geteuid()} or guest_of(directory) in {user, None}
 
 
 def _limits_of(directories: Iterable[str]) -> dict[Origin, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from os import fsencode
 
 import cgpu_native
@@ -21,7 +22,7 @@ VERSION = 1
 _MOST_WEIGHT, _MOST = 1 << 16, (1 << 63) - 1
 FILE = "record.json"
 # Files of their own: release 0.1.0 takes a record with an unknown field for damaged.
-NOTES, POD = "notes", "pod"
+NOTES, POD, GUEST = "notes", "pod", "guest"
 
 
 class Owner(NamedTuple):
@@ -187,4 +188,32 @@ def pod_of(directory: str) -> PodContainer | None:
         refuse_exhausted(error, f"{directory}/{POD}")
         return None
     except (ValueError, TypeError, LookupError, cgpu_native.NativeError):
+        return None
+
+
+def guest_of(directory: str) -> int | None:
+    """Whose session it is, who asked root's server for it; None: another user's than ours.
+
+    Its ledger is the user's, who may be able to give it to others.
+
+    Raises:
+        CgpuError: this process can open no more files, so that is not known.
+    """
+    try:
+        with open(cgpu_native.open_file(f"{directory}/{GUEST}"), "rb") as file:
+            return int(file.read())
+    except FileNotFoundError:  # no guest's, or an earlier release's
+        own = os.geteuid()
+        return own if _user_of(f"{directory}/ledger") == own else None
+    except OSError as error:
+        refuse_exhausted(error, f"{directory}/{GUEST}")
+        return None
+    except (ValueError, cgpu_native.NativeError):
+        return None
+
+
+def _user_of(path: str) -> int | None:
+    try:
+        return os.stat(path).st_uid
+    except OSError:
         return None

@@ -107,7 +107,7 @@ class Registry:
         directory = f"{self._folder}/{checked_id(name)}"
         gone = self.gone()
         with self.locked(make=True):
-            living = self._beside(name, gone)
+            living = self._living_beside(name, gone)
             table = self._admitted(request, living, node, policy, is_guest=guest is not None)
             entry = Record(
                 id=name,
@@ -120,10 +120,10 @@ class Registry:
                 command=tuple(command),
                 directory=directory,
             )
-            _add(entry, _for_people(request.notes, pod), living, node, table, guest)
+            _add(entry, _beside(request.notes, pod, guest), living, node, table, guest)
         return directory
 
-    def _beside(self, name: str, gone: Gone) -> list[Record]:
+    def _living_beside(self, name: str, gone: Gone) -> list[Record]:
         """Those that live beside a container ``name``, which is about to come."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         os.chmod(self._folder, _PASSABLE)
@@ -281,10 +281,16 @@ def _is_damaged(directory: str) -> bool:
     return not name.startswith(".") and os.path.lexists(f"{directory}/{record.FILE}")
 
 
-def _for_people(notes: tuple[str, ...], pod: PodContainer | None) -> dict[str, bytes]:
+def _beside(
+    notes: tuple[str, ...], pod: PodContainer | None, guest: int | None
+) -> dict[str, bytes]:
     """The files beside a record, by name."""
-    files = {record.NOTES: "\n".join(notes).encode()} if notes else {}
-    return {**files, record.POD: record.pack_pod(pod)} if pod else files
+    files = {
+        record.NOTES: "\n".join(notes).encode(),
+        record.POD: record.pack_pod(pod) if pod else b"",
+        record.GUEST: b"" if guest is None else b"%d" % guest,
+    }
+    return {name: content for name, content in files.items() if content}
 
 
 def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)

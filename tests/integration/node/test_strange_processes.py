@@ -21,10 +21,15 @@ from cgpu_node.view import processes
 from cgpu_node.view.usage import located, use_of
 from cgpu_server.audit import process_owners
 from cgpu_server.audit.process_owners import ContainerLookup, read_process
+from lab.machine.nobody import NOBODY
 from lab.machine.trees import leave_trees
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Self
+
+    from cgpu_node.shares.mountinfo import Mount
 
 
 pytestmark = pytest.mark.integration
@@ -147,6 +152,41 @@ def test_a_process_with_more_mounts_than_can_be_read_may_be_a_sessions(
         monkeypatch.setattr(process_owners, "_READ_CPU_S", 0.0)
         assert inhabited([str(ledger.parent)]) == {str(ledger.parent)}
         assert ContainerLookup([session(ledger)]).of(process) is None
+
+
+# In a user's own namespaces; a root in there could stack any number of mounts.
+APART = b"""
+import ctypes, os, sys
+os.setgid(65534); os.setuid(65534)
+ctypes.CDLL(None).unshare(0x10000000 | 0x20000)  # CLONE_NEWUSER | CLONE_NEWNS
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_users_mounts_keep_no_session_but_the_users(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-8: with more than can be read, no session that ended gave its share back."""
+    sessions = {name: tmp_path / name for name in ("root", "theirs", "another", "earlier")}
+    for name, directory in sessions.items():
+        directory.mkdir()
+        (directory / "limits").touch()
+        cgpu_native.create_ledger(directory, "ledger")
+        if name != "root":
+            os.chown(directory / "ledger", NOBODY, NOBODY)  # which users may do
+    (sessions["theirs"] / "guest").write_text(str(NOBODY))
+    (sessions["another"] / "guest").write_text("1234")
+    wanted = {str(directory) for directory in sessions.values()}
+    with Strange(APART, b"", sessions["root"] / "ledger") as strange:
+        assert inhabited(wanted) == set()
+        full = f"/proc/{strange.pid}"
+
+        def read(folder: str, until: float, ending: bytes = b"") -> Iterator[Mount | None]:
+            return iter([None]) if folder == full else mounts(folder, until, ending)
+
+        monkeypatch.setattr(liveness, "mounts", read)
+        assert inhabited(wanted) == {str(sessions[name]) for name in ("theirs", "earlier")}
 
 
 @pytest.mark.parametrize("own", [True, False], ids=["its limits", "a file of that name"])

@@ -1,7 +1,8 @@
 """Misuses a container's file as no ordinary program does, until closed.
 
 Run as a program, it is that process: ``hostile_files.py locks LEDGER COUNT`` claims every slot of a
-ledger and makes locks on it; ``lease PATH...`` takes a lease on each file and gives none back.
+ledger and makes locks on it; ``read-locks PATH COUNT`` makes locks for which it need not be able
+to write; ``lease PATH...`` takes a lease on each file and gives none back.
 """
 
 from __future__ import annotations
@@ -53,8 +54,12 @@ def _make_locks(path: str, count: int) -> None:
         head = struct.pack("IIII48xQ", 1, 1, 100 + slot, 0, 1)
         os.pwrite(fd, head, _SLOTS_AT + slot * _SLOT_SIZE)
     os.pwrite(fd, struct.pack("I", SLOTS), _BOUND_AT)
+    _lock(fd, fcntl.F_WRLCK, count)
+
+
+def _lock(fd: int, kind: int, count: int) -> None:
     for number in range(count):
-        lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, _BEYOND + 2 * number, 1, 0)
+        lock = struct.pack("hhqqi4x", kind, os.SEEK_SET, _BEYOND + 2 * number, 1, 0)
         fcntl.fcntl(fd, _SET, lock)
 
 
@@ -68,6 +73,8 @@ def main() -> None:
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # by which the kernel asks for a lease
     if what == "locks":
         _make_locks(arguments[0], int(arguments[1]))
+    elif what == "read-locks":
+        _lock(os.open(arguments[0], os.O_RDONLY), fcntl.F_RDLCK, int(arguments[1]))
     else:
         for path in arguments:
             _take_lease(path)

@@ -34,6 +34,8 @@ _ID, _HEALTH = 1, 2
 _VARINT, _EIGHT_BYTES, _LENGTH_DELIMITED, _FOUR_BYTES = 0, 1, 2, 5
 _FIXED = {_EIGHT_BYTES: 8, _FOUR_BYTES: 4}
 _PATIENCE = 5.0  # seconds for an answer
+# How grpclib says that an answer is none; the last two: a message that is cut short, or compressed.
+_BROKEN = (ProtocolError, StreamTerminatedError, AssertionError, NotImplementedError)
 
 
 class Bytes(CodecBase):
@@ -67,7 +69,7 @@ async def ask(channel: Channel, method: str, request: bytes) -> bytes:
         raise CgpuError(f"no answer within {_PATIENCE:g} s") from None
     except GRPCError as error:
         raise CgpuError(shown(error.message or error.status.name, 300)) from None
-    except (ProtocolError, StreamTerminatedError, OSError) as error:
+    except (*_BROKEN, OSError) as error:
         raise CgpuError(shown(str(error), 300)) from None
 
 

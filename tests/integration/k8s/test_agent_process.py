@@ -76,6 +76,20 @@ def test_the_plugin_registers_with_each_kubelet_that_starts(lab: Lab) -> None:
             lab.kubelet.ask("Allocate")
 
 
+def test_a_caller_that_hangs_up_is_no_news(lab: Lab) -> None:
+    with lab.agent():
+        wait_until(lambda: COUNT in lab.kubelet.devices, "a kubelet knows the devices")
+        socket = lab.kubelet.folder / lab.kubelet.registered[-1][1]
+        with grpc.insecure_channel(f"unix:{socket}") as channel:
+            answers = channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")(b"")
+            next(answers)
+            answers.cancel()
+        lab.label("cgpu")
+        wait_until(lambda: lab.offers("cgpu"), "the agent has gone on")
+    events = {line.split()[0] for line in lab.log.read_text().splitlines()}
+    assert events == {"serves", "mode_in_force", "registered", "written"}
+
+
 def test_no_resources_are_written_before_a_kubelet_has_the_plugin(lab: Lab) -> None:
     lab.kubelet.stop()
     (lab.kubelet.folder / "kubelet.sock").unlink(missing_ok=True)

@@ -59,7 +59,8 @@ def run(name: str, arguments: Callable[[], Parser], serve: Serve) -> NoReturn:
 
     def work() -> int:
         given = arguments().parse_args()
-        logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(message)s")
+        logging.basicConfig(stream=sys.stderr, format="%(message)s")
+        logging.getLogger(name).setLevel(logging.INFO)  # not what libraries tell
         asyncio.run(until_stopped(serve(given)))
         return 0
 

@@ -40,9 +40,11 @@ async def asked(socket: Path, head: list[tuple[str, str]], message: bytes, statu
             writer.write(connection.data_to_send())
         writer.close()
 
-    async with await asyncio.start_unix_server(serve, socket):
-        async with Channel(path=str(socket), codec=wire.Bytes()) as channel:
-            return await wire.ask(channel, "/v1.Some/Method", b"")
+    async with (
+        await asyncio.start_unix_server(serve, socket),
+        Channel(path=str(socket), codec=wire.Bytes()) as channel,
+    ):
+        return await wire.ask(channel, "/v1.Some/Method", b"")
 
 
 def test_an_answer_is_its_message(tmp_path: Path) -> None:

@@ -28,7 +28,10 @@ for program in apt-get dpkg-source make rsync; do
     }
 done
 
-mkdir -p "$cache"
+mkdir -p "$cache" || {
+    echo "kubernetes.sh: run it as root, or name a folder of yours: CGPU_CACHE=DIR" >&2
+    exit 1
+}
 exec 9>"$cache/kubernetes.lock"
 flock 9
 if [ -d "$bin" ]; then # somebody else has built it meanwhile

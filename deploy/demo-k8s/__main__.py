@@ -7,12 +7,14 @@ controllers run, so the pods of the jobs are created, not the jobs.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from cgpu_env import program
+from cgpu_env.errors import CgpuError
 
 if TYPE_CHECKING:
     from lab.kubernetes.kubectl import Kubectl
@@ -43,6 +45,8 @@ def _work() -> int:
     from lab.kubernetes.kubelet import kubelet_node
     from lab.worlds.guard import guarding
 
+    if os.geteuid() != 0:
+        raise CgpuError("you are not root, who starts a kubelet", hint="run it as root")
     program.undo_when_terminated()
     good = True
     _say("Starting Kubernetes 1.20.2 and a node with two simulated Tesla V100 ...")

@@ -41,6 +41,14 @@ def test_both_pods_have_their_parts() -> None:
     assert left(demo) == []
 
 
+def test_who_is_not_root_reads_so_in_one_sentence() -> None:
+    command = ["unshare", "--user", sys.executable, DEMO]  # root is nobody there
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 2
+    assert ended.stdout == ""
+    assert ended.stderr == ("demo-k8s: you are not root, who starts a kubelet\n  run it as root\n")
+
+
 def test_it_leaves_nothing_when_it_is_terminated() -> None:
     with subprocess.Popen([sys.executable, DEMO], stdout=subprocess.DEVNULL, text=True) as demo:
         wait_until(lambda: left(demo), "the node begins", 60)

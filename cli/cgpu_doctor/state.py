@@ -87,7 +87,7 @@ def _dead(ground: Ground) -> Iterator[Finding]:
     folder = f"{ground.state_dir}/containers"
     dead = [name for name in _names(folder) if name not in living and _is_calm(folder, name)]
     if dead:
-        what = "containers that are gone still have their share: "
+        what = "folders are left of containers that are gone and have no share any more: "
         yield Finding("warning", what + ", ".join(dead[:_SHOWN]), dead[0], _LOOK)
     mounts = [point for point, name in _mounted(ground, folder) if name not in living]
     for point in mounts:

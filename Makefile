@@ -117,7 +117,7 @@ $(VENV)/.bench: $(VENV)/.tools | binaries
 	@$(STEP) "Installing what bench needs" $(PIP) --no-build-isolation -e '.[bench]'
 	@touch $@
 
-bench: build $(VENV)/.bench ## measure cost and shares, or PART=kubernetes (needs root), ablation; results in bench/results and docs
+bench: build $(VENV)/.bench ## measure cost and shares, or PART=kubernetes, attacks (as root), ablation; results in bench/results and docs
 	$(if $(filter kubernetes,$(PART)),sh deploy/setup.sh test && sh deploy/kubernetes.sh)
 	$(BIN)/python -m bench $(addprefix --part ,$(PART))
 

@@ -83,11 +83,20 @@ def _kubernetes() -> tuple[dict[str, Any], str, bool]:
     return figures, shares.table(lines), all(line.met for line in lines)
 
 
+def _attacks() -> tuple[dict[str, Any], str, bool]:
+    """What users and containers can delay, as root."""
+    from bench import attacks  # noqa: PLC0415
+
+    figures = attacks.measure()
+    return figures, attacks.table(figures), attacks.is_met(figures)
+
+
 # Part -> ending of its file of results, page and section of docs, how it is measured.
 PARTS = {
     "cost": ("cpu", "benchmarks", "figures", _cost),
     "shares": ("shares", "benchmarks", "shares", _shares),
     "kubernetes": ("kubernetes", "benchmarks", "kubernetes", _kubernetes),
+    "attacks": ("attacks", "benchmarks", "attacks", _attacks),
     "ablation": ("ablation", "model", "ablation", _ablation),
 }
 USUAL = ("cost", "shares")

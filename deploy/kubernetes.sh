@@ -1,7 +1,7 @@
 #!/bin/sh
 # Build the Kubernetes that the tests start: kube-apiserver, kube-scheduler and kubelet 1.20.2, from
-# Debian's source package. They stay in a folder outside the clone, so this takes some 14 minutes of
-# two cores once per machine, and nothing afterwards.
+# Debian's source package. They stay in a folder outside the clone, so this takes 6 minutes of two
+# idle cores once per machine, and nothing afterwards.
 #   kubernetes.sh        builds what is missing, and prints the folder of the programs
 #   kubernetes.sh -n     prints the folder, or says what to do if it is missing
 # $CGPU_CACHE names another place than /var/cache/cgpu.
@@ -18,7 +18,7 @@ if [ -d "$bin" ]; then
     exit 0
 fi
 if [ "${1:-}" = -n ]; then
-    echo "kubernetes.sh: Kubernetes $version is not in $bin: build it, in some 14 minutes, with: sh deploy/kubernetes.sh" >&2
+    echo "kubernetes.sh: Kubernetes $version is not in $bin: build it, in some minutes, with: sh deploy/kubernetes.sh" >&2
     exit 1
 fi
 for program in apt-get dpkg-source make rsync; do

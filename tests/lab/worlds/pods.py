@@ -79,6 +79,7 @@ class PodWorld(World):
         *,
         name: str = "c1",
         launcher: Path = RUNTIME,
+        lowlevel: Path | None = None,
         **extra: Any,
     ) -> subprocess.CompletedProcess[str]:
         """Create a container with these annotations, as an engine does.
@@ -86,7 +87,7 @@ class PodWorld(World):
         It goes on living if there is a folder with its name in ``runs``.
         """
         self.write_config(env or [], annotations={**annotations}, **extra)
-        options = [*self.options(self.stub()), "--root", str(self.runs)]
+        options = [*self.options(lowlevel or self.stub()), "--root", str(self.runs)]
         return self._run(launcher, *options, "create", name)
 
     def prestart(

@@ -138,8 +138,9 @@ def check_asked(pod: Pod, found: Decision | None, state_dir: str) -> None:
     if found is not None:
         raise _error(f"containers: {pod.container} is missing, whose limit is {asked}")
     raise CgpuError(
-        f"container {pod.container} has the limit {asked}, and its pod no annotation"
-        f" {decision.ANNOTATION}: expected a schedulerName whose scheduler asks cgpu's extender"
+        f"container {pod.container} has the limit {asked}, and came without its pod's annotation"
+        f" {decision.ANNOTATION}: expected a schedulerName whose scheduler asks cgpu's extender,"
+        " and a runtime to which the engine passes that annotation, such as runtimeClassName=cgpu"
     )
 
 

@@ -151,8 +151,10 @@ def test_k8s_15_a_pod_that_asks_for_a_gpu_without_a_decision_is_refused(
     leave(world, main=Limit(2))
     done = world.create(engine({}), env)
     assert done.returncode == 1
-    asked = "container main has the limit aliyun.com/gpu-mem=2, and its pod no annotation"
-    assert done.stderr.startswith(f"cgpu: {asked} cgpu/allocation: expected"), done.stderr
+    asked = "container main has the limit aliyun.com/gpu-mem=2"
+    lacking = "came without its pod's annotation cgpu/allocation: expected"
+    assert done.stderr.startswith(f"cgpu: {asked}, and {lacking}"), done.stderr
+    assert "and a runtime to which the engine passes that annotation" in done.stderr
     assert world.create(engine({}, container="other")).returncode == 0
 
 

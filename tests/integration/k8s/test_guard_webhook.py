@@ -374,7 +374,7 @@ def test_k8s_15_without_a_guard_pods_start_and_no_gpu_is_given_above_a_limit(
     assert "containers.main: aliyun.com/gpu-mem=" in outcomes["above"]
     assert "expected at most 2, the pod's own limit" in outcomes["above"]
     assert "expected the UID of a pod that asks for aliyun.com/gpu-mem" in outcomes["nothing"]
-    assert "and its pod no annotation cgpu/allocation" in outcomes["undecided"]
+    assert "and came without its pod's annotation cgpu/allocation" in outcomes["undecided"]
     assert world.shares() == []
 
 

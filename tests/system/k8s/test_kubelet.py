@@ -59,7 +59,7 @@ def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
         return [each["message"] for each in kubectl.get("events", events)["items"]]
 
     wait_until(messages, "the kubelet says why the pod does not start", PATIENCE)
-    sentence = "its pod no annotation cgpu/allocation: expected a schedulerName whose scheduler"
+    sentence = "came without its pod's annotation cgpu/allocation: expected a schedulerName"
     assert sentence in messages()[0]
     assert kubectl.node.shares() == []
 

@@ -114,7 +114,10 @@ class Plugin:
 
     def problem(self) -> str:
         """The program's credential is fresh, and was refused all the same."""
-        return f"the exec plug-in {self.command[0]} gives a credential that is refused"
+        what = "is refused"
+        if self._expires is not None and self._expired():
+            what = f"expired at {self._expires:%Y-%m-%d %H:%M:%S} UTC, by this machine's clock"
+        return f"the exec plug-in {self.command[0]} gives a credential that {what}"
 
     def _expired(self, early: timedelta = timedelta()) -> bool:
         return self._expires is not None and datetime.now(timezone.utc) >= self._expires - early
@@ -160,9 +163,7 @@ class Plugin:
             )
         if not token and not (chain and key):
             raise self._wrong("prints neither a token nor a certificate with its key")
-        self._expires = expires
-        if self._expired():
-            raise self._wrong(f"gives a credential that expired at {until}")
+        # One that has expired is shown all the same: our clock may be wrong, and not the server's.
         credential = bearer(str(token)) if token else Credential({})
         if chain and key:
             credential = credential._replace(certificate=Certificate(str(chain), str(key)))

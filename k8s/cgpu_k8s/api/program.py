@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NoReturn
 from cgpu_env import program
 from cgpu_env.commandline import Parser
 from cgpu_env.logline import line
+from cgpu_k8s.api import extra
 from cgpu_k8s.api.tasks import until_stopped
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ def run(name: str, arguments: Callable[[], Parser], serve: Serve) -> NoReturn:
         given = arguments().parse_args()
         logging.basicConfig(stream=sys.stderr, format="%(message)s")
         logging.getLogger(name).setLevel(logging.INFO)  # not what libraries tell
-        asyncio.run(until_stopped(serve(given)))
+        with extra.needed():
+            asyncio.run(until_stopped(serve(given)))
         return 0
 
     program.run(name, work)

@@ -63,8 +63,11 @@ def _work() -> int:
         parser.error("--namespace: expected with --why POD; nodes are shown with all their pods")
     if given.output and given.core:
         parser.error(f"--core: not with -o {given.output}, which has the percentages always")
+    from cgpu_k8s.api import extra  # noqa: PLC0415 (``--help`` does not wait for it)
+
     try:
-        sys.stdout.write(_answer(given))
+        with extra.needed():
+            sys.stdout.write(_answer(given))
     except CgpuError as error:
         error.exit_code = _FAILED
         raise
@@ -77,16 +80,10 @@ def _answer(given: argparse.Namespace) -> str:
     Raises:
         CgpuError: the cluster cannot be asked, or has no such node or pod.
     """
-    try:
-        from cgpu_k8s.api.configuration import load  # noqa: PLC0415 (after the command line)
-        from cgpu_k8s.inspect.fetch import fetch, fetch_pod  # noqa: PLC0415 (likewise)
-    except ModuleNotFoundError as error:
-        raise CgpuError(
-            f"the module {error.name} is missing: this program needs the extra k8s",
-            hint="pip install 'cgpu[k8s]'",
-        ) from None
+    from cgpu_k8s.api.configuration import load  # noqa: PLC0415 (after the command line)
     from cgpu_k8s.api.tasks import result_of  # noqa: PLC0415 (likewise)
     from cgpu_k8s.inspect.cluster import view  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.inspect.fetch import fetch, fetch_pod  # noqa: PLC0415 (likewise)
 
     cluster = load(given.kubeconfig, given.context)
     if given.why:

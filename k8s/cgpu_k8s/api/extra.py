@@ -1,0 +1,28 @@
+"""The libraries that the extra ``k8s`` installs, which a plain installation of cgpu lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from typing import TYPE_CHECKING
+
+from cgpu_env.errors import CgpuError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def needed() -> Iterator[None]:
+    """What is imported in the block is of this extra.
+
+    Raises:
+        CgpuError: it is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise CgpuError(
+            f"the module {error.name} is missing: this program needs cgpu's extra k8s",
+            hint=f"in a clone of cgpu: {sys.executable} -m pip install '.[k8s]'",
+        ) from None

@@ -94,15 +94,15 @@ def ended(records: Iterable[Record]) -> set[str]:
         CgpuError: that cannot be seen, because no more files can be opened.
     """
     ownerless = [record for record in records if not is_owned(record)]
-    sessions = {r.directory: r for r in ownerless if r.kind == "session"}
-    inhabited_ones = inhabited(sessions)
+    sessions = [record.directory for record in ownerless if record.kind == "session"]
+    dead = {record.directory for record in ownerless} - inhabited(sessions)
+    # those before it must not take all the time at each pass
+    first = time.monotonic_ns() % max(len(sessions), 1)
     until = time.thread_time() + LEDGERS_CPU_S
-    return {
-        record.directory
-        for record in ownerless
-        if record.kind != "session"
-        or not (record.directory in inhabited_ones or _may_be_used(record.directory, until))
-    }
+    for directory in (*sessions[first:], *sessions[:first]):
+        if directory in dead and _may_be_used(directory, until):
+            dead.discard(directory)
+    return dead
 
 
 def is_owned(record: Record) -> bool:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_node.shares import liveness
+from cgpu_node.shares import liveness, record
 from cgpu_node.shares import registry as registries
 from cgpu_node.shares.liveness import start_time
 from cgpu_node.shares.registry import AdmissionError, Owner, Registry
@@ -140,6 +140,27 @@ def test_all_ended_sessions_are_found_in_one_pass_that_holds_up_no_admission(
     assert len(passes) == 1
     admit(registry, "s1", ask(MIB, first=1))
     assert len(passes) == 1, "nothing has ended"
+
+
+def test_each_ended_session_is_asked_for_first_at_some_pass(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """REL-8: two full ledgers take all the time that there is for asking."""
+    made = [
+        record.read(admit(registry, name, ask(MIB), kind="session", owner=Owner(-1, 0, None)))
+        for name in ("full", "last")
+    ]
+    records = [each for each in made if each is not None]
+    asked: list[str] = []
+
+    def may_be_used(directory: str, _: float) -> bool:
+        asked.append(Path(directory).name)
+        return len(asked) % 2 == 1
+
+    monkeypatch.setattr(liveness, "_may_be_used", may_be_used)
+    for _ in range(100):
+        liveness.ended(records)
+    assert {*asked[::2]} == {"full", "last"}
 
 
 def test_a_pass_that_finds_too_many_mounts_keeps_the_shares_and_rests(

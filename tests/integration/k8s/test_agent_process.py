@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import grpc
 import pytest
 
+from cgpu_k8s.agent.agent import LOOK
 from cgpu_k8s.api.resources import NODES
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
@@ -102,6 +103,7 @@ def test_no_resources_are_written_before_a_kubelet_has_the_plugin(lab: Lab) -> N
 
 
 def test_a_gpu_that_is_lost_and_one_that_is_back_are_seen(lab: Lab) -> None:
+    assert LOOK < 10  # seconds, within which either is to be seen
     with lab.agent():
         wait_until(lambda: lab.offers("core_mem"), "the node offers its GPUs")
         lab.lose_a_gpu()

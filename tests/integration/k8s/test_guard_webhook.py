@@ -26,7 +26,7 @@ from cgpu_node import podspecs
 from cgpu_node.podspecs import Current, Limit, PodSpec
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
-from lab.kubernetes.control_plane import ACCOUNT, ADMIN, GUARD, Call, ControlPlane, control_plane
+from lab.kubernetes.control_plane import ACCOUNT, ADMIN, GUARD, ControlPlane, control_plane
 from lab.kubernetes.manifests import IMPOSSIBLE, MEM
 from lab.kubernetes.objects import binding, pod, pod_path, pods_path
 from lab.kubernetes.programs import free_port
@@ -253,20 +253,6 @@ def test_a_dry_run_is_answered_alike_and_other_pods_are_left_alone(guarded: Cont
     remove(guarded, "p")
 
 
-def granted(plane: ControlPlane) -> set[Call]:
-    """What the chart lets the guard do, whatever the names."""
-    found = set()
-    for each in chart.rendered("1.20.2", plane.folder):
-        if each["kind"] in {"Role", "ClusterRole"} and each["metadata"]["name"] == NAME:
-            where = each["metadata"].get("namespace", "")
-            for rule in each["rules"]:
-                assert "pods" in rule["resources"] or rule["resourceNames"] == [NAME]
-                [group] = rule["apiGroups"]
-                for verb in rule["verbs"]:
-                    found |= {Call(verb, group, kind, where) for kind in rule["resources"]}
-    return found
-
-
 def shows(port: int) -> str:
     """The certificate that a replica shows; "": none yet."""
     try:
@@ -294,7 +280,11 @@ def test_replicas_share_a_certificate_that_they_renew_while_they_serve(
     wait_until(lambda: forgery(guarded), "the API server goes on asking", 60)
     calls = {each._replace(namespace="") if each.resource == "pods" else each
              for each in guarded.calls(GUARD)}  # fmt: skip
-    assert calls == granted(guarded)
+    assert calls == guarded.granted(NAME)
+    for each in chart.rendered("1.20.2", guarded.folder):
+        if "Role" in each["kind"] and each["metadata"]["name"] == NAME:
+            for rule in each.get("rules", []):
+                assert "pods" in rule["resources"] or rule["resourceNames"] == [NAME]
 
 
 def forgery(plane: ControlPlane) -> bool:

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
+from lab.kubernetes import chart
 from lab.kubernetes.authority import Authority
 from lab.kubernetes.programs import free_port, kubernetes, running, stop, tail
 
@@ -144,6 +145,18 @@ class ControlPlane:
         """What a user of the chart asked of objects, whether it was allowed or not."""
         events = map(json.loads, self._audit.read_text().splitlines())
         return {Call.of(each) for each in events if each["user"]["username"] == user}
+
+    def granted(self, name: str) -> set[Call]:
+        """What the chart's roles of a name allow."""
+        found = set()
+        for role in chart.rendered("1.20.2", self.folder):
+            if role["kind"] in {"Role", "ClusterRole"} and role["metadata"]["name"] == name:
+                where = role["metadata"].get("namespace", "")
+                for rule in role["rules"]:
+                    [group] = rule["apiGroups"]
+                    for verb in rule["verbs"]:
+                        found |= {Call(verb, group, kind, where) for kind in rule["resources"]}
+        return found
 
     def bindings(self) -> list[Bound]:
         """All bindings that were answered."""

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
+from cgpu_k8s.names import SCHEDULE
 from lab.containers.enclosure import wait_until
+from lab.kubernetes.control_plane import AGENT
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
 from lab.kubernetes.kubelet import STATE
 
@@ -114,3 +116,18 @@ def test_k8s_8_who_has_whole_gpus_is_known_on_the_node(kubectl: Kubectl) -> None
     finally:
         node.stop("plugin")
     wait_until(lambda: kubectl.published(WHOLE) == "0", "the kubelet takes it back", PATIENCE)
+
+
+def test_k8s_15_the_chart_grants_the_agent_what_it_calls_and_no_more(kubectl: Kubectl) -> None:
+    """K8S-15: what the agent of this file has called, and the event about a label held back."""
+    kubectl.create(asking("part", {MEM: 2, CORE: 30}))
+    kubectl.running("part")
+    label = ("label", "node", kubectl.node.name, "--overwrite")
+    kubectl(*label, f"{SCHEDULE}=cgpu")
+    try:
+        events = "--field-selector=reason=GpuModeHeld"
+        wait_until(lambda: kubectl.get("events", events)["items"], "it says so", PATIENCE)
+    finally:
+        kubectl(*label, f"{SCHEDULE}=core_mem")
+    plane = kubectl.node.plane
+    assert plane.calls(AGENT) == plane.granted("cgpu-agent")

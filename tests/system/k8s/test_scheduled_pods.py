@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from cgpu_k8s import names
-from cgpu_k8s.api.client import Client, connected
+from cgpu_k8s.api.client import MERGE, Client, connected
+from cgpu_k8s.api.errors import ForbiddenError
 from cgpu_k8s.api.resources import NODES, PODS
 from cgpu_k8s.api.watch import DELETED, Changed, Listed, Watch
 from cgpu_node import decision
-from lab.kubernetes import chart
-from lab.kubernetes.control_plane import Call, ControlPlane, control_plane
+from lab.cluster import crowd
+from lab.kubernetes.control_plane import ControlPlane, control_plane
 from lab.kubernetes.manifests import V100, gpus, node
 from lab.kubernetes.objects import pod, pods_path
 from lab.kubernetes.scheduler import EXTENDER, install, scheduling
@@ -53,6 +54,12 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduled]:
 @pytest.fixture
 def plane(cluster: Scheduled) -> ControlPlane:
     return cluster.plane
+
+
+@pytest.fixture(autouse=True)
+def _no_pods(plane: ControlPlane) -> Iterator[None]:
+    yield
+    crowd.asked(plane, crowd.remove_pods)
 
 
 async def _prepare(plane: ControlPlane) -> None:
@@ -107,10 +114,7 @@ def test_fifty_pods_get_what_they_ask_for_and_no_gpu_gives_more_than_it_has(
         async with connected(plane.cluster()) as client:
             for name, kind in asked.items():
                 await client.post(pods_path(), limited(name, *kind))
-            found = await asyncio.wait_for(scheduled(client, set(asked)), PATIENCE)
-            for name in asked:
-                await client.delete(f"{pods_path()}/{name}", {"gracePeriodSeconds": 0})
-            return found
+            return await asyncio.wait_for(scheduled(client, set(asked)), PATIENCE)
 
     found = asyncio.run(act())
     units: Counter[str] = Counter()
@@ -157,25 +161,70 @@ async def _reason(client: Client, name: str) -> str:
     raise AssertionError("the watch ended")
 
 
+def on(node: str, item: Json, priority: str) -> Json:
+    """The pod as it fits one node alone, with a priority, and ended at once."""
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchFields": [field]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    more = {"priorityClassName": priority, "terminationGracePeriodSeconds": 0}
+    return {**item, "spec": {**item["spec"], **more, "affinity": affinity}}
+
+
+def test_a_pod_ends_for_one_of_higher_priority_that_gets_its_gpu(plane: ControlPlane) -> None:
+    """This scheduler does not ask extenders about it, as later ones do."""
+    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+    async def act() -> dict[str, Json]:
+        async with connected(plane.cluster()) as client:
+            for name, value in (("low", 10), ("high", 100)):
+                made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+                await client.post(classes, {**made, "metadata": {"name": name}, "value": value})
+            for name, units, priority in (("a", 8, "low"), ("b", 8, "low"), ("urgent", 15, "high")):
+                await client.post(pods_path(), on(NAMES[0], limited(name, units), priority))
+                await asyncio.wait_for(scheduled(client, {name}), PATIENCE)
+            found = (await client.list(pods_path())).items
+            return {each["metadata"]["name"]: each for each in found}
+
+    found = asyncio.run(act())
+    [stayed] = {*found} - {"urgent"}
+    assert stayed in {"a", "b"}
+    assert granted(found[stayed]).keys().isdisjoint(granted(found["urgent"]))
+
+
+def test_a_quota_of_a_namespace_counts_what_its_pods_ask_for(plane: ControlPlane) -> None:
+    quotas, amount = "/api/v1/namespaces/team/resourcequotas", f"requests.{names.MEMORY}"
+    hard = {amount: "6", f"requests.{names.CORES}": "50"}
+    asks = {names.MEMORY: "4", names.CORES: "30"}
+
+    async def act() -> str:
+        async with connected(plane.cluster()) as client:
+            about = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}}
+            await client.post("/api/v1/namespaces", about)
+            about = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "gpus"}}
+            await client.post(quotas, {**about, "spec": {"hard": hard}})
+            # As the controller does, which does not run here.
+            used = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}
+            await client.patch(f"{quotas}/gpus/status", used, MERGE)
+            await client.post(pods_path("team"), pod("first", asks))
+            with pytest.raises(ForbiddenError) as refused:
+                await client.post(pods_path("team"), pod("second", asks))
+            return str(refused.value)
+
+    sentence = asyncio.run(act())
+    assert "exceeded quota: gpus" in sentence
+    for name, used, most in ((names.MEMORY, 4, 6), (names.CORES, 30, 50)):
+        assert f"requests.{name}={used}" in sentence
+        assert f"requests.{name}={most}" in sentence
+
+
 def test_the_chart_grants_the_extender_what_it_calls_and_no_more(cluster: Scheduled) -> None:
     absent = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": NAMES[0]}
     assert "not found" in bind(cluster.extender, absent)  # it reads a pod that it does not know
-    granted: set[Call] = set()
-    objects = chart.rendered("1.20.2", cluster.plane.folder)
-    for kind in ("Role", "ClusterRole"):
-        role = chart.one(objects, kind, EXTENDER)
-        for rule in role["rules"]:
-            where = role["metadata"].get("namespace", "")
-            granted |= {
-                Call(verb, rule["apiGroups"][0], resource, where)
-                for verb in rule["verbs"]
-                for resource in rule["resources"]
-            }
     called = {
         each._replace(namespace="") if each.namespace == "default" else each
         for each in cluster.plane.calls(EXTENDER)
     }
-    assert called == granted
+    assert called == cluster.plane.granted(EXTENDER)
 
 
 def bind(extender: str, asked: Json) -> str:

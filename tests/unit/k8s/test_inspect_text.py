@@ -17,7 +17,7 @@ import yaml
 from cgpu_k8s.inspect.cluster import NodeView, read_claim, read_machine, view
 from cgpu_k8s.inspect.columns import aligned
 from cgpu_k8s.inspect.document import FORMATS, document
-from cgpu_k8s.inspect.text import CORES, MEMORY, details, summary
+from cgpu_k8s.inspect.text import CORES, MEMORY, details, summary, unit
 from lab.kubernetes.manifests import V100, bound, decided, gpus, node, pod, published_node
 
 pytestmark = pytest.mark.unit
@@ -138,6 +138,12 @@ def test_the_output_is_the_published_one_to_the_byte(name: str) -> None:
 
 def test_each_golden_file_is_compared() -> None:
     assert {path.stem for path in GOLDEN.iterdir()} == set(TEXTS)
+
+
+@pytest.mark.parametrize(("units", "expected"), [(100, "GiB"), (101, "MiB")])
+def test_more_than_100_units_of_a_gpu_are_mib(units: int, expected: str) -> None:
+    [found] = shown([published_node("a", units, 1)], [])
+    assert unit([found]) == expected
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ _STATE, _THREADS, _START_TIME = 0, 17, 19
 
 # Of ioctl_ns(2).
 _GET_USER_SPACE, _GET_PARENT, _GET_MAKER = 0xB701, 0xB702, 0xB704
+_OURS = -1  # no user made it: it is the one that we are in
 
 # Of the processor, for finding all ended sessions: 10,000 ordinary mounts take a fifth of it, a
 # ledger with all its slots taken takes 12 ms.
@@ -137,7 +138,7 @@ def inhabited(directories: Collection[str]) -> set[str]:
     Namespaces have no lasting name, and their numbers are reused: so the mounts are compared. They
     are read and not looked up, because the session decides where a path leads in there. Each user's
     namespaces get the same time. If a user has too many mounts to read, the limits of this user's
-    sessions may be among them; if root has, those of each may.
+    sessions may be among them; if our user namespace has, those of each may.
     """
     wanted = _limits_of(directories)
     found = {directory for directory in {*directories} - {*wanted.values()} if _is_there(directory)}
@@ -177,7 +178,7 @@ def _namespaces() -> dict[int, list[str]]:
 
 
 def _maker_of(folder: str) -> int:
-    """The user who made the outermost user namespace that has a process's mounts; 0: ours has.
+    """The user who made the outermost user namespace that has a process's mounts.
 
     Who is root in there may mount; only the maker, and root, can be.
     """
@@ -189,16 +190,23 @@ def _maker_of(folder: str) -> int:
             fds.append(ioctl(fds[-1], _GET_PARENT))
     except OSError as error:  # the last one is ours, or the process is gone
         _refuse_exhausted(error)
-        below = fds[1:-1]
-        return int.from_bytes(ioctl(below[-1], _GET_MAKER, bytes(4)), byteorder) if below else 0
+        _, *spaces = fds or (0,)
+        return _made_by(spaces[-2]) if len(spaces) > 1 else _OURS
     finally:
         for fd in fds:
             os.close(fd)
 
 
+def _made_by(user_space: int) -> int:
+    try:
+        return int.from_bytes(ioctl(user_space, _GET_MAKER, bytes(4)), byteorder)
+    except OSError:  # Linux before 4.11 does not say
+        return _OURS
+
+
 def _may_be_of(directory: str, user: int) -> bool:
     """Whether a process in a namespace of this user's may be of the session."""
-    return user in {0, os.geteuid()} or guest_of(directory) in {user, None}
+    return user == _OURS or guest_of(directory) in {user, None}
 
 
 def _limits_of(directories: Iterable[str]) -> dict[Origin, str]:

@@ -49,6 +49,13 @@ def test_three_of_30_percent_fit_one_gpu_and_the_fourth_goes_to_the_next() -> No
     assert [decision.gpus for decision in made] == [("a",), ("a",), ("a",), ("b",)]
 
 
+@pytest.mark.parametrize(("units", "cores"), [(14, 5), (1, 85)])
+def test_what_others_hold_is_promised_to_no_pod(units: int, cores: int) -> None:
+    node = Node("node", CORE_MEM, BINPACK, [Gpu("a", 0, 15, held=2, held_slots=4)])
+    assert refusal(node, pod("p", units, cores)).code == FULL
+    assert isinstance(decide(node, pod("p", 13, 80)), Decision)
+
+
 def test_replicas_go_apart_while_there_are_gpus_without_one() -> None:
     node = Node("node", CGPU, SPREAD, [Gpu("a", 0, 15), Gpu("b", 1, 12)])
     made = filled(node, [pod(str(n), 2, owner="set") for n in range(3)])

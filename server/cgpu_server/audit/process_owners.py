@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,7 +32,8 @@ _LONG_ID = re.compile(r"[0-9a-f]{64}")  # a match whatever comes before it
 _SUFFIX = ".scope"
 _DEPTH = 64  # of a chain of parents, at most
 _NOBODY = 0
-# Of CPU time: for reading the mounts or mappings of one process, and of all processes at one look.
+# Of CPU time: for reading the mounts and mappings of one process in its life, and of all processes
+# at one look.
 _READ_CPU_S, _ALL_READ_CPU_S = 0.1, 0.3
 
 
@@ -125,20 +127,19 @@ class ContainerLookup:
     Args:
         records: of those who live.
         homes: the containers' own groups, and their ids.
-        hidden: pids and start times of processes with more mounts or mappings than can be read;
-            grows.
+        spent: how long processes were read, by pid and start time; grows.
     """
 
     def __init__(
         self,
         records: Iterable[Record],
         homes: Mapping[Group, str] | None = None,
-        hidden: set[tuple[int, int]] | None = None,
+        spent: dict[tuple[int, int], float] | None = None,
     ) -> None:
         self._records = {record.id: record for record in records}
         self._sessions = [r for r in self._records.values() if r.kind == "session"]
         self._homes = homes or {}
-        self._hidden = set() if hidden is None else hidden
+        self._spent = {} if spent is None else spent
         self._limits = _limits_of(self._records.values())
         self._mounted_in: dict[str, Record | None] = {}
         self._until = time.thread_time() + _ALL_READ_CPU_S
@@ -157,19 +158,27 @@ class ContainerLookup:
             namespace = os.readlink(f"{folder}/ns/mnt")
         except OSError:  # it is gone, or another user's
             return None
-        if namespace not in self._mounted_in and process[:2] not in self._hidden:
+        if namespace not in self._mounted_in:
             self._mounted_in[namespace] = self._read_mounts(folder, process)
         record = self._mounted_in.get(namespace)
         return record if record is not None and self._may_be(record, process) else None
 
     def _read_mounts(self, folder: str, process: Process) -> Record | None:
-        most = time.thread_time() + _READ_CPU_S
-        for mount in mounts(folder, min(most, self._until), b"/limits"):
-            if mount is None and most <= self._until:
-                self._hidden.add(process[:2])
-            elif mount is not None and mount.origin in self._limits:
-                return self._limits[mount.origin]
+        with self._reading(process) as until:
+            for mount in mounts(folder, until, b"/limits") if until else ():
+                if mount is not None and mount.origin in self._limits:
+                    return self._limits[mount.origin]
         return None
+
+    @contextmanager
+    def _reading(self, process: Process) -> Iterator[float]:
+        """Gives the thread's time until when this process may be read; 0: no more.
+
+        Who takes less at each look is not to take it for ever: others are to be read, too.
+        """
+        begun, spent = time.thread_time(), self._spent.get(process[:2], 0.0)
+        yield min(begun + _READ_CPU_S - spent, self._until) if spent < _READ_CPU_S else 0.0
+        self._spent[process[:2]] = spent + time.thread_time() - begun
 
     def _session(self, process: Process) -> Record | None:
         """The session whose ledger it has mapped, or whose keeper it descends from."""
@@ -190,15 +199,11 @@ class ContainerLookup:
 
     def _mapped(self, process: Process) -> Record | None:
         """The session whose ledger a process has mapped, if that can be read."""
-        if process[:2] in self._hidden:
-            return None
-        most = time.thread_time() + _READ_CPU_S
-        for ledger in mapped_ledgers(folder_of(process.pid), min(most, self._until)):
-            record = None if ledger is None else self._ledgers.get(ledger)
-            if ledger is None and most <= self._until:
-                self._hidden.add(process[:2])
-            elif record is not None and self._may_be(record, process):
-                return record
+        with self._reading(process) as until:
+            for ledger in mapped_ledgers(folder_of(process.pid), until) if until else ():
+                record = None if ledger is None else self._ledgers.get(ledger)
+                if record is not None and self._may_be(record, process):
+                    return record
         return None
 
     @cached_property
@@ -263,7 +268,7 @@ class OwnerTracker:
         self._known: dict[int, tuple[Process, Record | None]] = {}
         self._homes = Homes()
         self._groups: dict[Group, str] = {}
-        self._hidden: set[tuple[int, int]] = set()
+        self._spent: dict[tuple[int, int], float] = {}
 
     def of(
         self, pids: Iterable[int], records: Iterable[Record]
@@ -275,7 +280,7 @@ class OwnerTracker:
         """
         records, now = tuple(records), _ticks()
         self._groups = self._homes.of(records)
-        lookup = ContainerLookup(records, self._groups, self._hidden)
+        lookup = ContainerLookup(records, self._groups, self._spent)
         living = {(record.directory, record.owner): record for record in records}
         self._since = {pid: self._since.get(pid, now) for pid in pids}
         found = {}
@@ -288,7 +293,8 @@ class OwnerTracker:
                 process, record = self._known[pid]
                 found[pid] = process._replace(ends=True), record
         self._known = found
-        self._hidden &= {process[:2] for process, _ in found.values()}
+        there = {process[:2] for process, _ in found.values()}
+        self._spent = {each: spent for each, spent in self._spent.items() if each in there}
         return found
 
     def _earlier(

@@ -306,12 +306,13 @@ def test_more_mappings_than_can_be_read_hide_their_own_process_only(
         process, beside = read_process(strange.pid), read_process(other.pid)
         assert process is not None
         assert beside is not None
-        hidden: set[tuple[int, int]] = set()
-        with monkeypatch.context() as patched:
-            patched.setattr(process_owners, "_READ_CPU_S", -1)
-            assert ContainerLookup([record], hidden=hidden).of(process) is None
-        assert hidden == {process[:2]}
-        lookup = ContainerLookup([record], hidden=hidden)
+        spent: dict[tuple[int, int], float] = {}
+        assert ContainerLookup([record], spent=spent).of(process) == record
+        first = spent[process[:2]]
+        monkeypatch.setattr(process_owners, "_READ_CPU_S", first + 1e-9)
+        ContainerLookup([record], spent=spent).of(process)
+        assert spent[process[:2]] > first, "what all looks take adds up"
+        lookup = ContainerLookup([record], spent=spent)
         assert lookup.of(process) is None, "it is not read again"
         assert lookup.of(beside) == record
 

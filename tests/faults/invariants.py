@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import cgpu_native
 from cgpu_node.client import CgpuError
+from cgpu_node.shares.record import GUEST
 from faults.member import CAP_GIB
 from faults.processes import described
 from faults.world import GPUS, MEMORY_GIB, PATIENCE, TREE
@@ -105,7 +106,8 @@ def _registry(world: World) -> Iterator[str]:
     for name in names ^ living:
         yield f"{name}: {'is not there' if name in living else 'is left'} in the state directory"
     for member in world.members:
-        if member.id in names and (found := set(os.listdir(world.folder(member)))) != FILES:
+        belongs = FILES | ({GUEST} if member.runtime == "user" else set())
+        if member.id in names and (found := set(os.listdir(world.folder(member)))) != belongs:
             yield f"{member}: {sorted(found)} in its directory"
     there = set(os.listdir(world.state)) - MAY_BE
     if there != STATE_FILES:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="the Python that has torch")
     parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
     parser.add_argument("--rehearse", action="store_true", help="DIR is a simulated driver")
+    parser.add_argument("--brief", action="store_true", help="shares of fewer programs, in minutes")
     parser.add_argument("--part", choices=PARTS, action="append", help="this part only; repeatable")
     parser.add_argument("--only", metavar="NAME", help="this check only; writes no result")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes")
@@ -42,7 +43,13 @@ def _world(options: argparse.Namespace) -> World:
         print("gpu-check: no NVIDIA GPU here (/dev/nvidiactl is missing)", file=sys.stderr)
         sys.exit(2)
     try:
-        return World(options.driver_dir, options.gpu, options.python, simulated=options.rehearse)
+        return World(
+            options.driver_dir,
+            options.gpu,
+            options.python,
+            simulated=options.rehearse,
+            brief=options.brief,
+        )
     except OSError as error:
         print(f"gpu-check: the driver does not answer: {error}", file=sys.stderr)
         sys.exit(2)
@@ -58,26 +65,26 @@ def _show(result: Outcome) -> Outcome:
     return result
 
 
-def _run(world: World, parts: list[str], only: str | None) -> list[Outcome]:
-    results = []
+def _run(world: World, parts: list[str], only: str | None) -> Iterator[Outcome]:
     for part in ("facts", "limits", "shares"):
         if part not in parts:
             continue
         checks = [check for check in of_part(part) if only in {None, check.name}]
         plain = [check for check in checks if check.where == PLAIN]
-        results += [_show(outcome(world, check)) for check in plain]
+        for check in plain:
+            yield outcome(world, check)
         cages = world.cages[:1] if part == "shares" else world.cages
-        results += _caged(world, cages, [check for check in checks if check.where != PLAIN])
-    return results
+        yield from _caged(world, cages, [check for check in checks if check.where != PLAIN])
+    if "tests" in parts and not only:
+        yield suite.outcome(world)
 
 
-def _caged(world: World, cages: Sequence[Cage], checks: list[Check]) -> list[Outcome]:
-    results = []
+def _caged(world: World, cages: Sequence[Cage], checks: list[Check]) -> Iterator[Outcome]:
     for cage in cages:
         world.cage = cage
-        results += [_show(outcome(world, check)) for check in checks]
+        for check in checks:
+            yield outcome(world, check)
     world.cage = world.cages[0]
-    return results
 
 
 def main() -> int:
@@ -90,22 +97,33 @@ def main() -> int:
         world.close()
 
 
+def _write(
+    world: World,
+    options: argparse.Namespace,
+    facts: dict[str, Any],
+    results: list[Outcome],
+    figures: dict[str, Any],
+) -> None:
+    rehearsal = ROOT / "bench" / "_build" / "rehearsal"
+    folder = options.out or (rehearsal if options.rehearse else ROOT / "bench" / "results")
+    facts["nvml_lists_children"] = bool(world.by_pid) and all(world.by_pid)
+    for path in report.write(folder, facts, results, figures):
+        print(f"wrote {path}")
+
+
 def _check(world: World, options: argparse.Namespace) -> int:
     parts = options.part or list(PARTS)
     facts = report.machine(world)
     print(f"{facts['gpu']}, driver {facts['driver']}, kernel {facts['kernel']}", flush=True)
-    results = _run(world, parts, options.only)
-    if "tests" in parts and not options.only:
-        results.append(_show(suite.outcome(world)))
+    results: list[Outcome] = []
     figures: dict[str, Any] = {}
-    if "overhead" in parts and not options.only:
-        figures = overhead.measure(world)
-    if not options.only:
-        rehearsal = ROOT / "bench" / "_build" / "rehearsal"
-        folder = options.out or (rehearsal if options.rehearse else ROOT / "bench" / "results")
-        facts["nvml_lists_children"] = bool(world.by_pid) and all(world.by_pid)
-        for path in report.write(folder, facts, results, figures):
-            print(f"wrote {path}")
+    try:
+        results.extend(map(_show, _run(world, parts, options.only)))
+        if "overhead" in parts and not options.only:
+            figures = overhead.measure(world)
+    finally:  # what an interrupted run has found counts too
+        if not options.only:
+            _write(world, options, facts, results, figures)
     return int(any(result.status == FAILS for result in results))
 
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("", "native", "shim", "node", "hook", "server", "cli", "tests", "tests/sim")
-PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in _SOURCES)
+_INHERITED = filter(None, [os.environ.get("PYTHONPATH")])
+PYTHONPATH = os.pathsep.join([*(str(ROOT / folder) for folder in _SOURCES), *_INHERITED])
 RUNTIME = ROOT / "hook" / "cgpu_hook" / "_bin" / "cgpu-runtime"
 _PREFIX = "cgpu-check-container-"
 _STOP = "import sys; from cgpu_node.client import ask; ask(sys.argv[1], {'request': 'stop'})"

@@ -113,11 +113,30 @@ def markdown(facts: dict[str, Any], outcomes: list[Outcome], overhead: dict[str,
     return "\n".join(lines)
 
 
+def _with_earlier(
+    path: Path, commit: str | None, outcomes: list[Outcome], overhead: dict[str, Any]
+) -> tuple[list[Outcome], dict[str, Any]]:
+    if not path.exists():
+        return outcomes, overhead
+    earlier = json.loads(path.read_text())
+    if earlier["machine"]["commit"] != commit:
+        return outcomes, overhead
+    new = {(o.name, o.cage) for o in outcomes}
+    kept = [Outcome(**c) for c in earlier["checks"] if (c["name"], c["cage"]) not in new]
+    return kept + outcomes, earlier["overhead"] | overhead
+
+
 def write(
     folder: Path, facts: dict[str, Any], outcomes: list[Outcome], overhead: dict[str, Any]
 ) -> list[Path]:
-    """Write both files; earlier ones of the same day, GPU and driver are replaced."""
+    """Write both files in place of earlier ones of the same day, GPU and driver.
+
+    Of an earlier one of the same commit stays what this run did not look at: a machine that is
+    there for minutes at a time is checked part by part.
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{file_name(facts)}.json"
+    outcomes, overhead = _with_earlier(path, facts["commit"], outcomes, overhead)
     content = {
         "schema": SCHEMA,
         "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -125,7 +144,6 @@ def write(
         "checks": [o._asdict() for o in outcomes],
         "overhead": overhead,
     }
-    path = folder / f"{file_name(facts)}.json"
     path.write_text(json.dumps(content, indent=2) + "\n")
     table = path.with_suffix(".md")
     table.write_text(markdown(facts, outcomes, overhead))

@@ -17,7 +17,7 @@ from gpu.cage import PYTHONPATH, Ask, Cage, CgpuRun, Runc, Share
 from gpu.check import CAPPED, HOST, PLAIN, Check, NotRunError, heard
 from gpu.interface.nvml import Nvml
 
-TIMEOUT = 300
+TIMEOUT, TIMEOUT_BRIEF = 300, 60  # seconds that a child may take
 _TORCH = "import torch; print(torch.__version__, torch.cuda.is_available())"
 PAUSE = 0.2
 ORDINARY = Ask()
@@ -58,12 +58,24 @@ class World:
         cap: bytes that capped children get.
         quarter: of the memory, for children of which there are more than two.
         cage: what caps them; one of ``cages``.
+        brief: whether the whole may take minutes only: fewer shares, shorter waits.
+        timeout: seconds that a child may take.
         by_pid: for each figure of a child, whether NVML gave it for its pid.
     """
 
-    def __init__(self, driver_dir: str | None, index: int, python: str, *, simulated: bool) -> None:
+    def __init__(
+        self,
+        driver_dir: str | None,
+        index: int,
+        python: str,
+        *,
+        simulated: bool,
+        brief: bool = False,
+    ) -> None:
         self.driver_dir = driver_dir
-        self.index, self.python, self.simulated = index, python, simulated
+        self.index, self.python = index, python
+        self.simulated, self.brief = simulated, brief
+        self.timeout = TIMEOUT_BRIEF if brief else TIMEOUT
         self._folder = tempfile.TemporaryDirectory(prefix="cgpu-check-", ignore_cleanup_errors=True)
         self.folder = Path(self._folder.name)
         self.nvml = Nvml(f"{driver_dir}/libnvidia-ml.so.1" if driver_dir else "libnvidia-ml.so.1")
@@ -160,7 +172,7 @@ class World:
         """A child to its end."""
         process = self.start(command, capped=capped, ask=ask, more=more)
         try:
-            out, _ = process.communicate(timeout=TIMEOUT)
+            out, _ = process.communicate(timeout=self.timeout)
         except subprocess.TimeoutExpired:
             stop(process)
             out, _ = process.communicate()
@@ -238,7 +250,7 @@ def _child(world: World, check: Check) -> dict[str, Any]:
     before = world.used()
     capped = check.where == CAPPED
     process = world.start(world.child(check.name), capped=capped, more=dict(check.environment))
-    timer = threading.Timer(TIMEOUT, stop, [process])
+    timer = threading.Timer(world.timeout, stop, [process])
     timer.start()
     try:
         output = _converse(world, process, before)

@@ -12,7 +12,7 @@ from gpu.limits.training import PROGRAM
 from gpu.shares.weights import WEIGHTED_FAIR
 from gpu.world import World
 
-ROUNDS, SLOWER = 7, 0.01
+ROUNDS, ROUNDS_BRIEF, SLOWER = 7, 3, 0.01
 LAYERS, WIDTH, TOKENS, WARM_UP = 24, 2048, 2000, 200
 DECODE = "from gpu.shares.alone import decode; decode()"
 
@@ -65,7 +65,7 @@ def _step(world: World, program: str, *, capped: bool) -> float:
 def slowdown(world: World, program: str) -> Finding:
     """Medians over rounds of one run each without and with cgpu."""
     plain, capped = [], []
-    for _ in range(ROUNDS):
+    for _ in range(ROUNDS_BRIEF if world.brief else ROUNDS):
         plain.append(_step(world, program, capped=False))
         capped.append(_step(world, program, capped=True))
     slower = statistics.median(capped) / statistics.median(plain) - 1

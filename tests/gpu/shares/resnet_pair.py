@@ -15,8 +15,9 @@ from gpu.shares.weights import WEIGHTED_FAIR
 from gpu.world import World, log_of, stop
 
 WEIGHTS, TARGET, OFF = (1, 2), 2.0, 0.02
-SECONDS = 20.0
+SECONDS, SECONDS_BRIEF = 20.0, 8.0
 TRAINED, INFERRED = (16, 32, 64, 128), (1, 2, 4, 8, 16, 32, 64, 128)
+BRIEF = (16, 128)
 
 
 def _tell(process: subprocess.Popen[str], *words: int) -> None:
@@ -34,7 +35,9 @@ def _hear(process: subprocess.Popen[str]) -> dict[str, Any]:
     raise RuntimeError(f"ResNet50 ended: {log_of(process).strip()[-400:]}")
 
 
-def _ratio(pair: Sequence[subprocess.Popen[str]], batch: int) -> dict[str, float] | None:
+def _ratio(
+    pair: Sequence[subprocess.Popen[str]], batch: int, seconds: float
+) -> dict[str, float] | None:
     """Images a second of both and their ratio; None where the batch does not fit."""
     for process in pair:
         _tell(process, batch)
@@ -43,7 +46,7 @@ def _ratio(pair: Sequence[subprocess.Popen[str]], batch: int) -> dict[str, float
         return None
     start = time.monotonic_ns() + LEAD_NS
     for process in pair:
-        _tell(process, start, start + int(SECONDS * 1e9))
+        _tell(process, start, start + int(seconds * 1e9))
     one, two = (_hear(process)["rate"] for process in pair)
     return {
         "rates": [one, two],
@@ -58,7 +61,9 @@ def ratios(world: World, kind: str, batches: Sequence[int]) -> Finding:
     asks = [Ask(weight, WEIGHTED_FAIR) for weight in WEIGHTS]
     pair = [world.start(command, capped=True, ask=ask) for ask in asks]
     try:
-        found = {batch: _ratio(pair, batch) for batch in batches}
+        seconds = SECONDS_BRIEF if world.brief else SECONDS
+        kept = BRIEF if world.brief else batches
+        found = {batch: _ratio(pair, batch, seconds) for batch in kept}
     finally:
         for process in pair:
             stop(process)

@@ -22,7 +22,10 @@ def outcome(world: World) -> Outcome:
     if importlib.util.find_spec("pytest") is None:
         return Outcome(*head, NOT_RUN, {}, "no pytest")
     words = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", *OWN]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = world.environment(plain=True)
+    done = subprocess.run(
+        words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     last = (done.stdout.strip().splitlines() or [done.stderr.strip()[-300:]])[-1]
     if done.returncode == 0 and "skipped" in last:
         return Outcome(*head, NOT_RUN, {"summary": last}, last)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import subprocess
@@ -69,7 +70,7 @@ def test_mem_4_nvidia_smi_shows_the_cap_and_no_stranger(base: Base, stranger: in
     plain = base.view._replace(libraries=base.machine).run(nvidia_smi)
     seen = base.view.run(nvidia_smi)
     mib = base.gpus[0].cap_bytes / MIB
-    assert re.search(rf" 0MiB / +({int(mib)}|{round(mib)})MiB", seen), seen
+    assert re.search(rf" 0MiB / +({int(mib)}|{math.ceil(mib)})MiB", seen), seen
     assert not re.search(rf"\b{stranger}\b", seen), seen
     assert re.search(r"[1-9]\d{2,}MiB / ", plain), plain
     assert base.view.run(nvidia_smi, "-L") == base.view._replace(libraries=base.machine).run(

@@ -42,7 +42,7 @@ def holder(world: World, *, capped: bool) -> subprocess.Popen[str]:
 def nvidia_smi_shows_the_share_and_no_stranger(world: World) -> Finding:
     """nvidia-smi under the cap shows the cap as total, and no process of others.
 
-    In whole MiB, cut or rounded, while a stranger holds memory on the GPU.
+    In whole MiB, rounded up or down, while a stranger holds memory on the GPU.
     """
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -59,7 +59,7 @@ def nvidia_smi_shows_the_share_and_no_stranger(world: World) -> Finding:
     text = shown.out + shown.log
     strangers = sorted(pid for pid in pids if re.search(rf"\b{pid}\b +[CG]\b", text))
     measured = {"total": total, "used": used, "cap": world.cap / MIB, "strangers": strangers}
-    fits = total in {world.cap // MIB, round(world.cap / MIB)}
+    fits = total in {world.cap // MIB, -(-world.cap // MIB)}
     return Finding(fits and used == 0 and not strangers and shown.code == 0, measured)
 
 

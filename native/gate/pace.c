@@ -70,7 +70,8 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
     bool may_rise = lesson->known && (lesson->exact || lesson->launches == 1);
 
     if (ns == 0) {
-        if (lesson->known) {
+        /* seen late, it is too long by less than a batch, which is better than to wait once more */
+        if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
             learn(entry_of(pace, lesson->key), lesson->key, sample);
         }
     } else if (sample < ns && !lesson->cut) {

@@ -93,6 +93,19 @@ TEST(a_kernel_that_ran_alone_is_known_at_once)
     CHECK(pace->busy_ns == 40 * US);
 }
 
+/* A thread that waits for room wakes 50 us late: no check comes soon after the end. */
+TEST(a_kernel_whose_end_is_seen_late_is_known_too)
+{
+    struct cgpu_pace *pace = fresh();
+    struct cgpu_pace_batch batch = {.key = 7, .launches = 1, .start_ns = 100 * US};
+
+    cgpu_pace_mark(pace, &batch, 100 * US);
+    cgpu_pace_pass(pace, &batch, 180 * US, false);
+    CHECK(cgpu_pace_estimate(pace, 7) == 80 * US);
+    queue(pace, 7, 25, 10 * US, 20, MS);
+    CHECK(cgpu_pace_estimate(pace, 7) <= 11 * US);
+}
+
 TEST(queued_batches_teach_what_their_kernels_take)
 {
     struct cgpu_pace *pace = fresh();

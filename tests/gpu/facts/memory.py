@@ -150,7 +150,10 @@ def a_deferred_array_takes_no_memory_and_tells_the_size() -> Finding:
 
 @check("facts")
 def small_allocations_share_2_mib_and_large_ones_round_up() -> Finding:
-    """Allocations of at most 1 MiB share chunks of 2 MiB; larger ones are rounded up to 2 MiB."""
+    """Allocations of at most 1 MiB share chunks of 2 MiB; larger ones are rounded up to 2 MiB.
+
+    Less one chunk at most: one that is only just larger may go into a chunk that is there already.
+    """
     driver = Driver()
     driver.start()
     start = driver.used()
@@ -162,7 +165,7 @@ def small_allocations_share_2_mib_and_large_ones_round_up() -> Finding:
     for address in small + large:
         driver.free(address)
     measured = {"1024 x 512 bytes": shared, "8 x (1 MiB + 1) and 8 x (2 MiB + 1)": rounded}
-    return Finding(shared <= CHUNK and rounded == 8 * CHUNK + 8 * 2 * CHUNK, measured)
+    return Finding(shared <= CHUNK and near(rounded, 8 * CHUNK + 8 * 2 * CHUNK), measured)
 
 
 @check("facts")
@@ -195,9 +198,9 @@ def a_modules_memory_is_taken_when_its_function_is_loaded() -> Finding:
 
 @check("facts")
 def local_memory_follows_the_formula() -> Finding:
-    """The local memory buffer grows to (local bytes + 512) x max threads per SM x SMs.
+    """The local memory buffer grows by (local bytes - stack limit) x max threads per SM x SMs.
 
-    Within 10 %, at the launch that needs it, once for the context.
+    Within a chunk, at the launch that needs it, once for the context.
     """
     driver = Driver()
     driver.start()
@@ -212,16 +215,15 @@ def local_memory_follows_the_formula() -> Finding:
     driver.launch(function, out, c_uint(3), c_uint(3))
     grown = driver.used() - before
     threads = driver.attribute(THREADS_PER_SM) * driver.attribute(SMS)
-    formula, charged = (local + 512) * threads, max(0, local - limit) * threads
+    formula = max(0, local - limit) * threads
     measured = {
         "local bytes": local,
         "stack limit": limit,
         "resident threads": threads,
         "taken": grown,
         "formula": formula,
-        "cgpu charges": charged,
     }
-    return Finding(abs(grown - formula) <= 0.1 * formula, measured)
+    return Finding(near(grown, formula), measured)
 
 
 LIMITS = {  # number in CUlimit, values that reserve memory

@@ -55,7 +55,9 @@ def nvidia_smi_shows_the_share_and_no_stranger(world: World) -> Finding:
     finally:
         stop(stranger)
     found = re.match(r"(\d+), (\d+)", figures.out)
-    total, used = (int(g) for g in found.groups()) if found else (-1, -1)
+    if found is None:
+        raise RuntimeError(f"nvidia-smi ended with {figures.code}: {figures.log.strip()[-300:]}")
+    total, used = (int(g) for g in found.groups())
     text = shown.out + shown.log
     strangers = sorted(pid for pid in pids if re.search(rf"\b{pid}\b +[CG]\b", text))
     measured = {"total": total, "used": used, "cap": world.cap / MIB, "strangers": strangers}

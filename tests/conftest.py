@@ -18,6 +18,7 @@ from lab.runs.order import (  # noqa: F401
     pytest_runtest_protocol,
     pytest_sessionfinish,
 )
+from lab.runs.signals import keep_from_children
 from lab.runs.slowest import pytest_terminal_summary  # noqa: F401
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ for folder in reversed(FOLDERS):
 hypothesis.settings.register_profile("any-speed", hypothesis.settings(deadline=None))
 hypothesis.settings.load_profile("any-speed")
 
-if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job, and its children
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+keep_from_children()
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import time
 from typing import TYPE_CHECKING, Protocol
@@ -42,15 +43,20 @@ class Tenant:
         stdin, stdout = self._process.stdin, self._process.stdout
         if stdin is None or stdout is None:
             raise CgpuError("the program was started without pipes")
-        stdin.write(f"{order}\n")
-        stdin.flush()
+        try:  # nothing is left in a buffer, which would be written when this program ends
+            os.write(stdin.fileno(), f"{order}\n".encode())
+        except BrokenPipeError:
+            raise self._died() from None
         lines = []
         while line := stdout.readline().rstrip("\n"):
             lines.append(line)
             print(f"  [{self.title}]  {line}", flush=True)
         if not lines:
-            raise CgpuError(f"the one with {self.title} GiB died", exit_code=1)
+            raise self._died()
         return "\n".join(lines)
+
+    def _died(self) -> CgpuError:
+        return CgpuError(f"the one with {self.title} GiB died", exit_code=1)
 
     def kill(self) -> None:
         """End it by SIGKILL, as the kernel would."""

@@ -96,10 +96,12 @@ def test_no_open_file_and_no_ignored_signal_is_left(world: World) -> None:
     assert ignored_signals(out) == 0
 
 
-def test_an_interrupt_that_was_ignored_stays_ignored(world: World) -> None:
+def test_signals_that_were_ignored_stay_ignored(world: World) -> None:
+    """As ``nohup`` and a shell's background jobs want it, with cgpu-run as without."""
+    ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
     words = world.command(*world.flags(), *SHARE, "grep", "SigIgn", "/proc/self/status")
-    done = world.run_command(["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words])
-    assert ignored_signals(done.stdout) == 1 << (signal.SIGINT - 1)
+    done = world.run_command(["sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh", *words])
+    assert ignored_signals(done.stdout) == sum(1 << (number - 1) for number in ignored)
 
 
 def test_where_the_end_of_children_is_ignored_it_stays_so(world: World) -> None:

@@ -81,8 +81,7 @@ class Enclosure:
             self.command(*argv),
             text=True,
             start_new_session=True,
-            stdin=subprocess.DEVNULL,
-            **options,
+            **{"stdin": subprocess.DEVNULL, **options},
         )
 
     def mounts(self) -> list[str]:

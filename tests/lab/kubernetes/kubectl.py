@@ -92,7 +92,7 @@ class Kubectl:
 
         By the engine's client: the kubelet of the tests serves nothing, so kubectl cannot.
         """
-        return self.node.run(*self.node.executing(pod, container, *words))
+        return self.node.execute(pod, container, *words)
 
     def clear(self) -> None:
         """Delete all pods, and return when the node has given back what they had."""

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from pathlib import Path
+from subprocess import PIPE, STDOUT, Popen
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -25,7 +26,6 @@ from lab.machine.installed import Installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from subprocess import Popen
 
     from lab.kubernetes.control_plane import ControlPlane
 
@@ -50,6 +50,13 @@ done
 echo $$ >"$2"
 shift 2
 exec "$@"
+"""
+# Runs a program, says how it ended, and waits for the end of its input.
+_ENDED = "ended with status "
+_HELD = f"""
+"$@" </dev/null
+printf '\\n{_ENDED}%d\\n' $?
+read -r line
 """
 
 
@@ -91,6 +98,27 @@ class KubeletNode:
         [about] = [each for each in statuses if each["name"] == container]
         identity = about["containerID"].rpartition("/")[2]
         return [*self.ctr(), "task", "exec", f"--exec-id={called}", identity, *words]
+
+    def execute(self, pod: Any, container: str, *words: str) -> str:
+        """What a program prints in a container, which is to succeed.
+
+        When a program ends, its engine's client may do so before it has passed all output on. So a
+        shell around the program waits until its last line has been read.
+        """
+        held = self.executing(pod, container, "sh", "-c", _HELD, "sh", *words)
+        pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": STDOUT}
+        with self.installed.enclosure.start(*held, **pipes) as client:
+            assert client.stdout is not None
+            assert client.stdin is not None
+            output = ""
+            for line in client.stdout:
+                output += line
+                if line.startswith(_ENDED):
+                    break
+            client.stdin.close()
+        printed, _, status = output.rpartition(f"\n{_ENDED}")
+        assert status.strip() == "0", f"{words}: {output}"
+        return printed
 
     def containers(self) -> list[str]:
         """Whose GPU memory is held: the names of the containers' files in the state directory."""

@@ -1,0 +1,40 @@
+"""A run of pytest that was told to ignore signals does, and tells nothing it starts to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.unit
+
+RUN = """
+import os, signal, subprocess
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+from lab.runs.signals import keep_from_children
+keep_from_children()
+os.kill(os.getpid(), signal.SIGHUP)
+subprocess.run(["grep", "-E", "SigIgn|SigBlk", "/proc/self/status"], check=True)
+"""
+IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+
+
+def ignore() -> None:
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def test_children_have_the_default_of_each_signal() -> None:
+    """As with ``nohup make test &``."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path}{RUN}"],
+        preexec_fn=ignore,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = done.stdout.split()
+    assert (done.returncode, words[::2]) == (0, ["SigBlk:", "SigIgn:"]), done.stderr
+    assert [int(mask, 16) for mask in words[1::2]] == [0, 0]

@@ -21,6 +21,7 @@ from cgpu_k8s.api.errors import (
     UnauthorizedError,
 )
 from cgpu_k8s.api.resources import EVENTS, LEASES, NODES, PODS
+from lab.kubernetes.control_plane import ControlPlane
 from lab.kubernetes.objects import binding, node, pod
 from lab.worlds.contract import Json, Server, World, names, refused, tried
 
@@ -182,6 +183,10 @@ def test_a_binding_puts_its_annotations_on_the_pod_in_the_same_write(server: Ser
             await anext(events)
             uid = {"uid": "00000000-0000-0000-0000-000000000000"}  # not looked at before 1.23
             body = binding("a", "gpu-a", {"ours": "1", "cgpu/allocation": "{}"}, **uid)
+            if isinstance(server, ControlPlane) and server.release.is_since(23):
+                error = await refused(client.post(world.pod("a", "binding"), body))
+                assert isinstance(error, ConflictError)
+                del body["metadata"]["uid"]
             await client.post(world.pod("a", "binding"), body)
             change = await anext(events)
             assert change.kind == "MODIFIED"

@@ -85,7 +85,7 @@ spec:
 @pytest.fixture(scope="module", name="plane")
 def _plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     with control_plane(tmp_path_factory.mktemp("guarded")) as running:
-        rights = chart.rendered("1.20.2", running.folder)
+        rights = running.chart()
         scheduler = [each for each in rights if each["metadata"]["name"] == "cgpu-extender"]
         words = ["apply", "--filename=-", f"--kubeconfig={running.kubeconfig()}"]
         chart.done("kubectl", *words, home=running.folder, given=yaml.safe_dump_all(scheduler))
@@ -281,7 +281,7 @@ def test_replicas_share_a_certificate_that_they_renew_while_they_serve(
     calls = {each._replace(namespace="") if each.resource == "pods" else each
              for each in guarded.calls(GUARD)}  # fmt: skip
     assert calls == guarded.granted(NAME)
-    for each in chart.rendered("1.20.2", guarded.folder):
+    for each in guarded.chart():
         if "Role" in each["kind"] and each["metadata"]["name"] == NAME:
             for rule in each.get("rules", []):
                 assert "pods" in rule["resources"] or rule["resourceNames"] == [NAME]

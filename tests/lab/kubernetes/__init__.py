@@ -1,1 +1,1 @@
-"""Clusters for tests: a fake API server with faults, and the real Kubernetes 1.20.2."""
+"""Clusters for tests: a fake API server with faults, and the real Kubernetes, of two versions."""

@@ -1,4 +1,4 @@
-"""The real Kubernetes 1.20.2 on loopback: etcd and kube-apiserver, ready in some seconds.
+"""The real Kubernetes on loopback: etcd and kube-apiserver, ready in some seconds.
 
 Everything is in one folder, and ends with the block. Every user has a token of its own; a user of
 the group ``system:masters`` may do everything, any other what a test's roles allow. Who called what
@@ -24,11 +24,13 @@ import yaml
 from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
 from lab.kubernetes import chart
 from lab.kubernetes.authority import Authority
-from lab.kubernetes.programs import free_port, kubernetes, running, stop, tail
+from lab.kubernetes.programs import free_port, running, stop, tail
+from lab.kubernetes.releases import Release, releases
 
 _PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
 _ANSWERED = '"stage":"ResponseComplete"'
 _ATTEMPTS = 3  # another program may take a port between the choice and its use
+_OURS = "cgpu/"  # how our programs name themselves: a scheduler may be the same user
 ADMIN = "admin"
 # The accounts of the chart's scheduler, agent and guard.
 ACCOUNT = "system:serviceaccount:kube-system:cgpu-scheduler"
@@ -93,10 +95,14 @@ def _audit_policy() -> dict[str, Any]:
 
 
 class ControlPlane:
-    """etcd and kube-apiserver with data, keys and logs in ``folder``; see ``control_plane``."""
+    """etcd and kube-apiserver with data, keys and logs in ``folder``; see ``control_plane``.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Attributes:
+        release: the version of all that runs.
+    """
+
+    def __init__(self, folder: Path, release: Release) -> None:
+        self.folder, self.release = folder, release
         self.authority = Authority(folder / "keys")
         self.authority.sign("server", "/CN=server", "subjectAltName=IP:127.0.0.1,DNS:localhost")
         self.authority.key("accounts")
@@ -141,15 +147,23 @@ class ControlPlane:
         path.write_text(yaml.safe_dump(content))
         return path
 
+    def chart(self) -> list[dict[str, Any]]:
+        """The chart's objects for this release."""
+        return chart.rendered(self.release.version, self.folder)
+
     def calls(self, user: str) -> set[Call]:
-        """What a user of the chart asked of objects, whether it was allowed or not."""
+        """What our programs asked of objects as a user, whether it was allowed or not."""
         events = map(json.loads, self._audit.read_text().splitlines())
-        return {Call.of(each) for each in events if each["user"]["username"] == user}
+        return {
+            Call.of(each)
+            for each in events
+            if each["user"]["username"] == user and each["userAgent"].startswith(_OURS)
+        }
 
     def granted(self, name: str) -> set[Call]:
         """What the chart's roles of a name allow."""
         found = set()
-        for role in chart.rendered("1.20.2", self.folder):
+        for role in self.chart():
             if role["kind"] in {"Role", "ClusterRole"} and role["metadata"]["name"] == name:
                 where = role["metadata"].get("namespace", "")
                 for rule in role["rules"]:
@@ -200,7 +214,7 @@ class ControlPlane:
         """Start the API server at the same address, and return when it is ready."""
         keys, log = self.authority.folder, self.folder / "apiserver.log"
         command = [
-            kubernetes("kube-apiserver"),
+            self.release.program("kube-apiserver"),
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
             "--bind-address=127.0.0.1",
             f"--secure-port={self._port}",
@@ -228,7 +242,7 @@ class ControlPlane:
     def _start_etcd(self) -> None:
         log, name = self.folder / "etcd.log", "http://127.0.0.1"
         command = [
-            "etcd",
+            self.release.program("etcd"),
             f"--data-dir={self.folder / 'etcd'}",
             f"--listen-client-urls={name}:{self._etcd_port}",
             f"--advertise-client-urls={name}:{self._etcd_port}",
@@ -260,9 +274,9 @@ class ControlPlane:
 
 
 @contextlib.contextmanager
-def control_plane(folder: Path) -> Iterator[ControlPlane]:
-    """A control plane that runs until the end of the block."""
-    plane = ControlPlane(folder)
+def control_plane(folder: Path, release: Release | None = None) -> Iterator[ControlPlane]:
+    """A control plane, of the oldest release if none is named, until the end of the block."""
+    plane = ControlPlane(folder, release or releases()[0])
     plane.start()
     try:
         yield plane

@@ -20,7 +20,7 @@ import yaml
 from lab.containers.enclosure import wait_until
 from lab.driver import real_driver
 from lab.kubernetes.control_plane import AGENT
-from lab.kubernetes.programs import free_port, kubernetes, tail
+from lab.kubernetes.programs import free_port, tail
 from lab.machine.cri import CONTAINERD, IMAGE, configure, save
 from lab.machine.installed import Installed
 
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 NODE = "gpu-a"
 V100 = "Tesla V100-SXM2-16GB:16160"
 PATIENCE = 120.0  # seconds
+_REMOTE_ONLY = 27  # from this minor version on a kubelet knows no other engines
+_REMOTE = ("--container-runtime=remote", f"--pod-infra-container-image={IMAGE}")
+_OLD: dict[str, object] = {"port": 0}
+_NEW: dict[str, object] = {"failCgroupV1": False}
 STATE = "/run/cgpu"
 # Joins a cgroup in every hierarchy, of version 1 or 2, and becomes the program.
 _JOIN = """
@@ -133,18 +137,18 @@ class KubeletNode:
         """Start the kubelet, and return when it serves."""
         path = self.installed.base / "kubelet.yaml"
         path.write_text(yaml.safe_dump(self._settings()))
+        release = self.plane.release
         self._start(
             "kubelet",
-            kubernetes("kubelet"),
+            release.program("kubelet"),
             f"--config={path}",
             f"--root-dir={self.installed.base}/kubelet",
             f"--kubeconfig={self.plane.kubeconfig(f'system:node:{NODE}')}",
             f"--hostname-override={NODE}",
             "--node-ip=127.0.0.1",  # refused as an address of a node, so it has none: no look-ups
             f"--node-labels=ack.node.gpu.schedule={self._mode}",
-            "--container-runtime=remote",
             f"--container-runtime-endpoint=unix://{self._socket}",
-            f"--pod-infra-container-image={IMAGE}",
+            *([] if release.is_since(_REMOTE_ONLY) else _REMOTE),
         )
         address = f"http://127.0.0.1:{self._port}/healthz"
         wget = [sys.executable, "-Ic", f"import urllib.request as u; u.urlopen({address!r})"]
@@ -161,7 +165,7 @@ class KubeletNode:
             "makeIPTablesUtilChains": False,
             "oomScoreAdj": 0,
             "failSwapOn": False,
-            "port": 0,
+            **(_NEW if self.plane.release.is_since(_REMOTE_ONLY) else _OLD),
             "healthzBindAddress": "127.0.0.1",
             "healthzPort": self._port,
             "enableServer": False,

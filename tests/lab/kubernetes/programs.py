@@ -1,4 +1,4 @@
-"""The programs of a control plane: where they are, how they start, and that they end."""
+"""The programs of a control plane: how they start, and that they end."""
 
 from __future__ import annotations
 
@@ -9,20 +9,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import pytest
-
-_SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes.sh"
 _GRACE = 5.0  # seconds to end in, before a program is killed
-
-
-def kubernetes(program: str) -> Path:
-    """``kube-apiserver``, ``kube-scheduler`` or ``kubelet`` 1.20.2; fails where it is not built."""
-    found = subprocess.run(
-        ["sh", _SCRIPT, "-n"], capture_output=True, text=True, check=False, timeout=60
-    )
-    if found.returncode:
-        pytest.fail(found.stderr.strip())
-    return Path(found.stdout.strip()) / program
 
 
 def free_port() -> int:

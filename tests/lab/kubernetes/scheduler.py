@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import ssl
 import subprocess
 import sys
 import urllib.error
@@ -17,13 +18,14 @@ import yaml
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import ACCOUNT, ControlPlane
-from lab.kubernetes.programs import free_port, kubernetes, running, tail
+from lab.kubernetes.programs import free_port, running, tail
 
 Json = dict[str, Any]
 EXTENDER, LEASE = "cgpu-extender", "cgpu-scheduler"
 SCHEDULER = "kube-scheduler"
 _GROUP = "rbac.authorization.k8s.io"
 _RBAC = f"{_GROUP}/v1"
+_ONE_PORT = 23  # from this minor version on a scheduler serves HTTPS only
 _PORTS = ("healthzBindAddress", "metricsBindAddress")
 _PATIENCE = 60.0
 
@@ -33,7 +35,7 @@ def install(plane: ControlPlane) -> None:
 
     Without the webhooks, as no Service works here: ``lab.worlds.guard`` has them.
     """
-    objects = chart.rendered("1.20.2", plane.folder)
+    objects = plane.chart()
     _apply(plane, [each for each in objects if "Webhook" not in each["kind"]])
     grant(plane)
 
@@ -44,7 +46,7 @@ def grant(plane: ControlPlane) -> None:
     In its pod it has the account of the scheduler, which may do more.
     """
     objects: list[Json] = []
-    for role in chart.rendered("1.20.2", plane.folder):
+    for role in plane.chart():
         kind = role["kind"]
         if kind not in ("Role", "ClusterRole") or role["metadata"]["name"] != EXTENDER:
             continue
@@ -70,25 +72,30 @@ class Replica:
         plane: the control plane.
         host: the host's name, by which its scheduler holds the lease.
         server: where its extender reaches the API server; "": directly.
-        user: as whom its extender asks.
+        user: as whom its extender asks; "": as one that may do no more than its roles allow, or
+            where policies let nobody else decide, as the scheduler's account.
 
     Attributes:
         address: where its extender answers.
+        user: as whom its extender asks.
     """
 
-    def __init__(
-        self, plane: ControlPlane, host: str, server: str = "", user: str = EXTENDER
-    ) -> None:
+    def __init__(self, plane: ControlPlane, host: str, server: str = "", user: str = "") -> None:
         self.host = host
-        self.address, self._health = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
+        self.user = user or (ACCOUNT if plane.release.has_policies else EXTENDER)
+        self.address = f"http://127.0.0.1:{free_port()}"
+        self._port = free_port()
+        has_one_port = plane.release.is_since(_ONE_PORT)
+        self._health = f"http{'s' * has_one_port}://127.0.0.1:{self._port}"
         self._folder = plane.folder / host
         self._folder.mkdir(exist_ok=True)
         extender = [sys.executable, "-m", "cgpu_k8s.extender",
                     "--listen", self.address.removeprefix("http://"),
-                    "--kubeconfig", plane.kubeconfig(user, server),
+                    "--kubeconfig", plane.kubeconfig(self.user, server),
                     "--lease", f"{chart.NAMESPACE}/{LEASE}"]  # fmt: skip
-        scheduler = [kubernetes(SCHEDULER), f"--config={self._configuration(plane)}",
-                     "--secure-port=0"]  # fmt: skip
+        scheduler = [plane.release.program(SCHEDULER), f"--config={self._configuration(plane)}",
+                     "--bind-address=127.0.0.1",
+                     f"--secure-port={self._port if has_one_port else 0}"]  # fmt: skip
         self._commands = {EXTENDER: extender, SCHEDULER: scheduler}
         self._running: dict[str, contextlib.ExitStack] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -143,12 +150,12 @@ class Replica:
     def _configuration(self, plane: ControlPlane) -> Path:
         """The chart's, for an extender elsewhere and a scheduler outside the cluster."""
         path = self._folder / "scheduler.yaml"
-        found = chart.one(chart.rendered("1.20.2", plane.folder), "ConfigMap", LEASE)
+        found = chart.one(plane.chart(), "ConfigMap", LEASE)
         content = yaml.safe_load(found["data"]["config.yaml"])
         connection = content.get("clientConnection", {})
         content["clientConnection"] = {**connection, "kubeconfig": str(plane.kubeconfig(ACCOUNT))}
-        # The chart's port is one for all of the machine.
-        content |= dict.fromkeys(_PORTS, self._health.removeprefix("http://"))
+        if not plane.release.is_since(_ONE_PORT):  # the chart's is one for all of the machine
+            content |= dict.fromkeys(_PORTS, f"127.0.0.1:{self._port}")
         content["extenders"][0]["urlPrefix"] = f"{self.address}/gpushare-scheduler"
         path.write_text(yaml.safe_dump(content))
         return path
@@ -156,7 +163,7 @@ class Replica:
 
 @contextlib.contextmanager
 def scheduling(
-    plane: ControlPlane, host: str = "one", server: str = "", user: str = EXTENDER
+    plane: ControlPlane, host: str = "one", server: str = "", user: str = ""
 ) -> Iterator[Replica]:
     """A replica until the end of the block, which begins when it is ready."""
     replica = Replica(plane, host, server, user)
@@ -168,8 +175,13 @@ def scheduling(
 
 
 def _answer(address: str) -> bytes | None:
+    trust = None
+    if address.startswith("https"):  # it signs its certificate itself
+        trust = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        trust.check_hostname = False
+        trust.verify_mode = ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(address, timeout=30) as found:
+        with urllib.request.urlopen(address, timeout=30, context=trust) as found:
             return bytes(found.read())
     except (urllib.error.URLError, OSError):
         return None

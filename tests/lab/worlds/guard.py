@@ -25,9 +25,7 @@ _HOST = "127.0.0.1"
 
 def apply(plane: ControlPlane, port: int) -> None:
     """Apply what the chart has for the guard, with its webhooks on this port."""
-    objects = [
-        each for each in chart.rendered("1.20.2", plane.folder) if each["metadata"]["name"] == NAME
-    ]
+    objects = [each for each in plane.chart() if each["metadata"]["name"] == NAME]
     for hook in (hook for each in objects for hook in each.get("webhooks", [])):
         path = hook["clientConfig"].pop("service")["path"]
         hook["clientConfig"]["url"] = f"https://{_HOST}:{port}{path}"

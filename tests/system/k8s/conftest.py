@@ -11,6 +11,7 @@ from lab.kubernetes import scheduler
 from lab.kubernetes.control_plane import control_plane
 from lab.kubernetes.kubectl import PATIENCE, Kubectl
 from lab.kubernetes.kubelet import kubelet_node
+from lab.kubernetes.releases import Release, each_release  # noqa: F401 (a fixture)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module", name="core_mem_cluster")
 def _core_mem_cluster(
-    tmp_path_factory: pytest.TempPathFactory, debian_root: Path
+    tmp_path_factory: pytest.TempPathFactory, debian_root: Path, release: Release
 ) -> Iterator[Kubectl]:
     """A control plane, a scheduler with the extender, and a node with two V100."""
-    with control_plane(tmp_path_factory.mktemp("plane")) as plane:
+    with control_plane(tmp_path_factory.mktemp("plane"), release) as plane:
         scheduler.install(plane)
         with kubelet_node(plane, debian_root, "core_mem") as node, scheduler.scheduling(plane):
             yield Kubectl(node)

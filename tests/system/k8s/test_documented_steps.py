@@ -22,6 +22,7 @@ from lab.kubernetes import chart, scheduler
 from lab.kubernetes.control_plane import ACCOUNT, ControlPlane, control_plane
 from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import kubelet_node
+from lab.kubernetes.releases import Release
 from lab.machine.cri import IMAGE
 from lab.worlds.guard import guarding
 
@@ -115,10 +116,10 @@ class Reader:
 
 
 @pytest.fixture
-def plane(tmp_path: Path) -> Iterator[ControlPlane]:
+def plane(tmp_path: Path, release: Release) -> Iterator[ControlPlane]:
     folder = tmp_path / "plane"
     folder.mkdir()
-    with control_plane(folder) as running:
+    with control_plane(folder, release) as running:
         yield running
 
 

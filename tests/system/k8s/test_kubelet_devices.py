@@ -12,6 +12,7 @@ from lab.kubernetes import scheduler
 from lab.kubernetes.control_plane import control_plane
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
 from lab.kubernetes.kubelet import kubelet_node
+from lab.kubernetes.releases import Release
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,9 +23,9 @@ ROLE = "clusterrole/cgpu-agent"
 
 
 def test_k8s_1_pods_are_shared_and_outlive_kubelets_where_nobody_writes_the_status(
-    tmp_path_factory: pytest.TempPathFactory, debian_root: Path
+    tmp_path_factory: pytest.TempPathFactory, debian_root: Path, release: Release
 ) -> None:
-    with control_plane(tmp_path_factory.mktemp("plane")) as plane:
+    with control_plane(tmp_path_factory.mktemp("plane"), release) as plane:
         scheduler.install(plane)
         with (
             kubelet_node(plane, debian_root, "core_mem", resources="devices") as node,

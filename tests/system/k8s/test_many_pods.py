@@ -14,6 +14,7 @@ from lab.cluster import crowd, failures
 from lab.cluster.world import in_use
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ControlPlane, control_plane
+from lab.kubernetes.releases import Release
 from lab.kubernetes.scheduler import install, scheduling
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ PATIENCE = 120.0
 
 
 @pytest.fixture(scope="module")
-def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    with control_plane(tmp_path_factory.mktemp("plane")) as running:
+def plane(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iterator[ControlPlane]:
+    with control_plane(tmp_path_factory.mktemp("plane"), release) as running:
         install(running)
         crowd.asked(running, lambda client: crowd.add_nodes(client, NODES, GPUS))
         yield running

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from cgpu_k8s.names import SCHEDULERS
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import GUARD, ControlPlane
@@ -15,7 +17,6 @@ from lab.kubernetes.programs import free_port, running, tail
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from subprocess import Popen
 
 Json = dict[str, Any]
 NAME = "cgpu-guard"
@@ -40,7 +41,7 @@ def _remove(plane: ControlPlane) -> None:
 
 
 @contextmanager
-def guard(plane: ControlPlane, port: int, *words: str) -> Iterator[Popen[bytes]]:
+def guard(plane: ControlPlane, port: int, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """A replica on this port, with its log in ``guard-PORT.log``."""
     command = [sys.executable, "-m", "cgpu_k8s.guard", "--kubeconfig", plane.kubeconfig(GUARD),
                "--namespace", chart.NAMESPACE, "--listen", f"{_HOST}:{port}", "--host", _HOST,
@@ -50,28 +51,36 @@ def guard(plane: ControlPlane, port: int, *words: str) -> Iterator[Popen[bytes]]
 
 
 @contextmanager
-def guarding(plane: ControlPlane, *words: str) -> Iterator[Popen[bytes]]:
+def guarding(plane: ControlPlane, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """Install it, and let the API server ask a replica until the end of the block."""
     port = free_port()
     _remove(plane)  # what helm has installed names a Service
     apply(plane, port)
     with guard(plane, port, *words) as process:
         try:
-            wait_until(lambda: refuses(plane), "the guard is asked", 60)
+            wait_until(lambda: is_asked(plane), "the guard is asked", 60)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{tail(plane.folder / f'guard-{port}.log')}") from None
         yield process
     _remove(plane)
 
 
-def refuses(plane: ControlPlane) -> bool:
-    """Whether a pod that begins with a decision is refused."""
+def is_asked(plane: ControlPlane) -> bool:
+    """Whether pods get a scheduler, and a pod that begins with a decision is refused."""
+    asks = {"resources": {"limits": {"aliyun.com/gpu-mem": "1"}}}
+    named = _created(plane, {}, asks).stdout == SCHEDULERS[0]
+    forged = _created(plane, {"annotations": {"cgpu/allocation": "{}"}}, {})
+    return named and "only cgpu's scheduler may set" in forged.stderr
+
+
+def _created(plane: ControlPlane, about: Json, limits: Json) -> subprocess.CompletedProcess[str]:
+    """What a pod's creation, which is only tried, says of its scheduler."""
     item: Json = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": "forged", "annotations": {"cgpu/allocation": "{}"}},
-        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+        "metadata": {"name": "tried", **about},
+        "spec": {"containers": [{"name": "main", "image": "busybox", **limits}]},
     }
-    words = ["create", "--dry-run=server", "--filename=-", f"--kubeconfig={plane.kubeconfig()}"]
-    done = chart.run("kubectl", *words, home=plane.folder, given=yaml.safe_dump(item))
-    return "only cgpu's scheduler may set it" in done.stderr
+    words = ["create", "--dry-run=server", "--filename=-", f"--kubeconfig={plane.kubeconfig()}",
+             "--output=jsonpath={.spec.schedulerName}"]  # fmt: skip
+    return chart.run("kubectl", *words, home=plane.folder, given=yaml.safe_dump(item))

@@ -96,7 +96,7 @@ COUNT := $(BIN)/python tests/lines count
 
 test: lint types ## everything: lint, types, unit, C, integration and system tests (needs root)
 	sh deploy/setup.sh test
-	sh deploy/kubernetes.sh
+	sh deploy/kubernetes.sh -l
 	$(COUNT) $(BESIDE) -m "not gpu" tests
 	$(BIN)/python tests/lines sums
 

@@ -4,6 +4,7 @@
 # idle cores once per machine, and nothing afterwards.
 #   kubernetes.sh        builds what is missing, and prints the folder of the programs
 #   kubernetes.sh -n     prints the folder, or says what to do if it is missing
+#   kubernetes.sh -l     lists the versions that tests run on, after building what is missing
 # $CGPU_CACHE names another place than /var/cache/cgpu.
 set -eu
 
@@ -13,6 +14,17 @@ cache=${CGPU_CACHE:-/var/cache/cgpu}
 bin=$cache/kubernetes-$version-$recipe
 programs="kube-apiserver kube-scheduler kubelet"
 
+if [ "${1:-}" = -l ]; then
+    echo "Kubernetes $version in $(sh "$0")"
+    if [ -n "${CGPU_KUBERNETES:-}" ]; then
+        shown=$("$CGPU_KUBERNETES/kube-apiserver" --version) || {
+            echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has no kube-apiserver that runs: name a folder with kube-apiserver, kube-scheduler, kube-controller-manager, kubelet and perhaps etcd" >&2
+            exit 1
+        }
+        echo "Kubernetes ${shown#Kubernetes v} in $CGPU_KUBERNETES"
+    fi
+    exit 0
+fi
 if [ -d "$bin" ]; then
     echo "$bin"
     exit 0

@@ -17,6 +17,7 @@ from lab.runs.order import (  # noqa: F401
     pytest_configure,
     pytest_runtest_protocol,
     pytest_sessionfinish,
+    pytest_xdist_make_scheduler,
 )
 from lab.runs.signals import keep_from_children
 from lab.runs.slowest import pytest_terminal_summary  # noqa: F401

@@ -9,17 +9,34 @@ ended too, and run beside none.
 from __future__ import annotations
 
 import fcntl
+import re
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
+_RELEASE = re.compile(r"\[(\d+\.\d+\.\d+)[-\]]")  # of Kubernetes, the first of a test's parameters
 _LATE = ("alone", "starves")
 _ORDER = ("system", "c", "integration", "unit", *_LATE)
 _EARLIER = pytest.StashKey[dict[str, IO[bytes]]]()
+
+
+class FileScheduling(LoadFileScheduling):
+    """A file is run by one process, but for each version of Kubernetes by one of its own."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        found = _RELEASE.search(nodeid)
+        return super()._split_scope(nodeid) + (found[1] if found else "")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FileScheduling:
+    """Instead of what ``--dist`` names."""
+    return FileScheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lab.kubernetes.control_plane import ControlPlane, control_plane
 from lab.kubernetes.fake_server import FakeServer, fake_server
-from lab.kubernetes.releases import Release, each_release, releases  # noqa: F401 (a fixture)
+from lab.kubernetes.programs import Release, each_release, releases  # noqa: F401 (a fixture)
 from lab.worlds.contract import Server
 
 if TYPE_CHECKING:

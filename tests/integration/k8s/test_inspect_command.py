@@ -299,12 +299,10 @@ async def fill(client: Client) -> None:
     await client.post(PODS.path(namespace=SPACE), item)
 
 
-@pytest.mark.parametrize("kind", ["fake", "plane"])
 def test_the_real_api_server_understands_what_is_asked(
-    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+    server: FakeServer | ControlPlane, tmp_path: Path
 ) -> None:
     """Selectors of pods and events, pods that were bound, and objects as it writes them."""
-    server: FakeServer | ControlPlane = request.getfixturevalue(kind)
 
     async def act() -> None:
         async with connected(server.cluster()) as client:

@@ -24,8 +24,7 @@ import yaml
 from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
 from lab.kubernetes import chart
 from lab.kubernetes.authority import Authority
-from lab.kubernetes.programs import free_port, running, stop, tail
-from lab.kubernetes.releases import Release, releases
+from lab.kubernetes.programs import Release, free_port, releases, running, stop, tail
 
 _PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
 _ANSWERED = '"stage":"ResponseComplete"'

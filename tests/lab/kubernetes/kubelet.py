@@ -98,7 +98,8 @@ class KubeletNode:
         self, pod: Any, container: str, *words: str, called: str = "seen"
     ) -> list[str | Path]:
         """The command that starts a program in a container, under a name of its own there."""
-        statuses = pod["status"]["containerStatuses"]
+        status = pod["status"]
+        statuses = status["containerStatuses"] + status.get("initContainerStatuses", [])
         [about] = [each for each in statuses if each["name"] == container]
         identity = about["containerID"].rpartition("/")[2]
         return [*self.ctr(), "task", "exec", f"--exec-id={called}", identity, *words]

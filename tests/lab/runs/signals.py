@@ -1,4 +1,4 @@
-"""Signals that this run of pytest was told to ignore: what it starts is not told so.
+"""Signals that this run of pytest inherits as ignored, which nothing that it starts does.
 
 ``nohup make test &`` ignores SIGHUP, and a shell without job control SIGINT and SIGQUIT; whoever
 is started inherits that. A handler is not inherited: what tests start has the default.

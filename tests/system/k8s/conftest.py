@@ -11,11 +11,13 @@ from lab.kubernetes import scheduler
 from lab.kubernetes.control_plane import control_plane
 from lab.kubernetes.kubectl import PATIENCE, Kubectl
 from lab.kubernetes.kubelet import kubelet_node
-from lab.kubernetes.releases import Release, each_release  # noqa: F401 (a fixture)
+from lab.kubernetes.programs import Release, each_release, only_with_a_newer  # noqa: F401 (a fixture)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+collect_ignore = only_with_a_newer("test_policies.py", "test_newer_pods.py", "test_helm.py")
 
 
 @pytest.fixture(scope="module", name="core_mem_cluster")

@@ -22,7 +22,7 @@ from lab.kubernetes import chart, scheduler
 from lab.kubernetes.control_plane import ACCOUNT, ControlPlane, control_plane
 from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import kubelet_node
-from lab.kubernetes.releases import Release
+from lab.kubernetes.programs import Release
 from lab.machine.cri import IMAGE
 from lab.worlds.guard import guarding
 

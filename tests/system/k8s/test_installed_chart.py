@@ -9,7 +9,7 @@ import pytest
 
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import ControlPlane, control_plane
-from lab.kubernetes.releases import Release
+from lab.kubernetes.programs import Release
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

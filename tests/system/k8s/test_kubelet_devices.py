@@ -12,7 +12,7 @@ from lab.kubernetes import scheduler
 from lab.kubernetes.control_plane import control_plane
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
 from lab.kubernetes.kubelet import kubelet_node
-from lab.kubernetes.releases import Release
+from lab.kubernetes.programs import Release
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from lab.cluster import crowd, failures
 from lab.cluster.world import in_use
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ControlPlane, control_plane
-from lab.kubernetes.releases import Release
+from lab.kubernetes.programs import Release
 from lab.kubernetes.scheduler import install, scheduling
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from cgpu_node import decision
 from lab.cluster import crowd
 from lab.kubernetes.control_plane import ControlPlane, control_plane
 from lab.kubernetes.manifests import V100, gpus, node
-from lab.kubernetes.objects import pod, pods_path
-from lab.kubernetes.releases import Release
+from lab.kubernetes.objects import pod, pod_path, pods_path
+from lab.kubernetes.programs import Release
 from lab.kubernetes.scheduler import EXTENDER, install, scheduling
 
 if TYPE_CHECKING:
@@ -42,6 +42,11 @@ class Scheduled(NamedTuple):
     plane: ControlPlane
     extender: str
     user: str
+
+    def metrics(self) -> str:
+        """What the extender counts."""
+        with urllib.request.urlopen(f"{self.extender}/metrics", timeout=30) as answer:
+            return str(answer.read().decode())
 
 
 @pytest.fixture(scope="module")
@@ -173,8 +178,8 @@ def on(node: str, item: Json, priority: str) -> Json:
     return {**item, "spec": {**item["spec"], **more, "affinity": affinity}}
 
 
-def test_a_pod_ends_for_one_of_higher_priority_that_gets_its_gpu(plane: ControlPlane) -> None:
-    """This scheduler does not ask extenders about it, as later ones do."""
+def test_a_pod_ends_for_one_of_higher_priority_that_gets_its_gpu(cluster: Scheduled) -> None:
+    """Nobody ends in vain. Schedulers before 1.20.10 do not ask extenders about it."""
     classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
 
     async def act() -> dict[str, Json]:
@@ -182,16 +187,29 @@ def test_a_pod_ends_for_one_of_higher_priority_that_gets_its_gpu(plane: ControlP
             for name, value in (("low", 10), ("high", 100)):
                 made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
                 await client.post(classes, {**made, "metadata": {"name": name}, "value": value})
-            for name, units, priority in (("a", 8, "low"), ("b", 8, "low"), ("urgent", 15, "high")):
+            for name, units, priority in (
+                ("a", 8, "low"),
+                ("b", 8, "low"),
+                ("vain", UNITS + 1, "high"),
+                ("urgent", UNITS, "high"),
+            ):
                 await client.post(pods_path(), on(NAMES[0], limited(name, units), priority))
-                await asyncio.wait_for(scheduled(client, {name}), PATIENCE)
+                if name == "vain":
+                    await asyncio.wait_for(_reason(client, name), PATIENCE)
+                    assert len((await client.list(pods_path())).items) == len(["a", "b", "vain"])
+                    await client.delete(pod_path(name))
+                else:
+                    await asyncio.wait_for(scheduled(client, {name}), PATIENCE)
             found = (await client.list(pods_path())).items
             return {each["metadata"]["name"]: each for each in found}
 
+    plane = cluster.plane
     found = asyncio.run(act())
     [stayed] = {*found} - {"urgent"}
     assert stayed in {"a", "b"}
     assert granted(found[stayed]).keys().isdisjoint(granted(found["urgent"]))
+    asked = 'cgpu_extender_call_seconds_count{verb="preempt"}' in cluster.metrics()
+    assert asked == cluster.plane.release.is_since(21)
 
 
 def test_a_quota_of_a_namespace_counts_what_its_pods_ask_for(plane: ControlPlane) -> None:

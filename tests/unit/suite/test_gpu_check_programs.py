@@ -28,7 +28,7 @@ START = (
 class Stub:
     """In the place of a ``World``: programs run without a cap, and PyTorch computes nothing."""
 
-    cap, python = 6 << 30, sys.executable
+    cap, python, brief = 6 << 30, sys.executable, False
 
     def start(self, command: list[str], **_: Any) -> subprocess.Popen[str]:
         kind = command[-1]

@@ -1,4 +1,4 @@
-"""A run of pytest that was told to ignore signals does, and tells nothing it starts to."""
+"""A run of pytest that inherits ignored signals ignores them, and hands none on."""
 
 from __future__ import annotations
 

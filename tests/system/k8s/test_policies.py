@@ -1,0 +1,198 @@
+"""Decisions forged by every verb, part and kind of patch, where policies judge: none gets through.
+
+K8S-15. Of each way a harmless annotation shows that it is one.
+"""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+from cgpu_k8s.guard.cel import RESERVED
+from lab.kubernetes.control_plane import ADMIN, ControlPlane, control_plane
+from lab.kubernetes.objects import binding, pod, pod_path, pods_path
+from lab.kubernetes.programs import Release, newer
+from lab.kubernetes.scheduler import install
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = [pytest.mark.system, newer]
+
+Json = dict[str, Any]
+APPLY = "application/apply-patch+yaml"
+MERGE = "application/merge-patch+json"
+OPERATIONS = "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+PARTS = ("", "status", "ephemeralcontainers", "resize")
+HARMLESS = "mine"
+DENIED = "only cgpu's scheduler may"
+NODE = "system:node:gpu-a"
+BEFORE, AFTER = "before", "after"  # values of an annotation
+
+
+class Way(NamedTuple):
+    """How a request changes a pod: the verb, the part of the pod, and the kind of the body."""
+
+    verb: str
+    part: str
+    kind: str
+
+
+KINDS = (MERGE, STRATEGIC, OPERATIONS, APPLY)
+WAYS = [Way("PATCH", part, kind) for part in PARTS for kind in KINDS]
+WAYS += [Way("PUT", part, "application/json") for part in PARTS]
+
+
+class Asked(NamedTuple):
+    """What the API server said."""
+
+    status: int
+    message: str
+
+
+class Server:
+    """The API server, as anybody with a token asks it."""
+
+    def __init__(self, plane: ControlPlane) -> None:
+        self._plane = plane
+        self._trust = plane.cluster().trust.context(None)
+        self.count = 0
+
+    def ask(
+        self, method: str, path: str, body: object = None, kind: str = "", user: str = ADMIN
+    ) -> tuple[Asked, Json]:
+        self.count += 1
+        request = urllib.request.Request(
+            self._plane.address + path,
+            method=method,
+            data=None if body is None else json.dumps(body).encode(),
+            headers={"Authorization": f"Bearer {user}", "Content-Type": kind or "application/json"},
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=self._trust) as answer:
+                return Asked(answer.status, ""), json.load(answer)
+        except urllib.error.HTTPError as error:
+            return Asked(error.code, json.load(error).get("message", "")), {}
+
+    def pod(self, name: str) -> Json:
+        return self.ask("GET", pod_path(name))[1]
+
+    def notes(self, name: str) -> Json:
+        found: Json = self.pod(name)["metadata"].get("annotations") or {}
+        return found
+
+    def change(self, name: str, way: Way, note: str, value: str | None, user: str = ADMIN) -> Asked:
+        """Give the pod's annotation this value, or take it away."""
+        path = pod_path(name, way.part)
+        whole: Json = self.pod(name)
+        notes = {**(whole["metadata"].get("annotations") or {}), note: value}
+        if way.verb == "PUT":
+            whole["metadata"]["annotations"] = {k: v for k, v in notes.items() if v is not None}
+            return self.ask("PUT", path, whole, way.kind, user)[0]
+        if way.kind == OPERATIONS:
+            at = f"/metadata/annotations/{note.replace('/', '~1')}"
+            change: Json = {"op": "remove", "path": at}
+            if value is not None:
+                change = {"op": "add", "path": at, "value": value}
+            body: object = [change]
+        else:
+            body = {"metadata": {"annotations": {note: value}}}
+        if way.kind == APPLY:
+            applied = {} if value is None else {note: value}
+            body = {"apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": name, "annotations": applied}}  # fmt: skip
+            path += "?fieldManager=forger&force=true"
+        return self.ask("PATCH", path, body, way.kind, user)[0]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iterator[Server]:
+    with control_plane(tmp_path_factory.mktemp("plane"), release) as plane:
+        install(plane)
+        yield Server(plane)
+
+
+@pytest.fixture
+def made(server: Server) -> Iterator[Callable[..., str]]:
+    """Makes a pod with a harmless annotation, and others that it has from the scheduler."""
+    names = []
+
+    def make(name: str, **decided: str) -> str:
+        item = pod(name, {"aliyun.com/gpu-mem": "2"}, schedulerName="cgpu-scheduler")
+        item["metadata"]["annotations"] = {HARMLESS: BEFORE}
+        said, _ = server.ask("POST", pods_path(), item)
+        assert said.status == 201, said
+        names.append(name)
+        if decided:
+            bound = binding(name, "gpu-a", decided)
+            account = "system:serviceaccount:kube-system:cgpu-scheduler"
+            said, _ = server.ask("POST", pod_path(name, "binding"), bound, user=account)
+            assert said.status == 201, said
+        return name
+
+    yield make
+    for name in names:
+        server.ask("DELETE", pod_path(name), {"gracePeriodSeconds": 0})
+
+
+def working(server: Server, name: str) -> list[Way]:
+    """The ways by which a harmless annotation gets through."""
+    found = []
+    for number, way in enumerate(WAYS):
+        server.change(name, way, HARMLESS, f"{number}")
+        if server.notes(name)[HARMLESS] == f"{number}":
+            found.append(way)
+    return found
+
+
+def test_no_way_of_changing_a_pod_adds_changes_or_removes_a_decision(
+    server: Server, made: Callable[..., str]
+) -> None:
+    """Each annotation, on a pod without it and on one that has it from the scheduler."""
+    bare, bound = made("bare"), made("bound", **dict.fromkeys(RESERVED, BEFORE))
+    ways = working(server, bare)
+    assert {way.part for way in ways} >= {"", "status"}
+    assert {way.kind for way in ways} >= {*KINDS}
+    server.change(bare, ways[0], HARMLESS, BEFORE)
+    had = {name: server.notes(name) for name in (bare, bound)}
+    for way, note, user in product(WAYS, RESERVED, (ADMIN, NODE)):
+        for name, value in ((bare, AFTER), (bound, AFTER), (bound, None)):
+            said = server.change(name, way, note, value, user)
+            removes_nothing = way.kind == APPLY and value is None  # it was another's field
+            if way in ways and user == ADMIN and not removes_nothing:
+                assert DENIED in said.message, (way, note, value, said)
+    assert {name: server.notes(name) for name in (bare, bound)} == had
+    assert server.count > 1000
+
+
+def test_no_way_of_making_or_binding_a_pod_brings_a_decision(
+    server: Server, made: Callable[..., str]
+) -> None:
+    """By POST, as a dry run, by a name that the server makes up, by apply; and both bindings."""
+    bare = made("bare")
+    for note in RESERVED:
+        item = pod("forged")
+        item["metadata"]["annotations"] = {note: AFTER}
+        nameless = {**item, "metadata": {"generateName": "f-", "annotations": {note: AFTER}}}
+        apply = f"{pod_path('forged')}?fieldManager=forger&force=true"
+        bound = binding(bare, "gpu-a", {note: AFTER})
+        for method, path, body, kind in (
+            ("POST", pods_path(), item, ""),
+            ("POST", f"{pods_path()}?dryRun=All", item, ""),
+            ("POST", pods_path(), nameless, ""),
+            ("PATCH", apply, item, APPLY),
+            ("POST", pod_path(bare, "binding"), bound, ""),
+            ("POST", pods_path().replace("pods", "bindings"), bound, ""),
+        ):
+            said, _ = server.ask(method, path, body, kind)
+            assert DENIED in said.message, (method, path, note, said)
+    _, listed = server.ask("GET", pods_path())
+    [left] = [each["metadata"]["name"] for each in listed["items"]]
+    assert left == bare
+    assert "nodeName" not in server.pod(bare)["spec"]

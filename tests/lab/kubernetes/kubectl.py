@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from cgpu_k8s.names import FACTS
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.machine.cri import IMAGE
@@ -49,17 +50,20 @@ class Kubectl:
         self("create", "--filename=-", given=yaml.safe_dump_all(objects))
 
     def offers(self) -> tuple[str, ...]:
-        """GPUs, GiB and percent of time that the node offers; empty where it offers none."""
-        found = self._allocatable()
+        """GPUs, GiB and percent of time that pods can have; empty where the node offers none.
+
+        The agent publishes them, and then which GPUs they are: pods are placed after that.
+        """
+        found: dict[str, str] = {}
+        for node in self.get("nodes")["items"]:  # none before the kubelet has made it
+            if FACTS in node["metadata"].get("annotations", {}):
+                found = node["status"]["allocatable"]
         return tuple(found.get(name, "") for name in (COUNT, MEM, CORE))
 
     def published(self, resource: str) -> str:
         """How much of a resource the node has for pods; "": it does not name it."""
-        return self._allocatable().get(resource, "")
-
-    def _allocatable(self) -> dict[str, str]:
         found: dict[str, str] = self.get("node", self.node.name)["status"]["allocatable"]
-        return found
+        return found.get(resource, "")
 
     def pods(self, *names: str) -> dict[str, Json]:
         """The pods of these names that there are."""

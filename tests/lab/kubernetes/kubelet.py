@@ -160,7 +160,7 @@ class KubeletNode:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "cgroupsPerQOS": False,
+            "cgroupsPerQOS": True,
             "cgroupRoot": f"/{self.installed.enclosure.cgroup}",
             "enforceNodeAllocatable": [],
             "makeIPTablesUtilChains": False,

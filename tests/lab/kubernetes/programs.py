@@ -19,8 +19,6 @@ import pytest
 
 _SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes.sh"
 _OLDEST = "1.20.2"  # what the script builds
-
-
 _GRACE = 5.0  # seconds to end in, before a program is killed
 
 

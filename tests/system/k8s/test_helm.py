@@ -43,15 +43,12 @@ def test_k8s_12_pods_do_not_notice_an_upgrade_or_the_end_of_the_chart(
     """And where it was upgraded, new ones are placed beside them."""
     with control_plane(tmp_path, release) as plane:
         helm(plane, "install", "cgpu", str(chart.CHART))
-        with (
-            kubelet_node(plane, debian_root, "core_mem") as node,
-            guarding(plane),  # by its address: no Service works here
-            scheduling(plane),
-        ):
+        with kubelet_node(plane, debian_root, "core_mem") as node, scheduling(plane):
             kubectl = Kubectl(node)
             wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
-            kubectl.create(asking("one", {MEM: 6, CORE: 40}), asking("two", {MEM: 11, CORE: 60}))
-            had = running(kubectl)
+            with guarding(plane):  # by its address: no Service works here
+                kubectl.create(asking("one", {MEM: 6, CORE: 40}), asking("two", {MEM: 11, CORE: 60}))
+                had = running(kubectl)
             helm(plane, "upgrade", "cgpu", str(chart.CHART), "--set=scheduler.replicas=3")
             with guarding(plane):
                 kubectl.create(asking("late", {MEM: 4, CORE: 30}))

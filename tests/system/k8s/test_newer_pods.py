@@ -43,18 +43,25 @@ def resized(kubectl: Kubectl, name: str, **resources: Json) -> str:
 
 
 def test_a_resize_leaves_the_part_of_a_gpu_as_it_is(kubectl: Kubectl) -> None:
-    """Kubernetes refuses another part.
-
-    Other cores are not tried: a kubelet without groups of pods, as this one is, dies of it.
-    """
-    kubectl.create(asking("grows", {MEM: 2, CORE: 30, "cpu": "100m"}))
+    """Kubernetes refuses another part. Other processors come without a new start."""
+    part = {MEM: "2", CORE: "30"}
+    kubectl.create(asking("grows", {**part, "cpu": "100m"}))
     [pod] = kubectl.running("grows")
-    had = kubectl.seen(pod)
-    more = {MEM: "4", CORE: "30", "cpu": "100m"}
+    had, started = kubectl.seen(pod), pod["status"]["containerStatuses"][0]["containerID"]
+    more = {**part, MEM: "4", "cpu": "100m"}
     assert "only cpu and memory resources are mutable" in resized(
         kubectl, "grows", limits=more, requests=more
     )
+    more = {**part, "cpu": "200m"}
+    assert resized(kubectl, "grows", limits=more, requests=more) == ""
+
+    def has_more() -> bool:
+        [status] = kubectl.pods("grows")["grows"]["status"]["containerStatuses"]
+        return bool(status["resources"]["limits"]["cpu"] == "200m")
+
+    wait_until(has_more, "it has more of the processors", PATIENCE)
     [pod] = kubectl.running("grows")
+    assert pod["status"]["containerStatuses"][0]["containerID"] == started
     assert kubectl.seen(pod) == had == decided(pod)
 
 
@@ -66,7 +73,7 @@ def test_a_gated_pod_takes_nothing_until_its_gates_are_gone(kubectl: Kubectl) ->
     )
     kubectl.running("one", "two")  # both GPUs whole
     assert "nodeName" not in kubectl.pods("gated")["gated"]["spec"]
-    kubectl("delete", "pod", "one", "--grace-period=0", "--force")
+    kubectl("delete", "pod", "one", "--grace-period=1")  # at 0 it would not wait for the node
     kubectl("patch", "pod", "gated", '--patch={"spec": {"schedulingGates": null}}')
     [pod] = kubectl.running("gated")
     assert kubectl.seen(pod) == decided(pod)

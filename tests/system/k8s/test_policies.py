@@ -75,8 +75,8 @@ class Server:
             headers={"Authorization": f"Bearer {user}", "Content-Type": kind or "application/json"},
         )
         try:
-            with urllib.request.urlopen(request, timeout=30, context=self._trust) as answer:
-                return Asked(answer.status, ""), json.load(answer)
+            with urllib.request.urlopen(request, timeout=30, context=self._trust) as reply:
+                return Asked(reply.status, ""), json.load(reply)
         except urllib.error.HTTPError as error:
             return Asked(error.code, json.load(error).get("message", "")), {}
 
@@ -126,14 +126,14 @@ def made(server: Server) -> Iterator[Callable[..., str]]:
     def make(name: str, **decided: str) -> str:
         item = pod(name, {"aliyun.com/gpu-mem": "2"}, schedulerName="cgpu-scheduler")
         item["metadata"]["annotations"] = {HARMLESS: BEFORE}
-        said, _ = server.ask("POST", pods_path(), item)
-        assert said.status == 201, said
+        answer, _ = server.ask("POST", pods_path(), item)
+        assert answer.status == 201, answer
         names.append(name)
         if decided:
             bound = binding(name, "gpu-a", decided)
             account = "system:serviceaccount:kube-system:cgpu-scheduler"
-            said, _ = server.ask("POST", pod_path(name, "binding"), bound, user=account)
-            assert said.status == 201, said
+            answer, _ = server.ask("POST", pod_path(name, "binding"), bound, user=account)
+            assert answer.status == 201, answer
         return name
 
     yield make
@@ -163,10 +163,10 @@ def test_no_way_of_changing_a_pod_adds_changes_or_removes_a_decision(
     had = {name: server.notes(name) for name in (bare, bound)}
     for way, note, user in product(WAYS, RESERVED, (ADMIN, NODE)):
         for name, value in ((bare, AFTER), (bound, AFTER), (bound, None)):
-            said = server.change(name, way, note, value, user)
+            answer = server.change(name, way, note, value, user)
             removes_nothing = way.kind == APPLY and value is None  # it was another's field
             if way in ways and user == ADMIN and not removes_nothing:
-                assert DENIED in said.message, (way, note, value, said)
+                assert DENIED in answer.message, (way, note, value, answer)
     assert {name: server.notes(name) for name in (bare, bound)} == had
     assert server.count > 1000
 
@@ -190,8 +190,8 @@ def test_no_way_of_making_or_binding_a_pod_brings_a_decision(
             ("POST", pod_path(bare, "binding"), bound, ""),
             ("POST", pods_path().replace("pods", "bindings"), bound, ""),
         ):
-            said, _ = server.ask(method, path, body, kind)
-            assert DENIED in said.message, (method, path, note, said)
+            answer, _ = server.ask(method, path, body, kind)
+            assert DENIED in answer.message, (method, path, note, answer)
     _, listed = server.ask("GET", pods_path())
     [left] = [each["metadata"]["name"] for each in listed["items"]]
     assert left == bare

@@ -1,4 +1,4 @@
-"""Figures of the extender beside the real kube-apiserver and kube-scheduler 1.20.2."""
+"""Figures of the extender beside real kube-apiservers and kube-schedulers, of the newest there."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from lab.cluster import crowd, failures
 from lab.cluster.world import World, in_use
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import control_plane
+from lab.kubernetes.programs import releases
 from lab.kubernetes.scheduler import install, scheduling
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ NEXT = 20  # seconds until the next pod is bound
 
 @contextmanager
 def _nodes(count: int) -> Iterator[ControlPlane]:
-    with tempfile.TemporaryDirectory() as folder, control_plane(Path(folder)) as plane:
+    newest = releases()[-1]
+    with tempfile.TemporaryDirectory() as folder, control_plane(Path(folder), newest) as plane:
         install(plane)
         crowd.asked(plane, lambda client: crowd.add_nodes(client, count, GPUS))
         yield plane
@@ -136,14 +138,18 @@ def failing() -> dict[str, Json]:
 def measure() -> Json:
     """All figures."""
     rates = {str(nodes): rate(nodes, pods) for nodes, (pods, _) in RATES.items()}
-    return {"bound_per_second": rates, "burst": burst(), **failing()}
+    version = releases()[-1].version
+    return {"kubernetes": version, "bound_per_second": rates, "burst": burst(), **failing()}
 
 
 def lines(figures: Json) -> list[Line]:
     """Figures with their bars."""
     many, found = figures["burst"], []
     for nodes, (pods, least) in RATES.items():
-        what = f"{pods:,} pods that wait, on {nodes:,} nodes of {GPUS} GPUs, are bound"
+        what = (
+            f"{pods:,} pods that wait, on {nodes:,} nodes of {GPUS} GPUs, are bound"
+            f" by Kubernetes {figures['kubernetes']}"
+        )
         speed = figures["bound_per_second"][str(nodes)]
         found.append(Line(what, speed, least, "pods/s", least=True))
     what = f"{BURST:,} pods at once onto {ON * GPUS} GPUs"

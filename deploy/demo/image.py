@@ -45,4 +45,6 @@ def _libraries(files: Iterable[Path]) -> set[Path]:
 
 
 def _output(*words: str | Path) -> str:
-    return subprocess.run(words, stdout=subprocess.PIPE, text=True, check=True).stdout
+    # Not in the terminal's group: Ctrl-C is for the demonstration alone, which kills the program.
+    pipe = subprocess.PIPE
+    return subprocess.run(words, stdout=pipe, text=True, check=True, start_new_session=True).stdout

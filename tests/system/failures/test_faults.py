@@ -63,9 +63,8 @@ def test_a_container_whose_shim_is_killed_gives_its_share_to_the_next(
     parent = enclosure.run("ps", "-o", "ppid=", "-p", pid).stdout.strip()
     enclosure.run("kill", "-9", parent)
     enclosure.run("kill", "-9", pid, check=False)
-    state = ("ps", "-o", "stat=", "-p", pid)
-    ended = {"", "Z", "Zs"}
-    wait_until(lambda: enclosure.run(*state, check=False).stdout.strip() in ended, "it has ended")
+    # Until the engine has deleted what the low-level runtime had of it, it may live.
+    wait_until(lambda: _pid(docker, name) == "0", "docker has seen its end")
     docker.run("small", *CAPPED, options=CGPU, env=share(15))
     assert name not in node.containers()
 

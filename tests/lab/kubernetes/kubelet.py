@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from lab.containers import images
 from lab.containers.enclosure import wait_until
 from lab.driver import real_driver
 from lab.kubernetes.control_plane import AGENT
 from lab.kubernetes.programs import free_port, tail
-from lab.machine.cri import CONTAINERD, IMAGE, configure, save
+from lab.machine.cri import CHANGES, CONTAINERD, IMAGE, configure, save
 from lab.machine.installed import Installed
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _REMOTE = ("--container-runtime=remote", f"--pod-infra-container-image={IMAGE}")
 _OLD: dict[str, object] = {"port": 0}
 _NEW: dict[str, object] = {"failCgroupV1": False}
 STATE = "/run/cgpu"
+_IMAGE = "image.tar"
 # Joins a cgroup in every hierarchy, of version 1 or 2, and becomes the program.
 _JOIN = """
 for top in /sys/fs/cgroup/ /sys/fs/cgroup/*/; do
@@ -252,12 +254,16 @@ def _python() -> list[str]:
 
 
 def _image(installed: Installed, root: Path) -> Path:
-    """The image of pods, for ``ctr images import``."""
-    docker = installed.docker(lambda: None)
-    docker.load("debian", root)
-    path = installed.base / "image.tar"
-    container = docker.docker("create", "debian", "true").stdout.strip()
-    docker.docker("cp", real_driver.real_nvidia_smi("535"), f"{container}:/usr/bin/nvidia-smi")
-    save(docker, container, path)
-    docker.stop()
-    return path
+    """The image of pods, for ``ctr images import``; the first node makes it for all."""
+    smi = real_driver.real_nvidia_smi("535")
+
+    def made(folder: Path) -> None:
+        docker = installed.docker(lambda: None)
+        docker.load("debian", root)
+        container = docker.docker("create", "debian", "true").stdout.strip()
+        docker.docker("cp", smi, f"{container}:/usr/bin/nvidia-smi")
+        folder.mkdir()
+        save(docker, container, folder / _IMAGE)
+        docker.stop()
+
+    return images.cached("pod", made, [root.name, smi.stat().st_size, CHANGES]) / _IMAGE

@@ -27,6 +27,7 @@ _NODE_NETWORK, _OWN_PROCESSES = 2, 1
 Message = dict[int, Any]
 CONTAINERD = "/etc/containerd/config.toml"
 IMAGE = "docker.io/library/pod:latest"
+CHANGES = ("--change", f"ENV PATH={PATH}", "--change", 'CMD ["sleep", "100000"]')
 _CONFIGURATION = """# as a node of Kubernetes has it
 version = 2
 root = "{base}/root"
@@ -59,8 +60,7 @@ def configure(installed: Installed, *words: str) -> Path:
 
 def save(docker: Docker, container: str, image: Path) -> None:
     """Make a file with ``IMAGE`` of a container's files; what starts from it sleeps."""
-    changes = ["--change", f"ENV PATH={PATH}", "--change", 'CMD ["sleep", "100000"]']
-    docker.docker("commit", *changes, container, "pod")
+    docker.docker("commit", *CHANGES, container, "pod")
     docker.docker("save", "--output", image, "pod")
 
 

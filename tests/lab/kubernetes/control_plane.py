@@ -180,6 +180,15 @@ class ControlPlane:
         return [Bound(_seconds(each["stageTimestamp"]), each["responseStatus"]["code"])
                 for each in events]  # fmt: skip
 
+    def read(self, path: str) -> Any:
+        """What the API server answers the administrator."""
+        request = urllib.request.Request(
+            self.address + path, headers={"Authorization": f"Bearer {ADMIN}"}
+        )
+        trust = self.cluster().trust.context(None)
+        with urllib.request.urlopen(request, timeout=30, context=trust) as reply:
+            return json.load(reply)
+
     def start(self) -> None:
         """Start etcd and the API server, and return when it is ready."""
         for attempt in range(_ATTEMPTS):

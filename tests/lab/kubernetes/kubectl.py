@@ -55,19 +55,26 @@ class Kubectl:
         The agent publishes them, and then which GPUs they are: pods are placed after that.
         """
         found: dict[str, str] = {}
-        for node in self.get("nodes")["items"]:  # none before the kubelet has made it
+        for node in self._listed("nodes"):  # none before the kubelet has made it
             if FACTS in node["metadata"].get("annotations", {}):
                 found = node["status"]["allocatable"]
         return tuple(found.get(name, "") for name in (COUNT, MEM, CORE))
 
     def published(self, resource: str) -> str:
         """How much of a resource the node has for pods; "": it does not name it."""
-        found: dict[str, str] = self.get("node", self.node.name)["status"]["allocatable"]
+        [node] = self._listed("nodes")
+        found: dict[str, str] = node["status"]["allocatable"]
         return found.get(resource, "")
+
+    def _listed(self, kind: str) -> list[Json]:
+        """All nodes, or pods: without kubectl, which takes 0.1 s of a processor each time."""
+        where = "" if kind == "nodes" else "namespaces/default/"
+        found: list[Json] = self.node.plane.read(f"/api/v1/{where}{kind}")["items"]
+        return found
 
     def pods(self, *names: str) -> dict[str, Json]:
         """The pods of these names that there are."""
-        found = {each["metadata"]["name"]: each for each in self.get("pods")["items"]}
+        found = {each["metadata"]["name"]: each for each in self._listed("pods")}
         return {name: found[name] for name in names if name in found}
 
     def running(self, *names: str) -> list[Json]:

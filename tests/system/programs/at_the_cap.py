@@ -12,10 +12,12 @@ import json
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 CHUNK = 64 << 20
 OUT_OF_MEMORY = 2
+PAUSE = 0.02  # seconds, for the other programs of the machine
 KERNEL = (
     b".version 6.0\n.target sm_50\n.address_size 64\n.visible .entry spin_100us()\n{\n ret;\n}\n"
 )
@@ -55,6 +57,7 @@ class Program:
                 check(self.cuda.cuLaunchKernel(self.function, *[1] * 6, 0, None, None, None))
             check(self.cuda.cuCtxSynchronize())
             self.rounds += 1
+            time.sleep(PAUSE)
 
     def free(self) -> int:
         free, total = ctypes.c_size_t(), ctypes.c_size_t()

@@ -45,6 +45,13 @@ def _libraries(files: Iterable[Path]) -> set[Path]:
 
 
 def _output(*words: str | Path) -> str:
-    # Not in the terminal's group: Ctrl-C is for the demonstration alone, which kills the program.
-    pipe = subprocess.PIPE
-    return subprocess.run(words, stdout=pipe, text=True, check=True, start_new_session=True).stdout
+    """What a program prints.
+
+    Raises:
+        RuntimeError: it failed. An interrupt of the demonstration reaches it too, and its last
+            words about that are not shown.
+    """
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{words[0]} failed: {done.stderr.strip()}")
+    return done.stdout

@@ -33,7 +33,8 @@ for gpu in sys.argv[1:]:
 folder = os.path.dirname(os.environ["CGPU_PROXY"])
 driver = ctypes.CDLL(os.path.join(folder, "../real/libcuda.so.1"))
 counter = ctypes.CDLL(None).count_launches
-counter.restype = c_uint64
+recalled = ctypes.CDLL(None).count_recalled
+counter.restype = recalled.restype = c_uint64
 address = lambda function: ctypes.cast(function, c_void_p)
 one, two, three = (made(cuda.cuStreamCreate, 1) for _ in range(3))
 def count(launches, *streams):
@@ -46,8 +47,8 @@ PROGRAM = (
     + """
 for line in sys.stdin:
     launches = int(line)
-    show(*[count(launches, *by_turns)
-           for by_turns in ((None,), (one,), (None, one), (None, one, two, three))])
+    show(*[each for by_turns in ((None,), (one,), (None, one), (None, one, two, three))
+           for each in (count(launches, *by_turns), recalled())])
 """
 )
 
@@ -64,7 +65,10 @@ def preload(tmp_path: Path) -> str:
 def test_a_contended_launch_makes_no_call_but_once_per_batch(
     base: Base, preload: str, state: int
 ) -> None:
-    """No lock, system call, clock or driver call, in one stream or up to four by turns."""
+    """No lock, system call, clock or driver call, in one stream or up to four by turns.
+
+    But for the next launch into each stream when the monitor has taken the thread to be idle.
+    """
     with (
         Gate(base.path, state=state) as gate,
         base.start(PROGRAM, "0", LD_PRELOAD=preload) as process,
@@ -72,11 +76,12 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
         gate.wait(gate.works)
         before = gate.work.markers
         tell(process, str(LAUNCHES))
-        busy = sum(map(int, read(process).split()))
+        counted = list(map(int, read(process).split()))
         placed = gate.work.markers - before
         process.communicate(timeout=60)
+    busy, recalled = sum(counted[::2]), sum(counted[1::2])
     assert 0 < busy < LAUNCHES // 50  # batches are shorter on a busy machine
-    assert busy <= placed + 10
+    assert busy - recalled <= placed + 10
 
 
 @pytest.mark.parametrize("gpus", [["0"], ["1", "0"]])
@@ -90,7 +95,7 @@ def test_sch_5_a_launch_under_a_free_gate_makes_no_call_at_all(
     ):
         gate.wait(gate.works)
         tell(process, str(LAUNCHES))
-        assert read(process) == "0 0 0 0"
+        assert set(read(process).split()) == {"0"}
         assert gate.work.markers == 0
         process.communicate(timeout=60)
 

@@ -6,7 +6,9 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -18,6 +20,9 @@ struct counts {
 };
 
 static __thread struct counts counts;
+static __thread bool launching;
+static __thread uint64_t recalled;
+static uint64_t recalls; /* by other threads, of those that launch: lane.c */
 
 int
 clock_gettime(clockid_t clock, struct timespec *out)
@@ -45,6 +50,7 @@ syscall(long number, ...)
     }
     __builtin_va_end(list);
     counts.calls++;
+    __atomic_add_fetch(&recalls, number == SYS_membarrier && !launching, __ATOMIC_SEQ_CST);
     return real(number, argument[0], argument[1], argument[2], argument[3], argument[4],
                 argument[5]);
 }
@@ -78,13 +84,32 @@ uint64_t
 count_launches(launch_function *launch, uint64_t (*driver_calls)(void), void *function,
                void *const *streams, uint64_t count, uint64_t n)
 {
-    uint64_t busy = 0;
+    uint64_t busy = 0, seen = 0, recalled_until = 0;
+    launching = true;
+    recalled = 0;
     for (uint64_t i = 0; i < n; i++) {
-        uint64_t before = sum(driver_calls);
+        uint64_t before = sum(driver_calls), now = __atomic_load_n(&recalls, __ATOMIC_SEQ_CST);
+        if (now != seen) {
+            seen = now;
+            recalled_until = i + count;
+        }
         if (launch(function, 1, 1, 1, 32, 1, 1, 0, streams[i % count], NULL, NULL) != 0) {
             return UINT64_MAX;
         }
         busy += sum(driver_calls) != before;
+        recalled += sum(driver_calls) != before && i < recalled_until;
     }
+    launching = false;
     return busy;
+}
+
+/*
+ * How many of the launches last counted did so after a recall, each the next into its stream. The
+ * monitor takes a thread that has no processor to be idle. If the thread is inside a launch then,
+ * it is recalled, but nothing is marked.
+ */
+uint64_t
+count_recalled(void)
+{
+    return recalled;
 }

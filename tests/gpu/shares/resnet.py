@@ -110,15 +110,12 @@ def serve(kind: str) -> None:
 
 
 def _steps(torch: Any, step: Callable[[], None], start: int, end: int) -> float:
-    """Steps a second that ended from ``start`` on, by the time of the last of them."""
+    """Steps a second that ended from ``start`` on: of two at least, by the time of the last."""
     ended: list[int] = []
-    while not ended or ended[-1] < end:
+    while len(ended) < 2 or ended[-1] < end:
         step()
         torch.cuda.synchronize()
-        ended.append(time.monotonic_ns())
-    inside = [when for when in ended if when >= start]
-    return (len(inside) - 1) / (inside[-1] - inside[0]) * 1e9 if len(inside) > 1 else 0.0
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1])
+        now = time.monotonic_ns()
+        if now >= start:
+            ended.append(now)
+    return (len(ended) - 1) / (ended[-1] - ended[0]) * 1e9

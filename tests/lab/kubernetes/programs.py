@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import random
 import socket
 import subprocess
 import threading
@@ -20,6 +21,9 @@ import pytest
 _SCRIPT = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes.sh"
 _OLDEST = "1.20.2"  # what the script builds
 _GRACE = 5.0  # seconds to end in, before a program is killed
+_LOWEST = 10_000  # of the ports that tests take
+_CLIENTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_CHANCE = random.SystemRandom()  # the usual one begins alike in all processes of a test run
 
 
 class Release(NamedTuple):
@@ -102,10 +106,13 @@ def only_with_a_newer(*files: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody has now."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
+    """A TCP port of loopback that nobody has now, and that no client is given meanwhile."""
+    lowest = int(_CLIENTS.read_text(encoding="ascii").split()[0])
+    while True:
+        port = _CHANCE.randrange(_LOWEST, max(lowest, 2 * _LOWEST))
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
 
 
 @contextlib.contextmanager

@@ -47,7 +47,8 @@ def test_k8s_12_pods_do_not_notice_an_upgrade_or_the_end_of_the_chart(
             kubectl = Kubectl(node)
             wait_until(lambda: kubectl.offers() == ("2", "30", "200"), "GPUs are offered", PATIENCE)
             with guarding(plane):  # by its address: no Service works here
-                kubectl.create(asking("one", {MEM: 6, CORE: 40}), asking("two", {MEM: 11, CORE: 60}))
+                kubectl.create(asking("one", {MEM: 6, CORE: 40}))
+                kubectl.create(asking("two", {MEM: 11, CORE: 60}))
                 had = running(kubectl)
             helm(plane, "upgrade", "cgpu", str(chart.CHART), "--set=scheduler.replicas=3")
             with guarding(plane):

@@ -1,4 +1,4 @@
-"""Figures of the extender beside real kube-apiservers and kube-schedulers, of the newest there."""
+"""Figures of the extender beside a real kube-apiserver and kube-scheduler, the newest at hand."""
 
 from __future__ import annotations
 

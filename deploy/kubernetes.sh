@@ -18,7 +18,7 @@ if [ "${1:-}" = -l ]; then
     echo "Kubernetes $version in $(sh "$0")"
     if [ -n "${CGPU_KUBERNETES:-}" ]; then
         shown=$("$CGPU_KUBERNETES/kube-apiserver" --version) || {
-            echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has no kube-apiserver that runs: name a folder with kube-apiserver, kube-scheduler, kube-controller-manager, kubelet and perhaps etcd" >&2
+            echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has no kube-apiserver that runs: name a folder with kube-apiserver, kube-scheduler, kubelet and perhaps etcd" >&2
             exit 1
         }
         echo "Kubernetes ${shown#Kubernetes v} in $CGPU_KUBERNETES"

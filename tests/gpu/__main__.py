@@ -29,7 +29,7 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--python", default=sys.executable, help="the Python that has torch")
     parser.add_argument("--driver-dir", metavar="DIR", help="where the driver's libraries are")
     parser.add_argument("--rehearse", action="store_true", help="DIR is a simulated driver")
-    parser.add_argument("--brief", action="store_true", help="shares of fewer programs, in minutes")
+    parser.add_argument("--brief", action="store_true", help="fewer shares, shorter waits")
     parser.add_argument("--part", choices=PARTS, action="append", help="this part only; repeatable")
     parser.add_argument("--only", metavar="NAME", help="this check only; writes no result")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes")

@@ -131,8 +131,8 @@ def write(
 ) -> list[Path]:
     """Write both files in place of earlier ones of the same day, GPU and driver.
 
-    Of an earlier one of the same commit stays what this run did not look at: a machine that is
-    there for minutes at a time is checked part by part.
+    If the earlier one is of the same commit, what this run did not look at stays: a machine that
+    is there for minutes at a time is checked part by part.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{file_name(facts)}.json"

@@ -67,7 +67,8 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
 ) -> None:
     """No lock, system call, clock or driver call, in one stream or up to four by turns.
 
-    But for the next launch into each stream when the monitor has taken the thread to be idle.
+    The exception: after the monitor has taken the thread to be idle, its next launch into each
+    stream may make calls.
     """
     with (
         Gate(base.path, state=state) as gate,

@@ -1,4 +1,4 @@
-"""What cgpu relies on in an API server: of the fake one, and of the real Kubernetes 1.20.2.
+"""What cgpu relies on in an API server: of the fake one, and of the real Kubernetes.
 
 Each test runs against both, so that the fake does not drift.
 """

@@ -1,6 +1,6 @@
 """The programs of a cluster: of which versions, where they are, how they start, and their end.
 
-Tests run on 1.20.2, and on one that is there as programs: ``CGPU_KUBERNETES`` names their folder.
+Tests run on 1.20.2, and also on the version in the folder that ``CGPU_KUBERNETES`` names.
 """
 
 from __future__ import annotations

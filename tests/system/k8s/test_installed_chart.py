@@ -1,4 +1,4 @@
-"""The chart, installed by the real helm into the real Kubernetes 1.20.2, upgraded and removed."""
+"""The chart, installed by the real helm into a real Kubernetes, upgraded and removed."""
 
 from __future__ import annotations
 

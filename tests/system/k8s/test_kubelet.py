@@ -1,4 +1,4 @@
-"""Pods on a real kubelet 1.20.2 with containerd, cgpu and simulated GPUs, placed by a scheduler."""
+"""Pods on a real kubelet with containerd, cgpu and simulated GPUs, placed by a scheduler."""
 
 from __future__ import annotations
 

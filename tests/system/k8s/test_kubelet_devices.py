@@ -1,4 +1,4 @@
-"""A real kubelet 1.20.2 whose node offers memory and time as devices (K8S-1)."""
+"""A real kubelet whose node offers memory and time as devices (K8S-1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods on a real kubelet 1.20.2 while it, the agent or the whole machine are down (K8S-12)."""
+"""Pods on a real kubelet while it, the agent or the whole machine are down (K8S-12)."""
 
 from __future__ import annotations
 

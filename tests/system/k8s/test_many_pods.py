@@ -1,4 +1,4 @@
-"""Bursts of pods, extenders killed while they bind, and leaders that freeze, beside 1.20.2.
+"""Bursts of pods, extenders killed while they bind, leaders that freeze, beside a real Kubernetes.
 
 K8S-12. ``bench/cluster.py`` does the same with more of everything.
 """

@@ -1,4 +1,4 @@
-"""The real kube-scheduler 1.20.2 with the extender: each decision is one that a node can follow."""
+"""The real kube-scheduler with the extender: each decision is one that a node can follow."""
 
 from __future__ import annotations
 

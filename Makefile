@@ -85,7 +85,7 @@ hooks: $(VENV)/.lint ## run `make lint` before each commit of this clone
 types: build ## mypy --strict
 	$(BIN)/mypy
 
-# Three test files at once: more are no faster on two cores (docs/decisions/0503-tests-beside-each-other.md).
+# Three test files at once: of four that measure time, one disturbs another (docs/decisions/0503-tests-beside-each-other.md).
 BESIDE := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check-fast: lint types ## lint, types, and the short ones of the unit and C tests: a minute

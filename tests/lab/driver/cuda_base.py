@@ -103,9 +103,9 @@ def stub_gpus(cap: int, context: int = 0) -> list[LimitsGpu]:
 
 
 def compile_c(source: Path, target: Path, *flags: str) -> Path:
-    """Compile one C file of the tests with the project's compiler."""
-    command = [sys.executable, "-m", "ziglang", "cc", "-std=gnu11", "-O1", "-fno-sanitize=all"]
-    subprocess.run([*command, "-o", target, source, *flags], check=True)
+    """Compile one C file of the tests, for this machine."""
+    command = ["gcc", "-std=gnu11", "-O1", "-o", target, source, *flags]
+    subprocess.run(command, check=True)
     return target
 
 

@@ -17,11 +17,18 @@ programs="kube-apiserver kube-scheduler kubelet"
 if [ "${1:-}" = -l ]; then
     echo "Kubernetes $version in $(sh "$0")"
     if [ -n "${CGPU_KUBERNETES:-}" ]; then
-        shown=$("$CGPU_KUBERNETES/kube-apiserver" --version) || {
-            echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has no kube-apiserver that runs: name a folder with kube-apiserver, kube-scheduler, kubelet and perhaps etcd" >&2
-            exit 1
-        }
-        echo "Kubernetes ${shown#Kubernetes v} in $CGPU_KUBERNETES"
+        found=
+        for program in $programs; do
+            shown=$("$CGPU_KUBERNETES/$program" --version) || {
+                echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has no $program that runs: name a folder with kube-apiserver, kube-scheduler, kubelet and perhaps etcd" >&2
+                exit 1
+            }
+            if [ "$shown" != "${found:=$shown}" ]; then
+                echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has programs of $found and, $program, of $shown: name a folder with those of one version" >&2
+                exit 1
+            fi
+        done
+        echo "Kubernetes ${found#Kubernetes v} in $CGPU_KUBERNETES"
     fi
     exit 0
 fi

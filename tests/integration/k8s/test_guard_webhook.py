@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import copy
 import json
 import ssl
 from typing import TYPE_CHECKING, Any
@@ -27,7 +26,7 @@ from cgpu_node.podspecs import Current, Limit, PodSpec
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
 from lab.kubernetes.control_plane import ACCOUNT, ADMIN, GUARD, ControlPlane, control_plane
-from lab.kubernetes.manifests import IMPOSSIBLE, MEM
+from lab.kubernetes.manifests import IMPOSSIBLE, ITS_OWN, MEM, whole
 from lab.kubernetes.objects import binding, pod, pod_path, pods_path
 from lab.kubernetes.programs import free_port
 from lab.worlds.guard import NAME, apply, guard, guarding
@@ -46,8 +45,6 @@ ALLOCATION = "cgpu/allocation"
 FORGED = {ALLOCATION: "{}"}
 DENIED = 'admission webhook "{}.guard.cgpu" denied the request: cgpu: '
 SECRET = SECRETS.path(NAME, namespace=chart.NAMESPACE)
-# What Kubernetes refuses itself, before it asks a webhook that validates.
-ITS_OWN = {"core -5", "mem 1.5", "requests differ", "requests alone", "core in requests alone"}
 JOBS = """
 apiVersion: batch/v1
 kind: Job
@@ -196,15 +193,6 @@ def test_k8s_15_no_pod_goes_past_the_scheduler(
 ) -> None:
     given = refused(guarded, lambda client: client.post(pods_path(), asks("p", **spec)))
     assert given == DENIED.format("pods") + sentence
-
-
-def whole(item: Json) -> Json:
-    """A pod as a user writes it, with what an API server requires."""
-    found = copy.deepcopy(item)
-    found["metadata"] = {"name": "p", "labels": found["metadata"]["labels"]}
-    for each in (*found["spec"]["containers"], *found["spec"].get("initContainers", [])):
-        each["image"] = "busybox"
-    return {"apiVersion": "v1", "kind": "Pod", **found, "status": {}}
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from cgpu_k8s.objects.decisions import write_annotations
@@ -147,3 +148,14 @@ IMPOSSIBLE = {
     "both modes": of(container({MEM: "2"}), container({MEM: "2", CORE: "30"}, name="other")),
     "in an init container": of(container({MEM: "2"}), init=[container({MEM: "0"}, name="init")]),
 }
+# What Kubernetes refuses itself, before it asks a webhook that validates.
+ITS_OWN = {"core -5", "mem 1.5", "requests differ", "requests alone", "core in requests alone"}
+
+
+def whole(item: Any) -> Any:
+    """A pod as a user writes it, with what an API server requires."""
+    found = copy.deepcopy(item)
+    found["metadata"] = {"name": "p", "labels": found["metadata"]["labels"]}
+    for each in (*found["spec"]["containers"], *found["spec"].get("initContainers", [])):
+        each["image"] = "busybox"
+    return {"apiVersion": "v1", "kind": "Pod", **found, "status": {}}

@@ -106,7 +106,10 @@ def only_with_a_newer(*files: str) -> list[str]:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that nobody has now, and that no client is given meanwhile."""
+    """A TCP port of loopback that nobody has now.
+
+    No client is given it meanwhile, unless the machine's clients have ports below ``2 * _LOWEST``.
+    """
     lowest = int(_CLIENTS.read_text(encoding="ascii").split()[0])
     while True:
         port = _CHANCE.randrange(_LOWEST, max(lowest, 2 * _LOWEST))

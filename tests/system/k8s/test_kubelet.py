@@ -11,6 +11,7 @@ from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import AGENT
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
 from lab.kubernetes.kubelet import STATE
+from lab.kubernetes.objects import binding, pod_path
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
@@ -53,13 +54,16 @@ def test_k8s_4_containers_of_a_pod_have_a_part_each_of_one_gpu_or_of_two(kubectl
 def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
     kubectl: Kubectl,
 ) -> None:
-    """K8S-15. Where policies judge pods it does not come to that."""
+    """K8S-15. Where policies judge pods, one comes to a node past the scheduler by a Binding."""
     forced = asking("forced", {MEM: 2, CORE: 30}, nodeName=kubectl.node.name)
     if kubectl.node.plane.release.has_policies:
         with pytest.raises(AssertionError, match="expected no nodeName for a pod that asks"):
             kubectl.create(forced)
-        return
-    kubectl.create(forced)
+        kubectl.create(asking("forced", {MEM: 16, CORE: 30}))  # which the scheduler leaves
+        bound = json.dumps(binding("forced", kubectl.node.name, {}))
+        kubectl("create", f"--raw={pod_path('forced', 'binding')}", "--filename=-", given=bound)
+    else:
+        kubectl.create(forced)
     events = "--field-selector=involvedObject.name=forced,type=Warning"
 
     def messages() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 from lab.runs.signals import keep_from_children
 keep_from_children()
 os.kill(os.getpid(), signal.SIGHUP)
-subprocess.run(["grep", "-E", "SigIgn|SigBlk", "/proc/self/status"], check=True)
+subprocess.run(["grep", "-E", "SigIgn|SigBlk|Umask", "/proc/self/status"], check=True)
 """
 IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 
@@ -24,6 +25,7 @@ IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 def ignore() -> None:
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    os.umask(0o077)
 
 
 def test_children_have_the_default_of_each_signal() -> None:
@@ -36,6 +38,7 @@ def test_children_have_the_default_of_each_signal() -> None:
         check=False,
     )
     words = done.stdout.split()
-    assert (done.returncode, words[::2]) == (0, ["SigBlk:", "SigIgn:"]), done.stderr
+    assert (done.returncode, words[:2]) == (0, ["Umask:", "0022"]), done.stderr
+    assert words[2::2] == ["SigBlk:", "SigIgn:"]
     known = sum(1 << (number - 1) for number in (*IGNORED, signal.SIGTERM))
-    assert [int(mask, 16) & known for mask in words[1::2]] == [0, 0]
+    assert [int(mask, 16) & known for mask in words[3::2]] == [0, 0]

@@ -11,6 +11,7 @@ from time import monotonic, thread_time
 
 import cgpu_native
 from cgpu_env.errors import CgpuError, shown
+from cgpu_node.exhausted import refuse_exhausted
 from cgpu_node.lockfile import LockFile
 from cgpu_node.settings import rules
 from cgpu_node.shares import admission, compute, record
@@ -207,6 +208,9 @@ class Registry:
             names = sorted(os.listdir(self._folder))
         except FileNotFoundError:
             return
+        except OSError as error:
+            refuse_exhausted(error, self._folder)
+            raise
         for name in names:
             directory = f"{self._folder}/{name}"
             yield directory, None if name.startswith(".") else record.read(directory)

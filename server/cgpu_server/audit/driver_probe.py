@@ -59,6 +59,7 @@ class DriverProbe:
             CgpuError: the driver does not answer, or not in time.
         """
         asked = () if self._failed_on_busy else tuple(wanted)
+        self._reap()
         try:
             return _readings(self._ask(asked))
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -74,7 +75,7 @@ class DriverProbe:
             child.kill()
 
     def close(self) -> None:
-        """Release the driver, and reap those that it could not reap before."""
+        """Release the driver; who does not end within a second is reaped later."""
         child, self._child = self._child, None
         self._failed_on_busy = False
         if child is not None:
@@ -85,6 +86,9 @@ class DriverProbe:
             with contextlib.suppress(subprocess.TimeoutExpired):  # stuck in the kernel, or starved
                 child.wait(1)
             self._killed.append(child)
+        self._reap()
+
+    def _reap(self) -> None:
         self._killed = [each for each in self._killed if each.poll() is None]
 
     def _ask(self, wanted: Iterable[str]) -> bytes:

@@ -40,6 +40,22 @@ def test_a_process_that_dies_late_is_reaped_when_the_server_rests(
     assert child.returncode == -9
 
 
+def test_one_that_dies_late_is_reaped_when_the_next_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which may live as long as the server."""
+    late = Starved(["sh", "-c", "read line; exec sleep 600"], **PIPES)
+    following = subprocess.Popen(["sh", "-c", "while read line; do echo '[]'; done"], **PIPES)
+    children = iter([late, following])
+    monkeypatch.setattr(driver_probe, "start_probe", lambda *_: next(children))
+    probe = DriverProbe(str(tmp_path), patience=0.1)
+    with pytest.raises(CgpuError, match="no answer within"):
+        probe.read()
+    while late.returncode is None:  # the limit on a test's time ends this
+        assert probe.read() == {}
+    probe.close()
+
+
 def test_after_a_rest_the_driver_is_asked_again_for_what_it_failed_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,7 +64,7 @@ def test_k8s_15_a_pod_that_nobody_decided_on_is_refused_and_its_event_says_why(
         kubectl("create", f"--raw={pod_path('forced', 'binding')}", "--filename=-", given=bound)
     else:
         kubectl.create(forced)
-    events = "--field-selector=involvedObject.name=forced,type=Warning"
+    events = "--field-selector=involvedObject.name=forced,type=Warning,reason!=FailedScheduling"
 
     def messages() -> list[str]:
         return [each["message"] for each in kubectl.get("events", events)["items"]]

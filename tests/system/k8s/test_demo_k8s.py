@@ -38,9 +38,9 @@ def test_both_pods_have_their_parts() -> None:
     assert "2154 MiB of GPU 0, and at most 30 % of its time." in output
     # What it says of a share is true, whatever the share on a machine with other work.
     verdict = r"it had (\S+) % .* part of both is (\S+) %, and it was promised 30 %: (\D+)\."
-    [(had, part, said)] = re.findall(verdict, output)
+    [(had, part, outcome)] = re.findall(verdict, output)
     held = abs(float(part) - 30) <= NEAR and float(had) <= 30 + NEAR
-    assert said == ("held" if held else "NOT held"), output
+    assert outcome == ("held" if held else "NOT held"), output
     assert demo.returncode == (0 if held else 1), output
     assert left(demo) == []
 

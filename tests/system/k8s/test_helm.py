@@ -40,7 +40,7 @@ def running(kubectl: Kubectl) -> list[tuple[str, int, dict[str, int]]]:
 def test_k8s_12_pods_do_not_notice_an_upgrade_or_the_end_of_the_chart(
     tmp_path: Path, debian_root: Path, release: Release
 ) -> None:
-    """And where it was upgraded, new ones are placed beside them.
+    """K8S-12. And where it was upgraded, new ones are placed beside them.
 
     What runs of the chart are its rights, policies and webhooks. Nobody makes pods of its
     DaemonSet here; so the agent, which loses its rights, is ended by hand as that would be.

@@ -35,7 +35,7 @@ UNITS = 15  # GiB that a V100 counts
 # How many pods ask for how many GiB, of how many GPUs: the largest first, which wastes least.
 ASKED = {(15, 1): 1, (8, 2): 9, (5, 1): 10, (3, 1): 30}
 PATIENCE = 120.0  # seconds
-SETTLING = 3.0
+A_WHILE = 3.0
 
 
 class Scheduled(NamedTuple):
@@ -214,7 +214,7 @@ def test_a_pod_ends_for_one_of_higher_priority_that_gets_its_gpu(cluster: Schedu
                 if name == "vain":
                     await asyncio.wait_for(_reason(client, name), PATIENCE)
                     assert asked() > calls
-                    await asyncio.sleep(SETTLING)  # a scheduler ends pods behind its cycle's back
+                    await asyncio.sleep(A_WHILE)  # a scheduler ends pods behind its cycle's back
                     assert placed.items() < (await identities(client)).items()
                     await client.delete(pod_path(name))
                     calls = asked()

@@ -15,7 +15,7 @@ from lab.containers.enclosure import CGROUPS, PREFIX, wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
-NEAR = 5  # percent, as the demonstration says it
+NEAR, COARSE = 5, 15  # percent; the demonstration's own, and ours
 DEMO = Path(__file__).resolve().parents[3] / "deploy" / "demo-k8s"
 
 
@@ -39,6 +39,7 @@ def test_both_pods_have_their_parts() -> None:
     # What it says of a share is true, whatever the share on a machine with other work.
     verdict = r"it had (\S+) % .* part of both is (\S+) %, and it was promised 30 %: (\D+)\."
     [(had, part, outcome)] = re.findall(verdict, output)
+    assert abs(float(part) - 30) <= COARSE, output  # a half each if nobody held them to it
     held = abs(float(part) - 30) <= NEAR and float(had) <= 30 + NEAR
     assert outcome == ("held" if held else "NOT held"), output
     assert demo.returncode == (0 if held else 1), output

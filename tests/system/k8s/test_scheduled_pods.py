@@ -188,9 +188,8 @@ def test_a_pod_ends_for_one_of_higher_priority_that_gets_its_gpu(cluster: Schedu
 
     def asked() -> int:
         """How often the scheduler has asked which pods would have to end."""
-        return int(
-            float((re.findall(r'_count{verb="preempt"} (\S+)', cluster.metrics()) or "0")[0])
-        )
+        counted = re.search(r'_count{verb="preempt"} (\S+)', cluster.metrics())
+        return int(float(counted[1])) if counted else 0
 
     async def identities(client: Client) -> dict[str, str]:
         """Of the pods that nobody ends."""

@@ -6,16 +6,12 @@ import functools
 import json
 import os
 import subprocess
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from c.programs import HERE, NATIVE, WARNINGS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 pytestmark = pytest.mark.c
 
@@ -112,6 +108,12 @@ def cases(group: str, *defines: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@functools.cache
+def figures(group: str) -> list[dict[str, Any]]:
+    """Those of ``group``, worked out once."""
+    return cases(group)
+
+
 def run(*settings: str) -> dict[str, Any]:
     """The figures of one scenario."""
     done = subprocess.run(
@@ -121,24 +123,12 @@ def run(*settings: str) -> dict[str, Any]:
     return figures
 
 
-@pytest.fixture(scope="module")
-def figures(request: pytest.FixtureRequest) -> Iterator[dict[str, Future[list[dict[str, Any]]]]]:
-    """Those of every group that was asked for, worked out on all cores."""
-    model()
-    calls = [getattr(item, "callspec", None) for item in request.session.items]
-    groups = [call.params["group"] for call in calls if call and "group" in call.params]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        yield {group: pool.submit(cases, group) for group in groups if group in GROUPS}
-
-
 @pytest.mark.parametrize(
     "group",
     [pytest.param(group, marks=pytest.mark.long if group in LONG else ()) for group in GROUPS],
 )
-def test_every_scenario_meets_its_bar(
-    group: str, figures: dict[str, Future[list[dict[str, Any]]]]
-) -> None:
-    found = figures[group].result()
+def test_every_scenario_meets_its_bar(group: str) -> None:
+    found = figures(group)
     missed = [case for case in found if not case["met"]]
     most, value, busy = FALLS_SHORT.get(group, (0, 0, 100))
     assert [case for case in missed if case["value"] > value or case["busy"] < busy] == []
@@ -148,10 +138,8 @@ def test_every_scenario_meets_its_bar(
 
 @pytest.mark.long
 @pytest.mark.parametrize("group", ["crowd"])
-def test_a_scenario_gives_the_same_figures_again(
-    group: str, figures: dict[str, Future[list[dict[str, Any]]]]
-) -> None:
-    assert cases(group) == figures[group].result()
+def test_a_scenario_gives_the_same_figures_again(group: str) -> None:
+    assert cases(group) == figures(group)
 
 
 @pytest.mark.long

@@ -166,14 +166,22 @@ class Containerd:
         volumes: Sequence[Volume] = (),
         check: bool = True,
     ) -> Result:
-        """``ctr run --rm`` of a root filesystem."""
+        """``ctr run --rm`` of a root filesystem, which writes both its outputs to one file.
+
+        Of a container that ends at once, ``ctr`` itself may end before it has read the output: see
+        https://github.com/containerd/containerd/issues/5741.
+        """
         name = overlay.id
+        printed = self.socket.with_name(f"{name}.out")
         mounts = [
             f"--mount=type=bind,src={v.host},dst={v.container},options=rbind:ro" for v in volumes
         ]
         options = ["--runc-binary", str(runtime), "--cgroup", f"/{self.enclosure.cgroup}/{name}"]
         flags = [*options, *_environment({"PATH": PATH, **(env or {})}), *mounts, "--rootfs"]
-        return self.ctr("run", "--rm", *flags, overlay.root, name, *command, check=check)
+        flags += ["--rm", "--log-uri", f"file://{printed}"]
+        done = self.ctr("run", *flags, overlay.root, name, *command, check=check)
+        done.stdout += printed.read_text(encoding="utf-8") if printed.exists() else ""
+        return done
 
     def stop(self) -> None:
         """End the daemon."""

@@ -28,7 +28,8 @@ LOW_LEVEL = [RUNC, CRUN]
 
 
 def _is_at_the_cap(stdout: str) -> bool:
-    report = json.loads(stdout)
+    # among the lines of ctr there is also what the program wrote to its other output
+    report = json.loads(next(line for line in stdout.splitlines() if line.startswith("{")))
     return bool((report["total"], report["refusal"]) == (CAP, "CUDA_ERROR_OUT_OF_MEMORY"))
 
 

@@ -16,7 +16,7 @@ from faults.member import CAP_GIB
 from faults.processes import described
 from faults.world import GPUS, MEMORY_GIB, PATIENCE, TREE
 from lab.machine.node import RUNC
-from lab.shares.compute import prefer
+from lab.shares.compute import favour
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -272,7 +272,7 @@ def shares(world: World) -> None:
 
 
 def _shares(world: World) -> list[str]:
-    prefer([*world.servers(), *(p.pid for found in world.by_member().values() for p in found)])
+    favour([*world.servers(), *(p.pid for found in world.by_member().values() for p in found)])
     charged, busy = _charged(world), _busy(world)
     time.sleep(WINDOW)
     found = _compare_shares(world, "charged", _since(charged, _charged(world)))

@@ -16,7 +16,7 @@ from cgpu_sim import gpu_times
 from lab.driver.real_driver import cache_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "programs" / "compute"
 FLAGS = ("-target", "x86_64-linux-gnu.2.17", "-std=gnu11", "-O2", "-lpthread", "-ldl")
@@ -80,18 +80,22 @@ def prefer(pids: Iterable[int]) -> None:
     programs have the CPUs is time that its container held and did not use. A high priority does
     not suffice: a busy program keeps its CPU for up to 3 ms before one of higher priority has it.
     """
-    for pid in pids:
+    for thread in _threads(pids):
         with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                os.sched_setscheduler(int(task.name), os.SCHED_RR, os.sched_param(1))
+            os.sched_setscheduler(thread, os.SCHED_RR, os.sched_param(1))
 
 
 def favour(pids: Iterable[int]) -> None:
-    """The same, by a high priority only: whatever fails, others still get the CPUs."""
+    """Give processes a high priority only, so that others get the CPUs whatever fails."""
+    for thread in _threads(pids):
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, thread, -15)
+
+
+def _threads(pids: Iterable[int]) -> Iterator[int]:
     for pid in pids:
         with contextlib.suppress(OSError):
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                os.setpriority(os.PRIO_PROCESS, int(task.name), -15)
+            yield from [int(task.name) for task in Path(f"/proc/{pid}/task").iterdir()]
 
 
 def measure(driver: Path, tags: Iterable[str], seconds: float) -> Shares:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
+import uuid
 from pathlib import Path
-from subprocess import PIPE, STDOUT, Popen
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -27,6 +28,7 @@ from lab.machine.installed import Installed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from subprocess import Popen
 
     from lab.kubernetes.control_plane import ControlPlane
 
@@ -57,13 +59,12 @@ echo $$ >"$2"
 shift 2
 exec "$@"
 """
-# Runs a program, says how it ended, and waits for the end of its input.
-_ENDED = "ended with status "
-_HELD = f"""
+# Runs a program, and reports how it ended.
+_REPORTING = """
 "$@" </dev/null
-printf '\\n{_ENDED}%d\\n' $?
-read -r line
+printf '\\nended with status %d\\n' $?
 """
+_REPORT = re.compile(r"(.*)\nended with status (\d+)\n", re.DOTALL)
 
 
 class KubeletNode:
@@ -97,35 +98,36 @@ class KubeletNode:
         return ["ctr", "--address", self._socket, "--namespace=k8s.io"]
 
     def executing(
-        self, pod: Any, container: str, *words: str, called: str = "seen"
+        self, pod: Any, container: str, *words: str, called: str, printed: Path | None = None
     ) -> list[str | Path]:
-        """The command that starts a program in a container, under a name of its own there."""
+        """The command that starts a program in a container, under a name of its own there.
+
+        The engine writes what it prints to a file, or passes it on.
+        """
         status = pod["status"]
         statuses = status["containerStatuses"] + status.get("initContainerStatuses", [])
         [about] = [each for each in statuses if each["name"] == container]
+        flags = [f"--exec-id={called}"]
+        if printed is not None:
+            flags.append(f"--log-uri=file://{printed}")
         identity = about["containerID"].rpartition("/")[2]
-        return [*self.ctr(), "task", "exec", f"--exec-id={called}", identity, *words]
+        return [*self.ctr(), "task", "exec", *flags, identity, *words]
 
     def execute(self, pod: Any, container: str, *words: str) -> str:
         """What a program prints in a container, which is to succeed.
 
-        When a program ends, its engine's client may do so before it has passed all output on. So a
-        shell around the program waits until its last line has been read.
+        The engine writes it to a file, as ``ctr`` itself may lose it:
+        https://github.com/containerd/containerd/issues/5741.
         """
-        held = self.executing(pod, container, "sh", "-c", _HELD, "sh", *words)
-        pipes = {"stdin": PIPE, "stdout": PIPE, "stderr": STDOUT}
-        with self.installed.enclosure.start(*held, **pipes) as client:
-            assert client.stdout is not None
-            assert client.stdin is not None
-            output = ""
-            for line in client.stdout:
-                output += line
-                if line.startswith(_ENDED):
-                    break
-            client.stdin.close()
-        printed, _, status = output.rpartition(f"\n{_ENDED}")
-        assert status.strip() == "0", f"{words}: {output}"
-        return printed
+        called = f"seen-{uuid.uuid4()}"
+        file = self.installed.base / called
+        command = ("sh", "-c", _REPORTING, "sh", *words)
+        self.run(*self.executing(pod, container, *command, called=called, printed=file))
+        wait_until(lambda: _REPORT.fullmatch(file.read_text()), f"all that {words} prints is there")
+        report = _REPORT.fullmatch(file.read_text())
+        assert report is not None
+        assert report[2] == "0", f"{words}: {report[1]}"
+        return report[1]
 
     def containers(self) -> list[str]:
         """Whose GPU memory is held: the names of the containers' files in the state directory."""

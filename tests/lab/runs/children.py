@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
 _GRACE = 10.0  # seconds in which a test without its children is to end by itself
+_SHOWN = 240  # characters of a command line
 _PARENT, _START = 1, 19  # fields of /proc/PID/stat, counted behind the program's name
 
 
@@ -121,7 +122,7 @@ def _now() -> int:
 
 
 def _children(since: int) -> Iterator[int]:
-    """Our children and theirs that were started since then."""
+    """Our children and theirs that were started since then, in that order."""
     offspring = {os.getpid()}
     started: dict[int, tuple[int, int]] = {}
     for folder in filter(lambda path: path.name.isdecimal(), Path("/proc").iterdir()):
@@ -130,7 +131,7 @@ def _children(since: int) -> Iterator[int]:
             started[int(folder.name)] = int(fields[_PARENT]), int(fields[_START])
     while found := {p for p, (of, _) in started.items() if of in offspring} - offspring:
         offspring |= found
-    yield from (p for p in offspring - {os.getpid()} if started[p][1] >= since)
+    yield from (p for p in sorted(offspring - {os.getpid()}) if started[p][1] >= since)
 
 
 def _killed(pid: int) -> str:
@@ -139,4 +140,5 @@ def _killed(pid: int) -> str:
     with contextlib.suppress(OSError):
         line = Path(f"/proc/{pid}/cmdline").read_bytes()
         os.kill(pid, signal.SIGKILL)
-    return f"{pid} {line.replace(bytes(1), b' ').decode(errors='replace')}"
+    words = " ".join(line.replace(bytes(1), b" ").decode(errors="replace").split())
+    return f"{pid} {words if len(words) < _SHOWN else f'{words[:60]} [...] {words[60 - _SHOWN :]}'}"

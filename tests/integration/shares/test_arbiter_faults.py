@@ -11,7 +11,7 @@ import pytest
 
 from cgpu_node import server
 from lab.driver.stopping import stop
-from lab.shares.compute import measure, wait_for
+from lab.shares.compute import measure, preferring, wait_for
 from lab.shares.compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from lab.worlds.compute import PAUSELESS, shares_return
 
@@ -33,7 +33,8 @@ def test_a_killed_arbiter_costs_nobody_more_than_250_ms(pair: Players) -> None:
         time.sleep(TURNS)
         pid = pair.server()
         gaps.append(gap_after(everyone, lambda pid=pid: os.kill(pid, signal.SIGKILL)))
-        server.wake(str(state), str(pair.world.driver))
+        with preferring():
+            server.wake(str(state), str(pair.world.driver))
         for player in everyone:
             wait_until(player.is_arbitrated, "an arbiter gives a sign")
         time.sleep(TURNS)

@@ -28,9 +28,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.alone(2), pytest.mark.timeout
 def test_a_killed_process_costs_nobody_more_than_250_ms(pair: Players, holds: bool) -> None:  # noqa: FBT001
     steady, victim = pair.by_tag["steady"], pair.by_tag["victim"]
     usual = usual_gap_ms(steady)
-    gaps = []
+    gaps, pid = [], None
     for _ in range(TIMES):
-        pid = pair.pid("victim")
+        pid = pair.pid("victim", besides=pid)
         wait_until(steady.holds, "the other one holds the gate")
         wait_until(lambda: victim.holds() is holds, "the gate is as wanted")
         gaps.append(gap_after([steady], lambda pid=pid: os.kill(pid, signal.SIGKILL)))

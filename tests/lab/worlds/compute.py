@@ -56,12 +56,12 @@ class Players:
         loop = f"exec 2>/dev/null; while ! {command}; do :; done"
         return self.start(tag, flags, "sh", "-c", loop)
 
-    def pid(self, tag: str) -> int:
-        """The process that is on the GPU with this tag."""
+    def pid(self, tag: str, besides: int | None = None) -> int:
+        """The process that is on the GPU with this tag, and not ``besides``, which was killed."""
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
             pids = [p.pid for p in gpu_times(self.world.driver) if p.tag == tag]
-            if len(pids) == 1:
+            if len(pids) == 1 and pids[0] != besides:
                 return pids[0]
             time.sleep(0.005)
         raise AssertionError(f"no single process {tag}")

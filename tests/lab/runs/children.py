@@ -122,7 +122,7 @@ def _now() -> int:
 
 
 def _children(since: int) -> Iterator[int]:
-    """Our children and theirs that were started since then, in that order."""
+    """Our children and theirs that were started since then, by their numbers."""
     offspring = {os.getpid()}
     started: dict[int, tuple[int, int]] = {}
     for folder in filter(lambda path: path.name.isdecimal(), Path("/proc").iterdir()):

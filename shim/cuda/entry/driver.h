@@ -119,7 +119,14 @@ struct cgpu_array_requirements {
 };
 
 /* CUmemLocationType and CUmemAllocationType values, and the properties of physical memory. */
-enum { CU_LOCATION_DEVICE = 1, CU_ALLOCATION_PINNED = 1, CU_ALLOCATION_MANAGED = 2 };
+enum { CU_ALLOCATION_PINNED = 1, CU_ALLOCATION_MANAGED = 2 };
+enum {
+    CU_LOCATION_DEVICE = 1,
+    CU_LOCATION_HOST = 2,
+    CU_LOCATION_HOST_NUMA = 3,
+    CU_LOCATION_HOST_NUMA_CURRENT = 4,
+    CU_LOCATION_LOCALITY_DOMAIN = 6 /* the id's first byte is the device */
+};
 
 struct cgpu_mem_location {
     int type;

@@ -12,6 +12,8 @@ cgpu_reject(enum cgpu_reject reason, const char *name)
                                  "managed memory is not available here, refused: "},
         [CGPU_REJECT_CHECKPOINT] = {CGPU_LOG_CHECKPOINT,
                                     "checkpoints are not available here, refused: "},
+        [CGPU_REJECT_UNKNOWN] = {CGPU_LOG_LOCATION,
+                                 "memory of a kind that is newer than cgpu, refused: "},
     };
     cgpu_log_text(reasons[reason].log, reasons[reason].text, name);
     return CUDA_ERROR_NOT_SUPPORTED;

@@ -11,8 +11,8 @@
 #include "memory/physical.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
+#include "memory/location.h"
 #include "memory/mapping.h"
-#include "memory/pool.h"
 #include "memory/reclaim.h"
 #include "memory/share.h"
 
@@ -133,15 +133,19 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
                      const struct cgpu_mem_properties *properties, uint64_t flags)
 {
     uint64_t charged;
-    if (properties == NULL || properties->location.type != CU_LOCATION_DEVICE) {
+    CUdevice device;
+    if (properties == NULL) {
         return real(handle, size, properties, flags);
     }
-    CUresult status = cgpu_pool_refuse_managed(properties->type, "cuMemCreate");
+    CUresult status = cgpu_location_check(properties->type, &properties->location, "cuMemCreate");
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    int32_t gpu = cgpu_device_gpu(properties->location.id);
-    if (gpu < 0 && properties->location.id < 0) {
+    if (!cgpu_location_device(&properties->location, &device)) {
+        return real(handle, size, properties, flags);
+    }
+    int32_t gpu = cgpu_device_gpu(device);
+    if (gpu < 0 && device < 0) {
         return real(handle, size, properties, flags); /* the driver will say what is wrong */
     }
     status = cgpu_charge(gpu, size, &charged);

@@ -14,6 +14,7 @@
 #include "memory/pool.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
+#include "memory/location.h"
 
 static struct cgpu_kinds *
 kinds(void)
@@ -152,25 +153,19 @@ cgpu_pool_trim(int32_t gpu)
     pthread_mutex_unlock(&kinds()->pools);
 }
 
-CUresult
-cgpu_pool_refuse_managed(int allocation_type, const char *name)
-{
-    return allocation_type == CU_ALLOCATION_MANAGED ? cgpu_reject(CGPU_REJECT_MANAGED, name)
-                                                    : CUDA_SUCCESS;
-}
-
-/* Managed pools are refused, pools in host memory cost nothing. */
+/* Pools in host memory cost nothing. */
 static CUresult
 keep(CUmemoryPool handle, const struct cgpu_pool_properties *properties)
 {
-    bool device = properties->location.type == CU_LOCATION_DEVICE;
-    uint32_t flags = device ? CGPU_POOL_CREATED : CGPU_POOL_CREATED | CGPU_POOL_FREE;
+    CUdevice device;
+    bool charged = cgpu_location_device(&properties->location, &device);
+    uint32_t flags = charged ? CGPU_POOL_CREATED : CGPU_POOL_CREATED | CGPU_POOL_FREE;
     pthread_mutex_lock(&kinds()->pools);
     struct cgpu_pool *stale = cgpu_pool_find(handle);
     if (stale != NULL) {
         forget(stale);
     }
-    struct cgpu_pool *pool = cgpu_pool_add(handle, properties->location.id, flags);
+    struct cgpu_pool *pool = cgpu_pool_add(handle, device, flags);
     pthread_mutex_unlock(&kinds()->pools);
     return pool != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -182,7 +177,8 @@ cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_propert
     if (properties == NULL || !cgpu_state_is_attached()) {
         return real(pool, properties);
     }
-    CUresult status = cgpu_pool_refuse_managed(properties->type, "cuMemPoolCreate");
+    CUresult status =
+        cgpu_location_check(properties->type, &properties->location, "cuMemPoolCreate");
     if (status != CUDA_SUCCESS) {
         return status;
     }

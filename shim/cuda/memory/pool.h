@@ -18,9 +18,6 @@ void cgpu_pool_measure_all(void);
 /* Release what pools on GPU only keep for reuse, then measure. */
 void cgpu_pool_trim(int32_t gpu);
 
-/* Does managed memory hide behind this allocation type? If so, NOT_SUPPORTED and a log line. */
-CUresult cgpu_pool_refuse_managed(int allocation_type, const char *name);
-
 /* Trim POOL to what is used, whatever streams capture. */
 void cgpu_pool_trim_idle(CUmemoryPool pool);
 

@@ -99,6 +99,22 @@ def test_mem_1_memory_on_the_host_is_free_and_managed_memory_refused(proxied: Pr
     assert out == ["0 801 0"]
 
 
+def test_mem_1_only_memory_on_the_host_is_free(proxied: Proxied) -> None:
+    """MEM-1: a locality domain is part of a device; what cgpu does not know is refused."""
+    outcome = proxied.check(
+        START
+        + """
+show(physical(64 * MIB, HOST)[0], physical(64 * MIB, 4)[0], used() - base)
+show(physical(64 * MIB, LOCALITY_DOMAIN)[0], (used() - base) // MIB, drift())
+show(*(physical(64 * MIB, location)[0] for location in (NOWHERE, -1, 5, 7)))
+show(physical(64 * MIB, kind=3)[0], physical(64 * MIB, HOST, kind=MANAGED)[0])
+show((used() - base) // MIB)
+"""
+    )
+    assert outcome.out == ["0 0 0", "0 64 0", "1 1 801 801", "801 801", "64"]
+    assert "memory of a kind that is newer than cgpu, refused: cuMemCreate\n" in outcome.log
+
+
 def test_mem_1_an_import_in_the_same_process_is_one_more_reference(proxied: Proxied) -> None:
     """MEM-1: paid once, until the import is released as well."""
     out = run(

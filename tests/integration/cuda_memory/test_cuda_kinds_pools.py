@@ -154,6 +154,26 @@ def test_mem_1_each_pool_is_charged_to_its_own_gpu(proxied: Proxied) -> None:
     assert out == ["96 64 0", "40 0"]
 
 
+def test_mem_1_pools_of_a_locality_domain_are_charged(proxied: Proxied) -> None:
+    """MEM-1: also after the program has asked for its own. Unknown locations are refused."""
+    out = run(
+        proxied,
+        """
+        domain = (c_int * 2)(LOCALITY_DOMAIN, 0)
+        before = used()
+        for get in (cuda.cuMemGetDefaultMemPool, cuda.cuMemGetMemPool):
+            check(alloc_async(20 * MIB, made(get, domain, PINNED))[0])
+        show(alloc_async(20 * MIB)[0], (used() - before) // MIB, drift())
+        pool = made(cuda.cuMemPoolCreate, pool_properties(LOCALITY_DOMAIN))
+        show(alloc_async(20 * MIB, pool)[0], (used() - before) // MIB, drift())
+        out = c_void_p()
+        show(cuda.cuMemPoolCreate(byref(out), pool_properties(7)))
+        show(cuda.cuMemGetDefaultMemPool(byref(out), (c_int * 2)(7, 0), PINNED))
+        """,
+    )
+    assert out == ["0 64 0", "0 96 0", "801", "801"]
+
+
 def test_mem_3_managed_pools_are_refused(proxied: Proxied) -> None:
     """MEM-3: with one log line."""
     outcome = proxied.check(

@@ -17,7 +17,8 @@ from lab.driver.symbols import exported, machine, versions_needed
 pytestmark = pytest.mark.integration
 
 SONAME = "libcuda.so.1"
-NEWER = {"cuGraphAddNode_v3"}  # of CUDA 13.4; the proxy has a hook for it
+# Of CUDA 13.0 and 13.4; the proxy has hooks for them.
+NEWER = {"cuGraphAddNode_v3", "cuMemGetDefaultMemPool", "cuMemGetMemPool"}
 
 # Prints, for every base name, CUDA version and flag, the symbol that the library's look-up gives.
 LOOK_UP = """

@@ -20,7 +20,7 @@ from typing import Any
 
 from lab.calls.cuda_calls import check, cuda, truth, used
 
-DEVICE, HOST, HOST_NUMA = 1, 2, 3
+NOWHERE, DEVICE, HOST, HOST_NUMA, LOCALITY_DOMAIN = 0, 1, 2, 3, 6
 PINNED, MANAGED = 1, 2
 POSIX_FD = 1
 RELEASE_THRESHOLD = 4
@@ -151,7 +151,8 @@ def load_library(image: bytes) -> Any:
 
 
 __all__ = [
-    "DEVICE", "HOST", "HOST_NUMA", "MANAGED", "MANAGED_PTX", "PINNED", "POSIX_FD", "PTX",
+    "DEVICE", "HOST", "HOST_NUMA", "LOCALITY_DOMAIN", "MANAGED", "MANAGED_PTX", "NOWHERE",
+    "PINNED", "POSIX_FD", "PTX",
     "RELEASE_THRESHOLD", "alloc_async", "default_pool", "drift", "export", "free_async",
     "import_fd", "instantiate", "load_library", "made", "make_pool", "map_at", "memory_graph",
     "node_parameters", "physical", "pool_properties", "reserve", "set_threshold", "unmap",

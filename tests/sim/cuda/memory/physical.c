@@ -57,6 +57,15 @@ sim_physical_release(struct sim_physical *physical)
     sim_object_delete(physical);
 }
 
+struct sim_device *
+sim_device_at(uint32_t location_type, uint32_t location_id)
+{
+    if (location_type == SIM_LOCATION_LOCALITY_DOMAIN) {
+        return location_id >> 8 == 0 ? sim_device((int)location_id) : NULL;
+    }
+    return location_type == SIM_LOCATION_DEVICE ? sim_device((int)location_id) : NULL;
+}
+
 static int
 check_properties(const struct allocation_properties *properties, struct sim_device **device)
 {
@@ -67,8 +76,9 @@ check_properties(const struct allocation_properties *properties, struct sim_devi
     if ((properties->handle_types & ~(uint32_t)HANDLE_FD) != 0) {
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    if (properties->location_type == SIM_LOCATION_DEVICE) {
-        *device = sim_device((int)properties->location_id);
+    if (properties->location_type == SIM_LOCATION_DEVICE ||
+        properties->location_type == SIM_LOCATION_LOCALITY_DOMAIN) {
+        *device = sim_device_at(properties->location_type, properties->location_id);
         return *device == NULL ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
     }
     int host = properties->location_type >= SIM_LOCATION_HOST &&

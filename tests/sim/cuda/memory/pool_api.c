@@ -1,9 +1,9 @@
 /* Pools by handle: made, set, asked, destroyed. */
 #include <string.h>
 
-#include "sim.h"
+#include "vmm.h"
 
-enum { HANDLE_FD = 1, TYPE_PINNED = 1, LOCATION_DEVICE = 1 };
+enum { HANDLE_FD = 1, TYPE_PINNED = 1 };
 enum { /* CUmemPool_attribute */
        REUSE_FIRST = 1,
        REUSE_LAST = 3,
@@ -61,17 +61,56 @@ SIM_API(cuDeviceSetMemPool, (int ordinal, struct sim_pool *handle), (ordinal, ha
     return CUDA_SUCCESS;
 }
 
+struct location { /* layout of CUmemLocation */
+    uint32_t type, id;
+};
+
+/* Of CUDA 13. Pinned memory of a device, or of its only locality domain. */
+static int
+check_location(const void *out, const struct location *location, int type,
+               struct sim_device **device)
+{
+    if (out == NULL || location == NULL || type != TYPE_PINNED) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *device = sim_device_at(location->type, location->id);
+    return *device == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_API(cuMemGetDefaultMemPool, (struct sim_pool * *out, const struct location *location, int type),
+        (out, location, type))
+{
+    struct sim_device *device;
+    int result = check_location(out, location, type, &device);
+    if (result == CUDA_SUCCESS) {
+        *out = sim_pool_default(device);
+    }
+    return result;
+}
+
+SIM_API(cuMemGetMemPool, (struct sim_pool * *out, const struct location *location, int type),
+        (out, location, type))
+{
+    struct sim_device *device;
+    int result = check_location(out, location, type, &device);
+    if (result == CUDA_SUCCESS) {
+        *out = sim_pool_current(device);
+    }
+    return result;
+}
+
 SIM_API(cuMemPoolCreate, (struct sim_pool * *out, const struct pool_properties *properties),
         (out, properties))
 {
     if (out == NULL || properties == NULL || properties->type != TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    if (properties->location_type != LOCATION_DEVICE) {
+    if (properties->location_type != SIM_LOCATION_DEVICE &&
+        properties->location_type != SIM_LOCATION_LOCALITY_DOMAIN) {
         sim_log("pools in host memory are not simulated");
         return CUDA_ERROR_NOT_SUPPORTED;
     }
-    struct sim_device *device = sim_device((int)properties->location_id);
+    struct sim_device *device = sim_device_at(properties->location_type, properties->location_id);
     if (device == NULL) {
         return CUDA_ERROR_INVALID_DEVICE;
     }
@@ -164,7 +203,7 @@ SIM_API(cuMemPoolSetAccess, (struct sim_pool * handle, const struct access *list
     }
     for (size_t i = 0; i < count; i++) {
         int own = list[i].location_id == pool->device->ordinal;
-        if (list[i].location_type != LOCATION_DEVICE || (own && list[i].flags != 3)) {
+        if (list[i].location_type != SIM_LOCATION_DEVICE || (own && list[i].flags != 3)) {
             return CUDA_ERROR_INVALID_VALUE;
         }
         if (sim_device((int)list[i].location_id) == NULL) {

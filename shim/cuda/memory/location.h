@@ -1,0 +1,25 @@
+/*
+ * Where memory is to lie. Memory of a device is charged, be it of all of it or of one of its
+ * locality domains (CUDA 13.4). Memory of the host is free. Memory at any other location is
+ * refused.
+ */
+#ifndef CGPU_CUDA_LOCATION_H
+#define CGPU_CUDA_LOCATION_H
+
+#include <stdbool.h>
+
+#include "entry/driver.h"
+
+bool cgpu_location_is_host(const struct cgpu_mem_location *location);
+
+/* False: it is not on a device. */
+bool cgpu_location_device(const struct cgpu_mem_location *location, CUdevice *device);
+
+/*
+ * May the entry point NAME make memory of this type at LOCATION? NOT_SUPPORTED and a log line if it
+ * is managed, or unknown to us; INVALID_VALUE for what no driver knows.
+ */
+CUresult cgpu_location_check(int allocation_type, const struct cgpu_mem_location *location,
+                             const char *name);
+
+#endif

@@ -158,8 +158,8 @@ has_sockets(void)
 static bool
 is_supervised(const struct cgpu_arguments *arguments)
 {
-    return has_sockets() ||
-           (getenv("NOTIFY_SOCKET") != NULL && strcmp(arguments->subcommand, "create") != 0);
+    return has_sockets() || (getenv("NOTIFY_SOCKET") != NULL && arguments->subcommand != NULL &&
+                             strcmp(arguments->subcommand, "create") != 0);
 }
 
 /* Start the low-level runtime, and wait for the outcome if it creates a container of ours. */

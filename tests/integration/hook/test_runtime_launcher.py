@@ -52,10 +52,13 @@ def test_a_container_gets_its_share_from_a_caller_with_closed_standard_files(
         [],
     ],
 )
-def test_other_subcommands_are_handed_on_as_they_are(world: World, arguments: list[str]) -> None:
+@pytest.mark.parametrize("manager", [{}, {"NOTIFY_SOCKET": "/n"}], ids=["", "of systemd"])
+def test_other_subcommands_are_handed_on_as_they_are(
+    world: World, arguments: list[str], manager: dict[str, str]
+) -> None:
     world.write_config()
     before = snapshot(world.bundle)
-    done = world.runtime(*arguments, lowlevel=world.stub(), env={"A": "1", "LD_X": "2"})
+    done = world.runtime(*arguments, lowlevel=world.stub(), env={"A": "1", "LD_X": "2", **manager})
     assert (done.returncode, done.stdout, done.stderr) == (0, "stub output\n", "")
     call = world.call()
     assert call is not None

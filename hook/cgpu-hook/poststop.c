@@ -12,8 +12,8 @@
 #include "report.h"
 #include "state.h"
 
-/* Everything that a container's directory can hold; nothing else is touched. */
-static const char *const known[] = {"limits", "ledger", "record.json", "notes"};
+/* All that a container's directory can hold (FILES of record.py); nothing else is touched. */
+static const char *const known[] = {"limits", "ledger", "record.json", "notes", "pod", "guest"};
 
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
 

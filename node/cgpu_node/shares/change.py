@@ -160,7 +160,7 @@ def _keep(registry: Registry, entry: Record, notes: tuple[str, ...]) -> None:
     if notes:
         with suppress(OSError):  # the file system is full: only the answer has the notes
             temporary = f"{registry.state_dir}/{record.NOTES}.new"
-            write_atomically(path, "\n".join(notes).encode(), temporary=temporary)
+            write_atomically(path, record.pack_notes(notes), temporary=temporary)
 
 
 def _excesses(entry: Record, caps: list[int], uuid: str | None) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import os
 from os import fsencode
 
 import cgpu_native
+from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import GpuShare
 from cgpu_node import jsontext
@@ -14,6 +15,7 @@ from cgpu_node.paths import write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any, Literal
 
     Kind = Literal["container", "session"]
@@ -23,6 +25,11 @@ _MOST_WEIGHT, _MOST = 1 << 16, (1 << 63) - 1
 FILE = "record.json"
 # Files of their own: release 0.1.0 takes a record with an unknown field for damaged.
 NOTES, POD, GUEST = "notes", "pod", "guest"
+LIMITS, LEDGER = "limits", "ledger"
+# All that a directory can hold; hook/cgpu-hook/poststop.c removes these, and nothing else.
+FILES = (LIMITS, LEDGER, FILE, NOTES, POD, GUEST)
+# Characters of what a container chooses: the state directory's memory is shared by all.
+_LONGEST_COMMAND, _LONGEST_NOTES, _LONGEST_POD = 1024, 4096, 4096
 
 
 class Owner(NamedTuple):
@@ -50,7 +57,7 @@ class Record(NamedTuple):
         weight: compute weight.
         high_priority: whether it goes first.
         policy: of its first GPU, for people.
-        command: its program and arguments, for people.
+        command: its program and arguments, for people, ``shortened``.
         directory: where the record lies.
         version: of the file; another one is another release's, and is not to be written.
     """
@@ -74,6 +81,22 @@ class PodContainer(NamedTuple):
     namespace: str
     pod: str
     container: str
+
+
+def shortened(command: Iterable[str]) -> tuple[str, ...]:
+    """A command of ``_LONGEST_COMMAND`` characters at most; a longer one ends with three dots."""
+    words = tuple(command)
+    if sum(len(word) + 1 for word in words) <= _LONGEST_COMMAND:
+        return words
+    kept: list[str] = []
+    left = _LONGEST_COMMAND - len("... ")
+    for word in words:
+        if len(word) >= left:
+            kept.append(f"{word[:left]}...")
+            break
+        kept.append(word)
+        left -= len(word) + 1
+    return tuple(kept)
 
 
 def pack(record: Record, before: dict[str, Any] | None = None) -> bytes:
@@ -117,7 +140,7 @@ def read(directory: str) -> Record | None:
             _number(fields["weight"], 1, _MOST_WEIGHT),
             bool(fields.get("high_priority", False)),
             _number(fields.get("policy", 0)),
-            tuple(map(str, fields.get("command", ()))),
+            shortened(map(str, fields.get("command", ()))),
             directory,
             _number(fields["version"]),
         )
@@ -169,9 +192,23 @@ def notes(directory: str) -> tuple[str, ...]:
         return ()
 
 
+def pack_notes(notes: Iterable[str]) -> bytes:
+    """The content of the file ``notes``, as far as it is kept."""
+    return "\n".join(notes)[:_LONGEST_NOTES].encode()
+
+
 def pack_pod(pod: PodContainer) -> bytes:
-    """The content of the file ``pod``."""
-    return jsontext.dumps(pod._asdict()).encode()
+    """The content of the file ``pod``.
+
+    Raises:
+        CgpuError: its names are longer than Kubernetes allows.
+    """
+    content = jsontext.dumps(pod._asdict()).encode()
+    if len(content) > _LONGEST_POD:
+        raise CgpuError(
+            f"the pod's UID and names take {len(content)} bytes together, of {_LONGEST_POD} at most"
+        )
+    return content
 
 
 def pod_of(directory: str) -> PodContainer | None:

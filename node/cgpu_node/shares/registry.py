@@ -118,7 +118,7 @@ class Registry:
                 weight=request.weight,
                 high_priority=request.high_priority,
                 policy=table[request.gpus[0].uuid].policy,
-                command=tuple(command),
+                command=record.shortened(command),
                 directory=directory,
             )
             _add(entry, _beside(request.notes, pod, guest), living, node, table, guest)
@@ -290,7 +290,7 @@ def _beside(
 ) -> dict[str, bytes]:
     """The files beside a record, by name."""
     files = {
-        record.NOTES: "\n".join(notes).encode(),
+        record.NOTES: record.pack_notes(notes),
         record.POD: record.pack_pod(pod) if pod else b"",
         record.GUEST: b"" if guest is None else b"%d" % guest,
     }
@@ -324,14 +324,15 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     temporary = f"{folder}/.{name}"
     try:
         os.mkdir(temporary, _PRIVATE)
-        _write(f"{temporary}/limits", _limits(entry, node, table, parts), 0o644)
+        _write(f"{temporary}/{record.LIMITS}", _limits(entry, node, table, parts), 0o644)
         _write(f"{temporary}/{record.FILE}", record.pack(entry), 0o600)
         for name, content in beside.items():
             _write(f"{temporary}/{name}", content, 0o600)
-        cgpu_native.create_ledger(temporary, "ledger")
+        cgpu_native.create_ledger(temporary, record.LEDGER)
         if guest is not None:
-            os.chmod(f"{temporary}/ledger", 0o600)  # all can pass to it, and only one may write
-            os.chown(f"{temporary}/ledger", guest, -1)
+            # all can pass to the directory, and only one may write
+            os.chmod(f"{temporary}/{record.LEDGER}", 0o600)
+            os.chown(f"{temporary}/{record.LEDGER}", guest, -1)
             os.chmod(temporary, _PASSABLE)
         os.rename(temporary, entry.directory)
     except BaseException:

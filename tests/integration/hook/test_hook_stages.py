@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from cgpu_node.shares import record
 from lab.worlds.hook import HOOK, LIBDIR, SIX, World, hook, low_level
 
 pytestmark = pytest.mark.integration
@@ -26,7 +27,7 @@ def _world(tmp_path: Path) -> World:
 def fill(world: World, name: str) -> Path:
     folder = world.state / "containers" / name
     folder.mkdir(parents=True)
-    for file in ("limits", "ledger", "record.json", "notes"):
+    for file in record.FILES:
         (folder / file).write_text("x")
     return folder
 

@@ -51,6 +51,45 @@ def test_a_directory_holds_limits_ledger_and_record_with_their_modes(registry: R
         assert ledger.used(0) == 0
 
 
+def test_all_files_that_a_directory_can_hold_are_known(registry: Registry) -> None:
+    """Those that ``cgpu-hook poststop`` removes (``test_hook_stages.py``)."""
+    asked_for = ask(SIX)._replace(notes=("GPU 0 is smaller",))
+    pod = record.PodContainer("uid", "ml", "train", "main")
+    directory = Path(admit(registry, "abc", asked_for, pod=pod, guest=os.geteuid()))
+    assert {path.name for path in directory.iterdir()} == set(record.FILES)
+
+
+@pytest.mark.parametrize(
+    ("command", "kept"),
+    [
+        (["sh", "x" * 2_000_000], ("sh", "x" * 1017 + "...")),
+        (["y" * 1021, "z"], ("y" * 1021, "z")),
+        (["y" * 1022, "z"], ("y" * 1020 + "...",)),
+        (["a", ""] * 100_000, ("a", "") * 340 + ("...",)),
+    ],
+    ids=["one long word", "what just fits", "one too much", "many words"],
+)
+def test_only_the_beginning_of_a_long_command_is_kept(
+    registry: Registry, command: list[str], kept: tuple[str, ...]
+) -> None:
+    directory = registry.admit("abc", "container", ask(SIX), make_node(), myself(), command)
+    assert registry.records()[0].command == kept
+    assert Path(directory, record.FILE).stat().st_size < 8192
+
+
+def test_a_long_command_of_an_earlier_release_is_read_as_its_beginning(registry: Registry) -> None:
+    path = Path(admit(registry, "abc", ask(SIX)), record.FILE)
+    path.write_text(path.read_text().replace('"true"', '"true", "' + "x" * 5_000_000 + '"'))
+    assert registry.records()[0].command == ("true", "x" * 1015 + "...")
+
+
+def test_names_of_a_pod_that_kubernetes_does_not_allow_are_refused(registry: Registry) -> None:
+    pod = record.PodContainer("uid", "ml", "train" * 1000, "main")
+    with pytest.raises(CgpuError, match=r"take 50\d\d bytes together, of 4096 at most"):
+        admit(registry, "abc", ask(SIX), pod=pod)
+    assert leftovers(registry) == []
+
+
 def test_what_was_admitted_is_read_back(registry: Registry) -> None:
     admit(registry, "abc", ask(SIX, weight=2))
     (entry,) = registry.records()

@@ -1,7 +1,6 @@
 /*
- * Where memory is to lie. Memory of a device is charged, be it of all of it or of one of its
- * locality domains (CUDA 13.4). Memory of the host is free. Memory at any other location is
- * refused.
+ * Where memory is to lie. Memory of a device is charged; a locality domain (CUDA 13.4) is part of
+ * one. Memory of the host is free. Memory at any other location is refused.
  */
 #ifndef CGPU_CUDA_LOCATION_H
 #define CGPU_CUDA_LOCATION_H

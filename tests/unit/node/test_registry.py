@@ -83,6 +83,11 @@ def test_a_long_command_of_an_earlier_release_is_read_as_its_beginning(registry:
     assert registry.records()[0].command == ("true", "x" * 1015 + "...")
 
 
+def test_only_the_beginning_of_long_notes_is_kept(registry: Registry) -> None:
+    directory = admit(registry, "abc", ask(SIX)._replace(notes=("first", "x" * 100_000)))
+    assert record.notes(directory) == ("first", "x" * 4090)
+
+
 def test_names_of_a_pod_that_kubernetes_does_not_allow_are_refused(registry: Registry) -> None:
     pod = record.PodContainer("uid", "ml", "train" * 1000, "main")
     with pytest.raises(CgpuError, match=r"take 50\d\d bytes together, of 4096 at most"):

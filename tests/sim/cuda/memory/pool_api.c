@@ -65,38 +65,32 @@ struct location { /* layout of CUmemLocation */
     uint32_t type, id;
 };
 
-/* Of CUDA 13. Pinned memory of a device, or of its only locality domain. */
+/* Of CUDA 13. A pool of a device, or of its only locality domain. */
 static int
-check_location(const void *out, const struct location *location, int type,
-               struct sim_device **device)
+get_at(struct sim_pool **out, const struct location *location, int type,
+       struct sim_pool *(*pool_of)(struct sim_device *))
 {
     if (out == NULL || location == NULL || type != TYPE_PINNED) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *device = sim_device_at(location->type, location->id);
-    return *device == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    struct sim_device *device = sim_device_at(location->type, location->id);
+    if (device == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *out = pool_of(device);
+    return CUDA_SUCCESS;
 }
 
 SIM_API(cuMemGetDefaultMemPool, (struct sim_pool * *out, const struct location *location, int type),
         (out, location, type))
 {
-    struct sim_device *device;
-    int result = check_location(out, location, type, &device);
-    if (result == CUDA_SUCCESS) {
-        *out = sim_pool_default(device);
-    }
-    return result;
+    return get_at(out, location, type, sim_pool_default);
 }
 
 SIM_API(cuMemGetMemPool, (struct sim_pool * *out, const struct location *location, int type),
         (out, location, type))
 {
-    struct sim_device *device;
-    int result = check_location(out, location, type, &device);
-    if (result == CUDA_SUCCESS) {
-        *out = sim_pool_current(device);
-    }
-    return result;
+    return get_at(out, location, type, sim_pool_current);
 }
 
 SIM_API(cuMemPoolCreate, (struct sim_pool * *out, const struct pool_properties *properties),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu.check import CHECKS, Check
-from gpu.facts import blocks, code, kinds, memory, symbols, timing, waits
+from gpu.facts import blocks, code, graphs, kinds, memory, symbols, timing, waits
 from gpu.limits import driver, host, torch, training
 from gpu.shares import alone, resnet_pair, weights
 
@@ -13,6 +13,7 @@ MODULES = (
     blocks,
     code,
     kinds,
+    graphs,
     timing,
     waits,
     driver,

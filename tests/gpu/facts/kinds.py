@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from ctypes import byref, c_int, c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
@@ -15,6 +16,7 @@ from gpu.interface.driver import (
     physical_properties,
     pool_properties,
 )
+from gpu.interface.nvml import Nvml
 
 SIZE = 64 * MIB
 THRESHOLD, RESERVED = 4, 5
@@ -162,6 +164,54 @@ def a_green_context_keeps_the_primary_one_and_costs_nothing() -> Finding:
     driver.call("cuDevicePrimaryCtxGetState", device, byref(flags), byref(gone))
     measured = {"taken": taken, "active with it": kept.value, "active after it": gone.value}
     return Finding(taken <= CHUNK and (kept.value, gone.value) == (1, 0), measured)
+
+
+EXPORTER = """
+import socket
+import sys
+from ctypes import byref, c_int, c_size_t, c_uint64
+from gpu.facts.kinds import SIZE
+from gpu.interface.driver import POSIX_FD, Driver, physical_properties
+driver = Driver()
+driver.start()
+handle, fd = c_uint64(), c_int()
+driver.call("cuMemCreate", byref(handle), c_size_t(SIZE), physical_properties(POSIX_FD), c_uint64())
+driver.call("cuMemExportToShareableHandle", byref(fd), handle, POSIX_FD, c_uint64(0))
+socket.send_fds(socket.socket(fileno=int(sys.argv[1])), [b"x"], [fd.value])
+sys.stdin.readline()
+"""
+
+
+@check("facts")
+def imported_memory_outlives_its_exporter() -> Finding:
+    """Imported memory stays when its exporter ends; whether NVML counts it for the importer."""
+    driver, steps = Driver(), {}
+    driver.start()
+    driver.alloc(CHUNK)
+    nvml = Nvml()
+    gpu = nvml.gpu_of(driver.uuid())
+    start = driver.used(), nvml.processes(gpu).get(os.getpid()) or 0
+
+    def step(name: str) -> None:
+        listed = nvml.processes(gpu).get(os.getpid()) or 0
+        steps[name] = {"device": driver.used() - start[0], "process": listed - start[1]}
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        words = [sys.executable, "-c", EXPORTER, str(theirs.fileno())]
+        exporter = subprocess.Popen(words, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()])
+        _, (descriptor,), _, _ = socket.recv_fds(ours, 1, 1)
+    handle = driver.made(
+        "cuMemImportFromShareableHandle", c_void_p(descriptor), POSIX_FD, kind=c_uint64
+    )
+    step("imported")
+    exporter.communicate(b"\n")
+    os.close(descriptor)
+    step("exporter ended")
+    driver.call("cuMemRelease", handle)
+    step("released")
+    held, gone = steps["exporter ended"]["device"], steps["released"]["device"]
+    return Finding(near(held, SIZE) and near(gone, 0), {"steps": steps})
 
 
 IMPORTER = """

@@ -1,0 +1,67 @@
+"""Facts about what executable graphs of kernels take."""
+
+from __future__ import annotations
+
+import struct
+from ctypes import c_size_t, c_uint, c_uint64, c_void_p, create_string_buffer
+from typing import Any
+
+from gpu.check import Finding, check
+from gpu.interface.driver import NOTHING, Driver
+
+NODE_BYTES = 64 << 10  # of a kernel node, by PyTorch's documentation
+SIZES = ((1, 8), (100, 8), (600, 8), (600, 64))  # nodes of each graph, graphs
+
+
+def _graph(driver: Driver, function: Any, nodes: int, *, chained: bool) -> Any:
+    """A graph of kernels without parameters, one after the other or beside each other."""
+    graph = driver.made("cuGraphCreate", c_uint(0))
+    # CUDA_KERNEL_NODE_PARAMS_v1: function, grid, block, shared bytes, two lists of parameters
+    packed = struct.pack("<Q7I4xQQ", function.value, *[1] * 6, 0, 0, 0)
+    parameters = create_string_buffer(packed, len(packed))
+    before = None
+    for _ in range(nodes):
+        after = (c_void_p * 1)(before) if chained and before else None
+        count = c_size_t(1 if after else 0)
+        before = driver.made("cuGraphAddKernelNode", graph, after, count, parameters).value
+    return graph
+
+
+def _taken(driver: Driver, graph: Any, graphs: int) -> dict[str, int]:
+    """Bytes taken since the start, after each step of so many executable graphs."""
+    start, steps = driver.used(), {}
+    made = [driver.made("cuGraphInstantiateWithFlags", graph, c_uint64(0)) for _ in range(graphs)]
+    steps["instantiated"] = driver.used() - start
+    for name, call in (("uploaded", "cuGraphUpload"), ("launched", "cuGraphLaunch")):
+        for execution in made:
+            driver.call(call, execution, None)
+        driver.sync()
+        steps[name] = driver.used() - start
+    for execution in made:
+        driver.call("cuGraphExecDestroy", execution)
+    steps["destroyed"] = driver.used() - start
+    device = driver.device()
+    driver.call("cuDeviceGraphMemTrim", device)
+    steps["trimmed"] = driver.used() - start
+    return steps
+
+
+@check("facts")
+def an_executable_graph_takes_little_for_each_kernel() -> Finding:
+    """An executable graph takes at most 64 KiB for each kernel node, from instantiation to its end.
+
+    Nodes follow each other, or lie beside each other. What stays after the end is shown.
+    """
+    driver = Driver()
+    driver.needs("cuGraphAddKernelNode", "cuGraphInstantiateWithFlags")
+    driver.start()
+    function = driver.function(driver.load(NOTHING), "nothing")
+    driver.launch(function)
+    holds, measured = True, {}
+    for chained in (True, False):
+        for nodes, graphs in SIZES:
+            steps = _taken(driver, _graph(driver, function, nodes, chained=chained), graphs)
+            name = f"{graphs} of {nodes} {'in a row' if chained else 'beside each other'}"
+            measured[name] = steps
+            holds = holds and max(steps.values()) <= graphs * (nodes * NODE_BYTES + (2 << 20))
+    return Finding(holds, {"bytes": measured})

@@ -21,7 +21,7 @@ def volumes() -> list[Volume]:
     return [
         Volume(real_driver.real_nvidia_smi("535"), "/usr/bin/nvidia-smi"),
         Volume(images.guest_packages(), PACKAGES),
-        Volume(images.PROGRAMS, PROGRAMS),
+        Volume(images.programs(), PROGRAMS),
     ]
 
 

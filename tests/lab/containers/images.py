@@ -154,6 +154,18 @@ def cached(name: str, build: Callable[[Path], None], inputs: object) -> Path:
     return root
 
 
+def _programs(root: Path) -> None:
+    root.mkdir()
+    for program in PROGRAMS.glob("*.py"):
+        shutil.copyfile(program, root / program.name)
+
+
+def programs() -> Path:
+    """The tests' own programs, which users of a container can read wherever the checkout is."""
+    texts = sorted((program.name, program.read_text()) for program in PROGRAMS.glob("*.py"))
+    return cached("programs", _programs, texts)
+
+
 def small() -> Path:
     """A root filesystem of 3 MB: busybox and two musl programs."""
     return cached("small", _small, [USERS, (PROGRAMS / "plain.c").read_bytes()])

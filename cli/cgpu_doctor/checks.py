@@ -20,6 +20,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
     "driver": driver.driver,
     "entry points": driver.entry_points,
     "glibc": driver.glibc,
+    "proxies": driver.proxies,
     "user namespaces": kernel.user_namespaces,
     "control groups": kernel.cgroups,
     "runtime": wiring.runtime,
@@ -36,7 +37,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
 _AS_ROOT = "as root: "
 _OF_ROOT = (
     *("cgpu install", "cgpu upgrade", "systemctl ", "sysctl ", "/etc/cgpu/runtime", "mount -t "),
-    *("apt-get ", "nvidia-modprobe ", "reboot"),
+    *("apt-get ", "nvidia-modprobe ", "reboot", "chmod a+r "),
 )
 """What only root can do of what the checks advise."""
 

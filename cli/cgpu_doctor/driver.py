@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import sys
 from functools import cache
 from typing import TYPE_CHECKING
@@ -115,6 +116,18 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
         yield Finding("note", what, ", ".join(unknown[:_SHOWN]))
     else:
         yield Finding("ok", f"all {len(names)} of the driver are known", str(len(names)))
+
+
+def proxies(ground: Ground) -> Iterator[Finding]:
+    """All users of containers can load the proxies: pip makes files as its umask has it."""
+    del ground
+    paths = map(cgpu_shim.library, PROXIED)
+    closed = [path for path in paths if not os.stat(path).st_mode & stat.S_IROTH]
+    if closed:
+        what = f"containers' users other than root cannot read {' and '.join(closed)}"
+        yield Finding("error", what, closed[0], f"chmod a+r {' '.join(closed)}")
+    else:
+        yield Finding("ok", "users of containers can read cgpu's libraries")
 
 
 def glibc(ground: Ground) -> Iterator[Finding]:

@@ -66,6 +66,7 @@ class Install:
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)
+        os.umask(0o022)
         job.journal.install(plan.changes, job.machine.bin_dir)
         unread = [engine for engine in engines if engine.name in job.journal.unread]
         _report(plan, unread if given.now else _changed(plan, engines), given)
@@ -98,6 +99,7 @@ class Uninstall:
         if given.dry_run:
             return _show(plan)
         _check_rights(job.machine)
+        os.umask(0o022)
 
         def check() -> None:
             if not given.root:

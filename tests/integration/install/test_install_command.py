@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import stat
@@ -34,6 +35,18 @@ def test_nobody_else_reads_a_backup(machine: Path) -> None:
     cgpu("install", "--root", machine)
     backups = [path for path in (machine / "var/lib/cgpu/backup").rglob("*") if path.is_file()]
     assert {stat.S_IMODE(path.stat().st_mode) for path in backups} == {0o600}
+
+
+@pytest.mark.parametrize("umask", [0, 0o077])
+def test_new_folders_are_as_a_package_would_make_them(machine: Path, umask: int) -> None:
+    """CLI-4: whatever root's umask."""
+    before = os.umask(umask)
+    try:
+        cgpu("install", "--root", machine)
+    finally:
+        os.umask(before)
+    folders = [machine / path for path in ("var", "var/lib", "var/lib/cgpu")]
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o755] * 3
 
 
 def test_every_engine_found_is_installed_once_and_given_back_to_the_byte(machine: Path) -> None:

@@ -208,6 +208,20 @@ def test_an_entry_point_that_is_not_known_matters_if_it_allocates_or_launches(
     assert (found.level, found.value) == (level, name)
 
 
+def test_a_proxy_that_only_its_owner_can_read_is_named(
+    monkeypatch: pytest.MonkeyPatch, ground: Ground, tmp_path: Path
+) -> None:
+    """As root's umask of 077 leaves it."""
+    proxy = tmp_path / "libcuda.so.1"
+    proxy.write_bytes(b"")
+    monkeypatch.setattr(driver.cgpu_shim, "library", lambda _: str(proxy))
+    monkeypatch.setattr(driver, "PROXIED", (proxy.name,))
+    proxy.chmod(0o711)
+    assert wrong(driver.proxies(ground)) == [("error", str(proxy), f"chmod a+r {proxy}")]
+    proxy.chmod(0o744)
+    assert wrong(driver.proxies(ground)) == []
+
+
 @pytest.mark.parametrize(
     ("own", "proxies", "level", "value"),
     [

@@ -77,8 +77,6 @@ def draft(
 
         pod = pod_of(config)
         if pod is not None and pod.namespace not in decides.pass_through:
-            if pod.is_sandbox:
-                return None
             return _of_pod(pod, config, name, rootfs, setting, settings, decides)
 
     def default() -> int | str:
@@ -125,9 +123,10 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
     from cgpu_node.settings.kubernetes import SHARE
 
     mode = kubernetes.mode
-    found = decision_of(pod, kubernetes.node)
+    found = None if pod.is_sandbox else decision_of(pod, kubernetes.node)
     if found is None or pod.container not in found.containers:
-        check_asked(pod, found, state_path(setting.state_dir))
+        if not pod.is_sandbox:
+            check_asked(pod, found, state_path(setting.state_dir))
         bare = decided.without_gpus(config)
         return None if bare == config else Unshared(bare)
     node, here, config = _here(config, name, setting, settings)

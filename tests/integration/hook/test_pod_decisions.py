@@ -149,13 +149,24 @@ def test_k8s_15_without_a_decision_a_container_has_no_gpu_whatever_it_asks_for(
     assert world.variables()["NVIDIA_VISIBLE_DEVICES"] == "void"
 
 
+SANDBOX = {"io.kubernetes.cri.container-type": "sandbox"}
+
+
 def test_a_sandbox_is_left_alone(world: PodWorld) -> None:
-    annotations = {
-        **containerd(decided({"main": TWO})),
-        "io.kubernetes.cri.container-type": "sandbox",
-    }
-    assert world.create(annotations, EVERYTHING).returncode == 0
-    assert world.edited()["process"]["env"] == own(EVERYTHING)
+    """As containerd makes it: with its pod's annotations, and without anything of a GPU."""
+    annotations = {**containerd(decided({"main": TWO})), **SANDBOX}
+    before = ["PATH=/bin"]
+    assert world.create(annotations, before).returncode == 0
+    assert world.edited()["process"]["env"] == own(before)
+    assert world.shares() == []
+
+
+def test_what_calls_itself_a_sandbox_has_no_gpu(world: PodWorld) -> None:
+    """podman copies an image's annotations: they take a GPU away, and let nobody pass."""
+    linux = {"devices": [NVIDIA0], "resources": {"devices": [ALLOWED]}}
+    assert world.create({**SANDBOX}, EVERYTHING, linux=linux).returncode == 0
+    assert world.edited()["linux"]["devices"] == []
+    assert world.variables()["NVIDIA_VISIBLE_DEVICES"] == "void"
     assert world.shares() == []
 
 

@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from cgpu_node.facts.node import Node
 
 MODULE = "/proc/driver/nvidia/version"
-# Names that begin so may take memory or time; a test compares this with shim/cuda/entry/lookup.c.
+# Names that begin so, or have such a verb, may take memory or time; a test compares this with
+# shim/cuda/entry/lookup.c.
 FAMILIES = (
     "cuArray", "cuCheckpoint", "cuCtxCreate", "cuDevicePrimaryCtx", "cuDeviceSetGraphMem",
     "cuEGLStream", "cuExternal", "cuFabric", "cuFuncLoad", "cuGLCtx", "cuGraph", "cuGreenCtx",
     "cuImport", "cuIpc", "cuLaunch", "cuLibraryLoad", "cuLogicalEndpoint", "cuMem", "cuMipmapped",
     "cuModuleLoad", "cuMulticast", "cuStreamBatch", "cuVDPAUCtx",
 )  # fmt: skip
+VERBS = ("Alloc", "Import", "Launch")
 _SHOWN = 5
 _SIMULATED = f"cgpu demo; or {sys.executable} -m cgpu_sim DIR and --driver-dir DIR"
 
@@ -104,7 +106,11 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
         proxy = file.read()
     names = [name for name in exported(node.libraries[CUDA]) if name.startswith("cu")]
     unknown = sorted(name for name in names if f"{name}\0".encode() not in proxy)
-    refused = [name for name in unknown if name.startswith(FAMILIES)]
+    refused = [
+        name
+        for name in unknown
+        if name.startswith(FAMILIES) or any(verb in name for verb in VERBS)
+    ]
     if refused:
         first = ", ".join(refused[:_SHOWN])
         what = f"this cgpu hides newer entry points of the driver from containers: {first}"

@@ -54,6 +54,9 @@ static const char *const families[] = {
     "cuVDPAUCtx",
 };
 
+/* So may what has one of these in its name, whatever its family. */
+static const char *const verbs[] = {"Alloc", "Import", "Launch"};
+
 static size_t
 row_of(const void *real)
 {
@@ -96,6 +99,11 @@ takes_memory_or_time(const char *name)
 {
     for (size_t i = 0; i < sizeof(families) / sizeof(families[0]); i++) {
         if (strncmp(name, families[i], strlen(families[i])) == 0) {
+            return true;
+        }
+    }
+    for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
+        if (strstr(name, verbs[i]) != NULL) {
             return true;
         }
     }

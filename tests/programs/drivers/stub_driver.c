@@ -334,6 +334,12 @@ cuMemTakeShiny(void)
 }
 
 int
+cuSubgridLaunch(void)
+{
+    return SUCCESS;
+}
+
+int
 cuDeviceGetShine(void)
 {
     return SUCCESS;
@@ -352,6 +358,7 @@ static const struct {
     {"cuMemAlloc", 3020, (void *)cuMemAlloc_v2},
     {"cuMemAlloc", 14000, (void *)cuMemAlloc_v9},
     {"cuMemTakeShiny", 14000, (void *)cuMemTakeShiny},
+    {"cuSubgridLaunch", 14000, (void *)cuSubgridLaunch},
     {"cuDeviceGetShine", 14000, (void *)cuDeviceGetShine},
     {"cuCtxGetCurrent", 4000, (void *)cuCtxGetCurrent},
 };

@@ -36,6 +36,12 @@ def test_mem_1_every_symbol_of_the_real_library_is_classified(version: str) -> N
     assert symbols.exported(library) - names == set()
 
 
+def test_mem_1_every_name_that_nvidia_has_published_is_classified() -> None:
+    """MEM-1: those of drivers that no archive has yet, too."""
+    names = {row.name for row in entry_points.classification()}
+    assert entry_points.published() - names == set()
+
+
 @pytest.mark.parametrize(
     ("kind", "treatment"), [("HOOK", "hook"), ("REJECT", "reject"), ("REAL", "pass")]
 )

@@ -19,7 +19,7 @@
 #include "holdings/holdings.h"
 #include "limits.h"
 
-enum { CGPU_MAX_POOLS = 1024, CGPU_MAX_EXPORTS = 4096, CGPU_MAX_ASYNC_FREED = 64 };
+enum { CGPU_MAX_POOLS = 1024, CGPU_MAX_EXPORTS = 4096, CGPU_MAX_ASYNC_FREED = 4096 };
 
 enum cgpu_pool_flag {
     CGPU_POOL_FREE =
@@ -38,9 +38,11 @@ struct cgpu_pool {
     CUdevice device;
 };
 
+#define CGPU_SEVERAL_STREAMS ((CUstream)UINTPTR_MAX)
+
 /* Linear memory freed in a stream: the driver has it until that stream is synchronised. */
 struct cgpu_async_freed {
-    CUstream stream;
+    CUstream stream;   /* CGPU_SEVERAL_STREAMS: it goes with a synchronisation of its context */
     CUcontext context; /* current at that time */
     uint64_t owner;    /* context that the memory is of */
     uint64_t bytes;    /* of whole blocks */
@@ -79,6 +81,7 @@ struct cgpu_kinds {
 
     uint32_t may_shrink; /* some pool, or asynchronously freed memory: check at synchronisation */
     uint32_t pool_bound; /* entries in use lie below */
+    uint32_t freed_bound; /* entries in use lie below */
     struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
 
     uint32_t lingering; /* allocations that only open descriptors keep alive */

@@ -20,26 +20,38 @@ is_empty(const struct cgpu_async_freed *freed)
     return freed->bytes == 0 && freed->small == 0;
 }
 
-/* The entry for memory freed in STREAM that is charged like HOLDING; NULL: the table is full. */
+/*
+ * The entry for memory freed in STREAM that is charged like HOLDING. If the table is full, streams
+ * of that context share one from then on. NULL: it has none.
+ */
 static struct cgpu_async_freed *
 entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
 {
     int32_t gpu = (int32_t)holding->gpu;
     struct cgpu_async_freed *free_one = NULL;
-    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+    struct cgpu_async_freed *alike = NULL;
+    for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         if (is_empty(freed)) {
             free_one = free_one != NULL ? free_one : freed;
-        } else if (freed->stream == stream && freed->context == context &&
-                   freed->owner == holding->owner && freed->gpu == gpu) {
-            return freed;
+        } else if (freed->context == context && freed->owner == holding->owner &&
+                   freed->gpu == gpu) {
+            if (freed->stream == stream) {
+                return freed;
+            }
+            alike = alike == NULL || freed->stream == CGPU_SEVERAL_STREAMS ? freed : alike;
         }
+    }
+    if (free_one == NULL && kinds()->freed_bound < CGPU_MAX_ASYNC_FREED) {
+        free_one = &kinds()->freed[kinds()->freed_bound++];
     }
     if (free_one != NULL) {
         *free_one = (struct cgpu_async_freed){
             .stream = stream, .context = context, .owner = holding->owner, .gpu = gpu};
+    } else if (alike != NULL) {
+        alike->stream = CGPU_SEVERAL_STREAMS;
     }
-    return free_one;
+    return free_one != NULL ? free_one : alike;
 }
 
 /* Put a small allocation at the head of FREED's chain. False: there is no memory for it. */
@@ -82,13 +94,8 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
         freed->bytes += holding->bytes;
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
     }
+    /* If it was not kept, it stays charged, like its place: rather too long than too short. */
     pthread_mutex_unlock(&kinds()->pools);
-    if (!kept) { /* too many streams at once: rather too early than never */
-        cgpu_charge_give_back(holding);
-        if (holding->extra != 0) {
-            cgpu_small_gone(holding);
-        }
-    }
 }
 
 /* Under the lock of pools. */
@@ -96,7 +103,7 @@ static void
 collect(CUstream stream, CUcontext context)
 {
     uint64_t owner = (uint64_t)(uintptr_t)context;
-    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+    for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         bool of_context = context != NULL && (freed->context == context || freed->owner == owner);
         if (is_empty(freed)) {
@@ -148,10 +155,11 @@ cgpu_async_free_finish(int32_t gpu)
         return;
     }
     pthread_mutex_lock(&kinds()->pools);
-    for (uint32_t i = 0; i < CGPU_MAX_ASYNC_FREED; i++) {
+    for (uint32_t i = 0; i < kinds()->freed_bound; i++) {
         struct cgpu_async_freed *freed = &kinds()->freed[i];
         if (!is_empty(freed) && freed->gpu == gpu && freed->context == current &&
-            freed->stream != CU_STREAM_PER_THREAD_DEFAULT && is_done(freed->stream)) {
+            freed->stream != CU_STREAM_PER_THREAD_DEFAULT &&
+            freed->stream != CGPU_SEVERAL_STREAMS && is_done(freed->stream)) {
             collect(freed->stream, NULL);
         }
     }

@@ -256,6 +256,27 @@ def test_mem_1_what_was_freed_in_a_stream_goes_with_its_context(proxied: Proxied
     assert outcome.out == ["0", "0"]
 
 
+@pytest.mark.parametrize(("streams", "size"), [(100, 20 << 20), (5_000, 1 << 19)])
+def test_mem_1_what_was_freed_in_many_streams_stays_charged_until_they_are_synchronised(
+    proxied: Proxied, streams: int, size: int
+) -> None:
+    """MEM-1: in more streams than the proxy tells apart until their context is synchronised."""
+    out = run(
+        proxied,
+        f"""
+        before = used()
+        memory = [alloc({size})[1] for _ in range({streams})]
+        whole = used()
+        for address in memory:
+            check(free_async(address, made(cuda.cuStreamCreate, 1)))
+        print(whole - before >= {size * streams}, used() - whole)
+        check(cuda.cuCtxSynchronize())
+        print(used() - before)
+        """,
+    )
+    assert out == ["True 0", "0"]
+
+
 def test_mem_6_linear_memory_freed_in_a_finished_stream_is_no_reason_to_refuse(
     proxied: Proxied,
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_env.errors import nearest, shown
@@ -132,11 +134,10 @@ def _changing(label: str, known: str) -> str:
 
 
 def _address(status: Json) -> str:
-    return next(
-        (
-            member(each, "address", str)
-            for each in objects(status, "addresses")
-            if each.get("type") == "InternalIP"
-        ),
-        "",
-    )
+    """The first internal one. What a kubelet writes there, and is no IP address, is none."""
+    for each in objects(status, "addresses"):
+        if each.get("type") == "InternalIP":
+            text = member(each, "address", str).partition("%")[0]  # a zone may be anything
+            with contextlib.suppress(ValueError):
+                return str(ip_address(text))
+    return ""

@@ -60,6 +60,22 @@ def test_what_the_agent_withholds_stays_known_and_gets_no_pods() -> None:
         read_facts('{"v":1,"mode":"cgpu","gpus":[],"withheld":1}')
 
 
+@pytest.mark.parametrize(
+    ("written", "address"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("fe80::1%\x1b[2J", "fe80::1"),
+        ("10.0.0.1\x1b[2J", ""),
+        ("n1.example", ""),
+    ],
+)
+def test_what_is_no_address_is_never_printed_as_one(written: str, address: str) -> None:
+    """An escape would act on the terminal of whoever looks at the nodes."""
+    made = node()
+    made["status"]["addresses"][1]["address"] = written
+    assert read_node(made).address == address
+
+
 @given(st.lists(FACTS, unique_by=(lambda gpu: gpu.uuid, lambda gpu: gpu.index)))
 def test_facts_are_read_as_they_were_written_in_any_order(gpus: list[Fact]) -> None:
     text = write_facts("share", gpus)

@@ -19,6 +19,7 @@ from lab.runs.order import (  # noqa: F401
     pytest_sessionfinish,
     pytest_xdist_make_scheduler,
 )
+from lab.runs.readable import check_readable
 from lab.runs.signals import keep_from_children
 from lab.runs.slowest import pytest_terminal_summary  # noqa: F401
 
@@ -39,6 +40,7 @@ hypothesis.settings.register_profile("any-speed", hypothesis.settings(deadline=N
 hypothesis.settings.load_profile("any-speed")
 
 keep_from_children()
+check_readable(ROOT)
 
 
 @pytest.fixture(autouse=True)

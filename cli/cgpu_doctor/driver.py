@@ -107,9 +107,7 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
     names = [name for name in exported(node.libraries[CUDA]) if name.startswith("cu")]
     unknown = sorted(name for name in names if f"{name}\0".encode() not in proxy)
     refused = [
-        name
-        for name in unknown
-        if name.startswith(FAMILIES) or any(verb in name for verb in VERBS)
+        name for name in unknown if name.startswith(FAMILIES) or any(verb in name for verb in VERBS)
     ]
     if refused:
         first = ", ".join(refused[:_SHOWN])

@@ -79,8 +79,8 @@ struct cgpu_kinds {
     pthread_mutex_t graph_turns; /* outermost: one graph at a time takes memory and is charged */
     pthread_mutex_t code;        /* not while the driver loads or compiles */
 
-    uint32_t may_shrink; /* some pool, or asynchronously freed memory: check at synchronisation */
-    uint32_t pool_bound; /* entries in use lie below */
+    uint32_t may_shrink;  /* some pool, or asynchronously freed memory: check at synchronisation */
+    uint32_t pool_bound;  /* entries in use lie below */
     uint32_t freed_bound; /* entries in use lie below */
     struct cgpu_async_freed freed[CGPU_MAX_ASYNC_FREED];
 

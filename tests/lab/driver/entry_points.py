@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import csv
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from lab.containers.images import cached
-
-CUDA = "nvidia-cuda-runtime==13.5.37"  # whose header has the newest names
 _SUFFIXES = {"PTSZ": "_ptsz", "PTDS": "_ptds"}  # of what works on the thread's own default stream
 ROOT = Path(__file__).resolve().parents[3]
 CLASSIFICATION = ROOT / "shim" / "driver_entry_points.csv"
@@ -44,14 +39,8 @@ def hooks(kind: str) -> list[str]:
     return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)
 
 
-def _package(root: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    subprocess.run([*pip, "--no-deps", "--target", root, CUDA], check=True)
-
-
-def published() -> set[str]:
-    """Every name in NVIDIA's newest header, and those that its macros make of them."""
-    [header] = cached("cuda", _package, CUDA).rglob("cuda.h")
+def published(header: Path) -> set[str]:
+    """Every name in NVIDIA's ``cuda.h``, and those that its macros make of them."""
     text = header.read_text()
     names = set(re.findall(r"CUDAAPI\s+(cu\w+)\s*\(", text))
     names.update(re.findall(r"^#\s*define\s+cu\w+\s+(cu\w+)\s*$", text, re.MULTILINE))

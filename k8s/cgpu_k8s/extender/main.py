@@ -11,6 +11,7 @@ from cgpu_env.commandline import Parser, address
 from cgpu_k8s.api import program
 
 NAME = "cgpu-extender"
+_SCRAPERS = 64  # connections at a time: the text is 1.8 MB for 8,000 GPUs
 report = program.reporter(NAME, {"watch_failed", "object_not_read", "not_bound", "call_failed"})
 
 
@@ -61,10 +62,10 @@ def main() -> NoReturn:
 
 async def serve(given: argparse.Namespace) -> None:
     """Follow the API server and answer the scheduler until cancelled."""
-    from aiohttp import web  # noqa: PLC0415 (--help does not wait for it)
-
+    # Here, so that --help does not wait for them.
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
     from cgpu_k8s.api.configuration import load  # noqa: PLC0415
+    from cgpu_k8s.api.port import Port  # noqa: PLC0415
     from cgpu_k8s.books.books import Books  # noqa: PLC0415
     from cgpu_k8s.extender.fence import Fence  # noqa: PLC0415
     from cgpu_k8s.extender.following import Following, Lease  # noqa: PLC0415
@@ -76,14 +77,11 @@ async def serve(given: argparse.Namespace) -> None:
         following = Following(client, books, lease, report)
         extender = Extender(books, client, fence, following.missing, following.heard, report)
         async with AsyncExitStack() as served:
-            for what, app, address in (
-                ("calls", extender.application(), given.listen),
-                ("metrics", extender.public(), given.metrics),
+            for what, port, address in (
+                ("calls", Port(extender.application()), given.listen),
+                ("metrics", Port(extender.public(), most=_SCRAPERS), given.metrics),
             ):
                 if address:
-                    runner = web.AppRunner(app, access_log=None)
-                    served.push_async_callback(runner.cleanup)
-                    await runner.setup()
-                    await web.TCPSite(runner, *address).start()
-                    report("serves", {what: "{}:{}".format(*runner.addresses[0][:2])})
+                    served.push_async_callback(port.close)
+                    report("serves", {what: await port.open(*address)})
             await following.run(extender.binder.resolve)

@@ -5,6 +5,8 @@ Pure but for chance: the time is a parameter.
 
 from __future__ import annotations
 
+import re
+import secrets
 from datetime import datetime, timedelta
 from ipaddress import ip_address
 from typing import NamedTuple
@@ -32,6 +34,8 @@ class Span(NamedTuple):
 AUTHORITY = Span(timedelta(days=3650), timedelta(days=365))
 SERVING = Span(timedelta(days=90), timedelta(days=30))
 _EARLY = timedelta(hours=1)  # by which the clocks of a cluster may differ
+_WORD_BYTES = 16
+_WORD = re.compile(rb"[0-9a-f]{32}")
 _MOST = 4  # authorities; only damage makes more than two
 # What the library raises for what is no certificate or key, or one that we do not make.
 _FOREIGN = (
@@ -51,19 +55,21 @@ _AUTHORITY, _GUARD = (
 
 
 class Keys(NamedTuple):
-    """What all replicas share, as PEM; empty: there is none yet.
+    """What all replicas share, most of it as PEM; empty: there is none yet.
 
     Attributes:
         authorities: the certificates that API servers are to trust, the newest first.
         signer: the key of the newest one. Older ones sign nothing any more.
         chain: the certificate that the guard shows, signed by one of them.
         key: its key.
+        path: a word, in ASCII, that only API servers know; it begins the paths that they call.
     """
 
     authorities: bytes = b""
     signer: bytes = b""
     chain: bytes = b""
     key: bytes = b""
+    path: bytes = b""
 
 
 class _Pair(NamedTuple):
@@ -84,6 +90,12 @@ def kept(keys: Keys, host: str, now: datetime) -> Keys:
         host: the name or address that API servers call.
         now: the time, with its zone.
     """
+    path = keys.path if _WORD.fullmatch(keys.path) else secrets.token_hex(_WORD_BYTES).encode()
+    return _certified(keys, host, now)._replace(path=path)
+
+
+def _certified(keys: Keys, host: str, now: datetime) -> Keys:
+    """The keys and certificates of ``kept``."""
     known = _authorities(keys.authorities, now)
     pair = _pair(known[:1], keys.signer)
     if pair is None:

@@ -14,6 +14,7 @@ import random
 import ssl
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import urlsplit
 
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.errors import ConflictError
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 NAME = "cgpu-guard"  # of the Secret, the Service and the webhook configurations
-CONFIGURATIONS = (MUTATING, VALIDATING)
-_FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key")  # of the Secret, in the order of ``Keys``
+CONFIGURATIONS = {MUTATING: "mutate", VALIDATING: "validate"}  # and what they ask the guard to do
+# Of the Secret, in the order of ``Keys``.
+_FIELDS = ("ca.crt", "ca.key", "tls.crt", "tls.key", "path")
 _PERIOD = 10.0  # seconds between two looks
 _TRIES = 6  # of a look that other replicas were ahead of, before it waits for the next one
 
@@ -115,8 +117,8 @@ class Keeping:
             self.shown = keys
             self._report("shows", {"certificate_until": until(keys).isoformat()})
         trusting = (
-            self._trust(path, each, base64.b64encode(keys.authorities).decode())
-            for path, each in zip(paths, found, strict=True)
+            self._trust(path, each, keys, verb)
+            for path, each, verb in zip(paths, found, CONFIGURATIONS.values(), strict=True)
             if not isinstance(each, BaseException)
         )
         done = await asyncio.gather(*trusting, return_exceptions=True)
@@ -156,15 +158,16 @@ class Keeping:
             self._report("renewed", {"secret": self._secret})
         return keys
 
-    async def _trust(self, path: str, configuration: Json, bundle: str) -> None:
-        """Let API servers that call by this configuration trust the authorities."""
+    async def _trust(self, path: str, configuration: Json, keys: Keys, verb: str) -> None:
+        """Let API servers that call by this configuration trust us, and show us who they are."""
         hooks = objects(configuration, "webhooks")
-        if all(member(each, "clientConfig", dict).get("caBundle") == bundle for each in hooks):
+        called = [_called(member(each, "clientConfig", dict), keys, verb) for each in hooks]
+        if all(before == after for before, after in called):
             return
         version = member(member(configuration, "metadata", dict), "resourceVersion", str)
         named = [
-            {"name": member(each, "name", str), "clientConfig": {"caBundle": bundle}}
-            for each in hooks
+            {"name": member(each, "name", str), "clientConfig": after}
+            for each, (_, after) in zip(hooks, called, strict=True)
         ]
         about = {"resourceVersion": version}
         await self._api.patch(path, {"metadata": about, "webhooks": named})
@@ -175,6 +178,18 @@ def _read(secret: Json) -> Keys:
     """The keys of a Secret; what is no base64 is as if absent."""
     data = strings(secret, "data")
     return Keys(*(_decoded(data.get(name, "")) for name in _FIELDS))
+
+
+def _called(client: Json, keys: Keys, verb: str) -> tuple[Json, Json]:
+    """What a webhook's clientConfig has of authorities and path, and what it is to have."""
+    bundle, path = base64.b64encode(keys.authorities).decode(), f"/{keys.path.decode()}/{verb}"
+    before, after = {"caBundle": client.get("caBundle")}, {"caBundle": bundle}
+    if service := member(client, "service", dict):
+        return before | {"service": {"path": service.get("path")}}, after | {
+            "service": {"path": path}
+        }
+    url = member(client, "url", str)
+    return before | {"url": url}, after | {"url": urlsplit(url)._replace(path=path).geturl()}
 
 
 def _decoded(text: str) -> bytes:

@@ -53,10 +53,10 @@ def main() -> NoReturn:
 
 async def serve(given: argparse.Namespace) -> None:
     """Answer API servers until cancelled."""
-    from aiohttp import web  # noqa: PLC0415 (--help does not wait for it)
-
+    # Here, so that --help does not wait for them.
     from cgpu_k8s.api.client import connected  # noqa: PLC0415
     from cgpu_k8s.api.configuration import load  # noqa: PLC0415
+    from cgpu_k8s.api.port import Port  # noqa: PLC0415
     from cgpu_k8s.guard.keeping import Keeping  # noqa: PLC0415
     from cgpu_k8s.guard.server import Guard  # noqa: PLC0415
     from cgpu_k8s.guard.settings import Settings  # noqa: PLC0415
@@ -68,12 +68,10 @@ async def serve(given: argparse.Namespace) -> None:
     async with connected(cluster) as client:
         keeping = Keeping(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
         await keeping.begin()
-        guard = Guard(settings, client, report)
-        runner = web.AppRunner(guard.application(), access_log=None)
-        await runner.setup()
+        guard = Guard(settings, client, report, lambda: keeping.shown.path)
+        port = Port(guard.application(), guard.is_servers, keeping.tls)
         try:
-            await web.TCPSite(runner, *given.listen, ssl_context=keeping.tls).start()
-            report("serves", {"address": "{}:{}".format(*runner.addresses[0][:2])})
+            report("serves", {"address": await port.open(*given.listen)})
             await keeping.run()
         finally:
-            await runner.cleanup()
+            await port.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import web
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
     Report = Callable[[str, dict[str, object]], None]
 
+ABSENT = 404
 LONGEST = 8 << 20  # bytes of a review: an object before and after, 3 MiB at most each
 
 
@@ -38,19 +40,39 @@ class Guard:
         settings: of the cluster.
         api: of the API server; needs the right to ``get`` pods.
         report: writes a line of the log.
+        word: which API servers have from their configuration, and nobody else.
     """
 
-    def __init__(self, settings: Settings, api: Api, report: Report) -> None:
-        self._settings, self._api, self._report = settings, api, report
+    def __init__(
+        self, settings: Settings, api: Api, report: Report, word: Callable[[], bytes]
+    ) -> None:
+        self._settings, self._api, self._report, self._word = settings, api, report, word
 
     def application(self) -> web.Application:
-        """The server's routes: ``POST /validate`` and ``/mutate``, ``GET /healthz``."""
+        """The routes: ``POST /WORD/validate`` and ``/WORD/mutate``, and ``GET /healthz``."""
         answer = middleware(self._report, f"the body is larger than {LONGEST >> 20} MiB")
         app = web.Application(middlewares=[answer], client_max_size=LONGEST)
-        app.router.add_post("/validate", self._validate)
-        app.router.add_post("/mutate", self._mutate)
+        app.router.add_post("/{word}/validate", self._of_servers(self._validate))
+        app.router.add_post("/{word}/mutate", self._of_servers(self._mutate))
         app.router.add_get("/healthz", self._healthy)
         return app
+
+    def is_servers(self, request: web.Request) -> bool:
+        """Whether an API server calls: the path has the word."""
+        given, word = request.match_info.get("word", "").encode(), self._word()
+        return bool(word) and hmac.compare_digest(given, word)
+
+    def _of_servers(self, handler: Handler) -> Handler:
+        """``handler``, which parses what is sent, for API servers only."""
+
+        async def handle(request: web.Request) -> web.StreamResponse:
+            if self.is_servers(request):
+                return await handler(request)
+            answer = sentence(ABSENT, "expected the path that the webhook's configuration has")
+            answer.force_close()
+            return answer
+
+        return handle
 
     async def _validate(self, request: web.Request) -> web.StreamResponse:
         asked = reviews.read(await request.read())

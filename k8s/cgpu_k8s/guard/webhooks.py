@@ -27,11 +27,7 @@ _API = "admissionregistration.k8s.io/v1"
 # Minor versions from which on an API server has conditions of webhooks, and policies.
 FIRST, CONDITIONS, POLICIES = 20, 28, 30
 VERSIONS = (FIRST, CONDITIONS, POLICIES)  # each begins another way
-_VALIDATE, _MUTATE = "validate", "mutate"  # paths of the guard
-_KINDS = {
-    _VALIDATE: "ValidatingWebhookConfiguration",
-    _MUTATE: "MutatingWebhookConfiguration",
-}
+_VALIDATING, _MUTATING = "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"
 _PATIENCE = 5  # seconds that an API server waits
 # Who binds the pods of all other schedulers: those never ask for GPUs.
 _BINDER = "system:kube-scheduler"
@@ -59,10 +55,10 @@ def objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, An
         namespace: of the guard's Service.
         minor: one of VERSIONS.
     """
-    hooks = {_VALIDATE: validating(settings, minor), _MUTATE: mutating()}
+    hooks = {_VALIDATING: validating(settings, minor), _MUTATING: mutating()}
     return [
         *(policies(settings) if minor >= POLICIES else []),
-        *(_configuration(path, found, namespace, minor) for path, found in hooks.items()),
+        *(_configuration(kind, found, namespace, minor) for kind, found in hooks.items()),
     ]
 
 
@@ -95,14 +91,15 @@ def mutating() -> dict[str, Hook]:
 
 
 def _configuration(
-    path: str, hooks: Mapping[str, Hook], namespace: str, minor: int
+    kind: str, hooks: Mapping[str, Hook], namespace: str, minor: int
 ) -> dict[str, Any]:
-    service = {"namespace": namespace, "name": NAME, "path": f"/{path}", "port": 443}
+    # The path, like the authority, is the guard's to add: an upgrade must not take it back.
+    service = {"namespace": namespace, "name": NAME, "port": 443}
     # Another webhook may add what asks for GPUs.
-    more = {"reinvocationPolicy": "IfNeeded"} if path == _MUTATE else {}
+    more = {"reinvocationPolicy": "IfNeeded"} if kind == _MUTATING else {}
     return {
         "apiVersion": _API,
-        "kind": _KINDS[path],
+        "kind": kind,
         "metadata": {"name": NAME},
         "webhooks": [
             {**_webhook(name, hook, minor), "clientConfig": {"service": {**service}}, **more}

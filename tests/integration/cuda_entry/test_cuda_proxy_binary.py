@@ -29,7 +29,7 @@ IMPORTS = {
     "getpid", "madvise", "memchr", "memcmp", "memcpy", "memmove", "memset", "mmap", "mremap",
     "munmap", "nanosleep", "open", "openat", "poll", "pread", "pthread_mutex_lock",
     "pthread_mutex_unlock", "pwrite", "secure_getenv", "sigaddset", "sigemptyset", "sigismember",
-    "sigpending", "sigprocmask", "sigtimedwait", "strcmp", "strlen", "strncmp", "syscall",
+    "sigpending", "sigprocmask", "sigtimedwait", "strcmp", "strlen", "strncmp", "strstr", "syscall",
     "unlinkat", "write",
     # The helper thread of processes that launch, and how it ends (monitor.c).
     "__cxa_atexit", "prctl", "pthread_attr_destroy", "pthread_attr_init",

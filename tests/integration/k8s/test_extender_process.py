@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import resource
+import socket
 import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -259,6 +261,24 @@ def test_where_metrics_are_answered_nothing_else_is(fake: FakeServer, tmp_path: 
         for path in ("inspect", "version", "filter", "/healthz"):
             assert public.call(path).endswith(": Not Found\n")
         assert used(fake) == {}
+
+
+def test_half_sent_requests_keep_no_scheduler_and_no_scraper_out(
+    fake: FakeServer, tmp_path: Path
+) -> None:
+    """K8S-15: more of them than a process may have descriptors, at both ports."""
+    add_nodes(fake, "a")
+    given, metrics = add_pod(fake, "p", 5), free_port()
+    with extender(fake, tmp_path, "--metrics", f"127.0.0.1:{metrics}") as one, ExitStack() as kept:
+        wait_until(one.ready, "it is ready")
+        resource.prlimit(one.process.pid, resource.RLIMIT_NOFILE, (400, 400))
+        for port in (metrics, one.port):
+            for _ in range(500):
+                made = kept.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+                made.sendall(b"GET /metrics HTTP/1.1\r\nHost:")
+        assert Extender(metrics, one.process).ready()
+        assert one.place(given, ("a",)) == ""
+        assert used(fake) == {"GPU-a-0": 5}
 
 
 def test_what_cannot_start_says_so_in_one_sentence(tmp_path: Path) -> None:

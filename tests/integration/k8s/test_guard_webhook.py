@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import socket
 import ssl
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 import yaml
 
@@ -43,6 +46,7 @@ pytestmark = pytest.mark.integration
 Json = dict[str, Any]
 ALLOCATION = "cgpu/allocation"
 FORGED = {ALLOCATION: "{}"}
+HALF = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: 8388608\r\n\r\n"
 DENIED = 'admission webhook "{}.guard.cgpu" denied the request: cgpu: '
 SECRET = SECRETS.path(NAME, namespace=chart.NAMESPACE)
 JOBS = """
@@ -372,3 +376,24 @@ def started(world: PodWorld, item: Json) -> str:
     if done.returncode == 0:
         assert world.variables()["NVIDIA_VISIBLE_DEVICES"] == "void"
     return done.stderr if done.returncode else ""
+
+
+def test_k8s_15_strangers_with_open_connections_keep_no_api_server_out(plane: ControlPlane) -> None:
+    """Without a certificate, half of TLS or half of a review: nothing is parsed, little is kept."""
+    with guarding(plane) as process, ExitStack() as kept:
+        port = int(process.args[-3].rpartition(":")[2])  # type: ignore[index]
+        trusting = ssl.create_default_context()
+        trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
+        before = psutil.Process(process.pid).memory_info().rss
+        for number in range(600):
+            made = kept.enter_context(socket.create_connection(("127.0.0.1", port), 60))
+            if number % 3 == 1:
+                made.sendall(b"\x16\x03\x01")
+            elif number % 3 == 2:
+                made = kept.enter_context(trusting.wrap_socket(made))
+                made.sendall(HALF)
+                with suppress(OSError):
+                    made.sendall(b"[" * (4 << 20))
+        assert forgery(plane)
+        # What TLS itself keeps for each of the 256 that are let in; a body of theirs is 4 MiB.
+        assert psutil.Process(process.pid).memory_info().rss - before < 256 << 20

@@ -28,8 +28,8 @@ def apply(plane: ControlPlane, port: int) -> None:
     """Apply what the chart has for the guard, with its webhooks on this port."""
     objects = [each for each in plane.chart() if each["metadata"]["name"] == NAME]
     for hook in (hook for each in objects for hook in each.get("webhooks", [])):
-        path = hook["clientConfig"].pop("service")["path"]
-        hook["clientConfig"]["url"] = f"https://{_HOST}:{port}{path}"
+        del hook["clientConfig"]["service"]
+        hook["clientConfig"]["url"] = f"https://{_HOST}:{port}/"
     words = ["apply", "--filename=-", f"--kubeconfig={plane.kubeconfig()}"]
     chart.done("kubectl", *words, home=plane.folder, given=yaml.safe_dump_all(objects))
 

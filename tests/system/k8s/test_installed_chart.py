@@ -19,6 +19,7 @@ pytestmark = pytest.mark.system
 LEASE = "leases/cgpu-scheduler"
 # What the guard writes into the chart's objects.
 HOOKS = ("mutatingwebhookconfigurations/cgpu-guard", "validatingwebhookconfigurations/cgpu-guard")
+ASKED = {"path": "/word/verb"}
 KEYS = {"data": {"ca.crt": "eA=="}}
 HOLDER = {"spec": {"holderIdentity": "gpu-a_1", "leaseDurationSeconds": 15}}
 
@@ -65,7 +66,7 @@ def test_it_is_installed_upgraded_and_removed_and_leaves_nothing(plane: ControlP
     bundle = plane.authority.data("ca.crt")
     kubectl(plane, "patch", "secret/cgpu-guard", f"--patch={json.dumps(KEYS)}")
     for path in HOOKS:
-        hooks = [{"name": each["name"], "clientConfig": {"caBundle": bundle}}
+        hooks = [{"name": each["name"], "clientConfig": {"caBundle": bundle, "service": ASKED}}
                  for each in shown(plane, path)["webhooks"]]  # fmt: skip
         kubectl(plane, "patch", path, f"--patch={json.dumps({'webhooks': hooks})}")
     template = shown(plane, "deployment/cgpu-scheduler")["spec"]["template"]
@@ -79,6 +80,7 @@ def test_it_is_installed_upgraded_and_removed_and_leaves_nothing(plane: ControlP
     for path in HOOKS:
         hooks = shown(plane, path)["webhooks"]
         assert {each["clientConfig"]["caBundle"] for each in hooks} == {bundle}
+        assert {each["clientConfig"]["service"]["path"] for each in hooks} == {ASKED["path"]}
 
     helm(plane, "uninstall", "cgpu")
     assert everything(plane) == before

@@ -16,6 +16,7 @@ from lab.kubernetes.manifests import pod
 
 pytestmark = pytest.mark.unit
 
+WORD = "0123456789abcdef" * 2
 SCHEDULER = "system:serviceaccount:cgpu-system:cgpu-scheduler"
 
 
@@ -37,7 +38,7 @@ def ask(path: str, data: bytes, api: Api | None = None, method: str = "POST") ->
     """The status and text of an answer."""
 
     async def work() -> tuple[int, str]:
-        guard = Guard(Settings((SCHEDULER,)), api or Api({}), lambda *_: None)
+        guard = Guard(Settings((SCHEDULER,)), api or Api({}), lambda *_: None, WORD.encode)
         async with TestClient(TestServer(guard.application())) as client:
             response = await client.request(method, path, data=data)
             return response.status, await response.text()
@@ -70,33 +71,33 @@ def allowed(answer: tuple[int, str]) -> bool:
 
 def test_the_pod_of_a_binding_is_looked_up_unless_the_scheduler_binds_it() -> None:
     api = Api(pod("p", 2))
-    assert not allowed(ask("/validate", body(BINDING, "binding"), api))
+    assert not allowed(ask(f"/{WORD}/validate", body(BINDING, "binding"), api))
     assert api.asked == ["/api/v1/namespaces/ml/pods/p"]
-    assert allowed(ask("/validate", body(BINDING, "binding", SCHEDULER), api))
-    assert allowed(ask("/validate", body(pod("p", 2)), api))
+    assert allowed(ask(f"/{WORD}/validate", body(BINDING, "binding", SCHEDULER), api))
+    assert allowed(ask(f"/{WORD}/validate", body(pod("p", 2)), api))
     assert len(api.asked) == 1
 
 
 def test_a_binding_whose_pod_cannot_be_read_is_not_let_in() -> None:
-    status, text = ask("/validate", body(BINDING, "binding"), Api(LostError("no answer")))
+    status, text = ask(f"/{WORD}/validate", body(BINDING, "binding"), Api(LostError("no answer")))
     assert (status, text) == (500, "whether the pod asks for GPUs is not known: no answer\n")
-    assert allowed(ask("/validate", body(BINDING, "binding"), Api(NotFoundError("gone"))))
+    assert allowed(ask(f"/{WORD}/validate", body(BINDING, "binding"), Api(NotFoundError("gone"))))
     api = Api({"items": []})  # a list of pods, which is at the path of no name
     nameless = body({}, "binding").replace(b'"name": "p"', b'"name": ""')
-    assert ask("/validate", nameless, api)[0] == 400
+    assert ask(f"/{WORD}/validate", nameless, api)[0] == 400
     assert not api.asked
 
 
 def test_new_pods_are_changed() -> None:
     item = pod("p", 2)
     del item["spec"]["schedulerName"]
-    status, text = ask("/mutate", body(item))
+    status, text = ask(f"/{WORD}/mutate", body(item))
     assert status == 200
     assert json.loads(text)["response"]["patchType"] == "JSONPatch"
 
 
 def test_other_calls_get_one_sentence() -> None:
-    for path in ("/validate", "/mutate"):
+    for path in (f"/{WORD}/validate", f"/{WORD}/mutate"):
         for data in (b"", b"{", b"[]", body("x"), b" " * (LONGEST + 1)):
             status, text = ask(path, data)
             assert status == 400
@@ -104,3 +105,21 @@ def test_other_calls_get_one_sentence() -> None:
         assert ask(path, b"", method="GET")[0] == 405
     assert ask("/other", b"")[0] == 404
     assert ask("/healthz", b"", method="GET") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("path", ["/validate", "/x/mutate", f"/{WORD[:-1]}/mutate"])
+def test_who_does_not_know_the_path_is_told_nothing(path: str) -> None:
+    """K8S-15: nothing is parsed, and no pod is looked up."""
+    api = Api(pod("p", 2))
+    for data in (body(BINDING, "binding"), b"{"):
+        assert ask(path, data, api)[0] == 404
+    assert not api.asked
+
+
+def test_a_guard_without_a_word_answers_nobody() -> None:
+    async def work() -> int:
+        guard = Guard(Settings((SCHEDULER,)), Api({}), lambda *_: None, bytes)
+        async with TestClient(TestServer(guard.application())) as client:
+            return (await client.post("/x/validate", data=body(BINDING, "binding"))).status
+
+    assert asyncio.run(work()) == 404

@@ -1,0 +1,146 @@
+"""A port at which others call, with a bound on callers of whom nothing is known.
+
+Whoever reaches a pod can open connections to it and send nothing, or half a request. Such strangers
+are counted, and one of them makes room for the next: the oldest of the address that has most. Who
+has sent a request that only a friend can send is no stranger any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from aiohttp import web
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable, Coroutine
+
+    from aiohttp.typedefs import Handler
+
+STRANGERS = 256  # more than an API server or a scheduler begins at once
+_HANDSHAKE = 10.0  # seconds
+_PAUSE = 0.1  # seconds, where there is no descriptor left
+_QUEUE = 1024  # connections that the kernel holds; a burst of pods is that many calls
+
+
+class _Stranger(NamedTuple):
+    connection: socket.socket
+    address: str
+
+
+class Port:
+    """Serves an application.
+
+    Args:
+        app: the application; nothing may serve it yet.
+        is_friend: whether only a friend can have sent this request, whose body is not read yet.
+        tls: of the server; None: plain HTTP.
+        most: strangers at a time.
+    """
+
+    def __init__(
+        self,
+        app: web.Application,
+        is_friend: Callable[[web.Request], bool] = lambda _: False,
+        tls: ssl.SSLContext | None = None,
+        most: int = STRANGERS,
+    ) -> None:
+        @web.middleware
+        async def know(request: web.Request, handler: Handler) -> web.StreamResponse:
+            if is_friend(request):
+                self._strangers.pop(request.protocol, None)
+            return await handler(request)
+
+        app.middlewares.insert(0, know)
+        self._runner = web.AppRunner(app, access_log=None, lingering_time=0.0)
+        self._tls, self._most = tls, most
+        self._strangers: dict[web.RequestHandler, _Stranger] = {}  # oldest first
+        self._listeners: list[socket.socket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, host: str | None, port: int) -> str:
+        """Serve at ``host``, or at every address, and return an address with the port.
+
+        Raises:
+            OSError: it is not free, or not this machine's.
+        """
+        await self._runner.setup()
+        self._listeners = _listeners(host, port)
+        for listener in self._listeners:
+            self._keep(self._accept(listener))
+        return "{}:{}".format(*self._listeners[0].getsockname()[:2])
+
+    async def close(self) -> None:
+        """Serve no more."""
+        for task in self._tasks:
+            task.cancel()
+        for listener in self._listeners:
+            listener.close()
+        await self._runner.cleanup()
+
+    def _keep(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, address = await loop.sock_accept(listener)
+            except OSError:
+                await asyncio.sleep(_PAUSE)
+                continue
+            self._make_room()
+            protocol = cast("web.Server", self._runner.server)()  # there since ``open``
+            self._strangers[protocol] = _Stranger(connection, address[0])
+            self._keep(self._begin(protocol, connection))
+            await asyncio.sleep(0)  # who has come before goes on first
+
+    async def _begin(self, protocol: web.RequestHandler, connection: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        limit = _HANDSHAKE if self._tls else None
+        with contextlib.suppress(OSError):  # it sends no TLS, or is gone
+            await loop.connect_accepted_socket(
+                lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit
+            )
+
+    def _make_room(self) -> None:
+        gone = [each for each, it in self._strangers.items() if it.connection.fileno() < 0]
+        for protocol in gone:
+            del self._strangers[protocol]
+        if len(self._strangers) >= self._most:
+            count = Counter(it.address for it in self._strangers.values())
+            most = max(count.values())
+            oldest = next(p for p, it in self._strangers.items() if count[it.address] == most)
+            stranger = self._strangers.pop(oldest)
+            if oldest.transport is not None:
+                oldest.transport.abort()
+            else:  # in the handshake
+                with contextlib.suppress(OSError):
+                    stranger.connection.shutdown(socket.SHUT_RDWR)
+
+
+def _listeners(host: str | None, port: int) -> list[socket.socket]:
+    """Sockets that listen at every address of ``host``; of any kind of address if it is None."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    with contextlib.ExitStack() as undone:
+        for family, _, _, _, address in dict.fromkeys(found):
+            try:
+                listener = undone.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            except OSError:  # the kernel has no addresses of this kind
+                continue
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            listener.setblocking(False)  # noqa: FBT003 (it has no name)
+            listener.bind(address)
+            listener.listen(_QUEUE)
+            made.append(listener)
+        undone.pop_all()
+    return made

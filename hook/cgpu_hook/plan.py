@@ -192,7 +192,7 @@ def _mounts_of(config: dict[str, Any], rootfs: View) -> tuple[dict[str, dict[str
     """
     fresh = False
     found = {}
-    view = Mounted(rootfs)
+    view = Mounted(rootfs, _cwd(config))
     for mount in config.get("mounts") or []:
         given = mount["destination"]
         destination = resolved(view, given)
@@ -231,10 +231,14 @@ def _brought(
     """SONAME -> files of a driver in the image or in a mounted directory."""
     finder = Finder(view, (*host_files.proxies, libraries.OPENCL))
     shown_directories = [inside for inside, mount in taken.items() if is_bind(mount)]
-    cwd = (config.get("process") or {}).get("cwd")
-    here = cwd if isinstance(cwd, str) else "/"
-    finder.look(env, here, mounts=shown_directories)
+    finder.look(env, _cwd(config), mounts=shown_directories)
     return finder.files
+
+
+def _cwd(config: dict[str, Any]) -> str:
+    """The working directory of the container's first program."""
+    cwd = (config.get("process") or {}).get("cwd")
+    return cwd if isinstance(cwd, str) else "/"
 
 
 def _driver_mounts(

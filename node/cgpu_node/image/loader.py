@@ -26,7 +26,8 @@ _TOOLKITS, _TOOLKIT, _COMPAT = "/usr/local", "cuda", "compat"
 _BELOW_A_MOUNT = ("", "/lib64", "/lib")
 _CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
 _CONFIGURATION = "/etc/ld.so.conf"
-_MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes
+_MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes of a file
+_MOST_LIBRARIES = 1 << 28  # bytes of all that is preloaded
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
 # Bounds where every directory is searched: directories, and entries in them.
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
@@ -60,6 +61,9 @@ class Finder:
         self._looked = 0
         self._most = _MOST_DIRECTORIES
         self._entries = 0
+        self._plain: set[str] = set()
+        self._examined: set[str] = set()
+        self._unread = _MOST_LIBRARIES
         self.files: dict[str, list[str]] = {soname: [] for soname in self._stems}
 
     def look(
@@ -84,15 +88,14 @@ class Finder:
             CgpuError: there is more to look at than in any real image, or it cannot be seen.
         """
         searched = list(_search_path(environment.get("LD_LIBRARY_PATH"), cwd))
-        preloaded = _preloaded(self._view, environment, cwd)
+        preloaded, self._plain = _preloaded(self._view, environment, cwd)
         if follow_origin:
             self._follow_origin(searched + preloaded, ["/", *mounts])
         for folder in searched:
             self._directory(folder)
         for path in preloaded:
-            self._file(path)
-        for path in self._cached():
-            self._file(path)
+            self._library(path)
+        self._look_into_cache()
         configured = (_absolute(folder, cwd) for folder in _configured(self._view))
         for folder in (*usual, *searched_by_default(self._view), *configured):
             self._directory(folder)
@@ -106,13 +109,20 @@ class Finder:
         """Names that programs load: tells whether a mount has a driver without listing it."""
         return [*self._stems, *self._stems.values()]
 
-    def _cached(self) -> list[str]:
+    def _look_into_cache(self) -> None:
+        """What the loader takes for a driver, or for what is preloaded, by whatever file name."""
         data = self._view.read(resolved(self._view, _CACHE), _MOST_CACHED) or b""
-        if not any(prefix.encode() in data for prefix in self._prefixes):
-            return []
+        names = [*self._prefixes, *self._plain]
+        if not any(name.encode() in data for name in names):
+            return
         from cgpu_node.image import ldcache  # rare: most images name no driver
 
-        return ldcache.paths(data, self._prefixes)
+        for soname, start in self._stems.items():
+            for path in ldcache.paths(data, (start,)):
+                self._found(soname, path)
+        for name in self._plain:
+            for path in ldcache.paths(data, (name,)):
+                self._library(path)
 
     def _follow_origin(self, paths: list[str], roots: list[str]) -> None:
         """If one of ``paths`` begins at the program: look into every directory below ``roots``."""
@@ -158,7 +168,9 @@ class Finder:
             raise self._too_many()
         names = self._view.names(real)
         for name in names:
-            if name.startswith(self._prefixes):
+            if name in self._plain:
+                self._library(f"{real}/{name}")
+            elif name.startswith(self._prefixes):
                 self._file(f"{real}/{name}")
             elif name in _HARDWARE:
                 self._directory(f"{real}/{name}")
@@ -177,18 +189,40 @@ class Finder:
         )
 
     def _file(self, path: str) -> None:
-        name = os.path.basename(path)
+        """Look at a file by its name."""
+        for soname in self.files:
+            if is_version(os.path.basename(path), soname):
+                self._found(soname, path)
+
+    def _library(self, path: str) -> None:
+        """Look at a file that every program loads: it may be a driver by another name."""
+        self._count()
+        real = resolved(self._view, path)
+        if real not in self._examined and self._view.kind(real) == "file":
+            from cgpu_node.image import elf  # rare: few images preload anything
+
+            self._examined.add(real)
+            data = self._view.read(real, self._unread) or b""
+            self._unread -= len(data)
+            own = elf.soname(data)
+            for soname in self.files:
+                if is_version(os.path.basename(path), soname) or is_version(own, soname):
+                    self._found(soname, real)
+
+    def _count(self) -> None:
         self._looked += 1
         if self._looked > _MOST_FILES:
             raise CgpuError(
-                f"the image has more than {_MOST_FILES} files named like a driver's libraries,"
-                " which is too many to examine: remove some"
+                f"the image has more than {_MOST_FILES} files named like a driver's libraries, or"
+                " preloaded, which is too many to examine: remove some"
             )
-        for soname, found in self.files.items():
-            if is_version(name, soname):
-                real = resolved(self._view, path)
-                if real not in found and self._view.kind(real) == "file":
-                    found.append(real)
+
+    def _found(self, soname: str, path: str) -> None:
+        """The loader may take the file for SONAME."""
+        self._count()
+        real = resolved(self._view, path)
+        if real not in self.files[soname] and self._view.kind(real) == "file":
+            self.files[soname].append(real)
 
 
 def _search_path(text: str | None, cwd: str) -> Iterator[str]:
@@ -217,20 +251,23 @@ def _expanded(entry: str) -> list[str]:
     return found
 
 
-def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> list[str]:
-    """The paths that every program loads first; plain names are found by the search path.
+def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[list[str], set[str]]:
+    """The paths that every program loads first, and the names that the search path has for more.
 
     One more than are looked at is enough, as it is refused.
     """
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
     entries = f"{environment.get('LD_PRELOAD', '')} {os.fsdecode(data)}"
     found: list[str] = []
+    plain: set[str] = set()
     for entry in entries.replace(":", " ").replace("\0", " ").split():
         if "/" in entry:
             found += (_absolute(path, cwd) for path in _expanded(entry))
-        if len(found) > _MOST_FILES:
+        else:
+            plain.add(entry)
+        if len(found) + len(plain) > _MOST_FILES:
             break
-    return found
+    return found, plain
 
 
 def _configured(view: View) -> dict[str, None]:

@@ -27,8 +27,9 @@ class Mounted:
 
     is_complete = True
 
-    def __init__(self, image: View) -> None:
-        self._image = image
+    def __init__(self, image: View, cwd: str = "/") -> None:
+        self._image, self._cwd = image, cwd
+        self._procs: list[str] = []  # where the kernel shows processes
         self._views: dict[str, View | None] = {}
         self._opaque: dict[str, str] = {}
         self._links: dict[str, str] = {}
@@ -41,10 +42,12 @@ class Mounted:
             mount: as the configuration has it.
         """
         options = mount.get("options") or []
+        kind, source = mount.get("type"), mount.get("source")
+        if kind == "proc" or (is_bind(mount) and source == "/proc"):
+            self._procs.append(f"{destination}/")
         if self._image.is_complete or "tmpcopyup" in options:
             return
         self._links.clear()
-        kind, source = mount.get("type"), mount.get("source")
         self._views[destination] = None
         self._opaque.pop(destination, None)
         if is_bind(mount) and isinstance(source, str):
@@ -79,8 +82,17 @@ class Mounted:
         if found is None:
             _, view, below = self._at(path)
             found = "" if view is None or below == "/" else view.link(below)
-            self._links[path] = found
+            self._links[path] = found = self._of_process(path) or found
         return found
+
+    def _of_process(self, path: str) -> str:
+        """Where ``/proc/self/root`` leads, or the same of any process or thread; else empty.
+
+        Programs of a container have its root. Their working directory is the first one's.
+        """
+        if not path.startswith(tuple(self._procs)):
+            return ""
+        return {"root": "/", "cwd": self._cwd}.get(os.path.basename(path), "")
 
     def read(self, path: str, most: int) -> bytes | None:
         """As ``View.read``."""

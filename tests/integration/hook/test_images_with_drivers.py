@@ -179,6 +179,15 @@ LAYOUTS = {
     "loaded before all others, by a relative path": Layout(
         lambda image: image.put("root/x"), ("LD_PRELOAD=x/libcuda.so.1",)
     ),
+    "loaded before all others, by another name": Layout(
+        lambda image: image.put("opt/x", "driver"), ("LD_PRELOAD=/opt/x/driver.550.54.15",)
+    ),
+    "a path through the root of a process": Layout(
+        lambda image: image.put("opt/x"), ("LD_LIBRARY_PATH=/proc/self/root/opt/x",)
+    ),
+    "a path through another's": Layout(
+        lambda image: image.put("opt/x"), ("LD_LIBRARY_PATH=/proc/1/root/proc/1/cwd/../opt/x",)
+    ),
     "loaded before all others, by the image": Layout(
         lambda image: (image.put("opt/x"), image.write("etc/ld.so.preload", "/opt/x/libcuda.so.1"))  # type: ignore[arg-type,return-value]
     ),

@@ -135,7 +135,7 @@ def build_binary(binary: Binary, target: Path) -> None:
         link += ["-Wl,--no-as-needed", str(_needed_stub(binary, target))]
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     _zig("-target", binary.target, *CFLAGS, "-o", str(temporary), *binary.sources, *link)
-    temporary.chmod(0o755)  # containers of all users run it, whatever the umask
+    temporary.chmod(0o755)  # users of containers other than root load it, whatever the umask
     temporary.rename(target)
 
 

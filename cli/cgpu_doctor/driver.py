@@ -123,15 +123,15 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
 
 
 def proxies(ground: Ground) -> Iterator[Finding]:
-    """All users of containers can load the proxies: pip makes files as its umask has it."""
+    """Whether every user of a container can read the proxies: pip's files follow root's umask."""
     del ground
     paths = map(cgpu_shim.library, PROXIED)
     closed = [path for path in paths if not os.stat(path).st_mode & stat.S_IROTH]
     if closed:
-        what = f"containers' users other than root cannot read {' and '.join(closed)}"
+        what = f"programs in containers that do not run as root cannot read {' and '.join(closed)}"
         yield Finding("error", what, closed[0], f"chmod a+r {' '.join(closed)}")
     else:
-        yield Finding("ok", "users of containers can read cgpu's libraries")
+        yield Finding("ok", "all users of containers can read cgpu's libraries")
 
 
 def glibc(ground: Ground) -> Iterator[Finding]:

@@ -50,7 +50,10 @@ def middleware(
             raise
         except Exception as error:  # noqa: BLE001 (one call must not end the others)
             what = f"internal error: {type(error).__name__}: {error} at {location(error)}"
-            report("call_failed", {"path": request.path, "error": what})
+            # As the route has it: a part of the path may be secret.
+            resource = request.match_info.route.resource
+            path = resource.canonical if resource is not None else request.path
+            report("call_failed", {"path": path, "error": what})
             return sentence(BROKEN, what)
 
     return answer

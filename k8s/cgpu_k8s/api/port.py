@@ -1,14 +1,17 @@
-"""A port at which others call, with a bound on callers of whom nothing is known.
+"""A port that bounds the connections of callers it does not know.
 
-Whoever reaches a pod can open connections to it and send nothing, or half a request. Such strangers
-are counted, and one of them makes room for the next: the oldest of the address that has most. Who
-has sent a request that only a friend can send is no stranger any more.
+Whoever reaches a pod can open connections to it and send nothing, or half a request. The port
+counts such strangers. When there are too many, it closes the oldest of the address that has most. A
+connection that has sent a request that only a friend can send is no stranger any more. Strangers at
+the address of a friend are counted apart, so that others cannot push them out.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -22,9 +25,10 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
 
 STRANGERS = 256  # more than an API server or a scheduler begins at once
+_MOST_FRIENDS = 64  # addresses: of API servers
 _HANDSHAKE = 10.0  # seconds
 _PAUSE = 0.1  # seconds, where there is no descriptor left
-_QUEUE = 1024  # connections that the kernel holds; a burst of pods is that many calls
+_QUEUE = 1024  # connections that wait to be accepted: the kernel must not refuse a burst
 
 
 class _Stranger(NamedTuple):
@@ -53,12 +57,16 @@ class Port:
         async def know(request: web.Request, handler: Handler) -> web.StreamResponse:
             if is_friend(request):
                 self._strangers.pop(request.protocol, None)
+                self._friends[str(request.remote)] = None
+                if len(self._friends) > _MOST_FRIENDS:
+                    del self._friends[next(iter(self._friends))]
             return await handler(request)
 
         app.middlewares.insert(0, know)
         self._runner = web.AppRunner(app, access_log=None, lingering_time=0.0)
         self._tls, self._most = tls, most
         self._strangers: dict[web.RequestHandler, _Stranger] = {}  # oldest first
+        self._friends: dict[str, None] = {}  # addresses
         self._listeners: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -95,11 +103,11 @@ class Port:
             except OSError:
                 await asyncio.sleep(_PAUSE)
                 continue
-            self._make_room()
+            self._make_room(address[0])
             protocol = cast("web.Server", self._runner.server)()  # there since ``open``
             self._strangers[protocol] = _Stranger(connection, address[0])
             self._keep(self._begin(protocol, connection))
-            await asyncio.sleep(0)  # who has come before goes on first
+            await asyncio.sleep(0)  # connections accepted earlier go on first
 
     async def _begin(self, protocol: web.RequestHandler, connection: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -109,20 +117,29 @@ class Port:
                 lambda: protocol, connection, ssl=self._tls, ssl_handshake_timeout=limit
             )
 
-    def _make_room(self) -> None:
+    def _make_room(self, address: str) -> None:
+        """Before a stranger of this address: those of addresses of friends are apart."""
         gone = [each for each, it in self._strangers.items() if it.connection.fileno() < 0]
         for protocol in gone:
             del self._strangers[protocol]
-        if len(self._strangers) >= self._most:
-            count = Counter(it.address for it in self._strangers.values())
+        is_friends = address in self._friends
+        alike = {
+            protocol: it.address
+            for protocol, it in self._strangers.items()
+            if (it.address in self._friends) == is_friends
+        }
+        if len(alike) >= self._most:
+            count = Counter(alike.values())
             most = max(count.values())
-            oldest = next(p for p, it in self._strangers.items() if count[it.address] == most)
-            stranger = self._strangers.pop(oldest)
-            if oldest.transport is not None:
-                oldest.transport.abort()
-            else:  # in the handshake
-                with contextlib.suppress(OSError):
-                    stranger.connection.shutdown(socket.SHUT_RDWR)
+            self._end(next(each for each, its in alike.items() if count[its] == most))
+
+    def _end(self, protocol: web.RequestHandler) -> None:
+        stranger = self._strangers.pop(protocol)
+        if protocol.transport is not None:
+            protocol.transport.abort()
+        else:  # in the handshake
+            with contextlib.suppress(OSError):
+                stranger.connection.shutdown(socket.SHUT_RDWR)
 
 
 def _listeners(host: str | None, port: int) -> list[socket.socket]:
@@ -142,5 +159,7 @@ def _listeners(host: str | None, port: int) -> list[socket.socket]:
             listener.bind(address)
             listener.listen(_QUEUE)
             made.append(listener)
+        if not made:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         undone.pop_all()
     return made

@@ -5,10 +5,14 @@ from __future__ import annotations
 import argparse
 import socket
 from contextlib import AsyncExitStack
-from typing import NoReturn
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env.commandline import Parser, address
 from cgpu_k8s.api import program
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 NAME = "cgpu-extender"
 _SCRAPERS = 64  # connections at a time: the text is 1.8 MB for 8,000 GPUs
@@ -48,6 +52,11 @@ def arguments() -> Parser:
     return parser
 
 
+def _is_local(request: web.Request) -> bool:
+    """Whether the scheduler in our pod calls."""
+    return ip_address(str(request.remote)).is_loopback
+
+
 def _lease(word: str) -> tuple[str, str]:
     namespace, _, name = word.partition("/")
     if not namespace or not name or "/" in name:
@@ -78,7 +87,7 @@ async def serve(given: argparse.Namespace) -> None:
         extender = Extender(books, client, fence, following.missing, following.heard, report)
         async with AsyncExitStack() as served:
             for what, port, address in (
-                ("calls", Port(extender.application()), given.listen),
+                ("calls", Port(extender.application(), _is_local), given.listen),
                 ("metrics", Port(extender.public(), most=_SCRAPERS), given.metrics),
             ):
                 if address:

@@ -5,6 +5,7 @@ Pure but for chance: the time is a parameter.
 
 from __future__ import annotations
 
+import hmac
 import re
 import secrets
 from datetime import datetime, timedelta
@@ -34,8 +35,9 @@ class Span(NamedTuple):
 AUTHORITY = Span(timedelta(days=3650), timedelta(days=365))
 SERVING = Span(timedelta(days=90), timedelta(days=30))
 _EARLY = timedelta(hours=1)  # by which the clocks of a cluster may differ
-_WORD_BYTES = 16
-_WORD = re.compile(rb"[0-9a-f]{32}")
+_KEY_BYTES = 32
+_KEY = re.compile(rb"[0-9a-f]{64}")
+WORD = timedelta(hours=1)  # that a word is in the paths
 _MOST = 4  # authorities; only damage makes more than two
 # What the library raises for what is no certificate or key, or one that we do not make.
 _FOREIGN = (
@@ -62,7 +64,7 @@ class Keys(NamedTuple):
         signer: the key of the newest one. Older ones sign nothing any more.
         chain: the certificate that the guard shows, signed by one of them.
         key: its key.
-        path: a word, in ASCII, that only API servers know; it begins the paths that they call.
+        path: the key, in ASCII, of the words that begin the paths that API servers call.
     """
 
     authorities: bytes = b""
@@ -70,6 +72,14 @@ class Keys(NamedTuple):
     chain: bytes = b""
     key: bytes = b""
     path: bytes = b""
+
+
+class Words(NamedTuple):
+    """What begins the paths that API servers call, at a time, and an hour before and after."""
+
+    now: str
+    before: str
+    after: str
 
 
 class _Pair(NamedTuple):
@@ -90,7 +100,7 @@ def kept(keys: Keys, host: str, now: datetime) -> Keys:
         host: the name or address that API servers call.
         now: the time, with its zone.
     """
-    path = keys.path if _WORD.fullmatch(keys.path) else secrets.token_hex(_WORD_BYTES).encode()
+    path = keys.path if _KEY.fullmatch(keys.path) else secrets.token_hex(_KEY_BYTES).encode()
     return _certified(keys, host, now)._replace(path=path)
 
 
@@ -106,6 +116,19 @@ def _certified(keys: Keys, host: str, now: datetime) -> Keys:
     last = _signed(pair, host, now)
     pair = _new_authority(now)
     return Keys(_certificates([pair.certificate, *known][:_MOST]), _key(pair), *last)
+
+
+def words(keys: Keys, now: datetime) -> Words:
+    """The words of the paths at a time; "" without a key.
+
+    A word becomes known: an API server that cannot call a path shows it to whoever waits for that.
+    """
+    number = int(now.timestamp() // WORD.total_seconds())
+    return Words(*(_word(keys.path, number + step) for step in (0, -1, 1)))
+
+
+def _word(key: bytes, number: int) -> str:
+    return hmac.new(key, str(number).encode(), "sha256").hexdigest() if key else ""
 
 
 def until(keys: Keys) -> datetime:

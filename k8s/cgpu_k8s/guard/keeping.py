@@ -20,7 +20,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.errors import ConflictError
 from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
 from cgpu_k8s.api.watch import Pace
-from cgpu_k8s.guard.certificates import Keys, kept, until
+from cgpu_k8s.guard.certificates import Keys, Words, kept, until, words
 from cgpu_k8s.objects.fields import member, objects, strings
 
 if TYPE_CHECKING:
@@ -126,6 +126,10 @@ class Keeping:
         for error in sorted(failed, key=lambda each: not isinstance(each, ConflictError)):
             raise error
 
+    def words(self) -> Words:
+        """Those that the paths of API servers may begin with now."""
+        return words(self.shown, self._clock())
+
     async def tried(self) -> bool:
         """Look, again after a pause if another replica was first; False: something failed."""
         failures = 0
@@ -161,7 +165,8 @@ class Keeping:
     async def _trust(self, path: str, configuration: Json, keys: Keys, verb: str) -> None:
         """Let API servers that call by this configuration trust us, and show us who they are."""
         hooks = objects(configuration, "webhooks")
-        called = [_called(member(each, "clientConfig", dict), keys, verb) for each in hooks]
+        known = words(keys, self._clock())
+        called = [_called(member(each, "clientConfig", dict), keys, known, verb) for each in hooks]
         if all(before == after for before, after in called):
             return
         version = member(member(configuration, "metadata", dict), "resourceVersion", str)
@@ -180,16 +185,22 @@ def _read(secret: Json) -> Keys:
     return Keys(*(_decoded(data.get(name, "")) for name in _FIELDS))
 
 
-def _called(client: Json, keys: Keys, verb: str) -> tuple[Json, Json]:
-    """What a webhook's clientConfig has of authorities and path, and what it is to have."""
-    bundle, path = base64.b64encode(keys.authorities).decode(), f"/{keys.path.decode()}/{verb}"
-    before, after = {"caBundle": client.get("caBundle")}, {"caBundle": bundle}
-    if service := member(client, "service", dict):
-        return before | {"service": {"path": service.get("path")}}, after | {
-            "service": {"path": path}
-        }
-    url = member(client, "url", str)
-    return before | {"url": url}, after | {"url": urlsplit(url)._replace(path=path).geturl()}
+def _called(client: Json, keys: Keys, known: Words, verb: str) -> tuple[Json, Json]:
+    """What a webhook's clientConfig has of authorities and path, and what it is to have.
+
+    A word of a replica whose clock is ahead stays.
+    """
+    service = member(client, "service", dict)
+    where = member(service or client, "path" if service else "url", str)
+    given = urlsplit(where).path.removeprefix("/").partition("/")[0]
+    word = given if given == known.after else known.now
+    due = urlsplit(where)._replace(path=f"/{word}/{verb}").geturl()
+    bundle = base64.b64encode(keys.authorities).decode()
+
+    def about(trusted: object, at: str) -> Json:
+        return {"caBundle": trusted, **({"service": {"path": at}} if service else {"url": at})}
+
+    return about(client.get("caBundle"), where), about(bundle, due)
 
 
 def _decoded(text: str) -> bytes:

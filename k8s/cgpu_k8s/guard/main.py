@@ -68,7 +68,7 @@ async def serve(given: argparse.Namespace) -> None:
     async with connected(cluster) as client:
         keeping = Keeping(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
         await keeping.begin()
-        guard = Guard(settings, client, report, lambda: keeping.shown.path)
+        guard = Guard(settings, client, report, keeping.words)
         port = Port(guard.application(), guard.is_servers, keeping.tls)
         try:
             report("serves", {"address": await port.open(*given.listen)})

@@ -13,7 +13,7 @@ from cgpu_k8s.api.resources import PODS
 from cgpu_k8s.guard import reviews
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterable
 
     from cgpu_k8s.guard.settings import Settings
     from cgpu_k8s.objects.fields import Json
@@ -40,13 +40,13 @@ class Guard:
         settings: of the cluster.
         api: of the API server; needs the right to ``get`` pods.
         report: writes a line of the log.
-        word: which API servers have from their configuration, and nobody else.
+        words: gives the secret words, of which API servers have one from their configuration.
     """
 
     def __init__(
-        self, settings: Settings, api: Api, report: Report, word: Callable[[], bytes]
+        self, settings: Settings, api: Api, report: Report, words: Callable[[], Iterable[str]]
     ) -> None:
-        self._settings, self._api, self._report, self._word = settings, api, report, word
+        self._settings, self._api, self._report, self._words = settings, api, report, words
 
     def application(self) -> web.Application:
         """The routes: ``POST /WORD/validate`` and ``/WORD/mutate``, and ``GET /healthz``."""
@@ -58,9 +58,9 @@ class Guard:
         return app
 
     def is_servers(self, request: web.Request) -> bool:
-        """Whether an API server calls: the path has the word."""
-        given, word = request.match_info.get("word", "").encode(), self._word()
-        return bool(word) and hmac.compare_digest(given, word)
+        """Whether an API server calls: the path has a word of these hours."""
+        given = request.match_info.get("word", "").encode()
+        return any(word and hmac.compare_digest(given, word.encode()) for word in self._words())
 
     def _of_servers(self, handler: Handler) -> Handler:
         """``handler``, which parses what is sent, for API servers only."""
@@ -68,7 +68,9 @@ class Guard:
         async def handle(request: web.Request) -> web.StreamResponse:
             if self.is_servers(request):
                 return await handler(request)
-            answer = sentence(ABSENT, "expected the path that the webhook's configuration has")
+            answer = sentence(
+                ABSENT, f"{request.path}: expected the path in the webhook configuration"
+            )
             answer.force_close()
             return answer
 

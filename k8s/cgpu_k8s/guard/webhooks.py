@@ -93,7 +93,7 @@ def mutating() -> dict[str, Hook]:
 def _configuration(
     kind: str, hooks: Mapping[str, Hook], namespace: str, minor: int
 ) -> dict[str, Any]:
-    # The path, like the authority, is the guard's to add: an upgrade must not take it back.
+    # The guard adds the path and the authority: an upgrade of the chart must not overwrite them.
     service = {"namespace": namespace, "name": NAME, "port": 443}
     # Another webhook may add what asks for GPUs.
     more = {"reinvocationPolicy": "IfNeeded"} if kind == _MUTATING else {}

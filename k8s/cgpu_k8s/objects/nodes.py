@@ -134,10 +134,10 @@ def _changing(label: str, known: str) -> str:
 
 
 def _address(status: Json) -> str:
-    """The first internal one. What a kubelet writes there, and is no IP address, is none."""
+    """The first internal address that is an IP address; empty if none is: it is a node's text."""
     for each in objects(status, "addresses"):
         if each.get("type") == "InternalIP":
-            text = member(each, "address", str).partition("%")[0]  # a zone may be anything
+            text = member(each, "address", str).partition("%")[0]  # a zone can be any text
             with contextlib.suppress(ValueError):
                 return str(ip_address(text))
     return ""

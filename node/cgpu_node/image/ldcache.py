@@ -33,6 +33,21 @@ def paths(data: bytes, stems: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(filter(None, (_string(data, at) for at in found))))
 
 
+def files(data: bytes, names: set[str]) -> list[str]:
+    """The files that the loader finds under exactly these names, in one pass."""
+    wanted = {os.fsencode(name) for name in names}
+    if not any(name in data for name in wanted):
+        return []
+    longest = max(map(len, wanted)) + 1
+    found = {
+        value + base: None
+        for base, entries in _tables(data)
+        for _, key, value in entries
+        if data[key + base : key + base + longest].partition(b"\0")[0] in wanted
+    }
+    return list(dict.fromkeys(filter(None, (_string(data, at) for at in found))))
+
+
 def _occurrences(data: bytes, text: bytes) -> Iterator[int]:
     at = data.find(text)
     while at >= 0:

@@ -27,7 +27,6 @@ _BELOW_A_MOUNT = ("", "/lib64", "/lib")
 _CACHE, _PRELOAD = "/etc/ld.so.cache", "/etc/ld.so.preload"
 _CONFIGURATION = "/etc/ld.so.conf"
 _MOST_CACHED, _MOST_PRELOADED, _MOST_CONFIGURED = 16 << 20, 1 << 20, 1 << 20  # bytes of a file
-_MOST_LIBRARIES = 1 << 28  # bytes of all that is preloaded
 _MOST_ENTRIES, _MOST_DIRECTORIES, _MOST_FILES, _DEEPEST = 1024, 256, 1024, 8
 # Bounds where every directory is searched: directories, and entries in them.
 _MOST_ANYWHERE, _MOST_NAMES = 1 << 16, 1 << 20
@@ -63,7 +62,6 @@ class Finder:
         self._entries = 0
         self._plain: set[str] = set()
         self._examined: set[str] = set()
-        self._unread = _MOST_LIBRARIES
         self.files: dict[str, list[str]] = {soname: [] for soname in self._stems}
 
     def look(
@@ -110,7 +108,7 @@ class Finder:
         return [*self._stems, *self._stems.values()]
 
     def _look_into_cache(self) -> None:
-        """What the loader takes for a driver, or for what is preloaded, by whatever file name."""
+        """Look at what the cache has under a driver's or a preloaded name, whatever the file's."""
         data = self._view.read(resolved(self._view, _CACHE), _MOST_CACHED) or b""
         names = [*self._prefixes, *self._plain]
         if not any(name.encode() in data for name in names):
@@ -120,9 +118,8 @@ class Finder:
         for soname, start in self._stems.items():
             for path in ldcache.paths(data, (start,)):
                 self._found(soname, path)
-        for name in self._plain:
-            for path in ldcache.paths(data, (name,)):
-                self._library(path)
+        for path in ldcache.files(data, self._plain):
+            self._library(path)
 
     def _follow_origin(self, paths: list[str], roots: list[str]) -> None:
         """If one of ``paths`` begins at the program: look into every directory below ``roots``."""
@@ -197,24 +194,23 @@ class Finder:
     def _library(self, path: str) -> None:
         """Look at a file that every program loads: it may be a driver by another name."""
         self._count()
+        self._file(path)
         real = resolved(self._view, path)
         if real not in self._examined and self._view.kind(real) == "file":
             from cgpu_node.image import elf  # rare: few images preload anything
 
             self._examined.add(real)
-            data = self._view.read(real, self._unread) or b""
-            self._unread -= len(data)
-            own = elf.soname(data)
+            own = elf.soname(lambda start, most: self._view.part(real, start, most))
             for soname in self.files:
-                if is_version(os.path.basename(path), soname) or is_version(own, soname):
+                if is_version(own, soname):
                     self._found(soname, real)
 
     def _count(self) -> None:
         self._looked += 1
         if self._looked > _MOST_FILES:
             raise CgpuError(
-                f"the image has more than {_MOST_FILES} files named like a driver's libraries, or"
-                " preloaded, which is too many to examine: remove some"
+                f"the image has more than {_MOST_FILES} files that are preloaded or named like a"
+                " driver's library, which is too many to examine: remove some"
             )
 
     def _found(self, soname: str, path: str) -> None:
@@ -252,21 +248,29 @@ def _expanded(entry: str) -> list[str]:
 
 
 def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[list[str], set[str]]:
-    """The paths that every program loads first, and the names that the search path has for more.
+    """The paths that every program loads first, and the plain names among them.
 
-    One more than are looked at is enough, as it is refused.
+    The loader looks for a plain name on its search path.
+
+    Raises:
+        CgpuError: there are more than are looked at.
     """
     data = view.read(resolved(view, _PRELOAD), _MOST_PRELOADED) or b""
     entries = f"{environment.get('LD_PRELOAD', '')} {os.fsdecode(data)}"
     found: list[str] = []
     plain: set[str] = set()
     for entry in entries.replace(":", " ").replace("\0", " ").split():
+        if any(word in entry for word in _ORIGIN):
+            plain.add(os.path.basename(entry))  # in whatever directory
         if "/" in entry:
             found += (_absolute(path, cwd) for path in _expanded(entry))
         else:
             plain.add(entry)
         if len(found) + len(plain) > _MOST_FILES:
-            break
+            raise CgpuError(
+                f"LD_PRELOAD and the image's {_PRELOAD} name more than {_MOST_FILES} libraries,"
+                " which is too many to examine: use fewer"
+            )
     return found, plain
 
 

@@ -43,7 +43,7 @@ class Mounted:
         """
         options = mount.get("options") or []
         kind, source = mount.get("type"), mount.get("source")
-        if kind == "proc" or (is_bind(mount) and source == "/proc"):
+        if kind == "proc" or (is_bind(mount) and os.path.normpath(str(source)) == "/proc"):
             self._procs.append(f"{destination}/")
         if self._image.is_complete or "tmpcopyup" in options:
             return
@@ -88,7 +88,8 @@ class Mounted:
     def _of_process(self, path: str) -> str:
         """Where ``/proc/self/root`` leads, or the same of any process or thread; else empty.
 
-        Programs of a container have its root. Their working directory is the first one's.
+        All programs of a container have its root. Their working directory is taken to be the first
+        one's.
         """
         if not path.startswith(tuple(self._procs)):
             return ""
@@ -99,6 +100,12 @@ class Mounted:
         point, view, below = self._at(path)
         self._refuse_opaque(point)
         return None if view is None else view.read(below, most)
+
+    def part(self, path: str, start: int, most: int) -> bytes:
+        """As ``View.part``."""
+        point, view, below = self._at(path)
+        self._refuse_opaque(point)
+        return b"" if view is None else view.part(below, start, most)
 
     def on_host(self, source: str) -> View:
         """As ``View.on_host``."""

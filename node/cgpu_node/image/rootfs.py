@@ -35,6 +35,9 @@ if TYPE_CHECKING:
         def read(self, path: str, most: int) -> bytes | None:
             """The content of a file; None if there is none."""
 
+        def part(self, path: str, start: int, most: int) -> bytes:
+            """Bytes of a file from ``start`` on, ``most`` at most; none if there is no file."""
+
         def on_host(self, source: str) -> View:
             """The tree below ``source``, a directory of the host as a configuration names it."""
 
@@ -121,19 +124,8 @@ class Rootfs:
         Raises:
             CgpuError: it is larger than ``most``, or a process holds a lease on it.
         """
-        folder, name = os.path.split(path)
-        fd = self._directory(folder)
-        if fd is None:
-            return None
-        try:
-            file = os.open(name, _READ, dir_fd=fd)
-        except BlockingIOError:  # the container will read it, so it may not be passed over
-            raise CgpuError(
-                f"the image's '{shown(path)}': another process holds a lease on it",
-                hint="end the container that shares this file and holds the lease",
-            ) from None
-        except OSError as error:
-            _refuse_exhausted(error)
+        file = self._opened(path)
+        if file is None:
             return None
         try:
             facts = os.fstat(file)
@@ -146,6 +138,39 @@ class Rootfs:
             return None
         finally:
             os.close(file)
+
+    def part(self, path: str, start: int, most: int) -> bytes:
+        """Bytes of a file from ``start`` on, ``most`` at most; none if there is no file.
+
+        Raises:
+            CgpuError: a process holds a lease on it.
+        """
+        file = self._opened(path)
+        if file is None:
+            return b""
+        try:
+            is_plain = stat.S_ISREG(os.fstat(file).st_mode)
+            return os.pread(file, most, start) if is_plain else b""
+        except (OSError, OverflowError):  # an offset that no file has
+            return b""
+        finally:
+            os.close(file)
+
+    def _opened(self, path: str) -> int | None:
+        folder, name = os.path.split(path)
+        fd = self._directory(folder)
+        if fd is None:
+            return None
+        try:
+            return os.open(name, _READ, dir_fd=fd)
+        except BlockingIOError:  # the container will read it, so it may not be passed over
+            raise CgpuError(
+                f"the image's '{shown(path)}': another process holds a lease on it",
+                hint="end the container that shares this file and holds the lease",
+            ) from None
+        except OSError as error:
+            _refuse_exhausted(error)
+            return None
 
     def on_host(self, source: str) -> Rootfs:
         """The tree below ``source``; links in ``source`` are followed, as the runtime does."""

@@ -21,8 +21,8 @@ is_empty(const struct cgpu_async_freed *freed)
 }
 
 /*
- * The entry for memory freed in STREAM that is charged like HOLDING. If the table is full, streams
- * of that context share one from then on. NULL: it has none.
+ * The entry for memory freed in STREAM that is charged like HOLDING. If the table is full, an entry
+ * of the same context, owner and GPU stands for several streams from then on. NULL: there is none.
  */
 static struct cgpu_async_freed *
 entry(CUstream stream, CUcontext context, const struct cgpu_holding *holding)
@@ -94,7 +94,7 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
         freed->bytes += holding->bytes;
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
     }
-    /* If it was not kept, it stays charged, like its place: rather too long than too short. */
+    /* Otherwise it stays charged for good, and keeps its place: too much rather than too little. */
     pthread_mutex_unlock(&kinds()->pools);
 }
 

@@ -50,9 +50,9 @@ def _taken(driver: Driver, graph: Any, graphs: int) -> dict[str, int]:
 
 @check("facts")
 def an_executable_graph_takes_little_for_each_kernel() -> Finding:
-    """An executable graph takes at most 64 KiB for each kernel node, from instantiation to its end.
+    """An executable graph takes at most 2 MiB, and 64 KiB for each kernel, until it is trimmed.
 
-    Nodes follow each other, or lie beside each other. What stays after the end is shown.
+    The nodes run one after the other, or beside each other. What remains at the end is shown.
     """
     driver = Driver()
     driver.needs("cuGraphAddKernelNode", "cuGraphInstantiateWithFlags")

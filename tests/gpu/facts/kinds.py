@@ -184,7 +184,7 @@ sys.stdin.readline()
 
 @check("facts")
 def imported_memory_outlives_its_exporter() -> Finding:
-    """Imported memory stays when its exporter ends; whether NVML counts it for the importer."""
+    """Imported memory outlives its exporter. What NVML counts for the importer is shown."""
     driver, steps = Driver(), {}
     driver.start()
     driver.alloc(CHUNK)

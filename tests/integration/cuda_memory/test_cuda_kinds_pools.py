@@ -260,7 +260,7 @@ def test_mem_1_what_was_freed_in_a_stream_goes_with_its_context(proxied: Proxied
 def test_mem_1_what_was_freed_in_many_streams_stays_charged_until_they_are_synchronised(
     proxied: Proxied, streams: int, size: int
 ) -> None:
-    """MEM-1: in more streams than the proxy tells apart until their context is synchronised."""
+    """MEM-1: beyond the streams that the proxy tells apart, until their context is synchronised."""
     out = run(
         proxied,
         f"""

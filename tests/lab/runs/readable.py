@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 
 def check_readable(root: Path) -> None:
-    """End the run with one sentence if we are root and the files are ours alone.
+    """End the run with one sentence if it is root's and other users cannot read the checkout.
 
-    So they are in a clone, or an environment, that was made under a umask of 077.
+    A clone or an environment that was made under a umask of 077 is such a one.
     """
     for path in (root / "setup.py", root / "tests", *root.glob(".venv/bin")):
         needed = stat.S_IROTH | (stat.S_IXOTH if path.is_dir() else 0)
         if os.geteuid() == 0 and path.stat().st_mode & needed != needed:
-            sentence = f"{path} is root's alone, and some tests run these files as another user"
+            sentence = (
+                f"other users cannot read {path}, and some tests run these files as another user"
+            )
             pytest.exit(f"{sentence}: chmod -R go+rX {root}", returncode=4)

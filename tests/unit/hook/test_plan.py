@@ -70,6 +70,9 @@ class Image:
     def read(self, path: str, most: int) -> bytes | None:
         return self.entries[path].encode()[:most] if self.kind(path) == "file" else None
 
+    def part(self, path: str, start: int, most: int) -> bytes:
+        return (self.read(path, start + most) or b"")[start:]
+
     def on_host(self, source: str) -> Image:
         below = {p[len(source) :]: t for p, t in self.host.items() if p.startswith(f"{source}/")}
         return Image(below)

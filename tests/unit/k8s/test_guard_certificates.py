@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import ssl
 import tempfile
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
-from cgpu_k8s.guard.certificates import AUTHORITY, SERVING, Keys, kept, until
+from cgpu_k8s.guard.certificates import AUTHORITY, SERVING, Keys, kept, until, words
 
 pytestmark = pytest.mark.unit
 
@@ -163,6 +164,16 @@ def test_whatever_the_secret_has_is_mended_at_once(found: Keys) -> None:
     assert len(authorities(mended)) <= 4
 
 
+def test_the_word_of_a_path_is_another_one_each_hour() -> None:
+    """And is right for an hour more and an hour less, by clocks that differ."""
+    hours = [words(MADE, NOW + timedelta(hours=number)) for number in range(4)]
+    assert len({now for now, _, _ in hours}) == 4
+    assert all(first[0] == second[1] for first, second in itertools.pairwise(hours))
+    assert all(first[2] == second[0] for first, second in itertools.pairwise(hours))
+    assert words(OTHER, NOW)[0] not in words(MADE, NOW)
+    assert words(Keys(), NOW) == ("", "", "")
+
+
 def test_damage_replaces_what_is_damaged_and_no_more() -> None:
     keys = kept(Keys(), HOST, NOW)
     for field in ("chain", "key"):
@@ -170,7 +181,7 @@ def test_damage_replaces_what_is_damaged_and_no_more() -> None:
         assert (found.authorities, found.signer) == (keys.authorities, keys.signer)
     for word in (b"", b"../x", keys.path[:-1]):
         assert kept(keys._replace(path=word), HOST, NOW)[:-1] == keys[:-1]
-        assert re.fullmatch(rb"[0-9a-f]{32}", kept(keys._replace(path=word), HOST, NOW).path)
+        assert re.fullmatch(rb"[0-9a-f]{64}", kept(keys._replace(path=word), HOST, NOW).path)
     unsigned = kept(keys._replace(signer=b""), HOST, NOW)
     assert (unsigned.chain, unsigned.key) == (keys.chain, keys.key)
     assert authorities(unsigned)[1:] == authorities(keys)

@@ -38,7 +38,7 @@ def ask(path: str, data: bytes, api: Api | None = None, method: str = "POST") ->
     """The status and text of an answer."""
 
     async def work() -> tuple[int, str]:
-        guard = Guard(Settings((SCHEDULER,)), api or Api({}), lambda *_: None, WORD.encode)
+        guard = Guard(Settings((SCHEDULER,)), api or Api({}), lambda *_: None, lambda: ("", WORD))
         async with TestClient(TestServer(guard.application())) as client:
             response = await client.request(method, path, data=data)
             return response.status, await response.text()
@@ -118,7 +118,7 @@ def test_who_does_not_know_the_path_is_told_nothing(path: str) -> None:
 
 def test_a_guard_without_a_word_answers_nobody() -> None:
     async def work() -> int:
-        guard = Guard(Settings((SCHEDULER,)), Api({}), lambda *_: None, bytes)
+        guard = Guard(Settings((SCHEDULER,)), Api({}), lambda *_: None, lambda: ("", ""))
         async with TestClient(TestServer(guard.application())) as client:
             return (await client.post("/x/validate", data=body(BINDING, "binding"))).status
 

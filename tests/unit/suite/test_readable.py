@@ -28,5 +28,5 @@ def test_a_closed_checkout_is_no_place_for_roots_tests(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     check_readable(tmp_path)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with pytest.raises(pytest.exit.Exception, match=rf"{path} is .*: chmod -R go\+rX {tmp_path}"):
+    with pytest.raises(pytest.exit.Exception, match=rf"{path}, and .*: chmod -R go\+rX {tmp_path}"):
         check_readable(tmp_path)

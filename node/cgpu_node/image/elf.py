@@ -29,11 +29,12 @@ def soname(read: Read) -> str:
     if len(head) < _HEAD.size or not head.startswith(_IDENT):
         return ""
     start, size, count = _HEAD.unpack(head)
-    if size != _SEGMENT.size or count > _MOST_SEGMENTS:  # no loader takes them
+    if size != _SEGMENT.size or count > _MOST_SEGMENTS:  # a linker makes about a dozen
         return ""
     table = read(start, count * size)
     segments = list(_SEGMENT.iter_unpack(table[: len(table) // size * size]))
-    dynamic = next((each for each in segments if each[0] == _DYNAMIC), None)
+    # The last one counts, as for glibc's loader.
+    dynamic = next((each for each in reversed(segments) if each[0] == _DYNAMIC), None)
     if dynamic is None:
         return ""
     tags = _tags(read(dynamic[1], min(dynamic[3], _MOST_DYNAMIC)))

@@ -111,7 +111,7 @@ class Finder:
         """Look at what the cache has under a driver's or a preloaded name, whatever the file's."""
         data = self._view.read(resolved(self._view, _CACHE), _MOST_CACHED) or b""
         names = [*self._prefixes, *self._plain]
-        if not any(name.encode() in data for name in names):
+        if not any(os.fsencode(name) in data for name in names):
             return
         from cgpu_node.image import ldcache  # rare: most images name no driver
 
@@ -271,7 +271,7 @@ def _preloaded(view: View, environment: Mapping[str, str], cwd: str) -> tuple[li
                 f"LD_PRELOAD and the image's {_PRELOAD} name more than {_MOST_FILES} libraries,"
                 " which is too many to examine: use fewer"
             )
-    return found, plain
+    return found, plain - {""}
 
 
 def _configured(view: View) -> dict[str, None]:

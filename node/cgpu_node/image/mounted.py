@@ -43,11 +43,11 @@ class Mounted:
         """
         options = mount.get("options") or []
         kind, source = mount.get("type"), mount.get("source")
+        self._links.clear()
         if kind == "proc" or (is_bind(mount) and os.path.normpath(str(source)) == "/proc"):
             self._procs.append(f"{destination}/")
         if self._image.is_complete or "tmpcopyup" in options:
             return
-        self._links.clear()
         self._views[destination] = None
         self._opaque.pop(destination, None)
         if is_bind(mount) and isinstance(source, str):

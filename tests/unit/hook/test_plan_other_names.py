@@ -97,6 +97,12 @@ def test_a_driver_that_is_preloaded_by_another_name_is_covered(
     assert covered(image, *env) == ["/opt/x/driver.so"]
 
 
+def test_names_that_are_no_text_are_names_too(image: Path) -> None:
+    (image / "etc/ld.so.preload").write_bytes(b"\xff.so $ORIGIN/ /opt/x/driver.so")
+    (image / "etc/ld.so.cache").write_bytes(new_cache({"libz.so.1": "/lib/libz.so.1"}))
+    assert "/opt/x/driver.so" in covered(image)
+
+
 def test_the_cache_may_name_any_file(image: Path) -> None:
     """Whatever the file's own name, and whether the driver is needed or preloaded."""
     (image / "opt/x/other").touch()

@@ -15,7 +15,6 @@ from cryptography import x509
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
 from cgpu_k8s.guard.certificates import AUTHORITY, SERVING, Keys, kept, until, words
 
 pytestmark = pytest.mark.unit
@@ -24,8 +23,6 @@ Json = dict[str, Any]
 HOST = "cgpu-guard.kube-system.svc"
 NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
 DAY = timedelta(days=1)
-SECRET = SECRETS.path("cgpu-guard", namespace="kube-system")
-HOOKS = [each.path("cgpu-guard") for each in (MUTATING, VALIDATING)]
 
 
 def authorities(keys: Keys) -> list[x509.Certificate]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
-from datetime import datetime, timedelta, timezone
-from typing import Any
+from datetime import datetime, timedelta
 
 import pytest
 from cryptography import x509
+from test_guard_certificates import DAY, HOST, NOW, Json
 
 from cgpu_k8s.api.errors import ConflictError, ForbiddenError
 from cgpu_k8s.api.resources import MUTATING, SECRETS, VALIDATING
@@ -18,10 +18,6 @@ from cgpu_k8s.guard.keeping import Keeping
 
 pytestmark = pytest.mark.unit
 
-Json = dict[str, Any]
-HOST = "cgpu-guard.kube-system.svc"
-NOW = datetime(2026, 11, 25, tzinfo=timezone.utc)
-DAY = timedelta(days=1)
 SECRET = SECRETS.path("cgpu-guard", namespace="kube-system")
 HOOKS = [each.path("cgpu-guard") for each in (MUTATING, VALIDATING)]
 URL = "https://guard:8443/"

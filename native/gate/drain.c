@@ -8,6 +8,8 @@
 #include "gate/flight.h"
 #include "gate/pace_time.h"
 
+enum { BLOCKED_PART = 4 };
+
 static bool
 is_unmarked(const struct cgpu_stream *stream, const struct cgpu_gate_gpu *gpu)
 {
@@ -77,8 +79,10 @@ mark_all(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     if (gpu->phase < CGPU_PHASE_DEFERRED) {
         if (!gpu->outside->stop(gpu, now)) {
+            gpu->blocked_ns = gpu->blocked_ns != 0 ? gpu->blocked_ns : now;
             return false;
         }
+        gpu->blocked_ns = 0;
         if (gpu->phase == CGPU_PHASE_UNCOUNTED) {
             suspect_all(gpu);
         }
@@ -117,11 +121,20 @@ cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
     return true;
 }
 
+/* A launch may take as long as the driver likes: look rarer as it takes longer. */
+static uint64_t
+look_blocked(const struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    uint64_t wait = gpu->blocked_ns != 0 ? since(now, gpu->blocked_ns) / BLOCKED_PART : 0;
+
+    return now + clip(wait, CGPU_DRAIN_BLOCKED_NS, CGPU_PACE_SLOWEST_NS);
+}
+
 static uint64_t
 look_closed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     if (gpu->phase != CGPU_PHASE_MARKED && !mark_all(gpu, now)) {
-        return now + CGPU_DRAIN_BLOCKED_NS;
+        return look_blocked(gpu, now);
     }
     if (cgpu_drain_is_quiet(gpu)) {
         return gpu->aside ? now + CGPU_APART_AWAITS_NS : UINT64_MAX;
@@ -175,14 +188,16 @@ look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     uint64_t held = gpu->outside->held(gpu), unmarked = unmarked_on(gpu, held);
 
-    if (now - last_active(gpu, held, now) >= CGPU_PACE_IDLE_NS) {
-        if (unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED) {
-            mark_all(gpu, now);
-        } else if (!cgpu_flight_is_busy(gpu) && is_active(gpu) &&
-                   __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED) == 0) {
-            __atomic_store_n(&gpu->work->idle, 1, __ATOMIC_RELEASE);
-            gpu->outside->ring(gpu);
+    if (now - last_active(gpu, held, now) < CGPU_PACE_IDLE_NS) {
+        gpu->blocked_ns = 0;
+    } else if (unmarked != 0 || gpu->phase == CGPU_PHASE_UNCOUNTED) {
+        if (!mark_all(gpu, now)) {
+            return look_blocked(gpu, now);
         }
+    } else if (!cgpu_flight_is_busy(gpu) && is_active(gpu) &&
+               __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED) == 0) {
+        __atomic_store_n(&gpu->work->idle, 1, __ATOMIC_RELEASE);
+        gpu->outside->ring(gpu);
     }
     return look_at(gpu, unmarked, now);
 }
@@ -196,8 +211,12 @@ cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now)
     if (!cgpu_gate_is_open(word)) {
         return look_closed(gpu, now);
     }
-    uint64_t next =
-        cgpu_gate_state(word) == CGPU_GATE_PRESSED ? look_pressed(gpu, now) : UINT64_MAX;
+    uint64_t next = UINT64_MAX;
+    if (cgpu_gate_state(word) == CGPU_GATE_PRESSED) {
+        next = look_pressed(gpu, now);
+    } else {
+        gpu->blocked_ns = 0;
+    }
     cgpu_drain_change(gpu, CGPU_PHASE_COUNTED, now); /* threads may launch */
     return next;
 }

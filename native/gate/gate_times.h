@@ -54,7 +54,10 @@
 /* The latest while others wait for an end, and near that of a lone kernel. Without: edge-pairs. */
 #define CGPU_PACE_SLOWEST_NS UINT64_C(500000)
 #define CGPU_PACE_WATCH_NS   UINT64_C(50000)
-/* A thread is inside a launch that does not return, and the others wait for it. */
+/*
+ * The soonest if a thread is inside a launch that does not return, and the others wait for it. The
+ * latest is SLOWEST_NS.
+ */
 #define CGPU_DRAIN_BLOCKED_NS UINT64_C(100000)
 /*
  * Without work for this long, a process is idle. The others on the GPU wait for it. Halved: rules,

@@ -101,6 +101,7 @@ struct cgpu_gate_gpu {
     uint32_t threads_waiting; /* that sleep until there is room */
     uint64_t stayed_ns;       /* up to then time that was not charged is reported */
     uint64_t phase_ns;        /* since when */
+    uint64_t blocked_ns;      /* since when a drain waits for a launch to return; 0: it does not */
     uint64_t held;            /* launches that threads held at the last look */
     uint64_t active_ns;       /* when there was last something to do */
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];

@@ -46,8 +46,8 @@ class ServerLock:
                 if server.is_listening(state_dir):
                     if not replace:
                         return None
-                    with contextlib.suppress(CgpuError):  # it may be ending already
-                        client.ask(state_dir, {"request": "stop"})
+                    if _ends(state_dir):  # who gave up now would leave nobody to serve
+                        deadline = time.monotonic() + _PATIENCE
                 time.sleep(_POLL_SECONDS)
         except OSError as error:
             raise CgpuError(f"state directory {state_dir}: {error.strerror}") from None
@@ -71,6 +71,17 @@ class ServerLock:
             with contextlib.suppress(OSError):
                 _remove_sockets(self._state_dir)
         os.close(self._lock)
+
+
+def _ends(state_dir: str) -> bool:
+    """Ask the other server to end; whether it will, or just has. A busy one takes its time."""
+    try:
+        client.ask(state_dir, {"request": "stop"})
+    except client.AbsentError:
+        return True
+    except CgpuError:  # it is stopped, or refuses
+        return False
+    return True
 
 
 def _remove_sockets(state_dir: str) -> None:

@@ -309,7 +309,7 @@ cgpu_lane_stop(struct cgpu_gate_gpu *gpu, uint64_t now)
         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
     }
     for (int i = 1; some_inside(gpu); i++) {
-        if (i == OUT_TRIES) {
+        if (i == OUT_TRIES || gpu->blocked_ns != 0) { /* it will not return in a moment */
             return false;
         }
         nanosleep(&(struct timespec){.tv_nsec = CGPU_LANE_PAUSE_NS}, NULL);

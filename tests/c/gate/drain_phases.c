@@ -16,6 +16,7 @@ static struct cgpu_ledger_gpu sums;
 static uint32_t gate;
 static uint32_t passed; /* markers up to this number, in each stream */
 static int stops;
+static bool blocked; /* a thread stays inside a launch */
 
 static bool
 put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
@@ -55,7 +56,7 @@ stop(struct cgpu_gate_gpu *stopped, uint64_t now)
 {
     (void)stopped, (void)now;
     stops++;
-    return true;
+    return !blocked;
 }
 
 static bool
@@ -107,6 +108,7 @@ begin(void)
         streams[i].handle = (struct CUstream_st *)(void *)&streams[i];
     }
     stops = 0;
+    blocked = false;
     passed = 0;
 }
 
@@ -178,4 +180,33 @@ TEST(a_full_table_makes_room_where_nobody_waits_for_a_stream)
     launch(&streams[1], OPEN);
     CHECK(cgpu_flight_cut(&streams[1], SECOND));
     CHECK(gpu.flights == 2 && cgpu_flight_is_busy(&gpu));
+}
+
+/* How many looks there are from FROM on for a tenth of a second. */
+static int
+looks(uint64_t from)
+{
+    int count = 0;
+
+    for (uint64_t now = from; now < from + SECOND / 10; count++) {
+        now = cgpu_drain_look(&gpu, now);
+    }
+    return count;
+}
+
+TEST(a_launch_that_does_not_return_is_looked_for_ever_less_often)
+{
+    begin();
+    blocked = true;
+    launch(&streams[0], OPEN);
+    gate = CGPU_GATE_TURN;
+    CHECK(cgpu_drain_look(&gpu, SECOND) == SECOND + CGPU_DRAIN_BLOCKED_NS);
+    CHECK(looks(SECOND + 1) < 250);
+    blocked = false;
+    cgpu_drain_look(&gpu, 2 * SECOND);
+    CHECK(gpu.phase == CGPU_PHASE_MARKED);
+    blocked = true;
+    launch(&streams[1], 2 * CGPU_GATE_TURN | CGPU_GATE_OPEN);
+    gate = 2 * CGPU_GATE_TURN;
+    CHECK(cgpu_drain_look(&gpu, 3 * SECOND) == 3 * SECOND + CGPU_DRAIN_BLOCKED_NS);
 }

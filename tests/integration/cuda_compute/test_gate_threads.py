@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +14,6 @@ from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
     import subprocess
-    from pathlib import Path
 
     from lab.driver.cuda_base import Base
 
@@ -152,6 +152,28 @@ def test_a_gate_closes_only_when_a_thread_has_left_the_driver(base: Base, state:
         assert gate.work.active != 0
         assert ask(process, "") == "left"
         gate.wait_for_quiet()
+        process.communicate(timeout=60)
+
+
+def monitor_runs(process: subprocess.Popen[str]) -> int:
+    """For how long the process's monitor has had a CPU, in ns."""
+    for task in Path(f"/proc/{process.pid}/task").iterdir():
+        if (task / "comm").read_text() == "cgpu-monitor\n":
+            return int((task / "schedstat").read_text().split()[0])
+    raise AssertionError("there is no monitor")
+
+
+@pytest.mark.parametrize("state", [CLOSED, PRESSED])
+def test_nobody_spins_for_a_thread_that_stays_in_the_driver(base: Base, state: int) -> None:
+    """Many monitors that did kept the thread that all waited for from the CPUs."""
+    program = HOLDS + "let_go(0, thread)\nshow('left')\n" + ENDS
+    with Gate(base.path, state=OPEN) as gate, base.start(program) as process:
+        calm(gate, process)
+        gate.set(state)
+        before = monitor_runs(process)
+        time.sleep(1)
+        assert monitor_runs(process) - before < 300_000_000
+        assert ask(process, "") == "left"
         process.communicate(timeout=60)
 
 

@@ -26,6 +26,7 @@ NOT_TRIED = {
     "CGPU_MONITOR_GIVE_UP_NS",
     # Streams that wait for the program, lost markers, threads that do not return: not modelled.
     *("CGPU_APART_CALL_NS", "CGPU_APART_BEGINS_NS", "CGPU_APART_LOST_NS", "CGPU_DRAIN_BLOCKED_NS"),
+    "BLOCKED_PART",
     *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
 }
 COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES|MARKERS"

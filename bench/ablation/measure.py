@@ -65,6 +65,7 @@ SAMPLE = {
     "change-max-inst": 11,
     "rules": 1,
     "long-newcomer": 1,
+    "stops": 16,
     "long-shares": 4,
     "window-20s": 7,
     # each is one figure of many worlds

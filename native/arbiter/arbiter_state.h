@@ -84,6 +84,9 @@ enum { CGPU_RUN_LAGS = 32 };
 #define CGPU_ABSENT_NS (5 * CGPU_MS)
 enum { CGPU_ABSENCES = 5 };
 
+/* But when it says that it missed its turn, it may try again this long after that. */
+#define CGPU_AGAIN_NS (50 * CGPU_MS)
+
 /*
  * Until they have had no work for RECENT_NS, others are expected back soon; after ALONE_NS, not at
  * all.
@@ -123,10 +126,12 @@ struct cgpu_tenant {
     struct cgpu_claim claim;
     struct cgpu_demand demand;
     struct cgpu_bucket bucket;
-    uint64_t virtual_ns; /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
-    uint64_t owed_ns;    /* how far it lagged behind the others when it last stopped wanting */
-    uint64_t turn_ns;    /* of this turn */
-    uint64_t start_ns;   /* of its beginning, not charged yet and not to be */
+    uint64_t virtual_ns;  /* charged, in CGPU_VIRTUAL_UNIT parts, by weight */
+    bool competes;        /* at the last look: cgpu_tenant_competes */
+    uint64_t competed_ns; /* when it last did */
+    uint64_t owed_ns;     /* how far it lagged behind the others when it last stopped competing */
+    uint64_t turn_ns;     /* of this turn */
+    uint64_t start_ns;    /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
     uint64_t begun_ns; /* when it first launched in this turn, once that was seen */
     uint64_t turns;
@@ -134,8 +139,9 @@ struct cgpu_tenant {
     uint64_t active_ns; /* when it last had or wanted work */
     uint64_t absent_until;
     uint32_t absences;
-    bool ahead;       /* soft: closed until the others have caught up */
-    uint64_t rate_ns; /* soft: GPU time of its own of late */
+    bool ahead;          /* soft: closed until the others have caught up */
+    uint64_t rate_ns;    /* soft: GPU time of its own of late */
+    uint64_t used_at_ns; /* soft: when something of it was last seen to have ended */
     uint64_t charged_ns;
     uint64_t throttled_ns;
     uint64_t waits;
@@ -227,6 +233,24 @@ static inline bool
 cgpu_tenant_wants(const struct cgpu_tenant *tenant)
 {
     return tenant->demand.waiting || cgpu_tenant_works(tenant);
+}
+
+/* Given up, and perhaps still at work. */
+static inline bool
+cgpu_tenant_overlaps(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    const struct cgpu_demand *demand = &tenant->demand;
+
+    return tenant->stage == CGPU_STAGE_EXPIRED &&
+           !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
+}
+
+/* Not if it is stopped, and does not use what it is given: it earns nothing meanwhile. */
+static inline bool
+cgpu_tenant_competes(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    return cgpu_tenant_wants(tenant) && tenant->absent_until <= now &&
+           (tenant->stage != CGPU_STAGE_EXPIRED || cgpu_tenant_overlaps(tenant, now));
 }
 
 /* arbiter.c */

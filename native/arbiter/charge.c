@@ -28,16 +28,6 @@ cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
     cgpu_bucket_take(tenant->high ? &arbiter->high : &tenant->bucket, ns);
 }
 
-/* Given up, and perhaps still at work. */
-static bool
-overlaps(const struct cgpu_tenant *tenant, uint64_t now)
-{
-    const struct cgpu_demand *demand = &tenant->demand;
-
-    return tenant->stage == CGPU_STAGE_EXPIRED &&
-           !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
-}
-
 static uint64_t
 less_start(struct cgpu_tenant *tenant, uint64_t ns)
 {
@@ -53,7 +43,7 @@ pays(const struct cgpu_arbiter *arbiter, int index, int payer, uint64_t now)
 {
     const struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
-    return index == payer || (overlaps(tenant, now) && !(tenant->stray && payer < 0));
+    return index == payer || (cgpu_tenant_overlaps(tenant, now) && !(tenant->stray && payer < 0));
 }
 
 /* PAYER (-1: nobody) and those that were given up on; of these no stray if nobody else pays. */
@@ -165,7 +155,7 @@ come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
 
 /* How far TENANT lags behind the least charged of the others that compete. */
 static void
-stop_wanting(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
+stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 {
     uint64_t most = CGPU_OWED_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
     uint64_t least = UINT64_MAX;
@@ -173,7 +163,7 @@ stop_wanting(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *other = &arbiter->tenants[i];
 
-        if (other != tenant && cgpu_tenant_wants(other) && other->high == tenant->high) {
+        if (other != tenant && cgpu_tenant_competes(other, now) && other->high == tenant->high) {
             least = cgpu_lesser(least, other->virtual_ns);
         }
     }
@@ -209,17 +199,22 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         }
         count_waiting(tenant, demands[i].waiting, now - arbiter->now);
         cgpu_stay_ends(arbiter, tenant, &demands[i], now);
-        bool wanted = cgpu_tenant_wants(tenant);
+        if (demands[i].missed != tenant->demand.missed) {
+            tenant->absent_until =
+                cgpu_lesser(tenant->absent_until, tenant->closed_ns + CGPU_AGAIN_NS);
+        }
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
-        bool wants = cgpu_tenant_wants(tenant);
-        if (wants && !wanted) {
-            come_back(tenant, floor, cgpu_since(now, tenant->active_ns));
-        } else if (!wants && wanted) {
-            stop_wanting(arbiter, tenant);
+        bool competes = cgpu_tenant_competes(tenant, now);
+        if (competes && !tenant->competes) {
+            come_back(tenant, floor, cgpu_since(now, tenant->competed_ns));
+        } else if (!competes && tenant->competes) {
+            stop_competing(arbiter, tenant, now);
         }
-        tenant->active_ns = wants ? now : tenant->active_ns;
+        tenant->competes = competes;
+        tenant->competed_ns = competes ? now : tenant->competed_ns;
+        tenant->active_ns = cgpu_tenant_wants(tenant) ? now : tenant->active_ns;
         if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {
             tenant->begun_ns = tenant->shown ? tenant->begun_ns : tenant->demand.begun_ns;
             tenant->shown = true;
@@ -236,8 +231,7 @@ raise_floors(struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (cgpu_tenant_wants(tenant) && tenant->stage != CGPU_STAGE_EXPIRED &&
-            tenant->absent_until <= now) {
+        if (cgpu_tenant_competes(tenant, now) && tenant->stage != CGPU_STAGE_EXPIRED) {
             least[tenant->high] = cgpu_lesser(least[tenant->high], tenant->virtual_ns);
         }
     }

@@ -35,7 +35,8 @@ end(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t ns, uint6
     ns = cgpu_lesser(ns, cgpu_since(now, tenant->stay_ns));
     others = cgpu_lesser(others, ns);
     used = cgpu_since(ns - others / 2, own);
-    tenant->active_ns = now; /* it was not idle: it keeps what it is owed */
+    /* it was not idle: it keeps what it is owed */
+    tenant->active_ns = tenant->competed_ns = now;
     owe(arbiter, tenant, others);
     cgpu_bucket_take(&tenant->bucket, used);
     if (tenant->high) {

@@ -10,8 +10,9 @@
 
 /* What each has used lately by its own report: nobody else can tell who used what. */
 static uint64_t
-update_rates(struct cgpu_arbiter *arbiter, uint64_t ns, const struct cgpu_demand *demands)
+update_rates(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
+    uint64_t ns = cgpu_lesser(now - arbiter->now, CGPU_LONGEST_NS);
     uint64_t keep = LATELY_NS - cgpu_lesser(ns, LATELY_NS);
     uint64_t sum = 0;
 
@@ -22,6 +23,7 @@ update_rates(struct cgpu_arbiter *arbiter, uint64_t ns, const struct cgpu_demand
         if (cgpu_tenant_is_present(tenant)) {
             tenant->rate_ns = tenant->rate_ns / 1000 * (keep / (LATELY_NS / 1000));
             tenant->rate_ns += cgpu_lesser(used, CGPU_LONGEST_NS);
+            tenant->used_at_ns = used > 0 ? now : tenant->used_at_ns;
             sum += cgpu_tenant_works(tenant) ? tenant->rate_ns : 0;
         }
     }
@@ -32,7 +34,7 @@ void
 cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
     uint64_t ns = cgpu_lesser(now - arbiter->now, CGPU_LONGEST_NS);
-    uint64_t sum = update_rates(arbiter, ns, demands);
+    uint64_t sum = update_rates(arbiter, now, demands);
     uint64_t working = 0;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
@@ -52,14 +54,36 @@ cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now, const struct cg
     }
 }
 
+/* Its gate is open, and nothing of it has ended for long. */
+static bool
+is_silent(const struct cgpu_tenant *tenant, uint64_t now)
+{
+    uint64_t last = cgpu_larger(tenant->used_at_ns, tenant->opened_ns);
+    uint64_t end = cgpu_lesser(tenant->demand.end_ns, last + CGPU_LONGEST_NS);
+
+    return tenant->stage == CGPU_STAGE_HOLDS && cgpu_tenant_wants(tenant) &&
+           now > cgpu_larger(last, end) + CGPU_SILENCE_NS;
+}
+
+/* The others do not wait until a container that is stopped has caught up. */
+static void
+note_silent(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        tenant->absent_until = is_silent(tenant, now) ? now + 2 * LOOK_NS : tenant->absent_until;
+    }
+}
+
 /* High priority goes first here too: the others' gates are closed then. */
 static bool
-high_priority_works(const struct cgpu_arbiter *arbiter)
+high_priority_works(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->high && cgpu_tenant_wants(tenant) && !arbiter->high.dry) {
+        if (tenant->high && cgpu_tenant_competes(tenant, now) && !arbiter->high.dry) {
             return true;
         }
     }
@@ -82,9 +106,11 @@ may_be_open(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, bool
 void
 cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    bool high_works = high_priority_works(arbiter);
+    bool high_works;
 
     arbiter->holder = -1;
+    note_silent(arbiter, now);
+    high_works = high_priority_works(arbiter, now);
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 

@@ -54,6 +54,7 @@ GROUPS = {
     "long-shares": 13,
     "long-ceiling": 5,
     "long-newcomer": 2,
+    "stops": 360,
 }
 # A second of processor time, or more, each.
 LONG = {

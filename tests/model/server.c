@@ -23,6 +23,7 @@ add_demand(struct cgpu_demand *sum, const struct process *process, uint64_t lag_
         sum->lag_ns = lag_ns;
     }
     sum->waiting |= work->waiting != 0;
+    sum->missed += work->missed;
     sum->busy_ns += work->busy_ns;
 }
 

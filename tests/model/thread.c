@@ -16,6 +16,9 @@ enter(struct world *world, struct process *process)
             process->work.waiting = 1;
             process->gate_ns = world->now;
             server_ring(world);
+        } else {
+            process->work.missed += 1;
+            server_ring(world);
         }
         process->state = THREAD_AT_GATE;
         process->at_thread = NEVER;

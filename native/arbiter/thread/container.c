@@ -263,6 +263,7 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
         out->lag_ns = work->lag_ns;
     }
     out->waiting = out->waiting || work->waiting != 0;
+    out->missed += work->missed;
     if (work->active == 0) {
         return;
     }

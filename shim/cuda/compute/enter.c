@@ -140,6 +140,7 @@ static void
 wait_for_gate(struct launch *launch)
 {
     struct cgpu_ledger_work *work = launch->gpu->work;
+    uint32_t slept = 0; /* the word under which it last slept */
     /* seq_cst: if the arbiter does not see it, we see that the gate has opened */
     __atomic_add_fetch(&work->waiting, 1, __ATOMIC_SEQ_CST);
     launch->gpu->outside->ring(launch->gpu);
@@ -153,6 +154,11 @@ wait_for_gate(struct launch *launch)
         if (cgpu_gate_is_open(word)) {
             break;
         }
+        if (slept != 0 && word != slept) { /* it was stopped, or had no processor */
+            __atomic_add_fetch(&work->missed, 1, __ATOMIC_RELAXED);
+            launch->gpu->outside->ring(launch->gpu);
+        }
+        slept = word;
         struct timespec slice = {0, helped ? (long)CGPU_ENTER_SLICE_NS : (long)CGPU_ENTER_ALONE_NS};
         cgpu_futex_wait((uint32_t *)(uintptr_t)gate, FUTEX_WAIT, word, &slice);
     }

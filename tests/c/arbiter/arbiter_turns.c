@@ -365,3 +365,24 @@ TEST(a_newcomer_does_not_have_the_gpu_alone_because_somebody_is_stopped_rel2)
     comes_beside_a_stopped_one(false);
     comes_beside_a_stopped_one(true);
 }
+
+TEST(who_was_stopped_tries_again_soon_after_it_goes_on_and_has_saved_nothing_up)
+{
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int stopped = add(1, false), other = add(1, false);
+    demands[stopped].waiting = true;
+    for (int i = 0; i < 5000; i++) {
+        goes_on(other);
+        step(MS);
+    }
+    demands[stopped].missed = 1; /* its thread runs again, and waits */
+    uint64_t before = charged(stopped), others = charged(other);
+    for (int i = 0; i < 300; i++) {
+        goes_on(other);
+        goes_on(stopped);
+        demands[stopped].missed = 1;
+        step(MS);
+        CHECK(i != 80 || charged(stopped) > before);
+    }
+    CHECK(charged(stopped) - before <= charged(other) - others + 10 * MS);
+}

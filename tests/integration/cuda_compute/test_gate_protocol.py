@@ -331,3 +331,25 @@ def test_a_forked_child_launches_nothing_and_its_parent_goes_on(
         gate.set(OPEN)
         assert read(process) == "0 0"
         process.communicate(timeout=60)
+
+
+def test_a_thread_that_missed_a_turn_says_so(proxied: Proxied, gate: Gate) -> None:
+    """REL-2: its process was stopped, or it had no processor; the arbiter lets it in again soon."""
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        gate.set(CLOSED)
+        tell(process, "20")
+        gate.wait_for_waiting()
+        time.sleep(0.05)  # it sleeps
+        rung = gate.bell
+        process.send_signal(signal.SIGSTOP)
+        gate.set(OPEN)
+        gate.set(CLOSED)
+        assert gate.work.missed == 0
+        process.send_signal(signal.SIGCONT)
+        gate.wait(lambda: gate.work.missed == 1)
+        assert gate.bell > rung
+        gate.set(OPEN)
+        assert read(process) == "0"
+        process.communicate(timeout=60)
+        assert gate.work.missed == 1

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.driver.stopping import stop
-from lab.shares.compute import wait_for
+from lab.shares.compute import measure, wait_for
 from lab.shares.compute_player import TIMES, gap_after, judge, usual_gap_ms, wait_until
 from lab.worlds.compute import PAUSELESS, shares_return
 
@@ -51,6 +51,20 @@ def test_a_stopped_holder_costs_nobody_more_than_250_ms(pair: Players) -> None:
         time.sleep(0.05)
     judge("holder stopped", usual, gaps)
     assert shares_return(pair)
+
+
+def test_who_was_stopped_has_saved_nothing_up(pair: Players) -> None:
+    """SCH-9: it starts level. The other has the GPU meanwhile, and its half soon afterwards."""
+    pid = pair.pid("victim")
+    for seconds in (0.3, 1.0, 4.0):
+        stop(pair.world.driver, pid)
+        time.sleep(0.3)
+        meanwhile = measure(pair.world.driver, pair.by_tag, seconds)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.1)
+        afterwards = measure(pair.world.driver, pair.by_tag, 1)
+        assert meanwhile.points["steady"] > 85, meanwhile
+        assert 40 < afterwards.parts()["steady"] < 60, afterwards
 
 
 def test_a_session_that_goes_while_it_holds_costs_nobody_more_than_250_ms(pair: Players) -> None:

@@ -83,7 +83,7 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
         "busy_ns": 32,
         "begun_ns": 40,
         "markers": 48,
-        "reserved": 56,
+        "missed": 56,
         "lag_ns": 60,
     }
     sizes = {"file": 364672, "gpu": 128, "slot": 320, "work": 64}

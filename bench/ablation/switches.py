@@ -194,20 +194,15 @@ SWITCHES = {
     ],
     CHARGE: [
         ("charge: used_alone", "ns = used_alone(holder, busy_before, ns);", ";"),
-        ("charge: leaves_it", " || leaves_it(arbiter, holder)", ""),
-        (
-            "charge: overlaps",
-            "return tenant->stage == CGPU_STAGE_EXPIRED &&",
-            "return false &&",
-        ),
+        ("charge: used_alone without work in flight", " || !cgpu_tenant_works(holder)", ""),
         ("charge: strays among the payers", " && !(tenant->stray && payer < 0)", ""),
         ("charge: the start", "ns = less_start(&arbiter->tenants[payer], ns);", ";"),
         ("charge: owed after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0", "0"),
-        ("charge: floors without absent ones", " &&\n            tenant->absent_until <= now", ""),
+        ("charge: lead after a pause", "idle_ns < CGPU_RECENT_NS ? tenant->lead_ns : 0", "0"),
         (
             "charge: floors without expired ones",
-            "cgpu_tenant_wants(tenant) && tenant->stage != CGPU_STAGE_EXPIRED",
-            "cgpu_tenant_wants(tenant)",
+            "tenant->competes && tenant->stage != CGPU_STAGE_EXPIRED",
+            "tenant->competes",
         ),
         ("charge: strays do not pay", "!paid && !tenant->stray", "!paid"),
         ("charge: find_risen", "find_risen(arbiter, now);\n}", ";\n}"),
@@ -230,7 +225,7 @@ SWITCHES = {
             "tenant->claim.competes;(void)theirs;",
         ),
         ("stay: not strays", " && !tenant->stray", ""),
-        ("stay: was not idle", "tenant->active_ns = now;", ""),
+        ("stay: was not idle", "tenant->active_ns = tenant->competed_ns = now;", ""),
     ],
     UNUSED: [
         ("unused: all", "!tenant->quiet || !cgpu_tenant_is_capped(tenant)", "true"),

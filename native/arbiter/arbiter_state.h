@@ -19,6 +19,8 @@
 #define CGPU_TURNS_NS (16 * CGPU_MS)
 #define CGPU_MORE_NS  (4 * CGPU_MS)
 #define CGPU_TURN_NS  (2 * CGPU_MS)
+/* A program that rests and comes back has its turn, and the other one had its, for so long. */
+#define CGPU_PAIR_NS (4 * CGPU_MS)
 /* But at least this many times the lag (demand.lag_ns), which blurs both ends of a turn. */
 #ifndef CGPU_TURNS_LAGS /* a test shows what shorter ones do */
 #define CGPU_TURNS_LAGS 60
@@ -61,6 +63,8 @@ enum { CGPU_RUN_LAGS = 32 };
 
 /* What a container is owed outlasts a short pause, up to this. */
 #define CGPU_OWED_NS (200 * CGPU_MS)
+/* So does the lead that it had over the others, up to this. */
+#define CGPU_LEAD_NS (40 * CGPU_MS)
 
 /* The next gate opens when this little of the old holder's work is left: a thread's wake-up. */
 #define CGPU_EARLY_NS UINT64_C(120000)
@@ -131,6 +135,8 @@ struct cgpu_tenant {
     uint64_t competed_ns; /* when it last did */
     uint64_t owed_ns;     /* how far it lagged behind the others when it last stopped competing */
     uint64_t turn_ns;     /* of this turn */
+    bool yielded;         /* it left its last turn: it had nothing to do */
+    uint64_t lead_ns;     /* virtual: how far it was ahead when it last stopped competing */
     uint64_t start_ns;    /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
     uint64_t begun_ns; /* when it first launched in this turn, once that was seen */

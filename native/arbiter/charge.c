@@ -106,23 +106,23 @@ end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-/* Nobody else wants the GPU and nothing is limited: what it reports as used is good enough. */
+/* Nobody else wanted the GPU in the time that is charged, and nothing is limited. */
+static bool
+was_alone(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        if (&arbiter->tenants[i] != holder && arbiter->tenants[i].competes) {
+            return false;
+        }
+    }
+    return !cgpu_tenant_is_capped(holder);
+}
+
+/* Then what it reports as used is good enough. */
 static uint64_t
 used_alone(const struct cgpu_tenant *tenant, uint64_t busy_before, uint64_t ns)
 {
     return cgpu_lesser(ns, cgpu_since(tenant->demand.busy_ns, busy_before));
-}
-
-/* None of its processes has launched anything that may go on, and nobody else wants the GPU. */
-static bool
-leaves_it(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder)
-{
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        if (cgpu_tenant_wants(&arbiter->tenants[i])) {
-            return false;
-        }
-    }
-    return !holder->demand.active && !cgpu_tenant_is_capped(holder);
 }
 
 static void
@@ -131,10 +131,12 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
     struct cgpu_tenant *holder = &arbiter->tenants[arbiter->holder];
 
     holder->turn_ns += ns;
-    if (holder->gate == CGPU_GATE_FREE || leaves_it(arbiter, holder)) {
+    if (holder->gate == CGPU_GATE_FREE) {
         return;
     }
-    if (holder->gate == CGPU_GATE_OPEN && !cgpu_tenant_is_capped(holder)) {
+    /* what is in flight is reported when it has ended */
+    if (was_alone(arbiter, holder) &&
+        (holder->gate == CGPU_GATE_OPEN || !cgpu_tenant_works(holder))) {
         ns = used_alone(holder, busy_before, ns);
     }
     ns -= cgpu_unused_before(holder, now - ns, now);
@@ -149,24 +151,27 @@ static void
 come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
 {
     uint64_t owed = idle_ns < CGPU_RECENT_NS ? tenant->owed_ns : 0;
+    uint64_t lead = idle_ns < CGPU_RECENT_NS ? tenant->lead_ns : 0;
 
-    tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed));
+    tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed) + lead);
 }
 
 /* How far TENANT lags behind the least charged of the others that compete. */
 static void
-stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
+stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
 {
     uint64_t most = CGPU_OWED_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
+    uint64_t most_lead = CGPU_LEAD_NS * CGPU_VIRTUAL_UNIT / tenant->claim.competes;
     uint64_t least = UINT64_MAX;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *other = &arbiter->tenants[i];
 
-        if (other != tenant && cgpu_tenant_competes(other, now) && other->high == tenant->high) {
+        if (other != tenant && other->competes && other->high == tenant->high) {
             least = cgpu_lesser(least, other->virtual_ns);
         }
     }
+    tenant->lead_ns = cgpu_lesser(cgpu_since(tenant->virtual_ns, least), most_lead);
     tenant->owed_ns =
         least == UINT64_MAX ? 0 : cgpu_lesser(cgpu_since(least, tenant->virtual_ns), most);
 }
@@ -184,15 +189,12 @@ count_waiting(struct cgpu_tenant *tenant, bool waits, uint64_t ns)
     tenant->waits += waits && !tenant->demand.waiting;
 }
 
-/*
- * Adopt DEMANDS, and make containers that want the GPU again start level with those that compete.
- */
+/* Adopt DEMANDS. */
 static void
 observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *demands)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
-        uint64_t floor = arbiter->floor_ns[tenant->high];
 
         if (!cgpu_tenant_is_present(tenant)) {
             continue;
@@ -206,14 +208,6 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);
         tenant->bucket.lag_ns = tenant->demand.lag_ns;
-        bool competes = cgpu_tenant_competes(tenant, now);
-        if (competes && !tenant->competes) {
-            come_back(tenant, floor, cgpu_since(now, tenant->competed_ns));
-        } else if (!competes && tenant->competes) {
-            stop_competing(arbiter, tenant, now);
-        }
-        tenant->competes = competes;
-        tenant->competed_ns = competes ? now : tenant->competed_ns;
         tenant->active_ns = cgpu_tenant_wants(tenant) ? now : tenant->active_ns;
         if (tenant->demand.active && tenant->stage == CGPU_STAGE_HOLDS) {
             tenant->begun_ns = tenant->shown ? tenant->begun_ns : tenant->demand.begun_ns;
@@ -223,15 +217,16 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
     }
 }
 
+/* Up to the least charge of those that competed in the time that was charged. */
 static void
-raise_floors(struct cgpu_arbiter *arbiter, uint64_t now)
+raise_floors(struct cgpu_arbiter *arbiter)
 {
     uint64_t least[2] = {UINT64_MAX, UINT64_MAX};
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (cgpu_tenant_competes(tenant, now) && tenant->stage != CGPU_STAGE_EXPIRED) {
+        if (tenant->competes && tenant->stage != CGPU_STAGE_EXPIRED) {
             least[tenant->high] = cgpu_lesser(least[tenant->high], tenant->virtual_ns);
         }
     }
@@ -239,6 +234,25 @@ raise_floors(struct cgpu_arbiter *arbiter, uint64_t now)
         if (least[high] != UINT64_MAX) {
             arbiter->floor_ns[high] = cgpu_larger(arbiter->floor_ns[high], least[high]);
         }
+    }
+}
+
+/* Who competes from now on: who comes back starts level with those that do. */
+static void
+find_competitors(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        bool competes = cgpu_tenant_is_present(tenant) && cgpu_tenant_competes(tenant, now);
+
+        if (competes && !tenant->competes) {
+            come_back(tenant, arbiter->floor_ns[tenant->high],
+                      cgpu_since(now, tenant->competed_ns));
+        } else if (!competes && tenant->competes) {
+            stop_competing(arbiter, tenant);
+        }
+        tenant->competes = competes;
+        tenant->competed_ns = competes ? now : tenant->competed_ns;
     }
 }
 
@@ -337,7 +351,8 @@ cgpu_charge_time(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_d
         charge_turns(arbiter, ns, now, busy_before);
     }
     judge_buckets(arbiter);
-    raise_floors(arbiter, now);
+    raise_floors(arbiter);
+    find_competitors(arbiter, now);
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         cgpu_stay_begins(arbiter, &arbiter->tenants[i], now);
     }

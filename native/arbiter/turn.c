@@ -173,16 +173,25 @@ real_ns(const struct cgpu_tenant *tenant, uint64_t virtual_ns)
     return (virtual_ns * tenant->claim.competes + CGPU_VIRTUAL_UNIT - 1) / CGPU_VIRTUAL_UNIT;
 }
 
-/* Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. */
+/*
+ * Until HOLDER, with what it has in flight, is at the level, and no longer behind OTHER. If OTHER
+ * had left its turn because it had nothing to do, HOLDER was let in meanwhile: OTHER waits only
+ * until both are level, and not so that they change places all the time.
+ */
 uint64_t
 cgpu_turn_left(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *holder,
                const struct cgpu_tenant *other)
 {
-    uint64_t level = arbiter->level_ns[holder->high];
-    uint64_t left = real_ns(holder, cgpu_since(level, holder->virtual_ns));
+    uint64_t left = real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns));
 
-    left = cgpu_larger(left, real_ns(holder, cgpu_since(other->virtual_ns, holder->virtual_ns)));
-    left = cgpu_larger(left, cgpu_since(CGPU_TURN_NS, holder->turn_ns));
+    if (other->yielded) {
+        left = cgpu_larger(left, cgpu_since(CGPU_PAIR_NS, other->turn_ns + holder->turn_ns));
+    } else {
+        uint64_t level = arbiter->level_ns[holder->high];
+
+        left = cgpu_larger(left, real_ns(holder, cgpu_since(level, holder->virtual_ns)));
+        left = cgpu_larger(left, cgpu_since(CGPU_TURN_NS, holder->turn_ns));
+    }
     return cgpu_since(left, CGPU_FLIGHT_NS + holder->demand.lag_ns);
 }
 
@@ -256,6 +265,9 @@ cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t n
 {
     const struct cgpu_demand *demand = &tenant->demand;
 
+    if (tenant->yielded && demand->idle) {
+        return true; /* it has ended */
+    }
     /* work on several GPUs may wait for a peer that is not launched yet */
     return early > 0 && !tenant->several && demand->certain &&
            now >= tenant->closed_ns + CGPU_ANSWER_NS && demand->end_ns <= now + early;
@@ -334,8 +346,13 @@ cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
     int next = cgpu_turn_next(arbiter, now, arbiter->holder);
 
     cgpu_turn_review(arbiter, now);
-    if (arbiter->holder >= 0 && cgpu_turn_end(arbiter, next, now) != CGPU_TURN_GOES_ON) {
-        cgpu_turn_close(arbiter, arbiter->holder, now);
+    if (arbiter->holder >= 0) {
+        enum cgpu_turn_end end = cgpu_turn_end(arbiter, next, now);
+
+        if (end != CGPU_TURN_GOES_ON) {
+            arbiter->tenants[arbiter->holder].yielded = end == CGPU_TURN_IS_LEFT;
+            cgpu_turn_close(arbiter, arbiter->holder, now);
+        }
     }
     if (arbiter->holder < 0) {
         next = cgpu_turn_next(arbiter, now, -1);

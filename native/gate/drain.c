@@ -107,6 +107,15 @@ say_quiet(struct cgpu_gate_gpu *gpu)
     gpu->outside->ring(gpu);
 }
 
+void
+cgpu_drain_say_idle(struct cgpu_gate_gpu *gpu)
+{
+    if (is_active(gpu) && __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED) == 0) {
+        __atomic_store_n(&gpu->work->idle, 1, __ATOMIC_RELEASE);
+        gpu->outside->ring(gpu);
+    }
+}
+
 bool
 cgpu_drain_is_quiet(struct cgpu_gate_gpu *gpu)
 {
@@ -194,10 +203,8 @@ look_pressed(struct cgpu_gate_gpu *gpu, uint64_t now)
         if (!mark_all(gpu, now)) {
             return look_blocked(gpu, now);
         }
-    } else if (!cgpu_flight_is_busy(gpu) && is_active(gpu) &&
-               __atomic_load_n(&gpu->work->idle, __ATOMIC_RELAXED) == 0) {
-        __atomic_store_n(&gpu->work->idle, 1, __ATOMIC_RELEASE);
-        gpu->outside->ring(gpu);
+    } else if (!cgpu_flight_is_busy(gpu)) {
+        cgpu_drain_say_idle(gpu);
     }
     return look_at(gpu, unmarked, now);
 }

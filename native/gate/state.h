@@ -104,6 +104,8 @@ struct cgpu_gate_gpu {
     uint64_t blocked_ns;      /* since when a drain waits for a launch to return; 0: it does not */
     uint64_t held;            /* launches that threads held at the last look */
     uint64_t active_ns;       /* when there was last something to do */
+    uint64_t rested_ns;       /* since when the program rests; 0: it does not, see rest.h */
+    uint64_t usual_rest_ns;
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
 };

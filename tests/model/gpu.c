@@ -1,8 +1,11 @@
-/* The GPU: work of processes in their own order; round robin between the processes. */
+/*
+ * The GPU: work of processes in their own order; round robin between the processes, or all work in
+ * the order in which it came.
+ */
 #include "model.h"
 
 void
-gpu_submit(const struct world *world, struct process *process, uint64_t ns, uint64_t meeting)
+gpu_submit(struct world *world, struct process *process, uint64_t ns, uint64_t meeting)
 {
     uint32_t tail = (process->queue_head + process->queue_count) % MAX_QUEUE;
 
@@ -10,7 +13,8 @@ gpu_submit(const struct world *world, struct process *process, uint64_t ns, uint
     process->queue[tail] = (struct work_item){.ready_ns = world->now + world->scenario->dispatch_ns,
                                               .left_ns = ns,
                                               .seq = process->submitted,
-                                              .meeting = meeting};
+                                              .meeting = meeting,
+                                              .order = ++world->gpus[process->gpu].came};
     process->queue_count += 1;
     process->queued_ns += ns;
 }
@@ -34,19 +38,38 @@ next_with_work(const struct world *world, int gpu, uint64_t now)
     return -1;
 }
 
+static int
+first_come(const struct world *world, int gpu, uint64_t now)
+{
+    int first = -1;
+
+    for (uint32_t i = 0; i < world->process_count; i++) {
+        const struct process *process = &world->processes[i];
+
+        if (process->gpu == gpu && is_ready(process, now) &&
+            (first < 0 ||
+             process->queue[process->queue_head].order <
+                 world->processes[first].queue[world->processes[first].queue_head].order)) {
+            first = (int)i;
+        }
+    }
+    return first;
+}
+
 /* Choose who runs from now on: after a pause, at the end of a slice or of its work. */
 static void
 choose(struct world *world, int g, uint64_t now)
 {
     struct gpu *gpu = &world->gpus[g];
-    int p = next_with_work(world, g, now);
+    bool in_order = world->scenario->in_order != 0;
+    int p = in_order ? first_come(world, g, now) : next_with_work(world, g, now);
 
     gpu->running = p;
     if (p < 0) {
         return;
     }
     gpu->switch_end = now + (p != gpu->last ? world->scenario->switch_ns : 0);
-    gpu->slice_end = gpu->switch_end + SLICE_NS;
+    gpu->slice_end = in_order ? NEVER : gpu->switch_end + SLICE_NS;
     gpu->last = p;
 }
 
@@ -152,7 +175,8 @@ others_have_work(const struct world *world, int gpu, uint64_t now)
     return false;
 }
 
-static void
+/* True: its first item has ended. */
+static bool
 work_until(struct world *world, struct process *process, const struct gpu *gpu, uint64_t to)
 {
     uint64_t begin = world->now > gpu->switch_end ? world->now : gpu->switch_end;
@@ -160,9 +184,11 @@ work_until(struct world *world, struct process *process, const struct gpu *gpu, 
     if (to > begin) {
         use(world, process, begin, to - begin);
     }
-    if (to >= gpu->switch_end && first_of(process)->left_ns == 0) {
-        finish_item(world, process, to);
+    if (to < gpu->switch_end || first_of(process)->left_ns != 0) {
+        return false;
     }
+    finish_item(world, process, to);
+    return true;
 }
 
 /* TO is not later than gpu_next. */
@@ -174,8 +200,8 @@ gpu_advance(struct world *world, int g, uint64_t to)
     if (gpu->running >= 0) {
         struct process *process = &world->processes[gpu->running];
 
-        work_until(world, process, gpu, to);
-        if (!is_ready(process, to)) {
+        bool ended = work_until(world, process, gpu, to);
+        if (!is_ready(process, to) || (ended && world->scenario->in_order != 0)) {
             choose(world, g, to);
         } else if (to >= gpu->slice_end) {
             if (others_have_work(world, g, to)) {

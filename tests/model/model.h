@@ -10,7 +10,7 @@
  *   process.c  what native/gate needs of the driver and of threads; the helper thread
  *   server.c   the thread that runs the arbiter
  *   world.c    events in their order, figures; apply.c: changes while it runs
- *   window.c   the worst of any window of time
+ *   window.c   the worst of any window of time; gps.c: what processor sharing would give
  *   cases.c    the scenarios with bars; print.c: JSON; main.c: the command line
  */
 #ifndef MODEL_H
@@ -48,13 +48,14 @@ enum {
 struct load {
     uint64_t lengths[MAX_LENGTHS]; /* of kernels, in turn */
     uint32_t length_count;
-    uint32_t sync_every; /* synchronise after so many kernels; 0: never */
-    uint64_t think_ns;   /* processor's time after it, on average */
-    uint64_t burst_ns;   /* busy for so long ... */
-    uint64_t pause_ns;   /* ... then nothing for so long; 0: always busy */
-    uint32_t meet_every; /* every n-th kernel runs until its mates' kernels run too; 0: none */
-    uint32_t barrier;    /* after each synchronisation, wait until the mates have synchronised */
-    uint32_t one_thread; /* launches for all mates, then waits for all of them */
+    uint32_t sync_every;  /* synchronise after so many kernels; 0: never */
+    uint32_t burst_syncs; /* think only after so many synchronisations; 0: after each */
+    uint64_t think_ns;    /* processor's time after it, on average */
+    uint64_t burst_ns;    /* busy for so long ... */
+    uint64_t pause_ns;    /* ... then nothing for so long; 0: always busy */
+    uint32_t meet_every;  /* every n-th kernel runs until its mates' kernels run too; 0: none */
+    uint32_t barrier;     /* after each synchronisation, wait until the mates have synchronised */
+    uint32_t one_thread;  /* launches for all mates, then waits for all of them */
 };
 
 struct tenant_spec {
@@ -100,6 +101,7 @@ struct scenario {
     uint64_t series_ns;               /* print shares by spans of so long; 0: not */
     uint32_t jitter;                  /* kernels vary by so many percent */
     uint32_t apart;                   /* each GPU takes turns by itself */
+    uint32_t in_order;                /* the GPU runs kernels as they came, and never interrupts */
     uint32_t tenant_count;
     struct tenant_spec tenants[MAX_TENANTS];
     uint32_t change_count;
@@ -111,6 +113,7 @@ struct work_item {
     uint64_t left_ns;
     uint64_t seq;
     uint64_t meeting; /* the meeting's number; 0: it meets nobody */
+    uint64_t order;   /* among those of all processes */
 };
 
 struct marker {
@@ -141,6 +144,7 @@ struct process {
     uint64_t ready_ns;  /* of the work since the last synchronisation, alone on the GPU */
     uint64_t launched;  /* kernels */
     uint64_t rounds;    /* up to a synchronisation, launched */
+    uint64_t synced;    /* synchronisations since it last thought */
     uint64_t met;       /* the last meeting that its kernel came to */
     uint64_t stepped_ns;
 
@@ -186,6 +190,7 @@ struct gpu {
     struct cgpu_arbiter *arbiter;
     int running, last; /* process; -1: none */
     uint64_t slice_end, switch_end;
+    uint64_t came; /* items, ever */
 };
 
 struct world {
@@ -226,7 +231,7 @@ void world_step(struct world *world, struct process *process, uint64_t now);
 void apply_change(struct world *world, const struct change *change);
 
 /* gpu.c */
-void gpu_submit(const struct world *world, struct process *process, uint64_t ns, uint64_t meeting);
+void gpu_submit(struct world *world, struct process *process, uint64_t ns, uint64_t meeting);
 uint64_t gpu_next(const struct world *world, int gpu);
 void gpu_advance(struct world *world, int gpu, uint64_t to);
 void gpu_meet(struct world *world, int gpu, uint64_t to);
@@ -254,6 +259,15 @@ void server_ring(struct world *world);
  */
 double window_worst(const struct world *world, uint32_t tenant, uint64_t length_ns, double percent,
                     bool of_time);
+
+/* gps.c: what each of COUNT programs gets in LENGTH ns, if the GPU can be divided at will. */
+struct gps_load {
+    double weight;
+    double work, gap; /* ns of each burst, and between two; gap 0: always busy */
+    double had;       /* ns: the result */
+    double work_left, gap_left;
+};
+void gps_share(struct gps_load *loads, uint32_t count, double length);
 
 /* scenario.c */
 void scenario_defaults(struct scenario *scenario, uint32_t policy, uint64_t length_ns);

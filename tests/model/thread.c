@@ -4,6 +4,7 @@
 #include "gate/drain.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
+#include "gate/rest.h"
 
 /* True: let in. */
 static bool
@@ -11,6 +12,7 @@ enter(struct world *world, struct process *process)
 {
     uint32_t word = world_gate(world, process);
 
+    cgpu_rest_ends(&process->gate, world->now);
     if (!cgpu_gate_is_open(word)) {
         if (!process->work.waiting) {
             process->work.waiting = 1;
@@ -146,6 +148,7 @@ has_room(struct world *world, struct process *process)
         process->at_thread = world->now + UNMETERED_NS / 4;
         return process->queued_ns < UNMETERED_NS && process->queue_count < MAX_QUEUE / 2;
     }
+    cgpu_rest_ends(&process->gate, world->now);
     again = room_at(process, cgpu_pace_estimate(&process->gate.pace, key_of(process)), world->now);
     process->gate.threads_waiting = again != 0;
     if (again != 0) {
@@ -159,7 +162,7 @@ rest(struct world *world, struct process *process, uint64_t ns)
 {
     process->state = THREAD_RESTS;
     process->at_thread = world->now + ns;
-    process->asked_ns = process->at_thread;
+    process->asked_ns = process->synced == 0 ? process->at_thread : process->asked_ns;
 }
 
 void
@@ -180,17 +183,20 @@ synchronised(struct world *world, struct process *process)
 {
     uint64_t took = world->now - process->asked_ns;
     uint64_t think = process->load.think_ns;
+    bool ends_burst = ++process->synced >= process->load.burst_syncs;
 
-    if (world->now >= world->scenario->from_ns) {
+    if (ends_burst && world->now >= world->scenario->from_ns) {
         world_sample(&world->tenants[process->tenant].latency,
                      took > process->ready_ns ? took - process->ready_ns : 0);
     }
     process->since_sync = 0;
-    process->ready_ns = 0;
+    process->ready_ns = ends_burst ? 0 : process->ready_ns;
+    process->synced = ends_burst ? 0 : process->synced;
     cgpu_flight_synchronised(&process->stream, process->synced_ns, world->now);
-    cgpu_drain_is_quiet(&process->gate);
+    cgpu_rest_begins(&process->gate, world->now);
     world_step(world, process, world->now);
-    rest(world, process, think > 0 ? world_random(world, think / 2, think * 3 / 2) : US);
+    rest(world, process,
+         think > 0 && ends_burst ? world_random(world, think / 2, think * 3 / 2) : US);
 }
 
 static bool

@@ -18,6 +18,7 @@
 #include "futex.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
+#include "gate/rest.h"
 
 enum verdict {
     GO,     /* launch: it is counted, or none of our business */
@@ -199,6 +200,7 @@ look(struct launch *launch)
         return REFUSE;
     }
     cgpu_monitor_attend(launch->now);
+    cgpu_rest_ends(launch->gpu, launch->now);
     return admit(launch);
 }
 

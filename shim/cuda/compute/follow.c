@@ -14,6 +14,7 @@
 #include "entry/thread.h"
 #include "gate/drain.h"
 #include "gate/flight.h"
+#include "gate/rest.h"
 
 uint64_t
 cgpu_follow_begin(void)
@@ -31,7 +32,7 @@ tell(struct cgpu_gate_gpu *gpu, uint64_t now)
     if (!cgpu_monitor_attend(now)) {
         cgpu_drain_finish(gpu, now);
     }
-    cgpu_drain_is_quiet(gpu);
+    cgpu_rest_begins(gpu, now);
 }
 
 void

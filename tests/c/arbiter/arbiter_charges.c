@@ -277,3 +277,44 @@ TEST(who_is_left_alone_is_charged_what_it_says_that_it_used)
     }
     CHECK(charged(lone) - before <= 100 * MS && charged(lone) - before >= 90 * MS);
 }
+
+/* Bursts of 2 ms and rests of GAP beside one that is always busy: the part of the time, percent. */
+static uint64_t
+part_of_bursts(uint64_t gap)
+{
+    uint64_t left = 2 * MS, rests_until = 0, begun;
+
+    memset(demands, 0, sizeof demands);
+    start(CGPU_POLICY_WEIGHTED_FAIR);
+    int bursts = add(1, false), busy = add(1, false);
+    begun = now;
+    while (now < begun + 4000 * MS) {
+        demands[busy].waiting = gates[busy] == CGPU_GATE_CLOSED;
+        demands[busy].active = !demands[busy].waiting;
+        demands[busy].certain = demands[busy].active;
+        demands[busy].end_ns = now + MS / 2;
+        if (rests_until > now) {
+            demands[bursts].idle = demands[bursts].active;
+            demands[bursts].active = gates[bursts] != CGPU_GATE_CLOSED;
+        } else if (gates[bursts] == CGPU_GATE_CLOSED) {
+            demands[bursts] = (struct cgpu_demand){.waiting = true};
+        } else {
+            demands[bursts] = (struct cgpu_demand){.active = true, .certain = true};
+            left -= MS / 8;
+        }
+        if (left == 0) {
+            left = 2 * MS;
+            rests_until = now + gap;
+        }
+        step(MS / 8);
+    }
+    return charged(bursts) * 100 / (now - begun);
+}
+
+TEST(who_rests_between_bursts_gets_its_part_neither_more_nor_less_for_it)
+{
+    uint64_t short_gap = part_of_bursts(MS / 2), long_gap = part_of_bursts(2 * MS);
+
+    CHECK(short_gap >= 40 && short_gap <= 47);
+    CHECK(long_gap >= 30 && long_gap <= 36);
+}

@@ -4,6 +4,7 @@
 #include "gate/drain.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
+#include "gate/rest.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -59,6 +60,13 @@ stop(struct cgpu_gate_gpu *stopped, uint64_t now)
     return !blocked;
 }
 
+static uint64_t
+held(const struct cgpu_gate_gpu *asked)
+{
+    (void)asked;
+    return 0;
+}
+
 static bool
 awaits(struct cgpu_gate_gpu *asked, uint64_t now)
 {
@@ -88,6 +96,7 @@ begin(void)
         .is_lost = is_lost,
         .release = ignore,
         .sum = sum,
+        .held = held,
         .cut = ignore,
         .stop = stop,
         .awaits = awaits,
@@ -209,4 +218,42 @@ TEST(a_launch_that_does_not_return_is_looked_for_ever_less_often)
     launch(&streams[1], 2 * CGPU_GATE_TURN | CGPU_GATE_OPEN);
     gate = 2 * CGPU_GATE_TURN;
     CHECK(cgpu_drain_look(&gpu, 3 * SECOND) == 3 * SECOND + CGPU_DRAIN_BLOCKED_NS);
+}
+
+/* COUNT kernels that are synchronised, each with a rest of NS after it; from when. */
+static uint64_t
+rest_often(int count, uint64_t ns, uint64_t from)
+{
+    for (int i = 0; i < count; i++) {
+        cgpu_rest_ends(&gpu, from);
+        launch(&streams[0], CGPU_GATE_TURN | CGPU_GATE_PRESSED);
+        cgpu_enter_count(&streams[0], 1000, from);
+        cgpu_flight_synchronised(&streams[0], from, from);
+        cgpu_rest_begins(&gpu, from);
+        from += ns;
+    }
+    return from;
+}
+
+TEST(who_usually_rests_for_long_says_so_when_a_rest_begins)
+{
+    begin();
+    uint64_t now = rest_often(12, 2 * CGPU_PACE_IDLE_NS, SECOND);
+    CHECK(work.idle == 1);
+    now = rest_often(12, CGPU_PACE_IDLE_NS / 2, now);
+    CHECK(work.idle == 0);
+    now = rest_often(1, SECOND, now); /* once says little */
+    now = rest_often(1, SECOND, now);
+    CHECK(work.idle == 0);
+    rest_often(12, 2 * CGPU_PACE_IDLE_NS, now);
+    CHECK(work.idle == 1);
+}
+
+TEST(who_has_work_in_another_stream_does_not_rest)
+{
+    begin();
+    uint64_t now = rest_often(12, 2 * CGPU_PACE_IDLE_NS, SECOND);
+    launch(&streams[1], CGPU_GATE_TURN | CGPU_GATE_PRESSED);
+    rest_often(12, 2 * CGPU_PACE_IDLE_NS, now);
+    CHECK(work.idle == 0);
 }

@@ -75,6 +75,18 @@ def test_one_to_one_where_kernels_take_what_may_be_in_flight(players: Players, o
     assert is_near(shares.parts(), {"middle": 50, "other": 50})
 
 
+@pytest.mark.parametrize(("gap_us", "due"), [(500, 44.4), (2000, 33.3)])
+def test_a_program_that_runs_bursts_gets_what_it_would_of_a_divided_gpu(
+    players: Players, gap_us: int, due: float
+) -> None:
+    """SCH-6: bursts of 2 ms beside one that is always busy. It had 11 % while turns were fixed."""
+    players.spin("bursts", "--weight 1", f"us=100 sync=20 idle_us={gap_us} stream=nonblocking")
+    players.spin("busy", "--weight 1", "us=1000")
+    shares = players.measure()
+    assert shares.points["bursts"] > 0.7 * due, shares
+    assert shares.points["busy"] > 0.8 * (100 - due), shares
+
+
 def test_three_with_30_percent_each(players: Players) -> None:
     """SCH-3: of the GPU's time, whatever the others do; 10 percent stay idle."""
     for tag, how in (("short", "us=50"), ("middle", "us=500"), ("long", "us=5000")):

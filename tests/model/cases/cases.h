@@ -32,7 +32,7 @@ struct cases_group {
 
 extern const struct cases_group cases_shares[], cases_windows[], cases_times[], cases_rules[],
     cases_priority[], cases_crowd[], cases_meet[], cases_idle[], cases_edges[], cases_long[],
-    cases_changes[], cases_stops[]; /* end with NULL */
+    cases_changes[], cases_stops[], cases_bursts[]; /* end with NULL */
 
 enum { CASES_LENGTHS = 6 };
 extern const uint64_t cases_lengths[CASES_LENGTHS];

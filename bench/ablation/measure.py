@@ -66,6 +66,7 @@ SAMPLE = {
     "rules": 1,
     "long-newcomer": 1,
     "stops": 16,
+    "kinds": 3,
     "long-shares": 4,
     "window-20s": 7,
     # each is one figure of many worlds

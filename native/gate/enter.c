@@ -53,7 +53,8 @@ ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, 
 {
     uint64_t most = batch_of(stream, CGPU_PACE_FLIGHT_NS);
 
-    return batch->launches != 0 && (ns == 0 || stream->unsure || batch->work_ns + ns >= most);
+    return batch->launches != 0 && (ns == 0 || stream->unsure || stream->guessed >= CGPU_GUESSES ||
+                                    batch->work_ns + ns >= most);
 }
 
 /* Work on GPU that is behind its stream's two markers and has none yet. */
@@ -127,12 +128,14 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
 }
 
 void
-cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, uint64_t now)
+cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t now)
 {
     if (stream->begun_ns == 0) {
         stream->begun_ns = now;
     }
     stream->unsure |= ns == 0;
+    stream->guessed += guessed && ns != 0;
+    stream->guess_ns += guessed ? ns : 0;
     stream->gpu->active_ns = now;
     /* relaxed: it may be seen late, but then the gate closes and waits for the batch */
     __atomic_store_n(&stream->gpu->work->idle, 0, __ATOMIC_RELAXED);

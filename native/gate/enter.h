@@ -18,7 +18,7 @@ bool cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now);
  */
 uint64_t cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t now);
 
-/* A launch of NS goes: it joins the batch of STREAM, or begins it. */
-void cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, uint64_t now);
+/* A launch of NS (GUESSED: by guess.h) goes: it joins the batch of STREAM, or begins it. */
+void cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t now);
 
 #endif

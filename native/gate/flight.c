@@ -42,7 +42,8 @@ cgpu_flight_wants_marker(const struct cgpu_stream *stream)
 void
 cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
 {
-    bool certain = gpu->pace.uncertain == 0 && gpu->phase != CGPU_PHASE_DEFERRED;
+    bool certain =
+        gpu->pace.uncertain == 0 && gpu->pace.guessed == 0 && gpu->phase != CGPU_PHASE_DEFERRED;
 
     /* relaxed: each is a hint that stands alone */
     __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
@@ -118,12 +119,16 @@ close_batch(struct cgpu_stream *stream)
         .work_ns = sum.work_ns,
         .start_ns = stream->begun_ns,
         .certain = !stream->unsure,
+        .guessed = stream->guessed,
+        .guess_ns = stream->guess_ns,
         .stream = stream->index,
     };
 
     stream->gpu->outside->cut(stream);
     stream->pending = (struct cgpu_unmarked){0};
     stream->unsure = 0;
+    stream->guessed = 0;
+    stream->guess_ns = 0;
     stream->begun_ns = 0;
     return batch;
 }

@@ -73,6 +73,7 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
         /* seen late, it is too long by less than a batch, which is better than to wait once more */
         if (lesson->known || sample <= CGPU_PACE_BATCH_NS) {
             learn(entry_of(pace, lesson->key), lesson->key, sample);
+            cgpu_guess_judge(&pace->guess, sample, 1);
         }
     } else if (sample < ns && !lesson->cut) {
         learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
@@ -178,6 +179,7 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     }
     pace->in_flight += 1;
     pace->uncertain += !batch->certain;
+    pace->guessed += batch->guessed > 0;
     pace->left_ns = lesser(later(pace->left_ns, batch->expected_ns), LONGEST_NS);
     pace->longest_ns = larger(pace->longest_ns, batch->expected_ns);
     pace->end_ns = later(larger(pace->end_ns, now), batch->expected_ns);
@@ -227,6 +229,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
     pace->in_flight -= pace->in_flight > 0;
     pace->probed_ns = batch->launches == 0 ? 0 : pace->probed_ns;
     pace->uncertain -= !batch->certain && pace->uncertain > 0;
+    pace->guessed -= batch->guessed > 0 && pace->guessed > 0;
     pace->left_ns = pace->in_flight > 0 ? since(pace->left_ns, batch->expected_ns) : 0;
     pace->longest_ns = lesser(pace->longest_ns, pace->left_ns);
     pace->passed_ns = larger(pace->passed_ns, end);
@@ -278,6 +281,11 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
     pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
     if (batch->begun == 0 || pace->chain_launches > 0) { /* else it ran before the chain began */
         chain(pace, &lesson);
+    }
+    if (batch->guessed > 0 && span > 0) {
+        uint64_t known_ns = batch->work_ns - lesser(batch->guess_ns, batch->work_ns);
+
+        cgpu_guess_judge(&pace->guess, since(span, known_ns) / batch->guessed, batch->guessed);
     }
     take_off(pace, batch, end, known);
     take_lesson(pace, &lesson);

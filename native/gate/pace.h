@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "gate/gate_times.h"
+#include "gate/guess.h"
 
 enum { CGPU_PACE_SETS = 512, CGPU_PACE_WAYS = 4, CGPU_PACE_BATCHES = 256 };
 
@@ -31,7 +32,9 @@ struct cgpu_pace_batch {
     uint64_t launches; /* 0: a probe, see lag_ns */
     uint64_t work_ns;  /* as estimated */
     uint64_t start_ns; /* it did not begin before this: its first launch, as far as that is known */
-    uint32_t certain;  /* every launch in it was of a known key */
+    uint32_t certain;  /* every launch in it was of a known key, or guessed */
+    uint32_t guessed;  /* so many were not measured yet: guess.h */
+    uint64_t guess_ns; /* of work_ns, what those are taken for */
     uint32_t stream;   /* any number, the same for what runs one after the other */
 
     /* Set when it is marked, left alone by everybody else. */
@@ -62,7 +65,9 @@ struct cgpu_pace {
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
-    uint32_t victim;    /* which way of a full set is given to a new key next */
+    uint64_t guessed;   /* and with launches whose duration is guessed */
+    struct cgpu_guess guess;
+    uint32_t victim; /* which way of a full set is given to a new key next */
 
     /*
      * The time from marking a probe, a batch that is empty and has nothing to wait for, until it is

@@ -23,6 +23,7 @@ enum {
     /* one of each stream that nobody waits for, and those of the others */
     CGPU_MAX_FLIGHTS = CGPU_MAX_STREAMS + CGPU_PACE_BATCHES,
     CGPU_STREAM_EVENTS = 4,
+    CGPU_GUESSES = 16,       /* launches of unknown kernels in a batch */
     CGPU_STREAM_MARKERS = 2, /* of one stream that have not been passed; a closing gate adds one */
     CGPU_DRIVER_QUEUE = 1024 /* pieces of work that the driver takes before a thread must wait */
 };
@@ -58,7 +59,9 @@ struct cgpu_stream {
     uint32_t lane; /* whose per-thread default stream it is, plus 1 */
     uint16_t next; /* in its bucket */
     uint16_t index;
-    uint32_t unsure; /* the batch holds a launch of unknown duration */
+    uint32_t unsure;  /* the batch holds a launch of unknown duration */
+    uint32_t guessed; /* and so many whose duration is guessed */
+    uint64_t guess_ns;
     uint32_t issued; /* sequence number of the last marker */
     uint32_t in_flight;
     uint32_t stale;               /* lanes with launches that they summed up before the last cut */

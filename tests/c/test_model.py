@@ -55,6 +55,7 @@ GROUPS = {
     "long-ceiling": 5,
     "long-newcomer": 2,
     "stops": 360,
+    "kinds": 40,
 }
 # A second of processor time, or more, each.
 LONG = {

@@ -48,6 +48,7 @@ enum {
 struct load {
     uint64_t lengths[MAX_LENGTHS]; /* of kernels, in turn */
     uint32_t length_count;
+    uint32_t kinds;       /* so many different kernels of each length, in turn; 0: one */
     uint32_t sync_every;  /* synchronise after so many kernels; 0: never */
     uint32_t burst_syncs; /* think only after so many synchronisations; 0: after each */
     uint64_t think_ns;    /* processor's time after it, on average */
@@ -159,8 +160,10 @@ struct process {
     struct cgpu_ledger_work work;
     struct marker markers[MAX_MARKERS]; /* by their sequence numbers */
     bool probes;                        /* a marker that is placed now is a probe */
-    uint32_t hot_word; /* gate word under which the thread needs no look; 0: none */
-    uint64_t hot_ns;   /* what it has launched without one */
+    uint32_t hot_word;    /* gate word under which the thread needs no look; 0: none */
+    uint64_t hot_ns;      /* what it has launched without one */
+    uint64_t estimate_ns; /* of its next kernel */
+    bool guessed;
 
     uint64_t gpu_ns; /* really used */
 };

@@ -76,6 +76,7 @@ parse_field(struct tenant_spec *tenant, const char *text, char **end)
         {"weight", NULL, &tenant->weight},
         {"processes", NULL, &tenant->processes},
         {"sync", NULL, &tenant->load.sync_every},
+        {"kinds", NULL, &tenant->load.kinds},
         {"think", &tenant->load.think_ns, NULL},
         {"syncs", NULL, &tenant->load.burst_syncs},
         {"burst", &tenant->load.burst_ns, NULL},

@@ -52,7 +52,12 @@ kernel_ns(struct world *world, const struct process *process)
 static uint64_t
 key_of(const struct process *process)
 {
-    return cgpu_pace_key(process, process->load.lengths[process->kernel]);
+    uint64_t kind = process->load.kinds > 0 ? process->launched % process->load.kinds : 0;
+
+    /* any address, the same in each run */
+    uintptr_t function = ((uintptr_t)(process - process->world->processes) + 1) << 20 | kind;
+
+    return cgpu_pace_key((const void *)function, process->load.lengths[process->kernel]);
 }
 
 /* Whether every launch takes the slow path, to look at markers. */
@@ -75,7 +80,8 @@ chunk(const struct process *process, uint64_t estimate, uint64_t ns)
         fits = fits > 0 ? fits : 1;
         count = count < fits ? count : fits;
     }
-    if (process->load.length_count > 1 || process->load.meet_every > 0 || looks(process)) {
+    if (process->load.length_count > 1 || process->load.kinds > 0 || process->load.meet_every > 0 ||
+        looks(process)) {
         count = 1;
     }
     return process->load.sync_every > 0 && left < count ? left : count;
@@ -83,14 +89,14 @@ chunk(const struct process *process, uint64_t estimate, uint64_t ns)
 
 /* Under a free gate nothing is counted. */
 static void
-add_to_batch(struct process *process, uint64_t count, uint64_t estimate, uint64_t now)
+add_to_batch(struct process *process, uint64_t key, uint64_t count, uint64_t now)
 {
-    struct cgpu_unmarked batch = {
-        .work_ns = count * estimate, .launches = count, .key = key_of(process)};
+    uint64_t estimate = process->estimate_ns;
+    struct cgpu_unmarked batch = {.work_ns = count * estimate, .launches = count, .key = key};
 
     if (cgpu_gate_is_metered(process->word)) {
         cgpu_flight_add(&process->stream, &batch);
-        cgpu_enter_count(&process->stream, estimate, now);
+        cgpu_enter_count(&process->stream, estimate, process->guessed, now);
         process->hot_ns += batch.work_ns;
         process->hot_word = looks(process) ? 0 : process->word;
     }
@@ -109,12 +115,18 @@ static void
 launch(struct world *world, struct process *process)
 {
     uint64_t ns = kernel_ns(world, process);
-    uint64_t estimate = cgpu_pace_estimate(&process->gate.pace, key_of(process));
-    uint64_t count = chunk(process, estimate, ns);
+    uint64_t learnt = cgpu_pace_estimate(&process->gate.pace, key_of(process));
+    uint64_t key = key_of(process), count;
+
+    if (learnt != 0) { /* by the look at the markers that found room */
+        process->estimate_ns = learnt;
+        process->guessed = false;
+    }
+    count = chunk(process, process->estimate_ns, ns);
 
     process->launched += count;
     gpu_submit(world, process, count * ns, meeting_of(process));
-    add_to_batch(process, count, estimate, world->now);
+    add_to_batch(process, key, count, world->now);
     process->since_sync += count;
     process->ready_ns += count * ns;
     process->kernel = (process->kernel + 1) % process->load.length_count;
@@ -127,7 +139,7 @@ room_at(struct process *process, uint64_t ns, uint64_t now)
 {
     uint64_t until;
 
-    if (process->hot_word == process->word && ns != 0 &&
+    if (process->hot_word == process->word && ns != 0 && !process->guessed &&
         process->hot_ns + ns < CGPU_PACE_BATCH_NS) {
         return 0; /* the hot path, see launch.c */
     }
@@ -149,7 +161,12 @@ has_room(struct world *world, struct process *process)
         return process->queued_ns < UNMETERED_NS && process->queue_count < MAX_QUEUE / 2;
     }
     cgpu_rest_ends(&process->gate, world->now);
-    again = room_at(process, cgpu_pace_estimate(&process->gate.pace, key_of(process)), world->now);
+    process->estimate_ns = cgpu_pace_estimate(&process->gate.pace, key_of(process));
+    process->guessed = process->estimate_ns == 0;
+    if (process->guessed) {
+        process->estimate_ns = cgpu_guess_next(&process->gate.pace.guess);
+    }
+    again = room_at(process, process->estimate_ns, world->now);
     process->gate.threads_waiting = again != 0;
     if (again != 0) {
         process->at_thread = world_timer(world, again);

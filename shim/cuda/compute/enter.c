@@ -102,9 +102,16 @@ admit_metered(struct launch *launch)
     struct cgpu_lane *lane = launch->lane;
     uint64_t ns = cgpu_pace_estimate(&launch->gpu->pace, launch->key);
     ns = ns != 0 ? ns : launch->guess_ns;
+    bool guessed = ns == 0;
+    ns = guessed ? cgpu_guess_next(&launch->gpu->pace.guess) : ns;
     launch->until = cgpu_enter_room(stream, launch->word, ns, launch->now);
     if (launch->until != 0) {
         return FULL;
+    }
+    uint64_t learnt = cgpu_pace_estimate(&launch->gpu->pace, launch->key);
+    if (learnt != 0) { /* by the look at the markers that found room */
+        ns = learnt;
+        guessed = false;
     }
     bool apart = stream->apart != CGPU_APART_NOT;
     if (lane->stream == stream && (apart || lane->work_ns + ns >= CGPU_PACE_BATCH_NS)) {
@@ -112,7 +119,7 @@ admit_metered(struct launch *launch)
     }
     cgpu_lane_join(lane, stream, launch->key, launch->now);
     cgpu_lane_add(lane, launch->key, lane->work_ns + ns);
-    cgpu_enter_count(stream, ns, launch->now);
+    cgpu_enter_count(stream, ns, guessed, launch->now);
     __atomic_store_n(&cgpu_flow->counted, 1, __ATOMIC_RELAXED);
     return let_in(launch);
 }

@@ -227,7 +227,7 @@ rest_often(int count, uint64_t ns, uint64_t from)
     for (int i = 0; i < count; i++) {
         cgpu_rest_ends(&gpu, from);
         launch(&streams[0], CGPU_GATE_TURN | CGPU_GATE_PRESSED);
-        cgpu_enter_count(&streams[0], 1000, from);
+        cgpu_enter_count(&streams[0], 1000, false, from);
         cgpu_flight_synchronised(&streams[0], from, from);
         cgpu_rest_begins(&gpu, from);
         from += ns;

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lab.driver.sim_cuda import ask, read, tell
+from lab.driver.stopping import await_stop
 from lab.shares.gate_world import CLOSED, FREE, OPEN, PRESSED, Gate
 
 if TYPE_CHECKING:
@@ -343,6 +344,7 @@ def test_a_thread_that_missed_a_turn_says_so(proxied: Proxied, gate: Gate) -> No
         time.sleep(0.05)  # it sleeps
         rung = gate.bell
         process.send_signal(signal.SIGSTOP)
+        await_stop([process.pid])
         gate.set(OPEN)
         gate.set(CLOSED)
         assert gate.work.missed == 0

@@ -87,6 +87,14 @@ def test_a_program_that_runs_bursts_gets_what_it_would_of_a_divided_gpu(
     assert shares.points["busy"] > 0.8 * (100 - due), shares
 
 
+def test_a_program_with_thousands_of_kernels_has_its_half(players: Players) -> None:
+    """SCH-6: each was launched alone, to be measured."""
+    players.spin("many", "--weight 1", "us=100 kinds=2880 stream=nonblocking")
+    players.spin("one", "--weight 1", "us=1000")
+    shares = players.measure(warm_up=4)
+    assert is_near(shares.parts(), {"many": 50, "one": 50})
+
+
 def test_three_with_30_percent_each(players: Players) -> None:
     """SCH-3: of the GPU's time, whatever the others do; 10 percent stay idle."""
     for tag, how in (("short", "us=50"), ("middle", "us=500"), ("long", "us=5000")):

@@ -35,7 +35,7 @@ def stop(driver: Path, *pids: int) -> None:
     """
     for _ in range(_TIMES):
         send(pids, signal.SIGSTOP)
-        _await_stop(pids)
+        await_stop(pids)
         if _is_passed(driver / "machine"):
             return
         send(pids, signal.SIGCONT)
@@ -50,7 +50,8 @@ def send(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _await_stop(pids: Iterable[int]) -> None:
+def await_stop(pids: Iterable[int]) -> None:
+    """Until all threads of processes that were sent SIGSTOP stand still."""
     deadline = time.monotonic() + 10
     while not all(_stands_still(pid) for pid in pids):
         assert time.monotonic() < deadline, f"not all of {pids} stand still"

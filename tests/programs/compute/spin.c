@@ -1,13 +1,14 @@
 /*
  * Launch kernels of a given length in a loop, in one of the ways in which programs do it.
  *
- *     spin us=50 seconds=10 stream=legacy sync=0 threads=1 processes=1 graph=0 idle_us=0
+ *     spin us=50 seconds=10 stream=legacy sync=0 threads=1 processes=1 graph=0 idle_us=0 kinds=1
  *
  * us: how long the kernel takes (on the simulated GPU: its name says so). seconds=0: until standard
  * input ends; a line on it is answered at once with the launches so far and the longest time
  * between two of them, in us, since the last line. stream: legacy, per_thread, blocking or
  * nonblocking, each thread its own. sync: synchronise after so many launches, and then do nothing
- * for idle_us. graph: launch graphs of so many kernels. At the end the same line is printed.
+ * for idle_us. graph: launch graphs of so many kernels. kinds: so many different kernels, in turn,
+ * up to 2,880. At the end the same line is printed.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -21,7 +22,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MAX_THREADS = 64 };
+enum { MAX_THREADS = 64, FUNCTIONS = 20, SIZES = 144 };
 
 /* One list declares and resolves. */
 #define DRIVER(X)                                                                                  \
@@ -42,11 +43,11 @@ enum { MAX_THREADS = 64 };
 DRIVER(DECLARE)
 
 static struct {
-    long us, seconds, sync, threads, processes, graph, idle_us;
+    long us, seconds, sync, threads, processes, graph, idle_us, kinds;
     char stream[16];
-} options = {50, 10, 0, 1, 1, 0, 0, "legacy"};
+} options = {50, 10, 0, 1, 1, 0, 0, 1, "legacy"};
 
-static void *context, *function;
+static void *context, *functions[FUNCTIONS];
 static int stopping;
 static uint64_t launches, longest, newest;
 
@@ -92,14 +93,20 @@ start_driver(void)
     check(cuInit(0), "cuInit");
     check(cuDevicePrimaryCtxRetain(&context, 0), "cuDevicePrimaryCtxRetain");
     check(cuCtxSetCurrent(context), "cuCtxSetCurrent");
-    check(cuModuleLoadData(&module, image), "cuModuleLoadData");
-    check(cuModuleGetFunction(&function, module, name), "cuModuleGetFunction");
+    for (long i = 0; i < FUNCTIONS && i < options.kinds; i++) {
+        check(cuModuleLoadData(&module, image), "cuModuleLoadData");
+        check(cuModuleGetFunction(&functions[i], module, name), "cuModuleGetFunction");
+    }
 }
 
 static int
 launch_kernel(void *stream)
 {
-    return cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, NULL, NULL);
+    static __thread long launched;
+    long kind = launched++ % options.kinds, size = kind / FUNCTIONS % SIZES;
+    unsigned blocks = size == 0 ? 1 : (8 + (unsigned)size % 8) << size / 8;
+    return cuLaunchKernel(functions[kind % FUNCTIONS], blocks, 1, 1, 32, 1, 1, 0, stream, NULL,
+                          NULL);
 }
 
 static void *
@@ -223,7 +230,7 @@ parse(const char *word)
         {"us=", &options.us},           {"seconds=", &options.seconds},
         {"sync=", &options.sync},       {"threads=", &options.threads},
         {"graph=", &options.graph},     {"processes=", &options.processes},
-        {"idle_us=", &options.idle_us},
+        {"idle_us=", &options.idle_us}, {"kinds=", &options.kinds},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
         if (strncmp(word, numbers[i].name, strlen(numbers[i].name)) == 0) {

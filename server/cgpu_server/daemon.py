@@ -32,6 +32,7 @@ POLL_SECONDS = 0.25
 LIFE_SECONDS = 1.0
 _WRITE_SECONDS = 10.0  # another process may hold the registry's lock
 _REST_SECONDS = 0.01  # connections without end must not make it refresh without end
+_ANSWER_SECONDS = 1.0  # for programs that use the control tree when the server ends
 
 
 class Daemon:
@@ -93,6 +94,8 @@ class Daemon:
                 self._refresh()
                 await asyncio.sleep(_REST_SECONDS)
         self._state.arbiters.close()
+        if self._tree:  # who wrote to it that this server shall end has its answer first
+            await asyncio.to_thread(self._tree.join, _ANSWER_SECONDS)
 
     def restart(self) -> None:
         """End soon; a server of the installed release follows, and containers go on meanwhile."""

@@ -151,6 +151,7 @@ class ControlTree:
         self._lock = threading.Lock()
         self._mounted = self._closed = False
         self._device: int | None = None
+        self._thread: threading.Thread | None = None
 
     def open_device(self) -> int:
         """Open the device of a file system that a client is about to mount at the path.
@@ -179,7 +180,18 @@ class ControlTree:
 
     def start(self, device: int | None = None) -> None:
         """Serve from now on; ``device``: of a file system that is already mounted at the path."""
-        threading.Thread(target=self._run, args=(device,), name="cgpu-tree", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._run, args=(device,), name="cgpu-tree", daemon=True
+        )
+        self._thread.start()
+
+    def join(self, seconds: float) -> None:
+        """After ``close``, wait until nobody has a file of the tree open, but not for longer.
+
+        The kernel tells programs whose requests have no answer that the connection was aborted.
+        """
+        if self._thread:
+            self._thread.join(seconds)
 
     def close(self) -> None:
         """Unmount the tree."""

@@ -89,7 +89,10 @@ def test_the_server_is_renewed_by_its_upgrade_node(world: World) -> None:
         world.read("upgrade") == f"Running: {VERSION}\nInstalled: {VERSION}\nBack: none\nOlder: 0\n"
     )
     assert world.write(f"0/{ID[:12]}/weight", "4") == ""
+    lock = world.state / "cgpud.lock"  # it is written anew by who serves
+    before = lock.stat().st_mtime_ns
     assert world.write("upgrade", "1") == ""
+    wait_until(lambda: lock.stat().st_mtime_ns != before, "it has begun anew")
     wait_until(lambda: world.is_served_by(server.pid), "it serves again")
     assert world.read(f"0/{ID[:12]}/weight") == "4\n"
     assert output(server).count("serving path=") == 2

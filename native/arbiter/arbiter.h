@@ -4,8 +4,8 @@
  * One container at a time holds the permit to launch. It is charged the time that it really held
  * the GPU, to the end of its last kernel. Turns bring all containers up to a common level of charge
  * by weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills with
- * time and empties as the container is charged. A container that comes back from idleness has no
- * credit, but keeps its debt.
+ * time and empties as the container is charged. A container that comes back from a short rest
+ * is as far behind or ahead as it was; a long one brings no credit, and keeps debt.
  *
  * A pure state machine: time and observations come in, gates and the next time to look come out.
  * The server's thread (arbitration.h) runs it against processes, the model against a modelled GPU.
@@ -29,7 +29,7 @@ struct cgpu_demand {
     uint64_t begun_ns;  /* before this nothing was launched since it was last quiet; 0: unknown */
     uint64_t end_ns;    /* when what is in flight is expected to end; 0: unknown */
     uint64_t lag_ns;    /* from a launch on an idle GPU until its end is seen, without the work */
-    uint64_t busy_ns;   /* sum of the GPU time of ended work: only the soft policy believes it */
+    uint64_t busy_ns;   /* GPU time of ended work: believed by the soft policy, and of one alone */
     uint64_t missed;    /* how often a turn was over before a thread that waited for it ran */
     uint64_t stays;     /* how often work began to stand apart as it did not end for a second */
     uint64_t stayed_ns; /* for how long it stood apart, until it ended, summed */

@@ -144,8 +144,8 @@ charge_holder(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t 
 }
 
 /*
- * What a container was owed when it became idle it gets back if it returns soon, because programs
- * pause between kernels. Idleness itself earns nothing.
+ * A container that returns soon is as far behind the others, or ahead of them, as it was when it
+ * became idle, because programs pause between kernels. Idleness itself earns nothing.
  */
 static void
 come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
@@ -156,7 +156,7 @@ come_back(struct cgpu_tenant *tenant, uint64_t floor, uint64_t idle_ns)
     tenant->virtual_ns = cgpu_larger(tenant->virtual_ns, cgpu_since(floor, owed) + lead);
 }
 
-/* How far TENANT lags behind the least charged of the others that compete. */
+/* How far TENANT lags behind the least charged of the others that compete, or leads. */
 static void
 stop_competing(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant)
 {

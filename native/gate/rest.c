@@ -28,12 +28,13 @@ has_work(const struct cgpu_gate_gpu *gpu)
 void
 cgpu_rest_begins(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
-    if (cgpu_drain_is_quiet(gpu) || has_work(gpu)) {
+    /* only while others wait: has_work looks at every stream and thread */
+    if (cgpu_drain_is_quiet(gpu) || cgpu_gate_state(cgpu_gate_word(gpu)) != CGPU_GATE_PRESSED ||
+        has_work(gpu)) {
         return;
     }
     gpu->rested_ns = now;
-    if (gpu->usual_rest_ns >= CGPU_PACE_IDLE_NS &&
-        cgpu_gate_state(cgpu_gate_word(gpu)) == CGPU_GATE_PRESSED) {
+    if (gpu->usual_rest_ns >= CGPU_PACE_IDLE_NS) {
         cgpu_drain_say_idle(gpu);
     }
 }

@@ -32,20 +32,21 @@ cgpu_futex_wait(uint32_t *word, int operation, uint32_t expected, const struct t
     return error;
 }
 
-/* Keeps errno. */
-static inline void
+/* How many were woken. Keeps errno. */
+static inline long
 cgpu_futex_wake(uint32_t *word, int operation, int most)
 {
     int saved = errno;
+    long woken = syscall(SYS_futex, word, operation, most, NULL, NULL, 0);
 
-    (void)syscall(SYS_futex, word, operation, most, NULL, NULL, 0);
     errno = saved;
+    return woken;
 }
 
 static inline void
 cgpu_futex_wake_one(uint32_t *word, int operation)
 {
-    cgpu_futex_wake(word, operation, 1);
+    (void)cgpu_futex_wake(word, operation, 1);
 }
 
 #endif

@@ -50,7 +50,7 @@ SWITCHES = {
         ("estimates: single launches raise", " || lesson->launches == 1", ""),
         ("estimates: only known ends raise", "lesson->known && (lesson->exact", "(lesson->exact"),
         ("chain", "        chain(pace, &lesson);", "        ;"),
-        ("chain: what began before", "batch->begun == 0 || pace->chain_launches > 0", "true"),
+        ("chain: what began before", "!beside || pace->chain_launches > 0", "true"),
         ("chain: long ones raise", "sample > ns && pace->chain_ns >= CGPU_PACE_CHAIN_NS", "false"),
         ("lag", "        learn_lag(pace, now);", "        ;"),
         ("end_of", "known || !batch->certain ? now : end_of(pace, batch, now)", "now"),
@@ -83,8 +83,17 @@ SWITCHES = {
             "larger(ns, CGPU_PACE_BATCH_NS)",
             "CGPU_PACE_BATCH_NS",
         ),
-        ("batches: on behind two markers", "unmarked + ns <= batch_of(stream, flight)", "false"),
-        ("room: what has no marker takes some", "flight - unmarked", "flight"),
+        (
+            "batches: on behind two markers",
+            "gpu->open_ns + ns <= batch_of(stream, flight)",
+            "false",
+        ),
+        ("batches: others end too", "gpu->open_ns - stream->open_ns <= flight / 2", "true"),
+        (
+            "room: what has no marker takes some",
+            "since(flight, gpu->open_ns - stream->open_ns)",
+            "flight",
+        ),
         ("room: a look after the marker", "until != 0 && full", "false"),
     ],
     FLIGHT: [

@@ -70,6 +70,7 @@ change(struct cgpu_stream *stream, enum cgpu_apart to, uint64_t now)
     bool was_left = cgpu_apart_is_left(stream);
 
     stream->apart = to;
+    cgpu_flight_open(stream, 0); /* what is apart takes no room; what returns has its marker soon */
     for (uint32_t i = 0; i < gpu->flights; i++) {
         struct cgpu_flight *flight = &gpu->flight[i];
 

@@ -7,6 +7,7 @@
 #include "gate/apart.h"
 #include "gate/flight.h"
 #include "gate/pace_time.h"
+#include "gate/permits.h"
 
 enum { BLOCKED_PART = 4 };
 
@@ -185,6 +186,9 @@ look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 {
     uint64_t soon = now + CGPU_DRAIN_WATCH_NS, idle = gpu->active_ns + CGPU_PACE_IDLE_NS;
 
+    if (gpu->queued_ns != 0 && !cgpu_flight_is_busy(gpu)) {
+        return now + CGPU_PERMIT_WAIT_NS;
+    }
     if (!cgpu_flight_is_busy(gpu)) {
         return unmarked == 0 && idle > now ? idle : soon;
     }
@@ -215,6 +219,7 @@ cgpu_drain_look(struct cgpu_gate_gpu *gpu, uint64_t now)
     uint32_t word = cgpu_gate_word(gpu);
 
     cgpu_flight_harvest(gpu, now);
+    cgpu_permits_look(gpu, now);
     if (!cgpu_gate_is_open(word)) {
         return look_closed(gpu, now);
     }

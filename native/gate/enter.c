@@ -12,6 +12,7 @@
 #include "gate/drain.h"
 #include "gate/flight.h"
 #include "gate/pace_time.h"
+#include "gate/permits.h"
 #include "ledger/work.h"
 
 bool
@@ -57,39 +58,52 @@ ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, 
                                     batch->work_ns + ns >= most);
 }
 
-/* Work on GPU that is behind its stream's two markers and has none yet. */
-static uint64_t
-unmarked_on(const struct cgpu_gate_gpu *gpu)
+/*
+ * Work without a marker in other streams than STREAM takes at most half of FLIGHT. Beyond that, the
+ * batches of all of them end.
+ */
+static void
+end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 {
-    uint64_t ns = 0;
+    struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    for (uint32_t i = 0; i < gpu->flights; i++) {
-        const struct cgpu_stream *stream = gpu->flight[i].stream;
-        bool newest = gpu->flight[i].seq == stream->issued; /* count each stream once */
+    if (gpu->open_ns - stream->open_ns <= flight / 2) {
+        return;
+    }
+    for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
+        struct cgpu_stream *other = &gpu->streams[i];
 
-        if (newest && stream->apart == CGPU_APART_NOT && cgpu_flight_is_enough(stream)) {
-            ns += cgpu_flight_unmarked(stream).work_ns;
+        if (other != stream && other->gpu == gpu && other->open_ns != 0 &&
+            !cgpu_flight_is_enough(other) && !cgpu_apart_is_called(other, now)) {
+            cgpu_flight_cut(other, now);
         }
     }
-    return ns;
+}
+
+/* When what is in flight, and has no marker in other streams than STREAM, leaves room in FLIGHT. */
+static uint64_t
+room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
+{
+    const struct cgpu_gate_gpu *gpu = stream->gpu;
+
+    return cgpu_pace_room(&gpu->pace, since(flight, gpu->open_ns - stream->open_ns), now);
 }
 
 /*
  * STREAM has its two markers, and BATCH has none yet. A launch is added to BATCH as long as all
- * such batches take at most a third of what may be in flight.
+ * work without a marker takes at most a third of what may be in flight.
  */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
               uint64_t flight, uint64_t now)
 {
-    const struct cgpu_pace *pace = &stream->gpu->pace;
-    uint64_t unmarked = unmarked_on(stream->gpu);
+    const struct cgpu_gate_gpu *gpu = stream->gpu;
 
     if (ns != 0 && !stream->unsure && batch->launches < CGPU_DRIVER_QUEUE &&
-        unmarked + ns <= batch_of(stream, flight)) {
-        return cgpu_pace_room(pace, flight - unmarked, now);
+        gpu->open_ns + ns <= batch_of(stream, flight)) {
+        return cgpu_pace_room(&gpu->pace, since(flight, gpu->open_ns), now);
     }
-    uint64_t until = cgpu_pace_room(pace, 0, now);
+    uint64_t until = cgpu_pace_room(&gpu->pace, 0, now);
     return until != 0 ? until : now + CGPU_PACE_IDLE_NS / 4;
 }
 
@@ -110,6 +124,14 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
     if (stream->apart != CGPU_APART_NOT) {
         return batch.launches >= CGPU_DRIVER_QUEUE ? now + CGPU_PACE_FLIGHT_NS : 0;
     }
+    if (!stream->unsure) {
+        cgpu_flight_open(stream, batch.launches != 0 ? larger(batch.work_ns, 1) : 0);
+    }
+    end_others(stream, flight, now);
+    uint64_t until = cgpu_permits_take(gpu, word, now);
+    if (until != 0) {
+        return until;
+    }
     if (full && cgpu_apart_is_called(stream, now)) { /* it may be about to go apart */
         return now + CGPU_PACE_IDLE_NS / 4;
     }
@@ -119,12 +141,20 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
     if (full && !cgpu_flight_cut(stream, now)) {
         return now + CGPU_PACE_FLIGHT_NS;
     }
-    uint64_t until = cgpu_pace_room(&gpu->pace, flight, now);
+    until = room_in(stream, flight, now);
     if (until != 0 && full) { /* an idle GPU may have passed the marker by now */
         cgpu_flight_harvest(gpu, now);
-        until = cgpu_pace_room(&gpu->pace, flight, now);
+        until = room_in(stream, flight, now);
     }
     return until;
+}
+
+uint64_t
+cgpu_enter_most(const struct cgpu_stream *stream, uint32_t word)
+{
+    uint32_t batches = stream->gpu->open_batches + (stream->open_ns == 0);
+
+    return cgpu_gate_is_unhurried(word) ? CGPU_PACE_BATCH_NS : CGPU_PACE_BATCH_NS / batches;
 }
 
 void
@@ -136,6 +166,9 @@ cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t
     stream->unsure |= ns == 0;
     stream->guessed += guessed && ns != 0;
     stream->guess_ns += guessed ? ns : 0;
+    if (stream->apart == CGPU_APART_NOT) { /* one of unknown length takes the room of a batch */
+        cgpu_flight_open(stream, stream->open_ns + (ns != 0 ? ns : CGPU_PACE_BATCH_NS));
+    }
     stream->gpu->active_ns = now;
     /* relaxed: it may be seen late, but then the gate closes and waits for the batch */
     __atomic_store_n(&stream->gpu->work->idle, 0, __ATOMIC_RELAXED);

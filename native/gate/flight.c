@@ -2,6 +2,8 @@
 #include "gate/flight.h"
 
 #include "gate/apart.h"
+#include "gate/pace_time.h"
+#include "gate/permits.h"
 
 enum { KNOWN_PART = 32 };
 
@@ -15,6 +17,17 @@ cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch)
     pending->key = batch->key;
     pending->work_ns += batch->work_ns;
     pending->launches += batch->launches;
+}
+
+void
+cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns)
+{
+    struct cgpu_gate_gpu *gpu = stream->gpu;
+
+    gpu->open_batches += (uint32_t)(ns != 0) - (uint32_t)(stream->open_ns != 0);
+    gpu->open_ns += ns - stream->open_ns;
+    gpu->permit_used_ns += since(ns, stream->open_ns);
+    stream->open_ns = ns;
 }
 
 void
@@ -125,6 +138,7 @@ close_batch(struct cgpu_stream *stream)
     };
 
     stream->gpu->outside->cut(stream);
+    cgpu_flight_open(stream, 0);
     stream->pending = (struct cgpu_unmarked){0};
     stream->unsure = 0;
     stream->guessed = 0;
@@ -209,7 +223,7 @@ cgpu_flight_probe(struct cgpu_stream *stream, uint32_t word, uint64_t now)
 
     if (cgpu_gate_is_metered(word) && stream->apart == CGPU_APART_NOT &&
         !cgpu_apart_is_called(stream, now) && !cgpu_flight_is_enough(stream) &&
-        __atomic_load_n(gpu->quiet_gate, __ATOMIC_RELAXED) == word && has_slot(gpu, now)) {
+        __atomic_load_n(&gpu->limits->quiet_gate, __ATOMIC_RELAXED) == word && has_slot(gpu, now)) {
         put(stream, &nothing, now);
     }
 }
@@ -235,4 +249,5 @@ cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t no
     if (gpu->aside) {
         cgpu_flight_harvest(gpu, now);
     }
+    cgpu_permits_look(gpu, now);
 }

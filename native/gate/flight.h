@@ -7,6 +7,9 @@
 /* Add one or more launches of BATCH's kind to STREAM's batch, without a marker. */
 void cgpu_flight_add(struct cgpu_stream *stream, const struct cgpu_unmarked *batch);
 
+/* STREAM's batch holds NS of work that takes room and has no marker; 0: there is no batch. */
+void cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns);
+
 /* STREAM may have work that was not counted. */
 void cgpu_flight_suspect(struct cgpu_stream *stream);
 

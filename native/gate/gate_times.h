@@ -25,6 +25,14 @@
 /* The same while nobody waits: a newcomer waits for it. Halved: threads wake twice as often. */
 #define CGPU_PACE_AHEAD_NS UINT64_C(10000000)
 
+/* A permit whose process shows no sign of life is free after this: the others wait for it. */
+#define CGPU_PERMIT_LEASE_NS UINT64_C(1000000)
+/*
+ * If nobody gives one back for this long, who queues launches without: the others' work may wait
+ * for that launch.
+ */
+#define CGPU_PERMIT_WAIT_NS UINT64_C(100000000)
+
 /* ---- estimates of kernels and of the lag: nobody waits for these ---- */
 /* An end that no check saw was this much before the expected one. Without: edge-ceiling. */
 #define CGPU_PACE_LEAN_NS UINT64_C(25000)

@@ -7,7 +7,7 @@
 
 #define LONGEST_NS (UINT64_C(1) << 50) /* 13 days: sums of a few thousand do not overflow */
 
-enum { FALL = 2, RISE = 8, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
+enum { FALL = 2, RISE = 8, BESIDE_FALL = 32, LAG_RISE = 32, LAG_PART = 4, LEAN_PART = 16 };
 
 /* The entry of KEY; the one that it shall have from now on, if it has none. */
 static struct cgpu_pace_estimate *
@@ -33,6 +33,13 @@ learn(struct cgpu_pace_estimate *entry, uint64_t key, uint64_t ns)
 {
     __atomic_store_n(&entry->ns, larger(ns, 1), __ATOMIC_RELAXED);
     __atomic_store_n(&entry->key, key, __ATOMIC_RELAXED);
+}
+
+/* What ran beside others may have begun before its span: many such spans show more than one. */
+static uint64_t
+lower_beside(uint64_t ns, uint64_t sample)
+{
+    return ns - (ns - sample) / BESIDE_FALL;
 }
 
 /* A span may be too long for many reasons: fall quickly if the difference is large. */
@@ -75,6 +82,8 @@ teach_kernel(struct cgpu_pace *pace, const struct cgpu_pace_lesson *lesson)
             learn(entry_of(pace, lesson->key), lesson->key, sample);
             cgpu_guess_judge(&pace->guess, sample, 1);
         }
+    } else if (sample < ns && lesson->beside) {
+        learn(entry_of(pace, lesson->key), lesson->key, lower_beside(ns, sample));
     } else if (sample < ns && !lesson->cut) {
         learn(entry_of(pace, lesson->key), lesson->key, lower(ns, sample));
     } else if (may_rise) {
@@ -169,6 +178,7 @@ cgpu_pace_mark(struct cgpu_pace *pace, struct cgpu_pace_batch *batch, uint64_t n
     batch->queued = pace->in_flight > 0;
     batch->begun = batch->start_ns < pace->passed_ns && batch->stream != pace->stream;
     batch->expected_ns = lesser(batch->work_ns, LONGEST_NS);
+    batch->marked_ns = now;
     if (pace->in_flight == 0) {
         uint64_t begun = batch->start_ns != 0 ? lesser(batch->start_ns, now) : now;
 
@@ -235,6 +245,7 @@ take_off(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint64_t e
     pace->passed_ns = larger(pace->passed_ns, end);
     pace->sharp = known;
     pace->stream = batch->stream;
+    pace->marked_ns = batch->marked_ns;
     pace->since_ns = pace->passed_ns;
     pace->end_ns = later(pace->passed_ns, pace->left_ns);
 }
@@ -263,6 +274,8 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
 {
     uint64_t end = known || !batch->certain ? now : end_of(pace, batch, now);
     uint64_t span = span_of(pace, batch, end);
+    bool beside =
+        batch->begun != 0 || (batch->stream != pace->stream && batch->start_ns < pace->marked_ns);
     struct cgpu_pace_lesson lesson = {
         .key = batch->key,
         .launches = lesser(batch->launches, LONGEST_NS),
@@ -271,7 +284,8 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
         .there = true,
         .exact = batch->queued != 0 && arrives(pace, batch) <= pace->passed_ns,
         .known = known,
-        .cut = batch->begun != 0 || (arrives(pace, batch) < pace->passed_ns && pace->sharp == 0),
+        .beside = beside,
+        .cut = beside || (arrives(pace, batch) < pace->passed_ns && pace->sharp == 0),
     };
 
     if (batch->launches == 0) {
@@ -279,7 +293,7 @@ cgpu_pace_pass(struct cgpu_pace *pace, const struct cgpu_pace_batch *batch, uint
     }
     /* seen late, it may have ended long ago */
     pace->busy_ns += known ? span : lesser(span, batch->expected_ns);
-    if (batch->begun == 0 || pace->chain_launches > 0) { /* else it ran before the chain began */
+    if (!beside || pace->chain_launches > 0) { /* else it ran before the chain began */
         chain(pace, &lesson);
     }
     if (batch->guessed > 0 && span > 0) {

@@ -41,6 +41,7 @@ struct cgpu_pace_batch {
     uint32_t queued;      /* something was in flight: it begins when that ends */
     uint32_t begun;       /* it may have run beside a batch of another stream, which has passed */
     uint64_t expected_ns; /* what it will take */
+    uint64_t marked_ns;
 };
 
 /* What was seen to pass at one time, from which something may be learnt. */
@@ -52,7 +53,8 @@ struct cgpu_pace_lesson {
     bool there;
     bool exact; /* false: the span is an upper bound */
     bool known;
-    bool cut; /* the span may be too short: the work may have begun before it */
+    bool beside; /* others ran beside it: part of it may have run before the span */
+    bool cut;    /* the span may be too short for that or another reason */
 };
 
 /* Nothing is known yet: all zeros. */
@@ -62,6 +64,7 @@ struct cgpu_pace {
     uint64_t looked_ns; /* when markers were last looked at */
     uint32_t sharp;     /* passed_ns is about when it was */
     uint32_t stream;    /* whose it was */
+    uint64_t marked_ns; /* and when that one was marked */
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */

@@ -17,6 +17,7 @@
 #include "gate/gate_times.h"
 #include "gate/pace.h"
 #include "ledger/ledger_file.h"
+#include "limits.h"
 
 enum {
     CGPU_MAX_STREAMS = 8192,
@@ -66,6 +67,7 @@ struct cgpu_stream {
     uint32_t in_flight;
     uint32_t stale;               /* lanes with launches that they summed up before the last cut */
     struct cgpu_unmarked pending; /* what lanes have handed over */
+    uint64_t open_ns;             /* its part of the GPU's open_ns */
     uint64_t begun_ns;            /* first launch of the batch */
     uint64_t handed_ns;           /* when something was last handed over */
     uint32_t born;                /* differs between the streams that use this entry in turn */
@@ -96,18 +98,26 @@ struct cgpu_gate_gpu {
     struct cgpu_ledger_work *work; /* NULL: never launched on */
     struct cgpu_ledger_gpu *sums;  /* of all processes of the container */
     const uint32_t *gate;          /* in force: the container's, or the process's own */
-    const uint32_t *quiet_gate;    /* the last word under which nobody had work when it opened */
+    const struct cgpu_limits_gpu *limits;
     enum cgpu_gate_phase phase;
     uint32_t flights;
     uint32_t left;            /* of these, in streams that nobody waits for */
     uint32_t aside;           /* some streams stand apart */
     uint32_t threads_waiting; /* that sleep until there is room */
-    uint64_t stayed_ns;       /* up to then time that was not charged is reported */
-    uint64_t phase_ns;        /* since when */
-    uint64_t blocked_ns;      /* since when a drain waits for a launch to return; 0: it does not */
-    uint64_t held;            /* launches that threads held at the last look */
-    uint64_t active_ns;       /* when there was last something to do */
-    uint64_t rested_ns;       /* since when the program rests; 0: it does not, see rest.h */
+    uint32_t open_batches;
+    uint64_t open_ns;        /* work without a marker in these, as last seen by a slow launch */
+    uint64_t stayed_ns;      /* up to then time that was not charged is reported */
+    uint64_t phase_ns;       /* since when */
+    uint64_t blocked_ns;     /* since when a drain waits for a launch to return; 0: it does not */
+    uint64_t held;           /* launches that threads held at the last look */
+    uint64_t active_ns;      /* when there was last something to do */
+    uint32_t permit;         /* its permit in the ledger, see permits.h */
+    uint64_t permit_ns;      /* until when; 0: it has none */
+    uint64_t permit_used_ns; /* work launched since it took it */
+    uint64_t gave_ns;        /* when it last gave one back to another; 0: never */
+    uint32_t freed;          /* the ledger's, when it last looked for one */
+    uint64_t queued_ns;      /* since when it waits for one; 0: it does not */
+    uint64_t rested_ns;      /* since when the program rests; 0: it does not, see rest.h */
     uint64_t usual_rest_ns;
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
@@ -137,6 +147,8 @@ struct cgpu_gate_outside {
     bool (*awaits)(struct cgpu_gate_gpu *gpu, uint64_t now);
     bool (*is_behind_call)(const struct cgpu_stream *stream);
     void (*ring)(struct cgpu_gate_gpu *gpu); /* the arbiter is to look */
+    /* Wake the process of the container that has waited longest for a permit. False: none does. */
+    bool (*wake)(struct cgpu_gate_gpu *gpu);
 };
 
 /* acquire: who is let in sees all that came before. */

@@ -17,7 +17,8 @@ enum {
     CGPU_LEDGER_MAGIC = 0x44454c43, /* the bytes "CLED" */
     CGPU_LEDGER_VERSION = 2,
     CGPU_LEDGER_SLOTS = 1024,
-    CGPU_LEDGER_WORKS = 512 /* pairs of a process and a GPU that it launches on */
+    CGPU_LEDGER_WORKS = 512, /* pairs of a process and a GPU that it launches on */
+    CGPU_LEDGER_PERMITS = 2  /* processes with work in flight on a GPU that others wait for */
 };
 
 struct cgpu_ledger_gpu {
@@ -27,7 +28,11 @@ struct cgpu_ledger_gpu {
     uint64_t refused;   /* requests that did not fit */
     uint64_t stays;     /* times that work began to stand apart: no end for a second */
     uint64_t stayed_ns; /* for how long, of what has ended */
-    uint64_t reserved[11];
+    uint64_t permits[CGPU_LEDGER_PERMITS]; /* until when each is taken, see gate/permits.h */
+    uint64_t queued_ns;                    /* when a process last began to wait for one */
+    uint32_t freed;                        /* futex word: incremented when one is given back */
+    uint32_t reserved0;
+    uint64_t reserved[7];
 };
 
 struct cgpu_ledger_slot {

@@ -56,6 +56,8 @@ GROUPS = {
     "long-newcomer": 2,
     "stops": 360,
     "kinds": 40,
+    "processes-equal": 24,
+    "processes-high": 48,
 }
 # A second of processor time, or more, each.
 LONG = {

@@ -141,6 +141,7 @@ struct process {
     uint64_t asked_ns;  /* when the request began: for its latency */
     uint64_t synced_ns; /* since when it synchronises */
     uint64_t gate_ns;   /* since when it waits at the gate */
+    uint64_t queued_at; /* since when it waits for a permit; NEVER: it does not */
     uint64_t idle_from; /* all that it has launched has been seen to end by then */
     uint64_t ready_ns;  /* of the work since the last synchronisation, alone on the GPU */
     uint64_t launched;  /* kernels */
@@ -177,10 +178,10 @@ struct tenant {
     int indices[MAX_GPUS]; /* in the arbiters; -1: not there */
     uint32_t words[MAX_GPUS];
     struct cgpu_ledger_gpu sums[MAX_GPUS];
-    uint32_t quiet_words[MAX_GPUS]; /* of the last turn that began without others' work in flight */
-    uint64_t used_ns;               /* in the time that counts */
-    uint64_t used_on[MAX_GPUS];     /* the same, all the time */
-    uint64_t steps;                 /* in the time that counts: synchronisations, or meetings */
+    struct cgpu_limits_gpu limits[MAX_GPUS]; /* only quiet_gate and metered */
+    uint64_t used_ns;                        /* in the time that counts */
+    uint64_t used_on[MAX_GPUS];              /* the same, all the time */
+    uint64_t steps; /* in the time that counts: synchronisations, or meetings */
     uint64_t longest_step;
     uint64_t series_used;
     uint64_t span_used;

@@ -73,6 +73,29 @@ ring(struct cgpu_gate_gpu *gate)
     server_ring(process_of(gate)->world);
 }
 
+/* As the kernel wakes those who wait for one word. */
+static bool
+wake(struct cgpu_gate_gpu *gate)
+{
+    struct process *self = process_of(gate), *first = NULL;
+    struct world *world = self->world;
+
+    for (uint32_t i = 0; i < world->process_count; i++) {
+        struct process *process = &world->processes[i];
+
+        if (process->tenant == self->tenant && process->gpu == self->gpu && process->alive &&
+            process->queued_at < (first != NULL ? first->queued_at : NEVER)) {
+            first = process;
+        }
+    }
+    if (first == NULL) {
+        return false;
+    }
+    first->queued_at = NEVER;
+    first->at_thread = world_wake(world);
+    return true;
+}
+
 /* No marker is lost, no stream is destroyed, nobody waits for the program; threads hold nothing. */
 
 static bool
@@ -130,19 +153,21 @@ process_init(struct world *world, struct process *process)
         .awaits = awaits,
         .is_behind_call = is_behind_call,
         .ring = ring,
+        .wake = wake,
     };
     static const uint32_t one_stream = 1;
     struct tenant *tenant = &world->tenants[process->tenant];
     struct cgpu_gate_gpu *gate = &process->gate;
 
     process->world = world;
+    process->queued_at = NEVER;
     gate->outside = &outside;
     gate->streams = &process->stream;
     gate->stream_bound = &one_stream;
     gate->work = &process->work;
     gate->sums = &tenant->sums[process->gpu];
     gate->gate = &tenant->words[process->gpu];
-    gate->quiet_gate = &tenant->quiet_words[process->gpu];
+    gate->limits = &tenant->limits[process->gpu];
     process->stream.gpu = gate;
     process->stream.handle = (struct CUstream_st *)(void *)process; /* any but NULL */
     process->stream.used = 1;

@@ -74,11 +74,14 @@ store_gates(struct world *world, int gpu, const enum cgpu_gate *gates)
     for (uint32_t i = 0; i < world->scenario->tenant_count; i++) {
         struct tenant *tenant = &world->tenants[i];
         int index = tenant->indices[gpu];
-
         if (index >= 0 && gates[index] != cgpu_gate_state(tenant->words[gpu])) {
+            struct cgpu_tenant_report report;
+
+            cgpu_arbiter_report(world->gpus[gpu].arbiter, index, &report);
+            tenant->limits[gpu].metered = report.metered;
             tenant->words[gpu] = cgpu_gate_next(tenant->words[gpu], gates[index]);
             if (cgpu_arbiter_is_quiet(world->gpus[gpu].arbiter, index)) {
-                tenant->quiet_words[gpu] = tenant->words[gpu];
+                tenant->limits[gpu].quiet_gate = tenant->words[gpu];
             }
             wake(world, gpu, (int)i, gates[index] != CGPU_GATE_CLOSED);
         }

@@ -171,6 +171,7 @@ has_room(struct world *world, struct process *process)
     if (again != 0) {
         process->at_thread = world_timer(world, again);
     }
+    process->queued_at = again != 0 && process->gate.queued_ns != 0 ? world->now : NEVER;
     return again == 0;
 }
 

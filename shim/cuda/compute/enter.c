@@ -36,7 +36,9 @@ struct launch {
     uint64_t key, guess_ns;
     uint64_t now, until; /* until: FULL, when to look again */
     uint32_t word;       /* of the gate */
-    const char *why;     /* REFUSE */
+    uint32_t freed;      /* FULL: see gate/permits.h */
+    bool queues;
+    const char *why; /* REFUSE */
 };
 
 _Static_assert((int)CGPU_LEDGER_WORKS == 512 && (int)CGPU_MAX_THREADS == 8192,
@@ -59,7 +61,7 @@ claim(struct cgpu_gate_gpu *gpu, uint64_t now)
     }
     gpu->work = work;
     gpu->sums = cgpu_work_sums(cgpu_state->ledger, number);
-    gpu->quiet_gate = &cgpu_limits->gpus[number].quiet_gate;
+    gpu->limits = &cgpu_limits->gpus[number];
     cgpu_monitor_add(number, now);
     return true;
 }
@@ -105,6 +107,8 @@ admit_metered(struct launch *launch)
     bool guessed = ns == 0;
     ns = guessed ? cgpu_guess_next(&launch->gpu->pace.guess) : ns;
     launch->until = cgpu_enter_room(stream, launch->word, ns, launch->now);
+    launch->queues = launch->gpu->queued_ns != 0;
+    launch->freed = launch->gpu->freed;
     if (launch->until != 0) {
         return FULL;
     }
@@ -114,7 +118,8 @@ admit_metered(struct launch *launch)
         guessed = false;
     }
     bool apart = stream->apart != CGPU_APART_NOT;
-    if (lane->stream == stream && (apart || lane->work_ns + ns >= CGPU_PACE_BATCH_NS)) {
+    lane->most_ns = (uint32_t)cgpu_enter_most(stream, launch->word);
+    if (lane->stream == stream && (apart || lane->work_ns + ns >= lane->most_ns)) {
         cgpu_lane_hand_over(lane, launch->now); /* for the hot path to go on */
     }
     cgpu_lane_join(lane, stream, launch->key, launch->now);
@@ -181,7 +186,11 @@ wait_for_room(struct launch *launch)
     struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
     /* relaxed: only keeps the monitor from taking a thread that wakes late to be idle */
     __atomic_add_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
-    nanosleep(&left, NULL);
+    if (launch->queues) {
+        cgpu_futex_wait(&launch->gpu->sums->freed, FUTEX_WAIT, launch->freed, &left);
+    } else {
+        nanosleep(&left, NULL);
+    }
     __atomic_sub_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
 }
 

@@ -48,7 +48,8 @@ struct cgpu_lane {
     uint64_t work_ns, launches, key, mixed; /* the batch; mixed: bits in which keys differ */
     CUstream streams[CGPU_THREAD_LANES];    /* of each lane; default ones by their fixed handles */
     CUcontext context;                      /* current when the thread was let in */
-    uint32_t turn; /* the lane after that of the last slow launch, which is given up next */
+    uint32_t turn;    /* the lane after that of the last slow launch, which is given up next */
+    uint32_t most_ns; /* the batch grows up to this before the next slow launch */
 };
 
 _Static_assert(sizeof(struct cgpu_lane) == 128, "two cache lines: neighbours do not disturb");

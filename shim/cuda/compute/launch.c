@@ -74,7 +74,7 @@ goes_on(struct cgpu_lane *lane, uint64_t key, uint64_t guess_ns)
     uint64_t ns = cgpu_pace_estimate(&lane->gpu->pace, key);
     ns = ns != 0 ? ns : guess_ns;
     uint64_t work_ns = lane->work_ns + ns;
-    if (ns == 0 || work_ns >= CGPU_PACE_BATCH_NS) {
+    if (ns == 0 || work_ns >= lane->most_ns) {
         return false;
     }
     cgpu_lane_add(lane, key, work_ns);

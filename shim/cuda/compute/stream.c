@@ -4,6 +4,7 @@
 #include "compute/flow.h"
 #include "compute/lane.h"
 #include "compute/marker.h"
+#include "futex.h"
 #include "gate/flight.h"
 
 static uint16_t *
@@ -74,6 +75,7 @@ reset(struct cgpu_stream *stream)
             cgpu_real.cuEventDestroy_v2(stream->events[i]);
         }
     }
+    cgpu_flight_open(stream, 0);
     *stream = (struct cgpu_stream){
         .marks = stream->marks,
         .issued = stream->issued,
@@ -200,6 +202,12 @@ ring(struct cgpu_gate_gpu *gpu)
     cgpu_work_ring(cgpu_state->ledger, (uint32_t)(gpu - cgpu_flow->gpus));
 }
 
+static bool
+wake(struct cgpu_gate_gpu *gpu)
+{
+    return cgpu_futex_wake(&gpu->sums->freed, FUTEX_WAKE, 1) > 0;
+}
+
 /* What native/gate needs of the driver and of the process's threads. */
 static const struct cgpu_gate_outside outside = {
     .put_marker = cgpu_marker_put,
@@ -213,6 +221,7 @@ static const struct cgpu_gate_outside outside = {
     .awaits = cgpu_await_look,
     .is_behind_call = cgpu_await_is_behind,
     .ring = ring,
+    .wake = wake,
 };
 
 /* From now on native/gate may look at streams of GPU. NULL: the table is full. */

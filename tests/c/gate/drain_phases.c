@@ -5,6 +5,7 @@
 #include "gate/enter.h"
 #include "gate/flight.h"
 #include "gate/rest.h"
+#include "outside.h"
 
 #define SECOND UINT64_C(1000000000)
 
@@ -20,36 +21,9 @@ static int stops;
 static bool blocked; /* a thread stays inside a launch */
 
 static bool
-put_marker(struct cgpu_stream *stream, uint32_t seq, uint32_t *means)
-{
-    (void)stream, (void)seq;
-    *means = 0;
-    return true;
-}
-
-static bool
 is_passed(const struct cgpu_flight *flight)
 {
     return flight->seq <= passed;
-}
-
-static bool
-is_lost(const struct cgpu_flight *flight, uint64_t now)
-{
-    (void)flight, (void)now;
-    return false;
-}
-
-static void
-ignore(struct cgpu_stream *stream)
-{
-    (void)stream;
-}
-
-static void
-sum(const struct cgpu_stream *stream, struct cgpu_unmarked *to)
-{
-    (void)stream, (void)to;
 }
 
 static bool
@@ -60,58 +34,24 @@ stop(struct cgpu_gate_gpu *stopped, uint64_t now)
     return !blocked;
 }
 
-static uint64_t
-held(const struct cgpu_gate_gpu *asked)
-{
-    (void)asked;
-    return 0;
-}
-
-static bool
-awaits(struct cgpu_gate_gpu *asked, uint64_t now)
-{
-    (void)asked, (void)now;
-    return false;
-}
-
-static bool
-is_behind_call(const struct cgpu_stream *stream)
-{
-    (void)stream;
-    return false;
-}
-
-static void
-ring(struct cgpu_gate_gpu *rung)
-{
-    (void)rung;
-}
-
 static void
 begin(void)
 {
-    static const struct cgpu_gate_outside outside = {
-        .put_marker = put_marker,
-        .is_passed = is_passed,
-        .is_lost = is_lost,
-        .release = ignore,
-        .sum = sum,
-        .held = held,
-        .cut = ignore,
-        .stop = stop,
-        .awaits = awaits,
-        .is_behind_call = is_behind_call,
-        .ring = ring,
-    };
-    static const uint32_t bound = 2, never = 0;
+    static const uint32_t bound = 2;
+    static const struct cgpu_limits_gpu limits;
 
+    static struct cgpu_gate_outside outside;
+
+    outside = quiet_outside;
+    outside.is_passed = is_passed;
+    outside.stop = stop;
     gpu = (struct cgpu_gate_gpu){.outside = &outside,
                                  .streams = streams,
                                  .stream_bound = &bound,
                                  .work = &work,
                                  .sums = &sums,
                                  .gate = &gate,
-                                 .quiet_gate = &never};
+                                 .limits = &limits};
     for (uint16_t i = 0; i < 2; i++) {
         streams[i] = (struct cgpu_stream){.gpu = &gpu, .used = 1, .index = i};
         streams[i].handle = (struct CUstream_st *)(void *)&streams[i];

@@ -67,7 +67,8 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
 ) -> None:
     """No lock, system call, clock or driver call, in one stream or up to four by turns.
 
-    The exception: after the monitor has taken the thread to be idle, its next launch into each
+    While others wait, threads ask a few times per batch if there are several batches at a time.
+    Besides: after the monitor has taken the thread to be idle, its next launch into each
     stream may make calls.
     """
     with (
@@ -82,7 +83,7 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
         process.communicate(timeout=60)
     busy, recalled = sum(counted[::2]), sum(counted[1::2])
     assert 0 < busy < LAUNCHES // 50  # batches are shorter on a busy machine
-    assert busy - recalled <= placed + 10
+    assert busy - recalled <= (4 if state == PRESSED else 1) * placed + 10
 
 
 @pytest.mark.parametrize("gpus", [["0"], ["1", "0"]])

@@ -56,6 +56,25 @@ def test_all_work_of_many_streams_and_threads_is_waited_for(proxied: Proxied, ga
     assert out == ["0"]
 
 
+def test_what_is_in_flight_is_bounded_over_all_streams(proxied: Proxied, gate: Gate) -> None:
+    """Each stream's first kernel was not counted: 512 were in flight."""
+    gate.set(PRESSED)
+    out = launched_then_quiet(
+        proxied,
+        gate,
+        """
+        streams = [made(cuda.cuStreamCreate, NON_BLOCKING) for n in range(512)]
+        for n in range(1000):
+            check(kernels.launch(200, streams[n % 512]))
+        in_flight = [done(stream) for stream in streams].count(False)
+        show("launched")
+        sys.stdin.readline()
+        show(in_flight)
+        """,
+    )
+    assert int(out[0]) <= 6
+
+
 def test_threads_that_have_ended_leave_room_for_others(proxied: Proxied, gate: Gate) -> None:
     """Each has a default stream of its own; all of them are waited for, and none is refused."""
     out = launched_then_quiet(

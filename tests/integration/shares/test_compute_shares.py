@@ -95,6 +95,14 @@ def test_a_program_with_thousands_of_kernels_has_its_half(players: Players) -> N
     assert is_near(shares.parts(), {"many": 50, "one": 50})
 
 
+def test_many_processes_take_nothing_from_a_neighbour_with_one(players: Players) -> None:
+    """SCH-6: each had work in flight when the gate closed, and the one had 34 %."""
+    players.spin("one", "--weight 1", "us=1000")
+    players.spin("many", "--weight 1", "us=300 processes=16 stream=nonblocking")
+    shares = players.measure(warm_up=4)
+    assert shares.points["one"] > 41, shares
+
+
 def test_three_with_30_percent_each(players: Players) -> None:
     """SCH-3: of the GPU's time, whatever the others do; 10 percent stay idle."""
     for tag, how in (("short", "us=50"), ("middle", "us=500"), ("long", "us=5000")):

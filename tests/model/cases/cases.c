@@ -90,5 +90,6 @@ cases_run(const char *name)
            run_table(cases_meet, name) + run_table(cases_idle, name) +
            run_table(cases_edges, name) + run_table(cases_long, name) +
            run_table(cases_changes, name) + run_table(cases_stops, name) +
-           run_table(cases_bursts, name) + run_table(cases_kinds, name);
+           run_table(cases_bursts, name) + run_table(cases_kinds, name) +
+           run_table(cases_processes, name);
 }

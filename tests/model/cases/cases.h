@@ -1,6 +1,6 @@
 /* The scenarios with bars: shares.c, windows.c, times.c, rules.c, crowd.c, meet.c,
- * idle.c, edges.c, long.c, changes.c, stops.c, bursts.c, kinds.c. Each prints a line for every
- * scenario. */
+ * idle.c, edges.c, long.c, changes.c, stops.c, bursts.c, kinds.c, processes.c. Each prints a line
+ * for every scenario. */
 #ifndef CASES_H
 #define CASES_H
 
@@ -33,7 +33,8 @@ struct cases_group {
 
 extern const struct cases_group cases_shares[], cases_windows[], cases_times[], cases_rules[],
     cases_priority[], cases_crowd[], cases_meet[], cases_idle[], cases_edges[], cases_long[],
-    cases_changes[], cases_stops[], cases_bursts[], cases_kinds[]; /* end with NULL */
+    cases_changes[], cases_stops[], cases_bursts[], cases_kinds[],
+    cases_processes[]; /* end with NULL */
 
 enum { CASES_LENGTHS = 6 };
 extern const uint64_t cases_lengths[CASES_LENGTHS];

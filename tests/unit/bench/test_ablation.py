@@ -28,6 +28,9 @@ NOT_TRIED = {
     *("CGPU_APART_CALL_NS", "CGPU_APART_BEGINS_NS", "CGPU_APART_LOST_NS", "CGPU_DRAIN_BLOCKED_NS"),
     "BLOCKED_PART",
     *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
+    "BESIDE_FALL",  # its processes have one stream each
+    # Nor do processes die or stop that have a permit in their container.
+    *("CGPU_PERMIT_LEASE_NS", "CGPU_PERMIT_WAIT_NS"),
 }
 COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES|MARKERS"
 NAMED = re.compile(rf"^#define (\w+_(?:NS|LAGS)) |\b([A-Z_]*(?:{COUNTS})) = \d", re.MULTILINE)

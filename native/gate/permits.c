@@ -1,0 +1,160 @@
+/* Permits: see permits.h. */
+#include "gate/permits.h"
+
+#include "gate/flight.h"
+#include "gate/pace_time.h"
+
+#define LONGEST_NS (UINT64_C(1) << 32) /* 4 s: a permit is not taken for longer */
+
+static bool
+has_work(const struct cgpu_gate_gpu *gpu)
+{
+    return gpu->pace.in_flight != 0 || gpu->open_ns != 0;
+}
+
+/* Programs run at once under the soft policy: nobody waits for what is in flight. */
+static bool
+runs_beside(const struct cgpu_gate_gpu *gpu)
+{
+    return (__atomic_load_n(&gpu->limits->metered, __ATOMIC_RELAXED) & CGPU_METERED_ROUGHLY) != 0;
+}
+
+/* relaxed: a hint */
+static bool
+others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    uint64_t queued = __atomic_load_n(&gpu->sums->queued_ns, __ATOMIC_RELAXED);
+
+    return queued != 0 && since(now, queued) / 2 < CGPU_PERMIT_WAIT_NS;
+}
+
+/* Until when a permit is taken at NOW: what is in flight may run behind another's work. */
+static uint64_t
+until(const struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    uint64_t left = lesser(gpu->pace.left_ns + gpu->open_ns, LONGEST_NS / 4);
+
+    return now + CGPU_PERMIT_LEASE_NS + CGPU_LEDGER_PERMITS * left;
+}
+
+/* acq_rel: nothing that is protected comes with it, but the order of two is certain. */
+static bool
+change(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
+{
+    if (!__atomic_compare_exchange_n(&gpu->sums->permits[permit], &from, to, false,
+                                     __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        return false;
+    }
+    gpu->permit = permit;
+    gpu->permit_ns = to;
+    return true;
+}
+
+/* Whether this process still has its permit. */
+static bool
+keep(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    if (gpu->permit_ns == 0 || !change(gpu, gpu->permit, gpu->permit_ns, until(gpu, now))) {
+        gpu->permit_ns = 0;
+        return false;
+    }
+    return true;
+}
+
+static bool
+take(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    for (uint32_t i = 0; i < CGPU_LEDGER_PERMITS; i++) {
+        uint64_t taken = __atomic_load_n(&gpu->sums->permits[i], __ATOMIC_RELAXED);
+        bool is_free = taken <= now || taken - now > LONGEST_NS;
+
+        if (is_free && change(gpu, i, taken, until(gpu, now))) {
+            gpu->permit_used_ns = 0;
+            gpu->queued_ns = 0;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* True: it is somebody else's turn. */
+static bool
+give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    if (!change(gpu, gpu->permit, gpu->permit_ns, 0)) {
+        gpu->permit_ns = 0;
+        return false;
+    }
+    __atomic_add_fetch(&gpu->sums->freed, 1, __ATOMIC_RELEASE);
+    if (!gpu->outside->wake(gpu)) {
+        __atomic_store_n(&gpu->sums->queued_ns, 0, __ATOMIC_RELAXED); /* nobody queues any more */
+        return false;
+    }
+    gpu->gave_ns = now;
+    return true;
+}
+
+static uint64_t
+queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
+{
+    gpu->queued_ns = gpu->queued_ns != 0 && freed == gpu->freed ? gpu->queued_ns : now;
+    gpu->freed = freed;
+    __atomic_store_n(&gpu->sums->queued_ns, now, __ATOMIC_RELAXED);
+    return gpu->queued_ns + CGPU_PERMIT_WAIT_NS;
+}
+
+/* The permit is given back when all that is in flight has ended: see to it. */
+static uint64_t
+finish(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    for (uint32_t i = 0; i < *gpu->stream_bound && gpu->open_ns != 0; i++) {
+        struct cgpu_stream *stream = &gpu->streams[i];
+
+        if (stream->gpu == gpu && stream->open_ns != 0 && !cgpu_flight_is_enough(stream)) {
+            cgpu_flight_cut(stream, now);
+        }
+    }
+    return larger(cgpu_pace_room(&gpu->pace, 0, now), now + CGPU_PACE_SOONEST_NS);
+}
+
+uint64_t
+cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
+{
+    if (cgpu_gate_state(word) != CGPU_GATE_PRESSED || runs_beside(gpu)) {
+        return 0;
+    }
+    if (keep(gpu, now)) {
+        if (gpu->permit_used_ns < CGPU_PACE_FLIGHT_NS || !others_queue(gpu, now)) {
+            return 0;
+        }
+        if (has_work(gpu)) {
+            return finish(gpu, now);
+        }
+        give_back(gpu, now);
+    }
+    /* acquire: before the permits, so that one that is given back meanwhile ends the wait at once
+     */
+    uint32_t freed = __atomic_load_n(&gpu->sums->freed, __ATOMIC_ACQUIRE);
+    /* who has just given one back goes behind those who queue */
+    bool lately = gpu->gave_ns != 0 && since(now, gpu->gave_ns) < CGPU_PERMIT_LEASE_NS;
+    if ((gpu->queued_ns != 0 || !lately) && take(gpu, now)) {
+        return 0;
+    }
+    if (gpu->queued_ns != 0 && freed == gpu->freed &&
+        since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS) {
+        gpu->queued_ns = 0; /* without one: somebody's work may wait for this launch */
+        return 0;
+    }
+    return queue(gpu, freed, now);
+}
+
+void
+cgpu_permits_look(struct cgpu_gate_gpu *gpu, uint64_t now)
+{
+    if (gpu->permit_ns == 0 || (has_work(gpu) && keep(gpu, now))) {
+        return;
+    }
+    if (!has_work(gpu) && others_queue(gpu, now)) {
+        give_back(gpu, now);
+    }
+}

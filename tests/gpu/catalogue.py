@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpu.check import CHECKS, Check
 from gpu.facts import blocks, code, graphs, kinds, memory, symbols, timing, waits
 from gpu.limits import driver, host, torch, training
-from gpu.shares import alone, resnet_pair, weights
+from gpu.shares import alone, resnet_pair, weights, workloads
 
 MODULES = (
     symbols,
@@ -21,6 +21,7 @@ MODULES = (
     torch,
     training,
     weights,
+    workloads,
     alone,
     resnet_pair,
 )

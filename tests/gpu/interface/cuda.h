@@ -79,11 +79,17 @@ cuda_start(void)
     must(cuCtxSetCurrent(context), "cuCtxSetCurrent");
 }
 
-/* One thread of FUNCTION in STREAM. */
+/* So many blocks of one thread of FUNCTION in STREAM. */
+static inline int
+cuda_launch_blocks(void *function, unsigned int blocks, void *stream, void **arguments)
+{
+    return cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+}
+
 static inline int
 cuda_launch(void *function, void *stream, void **arguments)
 {
-    return cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL);
+    return cuda_launch_blocks(function, 1, stream, arguments);
 }
 
 /* SIZE bytes at ADDRESS, which may be shared with other processes, as the GPU sees them. */

@@ -4,7 +4,10 @@
  *
  *   make US                        measure what the kernel takes; nobody else may use the GPU
  *   use US ROUNDS PERIOD           the same, as another process measured it
- *   run US START END PARTS         launch without a pause; GPU time had in each part of START..END
+ *   run US START END PARTS [STREAMS [KINDS [BURST GAP_US]]]
+ *                                  launch without a pause; GPU time had in each part of START..END.
+ *                                  Into STREAMS streams in turn, with KINDS kernels in turn. After
+ *                                  each BURST kernels it synchronises, and pauses for GAP_US
  *   probe US START END EVERY_NS    one launch every so often; how long each took until seen ended
  */
 #include "kernel.h"
@@ -15,6 +18,8 @@ enum {
     MAX_KERNELS = 16,
     MAX_PARTS = 4096,
     MAX_PROBES = 4096,
+    MAX_STREAMS = 64,
+    COPIES = 64, /* of a kernel, each with a handle of its own */
     BATCHES = 2,
     BATCH_NS = 2000000,
     EARLY_NS = 1000000000
@@ -22,7 +27,11 @@ enum {
 
 static struct kernel kernels[MAX_KERNELS];
 static unsigned int lengths[MAX_KERNELS];
-static void *stream, *events[BATCHES];
+static void *stream, *streams[MAX_STREAMS], *events[BATCHES]; /* stream: the first */
+
+struct how {
+    unsigned long streams, kinds, burst, gap_us;
+};
 static uint64_t stamps;
 
 /* The kernel of that length, loaded; nothing is known of what it takes yet. */
@@ -68,30 +77,52 @@ credit(double *parts, long count, uint64_t start, uint64_t step, uint64_t end, u
     }
 }
 
+/* The next of so many kinds: a copy of the kernel, on up to 120 blocks of one thread each. */
 static void
-run(unsigned int length_us, uint64_t start, uint64_t end, long count)
+launch(struct kernel *kernel, const struct how *how, void *const *copies)
+{
+    static uint64_t launched;
+    uint64_t number = launched++, kind = number % how->kinds, size = kind / COPIES;
+    void *function = how->kinds == 1 ? kernel->function : copies[kind % COPIES];
+    unsigned int blocks = size == 0 ? 1 : (unsigned int)(8 + size % 8) << size / 8;
+    void *arguments[] = {&kernel->out, &kernel->rounds};
+
+    must(cuda_launch_blocks(function, blocks, streams[number % how->streams], arguments),
+         "cuLaunchKernel");
+}
+
+static void
+run(unsigned int length_us, uint64_t start, uint64_t end, long count, const struct how *how)
 {
     static double parts[MAX_PARTS];
     struct kernel *kernel = kernel_of(length_us);
-    void *arguments[] = {&kernel->out, &kernel->rounds};
-    uint64_t batch = BATCH_NS / (kernel->period_ns + 1) + 1, seen = 0;
+    uint64_t fits = BATCH_NS / (kernel->period_ns + 1) + 1, seen = 0;
+    uint64_t batch = how->burst == 0 ? fits : how->burst, ahead = how->burst == 0 ? BATCHES : 1;
+    uint64_t step;
+    void *copies[COPIES];
 
+    for (int i = 0; i < COPIES && how->kinds > 1; i++) {
+        copies[i] = kernel_load(length_us, stamps).function;
+    }
     count = count < 1 ? 1 : count > MAX_PARTS ? MAX_PARTS : count;
+    step = (end - start) / (uint64_t)count;
     memset(parts, 0, sizeof parts);
     sleep_until(start - EARLY_NS); /* so that all have begun, and what they do is known */
     for (uint64_t turn = 0; seen < end; turn++) {
-        if (turn >= BATCHES) {
-            must(cuEventSynchronize(events[turn % BATCHES]), "cuEventSynchronize");
-            seen = clock_ns();
-            credit(parts, count, start, (end - start) / (uint64_t)count, seen,
-                   batch * kernel->period_ns);
-        }
         for (uint64_t i = 0; i < batch; i++) {
-            must(cuda_launch(kernel->function, stream, arguments), "cuLaunchKernel");
+            launch(kernel, how, copies);
         }
-        must(cuEventRecord(events[turn % BATCHES], stream), "cuEventRecord");
+        must(cuEventRecord(events[turn % BATCHES], streams[0]), "cuEventRecord");
+        if (turn + 1 >= ahead) {
+            must(cuEventSynchronize(events[(turn + 1 - ahead) % BATCHES]), "cuEventSynchronize");
+            seen = clock_ns();
+            credit(parts, count, start, step, seen, batch * kernel->period_ns);
+        }
+        if (how->gap_us > 0) {
+            sleep_until(seen + how->gap_us * 1000);
+        }
     }
-    must(cuStreamSynchronize(stream), "cuStreamSynchronize");
+    must(cuCtxSynchronize(), "cuCtxSynchronize");
     printf("{\"cgpu\": {\"period_ns\": %lu, \"parts_ns\": [", (unsigned long)kernel->period_ns);
     for (long i = 0; i < count; i++) {
         printf("%s%.0f", i == 0 ? "" : ", ", parts[i]);
@@ -130,11 +161,16 @@ main(void)
 
     cuda_start();
     must(cuMemAlloc_v2(&stamps, 4096), "cuMemAlloc");
-    must(cuStreamCreate(&stream, STREAM_NON_BLOCKING), "cuStreamCreate");
+    for (int i = 0; i < MAX_STREAMS; i++) {
+        must(cuStreamCreate(&streams[i], STREAM_NON_BLOCKING), "cuStreamCreate");
+    }
+    stream = streams[0];
     for (int i = 0; i < BATCHES; i++) {
         must(cuEventCreate(&events[i], EVENT_BLOCKING_SYNC | EVENT_UNTIMED), "cuEventCreate");
     }
     while (fgets(line, sizeof line, stdin) != NULL) {
+        struct how how = {.streams = 1, .kinds = 1};
+
         if (sscanf(line, "make %u", &length_us) == 1) {
             kernel_measure(kernel_of(length_us), length_us, stream);
             tell_kernel(kernel_of(length_us));
@@ -142,8 +178,9 @@ main(void)
             kernel_of(length_us)->rounds = start;
             kernel_of(length_us)->period_ns = end;
             tell_kernel(kernel_of(length_us));
-        } else if (sscanf(line, "run %u %lu %lu %lu", &length_us, &start, &end, &last) == 4) {
-            run(length_us, start, end, (long)last);
+        } else if (sscanf(line, "run %u %lu %lu %lu %lu %lu %lu %lu", &length_us, &start, &end,
+                          &last, &how.streams, &how.kinds, &how.burst, &how.gap_us) >= 4) {
+            run(length_us, start, end, (long)last, &how);
         } else if (sscanf(line, "probe %u %lu %lu %lu", &length_us, &start, &end, &last) == 4) {
             probe(length_us, start, end, last);
         } else {

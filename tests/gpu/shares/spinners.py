@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpu.cage import Ask
 from gpu.check import heard
@@ -14,6 +14,25 @@ from gpu.interface.program import compiled
 from gpu.world import World, log_of, stop
 
 LEAD_NS = 1_200_000_000  # from the command to the start: all are at work by then
+
+
+class How(NamedTuple):
+    """How kernels are launched: into how many streams, how many kinds, in bursts of how many.
+
+    Attributes:
+        streams: up to 64, in turn.
+        kinds: different kernels, up to 2,048, in turn.
+        burst: kernels after which the program synchronises; 0: it never waits for all its work.
+        gap_us: for how long it then does nothing.
+    """
+
+    streams: int = 1
+    kinds: int = 1
+    burst: int = 0
+    gap_us: int = 0
+
+
+STEADY = How()
 
 
 class Spinner:
@@ -64,19 +83,25 @@ class Group:
             member.ask("use", length_us, made["rounds"], made["period_ns"])
 
     def run(
-        self, lengths_us: Sequence[int], seconds: float, parts: int = 1, start: int | None = None
+        self,
+        lengths_us: Sequence[int],
+        seconds: float,
+        parts: int = 1,
+        start: int | None = None,
+        hows: Sequence[How] | None = None,
     ) -> list[list[float]]:
         """Parts of the GPU's time that each had, in ``parts`` windows one after the other.
 
         From ``start`` on (CLOCK_MONOTONIC, in ns), for which the kernels are prepared; or soon.
         """
+        hows = hows or [STEADY] * len(self.members)
         if start is None:
             for length in set(lengths_us):
                 self.prepare(length)
             start = time.monotonic_ns() + LEAD_NS
         end = start + int(seconds * 1e9)
-        for member, length in zip(self.members, lengths_us, strict=True):
-            member.tell("run", length, start, end, parts)
+        for member, length, how in zip(self.members, lengths_us, hows, strict=True):
+            member.tell("run", length, start, end, parts, *how)
         window = (end - start) / parts
         return [[ns / window for ns in m.answer()["parts_ns"]] for m in self.members]
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gpu.cage import Ask
 from gpu.check import HOST, Finding, check
-from gpu.shares.spinners import LEAD_NS, Group, spinning
+from gpu.shares.spinners import LEAD_NS, STEADY, Group, How, spinning
 from gpu.world import World
 from lab.shares.lengths import LENGTHS_US
 
@@ -131,14 +131,16 @@ def two_programs_without_turns_share_a_gpu_equally(world: World) -> Finding:
     return Finding(worst <= bar, {"worst_points": round(100 * worst, 2), "shares": shares})
 
 
-def latencies(group: Group, lengths_us: tuple[int, int], seconds: float) -> list[float]:
+def latencies(
+    group: Group, lengths_us: tuple[int, int], seconds: float, how: How = STEADY
+) -> list[float]:
     """Milliseconds until each launch of the first was seen ended; the other is always busy."""
     for length in lengths_us:
         group.prepare(length)
     start = time.monotonic_ns() + LEAD_NS
     end = start + int(seconds * 1e9)
     asking, busy = group.members
-    busy.tell("run", lengths_us[1], start, end, 1)
+    busy.tell("run", lengths_us[1], start, end, 1, *how)
     asking.tell("probe", lengths_us[0], start, end, 23_000_000)
     found = asking.answer()["latencies_ns"]
     busy.answer()

@@ -70,7 +70,11 @@ change(struct cgpu_stream *stream, enum cgpu_apart to, uint64_t now)
     bool was_left = cgpu_apart_is_left(stream);
 
     stream->apart = to;
-    cgpu_flight_open(stream, 0); /* what is apart takes no room; what returns has its marker soon */
+    if (to == CGPU_APART_NOT && stream->pending.launches != 0) {
+        cgpu_flight_open(stream, larger(stream->pending.work_ns, 1));
+    } else { /* what is apart takes no room */
+        cgpu_flight_open(stream, 0);
+    }
     for (uint32_t i = 0; i < gpu->flights; i++) {
         struct cgpu_flight *flight = &gpu->flight[i];
 

@@ -59,8 +59,8 @@ ends_batch(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, 
 }
 
 /*
- * Work without a marker in other streams than STREAM takes at most half of FLIGHT. Beyond that, the
- * batches of all of them end.
+ * If work without a marker in other streams than STREAM takes more than half of FLIGHT, their
+ * batches end, except in streams that have two markers, run a host function, or are threads' own.
  */
 static void
 end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
@@ -73,14 +73,15 @@ end_others(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
     for (uint32_t i = 0; i < *gpu->stream_bound; i++) {
         struct cgpu_stream *other = &gpu->streams[i];
 
-        if (other != stream && other->gpu == gpu && other->open_ns != 0 &&
+        /* another thread's own default stream is marked through the legacy one, which waits */
+        if (other != stream && other->gpu == gpu && other->open_ns != 0 && other->lane == 0 &&
             !cgpu_flight_is_enough(other) && !cgpu_apart_is_called(other, now)) {
             cgpu_flight_cut(other, now);
         }
     }
 }
 
-/* When what is in flight, and has no marker in other streams than STREAM, leaves room in FLIGHT. */
+/* When the marked work, and what other streams than STREAM have unmarked, leave room; 0: now. */
 static uint64_t
 room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 {
@@ -91,7 +92,7 @@ room_in(const struct cgpu_stream *stream, uint64_t flight, uint64_t now)
 
 /*
  * STREAM has its two markers, and BATCH has none yet. A launch is added to BATCH as long as all
- * work without a marker takes at most a third of what may be in flight.
+ * work without a marker fits into one batch.
  */
 static uint64_t
 room_unmarked(const struct cgpu_stream *stream, const struct cgpu_unmarked *batch, uint64_t ns,
@@ -152,14 +153,15 @@ cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t
 uint64_t
 cgpu_enter_most(const struct cgpu_stream *stream, uint32_t word)
 {
-    uint32_t batches = stream->gpu->open_batches + (stream->open_ns == 0);
+    uint64_t lanes = larger(stream->gpu->open_lanes, 1);
 
-    return cgpu_gate_is_unhurried(word) ? CGPU_PACE_BATCH_NS : CGPU_PACE_BATCH_NS / batches;
+    return cgpu_gate_is_unhurried(word) ? CGPU_PACE_BATCH_NS : CGPU_PACE_BATCH_NS / lanes;
 }
 
 void
 cgpu_enter_count(struct cgpu_stream *stream, uint64_t ns, bool guessed, uint64_t now)
 {
+    stream->gpu->queued_ns = 0;
     if (stream->begun_ns == 0) {
         stream->begun_ns = now;
     }

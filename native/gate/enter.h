@@ -19,8 +19,8 @@ bool cgpu_enter_begin(struct cgpu_stream *stream, uint32_t word, uint64_t now);
 uint64_t cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t now);
 
 /*
- * How much a thread may launch into STREAM before it asks again, under the metered gate WORD. All
- * threads and streams together launch little more than a batch unseen.
+ * How much a thread may launch into STREAM before it asks again, under the metered gate WORD. While
+ * others wait, all threads and streams together launch about a batch unseen.
  */
 uint64_t cgpu_enter_most(const struct cgpu_stream *stream, uint32_t word);
 

@@ -24,7 +24,6 @@ cgpu_flight_open(struct cgpu_stream *stream, uint64_t ns)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
 
-    gpu->open_batches += (uint32_t)(ns != 0) - (uint32_t)(stream->open_ns != 0);
     gpu->open_ns += ns - stream->open_ns;
     gpu->permit_used_ns += since(ns, stream->open_ns);
     stream->open_ns = ns;

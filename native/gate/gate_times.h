@@ -18,18 +18,22 @@
 #define CGPU_PACE_BATCH_NS UINT64_C(250000)
 /*
  * A thread goes on launching when at most this much is left to do, and sleeps this long if it
- * cannot get a marker. Others wait for it when the gate closes. Halved: share-flight, the GPU is
- * less busy.
+ * cannot get a marker. Others wait for it when the gate closes. A process that others queue behind
+ * launches this much and then lets it end. Halved: share-flight, the GPU is less busy.
  */
 #define CGPU_PACE_FLIGHT_NS UINT64_C(500000)
 /* The same while nobody waits: a newcomer waits for it. Halved: threads wake twice as often. */
 #define CGPU_PACE_AHEAD_NS UINT64_C(10000000)
 
-/* A permit whose process shows no sign of life is free after this: the others wait for it. */
-#define CGPU_PERMIT_LEASE_NS UINT64_C(1000000)
 /*
- * If nobody gives one back for this long, who queues launches without: the others' work may wait
- * for that launch.
+ * A permit is free this long, and twice what its process had in flight, after the last sign of life
+ * of that process: the others wait for it. Who gave one back to another takes none for this long,
+ * unless it queues.
+ */
+#define CGPU_PERMIT_LEASE_NS UINT64_C(2000000)
+/*
+ * If nobody gives one back for this long, a process that queues launches one batch without: the
+ * others' work may wait for it.
  */
 #define CGPU_PERMIT_WAIT_NS UINT64_C(100000000)
 

@@ -1,6 +1,7 @@
 /* Permits: see permits.h. */
 #include "gate/permits.h"
 
+#include "gate/apart.h"
 #include "gate/flight.h"
 #include "gate/pace_time.h"
 
@@ -37,7 +38,7 @@ until(const struct cgpu_gate_gpu *gpu, uint64_t now)
     return now + CGPU_PERMIT_LEASE_NS + CGPU_LEDGER_PERMITS * left;
 }
 
-/* acq_rel: nothing that is protected comes with it, but the order of two is certain. */
+/* acq_rel: a permit protects no data; only the order of two changes matters. */
 static bool
 change(struct cgpu_gate_gpu *gpu, uint32_t permit, uint64_t from, uint64_t to)
 {
@@ -70,28 +71,43 @@ take(struct cgpu_gate_gpu *gpu, uint64_t now)
 
         if (is_free && change(gpu, i, taken, until(gpu, now))) {
             gpu->permit_used_ns = 0;
-            gpu->queued_ns = 0;
+            gpu->queued_ns = gpu->finish_ns = 0;
             return true;
         }
     }
     return false;
 }
 
-/* True: it is somebody else's turn. */
-static bool
+/* Give the permit back, and wake who has queued longest. */
+static void
 give_back(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
+    gpu->finish_ns = 0;
     if (!change(gpu, gpu->permit, gpu->permit_ns, 0)) {
         gpu->permit_ns = 0;
-        return false;
+        return;
     }
+    uint64_t queued = __atomic_load_n(&gpu->sums->queued_ns, __ATOMIC_RELAXED);
+
     __atomic_add_fetch(&gpu->sums->freed, 1, __ATOMIC_RELEASE);
-    if (!gpu->outside->wake(gpu)) {
-        __atomic_store_n(&gpu->sums->queued_ns, 0, __ATOMIC_RELAXED); /* nobody queues any more */
-        return false;
+    if (gpu->outside->wake(gpu)) {
+        gpu->gave_ns = now;
+    } else { /* nobody queues, unless somebody has just begun */
+        __atomic_compare_exchange_n(&gpu->sums->queued_ns, &queued, 0, false, __ATOMIC_RELAXED,
+                                    __ATOMIC_RELAXED);
     }
-    gpu->gave_ns = now;
-    return true;
+}
+
+/* When the next permit expires: its process may have ended, or the gate have changed. */
+static uint64_t
+first_free(const struct cgpu_gate_gpu *gpu)
+{
+    uint64_t first = UINT64_MAX;
+
+    for (uint32_t i = 0; i < CGPU_LEDGER_PERMITS; i++) {
+        first = lesser(first, __atomic_load_n(&gpu->sums->permits[i], __ATOMIC_RELAXED));
+    }
+    return first;
 }
 
 static uint64_t
@@ -100,17 +116,18 @@ queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
     gpu->queued_ns = gpu->queued_ns != 0 && freed == gpu->freed ? gpu->queued_ns : now;
     gpu->freed = freed;
     __atomic_store_n(&gpu->sums->queued_ns, now, __ATOMIC_RELAXED);
-    return gpu->queued_ns + CGPU_PERMIT_WAIT_NS;
+    return clip(first_free(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_WAIT_NS / 10);
 }
 
-/* The permit is given back when all that is in flight has ended: see to it. */
+/* End all batches, so that it is seen when the work has ended. Returns when to check. */
 static uint64_t
 finish(struct cgpu_gate_gpu *gpu, uint64_t now)
 {
     for (uint32_t i = 0; i < *gpu->stream_bound && gpu->open_ns != 0; i++) {
         struct cgpu_stream *stream = &gpu->streams[i];
 
-        if (stream->gpu == gpu && stream->open_ns != 0 && !cgpu_flight_is_enough(stream)) {
+        if (stream->gpu == gpu && stream->open_ns != 0 && !cgpu_flight_is_enough(stream) &&
+            !cgpu_apart_is_called(stream, now)) {
             cgpu_flight_cut(stream, now);
         }
     }
@@ -121,14 +138,16 @@ uint64_t
 cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
 {
     if (cgpu_gate_state(word) != CGPU_GATE_PRESSED || runs_beside(gpu)) {
+        gpu->queued_ns = 0;
         return 0;
     }
     if (keep(gpu, now)) {
         if (gpu->permit_used_ns < CGPU_PACE_FLIGHT_NS || !others_queue(gpu, now)) {
             return 0;
         }
-        if (has_work(gpu)) {
-            return finish(gpu, now);
+        gpu->finish_ns = gpu->finish_ns != 0 ? gpu->finish_ns : now;
+        if (has_work(gpu)) { /* it may wait for this launch */
+            return since(now, gpu->finish_ns) < CGPU_PERMIT_WAIT_NS ? finish(gpu, now) : 0;
         }
         give_back(gpu, now);
     }
@@ -142,8 +161,7 @@ cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
     }
     if (gpu->queued_ns != 0 && freed == gpu->freed &&
         since(now, gpu->queued_ns) >= CGPU_PERMIT_WAIT_NS) {
-        gpu->queued_ns = 0; /* without one: somebody's work may wait for this launch */
-        return 0;
+        return 0; /* without one: somebody's work may wait for this launch */
     }
     return queue(gpu, freed, now);
 }

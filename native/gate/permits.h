@@ -2,10 +2,10 @@
  * Permits: which processes of a container have work in flight while other containers wait.
  *
  * The next container waits for all that is in flight, so few processes have any at a time. A
- * process takes one of the two permits in the ledger before it launches. While others queue for it,
- * it gives the permit back when it has nothing in flight; once it has launched 500 us of work, it
- * first lets that end. A permit is taken until a time, which its process moves on, so nobody waits
- * for a process that is stopped or dead.
+ * process takes one of the two permits in the ledger before it launches. While other processes of
+ * the container queue, it gives its permit back when it has nothing in flight; once it has launched
+ * 500 us of work, it first lets that end. A permit expires at a time that its process moves on, so
+ * the others do not wait long for a process that is stopped or dead.
  */
 #ifndef CGPU_PERMITS_H
 #define CGPU_PERMITS_H
@@ -13,12 +13,13 @@
 #include "gate/state.h"
 
 /*
- * Whether the process may launch on GPU at NOW under the gate WORD. Returns 0 if so, otherwise when
- * to ask again, or sooner if the ledger's `freed` is not the GPU's any more.
+ * Whether the process may launch on GPU at NOW under the gate WORD. Returns 0 if so, otherwise the
+ * time at which to ask again. A process that queues asks sooner when the ledger's `freed` differs
+ * from GPU's.
  */
 uint64_t cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now);
 
-/* Keep the process's permit for GPU, if it has one, or give it back if others queue for it. */
+/* Renew the process's permit for GPU while it has work; else give it back if others queue. */
 void cgpu_permits_look(struct cgpu_gate_gpu *gpu, uint64_t now);
 
 #endif

@@ -104,20 +104,21 @@ struct cgpu_gate_gpu {
     uint32_t left;            /* of these, in streams that nobody waits for */
     uint32_t aside;           /* some streams stand apart */
     uint32_t threads_waiting; /* that sleep until there is room */
-    uint32_t open_batches;
-    uint64_t open_ns;        /* work without a marker in these, as last seen by a slow launch */
-    uint64_t stayed_ns;      /* up to then time that was not charged is reported */
-    uint64_t phase_ns;       /* since when */
-    uint64_t blocked_ns;     /* since when a drain waits for a launch to return; 0: it does not */
-    uint64_t held;           /* launches that threads held at the last look */
-    uint64_t active_ns;      /* when there was last something to do */
-    uint32_t permit;         /* its permit in the ledger, see permits.h */
-    uint64_t permit_ns;      /* until when; 0: it has none */
-    uint64_t permit_used_ns; /* work launched since it took it */
-    uint64_t gave_ns;        /* when it last gave one back to another; 0: never */
-    uint32_t freed;          /* the ledger's, when it last looked for one */
-    uint64_t queued_ns;      /* since when it waits for one; 0: it does not */
-    uint64_t rested_ns;      /* since when the program rests; 0: it does not, see rest.h */
+    uint32_t open_lanes;      /* threads' parts in batches that have no marker yet */
+    uint64_t open_ns;         /* work without a marker, as of each stream's last slow launch */
+    uint64_t stayed_ns;       /* up to then time that was not charged is reported */
+    uint64_t phase_ns;        /* since when */
+    uint64_t blocked_ns;      /* since when a drain waits for a launch to return; 0: it does not */
+    uint64_t held;            /* launches that threads held at the last look */
+    uint64_t active_ns;       /* when there was last something to do */
+    uint32_t permit;          /* its permit in the ledger, see permits.h */
+    uint64_t permit_ns;       /* until when; 0: it has none */
+    uint64_t permit_used_ns;  /* work launched since it took it */
+    uint64_t finish_ns;       /* since when it lets its work end; 0: it does not */
+    uint64_t gave_ns;         /* when it last gave one back to another; 0: never */
+    uint32_t freed;           /* the ledger's, when it last looked for one */
+    uint64_t queued_ns;       /* since when it waits for one; 0: it does not */
+    uint64_t rested_ns;       /* since when the program rests; 0: it does not, see rest.h */
     uint64_t usual_rest_ns;
     struct cgpu_flight flight[CGPU_MAX_FLIGHTS];
     struct cgpu_pace pace;
@@ -147,7 +148,7 @@ struct cgpu_gate_outside {
     bool (*awaits)(struct cgpu_gate_gpu *gpu, uint64_t now);
     bool (*is_behind_call)(const struct cgpu_stream *stream);
     void (*ring)(struct cgpu_gate_gpu *gpu); /* the arbiter is to look */
-    /* Wake the process of the container that has waited longest for a permit. False: none does. */
+    /* Wake the process of the container that has waited longest for a permit. False: none waits. */
     bool (*wake)(struct cgpu_gate_gpu *gpu);
 };
 

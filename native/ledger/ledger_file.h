@@ -29,7 +29,7 @@ struct cgpu_ledger_gpu {
     uint64_t stays;     /* times that work began to stand apart: no end for a second */
     uint64_t stayed_ns; /* for how long, of what has ended */
     uint64_t permits[CGPU_LEDGER_PERMITS]; /* until when each is taken, see gate/permits.h */
-    uint64_t queued_ns;                    /* when a process last began to wait for one */
+    uint64_t queued_ns;                    /* when a process last found none free; 0: none queues */
     uint32_t freed;                        /* futex word: incremented when one is given back */
     uint32_t reserved0;
     uint64_t reserved[7];

@@ -73,7 +73,7 @@ ring(struct cgpu_gate_gpu *gate)
     server_ring(process_of(gate)->world);
 }
 
-/* As the kernel wakes those who wait for one word. */
+/* As Linux does: who has waited longest for the futex is woken first. */
 static bool
 wake(struct cgpu_gate_gpu *gate)
 {

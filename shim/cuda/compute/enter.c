@@ -18,6 +18,7 @@
 #include "futex.h"
 #include "gate/enter.h"
 #include "gate/flight.h"
+#include "gate/pace_time.h"
 #include "gate/rest.h"
 
 enum verdict {
@@ -38,6 +39,7 @@ struct launch {
     uint32_t word;       /* of the gate */
     uint32_t freed;      /* FULL: see gate/permits.h */
     bool queues;
+    bool helped;     /* there is a helper thread */
     const char *why; /* REFUSE */
 };
 
@@ -183,6 +185,7 @@ wait_for_room(struct launch *launch)
 {
     uint64_t now = cgpu_flow_now();
     uint64_t ns = launch->until > now ? launch->until - now : 0;
+    ns = launch->helped ? ns : lesser(ns, CGPU_ENTER_ALONE_NS);
     struct timespec left = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
     /* relaxed: only keeps the monitor from taking a thread that wakes late to be idle */
     __atomic_add_fetch(&launch->gpu->threads_waiting, 1, __ATOMIC_RELAXED);
@@ -215,7 +218,7 @@ look(struct launch *launch)
         launch->why = TOO_MANY_PROCESSES;
         return REFUSE;
     }
-    cgpu_monitor_attend(launch->now);
+    launch->helped = cgpu_monitor_attend(launch->now);
     cgpu_rest_ends(launch->gpu, launch->now);
     return admit(launch);
 }

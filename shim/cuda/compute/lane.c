@@ -167,6 +167,7 @@ unlink_lane(const struct cgpu_lane *lane, struct cgpu_stream *stream)
         link = &cgpu_flow->lanes[*link - 1].next;
     }
     *link = lane->next;
+    stream->gpu->open_lanes--;
 }
 
 static void
@@ -194,6 +195,7 @@ cgpu_lane_cut(struct cgpu_stream *stream)
          * relaxed: a thread that launches at this moment has launched before, because it takes part
          */
         stream->stale += __atomic_load_n(&lane->launches, __ATOMIC_RELAXED) != 0;
+        stream->gpu->open_lanes--;
         index = lane->next;
     }
     stream->lanes = 0;
@@ -231,6 +233,7 @@ cgpu_lane_join(struct cgpu_lane *lane, struct cgpu_stream *stream, uint64_t key,
     lane->key = key;
     lane->next = stream->lanes;
     stream->lanes = index_of(lane);
+    stream->gpu->open_lanes++;
 }
 
 void

@@ -59,7 +59,7 @@ TEST(two_processes_have_permits_and_the_others_queue)
 {
     begin();
     CHECK(may(0, MS) && may(1, MS));
-    CHECK(cgpu_permits_take(&gpus[2], PRESSED, MS) == MS + CGPU_PERMIT_WAIT_NS &&
+    CHECK(cgpu_permits_take(&gpus[2], PRESSED, MS) == MS + CGPU_PERMIT_LEASE_NS &&
           gpus[2].queued_ns != 0);
     has(0, 100 * US);
     CHECK(may(0, MS) && may(1, MS)); /* both go on: they have had little */
@@ -141,7 +141,33 @@ TEST(who_has_queued_for_long_goes_without_one)
         CHECK(!may(2, now));
     }
     CHECK(may(2, MS + CGPU_PERMIT_WAIT_NS));
+    CHECK(may(2, MS + CGPU_PERMIT_WAIT_NS)); /* until it has launched: cgpu_enter_count */
+    gpus[2].queued_ns = 0;
     CHECK(!may(2, MS + CGPU_PERMIT_WAIT_NS));
+}
+
+TEST(work_that_does_not_end_may_wait_for_the_next_launch)
+{
+    begin();
+    CHECK(may(0, MS) && may(1, MS));
+    CHECK(!may(2, MS));
+    has(0, CGPU_PACE_FLIGHT_NS);
+    for (uint64_t now = MS; now < MS + CGPU_PERMIT_WAIT_NS; now += MS / 2) {
+        has(1, US);
+        cgpu_permits_look(&gpus[1], now);
+        CHECK(!may(2, now));
+        CHECK(!may(0, now) && gpus[0].queued_ns == 0);
+    }
+    CHECK(may(0, MS + CGPU_PERMIT_WAIT_NS));
+}
+
+TEST(nobody_queues_any_more_when_the_gate_is_not_pressed)
+{
+    begin();
+    CHECK(may(0, MS) && may(1, MS));
+    CHECK(!may(2, MS) && gpus[2].queued_ns != 0);
+    CHECK(cgpu_permits_take(&gpus[2], CGPU_GATE_TURN | CGPU_GATE_OPEN, MS) == 0);
+    CHECK(gpus[2].queued_ns == 0);
 }
 
 TEST(a_permit_in_a_ledger_that_somebody_has_overwritten_is_free)

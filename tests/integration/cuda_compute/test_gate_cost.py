@@ -68,7 +68,7 @@ def test_a_contended_launch_makes_no_call_but_once_per_batch(
     """No lock, system call, clock or driver call, in one stream or up to four by turns.
 
     While others wait, threads ask a few times per batch if there are several batches at a time.
-    Besides: after the monitor has taken the thread to be idle, its next launch into each
+    Also, after the monitor has taken the thread to be idle, its next launch into each
     stream may make calls.
     """
     with (

@@ -1,4 +1,4 @@
-/* Containers with many processes: each may have work in flight when the gate closes. */
+/* Containers with many processes: the next one waits for what all of them have in flight. */
 #include <stdio.h>
 
 #include "cases.h"

@@ -29,7 +29,7 @@ NOT_TRIED = {
     "BLOCKED_PART",
     *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
     "BESIDE_FALL",  # its processes have one stream each
-    # Nor do processes die or stop that have a permit in their container.
+    # Nor does a process die or stop while others of its container queue.
     *("CGPU_PERMIT_LEASE_NS", "CGPU_PERMIT_WAIT_NS"),
 }
 COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES|MARKERS"

@@ -62,16 +62,14 @@ def test_the_layout_is_the_one_that_running_containers_write() -> None:
         "refused": 16,
         "stays": 24,
         "stayed_ns": 32,
-        "reserved": 40,
+        "permits": 40,
+        "queued_ns": 56,
+        "freed": 64,
+        "reserved0": 68,
+        "reserved": 72,
     }
-    assert _offsets("struct cgpu_ledger_slot") == {
-        "taken": 0,
-        "generation": 4,
-        "pid": 8,
-        "reserved0": 12,
-        "reserved": 16,
-        "used": 64,
-    }
+    slot = {"taken": 0, "generation": 4, "pid": 8, "reserved0": 12, "reserved": 16, "used": 64}
+    assert _offsets("struct cgpu_ledger_slot") == slot
     assert _offsets("struct cgpu_ledger_work") == {
         "owner": 0,
         "gpu": 4,

@@ -11,6 +11,7 @@ import pytest
 from cgpu_node import exclusive
 from cgpu_node.exclusive import Exclusive
 from cgpu_node.shares.registry import Registry
+from cgpu_server.journal import log
 from cgpu_server.state import server_state
 from cgpu_server.state.arbiters import Arbiters
 from cgpu_server.state.server_state import ServerState
@@ -39,6 +40,7 @@ def test_a_wrong_configuration_is_logged_and_so_is_its_mending(
     path = tmp_path / "config.toml"
     monkeypatch.setattr(server_state, "CONFIG_PATH", str(path))
     caplog.set_level(logging.INFO, "cgpud")
+    log.flush(everything=True)  # what tests before this one left out
     state = ServerState(Registry(str(tmp_path)), Arbiters(_start, _join))
     steps = (None, "[node]\nmax_inst = 9\n", "[node]\nmax_inst = 99\n", "[node]\nmax_inst = 8\n")
     most, logged = [], []

@@ -46,7 +46,7 @@ cgpu_futex_wake(uint32_t *word, int operation, int most)
 static inline void
 cgpu_futex_wake_one(uint32_t *word, int operation)
 {
-    (void)cgpu_futex_wake(word, operation, 1);
+    cgpu_futex_wake(word, operation, 1);
 }
 
 #endif

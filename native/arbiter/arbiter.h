@@ -1,7 +1,7 @@
 /*
- * The arbiter of one GPU: whose turn is it? Permits with debt.
+ * The arbiter of one GPU: whose turn is it? Turns with debt.
  *
- * One container at a time holds the permit to launch. It is charged the time that it really held
+ * One container at a time may launch. It is charged the time that it really held
  * the GPU, to the end of its last kernel. Turns bring all containers up to a common level of charge
  * by weight, so an overrun is repaid before the next turn. A ceiling is a bucket that fills with
  * time and empties as the container is charged. A container that comes back from a short rest

@@ -186,10 +186,10 @@ look_at(const struct cgpu_gate_gpu *gpu, uint64_t unmarked, uint64_t now)
 {
     uint64_t soon = now + CGPU_DRAIN_WATCH_NS, idle = gpu->active_ns + CGPU_PACE_IDLE_NS;
 
-    if (gpu->queued_ns != 0 && !cgpu_flight_is_busy(gpu)) {
-        return now + CGPU_PERMIT_WAIT_NS / 10;
-    }
     if (!cgpu_flight_is_busy(gpu)) {
+        if (gpu->queued_ns != 0) { /* its threads are woken when it may launch */
+            return now + CGPU_PERMIT_LOOK_NS;
+        }
         return unmarked == 0 && idle > now ? idle : soon;
     }
     return clip(gpu->pace.end_ns, soon, now + CGPU_DRAIN_WATCH_MOST_NS);

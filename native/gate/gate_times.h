@@ -31,6 +31,8 @@
  * unless it queues.
  */
 #define CGPU_PERMIT_LEASE_NS UINT64_C(2000000)
+/* A process that queues looks again after this at the latest: it may have missed a wake-up. */
+#define CGPU_PERMIT_LOOK_NS UINT64_C(10000000)
 /*
  * If nobody gives one back for this long, a process that queues launches one batch without: the
  * others' work may wait for it.

@@ -116,7 +116,7 @@ queue(struct cgpu_gate_gpu *gpu, uint32_t freed, uint64_t now)
     gpu->queued_ns = gpu->queued_ns != 0 && freed == gpu->freed ? gpu->queued_ns : now;
     gpu->freed = freed;
     __atomic_store_n(&gpu->sums->queued_ns, now, __ATOMIC_RELAXED);
-    return clip(first_free(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_WAIT_NS / 10);
+    return clip(first_free(gpu), now + CGPU_PERMIT_LEASE_NS, now + CGPU_PERMIT_LOOK_NS);
 }
 
 /* End all batches, so that it is seen when the work has ended. Returns when to check. */

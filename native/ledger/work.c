@@ -94,7 +94,7 @@ cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
 
     /* release: the arbiter that sees the new number sees what it is rung for */
     __atomic_add_fetch(bell, 1, __ATOMIC_RELEASE);
-    (void)cgpu_futex_wake(bell, FUTEX_WAKE, INT_MAX);
+    cgpu_futex_wake(bell, FUTEX_WAKE, INT_MAX);
 }
 
 void

@@ -310,7 +310,7 @@ cgpu_arbitration_thread_announce(struct cgpu_arbitration_thread *thread)
     thread->published_ns = 0;
     /* relaxed: the mutex protects what has changed */
     __atomic_add_fetch(&thread->control, 1, __ATOMIC_RELAXED);
-    (void)cgpu_futex_wake(&thread->control, FUTEX_WAKE_PRIVATE, INT_MAX);
+    cgpu_futex_wake(&thread->control, FUTEX_WAKE_PRIVATE, INT_MAX);
 }
 
 void

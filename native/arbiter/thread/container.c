@@ -347,7 +347,7 @@ cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, 
     __atomic_store_n(&container->entry->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
     /* seq_cst: what the ledger shows from now on tells whether a process was still let in */
     __atomic_store_n(&container->entry->gate, word, __ATOMIC_SEQ_CST);
-    (void)cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);
+    cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);
 }
 
 uint32_t *

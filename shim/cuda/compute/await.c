@@ -63,7 +63,7 @@ end(struct cgpu_call *call)
     __atomic_store_n(&call->used, 0, __ATOMIC_RELEASE);
     const uint32_t *gate = __atomic_load_n(&gpu->gate, __ATOMIC_ACQUIRE);
     if (was_long && gate != NULL) { /* its stream stands apart, and the monitor sleeps there */
-        (void)cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
+        cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
     }
 }
 

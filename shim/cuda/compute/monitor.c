@@ -40,7 +40,7 @@ static cpu_set_t cpus_at_load;
 static void
 wake(const uint32_t *gate)
 {
-    (void)cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
+    cgpu_futex_wake((uint32_t *)(uintptr_t)gate, FUTEX_WAKE, INT32_MAX);
 }
 
 /* Threads that wait at the other word find out. */

@@ -39,7 +39,6 @@ begin(void)
 {
     static const uint32_t bound = 2;
     static const struct cgpu_limits_gpu limits;
-
     static struct cgpu_gate_outside outside;
 
     outside = quiet_outside;

@@ -30,7 +30,7 @@ NOT_TRIED = {
     *("CGPU_APART_AWAITS_NS", "CGPU_APART_UNKNOWN_NS", "AWAITS_TIMES"),
     "BESIDE_FALL",  # its processes have one stream each
     # Nor does a process die or stop while others of its container queue.
-    *("CGPU_PERMIT_LEASE_NS", "CGPU_PERMIT_WAIT_NS"),
+    *("CGPU_PERMIT_LEASE_NS", "CGPU_PERMIT_LOOK_NS", "CGPU_PERMIT_WAIT_NS"),
 }
 COUNTS = "PART|PARTS|TIMES|TURNS|LAGS|RISE|FALL|ABSENCES|MARKERS"
 NAMED = re.compile(rf"^#define (\w+_(?:NS|LAGS)) |\b([A-Z_]*(?:{COUNTS})) = \d", re.MULTILINE)

@@ -76,6 +76,25 @@ def test_values_are_written_before_a_query_says_that_the_stream_is_done(driver: 
     assert out == ["0"]
 
 
+def test_values_of_two_streams_come_each_when_its_own_work_has_ended(driver: Driver) -> None:
+    out = driver.check(f"""{WORD}
+        start()
+        address, streams = registered(), [made(cuda.cuStreamCreate, 1) for _ in range(2)]
+        check(launch(kernel(b"spin_2000us"), streams[0]))
+        check(launch(kernel(b"spin_100000us"), streams[1]))
+        check(cuda.cuStreamWriteValue32_v2(streams[1], c_uint64(host + 8), 5, 0))
+        check(cuda.cuStreamWriteValue32_v2(streams[0], address, 1, 0))
+        began = time.monotonic()
+        while not word() and time.monotonic() < began + 10:
+            time.sleep(0.001)
+        show(word(), word(8))
+        check(cuda.cuStreamWriteValue32_v2(streams[0], address, 2, 0))
+        check(cuda.cuCtxSynchronize())
+        show(word(), word(8))
+        """)
+    assert out == ["1 0", "2 5"]
+
+
 def test_a_value_behind_a_host_function_waits_for_it(driver: Driver) -> None:
     out = driver.check(f"""{WORD}
         start()

@@ -112,7 +112,10 @@ uint64_t cgpu_machine_submit(struct cgpu_machine *machine, uint32_t index, uint6
 int cgpu_machine_is_late(const struct cgpu_machine *machine);
 int cgpu_machine_done(struct cgpu_machine *machine, uint32_t index, uint64_t item);
 void cgpu_machine_wait(struct cgpu_machine *machine, uint32_t index, uint64_t item);
-/* The same, but for no longer than MOST_NS; item 0: just so long. */
+/* When it may have ended (CLOCK_MONOTONIC ns), in MOST_NS at the latest; item 0: just then. */
+uint64_t cgpu_machine_next_look(struct cgpu_machine *machine, uint32_t index, uint64_t item,
+                                uint64_t most_ns);
+/* Sleeps until then. */
 void cgpu_machine_nap(struct cgpu_machine *machine, uint32_t index, uint64_t item,
                       uint64_t most_ns);
 /* When the item ended (CLOCK_MONOTONIC ns); 0: not yet. Kept for the last 1,000 items only. */

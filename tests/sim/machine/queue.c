@@ -123,19 +123,9 @@ cgpu_machine_end_time(struct cgpu_machine *machine, uint32_t index, uint64_t ite
     return kept ? queue->ring[item % STATE_RING].end_ns : 0;
 }
 
-/* The GPU's interrupt comes when it comes: not some 50 us later, as timers of a thread may. */
-static void
-sleep_until(uint64_t at)
-{
-    struct timespec time = {(time_t)(at / 1000000000ull), (long)(at % 1000000000ull)};
-    int slack = prctl(PR_GET_TIMERSLACK);
-    prctl(PR_SET_TIMERSLACK, 1ul);
-    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL);
-    prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
-}
-
-void
-cgpu_machine_nap(struct cgpu_machine *machine, uint32_t index, uint64_t item, uint64_t most_ns)
+uint64_t
+cgpu_machine_next_look(struct cgpu_machine *machine, uint32_t index, uint64_t item,
+                       uint64_t most_ns)
 {
     uint32_t gpu = machine->visible[index];
     const struct state_queue *queue = own_queue(machine, gpu);
@@ -151,7 +141,19 @@ cgpu_machine_nap(struct cgpu_machine *machine, uint32_t index, uint64_t item, ui
     if (item != 0 && completed(queue) >= item) {
         end = seen_at(machine, queue, item);
     }
-    sleep_until(end < now + most_ns ? end : now + most_ns);
+    return end < now + most_ns ? end : now + most_ns;
+}
+
+/* The GPU's interrupt comes when it comes: not some 50 us later, as timers of a thread may. */
+void
+cgpu_machine_nap(struct cgpu_machine *machine, uint32_t index, uint64_t item, uint64_t most_ns)
+{
+    uint64_t at = cgpu_machine_next_look(machine, index, item, most_ns);
+    struct timespec time = {(time_t)(at / 1000000000ull), (long)(at % 1000000000ull)};
+    int slack = prctl(PR_GET_TIMERSLACK);
+    prctl(PR_SET_TIMERSLACK, 1ul);
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL);
+    prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
 void

@@ -1,17 +1,21 @@
 /*
  * Values that streams write (cuStreamWriteValue): the GPU's way to say how far it is.
  *
- * The work of a process on a GPU is one queue, so values become due in the order in which they were
- * put in. A thread per GPU sleeps until the timeline says that the next one is due; whoever learns
- * earlier that work is done (a query, a synchronisation) writes what is due first.
+ * The work of a process on a GPU is one queue, and values become due in the order of the work that
+ * they follow: one may be put behind older work than the one before it, in another stream. A thread
+ * per GPU sleeps until the timeline says that the next one is due; whoever learns earlier that work
+ * is done (a query, a synchronisation) writes what is due first.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
+#include <time.h>
 
 #include "sim.h"
 
 enum { MARKERS = 4096 };
+#define LOOK_NS UINT64_C(10000000)
 
 struct marker {
     uint64_t item, address, value;
@@ -21,12 +25,23 @@ struct marker {
 static struct queue {
     uint64_t added, written;
     struct sim_device *device;
-    struct marker ring[MARKERS];
+    struct marker ring[MARKERS]; /* by item */
 } queues[CGPU_MACHINE_MAX_GPUS];
 
 /* Their own lock: the threads must not hold the library's. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t changed;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void
+begin(void)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
 
 /* Drivers before CUDA 8, and some after it by default, cannot. */
 int
@@ -78,20 +93,41 @@ write_due(struct queue *queue)
     }
 }
 
+/* The work that the next value follows; 0: there is none. */
+static uint64_t
+next_item(const struct queue *queue)
+{
+    return queue->written == queue->added ? 0 : queue->ring[queue->written % MARKERS].item;
+}
+
+/* Under the lock, which is released meanwhile: until ITEM may be done, or is not the next. */
+static void
+wait_for(struct queue *queue, uint64_t item)
+{
+    pthread_mutex_unlock(&lock);
+    uint64_t at =
+        cgpu_machine_next_look(sim_machine(), queue->device->machine_index, item, LOOK_NS);
+    struct timespec until = {(time_t)(at / 1000000000), (long)(at % 1000000000)};
+    pthread_mutex_lock(&lock);
+    if (next_item(queue) == item) {
+        pthread_cond_timedwait(&changed, &lock, &until);
+    }
+}
+
 static void *
 work(void *argument)
 {
     struct queue *queue = argument;
+    prctl(PR_SET_TIMERSLACK, 1ul); /* the GPU writes when it writes */
     pthread_mutex_lock(&lock);
     for (;;) {
-        while (queue->written == queue->added) {
+        uint64_t item = next_item(queue);
+        if (item == 0) {
             pthread_cond_wait(&changed, &lock);
+        } else {
+            wait_for(queue, item);
+            write_due(queue);
         }
-        uint64_t item = queue->ring[queue->written % MARKERS].item;
-        pthread_mutex_unlock(&lock);
-        cgpu_machine_wait(sim_machine(), queue->device->machine_index, item);
-        pthread_mutex_lock(&lock);
-        write_due(queue);
     }
     return NULL;
 }
@@ -109,20 +145,24 @@ sim_markers_write(struct sim_device *device)
     }
 }
 
-/* The thread sleeps for the oldest value anyway: only the first one has to wake it. */
+/* The thread sleeps for the first value anyway: only another first one has to wake it. */
 static int
-append(struct queue *queue, struct marker marker)
+insert(struct queue *queue, struct marker marker)
 {
     pthread_mutex_lock(&lock);
-    int first = queue->written == queue->added;
     int room = queue->added - queue->written < MARKERS;
     if (room) {
-        queue->ring[queue->added % MARKERS] = marker;
+        uint64_t at = queue->added;
+        while (at != queue->written && queue->ring[(at - 1) % MARKERS].item > marker.item) {
+            queue->ring[at % MARKERS] = queue->ring[(at - 1) % MARKERS];
+            at--;
+        }
+        queue->ring[at % MARKERS] = marker;
         /* relaxed: read without the lock only as a hint to its writer's own later calls */
         __atomic_store_n(&queue->added, queue->added + 1, __ATOMIC_RELAXED);
-    }
-    if (first) {
-        pthread_cond_broadcast(&changed);
+        if (at == queue->written) {
+            pthread_cond_broadcast(&changed);
+        }
     }
     pthread_mutex_unlock(&lock);
     return room;
@@ -156,6 +196,7 @@ sim_marker_add(struct sim_stream *stream, uint64_t address, uint64_t value, uint
     }
     marker.item = stream->last_item;
     if (queue->device == NULL) {
+        pthread_once(&once, begin);
         queue->device = device;
         queue->device = sim_thread_start(work, queue) == 0 ? device : NULL;
     }
@@ -167,7 +208,7 @@ sim_marker_add(struct sim_stream *stream, uint64_t address, uint64_t value, uint
         write_value(address, value, size);
         return;
     }
-    while (!append(queue, marker)) {
+    while (!insert(queue, marker)) {
         sim_item_wait(device, queue->ring[queue->written % MARKERS].item);
         sim_markers_write(device);
     }

@@ -18,8 +18,8 @@
 #define CGPU_PACE_BATCH_NS UINT64_C(250000)
 /*
  * A thread goes on launching when at most this much is left to do, and sleeps this long if it
- * cannot get a marker. Others wait for it when the gate closes. A process that others queue behind
- * launches this much and then lets it end. Halved: share-flight, the GPU is less busy.
+ * cannot get a marker. Others wait for it when the gate closes. Halved: share-flight, the GPU is
+ * less busy.
  */
 #define CGPU_PACE_FLIGHT_NS UINT64_C(500000)
 /* The same while nobody waits: a newcomer waits for it. Halved: threads wake twice as often. */
@@ -31,6 +31,11 @@
  * unless it queues.
  */
 #define CGPU_PERMIT_LEASE_NS UINT64_C(2000000)
+/*
+ * A process that others queue behind launches this much, and then lets it end. They wait for it. As
+ * little as FLIGHT: processes-equal, the GPU is less busy.
+ */
+#define CGPU_PERMIT_WORK_NS UINT64_C(1250000)
 /* A process that queues looks again after this at the latest: it may have missed a wake-up. */
 #define CGPU_PERMIT_LOOK_NS UINT64_C(10000000)
 /*

@@ -142,7 +142,7 @@ cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
         return 0;
     }
     if (keep(gpu, now)) {
-        if (gpu->permit_used_ns < CGPU_PACE_FLIGHT_NS || !others_queue(gpu, now)) {
+        if (gpu->permit_used_ns < CGPU_PERMIT_WORK_NS || !others_queue(gpu, now)) {
             return 0;
         }
         gpu->finish_ns = gpu->finish_ns != 0 ? gpu->finish_ns : now;

@@ -4,7 +4,7 @@
  * The next container waits for all that is in flight, so few processes have any at a time. A
  * process takes one of the two permits in the ledger before it launches. While other processes of
  * the container queue, it gives its permit back when it has nothing in flight; once it has launched
- * 500 us of work, it first lets that end. A permit expires at a time that its process moves on, so
+ * 1.25 ms of work, it first lets that end. A permit expires at a time that its process moves on, so
  * the others do not wait long for a process that is stopped or dead.
  */
 #ifndef CGPU_PERMITS_H

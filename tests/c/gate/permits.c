@@ -72,7 +72,7 @@ TEST(who_has_had_its_part_finishes_and_goes_behind_the_others)
     CHECK(may(0, MS) && may(1, MS));
     CHECK(!may(2, MS));
     queued = 1;
-    has(0, CGPU_PACE_FLIGHT_NS);
+    has(0, CGPU_PERMIT_WORK_NS);
     CHECK(!may(0, MS) && woken == 0 && gpus[0].queued_ns == 0);
     has(0, 0);
     CHECK(!may(0, MS + 500 * US) && woken == 1 && gpus[0].queued_ns != 0 && sums.freed == 1);
@@ -101,7 +101,7 @@ TEST(nobody_gives_a_permit_back_that_nobody_wants)
     begin();
     for (uint64_t now = MS; now < 100 * MS; now += MS / 4) {
         CHECK(may(0, now));
-        has(0, CGPU_PACE_FLIGHT_NS);
+        has(0, CGPU_PERMIT_WORK_NS);
         CHECK(may(0, now));
         has(0, 0);
         cgpu_permits_look(&gpus[0], now);
@@ -109,7 +109,7 @@ TEST(nobody_gives_a_permit_back_that_nobody_wants)
     CHECK(sums.freed == 0);
     queued = 0; /* somebody queued, and is gone */
     sums.queued_ns = 100 * MS;
-    has(0, CGPU_PACE_FLIGHT_NS);
+    has(0, CGPU_PERMIT_WORK_NS);
     has(0, 0);
     CHECK(may(0, 100 * MS) && sums.freed == 1 && sums.queued_ns == 0);
 }
@@ -151,7 +151,7 @@ TEST(work_that_does_not_end_may_wait_for_the_next_launch)
     begin();
     CHECK(may(0, MS) && may(1, MS));
     CHECK(!may(2, MS));
-    has(0, CGPU_PACE_FLIGHT_NS);
+    has(0, CGPU_PERMIT_WORK_NS);
     for (uint64_t now = MS; now < MS + CGPU_PERMIT_WAIT_NS; now += MS / 2) {
         has(1, US);
         cgpu_permits_look(&gpus[1], now);
@@ -176,7 +176,7 @@ TEST(a_permit_in_a_ledger_that_somebody_has_overwritten_is_free)
     sums.permits[0] = sums.permits[1] = UINT64_MAX;
     sums.queued_ns = UINT64_MAX;
     CHECK(may(0, MS) && may(1, MS));
-    has(0, CGPU_PACE_FLIGHT_NS);
+    has(0, CGPU_PERMIT_WORK_NS);
     has(0, 0);
     CHECK(may(0, MS));
 }

@@ -12,7 +12,7 @@ enum { COUNTS = sizeof counts / sizeof *counts, LENGTHS = sizeof lengths / sizeo
 static int
 equals(const char *group)
 {
-    static const struct cases_aim half = {.percent = 50, .bar = 3.5, .least_busy = 92};
+    static const struct cases_aim half = {.percent = 50, .bar = 2.8, .least_busy = 93};
     int missed = 0;
 
     for (int c = 0; c < COUNTS; c++) {

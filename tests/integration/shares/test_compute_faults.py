@@ -56,6 +56,7 @@ def test_a_stopped_holder_costs_nobody_more_than_250_ms(pair: Players) -> None:
 def test_who_was_stopped_has_saved_nothing_up(pair: Players) -> None:
     """SCH-9: it starts level. The other has the GPU meanwhile, and its half soon afterwards."""
     pid = pair.pid("victim")
+    time.sleep(1)  # what each had queued while it was alone has ended
     for seconds in (0.3, 1.0, 4.0):
         stop(pair.world.driver, pid)
         time.sleep(0.3)

@@ -55,6 +55,12 @@ def outside(node: Node, name: str) -> int:
     return page.outside_bytes // MIB
 
 
+def bypasses(node: Node, name: str) -> list[str]:
+    """Lines of the log."""
+    lines = (node.state / "cgpud.log").read_text().splitlines()
+    return [line for line in lines if "memory_bypass" in line and name in line]
+
+
 def test_a_copy_of_the_driver_in_a_container_of_docker_is_charged_to_it(
     docker: Docker,
     debian: str,
@@ -77,11 +83,8 @@ def test_a_copy_of_the_driver_in_a_container_of_docker_is_charged_to_it(
     assert hostile.ask("take 100") == OUT_OF_MEMORY
     assert honest.ask("take 4000") == 0
     assert outside(node, names[1]) == 0
-    (line,) = [
-        line
-        for line in (node.state / "cgpud.log").read_text().splitlines()
-        if "memory_bypass" in line and names[0] in line
-    ]
+    until(lambda: bypasses(node, names[0]), "it is logged")
+    (line,) = bypasses(node, names[0])
     assert "/python3" in line
     hostile.ask("end")
     until(lambda: outside(node, names[0]) == 0, "it is charged no longer")

@@ -181,6 +181,39 @@ def test_the_time_that_each_process_had_can_be_read(driver: Driver) -> None:
     assert sum(had.values()) > 0.9e9
 
 
+def test_kernels_of_all_processes_run_whole_and_in_order_if_the_machine_says_so(
+    tmp_path: Path,
+) -> None:
+    """A short one waits for three long ones of another process, which were launched before it."""
+    driver = Driver(make_driver_dir(tmp_path / "in-order", in_order=True))
+    with driver.start("""
+        start()
+        show("ready")
+        sys.stdin.readline()
+        for _ in range(3):
+            check(launch(kernel(b"spin_100000us")))
+        show("queued")
+        sys.stdin.readline()
+    """) as long:
+        assert read(long) == "ready"
+        with driver.start("""
+            start()
+            function = kernel(b"plain")
+            show("ready")
+            sys.stdin.readline()
+            began = time.monotonic()
+            check(launch(function))
+            check(cuda.cuCtxSynchronize())
+            show(time.monotonic() - began > 0.25)
+        """) as short:
+            assert read(short) == "ready"
+            tell(long, "go")
+            assert read(long) == "queued"
+            tell(short, "go")
+            assert read(short) == "True"
+            long.kill()
+
+
 def test_turning_to_another_process_takes_the_gpu_time(tmp_path: Path) -> None:
     driver = Driver(make_driver_dir(tmp_path / "slow", switch_us=1000))
     with (

@@ -35,12 +35,15 @@ def make_driver_dir(
     switch_us: int = 50,
     dispatch_us: int = 0,
     completion_us: int = 0,
+    in_order: bool = False,
 ) -> Path:
     """Make ``path`` a driver directory of a machine with ``gpus``, and return it.
 
     Turning from one process to another costs a GPU ``switch_us``. A launch begins ``dispatch_us``
-    after it was made at the earliest, and an end is seen ``completion_us`` after it. A directory
-    that is there already gets a new machine; programs that run keep the old one.
+    after it was made at the earliest, and an end is seen ``completion_us`` after it. ``in_order``:
+    kernels of all processes run one after the other, in the order in which they were launched,
+    instead of taking turns. A directory that is there already gets a new machine; programs that
+    run keep the old one.
     """
     path.mkdir(parents=True, exist_ok=True)
     path = path.resolve()
@@ -48,8 +51,9 @@ def make_driver_dir(
         source = machine.LIBRARIES / name
         if source.exists():
             _replace(source, path / name)
-    latencies = {"switch": switch_us, "dispatch": dispatch_us, "completion": completion_us}
-    machine.create(path / "machine", gpus, cuda_version, driver_version, latencies)
+    compute = {"switch_us": switch_us, "dispatch_us": dispatch_us, "completion_us": completion_us}
+    compute["in_order"] = int(in_order)
+    machine.create(path / "machine", gpus, cuda_version, driver_version, compute)
     for index in range(len(gpus)):
         node = path / f"gpu{index}"
         node.touch()

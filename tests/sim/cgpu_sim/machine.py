@@ -65,15 +65,15 @@ def create(
     gpus: Sequence[Gpu],
     cuda_version: int,
     driver_version: str,
-    latencies_us: Mapping[str, int],
+    compute: Mapping[str, int],
 ) -> None:
-    """Write the machine file at ``path``, open to every user; latencies by what is late.
+    """Write the machine file at ``path``, open to every user; ``compute``: how its GPUs do that.
 
     Raises:
         ValueError: The library does not accept the description.
     """
     text = f"cuda_version {cuda_version}\ndriver_version {driver_version}\n"
-    text += "".join(f"{name}_us {us}\n" for name, us in latencies_us.items())
+    text += "".join(f"{key} {value}\n" for key, value in compute.items())
     for index, gpu in enumerate(gpus):
         text += _describe(gpu, gpu.uuid or gpu_uuid(path, index))
     status = _library().cgpu_sim_create(bytes(path), text.encode())

@@ -7,6 +7,7 @@
  *     switch_us 50              (what turning to another process costs a GPU)
  *     dispatch_us 0             (from a launch to its earliest begin)
  *     completion_us 0           (from an end to its being seen)
+ *     in_order 0                (1: kernels of all processes run in order of arrival, whole)
  *     gpu                       (starts the next GPU; the lines after it describe it)
  *     name Tesla T4
  *     mib 15109
@@ -121,6 +122,8 @@ apply(struct state *state, const char *key, const char *value)
         state->dispatch_ns = strtoull(value, NULL, 10) * 1000;
     } else if (strcmp(key, "completion_us") == 0) {
         state->completion_ns = strtoull(value, NULL, 10) * 1000;
+    } else if (strcmp(key, "in_order") == 0) {
+        state->in_order = (uint32_t)strtoul(value, NULL, 10);
     } else if (strcmp(key, "gpu") == 0) {
         if (state->gpu_count == CGPU_MACHINE_MAX_GPUS) {
             return 0;

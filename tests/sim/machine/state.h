@@ -108,6 +108,7 @@ struct state {
     uint64_t dispatch_ns;   /* from a launch to its earliest begin */
     uint64_t completion_ns; /* from an end to its being seen */
     uint64_t reaped_ns;     /* when dead processes were last looked for by who waits */
+    uint32_t in_order;      /* kernels run in order of arrival, whole */
     uint32_t process_high;  /* slots ever used */
     uint32_t object_high;   /* objects ever used */
     struct cgpu_machine_gpu gpus[CGPU_MACHINE_MAX_GPUS];

@@ -1,8 +1,8 @@
 /*
  * Compute as a timeline. Each process has an in-order queue per GPU; the GPU gives a process with
  * work a turn of 1 ms, interrupts the kernel that runs at the end of it if another has work, and
- * turns to that one, which takes it a while. The state is moved up to the present by whoever looks
- * at it.
+ * turns to that one, which takes it a while. If the machine says so, kernels of all processes run
+ * whole instead, in order of arrival. The state is moved up to the present by whoever looks at it.
  */
 #include "state.h"
 
@@ -46,11 +46,42 @@ next_item(const struct walk *walk, uint32_t slot)
     return &queue->ring[(walk->done[slot] + 1) % STATE_RING];
 }
 
+/* SLOT's next item begins; turning to it takes a while. */
+static int
+turn_to(struct walk *walk, uint32_t slot)
+{
+    walk->at += slot == walk->running ? 0 : walk->state->switch_ns;
+    walk->running = slot;
+    return (int)slot;
+}
+
+static int
+pick_first_come(struct walk *walk)
+{
+    uint64_t earliest = UINT64_MAX;
+    uint32_t first = 0;
+    for (uint32_t slot = 0; slot < walk->state->process_high; slot++) {
+        const struct state_item *item = next_item(walk, slot);
+        if (item != NULL && item->arrival_ns < earliest) {
+            earliest = item->arrival_ns;
+            first = slot;
+        }
+    }
+    if (earliest > walk->at) {
+        walk->at = earliest;
+        return -1;
+    }
+    return turn_to(walk, first);
+}
+
 /* The slot whose next item begins now, at walk->at; if none has work by then, -1, and walk->at
  * moves to when one has. */
 static int
 pick(struct walk *walk)
 {
+    if (walk->state->in_order) {
+        return pick_first_come(walk);
+    }
     uint32_t high = walk->state->process_high;
     uint64_t earliest = UINT64_MAX;
     /* The running process stays until its slice is over. */
@@ -59,10 +90,9 @@ pick(struct walk *walk)
         uint32_t slot = (walk->running + i) % high;
         const struct state_item *item = next_item(walk, slot);
         if (item != NULL && item->arrival_ns <= walk->at) {
-            walk->at += slot == walk->running ? 0 : walk->state->switch_ns;
+            int next = turn_to(walk, slot);
             walk->slice_end = i == 0 ? walk->slice_end : walk->at + STATE_SLICE_NS;
-            walk->running = slot;
-            return (int)slot;
+            return next;
         }
         if (item != NULL && item->arrival_ns < earliest) {
             earliest = item->arrival_ns;
@@ -95,7 +125,8 @@ static uint64_t
 runs_until(const struct walk *walk, uint32_t slot)
 {
     uint64_t end = walk->at + next_item(walk, slot)->duration_ns - walk->had[slot];
-    uint64_t turn = end <= walk->slice_end ? end : end_of_turns(walk);
+    int whole = walk->state->in_order != 0 || end <= walk->slice_end;
+    uint64_t turn = whole ? end : end_of_turns(walk);
     return end < turn ? end : turn;
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.ablation.files import (
     BEGIN,
+    BESIDE,
     BUDGET,
     CHARGE,
     END,
@@ -84,6 +85,13 @@ CONSTANTS = [
     (STATE, "CGPU_RECENT_NS", "0"),
     (STATE, "CGPU_ALONE_NS", NEVER),
     (CHARGE, "START_PART", "1"),
+    (STATE, "CGPU_BESIDE_NS", "0"),
+    (BESIDE, "SLACK_NS", "0"),
+    (BESIDE, "LEAST_NS", "0"),
+    (BESIDE, "LEFT_TIMES", "0"),
+    (BESIDE, "UNKNOWN_TIMES", "1"),
+    (BESIDE, "USUAL_PART", "1"),
+    (BESIDE, "TURNS_APART", "1000000000"),
     (TOGETHER, "AHEAD_NS", None),
     (TOGETHER, "LATELY_NS", None),
     (TOGETHER, "LOOK_NS", None),

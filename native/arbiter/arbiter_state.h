@@ -68,6 +68,8 @@ enum { CGPU_RUN_LAGS = 32 };
 
 /* The next gate opens when this little of the old holder's work is left: a thread's wake-up. */
 #define CGPU_EARLY_NS UINT64_C(120000)
+/* When work runs on for this long after its gate closed, who returns does not wait for its end. */
+#define CGPU_BESIDE_NS CGPU_MS
 /* By then a process whose gate has closed has reported how much it still has in flight. */
 #define CGPU_ANSWER_NS UINT64_C(120000)
 /* Without a sign for this long past the expected end, the holder loses its turn. */
@@ -106,7 +108,8 @@ enum cgpu_stage {
     CGPU_STAGE_AWAY,     /* gate closed, nothing in flight */
     CGPU_STAGE_HOLDS,    /* gate open */
     CGPU_STAGE_CLOSING,  /* gate closed, its last work has not been seen to end */
-    CGPU_STAGE_FOLLOWED, /* the same, and another has been let in since */
+    CGPU_STAGE_FOLLOWED, /* the same, and another has been let in since: its end was near */
+    CGPU_STAGE_BESIDE,   /* the same, but its end was not near */
     CGPU_STAGE_EXPIRED   /* the same, and nobody waits for it any more */
 };
 
@@ -136,8 +139,13 @@ struct cgpu_tenant {
     uint64_t owed_ns;     /* how far it lagged behind the others when it last stopped competing */
     uint64_t turn_ns;     /* of this turn */
     bool yielded;         /* it left its last turn: it had nothing to do */
-    uint64_t lead_ns;     /* virtual: how far it was ahead when it last stopped competing */
-    uint64_t start_ns;    /* of its beginning, not charged yet and not to be */
+    uint32_t apart_turns; /* beside.c: so many turns begin at the ends of others' kernels */
+    uint32_t failures;    /* so often in a row it was not worth it to be beside a kernel */
+    bool beside;          /* this turn began beside one */
+    uint64_t alone_ns;    /* when that ended; 0: not yet */
+    uint64_t usual_ns; /* how long it holds the GPU alone until it has nothing to do; 0: unknown */
+    uint64_t lead_ns;  /* virtual: how far it was ahead when it last stopped competing */
+    uint64_t start_ns; /* of its beginning, not charged yet and not to be */
     uint64_t opened_ns;
     uint64_t begun_ns; /* when it first launched in this turn, once that was seen */
     uint64_t turns;
@@ -215,6 +223,13 @@ cgpu_tenant_is_closing(const struct cgpu_tenant *tenant)
     return tenant->stage == CGPU_STAGE_CLOSING || tenant->stage == CGPU_STAGE_FOLLOWED;
 }
 
+/* Its gate is closed, and it is not let in again before the end of its work. */
+static inline bool
+cgpu_tenant_goes_on(const struct cgpu_tenant *tenant)
+{
+    return cgpu_tenant_is_closing(tenant) || tenant->stage == CGPU_STAGE_BESIDE;
+}
+
 static inline bool
 cgpu_tenant_is_capped(const struct cgpu_tenant *tenant)
 {
@@ -241,14 +256,14 @@ cgpu_tenant_wants(const struct cgpu_tenant *tenant)
     return tenant->demand.waiting || cgpu_tenant_works(tenant);
 }
 
-/* Given up, and perhaps still at work. */
+/* At work beside others, or given up and perhaps still at work. */
 static inline bool
 cgpu_tenant_overlaps(const struct cgpu_tenant *tenant, uint64_t now)
 {
     const struct cgpu_demand *demand = &tenant->demand;
+    bool stopped = demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS;
 
-    return tenant->stage == CGPU_STAGE_EXPIRED &&
-           !(demand->certain && cgpu_since(now, demand->end_ns) > CGPU_STOPPED_NS);
+    return tenant->stage == CGPU_STAGE_BESIDE || (tenant->stage == CGPU_STAGE_EXPIRED && !stopped);
 }
 
 /* Not if it is stopped, and does not use what it is given: it earns nothing meanwhile. */
@@ -283,6 +298,21 @@ void cgpu_stay_ends(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant,
                     const struct cgpu_demand *says, uint64_t now);
 /* When everything is charged: record the state at which work begins to stand apart. */
 void cgpu_stay_begins(const struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now);
+
+/* beside.c */
+/* From when on NEXT (-1: nobody) need not wait for the end of CLOSING's work. */
+uint64_t cgpu_beside_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *closing,
+                          int next, uint64_t now);
+/* Whether NEXT need not wait for the ends of others' work. */
+bool cgpu_beside_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now);
+/* NEXT is about to be let in. */
+void cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now);
+/* Whether work of a container runs on beside a turn, or ran on beside one. */
+bool cgpu_beside_any(const struct cgpu_arbiter *arbiter);
+/* Record when the holder began to have the GPU for itself. */
+void cgpu_beside_look(struct cgpu_arbiter *arbiter, uint64_t now);
+/* The holder's turn is about to end; LEFT: it has nothing more to do. */
+void cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now);
 
 /* unused.c */
 /* The part of the time since FROM that is not charged to TENANT: before its first launch. */

@@ -100,7 +100,7 @@ end_expired(struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (tenant->stage == CGPU_STAGE_EXPIRED && !tenant->demand.active) {
+        if (tenant->stage >= CGPU_STAGE_BESIDE && !tenant->demand.active) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
         }
     }
@@ -331,6 +331,7 @@ charge_turns(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now, uint64_t b
         }
     }
     end_expired(arbiter, now);
+    cgpu_beside_look(arbiter, now);
     find_risen(arbiter, now);
 }
 

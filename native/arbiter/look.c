@@ -90,8 +90,11 @@ cgpu_look_again(const struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (cgpu_tenant_is_closing(tenant)) {
+        if (cgpu_tenant_goes_on(tenant)) {
+            uint64_t beside = cgpu_beside_from(arbiter, tenant, next, now);
+
             at = cgpu_lesser(at, for_closing(tenant, early, now));
+            at = beside > now ? cgpu_lesser(at, beside) : at;
         } else if (tenant->stage != CGPU_STAGE_HOLDS && tenant->demand.waiting) {
             at = cgpu_lesser(at, for_waiting(arbiter, tenant, now));
         }

@@ -27,7 +27,7 @@ give_up_silent(struct cgpu_arbiter *arbiter, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (cgpu_tenant_is_closing(tenant) && tenant->demand.active &&
+        if (cgpu_tenant_goes_on(tenant) && tenant->demand.active &&
             now >= cgpu_turn_patience(tenant)) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_EXPIRED, now);
         }

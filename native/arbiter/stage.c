@@ -62,6 +62,7 @@ cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum
         tenant->closed_ns = now;
         break;
     case CGPU_STAGE_FOLLOWED:
+    case CGPU_STAGE_BESIDE:
         break;
     case CGPU_STAGE_EXPIRED:
         /* who waits for a peer on another GPU gives a sign, and who was followed lost nothing */

@@ -80,7 +80,7 @@ cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *
     if (!cgpu_tenant_is_present(tenant) || tenant->absent_until > now) {
         return false;
     }
-    if (cgpu_tenant_is_closing(tenant) && tenant->stray) {
+    if ((cgpu_tenant_is_closing(tenant) && tenant->stray) || tenant->stage == CGPU_STAGE_BESIDE) {
         return false;
     }
     /* not for ever: what is in flight may wait for what waits at the gate */
@@ -236,7 +236,9 @@ cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now)
         return CGPU_TURN_IS_OVER;
     }
     if (is_done(holder)) {
-        return other != NULL || is_limited(arbiter, holder) ? CGPU_TURN_IS_LEFT : CGPU_TURN_GOES_ON;
+        return other != NULL || is_limited(arbiter, holder) || cgpu_beside_any(arbiter)
+                   ? CGPU_TURN_IS_LEFT
+                   : CGPU_TURN_GOES_ON;
     }
     if (other == NULL) {
         return CGPU_TURN_GOES_ON;
@@ -281,8 +283,7 @@ cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (i != next && cgpu_tenant_is_closing(tenant) &&
-            !cgpu_turn_ends_soon(tenant, early, now)) {
+        if (i != next && cgpu_tenant_goes_on(tenant) && !cgpu_turn_ends_soon(tenant, early, now)) {
             return false;
         }
     }
@@ -351,13 +352,16 @@ cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
 
         if (end != CGPU_TURN_GOES_ON) {
             arbiter->tenants[arbiter->holder].yielded = end == CGPU_TURN_IS_LEFT;
+            cgpu_beside_end(arbiter, end == CGPU_TURN_IS_LEFT, now);
             cgpu_turn_close(arbiter, arbiter->holder, now);
         }
     }
     if (arbiter->holder < 0) {
         next = cgpu_turn_next(arbiter, now, -1);
         next = next >= 0 ? next : cgpu_turn_only_one(arbiter);
-        if (next >= 0 && cgpu_turn_is_clear(arbiter, next, now)) {
+        if (next >= 0 &&
+            (cgpu_turn_is_clear(arbiter, next, now) || cgpu_beside_may(arbiter, next, now))) {
+            cgpu_beside_begin(arbiter, next, now);
             cgpu_turn_open(arbiter, next, now);
         }
     }

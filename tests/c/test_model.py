@@ -190,11 +190,14 @@ def test_programs_that_run_bursts_get_what_processor_sharing_gives_them() -> Non
     """The rest of the grid: short bursts, or a neighbour whose kernels are longer than a burst."""
     points = figures("bursts")
     assert len(points) == 480
-    assert sum(point["met"] for point in points) >= 240
+    assert sum(point["met"] for point in points) >= 248
     for point in points:
         burst, other = (float(word.removesuffix("ms")) for word in point["name"].split("-")[2:5:2])
         if burst >= 10 and other > 0:
             assert point["first"] >= point["least"], point
+            assert point["second"] >= 0.93, point
+        elif burst >= 2 and other >= 5 and "slices-queued" in point["name"]:  # beside the kernel
+            assert point["first"] >= (0.4 if "3:1" in point["name"] else 0.9), point
             assert point["second"] >= 0.93, point
         elif burst >= 2 and 0 < other <= 1:
             assert point["first"] >= 0.6, point

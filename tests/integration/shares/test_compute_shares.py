@@ -66,6 +66,19 @@ def test_nine_to_one_with_kernels_of_50_us_against_50_ms(
     assert is_near(shares.parts(), {"most": 90, "least": 10})
 
 
+@pytest.mark.parametrize(("light", "heavy"), [(100, 20_000), (20_000, 100)])
+def test_one_to_nine_where_kernels_run_whole_in_order_of_arrival(
+    players: Players, light: int, heavy: int
+) -> None:
+    """SCH-6: one kernel of the other's in a turn takes what 200 of one's own take."""
+    make_driver_dir(players.world.driver, in_order=True)
+    programs = {"light": (1, light), "heavy": (9, heavy)}
+    for tag, (weight, us) in sorted(programs.items(), key=lambda item: item[1][1]):
+        players.spin(tag, f"--weight {weight}", f"us={us}")
+    shares = players.measure()
+    assert is_near(shares.parts(), {"light": 10, "heavy": 90})
+
+
 @pytest.mark.parametrize("other", [50, 5000])
 def test_one_to_one_where_kernels_take_what_may_be_in_flight(players: Players, other: int) -> None:
     """SCH-8: pace looks about as often as such a kernel ends."""
@@ -93,6 +106,16 @@ def test_a_program_with_thousands_of_kernels_has_its_half(players: Players) -> N
     players.spin("one", "--weight 1", "us=1000")
     shares = players.measure(warm_up=4)
     assert is_near(shares.parts(), {"many": 50, "one": 50})
+
+
+def test_bursts_get_their_part_beside_kernels_that_are_ten_times_as_long(
+    players: Players,
+) -> None:
+    """They wait for no kernel's end: 33 percent are due, and they had 9."""
+    players.spin("busy", "--weight 1", "us=20000")
+    players.spin("bursts", "--weight 1", "us=100 sync=20 idle_us=2000")
+    shares = players.measure()
+    assert shares.points["bursts"] > 22, shares
 
 
 def test_many_processes_take_nothing_from_a_neighbour_with_one(players: Players) -> None:

@@ -1,0 +1,131 @@
+/*
+ * A container that comes back from a rest while a long kernel of another one runs on.
+ *
+ * The kernel cannot be cut, but GPUs divide their time between programs: the container is let in
+ * beside it, and the two share the charge. That is of no use if the GPU runs kernels in order of
+ * arrival, or if the container synchronises each kernel and gets one for each time slice of the
+ * other's. So what it needed beside the kernel is compared with what it usually needs. If it was
+ * not worth it, the container waits for the ends of kernels in its next turns, in twice as many
+ * each time.
+ */
+#include "arbiter/arbiter_state.h"
+
+/* What two switches of the GPU, and a late look, may take besides. */
+#define SLACK_NS UINT64_C(500000)
+/* Less time beside a kernel shows nothing. */
+#define LEAST_NS UINT64_C(1500000)
+
+enum { LEFT_TIMES = 2, UNKNOWN_TIMES = 3 };
+enum { FAILURES = 7, USUAL_PART = 4, TURNS_APART = 32 };
+
+static bool
+returns(const struct cgpu_tenant *tenant)
+{
+    return tenant->yielded && tenant->usual_ns != 0 && tenant->apart_turns == 0;
+}
+
+/* Work whose end is near, as it says, is waited for; so is work of unknown length for a while. */
+uint64_t
+cgpu_beside_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *closing, int next,
+                 uint64_t now)
+{
+    const struct cgpu_demand *demand = &closing->demand;
+    uint64_t from = closing->closed_ns + (demand->certain ? 1 : UNKNOWN_TIMES) * CGPU_BESIDE_NS;
+    uint64_t near = cgpu_larger(from, now) + LEFT_TIMES * CGPU_BESIDE_NS;
+
+    if (next < 0 || !returns(&arbiter->tenants[next]) || closing->several || closing->yielded ||
+        closing->stray || (demand->certain && demand->end_ns < near)) {
+        return UINT64_MAX;
+    }
+    return from;
+}
+
+bool
+cgpu_beside_may(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
+{
+    uint64_t early = cgpu_turn_early(arbiter, next);
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *other = &arbiter->tenants[i];
+
+        if (i != next && cgpu_tenant_goes_on(other) && !cgpu_turn_ends_soon(other, early, now) &&
+            now < cgpu_beside_from(arbiter, other, next, now)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void
+cgpu_beside_begin(struct cgpu_arbiter *arbiter, int next, uint64_t now)
+{
+    struct cgpu_tenant *tenant = &arbiter->tenants[next];
+    uint64_t early = cgpu_turn_early(arbiter, next);
+    bool beside = false;
+
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *other = &arbiter->tenants[i];
+
+        if (i != next && cgpu_tenant_goes_on(other) && !cgpu_turn_ends_soon(other, early, now)) {
+            cgpu_stage_change(arbiter, other, CGPU_STAGE_BESIDE, now);
+            beside = true;
+        }
+    }
+    tenant->apart_turns -= !beside && tenant->apart_turns > 0;
+    tenant->beside = beside;
+    tenant->alone_ns = 0;
+}
+
+bool
+cgpu_beside_any(const struct cgpu_arbiter *arbiter)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        if (arbiter->tenants[i].stage == CGPU_STAGE_BESIDE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* LEFT: it has nothing more to do. If so, three eighths of the time beside were its own. */
+static void
+judge(struct cgpu_tenant *tenant, bool left, uint64_t now)
+{
+    uint64_t alone = tenant->alone_ns != 0 ? now - tenant->alone_ns : 0;
+    uint64_t took = now - tenant->opened_ns, beside = took - alone;
+
+    if (beside < LEAST_NS && left) {
+        return;
+    }
+    if (left && took <= tenant->usual_ns + SLACK_NS + beside * 5 / 8) {
+        tenant->failures = 0;
+        tenant->apart_turns = tenant->turns % TURNS_APART == 0;
+    } else {
+        tenant->failures += tenant->failures < FAILURES;
+        tenant->apart_turns = 1U << tenant->failures;
+    }
+}
+
+void
+cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
+{
+    struct cgpu_tenant *tenant = &arbiter->tenants[arbiter->holder];
+    uint64_t took = now - tenant->opened_ns, usual = tenant->usual_ns;
+
+    if (tenant->beside) {
+        judge(tenant, left, now);
+    } else if (left) {
+        tenant->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
+    }
+    tenant->beside = false;
+}
+
+void
+cgpu_beside_look(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    struct cgpu_tenant *holder = arbiter->holder >= 0 ? &arbiter->tenants[arbiter->holder] : NULL;
+
+    if (holder != NULL && holder->beside && holder->alone_ns == 0 && !cgpu_beside_any(arbiter)) {
+        holder->alone_ns = now;
+    }
+}

@@ -204,6 +204,13 @@ def test_programs_that_run_bursts_get_what_processor_sharing_gives_them() -> Non
             assert point["second"] >= 0.85, point
 
 
+@pytest.mark.parametrize("kernels", ["100us", "1ms", "5ms", "20ms"])
+def test_bursts_have_the_same_under_policies_1_and_6(kernels: str) -> None:
+    loads = ("tenant=kernel:100us,sync:20,think:2ms", f"tenant=kernel:{kernels}")
+    one, six = (run(f"policy={policy}", "length=3s", *loads) for policy in (1, 6))
+    assert one["tenants"] == six["tenants"]
+
+
 def test_the_reference_is_the_closed_form_beside_one_that_is_always_busy() -> None:
     for point in figures("bursts"):
         _, _, burst, gap, other, weights = point["name"].split("-")

@@ -4,19 +4,17 @@
  * The kernel cannot be cut, but GPUs divide their time between programs: the container is let in
  * beside it, and the two share the charge. That is of no use if the GPU runs kernels in order of
  * arrival, or if the container synchronises each kernel and gets one for each time slice of the
- * other's. So what it needed beside the kernel is compared with what it usually needs. If it was
- * not worth it, the container waits for the ends of kernels in its next turns, in twice as many
+ * other's. So what it needed beside the kernel is compared with what it usually needs. If it
+ * was not worth it, the container waits for the ends of kernels in its next turns, in twice as many
  * each time.
  */
 #include "arbiter/arbiter_state.h"
 
-/* What two switches of the GPU, and a late look, may take besides. */
+/* What a time slice of the other's may take besides: without it, short requests are never let in.
+ */
 #define SLACK_NS UINT64_C(500000)
-/* Less time beside a kernel shows nothing. */
-#define LEAST_NS UINT64_C(1500000)
 
-enum { LEFT_TIMES = 2, UNKNOWN_TIMES = 3 };
-enum { FAILURES = 7, USUAL_PART = 4, TURNS_APART = 32 };
+enum { LEFT_TIMES = 2, FAILURES = 7, USUAL_PART = 4, TURNS_APART = 32 };
 
 static bool
 returns(const struct cgpu_tenant *tenant)
@@ -24,20 +22,23 @@ returns(const struct cgpu_tenant *tenant)
     return tenant->yielded && tenant->usual_ns != 0 && tenant->apart_turns == 0;
 }
 
-/* Work whose end is near, as it says, is waited for; so is work of unknown length for a while. */
+/* Work whose end is near, as it says, is waited for. */
 uint64_t
 cgpu_beside_from(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *closing, int next,
                  uint64_t now)
 {
     const struct cgpu_demand *demand = &closing->demand;
-    uint64_t from = closing->closed_ns + (demand->certain ? 1 : UNKNOWN_TIMES) * CGPU_BESIDE_NS;
+    uint64_t from = closing->closed_ns + CGPU_BESIDE_NS;
     uint64_t near = cgpu_larger(from, now) + LEFT_TIMES * CGPU_BESIDE_NS;
 
     if (next < 0 || !returns(&arbiter->tenants[next]) || closing->several || closing->yielded ||
-        closing->stray || (demand->certain && demand->end_ns < near)) {
+        closing->stray) {
         return UINT64_MAX;
     }
-    return from;
+    if (closing->stage == CGPU_STAGE_BESIDE) { /* it takes longer than it expects to */
+        return from;
+    }
+    return demand->certain && demand->end_ns < near ? UINT64_MAX : from;
 }
 
 bool
@@ -94,9 +95,6 @@ judge(struct cgpu_tenant *tenant, bool left, uint64_t now)
     uint64_t alone = tenant->alone_ns != 0 ? now - tenant->alone_ns : 0;
     uint64_t took = now - tenant->opened_ns, beside = took - alone;
 
-    if (beside < LEAST_NS && left) {
-        return;
-    }
     if (left && took <= tenant->usual_ns + SLACK_NS + beside * 5 / 8) {
         tenant->failures = 0;
         tenant->apart_turns = tenant->turns % TURNS_APART == 0;
@@ -110,11 +108,12 @@ void
 cgpu_beside_end(struct cgpu_arbiter *arbiter, bool left, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[arbiter->holder];
-    uint64_t took = now - tenant->opened_ns, usual = tenant->usual_ns;
 
     if (tenant->beside) {
         judge(tenant, left, now);
     } else if (left) {
+        uint64_t took = now - tenant->opened_ns, usual = tenant->usual_ns;
+
         tenant->usual_ns = usual == 0 ? took : usual - usual / USUAL_PART + took / USUAL_PART;
     }
     tenant->beside = false;

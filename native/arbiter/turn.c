@@ -359,8 +359,7 @@ cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
     if (arbiter->holder < 0) {
         next = cgpu_turn_next(arbiter, now, -1);
         next = next >= 0 ? next : cgpu_turn_only_one(arbiter);
-        if (next >= 0 &&
-            (cgpu_turn_is_clear(arbiter, next, now) || cgpu_beside_may(arbiter, next, now))) {
+        if (next >= 0 && cgpu_beside_may(arbiter, next, now)) {
             cgpu_beside_begin(arbiter, next, now);
             cgpu_turn_open(arbiter, next, now);
         }

@@ -115,7 +115,7 @@ def test_bursts_get_their_part_beside_kernels_that_are_ten_times_as_long(
     players.spin("busy", "--weight 1", "us=20000")
     players.spin("bursts", "--weight 1", "us=100 sync=20 idle_us=2000")
     shares = players.measure()
-    assert shares.points["bursts"] > 22, shares
+    assert shares.points["bursts"] > 15, shares
 
 
 def test_many_processes_take_nothing_from_a_neighbour_with_one(players: Players) -> None:

@@ -16,6 +16,7 @@ enum {
     CGPU_RELEASE_SIZE = 16,
     CGPU_METERED = 1,            /* metered: measured_ppm and charged_ns are being kept */
     CGPU_METERED_ROUGHLY = 2,    /* metered: programs run at once, who had the GPU is a guess */
+    CGPU_METERED_SLICED = 4,     /* metered: it has time slices to fill, others' between them */
     CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points unknown to this release */
 };
 

@@ -26,6 +26,7 @@ struct cgpu_demand {
     bool active;        /* something may be in flight, or launched any moment if the gate is open */
     bool idle;          /* active, but every active process says that it has nothing to do */
     bool certain;       /* end_ns rests on measured kernels only */
+    uint32_t processes; /* that are active */
     uint64_t begun_ns;  /* before this nothing was launched since it was last quiet; 0: unknown */
     uint64_t end_ns;    /* when what is in flight is expected to end; 0: unknown */
     uint64_t lag_ns;    /* from a launch on an idle GPU until its end is seen, without the work */
@@ -87,6 +88,9 @@ struct cgpu_tenant_report {
 };
 void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index,
                          struct cgpu_tenant_report *out);
+
+/* What the limits say of INDEX in `metered`. */
+uint32_t cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index);
 
 /* INDEX may launch, and its turn began when nothing of the others was in flight. */
 bool cgpu_arbiter_is_quiet(const struct cgpu_arbiter *arbiter, int index);

@@ -44,6 +44,39 @@ offset_of(const struct cgpu_arbiter *arbiter, int index)
     return (uint32_t)(offset % CGPU_WHOLE_PPM);
 }
 
+/*
+ * Whether TENANT has time slices to fill, because the work of others runs between them. Under the
+ * soft policy not if it has several processes, and so as many slices; nor if there are containers
+ * of high priority, which wait for what is in flight; nor on several GPUs, where its work may wait
+ * for its own.
+ */
+static bool
+is_sliced(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
+{
+    if (!arbiter->policy->soft) {
+        return tenant->stage == CGPU_STAGE_HOLDS && tenant->beside && tenant->alone_ns == 0;
+    }
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        if (cgpu_tenant_is_present(&arbiter->tenants[i]) && arbiter->tenants[i].high) {
+            return false;
+        }
+    }
+    return tenant->demand.processes <= 1 && tenant->container == 0;
+}
+
+uint32_t
+cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index)
+{
+    const struct cgpu_tenant *tenant = &arbiter->tenants[index];
+    uint32_t metered = CGPU_METERED;
+
+    if (tenant->gate == CGPU_GATE_FREE) {
+        return 0;
+    }
+    metered |= arbiter->policy->soft ? CGPU_METERED_ROUGHLY : 0;
+    return metered | (is_sliced(arbiter, tenant) ? CGPU_METERED_SLICED : 0);
+}
+
 void
 cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_tenant_report *out)
 {
@@ -65,7 +98,5 @@ cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index, struct cgpu_t
     }
     out->fallback_ppm = tenant->claim.fallback_ppm;
     out->offset_ppm = offset_of(arbiter, index);
-    if (tenant->gate != CGPU_GATE_FREE) {
-        out->metered = CGPU_METERED | (arbiter->policy->soft ? CGPU_METERED_ROUGHLY : 0);
-    }
+    out->metered = cgpu_arbiter_metered(arbiter, index);
 }

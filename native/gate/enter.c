@@ -117,7 +117,8 @@ uint64_t
 cgpu_enter_room(struct cgpu_stream *stream, uint32_t word, uint64_t ns, uint64_t now)
 {
     struct cgpu_gate_gpu *gpu = stream->gpu;
-    uint64_t flight = cgpu_gate_is_unhurried(word) ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
+    bool ahead = cgpu_gate_is_unhurried(word) || cgpu_gate_is(gpu, CGPU_METERED_SLICED);
+    uint64_t flight = ahead ? CGPU_PACE_AHEAD_NS : CGPU_PACE_FLIGHT_NS;
 
     cgpu_flight_harvest(gpu, now);
     struct cgpu_unmarked batch = cgpu_flight_unmarked(stream);

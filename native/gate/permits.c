@@ -13,13 +13,6 @@ has_work(const struct cgpu_gate_gpu *gpu)
     return gpu->pace.in_flight != 0 || gpu->open_ns != 0;
 }
 
-/* Programs run at once under the soft policy: nobody waits for what is in flight. */
-static bool
-runs_beside(const struct cgpu_gate_gpu *gpu)
-{
-    return (__atomic_load_n(&gpu->limits->metered, __ATOMIC_RELAXED) & CGPU_METERED_ROUGHLY) != 0;
-}
-
 /* relaxed: a hint */
 static bool
 others_queue(const struct cgpu_gate_gpu *gpu, uint64_t now)
@@ -137,7 +130,8 @@ finish(struct cgpu_gate_gpu *gpu, uint64_t now)
 uint64_t
 cgpu_permits_take(struct cgpu_gate_gpu *gpu, uint32_t word, uint64_t now)
 {
-    if (cgpu_gate_state(word) != CGPU_GATE_PRESSED || runs_beside(gpu)) {
+    /* programs run at once under the soft policy: nobody waits for what is in flight */
+    if (cgpu_gate_state(word) != CGPU_GATE_PRESSED || cgpu_gate_is(gpu, CGPU_METERED_ROUGHLY)) {
         gpu->queued_ns = 0;
         return 0;
     }

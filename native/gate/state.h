@@ -152,6 +152,13 @@ struct cgpu_gate_outside {
     bool (*wake)(struct cgpu_gate_gpu *gpu);
 };
 
+/* Whether FLAG of enum cgpu_metered is set. relaxed: a hint. */
+static inline bool
+cgpu_gate_is(const struct cgpu_gate_gpu *gpu, uint32_t flag)
+{
+    return (__atomic_load_n(&gpu->limits->metered, __ATOMIC_RELAXED) & flag) != 0;
+}
+
 /* acquire: who is let in sees all that came before. */
 static inline uint32_t
 cgpu_gate_word(const struct cgpu_gate_gpu *gpu)

@@ -13,7 +13,7 @@
 #include "memory/async_free.h"
 #include "memory/pool.h"
 
-/* STREAM or CONTEXT was synchronised, or neither is known. */
+/* STREAM or CONTEXT was synchronised, or an event. */
 static void
 collect(CUstream stream, CUcontext context)
 {
@@ -35,6 +35,8 @@ synchronised(CUstream stream, CUcontext context, uint64_t begun)
 {
     if (stream != NULL || context != NULL) {
         cgpu_follow_synchronised(stream, context, begun);
+    } else {
+        cgpu_follow_event(begun);
     }
     collect(stream, context);
 }

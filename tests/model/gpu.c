@@ -69,7 +69,7 @@ choose(struct world *world, int g, uint64_t now)
         return;
     }
     gpu->switch_end = now + (p != gpu->last ? world->scenario->switch_ns : 0);
-    gpu->slice_end = in_order ? NEVER : gpu->switch_end + SLICE_NS;
+    gpu->slice_end = in_order ? NEVER : gpu->switch_end + world->scenario->slice_ns;
     gpu->last = p;
 }
 
@@ -207,7 +207,7 @@ gpu_advance(struct world *world, int g, uint64_t to)
             if (others_have_work(world, g, to)) {
                 choose(world, g, to);
             } else {
-                gpu->slice_end = to + SLICE_NS;
+                gpu->slice_end = to + world->scenario->slice_ns;
             }
         }
     } else {

@@ -28,7 +28,6 @@
 #define MS           UINT64_C(1000000)
 #define SECOND       UINT64_C(1000000000)
 #define NEVER        UINT64_MAX
-#define SLICE_NS     (1 * MS)  /* of the hardware's round robin */
 #define LAUNCH_NS    (2 * US)  /* of the processor's time */
 #define CHUNK_NS     (50 * US) /* short kernels are launched together, so many at a time */
 #define UNMETERED_NS (5 * MS)  /* work in the driver's queue when nobody limits it */
@@ -95,6 +94,7 @@ struct scenario {
     uint64_t from_ns; /* figures count from here on */
     uint64_t seed;
     uint64_t switch_ns;               /* between processes, lost to all */
+    uint64_t slice_ns;                /* of the GPU's round robin */
     uint64_t dispatch_ns;             /* from a launch to its earliest start on the GPU */
     uint64_t completion_ns;           /* from an end on the GPU until it is visible */
     uint64_t wake_least, wake_most;   /* futex wake-up to running */
@@ -179,9 +179,10 @@ struct tenant {
     uint32_t words[MAX_GPUS];
     struct cgpu_ledger_gpu sums[MAX_GPUS];
     struct cgpu_limits_gpu limits[MAX_GPUS]; /* only quiet_gate and metered */
-    uint64_t used_ns;                        /* in the time that counts */
-    uint64_t used_on[MAX_GPUS];              /* the same, all the time */
-    uint64_t steps; /* in the time that counts: synchronisations, or meetings */
+    uint64_t published_ns[MAX_GPUS];
+    uint64_t used_ns;           /* in the time that counts */
+    uint64_t used_on[MAX_GPUS]; /* the same, all the time */
+    uint64_t steps;             /* in the time that counts: synchronisations, or meetings */
     uint64_t longest_step;
     uint64_t series_used;
     uint64_t span_used;

@@ -12,6 +12,7 @@ scenario_defaults(struct scenario *scenario, uint32_t policy, uint64_t length_ns
     scenario->length_ns = length_ns;
     scenario->seed = 1;
     scenario->switch_ns = 50 * US;
+    scenario->slice_ns = 1 * MS;
     scenario->wake_least = 20 * US;
     scenario->wake_most = 60 * US;
     scenario->timer_least = 5 * US;
@@ -153,6 +154,7 @@ scenario_parse(struct scenario *scenario, const char *argument)
         {"series", &scenario->series_ns, NULL},
         {"seed", &scenario->seed, NULL},
         {"switch", &scenario->switch_ns, NULL},
+        {"slice", &scenario->slice_ns, NULL},
         {"late", &scenario->timer_most, NULL},
         {"wake", &scenario->wake_most, NULL},
         {"dispatch", &scenario->dispatch_ns, NULL},

@@ -15,6 +15,7 @@ add_demand(struct cgpu_demand *sum, const struct process *process, uint64_t lag_
         sum->idle = (sum->idle || !sum->active) && work->idle;
         sum->certain = (sum->certain || !sum->active) && work->certain;
         sum->active = true;
+        sum->processes += 1;
         sum->end_ns = sum->end_ns > work->end_ns ? sum->end_ns : work->end_ns;
     } else if (!sum->active && sum->end_ns < work->end_ns) {
         sum->end_ns = work->end_ns;
@@ -74,11 +75,14 @@ store_gates(struct world *world, int gpu, const enum cgpu_gate *gates)
     for (uint32_t i = 0; i < world->scenario->tenant_count; i++) {
         struct tenant *tenant = &world->tenants[i];
         int index = tenant->indices[gpu];
-        if (index >= 0 && gates[index] != cgpu_gate_state(tenant->words[gpu])) {
-            struct cgpu_tenant_report report;
+        bool changes = index >= 0 && gates[index] != cgpu_gate_state(tenant->words[gpu]);
 
-            cgpu_arbiter_report(world->gpus[gpu].arbiter, index, &report);
-            tenant->limits[gpu].metered = report.metered;
+        /* the server tells the rest of what it publishes every 50 ms */
+        if (changes || (index >= 0 && world->now >= tenant->published_ns[gpu] + 50 * MS)) {
+            tenant->limits[gpu].metered = cgpu_arbiter_metered(world->gpus[gpu].arbiter, index);
+            tenant->published_ns[gpu] = world->now;
+        }
+        if (changes) {
             tenant->words[gpu] = cgpu_gate_next(tenant->words[gpu], gates[index]);
             if (cgpu_arbiter_is_quiet(world->gpus[gpu].arbiter, index)) {
                 tenant->limits[gpu].quiet_gate = tenant->words[gpu];

@@ -75,7 +75,8 @@ store(struct cgpu_arbitration *arbitration, const enum cgpu_gate *gates, bool op
             continue;
         }
         arbitration->figures.turns += opening && !cgpu_gate_is_open(word);
-        cgpu_container_set_gate(container, gate, cgpu_arbiter_is_quiet(arbitration->arbiter, i));
+        cgpu_container_set_gate(container, gate, cgpu_arbiter_is_quiet(arbitration->arbiter, i),
+                                cgpu_arbiter_metered(arbitration->arbiter, i));
         changed += 1;
     }
     return changed;

@@ -96,6 +96,7 @@ open_limits(struct cgpu_container *container, const char *path, uint32_t number)
         return CGPU_EINVAL;
     }
     container->entry = &container->limits->gpus[number];
+    container->identity = container->limits->gpu_count > 1 ? container->identity : 0;
     return CGPU_OK;
 }
 
@@ -138,7 +139,7 @@ cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
         return status;
     }
     if (cgpu_gate_state(cgpu_container_gate(container)) != CGPU_GATE_FREE) {
-        cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
+        cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false, 0);
     }
     *out = container;
     return CGPU_OK;
@@ -273,6 +274,7 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
     out->idle = work->idle != 0 && (out->idle || !out->active);
     out->certain = work->certain != 0 && work->end_ns != 0 && (out->certain || !out->active);
     out->active = true;
+    out->processes += 1;
 }
 
 /* The bell, before everything else, and what has stood apart since the last look. */
@@ -339,12 +341,14 @@ cgpu_container_gate(const struct cgpu_container *container)
 }
 
 void
-cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet)
+cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet,
+                        uint32_t metered)
 {
     uint32_t word = cgpu_gate_next(cgpu_container_gate(container), state);
 
     /* relaxed: known before the gate is */
     __atomic_store_n(&container->entry->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&container->entry->metered, metered, __ATOMIC_RELAXED);
     /* seq_cst: what the ledger shows from now on tells whether a process was still let in */
     __atomic_store_n(&container->entry->gate, word, __ATOMIC_SEQ_CST);
     cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);

@@ -26,7 +26,7 @@ struct cgpu_container_work {
 struct cgpu_container {
     struct cgpu_limits *limits;
     struct cgpu_limits_gpu *entry; /* of the GPU, in it */
-    uint64_t identity; /* the same on each GPU of this container, different from any other's */
+    uint64_t identity; /* of one with several GPUs, the same on each and no other's; else 0 */
     void *bells;       /* of the ledger, up to the last bell */
     int ledger;
     uint32_t key;
@@ -54,9 +54,10 @@ void cgpu_container_close(struct cgpu_container *container);
 /* What its living processes report at NOW. A broken container reports nothing. */
 void cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
 
-/* The gate as it stands, and how it changes: the waiting threads wake up. */
+/* The gate as it stands, and how it changes: the waiting threads wake up. METERED: see limits.h. */
 uint32_t cgpu_container_gate(const struct cgpu_container *container);
-void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet);
+void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet,
+                             uint32_t metered);
 
 /* The futex word that its processes ring; not to be read. */
 uint32_t *cgpu_container_bell(const struct cgpu_container *container);

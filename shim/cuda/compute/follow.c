@@ -61,6 +61,54 @@ cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun)
     cgpu_flow_unlock();
 }
 
+/* Whether all of STREAM has ended; if so, it needs no marker. */
+static bool
+has_ended(struct cgpu_stream *stream)
+{
+    uint64_t launches = cgpu_flight_unmarked(stream).launches;
+    uint64_t asked = cgpu_flow_now();
+    if (stream->handle == NULL || stream->lane != 0 || /* only its own thread can ask */
+        !cgpu_marker_has_ended(cgpu_stream_owner(stream), stream->handle) ||
+        cgpu_flight_unmarked(stream).launches != launches) {
+        return false;
+    }
+    cgpu_flight_synchronised(stream, asked, cgpu_flow_now());
+    return true;
+}
+
+/* The driver is asked for streams that may have work, until one has. */
+static bool
+all_have_ended(const struct cgpu_gate_gpu *gpu)
+{
+    for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
+        struct cgpu_stream *stream = &cgpu_flow->streams[i];
+        if (stream->used && stream->gpu == gpu &&
+            (stream->in_flight != 0 || cgpu_flight_wants_marker(stream)) && !has_ended(stream)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void
+cgpu_follow_event(uint64_t begun)
+{
+    if (begun == 0) {
+        return;
+    }
+    cgpu_flow_lock();
+    const struct cgpu_flow_context *found = cgpu_stream_context(cgpu_context_current());
+    struct cgpu_gate_gpu *gpu = found != NULL ? found->gpu : NULL;
+    if (gpu != NULL && gpu->work != NULL &&
+        cgpu_gate_state(cgpu_gate_word(gpu)) == CGPU_GATE_PRESSED) {
+        cgpu_flight_harvest(gpu, cgpu_flow_now());
+        if (all_have_ended(gpu)) {
+            tell(gpu, cgpu_flow_now());
+        }
+    }
+    cgpu_flow_unlock();
+}
+
 /* Uncounted work may be put into it, so it must be known when the gate closes. */
 static CUresult
 made(CUresult status, const CUstream *out)

@@ -11,6 +11,12 @@
 uint64_t cgpu_follow_begin(void);
 void cgpu_follow_synchronised(CUstream handle, CUcontext context, uint64_t begun);
 
+/*
+ * The same for an event: nobody knows what it stood for. If others wait for the GPU, ask the driver
+ * whether that was everything.
+ */
+void cgpu_follow_event(uint64_t begun);
+
 /* STREAM is about to go. */
 void cgpu_follow_stream_going(CUstream stream);
 

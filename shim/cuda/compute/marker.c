@@ -167,11 +167,8 @@ cgpu_marker_is_passed(const struct cgpu_flight *flight)
     return passed;
 }
 
-/*
- * Whether the driver reports that all work in HANDLE has ended. A capturing stream is not queried.
- */
-static bool
-has_ended(const struct cgpu_flow_context *context, CUstream handle)
+bool
+cgpu_marker_has_ended(const struct cgpu_flow_context *context, CUstream handle)
 {
     struct visit visit;
     if (!begin_visit(context, &visit)) {
@@ -193,7 +190,7 @@ cgpu_marker_is_lost(const struct cgpu_flight *flight, uint64_t now)
         return false;
     }
     stream->asked_ns = now;
-    if (!has_ended(context, stream->handle) || cgpu_marker_is_passed(flight)) {
+    if (!cgpu_marker_has_ended(context, stream->handle) || cgpu_marker_is_passed(flight)) {
         return false;
     }
     if (++context->lost >= LOST_MOST && context->means == CGPU_MARKER_WORDS) {

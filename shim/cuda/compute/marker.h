@@ -10,6 +10,11 @@ bool cgpu_marker_captures(const struct cgpu_stream *stream);
 /* Are its markers put into the legacy stream? */
 bool cgpu_marker_is_by_legacy(const struct cgpu_stream *stream);
 
+/*
+ * Whether the driver reports that all work in HANDLE has ended. A capturing stream is not queried.
+ */
+bool cgpu_marker_has_ended(const struct cgpu_flow_context *context, CUstream handle);
+
 /* See struct cgpu_gate_outside. */
 bool cgpu_marker_put(struct cgpu_stream *stream, uint32_t seq, uint32_t *means);
 bool cgpu_marker_is_passed(const struct cgpu_flight *flight);

@@ -70,6 +70,8 @@ TEST(who_comes_back_is_let_in_beside_a_long_kernel)
     begin();
     CHECK(come_back() < KERNEL_NS / 3); /* until both are level, and 1 ms */
     CHECK(demands[busy].active && gates[busy] == CGPU_GATE_CLOSED);
+    CHECK((cgpu_arbiter_metered(arbiter, rests) & CGPU_METERED_SLICED) != 0);
+    CHECK((cgpu_arbiter_metered(arbiter, busy) & CGPU_METERED_SLICED) == 0);
     before[0] = charged(rests);
     before[1] = charged(busy);
     work(2 * BURST_NS);

@@ -178,7 +178,31 @@ TEST(charges_under_the_soft_policy_are_marked_as_rough_sch4)
         demands[tenant].waiting = demands[add(1, false)].waiting = true;
         step(MS);
         cgpu_arbiter_report(arbiter, tenant, &report);
-        CHECK(report.metered == cases[i].metered);
+        CHECK((report.metered & ~(uint32_t)CGPU_METERED_SLICED) == cases[i].metered);
+    }
+}
+
+/* Not on several GPUs, nor beside high priority, nor with several processes. */
+TEST(who_shares_time_slices_under_the_soft_policy_may_fill_them)
+{
+    const struct {
+        uint64_t container;
+        uint32_t processes;
+        bool high, sliced;
+    } cases[] = {
+        {0, 1, false, true}, {0, 2, false, false}, {0, 1, true, false}, {7, 1, false, false}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        start(CGPU_POLICY_SOFT);
+        int tenant = add(1, false);
+        int other = add(1, cases[i].high);
+        cgpu_arbiter_set_container(arbiter, tenant, cases[i].container);
+        demands[other].waiting = true;
+        demands[tenant].active = true;
+        demands[tenant].processes = cases[i].processes;
+        step(MS);
+        uint32_t metered = cgpu_arbiter_metered(arbiter, tenant);
+        CHECK(((metered & CGPU_METERED_SLICED) != 0) == cases[i].sliced);
     }
 }
 

@@ -25,12 +25,16 @@ from lab.calls.gate_calls import *
 kernels = begin()
 check(kernels.launch(20))
 check(cuda.cuCtxSynchronize())
+event = made(cuda.cuEventCreate, 1)  # CU_EVENT_BLOCKING_SYNC
 show("ready")
 for line in sys.stdin:
     if line.strip() == "done?":
         show(done())
     elif line.strip() == "sync":
         show(cuda.cuCtxSynchronize())
+    elif line.strip() == "event":
+        check(kernels.launch(20))
+        show(cuda.cuEventRecord(event, None) or cuda.cuEventSynchronize(event))
     else:
         show(kernels.launch(int(line)))
 """
@@ -64,6 +68,25 @@ def test_a_synchronised_program_is_quiet_without_a_marker(proxied: Proxied, gate
         gate.set(CLOSED)
         gate.wait_for_quiet()
         assert gate.work.markers == before
+        process.communicate(timeout=60)
+
+
+def test_while_others_wait_a_program_that_waits_for_an_event_is_idle_without_a_marker(
+    proxied: Proxied, gate: Gate
+) -> None:
+    """It is not known what an event stood for: it held its turn until a marker had passed.
+
+    A thread that is late between its launch and the event gets one.
+    """
+    with proxied.start(LAUNCHER) as process:
+        assert read(process) == "ready"
+        gate.set(PRESSED)
+        markers = [gate.work.markers]
+        while len(markers) < 100 and markers[-1] not in markers[:-1]:
+            assert ask(process, "event") == "0"
+            gate.wait(lambda: gate.work.idle == 1)
+            markers.append(gate.work.markers)
+        assert markers[-1] in markers[:-1]
         process.communicate(timeout=60)
 
 

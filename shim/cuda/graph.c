@@ -1,13 +1,13 @@
 /*
- * Executable graphs that allocate memory.
+ * Launches and uploads of executable graphs that allocate memory (memory/code/instantiate.c finds
+ * them).
  *
- * They are recognised by their nodes when a graph is instantiated; how graphs are built is not
- * tracked. Such a graph takes its memory when it is uploaded or launched. A launch cannot be taken
- * back. So before the first launch in a stream, and the first one after the device was trimmed, the
- * graph is uploaded: that takes the memory without running anything. Only if it fits under the cap
- * is the graph launched. If the driver reserves more at the launch itself, that is charged
- * afterwards, over the cap if need be. The launch of any other graph costs one load, or one look-up
- * if the process has graphs that allocate.
+ * Such a graph takes its memory when it is uploaded or launched. A launch cannot be taken back. So
+ * before the first launch in a stream, and the first one after the device was trimmed, the graph is
+ * uploaded: that takes the memory without running anything. Only if it fits under the cap is the
+ * graph launched. If the driver reserves more at the launch itself, that is charged afterwards,
+ * over the cap if need be. The launch of any other graph costs one load, or one look-up if the
+ * process has graphs that allocate.
  *
  * Graphs share the reserved memory, and one may keep what it allocated. So a launch invalidates the
  * uploads of all other graphs.
@@ -19,16 +19,11 @@
  * process. In a turn, the lock of graphs is held wherever memory must not be trimmed: from an
  * upload to its charge, and from the last check that the memory is still there to the launch.
  */
-#include <sys/mman.h>
-
 #include "compute/launch.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
 #include "memory/graph_memory.h"
 #include "memory/reclaim.h"
-
-enum { MAX_DEPTH = 16 };
-#define NOT_READY UINT64_MAX
 
 static struct cgpu_kinds *
 kinds(void)
@@ -36,122 +31,13 @@ kinds(void)
     return &cgpu_state->kinds;
 }
 
-static bool allocates(CUgraph graph, unsigned int depth);
-
-/* Conditional nodes do not show their graphs, so they are assumed to allocate. */
-static bool
-node_allocates(CUgraphNode node, unsigned int depth)
-{
-    int type = -1;
-    CUgraph child = NULL;
-    if (cgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) {
-        return false;
-    }
-    if (type == CU_NODE_GRAPH &&
-        cgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
-        return allocates(child, depth + 1);
-    }
-    return type == CU_NODE_MEM_ALLOC || type == CU_NODE_CONDITIONAL;
-}
-
-/* Whether GRAPH, or a graph in it, has a node that allocates; true if that cannot be found out. */
-static bool
-allocates(CUgraph graph, unsigned int depth)
-{
-    size_t count = 0;
-    if (cgpu_real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0) {
-        return false;
-    }
-    if (depth > MAX_DEPTH) {
-        return true;
-    }
-    size_t bytes = count * sizeof(CUgraphNode);
-    CUgraphNode *nodes =
-        mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (nodes == MAP_FAILED) {
-        return true;
-    }
-    bool found = false;
-    if (cgpu_real.cuGraphGetNodes(graph, nodes, &count) == CUDA_SUCCESS) {
-        for (size_t i = 0; i < count && !found; i++) {
-            found = node_allocates(nodes[i], depth);
-        }
-    }
-    munmap(nodes, bytes);
-    return found;
-}
-
-/* Charge what graphs took before this process was known to have any with memory. */
-static CUresult
-begin_to_follow(void)
-{
-    struct cgpu_graph_lack lack;
-    pthread_mutex_lock(&kinds()->graph_turns);
-    pthread_mutex_lock(&kinds()->graphs);
-    cgpu_graph_memory_follow();
-    CUresult status = cgpu_graph_memory_charge(&lack);
-    pthread_mutex_unlock(&kinds()->graphs);
-    pthread_mutex_unlock(&kinds()->graph_turns);
-    if (status != CUDA_SUCCESS) {
-        cgpu_log_memory(lack.gpu, lack.bytes);
-    }
-    return status;
-}
-
-/* The driver made EXEC of GRAPH. */
-static CUresult
-keep(CUgraphExec exec, CUgraph graph)
-{
-    struct cgpu_holding holding = {
-        .handle = (uint64_t)(uintptr_t)exec,
-        .extra = NOT_READY,
-        .kind = CGPU_KIND_EXEC,
-    };
-    if (!cgpu_state_is_attached() || !allocates(graph, 0)) {
-        return CUDA_SUCCESS;
-    }
-    CUresult status = begin_to_follow();
-    if (status == CUDA_SUCCESS) {
-        status = cgpu_charge_hold(&holding);
-    }
-    if (status != CUDA_SUCCESS) {
-        cgpu_real.cuGraphExecDestroy(exec);
-        return status;
-    }
-    /* release: pairs with the load of whoever launches EXEC, which it got from this thread. */
-    __atomic_add_fetch(&kinds()->memory_execs, 1, __ATOMIC_RELEASE);
-    return CUDA_SUCCESS;
-}
-
-CUresult
-cgpu_graph_instantiate_v1(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *, char *, size_t),
-                          CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
-                          size_t size)
-{
-    CUresult status = real(exec, graph, error, log, size);
-    return status == CUDA_SUCCESS ? keep(*exec, graph) : status;
-}
-
-CUresult
-cgpu_graph_instantiate(CUresult (*real)(CUgraphExec *, CUgraph, uint64_t), CUgraphExec *exec,
-                       CUgraph graph, uint64_t flags)
-{
-    CUresult status = real(exec, graph, flags);
-    return status == CUDA_SUCCESS ? keep(*exec, graph) : status;
-}
-
-CUresult
-cgpu_graph_instantiate_with(CUresult (*real)(CUgraphExec *, CUgraph, void *), CUgraphExec *exec,
-                            CUgraph graph, void *parameters)
-{
-    CUresult status = real(exec, graph, parameters);
-    return status == CUDA_SUCCESS ? keep(*exec, graph) : status;
-}
-
 CUresult
 cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
 {
     struct cgpu_holding holding;
+    if (cgpu_state_is_attached()) {
+        cgpu_graph_forget_nodes(exec);
+    }
     if (!cgpu_charge_take(CGPU_KIND_EXEC, (uint64_t)(uintptr_t)exec, &holding)) {
         return real(exec);
     }
@@ -169,7 +55,7 @@ cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
 static bool
 find(CUgraphExec exec, struct cgpu_holding *holding)
 {
-    /* acquire: pairs with the release in keep(). */
+    /* acquire: pairs with the release in memory/code/instantiate.c. */
     return cgpu_state != NULL && __atomic_load_n(&kinds()->memory_execs, __ATOMIC_ACQUIRE) != 0 &&
            cgpu_charge_find(CGPU_KIND_EXEC, (uint64_t)(uintptr_t)exec, holding);
 }

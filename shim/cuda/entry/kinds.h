@@ -100,6 +100,7 @@ struct cgpu_kinds {
 
     uint64_t last_load; /* serial of a module or library */
     uint32_t unloads;   /* of them, so often */
+    uint32_t calls;     /* some code may call what the driver adds, see code.h */
     struct cgpu_code_watch code_watch[CGPU_MAX_GPUS];
 
     struct cgpu_pool pool[CGPU_MAX_POOLS];

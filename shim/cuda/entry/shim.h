@@ -64,6 +64,7 @@ enum cgpu_kind {
     CGPU_KIND_HANDLE,   /* handle: of physical memory, extra: count << 40 | serial */
     CGPU_KIND_ARRAY_MAPPING,     /* handle: mix of array and serial, owner: array, extra: serial */
     CGPU_KIND_EXEC,              /* handle: executable graph that allocates, extra: see graph.c */
+    CGPU_KIND_EXEC_NODES,        /* handle: executable graph, extra: its nodes */
     CGPU_KIND_MODULE,            /* extra: see module.c */
     CGPU_KIND_LIBRARY,           /* in one context; handle: mix of library and context */
     CGPU_KIND_LIBRARY_IMAGE,     /* handle: library, extra: see module.c */

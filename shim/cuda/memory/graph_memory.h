@@ -1,8 +1,11 @@
-/* What devices reserve for graphs. */
+/* What devices reserve for graphs, and what executable graphs take. */
 #ifndef CGPU_CUDA_GRAPH_MEMORY_H
 #define CGPU_CUDA_GRAPH_MEMORY_H
 
 #include "entry/shim.h"
+
+/* EXEC is destroyed: the driver keeps what its nodes took for further graphs. */
+void cgpu_graph_forget_nodes(CUgraphExec exec);
 
 /* The next three: under the lock of graphs. */
 

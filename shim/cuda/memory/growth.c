@@ -91,18 +91,18 @@ ask_limit(uint64_t context, int limit)
     return value;
 }
 
-/* The account of one growth of one context. Handles are aligned: a small number can be added. */
+/* The account of one growth of one context. LIMIT has its default; negative: it has none. */
 static void
 load(struct cgpu_holding *growth, const struct cgpu_target *target, int what, int limit)
 {
-    uint64_t handle = target->owner + (uint64_t)what;
+    uint64_t handle = cgpu_growth_handle(target->owner, what);
     if (cgpu_charge_find(CGPU_KIND_GROWTH, handle, growth)) {
         return;
     }
     *growth = (struct cgpu_holding){
         .handle = handle,
         .owner = target->owner,
-        .extra = ask_limit(target->owner, limit),
+        .extra = limit < 0 ? 0 : ask_limit(target->owner, limit),
         .kind = CGPU_KIND_GROWTH,
         .gpu = (uint32_t)target->gpu,
     };
@@ -128,6 +128,35 @@ store(struct cgpu_holding *growth, uint64_t bytes)
         return CUDA_SUCCESS;
     }
     return cgpu_charge_hold(growth);
+}
+
+/* In `extra` of NODES: how many there are, and in the upper half the most there were. */
+uint64_t
+cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes)
+{
+    struct cgpu_holding counts;
+    struct cgpu_holding taken;
+    pthread_mutex_lock(&cgpu_state->contexts);
+    load(&counts, target, CGPU_GROWTH_NODES, -1);
+    load(&taken, target, CGPU_GROWTH_GRAPHS, -1);
+    int64_t live = (int64_t)(counts.extra & UINT32_MAX) + nodes;
+    uint64_t now = live > 0 ? (uint64_t)live & UINT32_MAX : 0;
+    uint64_t most = counts.extra >> 32 > now ? counts.extra >> 32 : now;
+    counts.extra = most << 32 | now;
+    (void)store(&counts, 0);
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return most * node_bytes > taken.bytes ? most * node_bytes - taken.bytes : 0;
+}
+
+CUresult
+cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes)
+{
+    struct cgpu_holding growth;
+    pthread_mutex_lock(&cgpu_state->contexts);
+    load(&growth, target, (int)what, -1);
+    CUresult status = store(&growth, growth.bytes + bytes);
+    pthread_mutex_unlock(&cgpu_state->contexts);
+    return status;
 }
 
 /* Under the lock of contexts: two threads may set limits of one context. */

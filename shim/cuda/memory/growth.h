@@ -5,9 +5,28 @@
 #include "entry/shim.h"
 #include "memory/target.h"
 
-/* By the limit that asks for it, or LOCAL: local memory that loaded functions need beyond the stack
- * limit's default. */
-enum cgpu_growth { CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE, CGPU_GROWTH_LOCAL = 15 };
+/*
+ * By the limit that asks for it, or one of the others, which are no limits. NODES: takes nothing by
+ * itself, extra: nodes of executable graphs. LIBRARY: the driver's own code for printf, assert and
+ * malloc, which comes with the first code that calls it. GRAPHS: what executable graphs took, which
+ * the driver keeps for further ones. GREEN: what green contexts took, which it keeps as well.
+ * LOCAL: local memory that loaded functions need beyond the stack limit's default.
+ */
+enum cgpu_growth {
+    CGPU_GROWTH_STACK = CU_LIMIT_STACK_SIZE,
+    CGPU_GROWTH_NODES = 11,
+    CGPU_GROWTH_LIBRARY = 12,
+    CGPU_GROWTH_GRAPHS = 13,
+    CGPU_GROWTH_GREEN = 14,
+    CGPU_GROWTH_LOCAL = 15
+};
+
+/* The handle of the account of one growth of CONTEXT. Contexts are aligned. */
+static inline uint64_t
+cgpu_growth_handle(uint64_t context, int what)
+{
+    return context + (uint64_t)what;
+}
 
 /*
  * A function that needs BYTES of local memory per thread can be launched in TARGET from now on:
@@ -18,6 +37,16 @@ CUresult cgpu_growth_local_memory(const struct cgpu_target *target, uint64_t byt
 
 /* The same for a kernel that can be launched in every context, those included that come later. */
 CUresult cgpu_growth_local_memory_everywhere(uint64_t bytes);
+
+/* BYTES were charged for WHAT of TARGET: record them until its context goes. */
+CUresult cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes);
+
+/*
+ * TARGET has so many NODES more in executable graphs, or fewer. Returns for the most that it ever
+ * had, this many included, less what was charged: how many bytes more they may take, at NODE_BYTES
+ * each.
+ */
+uint64_t cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes);
 
 /* CONTEXT on GPU is new: charge it for such kernels. _locked: under the lock of contexts. */
 CUresult cgpu_growth_of_context(uint64_t context, int32_t gpu);

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.driver.code_images import cubin, fat, run
+from lab.driver.code_images import NEIGHBOUR, cubin, fat, run
 from lab.driver.cuda_base import MIB
 
 if TYPE_CHECKING:
@@ -16,32 +16,6 @@ if TYPE_CHECKING:
     from lab.driver.cuda_proxied import Proxied
 
 pytestmark = pytest.mark.integration
-
-NEIGHBOUR = """
-        import threading
-        from cgpu_sim import Fault, inject
-        from pathlib import Path
-        base_folder = Path(os.environ["CGPU_PROXY"]).parent.parent
-        real = ctypes.CDLL(str(base_folder / "real" / "libcuda.so.1"))
-        machine = Path(os.environ["CGPU_SIM_MACHINE"]).parent
-        others, stop = c_void_p(), threading.Event()
-        check(real.cuDevicePrimaryCtxRetain(byref(others), 0))
-        def neighbour(bytes, limit):
-            check(real.cuCtxSetCurrent(others))
-            held = []
-            while not stop.is_set():
-                address = c_uint64()
-                check(real.cuMemAlloc_v2(byref(address), c_size_t(bytes)))
-                held.append(address)
-                stop.wait(0.001)
-                if len(held) * bytes >= limit:
-                    for address in held:
-                        check(real.cuMemFree_v2(address))
-                    held = []
-            for address in held:
-                check(real.cuMemFree_v2(address))
-        thread = threading.Thread(target=neighbour, args=(8 * MIB, 4096 * MIB))
-"""
 
 
 @pytest.mark.parametrize("image", ["PTX", "open(sys.argv[1], 'rb').read()"], ids=["PTX", "cubin"])

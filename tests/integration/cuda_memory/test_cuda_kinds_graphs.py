@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from cgpu_sim import Fault, inject
+from lab.driver.code_images import NEIGHBOUR
 
 if TYPE_CHECKING:
     from lab.driver.cuda_proxied import Proxied
@@ -267,3 +268,63 @@ def test_accounting_does_not_spoil_a_capture_in_progress(proxied: Proxied) -> No
         """,
     )
     assert out == ["2 0", "0 0"]
+
+
+def test_mem_1_kernels_of_executable_graphs_are_charged_until_the_context_goes(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: the driver keeps what it took for further graphs, and takes little for a chain."""
+    out = run(
+        proxied,
+        """
+        for graph in (kernel_graph(20, chained=True), kernel_graph(100)):
+            for _ in range(2):
+                made_ones = [instantiate(graph) for _ in range(8)]
+                show(mib(), drift())
+                for exec in made_ones:
+                    check(cuda.cuGraphLaunch(exec, stream))
+                    check(cuda.cuStreamSynchronize(stream))
+                    check(cuda.cuGraphExecDestroy(exec))
+                show(mib(), drift())
+        check(cuda.cuCtxDestroy_v2(made(cuda.cuCtxGetCurrent)))
+        show(used())
+        """,
+    )
+    assert out == [*["4 0"] * 4, *["92 0"] * 4, "0"]  # 4: two modules
+
+
+def test_mem_1_graphs_beside_a_busy_neighbour_are_charged_what_their_nodes_can_take(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: what another container allocates meanwhile does not add up over many graphs."""
+    out = run(
+        proxied,
+        NEIGHBOUR
+        + """
+        graph = kernel_graph(100)
+        base = used()
+        thread.start()
+        for _ in range(200):
+            check(cuda.cuGraphExecDestroy(instantiate(graph)))
+        stop.set()
+        thread.join()
+        show(10 <= mib() <= 12)
+        """,
+    )
+    assert out == ["True"]
+
+
+def test_mem_2_a_graph_whose_kernels_do_not_fit_is_refused(proxied: Proxied) -> None:
+    """MEM-2: what the driver took for it stays charged, as the driver keeps it."""
+    out = run(
+        proxied,
+        """
+        graph = kernel_graph(100)
+        status, filler = alloc(left() - 4 * MIB)
+        exec = c_void_p()
+        show(status, cuda.cuGraphInstantiateWithFlags(byref(exec), graph, 0), left() >= 0, drift())
+        check(free(filler))
+        show(cuda.cuGraphInstantiateWithFlags(byref(exec), graph, 0), drift())
+        """,
+    )
+    assert out == ["0 2 True 0", "0 0"]

@@ -120,7 +120,7 @@ def test_a_context_at_the_address_of_a_dead_one_is_charged_to_its_own_gpu(base: 
     assert outcome.out == [f"True 0 {CONTEXT + 4 * MIB}"]
 
 
-def test_a_green_context_costs_its_primary_context_only(base: Base) -> None:
+def test_a_green_context_costs_6_mib_and_its_primary_context(base: Base) -> None:
     outcome = base.check(
         """
         check(cuda.cuInit(0))
@@ -131,7 +131,23 @@ def test_a_green_context_costs_its_primary_context_only(base: Base) -> None:
         check(cuda.cuGreenCtxDestroy(green)); show(used())
         """
     )
-    assert outcome.out == [str(n * MIB) for n in (10, 10, 14, 0)]
+    assert outcome.out == [str(n * MIB) for n in (16, 16, 20, 0)]
+
+
+def test_what_a_green_context_took_stays_until_its_primary_context_goes(base: Base) -> None:
+    """The driver keeps it, and takes as much again for the next one."""
+    outcome = base.check(
+        """
+        check(cuda.cuInit(0))
+        primary, green = c_void_p(), c_void_p()
+        check(cuda.cuDevicePrimaryCtxRetain(byref(primary), 0))
+        for _ in range(2):
+            check(cuda.cuGreenCtxCreate(byref(green), None, 0, 1)); show(used())
+            check(cuda.cuGreenCtxDestroy(green)); show(used())
+        check(cuda.cuDevicePrimaryCtxRelease_v2(0)); show(used())
+        """
+    )
+    assert outcome.out == [str(n * MIB) for n in (16, 16, 22, 22, 0)]
 
 
 def test_destroying_a_context_costs_no_more_than_freeing_what_it_owns(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from ctypes import (
     Array,
+    addressof,
     byref,
     c_char,
     c_int,
@@ -33,6 +34,7 @@ PTX = b""".version 7.0
 .visible .entry spin_20000us() { ret; }
 .visible .entry spin_1000000us() { ret; }
 \0"""
+ASSERTING_PTX = PTX.replace(b".global", b".extern .func __assertfail(.param .b64 m);\n.global", 1)
 MANAGED_PTX = PTX.replace(b".global", b".global .attribute(.managed)")
 
 
@@ -142,6 +144,23 @@ def memory_graph(*sizes: int, freed: bool = True, device: int = 0) -> Any:
     return graph
 
 
+def kernel_graph(nodes: int, *, chained: bool = False) -> Any:
+    """A graph of kernels, one after the other or beside each other."""
+    function = made(cuda.cuModuleGetFunction, made(cuda.cuModuleLoadData, PTX), b"plain")
+    graph = made(cuda.cuGraphCreate, 0)
+    argument = c_uint64(0)
+    arguments = (c_void_p * 1)(addressof(argument))
+    # CUDA_KERNEL_NODE_PARAMS_v1: function, grid, block, shared bytes, two lists of parameters
+    packed = struct.pack("<Q7I4xQQ", function.value, *[1] * 6, 0, addressof(arguments), 0)
+    parameters = create_string_buffer(packed, len(packed))
+    before = None
+    for _ in range(nodes):
+        after = (c_void_p * 1)(before) if chained and before else None
+        count = c_size_t(1 if after else 0)
+        before = made(cuda.cuGraphAddKernelNode, graph, after, count, parameters).value
+    return graph
+
+
 def instantiate(graph: Any) -> Any:
     return made(cuda.cuGraphInstantiateWithFlags, graph, c_uint64(0))
 
@@ -151,9 +170,10 @@ def load_library(image: bytes) -> Any:
 
 
 __all__ = [
-    "DEVICE", "HOST", "HOST_NUMA", "LOCALITY_DOMAIN", "MANAGED", "MANAGED_PTX", "NOWHERE",
-    "PINNED", "POSIX_FD", "PTX",
+    "ASSERTING_PTX", "DEVICE", "HOST", "HOST_NUMA", "LOCALITY_DOMAIN", "MANAGED", "MANAGED_PTX",
+    "NOWHERE", "PINNED", "POSIX_FD", "PTX",
     "RELEASE_THRESHOLD", "alloc_async", "default_pool", "drift", "export", "free_async",
-    "import_fd", "instantiate", "load_library", "made", "make_pool", "map_at", "memory_graph",
-    "node_parameters", "physical", "pool_properties", "reserve", "set_threshold", "unmap",
+    "import_fd", "instantiate", "kernel_graph", "load_library", "made", "make_pool", "map_at",
+    "memory_graph", "node_parameters", "physical", "pool_properties", "reserve", "set_threshold",
+    "unmap",
 ]  # fmt: skip

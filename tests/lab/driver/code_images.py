@@ -12,6 +12,32 @@ if TYPE_CHECKING:
     from lab.driver.cuda_proxied import Proxied
 
 START = "from lab.calls.cuda_kind_calls import *\ncontext()\nbase = used()\n"
+# A thread of a program that runs in the body of a test: it allocates beside the proxy.
+NEIGHBOUR = """
+        import threading
+        from cgpu_sim import Fault, inject
+        from pathlib import Path
+        base_folder = Path(os.environ["CGPU_PROXY"]).parent.parent
+        real = ctypes.CDLL(str(base_folder / "real" / "libcuda.so.1"))
+        machine = Path(os.environ["CGPU_SIM_MACHINE"]).parent
+        others, stop = c_void_p(), threading.Event()
+        check(real.cuDevicePrimaryCtxRetain(byref(others), 0))
+        def neighbour(bytes, limit):
+            check(real.cuCtxSetCurrent(others))
+            held = []
+            while not stop.is_set():
+                address = c_uint64()
+                check(real.cuMemAlloc_v2(byref(address), c_size_t(bytes)))
+                held.append(address)
+                stop.wait(0.001)
+                if len(held) * bytes >= limit:
+                    for address in held:
+                        check(real.cuMemFree_v2(address))
+                    held = []
+            for address in held:
+                check(real.cuMemFree_v2(address))
+        thread = threading.Thread(target=neighbour, args=(8 * MIB, 4096 * MIB))
+"""
 ELF_HEADER = 64
 SECTION = 64
 SYMBOL = 24
@@ -50,4 +76,4 @@ def fat(*members: tuple[int, bytes, int], architectures: Iterable[int] = repeat(
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
 
 
-__all__ = ["START", "cubin", "fat", "run"]
+__all__ = ["NEIGHBOUR", "START", "cubin", "fat", "run"]

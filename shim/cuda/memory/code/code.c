@@ -15,7 +15,14 @@
 #include "entry/shim.h"
 #include "memory/charge.h"
 #include "memory/code/library.h"
+#include "memory/growth.h"
 #include "memory/target.h"
+
+/*
+ * What the driver takes at most in a context for printf, assert and malloc, by `make gpu-check`: 64
+ * to 140 MiB on an H200, which has most threads. So much of it shows that it is there.
+ */
+enum { LIBRARY_BYTES = 160 << 20, LIBRARY_IS_THERE = 16 << 20 };
 
 struct look {
     uint64_t available, used;
@@ -58,17 +65,53 @@ larger(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+void
+cgpu_code_calls(void)
+{
+    if (cgpu_state_is_attached()) {
+        /* relaxed: it only allows more */
+        __atomic_store_n(&cgpu_state->kinds.calls, 1, __ATOMIC_RELAXED);
+    }
+}
+
+static uint64_t
+library_bytes(uint64_t owner)
+{
+    struct cgpu_holding holding;
+    uint64_t handle = cgpu_growth_handle(owner, CGPU_GROWTH_LIBRARY);
+    return cgpu_charge_find(CGPU_KIND_GROWTH, handle, &holding) ? holding.bytes : 0;
+}
+
+static bool
+any_calls(void)
+{
+    return __atomic_load_n(&cgpu_state->kinds.calls, __ATOMIC_RELAXED) != 0;
+}
+
+bool
+cgpu_code_lacks_library(void)
+{
+    struct cgpu_target target;
+    return cgpu_state_is_attached() && any_calls() &&
+           cgpu_target_current(&target) == CUDA_SUCCESS && target.gpu >= 0 &&
+           library_bytes(target.owner) < LIBRARY_IS_THERE;
+}
+
 CUresult
 cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
 {
     struct cgpu_target target;
-    *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .bound = bound};
+    *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .image = bound, .bound = bound};
     CUresult status = cgpu_target_current(&target);
     if (status != CUDA_SUCCESS || target.gpu < 0) {
         return status != CUDA_SUCCESS ? status : CUDA_ERROR_OUT_OF_MEMORY;
     }
     code->gpu = target.gpu;
     code->owner = target.owner;
+    if (any_calls()) {
+        uint64_t present = library_bytes(target.owner);
+        code->bound += present < LIBRARY_BYTES ? LIBRARY_BYTES - present : 0;
+    }
     struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[target.gpu];
     pthread_mutex_lock(&cgpu_state->kinds.code);
     if (watch->loads == 0) {
@@ -78,7 +121,7 @@ cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
         watch->known = now.known;
     }
     watch->loads += 1;
-    watch->bounds += bound;
+    watch->bounds += code->bound;
     pthread_mutex_unlock(&cgpu_state->kinds.code);
     return CUDA_SUCCESS;
 }
@@ -142,18 +185,33 @@ cgpu_code_end(struct cgpu_code *code)
     return insist(code, status);
 }
 
+uint64_t
+cgpu_code_own(const struct cgpu_code *code)
+{
+    return smaller(code->taken, larger(code->image, code->least));
+}
+
 CUresult
-cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
+cgpu_code_keep_rest(const struct cgpu_code *code)
+{
+    struct cgpu_target target = {.gpu = code->gpu, .owner = code->owner};
+    uint64_t rest = code->taken - cgpu_code_own(code);
+    return rest != 0 ? cgpu_growth_keep(&target, CGPU_GROWTH_LIBRARY, rest) : CUDA_SUCCESS;
+}
+
+static CUresult
+keep_own(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
 {
     struct cgpu_holding holding;
-    if (code->taken == 0) {
+    uint64_t bytes = cgpu_code_own(code);
+    if (bytes == 0) {
         return CUDA_SUCCESS;
     }
     /*
      * If another thread makes or frees the holding meanwhile, that is a race of the program's own.
      */
     if (cgpu_charge_find(kind, handle, &holding)) {
-        holding.bytes += code->taken;
+        holding.bytes += bytes;
         if (cgpu_holdings_update(cgpu_state->holdings, &holding) == CGPU_OK) {
             return CUDA_SUCCESS;
         }
@@ -161,7 +219,7 @@ cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
     holding = (struct cgpu_holding){
         .handle = handle,
         .owner = code->owner,
-        .bytes = code->taken,
+        .bytes = bytes,
         .kind = kind,
         .gpu = (uint32_t)code->gpu,
     };
@@ -169,12 +227,22 @@ cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
 }
 
 CUresult
+cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
+{
+    CUresult status = keep_own(code, kind, handle);
+    return status == CUDA_SUCCESS ? cgpu_code_keep_rest(code) : status;
+}
+
+CUresult
 cgpu_code_end_loaded(struct cgpu_code *code, uint32_t kind, uint64_t handle)
 {
     pthread_mutex_lock(&cgpu_state->kinds.code);
     CUresult status = end(code);
-    CUresult kept = cgpu_code_keep(code, kind, handle);
+    CUresult kept = keep_own(code, kind, handle);
     pthread_mutex_unlock(&cgpu_state->kinds.code);
+    if (kept == CUDA_SUCCESS) {
+        kept = cgpu_code_keep_rest(code);
+    }
     status = insist(code, status);
     if (status != CUDA_SUCCESS) {
         cgpu_charge_force(code->gpu, code->taken);

@@ -67,6 +67,7 @@ scan_symbols(const unsigned char *elf, const Elf64_Shdr *table, struct cgpu_imag
             (symbol.st_other & SYMBOL_MANAGED) != 0) {
             image->managed = true;
         }
+        image->calls |= ELF64_ST_TYPE(symbol.st_info) == STT_FUNC && symbol.st_shndx == SHN_UNDEF;
     }
 }
 
@@ -142,6 +143,7 @@ scan_member(const unsigned char *body, const struct fat_member *member, struct c
     }
     image->hidden |= own.hidden;
     image->managed |= own.managed;
+    image->calls |= own.calls || own.hidden;
 }
 
 static void

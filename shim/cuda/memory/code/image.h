@@ -16,6 +16,7 @@ struct cgpu_image {
     bool hidden;        /* it has parts that cannot be read, where variables may add to this */
     bool read;          /* of a fat binary: one that could be read was among its members */
     bool managed;       /* a managed variable is declared */
+    bool calls;         /* it may call what the driver adds: printf, assert, malloc */
 };
 
 /* Sums and products stop at CGPU_IMAGE_MOST. */

@@ -1,6 +1,7 @@
 /*
  * Kernels of libraries. Their handles can be launched in every context of the process, without
- * asking for a function: the runtime library does so since CUDA 12.
+ * asking for a function: the runtime library does so since CUDA 12, and asks for a handle just
+ * before it launches it.
  *
  * The launch takes the kernel's code and local memory and the library's variables, but it is too
  * hot for a check. So when the handle is given out, the local memory is charged in every context
@@ -43,51 +44,6 @@ most_local_bytes(CUkernel kernel)
     return most;
 }
 
-static CUresult
-handed_out(CUkernel kernel, CUlibrary library)
-{
-    CUresult status = cgpu_library_load_variables(library);
-    if (status != CUDA_SUCCESS || cgpu_library_of(kernel) == library) {
-        return status;
-    }
-    status = cgpu_growth_local_memory_everywhere(most_local_bytes(kernel));
-    return status == CUDA_SUCCESS ? cgpu_library_note_part(kernel, library) : status;
-}
-
-CUresult
-cgpu_kernel_get(CUresult (*real)(CUkernel *, CUlibrary, const char *), CUkernel *kernel,
-                CUlibrary library, const char *name)
-{
-    CUresult status = real(kernel, library, name);
-    if (status != CUDA_SUCCESS || !cgpu_state_is_attached()) {
-        return status;
-    }
-    status = handed_out(*kernel, library);
-    if (status != CUDA_SUCCESS) { /* a program that ignores it has nothing to launch */
-        *kernel = NULL;
-    }
-    return status;
-}
-
-CUresult
-cgpu_kernel_enumerate(CUresult (*real)(CUkernel *, unsigned int, CUlibrary), CUkernel *kernels,
-                      unsigned int count, CUlibrary library)
-{
-    unsigned int present = 0;
-    CUresult status = real(kernels, count, library);
-    if (status != CUDA_SUCCESS || kernels == NULL || !cgpu_state_is_attached()) {
-        return status;
-    }
-    status = cgpu_real.cuLibraryGetKernelCount(&present, library);
-    for (unsigned int i = 0; i < count && i < present && status == CUDA_SUCCESS; i++) {
-        status = handed_out(kernels[i], library);
-    }
-    for (unsigned int i = 0; i < count && status != CUDA_SUCCESS; i++) {
-        kernels[i] = NULL;
-    }
-    return status;
-}
-
 /* Getting a kernel's function in a context loads the library there. */
 static CUresult
 load_here(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkernel kernel,
@@ -114,6 +70,68 @@ load_here(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
     status = cgpu_function_look(*function, &origin, &code, key);
     if (status != CUDA_SUCCESS) {
         *function = NULL;
+    }
+    return status;
+}
+
+/*
+ * The launch would take what the driver adds for printf, assert and malloc, which is not small,
+ * without a charge. So until that is there, kernels are loaded when they are handed out.
+ */
+static CUresult
+load_at_once(CUkernel kernel)
+{
+    CUfunction function = NULL;
+    int mode = cgpu_capture_mode_relax();
+    CUresult status = cgpu_kernel_function(cgpu_real.cuKernelGetFunction, &function, kernel);
+    cgpu_capture_mode_restore(mode);
+    return status == CUDA_ERROR_OUT_OF_MEMORY ? status : CUDA_SUCCESS;
+}
+
+static CUresult
+handed_out(CUkernel kernel, CUlibrary library)
+{
+    CUresult status = cgpu_library_load_variables(library);
+    if (status != CUDA_SUCCESS || cgpu_library_of(kernel) == library) {
+        return status;
+    }
+    status = cgpu_growth_local_memory_everywhere(most_local_bytes(kernel));
+    return status == CUDA_SUCCESS ? cgpu_library_note_part(kernel, library) : status;
+}
+
+CUresult
+cgpu_kernel_get(CUresult (*real)(CUkernel *, CUlibrary, const char *), CUkernel *kernel,
+                CUlibrary library, const char *name)
+{
+    CUresult status = real(kernel, library, name);
+    if (status != CUDA_SUCCESS || !cgpu_state_is_attached()) {
+        return status;
+    }
+    status = handed_out(*kernel, library);
+    if (status == CUDA_SUCCESS && cgpu_code_lacks_library()) {
+        status = load_at_once(*kernel);
+    }
+    if (status != CUDA_SUCCESS) { /* a program that ignores it has nothing to launch */
+        *kernel = NULL;
+    }
+    return status;
+}
+
+CUresult
+cgpu_kernel_enumerate(CUresult (*real)(CUkernel *, unsigned int, CUlibrary), CUkernel *kernels,
+                      unsigned int count, CUlibrary library)
+{
+    unsigned int present = 0;
+    CUresult status = real(kernels, count, library);
+    if (status != CUDA_SUCCESS || kernels == NULL || !cgpu_state_is_attached()) {
+        return status;
+    }
+    status = cgpu_real.cuLibraryGetKernelCount(&present, library);
+    for (unsigned int i = 0; i < count && i < present && status == CUDA_SUCCESS; i++) {
+        status = handed_out(kernels[i], library);
+    }
+    for (unsigned int i = 0; i < count && status != CUDA_SUCCESS; i++) {
+        kernels[i] = NULL;
     }
     return status;
 }

@@ -77,6 +77,9 @@ least_of(const struct cgpu_image *image)
 static CUresult
 load_charged(const struct load *load, struct cgpu_code *code)
 {
+    if (load->scan.calls) {
+        cgpu_code_calls();
+    }
     CUresult status = cgpu_code_begin(code, bound_of(&load->scan));
     if (status != CUDA_SUCCESS) {
         return status;
@@ -138,7 +141,7 @@ load_module(const struct load *load)
     struct cgpu_holding holding = {
         .handle = (uint64_t)(uintptr_t)*load->out,
         .owner = code.owner,
-        .bytes = code.taken,
+        .bytes = cgpu_code_own(&code),
         .extra = cgpu_module_remember(bound_of(&load->scan)),
         .kind = CGPU_KIND_MODULE,
         .gpu = (uint32_t)code.gpu,
@@ -146,8 +149,9 @@ load_module(const struct load *load)
     status = cgpu_charge_hold(&holding);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuModuleUnload((CUmodule)*load->out);
+        return status;
     }
-    return status;
+    return cgpu_code_keep_rest(&code);
 }
 
 CUresult
@@ -216,6 +220,9 @@ static CUresult
 load_library_here(const struct load *load)
 {
     struct cgpu_code code;
+    if (load->scan.calls) {
+        cgpu_code_calls();
+    }
     CUresult status = cgpu_code_begin(&code, bound_of(&load->scan));
     if (status != CUDA_SUCCESS) {
         return status == CUDA_ERROR_INVALID_CONTEXT ? load->run(load) : status;

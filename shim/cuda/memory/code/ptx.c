@@ -197,12 +197,15 @@ static void
 scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_image *image)
 {
     static const char attribute[] = ".attribute", global[] = ".global", constant[] = ".const";
+    static const char outside[] = ".extern";
     if (begins(at, end, attribute, sizeof(attribute) - 1)) {
         image->managed |= declares_managed(at + sizeof(attribute) - 1, end);
     } else if (begins(at, end, global, sizeof(global) - 1)) {
         scan_global(at + sizeof(global) - 1, end, is_variable, image);
     } else if (begins(at, end, constant, sizeof(constant) - 1)) {
         scan_declaration(at + sizeof(constant) - 1, end, image);
+    } else if (begins(at, end, outside, sizeof(outside) - 1)) {
+        image->calls = true;
     }
 }
 

@@ -143,6 +143,9 @@ sim_context_destroy(struct sim_context *context)
     sim_give(context->device, context->bytes);
     cgpu_machine_count_context(sim_machine(), context->device->machine_index, -1);
     context->bytes = 0;
+    context->graph_bytes = 0;
+    context->graph_taken = 0;
+    context->has_library = 0;
     context->peers = 0;
     context->alive = 0;
     if (!has_context(context->device)) {

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu.check import NotRunError, heard
 from gpu.interface.program import compiled
-from gpu.limits.training import PROGRAM
+from gpu.limits.training import LONG
 from gpu.world import World
 
 ROUNDS, TRAININGS = 7, 3
@@ -65,7 +65,7 @@ def _calls(world: World) -> dict[str, Any]:
 def _training(world: World) -> dict[str, Any]:
     if world.torch_obstacle:
         raise NotRunError(world.torch_obstacle)
-    samples = _samples(world, [world.python, "-c", PROGRAM], TRAININGS)
+    samples = _samples(world, [world.python, "-c", LONG], TRAININGS)
     times = [[s["step_ms"] for s in samples[capped]] for capped in (False, True)]
     return {"PyTorch training step": _row(times[0], times[1], "ms")}
 

@@ -17,6 +17,10 @@ from gpu.interface.driver import NOTHING, PTX, Driver
 BYTES_A_LETTER, SLACK = 16, 4 * MIB  # shim/cuda/memory/code/ptx.[ch]
 VARIABLES = (0, MIB // 2, MIB, 3 * MIB, 9 * MIB, 40 * MIB)
 LARGE = VARIABLES[-1]
+LIBRARY_BYTES = 160 * MIB  # shim/cuda/memory/code/code.c
+# The driver's own functions, by the types of their result and parameters; NULL is passed for all.
+CALLS = {"vprintf": ("b32", "b64 b64"), "__assertfail": ("", "b64 b64 b32 b64 b64"),
+         "malloc": ("b64", "b64")}  # fmt: skip
 HANDLE_NAME = f"local_{LOCAL_BYTES}b"  # says to the simulated driver what it needs
 
 
@@ -28,6 +32,54 @@ def _image(variables: int, number: int) -> str:
     body = "    .reg .b64 %d<3>;\n    ld.param.u64 %d1, [out];\n    mov.u32 %i1, %tid.x;\n"
     tail = "    cvta.to.global.u64 %d2, %d1;\n    st.global.u32 [%d2], %i1;\n    ret;\n}\n"
     return PTX + table + head + body + steps + tail
+
+
+def calling(name: str) -> str:
+    """A kernel that calls one of the driver's functions, but never gets there."""
+    result, kinds = CALLS[name][0], CALLS[name][1].split()
+    declared = ", ".join(f".param .{kind} p{i}" for i, kind in enumerate(kinds))
+    returned = f"(.param .{result} r) " if result else ""
+    passed = "".join(
+        f"    .param .{kind} q{i};\n    st.param.{kind} [q{i}], 0;\n"
+        for i, kind in enumerate(kinds)
+    )
+    called = ", ".join(f"q{i}" for i in range(len(kinds)))
+    call = f"call.uni {'(v), ' if result else ''}{name}, ({called});"
+    value = f"    .param .{result} v;\n" if result else ""
+    return (
+        f"{PTX}.extern .func {returned}{name} ({declared});\n"
+        ".visible .entry calls(.param .u32 never)\n{\n    .reg .b32 %i<2>;\n    .reg .pred %p<2>;\n"
+        "    ld.param.u32 %i1, [never];\n    setp.eq.u32 %p1, %i1, 0;\n    @%p1 bra DONE;\n    {\n"
+        f"{passed}{value}    {call}\n    }}\nDONE:\n    ret;\n}}\n"
+    )
+
+
+@check("facts")
+def what_the_driver_adds_for_printf_comes_once() -> Finding:
+    """Code that calls printf, assert or malloc takes at most 160 MiB more, once in a context.
+
+    With its load; its launch takes at most 16 MiB. What remains after it is unloaded is shown.
+    """
+    driver = Driver()
+    driver.start()
+    driver.launch(driver.function(driver.load(NOTHING), "nothing"))
+    start, steps, modules = driver.used(), {}, []
+    for name in [*CALLS, *CALLS]:
+        before = driver.used()
+        modules.append(driver.load(calling(name)))
+        function = driver.function(modules[-1], "calls")
+        loaded = driver.used()
+        driver.launch(function, c_uint(0))
+        took = {"load": loaded - before, "launch": driver.used() - loaded}
+        steps[f"{name} again" if name in steps else name] = took
+    taken = driver.used() - start
+    for module in modules:
+        driver.call("cuModuleUnload", module)
+    again = [took["load"] for name, took in steps.items() if name.endswith("again")]
+    launches = [took["launch"] for took in steps.values()]
+    measured = {"steps": steps, "in all": taken, "after unloading": driver.used() - start}
+    holds = taken <= LIBRARY_BYTES and max(again) <= SLACK and max(launches) <= 16 * MIB
+    return Finding(holds, measured)
 
 
 @check("facts")

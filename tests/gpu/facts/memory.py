@@ -226,6 +226,28 @@ def local_memory_follows_the_formula() -> Finding:
     return Finding(near(grown, formula), measured)
 
 
+@check("facts")
+def streams_and_events_take_little() -> Finding:
+    """A stream takes at most 2 MiB, and 64 events take at most 2 MiB.
+
+    Libraries make several of each for a handle. cgpu charges nothing for them.
+    """
+    driver = Driver()
+    driver.start()
+    driver.launch(driver.function(driver.load(NOTHING), "nothing"))
+    start, streams = driver.used(), []
+    for number in range(64):
+        driver.made("cuStreamCreateWithPriority", 1, -1 if number % 2 else 0)
+        if number + 1 in {1, 8, 64}:
+            streams.append(driver.used() - start)
+    before = driver.used()
+    for _ in range(64):
+        driver.made("cuEventCreate", 0)
+    events = driver.used() - before
+    measured = {"1, 8 and 64 streams": streams, "64 events": events}
+    return Finding(streams[-1] <= 64 * CHUNK and events <= CHUNK, measured)
+
+
 LIMITS = {  # number in CUlimit, values that reserve memory
     "levels of synchronisation": (3, (4, 8)),
     "pending launches": (4, (1 << 14, 1 << 17)),

@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from gpu.check import CAPPED, CHUNK, MIB, Finding, NotRunError, cap, check, driver_bytes, near
+from gpu.facts.code import calling
+from gpu.facts.graphs import kernel_graph
+from gpu.facts.kinds import green_context
 from gpu.facts.memory import SPILL, TABLE
 from gpu.interface.driver import (
     NOT_SUPPORTED,
     NOTHING,
     OUT_OF_MEMORY,
     Driver,
+    DriverError,
     array_descriptor,
     memory_graph,
     physical_properties,
@@ -140,6 +144,25 @@ def _module(driver: Driver) -> None:
     driver.launch(driver.function(driver.load(TABLE), "touch"))
 
 
+def _printing_module(driver: Driver) -> None:
+    driver.launch(driver.function(driver.load(calling("vprintf")), "calls"), ctypes.c_uint(0))
+
+
+def _executable_graphs(driver: Driver) -> None:
+    function = driver.function(driver.load(NOTHING), "nothing")
+    graph = kernel_graph(driver, function, 100, chained=False)
+    for _ in range(8):
+        driver.made("cuGraphInstantiateWithFlags", graph, c_uint64(0))
+
+
+def _green_context(driver: Driver) -> None:
+    try:
+        green_context(driver)
+    except (AttributeError, DriverError) as error:  # older drivers, and the simulated one
+        if getattr(error, "status", NOT_SUPPORTED) != NOT_SUPPORTED:
+            raise
+
+
 def _stack_limit(driver: Driver) -> None:
     driver.call("cuCtxSetLimit", STACK_SIZE, c_size_t(4096))
     driver.launch(driver.function(driver.load(NOTHING), "nothing"))
@@ -159,6 +182,9 @@ KINDS: dict[str, Callable[[Driver], None]] = {
     "physical": _physical,
     "graph": _graph,
     "module": _module,
+    "module that prints": _printing_module,
+    "executable graphs": _executable_graphs,
+    "green context": _green_context,
     "stack limit": _stack_limit,
     "local memory": _local_memory,
 }

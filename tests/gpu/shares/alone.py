@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu.cage import Ask
 from gpu.check import HOST, Finding, check, heard, say
-from gpu.limits.training import PROGRAM
+from gpu.limits.training import LONG
 from gpu.shares.weights import WEIGHTED_FAIR
 from gpu.world import World
 
@@ -76,7 +76,7 @@ def slowdown(world: World, program: str) -> Finding:
 @check("shares", HOST, torch=True)
 def a_pytorch_training_alone_loses_at_most_1_percent(world: World) -> Finding:
     """A PyTorch training loop alone under policy 6 is at most 1 % slower than without cgpu."""
-    return slowdown(world, PROGRAM)
+    return slowdown(world, LONG)
 
 
 @check("shares", HOST, torch=True)

@@ -119,3 +119,7 @@ def _steps(torch: Any, step: Callable[[], None], start: int, end: int) -> float:
         if now >= start:
             ended.append(now)
     return (len(ended) - 1) / (ended[-1] - ended[0]) * 1e9
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

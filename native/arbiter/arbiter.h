@@ -89,7 +89,7 @@ struct cgpu_tenant_report {
 void cgpu_arbiter_report(const struct cgpu_arbiter *arbiter, int index,
                          struct cgpu_tenant_report *out);
 
-/* What the limits say of INDEX in `metered`. */
+/* The flags of limits.h that the limits of INDEX have in `metered`. */
 uint32_t cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index);
 
 /* INDEX may launch, and its turn began when nothing of the others was in flight. */

@@ -31,23 +31,27 @@ kinds(void)
     return &cgpu_state->kinds;
 }
 
+/* What is recorded of EXEC goes before the driver may give its handle to another. */
 CUresult
 cgpu_graph_destroy_exec(CUresult (*real)(CUgraphExec), CUgraphExec exec)
 {
     struct cgpu_holding holding;
-    if (cgpu_state_is_attached()) {
-        cgpu_graph_forget_nodes(exec);
-    }
-    if (!cgpu_charge_take(CGPU_KIND_EXEC, (uint64_t)(uintptr_t)exec, &holding)) {
-        return real(exec);
-    }
+    struct cgpu_holding nodes;
+    uint64_t handle = (uint64_t)(uintptr_t)exec;
+    bool counted = cgpu_charge_take(CGPU_KIND_EXEC_NODES, handle, &nodes);
+    bool allocates = cgpu_charge_take(CGPU_KIND_EXEC, handle, &holding);
     CUresult status = real(exec);
-    if (status != CUDA_SUCCESS) {
-        cgpu_charge_restore(&holding);
-        return status;
+    if (counted && status == CUDA_SUCCESS) {
+        cgpu_graph_forget_nodes(&nodes);
+    } else if (counted) {
+        cgpu_charge_restore(&nodes);
     }
-    __atomic_sub_fetch(&kinds()->memory_execs, 1, __ATOMIC_RELAXED);
-    cgpu_graph_memory_collect();
+    if (allocates && status != CUDA_SUCCESS) {
+        cgpu_charge_restore(&holding);
+    } else if (allocates) {
+        __atomic_sub_fetch(&kinds()->memory_execs, 1, __ATOMIC_RELAXED);
+        cgpu_graph_memory_collect();
+    }
     return status;
 }
 

@@ -179,10 +179,9 @@ struct tenant {
     uint32_t words[MAX_GPUS];
     struct cgpu_ledger_gpu sums[MAX_GPUS];
     struct cgpu_limits_gpu limits[MAX_GPUS]; /* only quiet_gate and metered */
-    uint64_t published_ns[MAX_GPUS];
-    uint64_t used_ns;           /* in the time that counts */
-    uint64_t used_on[MAX_GPUS]; /* the same, all the time */
-    uint64_t steps;             /* in the time that counts: synchronisations, or meetings */
+    uint64_t used_ns;                        /* in the time that counts */
+    uint64_t used_on[MAX_GPUS];              /* the same, all the time */
+    uint64_t steps; /* in the time that counts: synchronisations, or meetings */
     uint64_t longest_step;
     uint64_t series_used;
     uint64_t span_used;

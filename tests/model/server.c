@@ -75,14 +75,11 @@ store_gates(struct world *world, int gpu, const enum cgpu_gate *gates)
     for (uint32_t i = 0; i < world->scenario->tenant_count; i++) {
         struct tenant *tenant = &world->tenants[i];
         int index = tenant->indices[gpu];
-        bool changes = index >= 0 && gates[index] != cgpu_gate_state(tenant->words[gpu]);
 
-        /* the server tells the rest of what it publishes every 50 ms */
-        if (changes || (index >= 0 && world->now >= tenant->published_ns[gpu] + 50 * MS)) {
+        if (index >= 0) {
             tenant->limits[gpu].metered = cgpu_arbiter_metered(world->gpus[gpu].arbiter, index);
-            tenant->published_ns[gpu] = world->now;
         }
-        if (changes) {
+        if (index >= 0 && gates[index] != cgpu_gate_state(tenant->words[gpu])) {
             tenant->words[gpu] = cgpu_gate_next(tenant->words[gpu], gates[index]);
             if (cgpu_arbiter_is_quiet(world->gpus[gpu].arbiter, index)) {
                 tenant->limits[gpu].quiet_gate = tenant->words[gpu];

@@ -70,13 +70,15 @@ store(struct cgpu_arbitration *arbitration, const enum cgpu_gate *gates, bool op
         enum cgpu_gate gate = container == NULL || container->broken ? CGPU_GATE_CLOSED : gates[i];
         uint32_t word = container != NULL ? cgpu_container_gate(container) : 0;
 
+        if (container != NULL && !container->broken) {
+            cgpu_container_set_metered(container, cgpu_arbiter_metered(arbitration->arbiter, i));
+        }
         if (container == NULL || gate == cgpu_gate_state(word) ||
             opening != (gate != CGPU_GATE_CLOSED)) {
             continue;
         }
         arbitration->figures.turns += opening && !cgpu_gate_is_open(word);
-        cgpu_container_set_gate(container, gate, cgpu_arbiter_is_quiet(arbitration->arbiter, i),
-                                cgpu_arbiter_metered(arbitration->arbiter, i));
+        cgpu_container_set_gate(container, gate, cgpu_arbiter_is_quiet(arbitration->arbiter, i));
         changed += 1;
     }
     return changed;

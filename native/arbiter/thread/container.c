@@ -139,7 +139,7 @@ cgpu_container_open(const char *limits, const char *ledger, uint32_t number,
         return status;
     }
     if (cgpu_gate_state(cgpu_container_gate(container)) != CGPU_GATE_FREE) {
-        cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false, 0);
+        cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
     }
     *out = container;
     return CGPU_OK;
@@ -341,17 +341,24 @@ cgpu_container_gate(const struct cgpu_container *container)
 }
 
 void
-cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet,
-                        uint32_t metered)
+cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet)
 {
     uint32_t word = cgpu_gate_next(cgpu_container_gate(container), state);
 
     /* relaxed: known before the gate is */
     __atomic_store_n(&container->entry->quiet_gate, quiet ? word : 0, __ATOMIC_RELAXED);
-    __atomic_store_n(&container->entry->metered, metered, __ATOMIC_RELAXED);
     /* seq_cst: what the ledger shows from now on tells whether a process was still let in */
     __atomic_store_n(&container->entry->gate, word, __ATOMIC_SEQ_CST);
     cgpu_futex_wake(&container->entry->gate, FUTEX_WAKE, INT_MAX);
+}
+
+/* Only if it differs: processes read the cache line with every launch. */
+void
+cgpu_container_set_metered(struct cgpu_container *container, uint32_t metered)
+{
+    if (__atomic_load_n(&container->entry->metered, __ATOMIC_RELAXED) != metered) {
+        __atomic_store_n(&container->entry->metered, metered, __ATOMIC_RELAXED);
+    }
 }
 
 uint32_t *

@@ -54,10 +54,12 @@ void cgpu_container_close(struct cgpu_container *container);
 /* What its living processes report at NOW. A broken container reports nothing. */
 void cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_demand *out);
 
-/* The gate as it stands, and how it changes: the waiting threads wake up. METERED: see limits.h. */
+/* The gate as it stands, and how it changes: the waiting threads wake up. */
 uint32_t cgpu_container_gate(const struct cgpu_container *container);
-void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet,
-                             uint32_t metered);
+void cgpu_container_set_gate(struct cgpu_container *container, enum cgpu_gate state, bool quiet);
+
+/* What the limits say in `metered`, without a change of the gate. */
+void cgpu_container_set_metered(struct cgpu_container *container, uint32_t metered);
 
 /* The futex word that its processes ring; not to be read. */
 uint32_t *cgpu_container_bell(const struct cgpu_container *container);

@@ -81,6 +81,8 @@ cgpu_capture_prepare(CUstream stream, bool per_thread, bool joins)
 {
     CUstream meant = cgpu_stream_meant(stream, per_thread);
     bool done = joins && !may_join();
+    /* before the lock is taken: who asks for streams under it has asked, or sees this */
+    __atomic_add_fetch(&cgpu_flow->beginning, 1, __ATOMIC_SEQ_CST);
     while (!done) {
         cgpu_flow_lock();
         done = cgpu_flow_is_closing() || (joins && !some_capture()) || mark(meant, cgpu_flow_now());
@@ -96,6 +98,7 @@ void
 cgpu_capture_note(CUstream stream, bool per_thread, bool joins)
 {
     CUstream meant = cgpu_stream_meant(stream, per_thread);
+    __atomic_sub_fetch(&cgpu_flow->beginning, 1, __ATOMIC_SEQ_CST);
     if (joins && !may_join()) {
         return;
     }

@@ -88,6 +88,7 @@ struct cgpu_flow {
     uint32_t counted;     /* some launch was metered: synchronisation is worth a look */
     uint32_t awaits_host; /* streams may wait for the program unseen: await.c */
     uint32_t captures;    /* some stream may capture: capture.c */
+    uint32_t beginning;   /* threads that may be about to begin or join a capture */
     uint32_t call_bound;  /* entries from here on were never used */
     uint32_t busy;        /* the monitor is at work */
     uint32_t closing;     /* the process exits: no more driver calls */

@@ -67,7 +67,8 @@ has_ended(struct cgpu_stream *stream)
 {
     uint64_t launches = cgpu_flight_unmarked(stream).launches;
     uint64_t asked = cgpu_flow_now();
-    if (stream->handle == NULL || stream->lane != 0 || /* only its own thread can ask */
+    bool foreign = stream->lane != 0 && cgpu_lane != &cgpu_flow->lanes[stream->lane - 1];
+    if (stream->handle == NULL || foreign || /* only its own thread can ask */
         !cgpu_marker_has_ended(cgpu_stream_owner(stream), stream->handle) ||
         cgpu_flight_unmarked(stream).launches != launches) {
         return false;
@@ -83,7 +84,8 @@ all_have_ended(const struct cgpu_gate_gpu *gpu)
     for (uint32_t i = 0; i < cgpu_flow->stream_bound; i++) {
         struct cgpu_stream *stream = &cgpu_flow->streams[i];
         if (stream->used && stream->gpu == gpu &&
-            (stream->in_flight != 0 || cgpu_flight_wants_marker(stream)) && !has_ended(stream)) {
+            (stream->in_flight != 0 || cgpu_flight_unmarked(stream).launches != 0) &&
+            !has_ended(stream)) {
             return false;
         }
     }
@@ -100,6 +102,7 @@ cgpu_follow_event(uint64_t begun)
     const struct cgpu_flow_context *found = cgpu_stream_context(cgpu_context_current());
     struct cgpu_gate_gpu *gpu = found != NULL ? found->gpu : NULL;
     if (gpu != NULL && gpu->work != NULL &&
+        __atomic_load_n(&cgpu_flow->beginning, __ATOMIC_SEQ_CST) == 0 &&
         cgpu_gate_state(cgpu_gate_word(gpu)) == CGPU_GATE_PRESSED) {
         cgpu_flight_harvest(gpu, cgpu_flow_now());
         if (all_have_ended(gpu)) {

@@ -68,7 +68,8 @@ struct cgpu_mapping {
 struct cgpu_code_watch {
     uint32_t loads;
     bool known;
-    uint64_t bounds; /* of all these loads */
+    bool adds_library; /* one of them may bring what the driver adds, see code.c */
+    uint64_t bounds;   /* of all these loads */
     uint64_t available, used;
 };
 

@@ -4,8 +4,11 @@
 
 #include "entry/shim.h"
 
-/* EXEC is destroyed: the driver keeps what its nodes took for further graphs. */
-void cgpu_graph_forget_nodes(CUgraphExec exec);
+/*
+ * The executable graph whose nodes the holding NODES records is destroyed: the driver keeps what
+ * they took for further graphs.
+ */
+void cgpu_graph_forget_nodes(const struct cgpu_holding *nodes);
 
 /* The next three: under the lock of graphs. */
 

@@ -42,9 +42,9 @@ CUresult cgpu_growth_local_memory_everywhere(uint64_t bytes);
 CUresult cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes);
 
 /*
- * TARGET has so many NODES more in executable graphs, or fewer. Returns for the most that it ever
- * had, this many included, less what was charged: how many bytes more they may take, at NODE_BYTES
- * each.
+ * Add NODES (negative: remove them) to the nodes of TARGET's executable graphs. Returns how many
+ * bytes may still be charged: NODE_BYTES times the most nodes that ever existed at once, less what
+ * was charged.
  */
 uint64_t cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes);
 

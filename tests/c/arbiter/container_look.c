@@ -301,9 +301,9 @@ TEST(the_page_says_whether_a_turn_is_quiet)
     struct guest *guest = guest_make(guest_scene(), 0, 0);
     struct cgpu_container *container = open_container(guest);
 
-    cgpu_container_set_gate(container, CGPU_GATE_PRESSED, true, CGPU_METERED);
+    cgpu_container_set_gate(container, CGPU_GATE_PRESSED, true);
     CHECK(container->entry->quiet_gate == guest_gate(guest));
-    cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false, CGPU_METERED);
+    cgpu_container_set_gate(container, CGPU_GATE_CLOSED, false);
     CHECK(container->entry->quiet_gate == 0);
     cgpu_container_close(container);
 }
@@ -329,11 +329,11 @@ TEST(a_metered_gate_is_closed_and_a_free_one_left_when_a_container_is_taken_over
     struct guest *guest = guest_make(guest_scene(), 0, 0);
     struct cgpu_container *container = open_container(guest);
 
-    cgpu_container_set_gate(container, CGPU_GATE_PRESSED, false, CGPU_METERED);
+    cgpu_container_set_gate(container, CGPU_GATE_PRESSED, false);
     cgpu_container_close(container);
     container = open_container(guest);
     CHECK(guest_gate(guest) == (3 * CGPU_GATE_TURN | CGPU_GATE_CLOSED));
-    cgpu_container_set_gate(container, CGPU_GATE_FREE, false, CGPU_METERED);
+    cgpu_container_set_gate(container, CGPU_GATE_FREE, false);
     cgpu_container_close(container);
     container = open_container(guest);
     CHECK(guest_gate(guest) == (4 * CGPU_GATE_TURN | CGPU_GATE_FREE));

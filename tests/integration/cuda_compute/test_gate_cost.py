@@ -238,6 +238,8 @@ def test_green_contexts_that_come_and_go_leave_room_for_others(base: Base) -> No
         assert base.check(program).out == ["0"]
 
 
+ROOM = 1 << 40  # for as many green contexts, each of which costs 6 MiB
+
 # A context, a stream in it, and a launch into each of its streams: what is refused, if anything.
 BEYOND = """
 from lab.calls.gate_calls import *
@@ -268,7 +270,8 @@ check(cuda.cuGreenCtxDestroy(greens[0]))
 show(beyond())
 """
     )
-    with Gate(base.path, state=state):
+    with Gate(base.path, state=state) as gate:
+        gate.limits.cap_bytes = ROOM
         outcome = base.check(program)
     assert outcome.out == ["(0, 0, 0) (2, 800)", "(0, 0, 0)"]
     assert outcome.log.count("512 contexts") == outcome.log.count("\n") > 0
@@ -284,7 +287,8 @@ def test_a_launch_makes_no_call_after_there_were_more_contexts_than_the_table_ho
 many = [made(cuda.cuStreamCreate, 1) for _ in range(8)]
 show(count({LAUNCHES}, *many))
 """
-    with Gate(base.path, state=FREE):
+    with Gate(base.path, state=FREE) as gate:
+        gate.limits.cap_bytes = ROOM
         (busy,) = base.check(program, "0", LD_PRELOAD=preload).out
     assert int(busy) < LAUNCHES // 50
 

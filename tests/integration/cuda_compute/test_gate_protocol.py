@@ -74,9 +74,9 @@ def test_a_synchronised_program_is_quiet_without_a_marker(proxied: Proxied, gate
 def test_while_others_wait_a_program_that_waits_for_an_event_is_idle_without_a_marker(
     proxied: Proxied, gate: Gate
 ) -> None:
-    """It is not known what an event stood for: it held its turn until a marker had passed.
+    """Such a program held its turn until a marker had passed, as nobody knows what an event is for.
 
-    A thread that is late between its launch and the event gets one.
+    A thread that is slow between its launch and the event still gets a marker; hence the loop.
     """
     with proxied.start(LAUNCHER) as process:
         assert read(process) == "ready"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.driver.code_images import run
+from lab.driver.code_images import NEIGHBOUR, run
 
 if TYPE_CHECKING:
     from lab.driver.cuda_proxied import Proxied
@@ -56,3 +56,71 @@ def test_mem_1_the_handle_of_a_kernel_that_asserts_is_charged_before_its_launch(
         **({"CGPU_SIM_LAZY": "1"} if mode == "lazy" else {}),
     )
     assert out == ["94 0", "94 0"]
+
+
+def test_mem_1_it_stays_charged_when_the_code_that_brought_it_is_unloaded(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: as often as code is loaded and unloaded; the driver keeps it."""
+    out = run(
+        proxied,
+        """
+        for _ in range(3):
+            module = made(cuda.cuModuleLoadData, ASSERTING_PTX)
+            check(cuda.cuModuleUnload(module))
+            show((used() - base) // MIB, drift() <= 0)
+        """,
+    )
+    assert out == ["94 True"] * 3
+
+
+def test_mem_2_it_is_charged_even_if_the_code_that_brought_it_is_refused(
+    proxied: Proxied,
+) -> None:
+    """MEM-2: the module is unloaded, but the driver keeps it; the next one would find it there."""
+    out = run(
+        proxied,
+        """
+        status, filler = alloc(left() - 10 * MIB)
+        module = c_void_p()
+        show(status, cuda.cuModuleLoadData(byref(module), ASSERTING_PTX), drift() <= 0)
+        check(free(filler))
+        show(cuda.cuModuleLoadData(byref(module), ASSERTING_PTX), drift() <= 0)
+        """,
+    )
+    assert out == ["0 2 True", "0 True"]
+
+
+def test_mem_1_an_enumerated_kernel_that_asserts_is_charged_before_its_launch(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: one of them is loaded, and brings it for all."""
+    out = run(
+        proxied,
+        """
+        library = load_library(ASSERTING_PTX)
+        kernels = (c_void_p * 3)()
+        check(cuda.cuLibraryEnumerateKernels(kernels, 3, library))
+        show((used() - base) // MIB, drift())
+        """,
+    )
+    assert out == ["94 0"]
+
+
+def test_mem_1_shared_memory_of_the_launch_is_no_function_of_the_drivers(proxied: Proxied) -> None:
+    """MEM-1: such code gets no allowance for what others allocate meanwhile."""
+    out = run(
+        proxied,
+        NEIGHBOUR
+        + """
+        shared = PTX.replace(b".global", b".extern .shared .align 4 .b8 own[];\\n.global", 1)
+        inject(machine, Fault("cuModuleLoadData", delay_us=10000, repeat=True))
+        thread.start()
+        for _ in range(10):
+            check(cuda.cuModuleUnload(made(cuda.cuModuleLoadData, shared)))
+        stop.set()
+        thread.join()
+        show(used() - base)
+        """,
+    )
+    assert out == ["0"]

@@ -19,8 +19,8 @@
 #include "memory/target.h"
 
 /*
- * What the driver takes at most in a context for printf, assert and malloc, by `make gpu-check`: 64
- * to 140 MiB on an H200, which has most threads. So much of it shows that it is there.
+ * What the driver takes at most in a context for printf, assert and malloc, by `make gpu-check`: 62
+ * to 138 MiB on an H200. A context that was charged LIBRARY_IS_THERE has it.
  */
 enum { LIBRARY_BYTES = 160 << 20, LIBRARY_IS_THERE = 16 << 20 };
 
@@ -97,23 +97,24 @@ cgpu_code_lacks_library(void)
            library_bytes(target.owner) < LIBRARY_IS_THERE;
 }
 
-CUresult
-cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
+static CUresult
+begin(struct cgpu_code *code, uint64_t bound, bool calls)
 {
     struct cgpu_target target;
-    *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .image = bound, .bound = bound};
+    *code = (struct cgpu_code){.gpu = CGPU_NO_GPU, .image = bound};
     CUresult status = cgpu_target_current(&target);
     if (status != CUDA_SUCCESS || target.gpu < 0) {
         return status != CUDA_SUCCESS ? status : CUDA_ERROR_OUT_OF_MEMORY;
     }
     code->gpu = target.gpu;
     code->owner = target.owner;
-    if (any_calls()) {
-        uint64_t present = library_bytes(target.owner);
-        code->bound += present < LIBRARY_BYTES ? LIBRARY_BYTES - present : 0;
-    }
     struct cgpu_code_watch *watch = &cgpu_state->kinds.code_watch[target.gpu];
     pthread_mutex_lock(&cgpu_state->kinds.code);
+    if (calls && !watch->adds_library) { /* one load at a time may bring it */
+        uint64_t present = library_bytes(target.owner);
+        code->library = present < LIBRARY_BYTES ? LIBRARY_BYTES - present : 0;
+        watch->adds_library = code->library != 0;
+    }
     if (watch->loads == 0) {
         struct look now = look(target.gpu);
         watch->available = now.available;
@@ -121,16 +122,29 @@ cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
         watch->known = now.known;
     }
     watch->loads += 1;
-    watch->bounds += code->bound;
+    watch->bounds += bound + code->library;
     pthread_mutex_unlock(&cgpu_state->kinds.code);
     return CUDA_SUCCESS;
+}
+
+CUresult
+cgpu_code_begin(struct cgpu_code *code, uint64_t bound)
+{
+    return begin(code, bound, any_calls());
+}
+
+CUresult
+cgpu_code_begin_plain(struct cgpu_code *code, uint64_t bound)
+{
+    return begin(code, bound, false);
 }
 
 static void
 leave(struct cgpu_code_watch *watch, const struct cgpu_code *code)
 {
     watch->loads -= 1;
-    watch->bounds -= code->bound;
+    watch->bounds -= code->image + code->library;
+    watch->adds_library = watch->adds_library && code->library == 0;
 }
 
 void
@@ -148,6 +162,19 @@ least_of(const struct cgpu_code *code)
                                  : cgpu_module_left(code->least, code->payer_kind, code->payer);
 }
 
+/*
+ * The part of TOTAL that the driver added. The first of it comes whole, and the image's own part is
+ * small beside it: that it is given back with the image would be wrong, as the driver keeps it.
+ */
+static uint64_t
+library_part(const struct cgpu_code *code, uint64_t total)
+{
+    bool first = code->library > LIBRARY_BYTES - LIBRARY_IS_THERE;
+    uint64_t most = smaller(total > code->least ? total - code->least : 0, code->library);
+    uint64_t beyond = total > code->image ? total - code->image : 0;
+    return first && most >= LIBRARY_IS_THERE ? most : beyond;
+}
+
 /* Under the lock. */
 static CUresult
 end(struct cgpu_code *code)
@@ -157,11 +184,12 @@ end(struct cgpu_code *code)
     leave(watch, code);
     struct look now = look(code->gpu);
     uint64_t gone = missing(watch, &now);
-    uint64_t own = smaller(gone, code->bound);
-    uint64_t rest = smaller(gone - own, watch->bounds);
-    code->taken = larger(own, least_of(code));
-    code->beyond = gone - own - rest;
-    watch->available = now.available + rest;
+    uint64_t total = smaller(gone, code->image + code->library);
+    uint64_t others = smaller(gone - total, watch->bounds);
+    code->rest = library_part(code, total);
+    code->taken = larger(total - code->rest, least_of(code)) + code->rest;
+    code->beyond = gone - total - others;
+    watch->available = now.available + others;
     watch->used = now.used + code->taken; /* it is charged now, or unloaded */
     watch->known = now.known;
     return cgpu_charge_try(code->gpu, code->taken, &charged);
@@ -185,25 +213,26 @@ cgpu_code_end(struct cgpu_code *code)
     return insist(code, status);
 }
 
-uint64_t
-cgpu_code_own(const struct cgpu_code *code)
-{
-    return smaller(code->taken, larger(code->image, code->least));
-}
-
 CUresult
 cgpu_code_keep_rest(const struct cgpu_code *code)
 {
     struct cgpu_target target = {.gpu = code->gpu, .owner = code->owner};
-    uint64_t rest = code->taken - cgpu_code_own(code);
-    return rest != 0 ? cgpu_growth_keep(&target, CGPU_GROWTH_LIBRARY, rest) : CUDA_SUCCESS;
+    return code->rest != 0 ? cgpu_growth_keep(&target, CGPU_GROWTH_LIBRARY, code->rest)
+                           : CUDA_SUCCESS;
+}
+
+void
+cgpu_code_refused(struct cgpu_code *code)
+{
+    cgpu_charge_force(code->gpu, code->rest);
+    (void)cgpu_code_keep_rest(code);
 }
 
 static CUresult
 keep_own(const struct cgpu_code *code, uint32_t kind, uint64_t handle)
 {
     struct cgpu_holding holding;
-    uint64_t bytes = cgpu_code_own(code);
+    uint64_t bytes = code->taken - code->rest;
     if (bytes == 0) {
         return CUDA_SUCCESS;
     }

@@ -9,11 +9,13 @@ struct cgpu_code {
     int32_t gpu;
     uint64_t owner;
     uint64_t image; /* the most that its image can take */
-    uint64_t bound; /* the most that it can take: with the driver's own code for printf and such */
+    uint64_t
+        library;    /* the most that what the driver adds for printf and such can take; mostly 0 */
     uint64_t least; /* what its variables take, which the caller sets, less what PAYER has */
     uint32_t payer_kind;
     uint64_t payer;  /* of a library in a context; kind 0: none */
     uint64_t taken;  /* what it took and was charged for */
+    uint64_t rest;   /* part of that: what the driver added, which the context keeps */
     uint64_t beyond; /* what is missing beyond that and belongs to no other load */
 };
 
@@ -29,15 +31,20 @@ bool cgpu_code_lacks_library(void);
 /* Measure before a load. Errors: there is no current context, or it cannot be charged. */
 CUresult cgpu_code_begin(struct cgpu_code *code, uint64_t bound);
 
+/* The same before something else than code is made, which is measured in the same way. */
+CUresult cgpu_code_begin_plain(struct cgpu_code *code, uint64_t bound);
+
 /* The driver loaded nothing. */
 void cgpu_code_cancel(const struct cgpu_code *code);
 
 /* Look after a load, and charge what it took. OUT_OF_MEMORY: it does not fit; unload it. */
 CUresult cgpu_code_end(struct cgpu_code *code);
 
-/* What is the image's own of what was taken; the context keeps the rest. */
-uint64_t cgpu_code_own(const struct cgpu_code *code);
+/* Record what the driver added, for the context. */
 CUresult cgpu_code_keep_rest(const struct cgpu_code *code);
+
+/* The load was refused and undone, but the driver keeps what it added: charge that nevertheless. */
+void cgpu_code_refused(struct cgpu_code *code);
 
 /* Record both, the own part under KIND and HANDLE; creates the holding if need be. */
 CUresult cgpu_code_keep(const struct cgpu_code *code, uint32_t kind, uint64_t handle);

@@ -210,6 +210,7 @@ cgpu_image_scan(const void *data, struct cgpu_image *image)
     if (data != NULL) {
         scan_any(data, MAX_BYTES, image);
     }
+    image->calls |= image->hidden;
 }
 
 /* Read the first SIZE bytes of FD, or as many as there are. */
@@ -255,4 +256,5 @@ cgpu_image_scan_file(const char *path, struct cgpu_image *image)
     if (fd >= 0) {
         close(fd);
     }
+    image->calls |= image->hidden;
 }

@@ -3,8 +3,8 @@
  *
  * The driver takes memory for the nodes when a graph is instantiated. That is measured as a load of
  * code is (code.c). The driver keeps it for further graphs when this one is destroyed, so it is
- * charged until the context goes. All that is charged is at most what the nodes can take that there
- * were at a time: what others allocate meanwhile does not add up.
+ * charged until the context goes. The charge is at most NODE_BYTES times the most nodes that
+ * existed at once, so what others allocate during many instantiations does not accumulate.
  *
  * Graphs that allocate memory are recognised by their nodes; how graphs are built is not tracked.
  * What becomes of them is in graph.c.
@@ -19,11 +19,11 @@
 #include "memory/target.h"
 
 /*
- * What an executable graph takes at most, by `make gpu-check`: on an H200 115 KiB for each node
- * that waits for no other, and 3 KiB for each node of a chain.
+ * What an executable graph takes at most, by `make gpu-check`: on an H200 115 KiB for each
+ * node that waits for no other, and 3 KiB for each node of a chain.
  */
-enum { NODE_BYTES = 128 << 10, NODES_UNSEEN = 1024 };
-enum { MAX_DEPTH = 16 };
+enum { NODE_BYTES = 128 << 10, CHAINED_BYTES = 4 << 10, NODES_UNSEEN = 1024 };
+enum { MAX_DEPTH = 16, LAST_OF_WORK = 2 }; /* node types: kernels, copies, fills */
 
 static struct cgpu_kinds *
 kinds(void)
@@ -32,32 +32,45 @@ kinds(void)
 }
 
 /*
- * What is known of a graph and the graphs in it.
+ * What is known of a graph and the graphs in it. BRANCHES: nodes that do not merely follow one
+ * other node, which nothing else follows.
  *
  * Conditional nodes do not show their graphs. So they are assumed to allocate, and to have many
  * nodes.
  */
 struct content {
-    uint64_t nodes;
+    uint64_t nodes, branches; /* kernels, copies and fills */
     bool allocates;
 };
 
 static void count(CUgraph graph, unsigned int depth, struct content *content);
+
+static bool
+is_in_a_chain(CUgraphNode node)
+{
+    size_t before = 2;
+    size_t after = 2;
+    return cgpu_real.cuGraphNodeGetDependencies(node, NULL, &before) == CUDA_SUCCESS &&
+           cgpu_real.cuGraphNodeGetDependentNodes(node, NULL, &after) == CUDA_SUCCESS &&
+           before == 1 && after <= 1;
+}
 
 static void
 count_node(CUgraphNode node, unsigned int depth, struct content *content)
 {
     int type = -1;
     CUgraph child = NULL;
-    content->nodes += 1;
-    if (cgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS) {
-        return;
-    }
-    if (type == CU_NODE_GRAPH &&
-        cgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
+    if (cgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type <= LAST_OF_WORK ||
+        type > CU_NODE_CONDITIONAL) {
+        content->nodes += 1;
+        content->branches += !is_in_a_chain(node);
+    } else if (type == CU_NODE_GRAPH &&
+               cgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
         count(child, depth + 1, content);
+    } else if (type == CU_NODE_CONDITIONAL) {
+        content->nodes += NODES_UNSEEN;
+        content->branches += NODES_UNSEEN;
     }
-    content->nodes += type == CU_NODE_CONDITIONAL ? NODES_UNSEEN : 0;
     content->allocates |= type == CU_NODE_MEM_ALLOC || type == CU_NODE_CONDITIONAL;
 }
 
@@ -76,6 +89,7 @@ count(CUgraph graph, unsigned int depth, struct content *content)
     }
     if (list == MAP_FAILED) {
         content->nodes += nodes + NODES_UNSEEN;
+        content->branches += nodes + NODES_UNSEEN;
         content->allocates = true;
         return;
     }
@@ -134,23 +148,49 @@ struct instantiation {
 };
 
 static void
+forget(const struct instantiation *made)
+{
+    cgpu_growth_graphs(&made->target, -(int64_t)made->content.nodes, NODE_BYTES);
+}
+
+/* The driver could not give back what it took, so what would not fit is not made. */
+static CUresult
+see_room(const struct instantiation *made, uint64_t bound)
+{
+    uint64_t charged;
+    uint64_t needs = made->content.branches * NODE_BYTES + made->content.nodes * CHAINED_BYTES;
+    CUresult status = cgpu_charge(made->target.gpu, needs < bound ? needs : bound, &charged);
+    if (status == CUDA_SUCCESS) {
+        cgpu_charge_release(made->target.gpu, charged);
+    }
+    return status;
+}
+
+static CUresult
 begin(struct instantiation *made, CUgraph graph)
 {
     *made = (struct instantiation){.content.nodes = 0};
     if (!cgpu_state_is_attached()) {
-        return;
+        return CUDA_SUCCESS;
     }
     count(graph, 0, &made->content);
-    if (cgpu_target_current(&made->target) == CUDA_SUCCESS && made->target.gpu >= 0) {
-        made->counted = true;
-        uint64_t bound =
-            cgpu_growth_graphs(&made->target, (int64_t)made->content.nodes, NODE_BYTES);
-        bound -= bound % CGPU_BLOCK_BYTES; /* the first few lie in what the context took */
-        made->measured = bound != 0 && cgpu_code_begin(&made->code, bound) == CUDA_SUCCESS;
+    if (cgpu_target_current(&made->target) != CUDA_SUCCESS || made->target.gpu < 0) {
+        return CUDA_SUCCESS;
     }
+    uint64_t bound = cgpu_growth_graphs(&made->target, (int64_t)made->content.nodes, NODE_BYTES);
+    bound -= bound % CGPU_BLOCK_BYTES; /* the first few lie in what the context took */
+    CUresult status = bound != 0 ? see_room(made, bound) : CUDA_SUCCESS;
+    made->counted = status == CUDA_SUCCESS;
+    if (status != CUDA_SUCCESS) {
+        forget(made);
+    } else if (bound != 0) {
+        made->measured = cgpu_code_begin_plain(&made->code, bound) == CUDA_SUCCESS;
+    }
+    return status;
 }
 
-/* Record how many nodes EXEC has, or forget them if there is no room for that. */
+/* Record how many nodes EXEC has. If there is no room for that, they count until the context goes.
+ */
 static void
 note_nodes(const struct instantiation *made, CUgraphExec exec)
 {
@@ -173,7 +213,7 @@ end(struct instantiation *made, CUresult status, const CUgraphExec *exec)
             cgpu_code_cancel(&made->code);
         }
         if (made->counted) {
-            cgpu_growth_graphs(&made->target, -(int64_t)made->content.nodes, NODE_BYTES);
+            forget(made);
         }
         return status;
     }
@@ -194,13 +234,10 @@ end(struct instantiation *made, CUresult status, const CUgraphExec *exec)
 }
 
 void
-cgpu_graph_forget_nodes(CUgraphExec exec)
+cgpu_graph_forget_nodes(const struct cgpu_holding *nodes)
 {
-    struct cgpu_holding nodes;
-    if (cgpu_charge_take(CGPU_KIND_EXEC_NODES, (uint64_t)(uintptr_t)exec, &nodes)) {
-        struct cgpu_target target = {.gpu = (int32_t)nodes.gpu, .owner = nodes.owner};
-        cgpu_growth_graphs(&target, -(int64_t)nodes.extra, NODE_BYTES);
-    }
+    struct cgpu_target target = {.gpu = (int32_t)nodes->gpu, .owner = nodes->owner};
+    cgpu_growth_graphs(&target, -(int64_t)nodes->extra, NODE_BYTES);
 }
 
 CUresult
@@ -209,8 +246,8 @@ cgpu_graph_instantiate_v1(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *
                           size_t size)
 {
     struct instantiation made;
-    begin(&made, graph);
-    return end(&made, real(exec, graph, error, log, size), exec);
+    CUresult status = begin(&made, graph);
+    return status != CUDA_SUCCESS ? status : end(&made, real(exec, graph, error, log, size), exec);
 }
 
 CUresult
@@ -218,8 +255,8 @@ cgpu_graph_instantiate(CUresult (*real)(CUgraphExec *, CUgraph, uint64_t), CUgra
                        CUgraph graph, uint64_t flags)
 {
     struct instantiation made;
-    begin(&made, graph);
-    return end(&made, real(exec, graph, flags), exec);
+    CUresult status = begin(&made, graph);
+    return status != CUDA_SUCCESS ? status : end(&made, real(exec, graph, flags), exec);
 }
 
 CUresult
@@ -227,6 +264,6 @@ cgpu_graph_instantiate_with(CUresult (*real)(CUgraphExec *, CUgraph, void *), CU
                             CUgraph graph, void *parameters)
 {
     struct instantiation made;
-    begin(&made, graph);
-    return end(&made, real(exec, graph, parameters), exec);
+    CUresult status = begin(&made, graph);
+    return status != CUDA_SUCCESS ? status : end(&made, real(exec, graph, parameters), exec);
 }

@@ -130,6 +130,9 @@ cgpu_kernel_enumerate(CUresult (*real)(CUkernel *, unsigned int, CUlibrary), CUk
     for (unsigned int i = 0; i < count && i < present && status == CUDA_SUCCESS; i++) {
         status = handed_out(kernels[i], library);
     }
+    if (status == CUDA_SUCCESS && count > 0 && present > 0 && cgpu_code_lacks_library()) {
+        status = load_at_once(kernels[0]); /* one brings it for all */
+    }
     for (unsigned int i = 0; i < count && status != CUDA_SUCCESS; i++) {
         kernels[i] = NULL;
     }

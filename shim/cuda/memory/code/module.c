@@ -93,6 +93,7 @@ load_charged(const struct load *load, struct cgpu_code *code)
     status = cgpu_code_end(code);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuModuleUnload((CUmodule)*load->out);
+        cgpu_code_refused(code);
     }
     return status;
 }
@@ -100,25 +101,32 @@ load_charged(const struct load *load, struct cgpu_code *code)
 /*
  * More is missing than the image's bound, and parts of the image cannot be read. They may hold
  * variables, or another container has allocated. Load again: what is missing both times is charged.
+ * What the driver adds is missing the first time only.
  */
 static CUresult
 load_again(const struct load *load, struct cgpu_code *code)
 {
     uint64_t charged;
     uint64_t first = code->taken + code->beyond;
+    uint64_t library = code->library;
     cgpu_real.cuModuleUnload((CUmodule)*load->out);
     cgpu_charge_release(code->gpu, code->taken);
     CUresult status = load_charged(load, code);
     if (status != CUDA_SUCCESS) {
+        code->rest = first < library ? first : library;
+        cgpu_code_refused(code);
         return status;
     }
     uint64_t second = code->taken + code->beyond;
     uint64_t both = first < second ? first : second;
-    uint64_t more = both > code->taken ? both - code->taken : 0;
+    uint64_t added = first - both < library ? first - both : library;
+    uint64_t more = both + added > code->taken ? both + added - code->taken : 0;
+    code->rest = added;
     status = cgpu_charge(code->gpu, more, &charged);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuModuleUnload((CUmodule)*load->out);
         cgpu_charge_release(code->gpu, code->taken);
+        cgpu_code_refused(code);
     }
     code->taken += more;
     return status;
@@ -141,7 +149,7 @@ load_module(const struct load *load)
     struct cgpu_holding holding = {
         .handle = (uint64_t)(uintptr_t)*load->out,
         .owner = code.owner,
-        .bytes = cgpu_code_own(&code),
+        .bytes = code.taken - code.rest,
         .extra = cgpu_module_remember(bound_of(&load->scan)),
         .kind = CGPU_KIND_MODULE,
         .gpu = (uint32_t)code.gpu,
@@ -149,9 +157,9 @@ load_module(const struct load *load)
     status = cgpu_charge_hold(&holding);
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuModuleUnload((CUmodule)*load->out);
-        return status;
     }
-    return cgpu_code_keep_rest(&code);
+    CUresult kept = cgpu_code_keep_rest(&code); /* whatever became of the module */
+    return status != CUDA_SUCCESS ? status : kept;
 }
 
 CUresult
@@ -238,6 +246,7 @@ load_library_here(const struct load *load)
     }
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuLibraryUnload((CUlibrary)*load->out);
+        cgpu_code_refused(&code);
     }
     return status;
 }

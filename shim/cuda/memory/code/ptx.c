@@ -193,6 +193,20 @@ scan_global(const char *text, const char *end, bool is_variable, struct cgpu_ima
     }
 }
 
+/* Memory that is declared elsewhere, such as the launch's shared memory, is no function. */
+static bool
+is_function(const char *text, const char *end)
+{
+    static const char *const spaces[] = {".shared", ".global", ".const", ".local"};
+    text = skip_blanks(text, end);
+    for (unsigned int i = 0; i < sizeof(spaces) / sizeof(*spaces); i++) {
+        if (begins(text, end, spaces[i], strlen(spaces[i]))) {
+            return false;
+        }
+    }
+    return true;
+}
+
 static void
 scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_image *image)
 {
@@ -205,7 +219,7 @@ scan_directive(const char *at, const char *end, bool is_variable, struct cgpu_im
     } else if (begins(at, end, constant, sizeof(constant) - 1)) {
         scan_declaration(at + sizeof(constant) - 1, end, image);
     } else if (begins(at, end, outside, sizeof(outside) - 1)) {
-        image->calls = true;
+        image->calls |= is_function(at + sizeof(outside) - 1, end);
     }
 }
 

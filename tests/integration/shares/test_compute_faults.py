@@ -64,8 +64,8 @@ def test_who_was_stopped_has_saved_nothing_up(pair: Players) -> None:
         os.kill(pid, signal.SIGCONT)
         time.sleep(0.1)
         afterwards = measure(pair.world.driver, pair.by_tag, 1)
-        assert meanwhile.points["steady"] > 85, meanwhile
-        assert 40 < afterwards.parts()["steady"] < 60, afterwards
+        assert meanwhile.points["steady"] > 85, (seconds, meanwhile)
+        assert 40 < afterwards.parts()["steady"] < 60, (seconds, afterwards)
 
 
 def test_a_session_that_goes_while_it_holds_costs_nobody_more_than_250_ms(pair: Players) -> None:

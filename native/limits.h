@@ -14,10 +14,9 @@ enum {
     CGPU_LIMITS_MAGIC = 0x4d494c43, /* the bytes "CLIM" */
     CGPU_LIMITS_VERSION = 2,
     CGPU_RELEASE_SIZE = 16,
-    CGPU_METERED = 1,         /* metered: measured_ppm and charged_ns are being kept */
-    CGPU_METERED_ROUGHLY = 2, /* metered: programs run at once, who had the GPU is a guess */
-    CGPU_METERED_SLICED =
-        4, /* metered: others run between its time slices, so it launches far ahead */
+    CGPU_METERED = 1,            /* metered: measured_ppm and charged_ns are being kept */
+    CGPU_METERED_ROUGHLY = 2,    /* metered: programs run at once, who had the GPU is a guess */
+    CGPU_METERED_SLICED = 4,     /* metered: it launches far ahead, to fill its time slices */
     CGPU_LIMITS_PASS_UNKNOWN = 1 /* flags: hand out driver entry points unknown to this release */
 };
 

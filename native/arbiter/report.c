@@ -47,8 +47,8 @@ offset_of(const struct cgpu_arbiter *arbiter, int index)
 /*
  * Whether TENANT has time slices to fill, because the work of others runs between them. Under the
  * soft policy not if it has several processes, and so as many slices; nor if there are containers
- * of high priority, which wait for what is in flight; nor if it has several
- * GPUs, because its work on one may wait for its work on another.
+ * of high priority, which wait for what is in flight; nor if it has several GPUs, because its work
+ * on one may wait for its work on another.
  */
 static bool
 is_sliced(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)

@@ -22,8 +22,10 @@
  * less busy.
  */
 #define CGPU_PACE_FLIGHT_NS UINT64_C(500000)
-/* The same while nobody waits, or with CGPU_METERED_SLICED: a newcomer waits for it. Halved:
- * threads wake twice as often. */
+/*
+ * The same while nobody waits, or with CGPU_METERED_SLICED: a newcomer waits for it. Halved:
+ * threads wake twice as often.
+ */
 #define CGPU_PACE_AHEAD_NS UINT64_C(10000000)
 
 /*

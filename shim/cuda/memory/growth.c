@@ -130,7 +130,10 @@ store(struct cgpu_holding *growth, uint64_t bytes)
     return cgpu_charge_hold(growth);
 }
 
-/* In `extra` of NODES: how many there are, and in the upper half the most there were. */
+/*
+ * In `extra` of NODES: how many there are, and in the upper half the most there were. A graph that
+ * is being made may still be refused: it counts for the most once it is there, which 0 confirms.
+ */
 uint64_t
 cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t node_bytes)
 {
@@ -142,7 +145,7 @@ cgpu_growth_graphs(const struct cgpu_target *target, int64_t nodes, uint64_t nod
     int64_t live = (int64_t)(counts.extra & UINT32_MAX) + nodes;
     uint64_t now = live > 0 ? (uint64_t)live & UINT32_MAX : 0;
     uint64_t most = counts.extra >> 32 > now ? counts.extra >> 32 : now;
-    counts.extra = most << 32 | now;
+    counts.extra = (nodes == 0 ? most : counts.extra >> 32) << 32 | now;
     (void)store(&counts, 0);
     pthread_mutex_unlock(&cgpu_state->contexts);
     return most * node_bytes > taken.bytes ? most * node_bytes - taken.bytes : 0;

@@ -42,7 +42,8 @@ CUresult cgpu_growth_local_memory_everywhere(uint64_t bytes);
 CUresult cgpu_growth_keep(const struct cgpu_target *target, enum cgpu_growth what, uint64_t bytes);
 
 /*
- * Add NODES (negative: remove them) to the nodes of TARGET's executable graphs. Returns how many
+ * Add NODES (negative: remove them; 0: those that were added are there to stay) to the nodes of
+ * TARGET's executable graphs. Returns how many
  * bytes may still be charged: NODE_BYTES times the most nodes that ever existed at once, less what
  * was charged.
  */

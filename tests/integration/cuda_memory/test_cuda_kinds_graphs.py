@@ -303,8 +303,9 @@ def test_mem_1_graphs_beside_a_busy_neighbour_are_charged_what_their_nodes_can_t
         + """
         graph = kernel_graph(100)
         base = used()
+        inject(machine, Fault("cuGraphInstantiateWithFlags", delay_us=10000, repeat=True))
         thread.start()
-        for _ in range(200):
+        for _ in range(40):
             check(cuda.cuGraphExecDestroy(instantiate(graph)))
         stop.set()
         thread.join()
@@ -329,3 +330,29 @@ def test_mem_2_a_graph_whose_kernels_do_not_fit_is_not_made(proxied: Proxied) ->
         """,
     )
     assert out == ["0 2 0", "0 0 0", "0 0"]
+
+
+def test_mem_1_a_graph_that_was_refused_allows_no_charge_for_others_later(
+    proxied: Proxied,
+) -> None:
+    """MEM-1: its kernels were never there; those of a small graph take nothing."""
+    out = run(
+        proxied,
+        NEIGHBOUR
+        + """
+        graph, small = kernel_graph(100), kernel_graph(1)
+        status, filler = alloc(left() - 4 * MIB)
+        exec = c_void_p()
+        show(status, cuda.cuGraphInstantiateWithFlags(byref(exec), graph, 0))
+        check(free(filler))
+        base = used()
+        inject(machine, Fault("cuGraphInstantiateWithFlags", delay_us=10000, repeat=True))
+        thread.start()
+        for _ in range(20):
+            check(cuda.cuGraphExecDestroy(instantiate(small)))
+        stop.set()
+        thread.join()
+        show(used() - base)
+        """,
+    )
+    assert out == ["0 2", "0"]

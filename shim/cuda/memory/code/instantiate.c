@@ -202,6 +202,7 @@ note_nodes(const struct instantiation *made, CUgraphExec exec)
         .gpu = (uint32_t)made->target.gpu,
     };
     (void)cgpu_charge_hold(&holding);
+    cgpu_growth_graphs(&made->target, 0, NODE_BYTES);
 }
 
 /* STATUS is the driver's answer. */

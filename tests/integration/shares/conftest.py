@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lab.shares.compute import wait_for
 from lab.worlds.compute import PAUSELESS, Players
 
 if TYPE_CHECKING:
@@ -19,6 +18,6 @@ def pair() -> Iterator[Players]:
     made = Players()
     made.spin("steady", "--weight 1", PAUSELESS)
     made.spin_again_and_again("victim", "--weight 1", PAUSELESS)
-    wait_for(made.world.driver, made.by_tag)
+    made.wait()
     yield made
     made.stop()

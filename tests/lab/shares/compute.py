@@ -103,6 +103,18 @@ def favour(pids: Iterable[int]) -> None:
             os.setpriority(os.PRIO_PROCESS, thread, -15)
 
 
+def waited_ns(pids: Iterable[int]) -> int:
+    """How long all threads of processes have been ready to run and had no CPU, in ns.
+
+    Source: the second figure of ``/proc/PID/task/TID/schedstat``.
+    """
+    total = 0
+    for thread in _threads(pids):
+        with contextlib.suppress(OSError):
+            total += int(Path(f"/proc/{thread}/schedstat").read_text().split()[1])
+    return total
+
+
 def _threads(pids: Iterable[int]) -> Iterator[int]:
     for pid in pids:
         with contextlib.suppress(OSError):

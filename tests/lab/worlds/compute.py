@@ -72,10 +72,14 @@ class Players:
         wait_until(lambda: len(serving(state)) == 1, "one server")
         return serving(state)[0]
 
-    def measure(self, warm_up: float = WARM_UP_SECONDS, seconds: float = SECONDS) -> Shares:
-        """The true shares once all are at work and what came before is forgotten."""
+    def wait(self) -> None:
+        """Until all of them are on the GPU, where they and the server go before other programs."""
         wait_for(self.world.driver, self.by_tag)
         prefer(serving(self.world.state))
+
+    def measure(self, warm_up: float = WARM_UP_SECONDS, seconds: float = SECONDS) -> Shares:
+        """The true shares once all are at work and what came before is forgotten."""
+        self.wait()
         measure(self.world.driver, (), warm_up)
         shares = measure(self.world.driver, self.by_tag, seconds)
         print(shares)  # noqa: T201

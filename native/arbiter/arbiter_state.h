@@ -350,8 +350,6 @@ void cgpu_turn_review(struct cgpu_arbiter *arbiter, uint64_t now);
 /* Its parts, for group.h. */
 /* Whether the holder's turn ends, now that NEXT (-1: nobody) waits. */
 enum cgpu_turn_end cgpu_turn_end(struct cgpu_arbiter *arbiter, int next, uint64_t now);
-/* Whether the others' work in flight has ended, or will have ended before NEXT launches. */
-bool cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now);
 /* Its end is certain, and at most EARLY away (cgpu_turn_early of the next). */
 bool cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t now);
 /* The only container on the GPU, which gets it without asking if it has no ceiling; -1: none. */
@@ -364,6 +362,8 @@ void cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 /* Continue a turn that was just closed. */
 void cgpu_turn_reopen(struct cgpu_arbiter *arbiter, int index, uint64_t now);
 void cgpu_turn_close(struct cgpu_arbiter *arbiter, int index, uint64_t now);
+/* Close the holder's turn, which ends for this reason. */
+void cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t now);
 /* May it hold the GPU, if it wants? */
 bool cgpu_turn_allowed(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant,
                        uint64_t now);

@@ -19,7 +19,7 @@ enum { LEFT_TIMES = 2, FAILURES = 7, USUAL_PART = 4, TURNS_APART = 32 };
 static bool
 returns(const struct cgpu_tenant *tenant)
 {
-    return tenant->yielded && tenant->usual_ns != 0 && tenant->apart_turns == 0;
+    return tenant->yielded && tenant->usual_ns != 0 && tenant->apart_turns == 0 && !tenant->several;
 }
 
 /* Work whose end is near, as it says, is waited for. */

@@ -55,6 +55,7 @@ cgpu_turn_open(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 {
     struct cgpu_tenant *tenant = &arbiter->tenants[index];
 
+    cgpu_beside_begin(arbiter, index, now);
     cgpu_turn_reopen(arbiter, index, now);
     arbiter->level_ns[tenant->high] = level_for(arbiter, tenant->high, tenant->virtual_ns);
     tenant->turn_ns = 0;
@@ -276,21 +277,6 @@ cgpu_turn_ends_soon(const struct cgpu_tenant *tenant, uint64_t early, uint64_t n
 }
 
 bool
-cgpu_turn_is_clear(const struct cgpu_arbiter *arbiter, int next, uint64_t now)
-{
-    uint64_t early = cgpu_turn_early(arbiter, next);
-
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (i != next && cgpu_tenant_goes_on(tenant) && !cgpu_turn_ends_soon(tenant, early, now)) {
-            return false;
-        }
-    }
-    return true;
-}
-
-bool
 cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns, uint64_t now)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
@@ -342,6 +328,14 @@ cgpu_turn_press(struct cgpu_arbiter *arbiter, uint64_t now)
 }
 
 void
+cgpu_turn_finish(struct cgpu_arbiter *arbiter, enum cgpu_turn_end why, uint64_t now)
+{
+    arbiter->tenants[arbiter->holder].yielded = why == CGPU_TURN_IS_LEFT;
+    cgpu_beside_end(arbiter, why == CGPU_TURN_IS_LEFT, now);
+    cgpu_turn_close(arbiter, arbiter->holder, now);
+}
+
+void
 cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     int next = cgpu_turn_next(arbiter, now, arbiter->holder);
@@ -351,16 +345,13 @@ cgpu_turn(struct cgpu_arbiter *arbiter, uint64_t now)
         enum cgpu_turn_end end = cgpu_turn_end(arbiter, next, now);
 
         if (end != CGPU_TURN_GOES_ON) {
-            arbiter->tenants[arbiter->holder].yielded = end == CGPU_TURN_IS_LEFT;
-            cgpu_beside_end(arbiter, end == CGPU_TURN_IS_LEFT, now);
-            cgpu_turn_close(arbiter, arbiter->holder, now);
+            cgpu_turn_finish(arbiter, end, now);
         }
     }
     if (arbiter->holder < 0) {
         next = cgpu_turn_next(arbiter, now, -1);
         next = next >= 0 ? next : cgpu_turn_only_one(arbiter);
         if (next >= 0 && cgpu_beside_may(arbiter, next, now)) {
-            cgpu_beside_begin(arbiter, next, now);
             cgpu_turn_open(arbiter, next, now);
         }
     }

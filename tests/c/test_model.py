@@ -211,6 +211,16 @@ def test_bursts_have_the_same_under_policies_1_and_6(kernels: str) -> None:
     assert one["tenants"] == six["tenants"]
 
 
+@pytest.mark.parametrize("kernels", ["1ms", "5ms", "20ms"])
+def test_bursts_have_the_same_on_gpus_that_take_turns_together(kernels: str) -> None:
+    loads = ("tenant=kernel:100us,sync:20,think:500us", f"tenant=kernel:{kernels}")
+    alone, together = (
+        [tenant["part"] for tenant in run("length=3s", *loads, *other)["tenants"][:2]]
+        for other in ((), ("tenant=kernel:1ms,gpus:2",))
+    )
+    assert together == pytest.approx(alone, abs=1.5)
+
+
 def test_the_reference_is_the_closed_form_beside_one_that_is_always_busy() -> None:
     for point in figures("bursts"):
         _, _, burst, gap, other, weights = point["name"].split("-")

@@ -28,7 +28,7 @@
 #define MS           UINT64_C(1000000)
 #define SECOND       UINT64_C(1000000000)
 #define NEVER        UINT64_MAX
-#define LAUNCH_NS    (2 * US)  /* of the processor's time */
+#define LAUNCH_NS    (2 * US)  /* of the processor's time, unless a scenario says otherwise */
 #define CHUNK_NS     (50 * US) /* short kernels are launched together, so many at a time */
 #define UNMETERED_NS (5 * MS)  /* work in the driver's queue when nobody limits it */
 #define SPAN_NS      (50 * MS) /* windows begin and end with one */
@@ -56,6 +56,7 @@ struct load {
     uint32_t meet_every;  /* every n-th kernel runs until its mates' kernels run too; 0: none */
     uint32_t barrier;     /* after each synchronisation, wait until the mates have synchronised */
     uint32_t one_thread;  /* launches for all mates, then waits for all of them */
+    uint64_t launch_ns;   /* of the processor's time, for each kernel */
 };
 
 struct tenant_spec {

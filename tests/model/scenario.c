@@ -27,6 +27,7 @@ scenario_tenant(struct scenario *scenario, uint32_t weight, uint64_t ns)
     *tenant = (struct tenant_spec){.weight = weight, .processes = 1, .gpus = 1};
     tenant->load.lengths[0] = ns;
     tenant->load.length_count = 1;
+    tenant->load.launch_ns = LAUNCH_NS;
     scenario->tenant_count += 1;
     return tenant;
 }
@@ -78,6 +79,7 @@ parse_field(struct tenant_spec *tenant, const char *text, char **end)
         {"processes", NULL, &tenant->processes},
         {"sync", NULL, &tenant->load.sync_every},
         {"kinds", NULL, &tenant->load.kinds},
+        {"launch", &tenant->load.launch_ns, NULL},
         {"think", &tenant->load.think_ns, NULL},
         {"syncs", NULL, &tenant->load.burst_syncs},
         {"burst", &tenant->load.burst_ns, NULL},

@@ -81,7 +81,7 @@ chunk(const struct process *process, uint64_t estimate, uint64_t ns)
         count = count < fits ? count : fits;
     }
     if (process->load.length_count > 1 || process->load.kinds > 0 || process->load.meet_every > 0 ||
-        looks(process)) {
+        process->load.launch_ns > LAUNCH_NS || looks(process)) {
         count = 1;
     }
     return process->load.sync_every > 0 && left < count ? left : count;
@@ -130,7 +130,7 @@ launch(struct world *world, struct process *process)
     process->since_sync += count;
     process->ready_ns += count * ns;
     process->kernel = (process->kernel + 1) % process->load.length_count;
-    process->at_thread = world->now + count * LAUNCH_NS;
+    process->at_thread = world->now + count * process->load.launch_ns;
 }
 
 /* May a kernel go that is taken for NS? 0: yes, else when to look again. */

@@ -40,7 +40,7 @@ is_clear(struct cgpu_group *group, uint32_t gpu, const struct cgpu_member *next,
             }
         }
     }
-    return cgpu_turn_is_clear(group->gpus[gpu], index, now);
+    return cgpu_beside_may(group->gpus[gpu], index, now);
 }
 
 /* Whether GPU is free or will be soon. */

@@ -78,7 +78,7 @@ close_together(struct cgpu_group *group, const struct cgpu_member *member, uint3
     for (uint32_t g = 0; g < group->count; g++) {
         if (cgpu_member_holds(group, member, g) &&
             (g == gpu || is_pressed(group, member, g, now))) {
-            cgpu_turn_close(group->gpus[g], member->indices[g], now);
+            cgpu_turn_finish(group->gpus[g], CGPU_TURN_IS_OVER, now);
         }
     }
 }
@@ -102,7 +102,7 @@ end_turn(struct cgpu_group *group, uint32_t gpu, uint64_t now)
         break;
     case CGPU_TURN_IS_LEFT:
         if (!comes_back(group, member, gpu, now)) {
-            cgpu_turn_close(arbiter, arbiter->holder, now);
+            cgpu_turn_finish(arbiter, CGPU_TURN_IS_LEFT, now);
         }
         break;
     case CGPU_TURN_IS_OVER:

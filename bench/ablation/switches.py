@@ -252,8 +252,8 @@ SWITCHES = {
         ("group: others than those whose turn it is", "best_complete(group, false, now)", "NULL"),
         (
             "group: a launch that others wait for",
-            "return false;\n            }\n        }\n    }\n    return cgpu_turn_is_clear",
-            ";\n            }\n        }\n    }\n    return cgpu_turn_is_clear",
+            "return false;\n            }\n        }\n    }\n    return cgpu_beside_may",
+            ";\n            }\n        }\n    }\n    return cgpu_beside_may",
         ),
     ],
     END: [

@@ -49,8 +49,8 @@ entitle(struct cgpu_arbiter *arbiter)
 /*
  * While gates are open together some containers get ahead, by more than in any turn: nobody's debt.
  */
-static void
-forget_leads(struct cgpu_arbiter *arbiter)
+void
+cgpu_arbiter_forget_leads(struct cgpu_arbiter *arbiter)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
@@ -64,7 +64,7 @@ void
 cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules)
 {
     if (arbiter->policy != NULL && arbiter->policy->soft) {
-        forget_leads(arbiter);
+        cgpu_arbiter_forget_leads(arbiter);
     }
     arbiter->rules = *rules;
     arbiter->rules.max_inst += rules->max_inst == 0;
@@ -175,10 +175,14 @@ cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
 
     now = cgpu_larger(now, arbiter->now);
     cgpu_charge_time(arbiter, now, demands);
-    if (cgpu_arbiter_takes_turns(arbiter)) {
+    if (cgpu_arbiter_takes_turns(arbiter) && cgpu_company(arbiter, now)) {
+        cgpu_together_open(arbiter, now);
+        at = cgpu_together_look(arbiter, now);
+    } else if (cgpu_arbiter_takes_turns(arbiter)) {
         cgpu_turn(arbiter, now);
         at = cgpu_look_again(arbiter, now);
     } else {
+        cgpu_company_end(arbiter, now);
         at = cgpu_arbiter_open(arbiter, now);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {

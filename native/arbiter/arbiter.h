@@ -31,6 +31,7 @@ struct cgpu_demand {
     uint64_t end_ns;    /* when what is in flight is expected to end; 0: unknown */
     uint64_t lag_ns;    /* from a launch on an idle GPU until its end is seen, without the work */
     uint64_t busy_ns;   /* GPU time of ended work: believed by the soft policy, and of one alone */
+    uint64_t done_ns;   /* the same as estimated at launch, whoever ran beside it */
     uint64_t missed;    /* how often a turn was over before a thread that waited for it ran */
     uint64_t stays;     /* how often work began to stand apart as it did not end for a second */
     uint64_t stayed_ns; /* for how long it stood apart, until it ended, summed */

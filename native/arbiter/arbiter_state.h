@@ -2,13 +2,14 @@
  * Internals of the arbiter. The parts: arbiter.c (the containers, the step), stage.c (where each is
  * in its turns), charge.c (who pays for the time that has passed), stay.c (work that stood apart),
  * bucket.c (ceilings), turn.c (whose turn it is), unused.c (what nobody used of a turn), review.c,
- * together.c (the soft policy), look.c (when to look again), report.c (figures for people), group/
- * (turns on several GPUs together).
+ * together.c (the soft policy), company.c (turns that nobody needs), look.c (when to look again),
+ * report.c (figures for people), group/ (turns on several GPUs together).
  */
 #ifndef CGPU_ARBITER_STATE_H
 #define CGPU_ARBITER_STATE_H
 
 #include "arbiter/arbiter.h"
+#include "arbiter/company.h"
 
 #define CGPU_MS UINT64_C(1000000)
 
@@ -150,6 +151,7 @@ struct cgpu_tenant {
     uint64_t begun_ns; /* when it first launched in this turn, once that was seen */
     uint64_t turns;
     uint64_t closed_ns;
+    uint64_t drain_ns; /* how long its work goes on when its gate has closed: the longest of late */
     uint64_t active_ns; /* when it last had or wanted work */
     uint64_t absent_until;
     uint32_t absences;
@@ -168,6 +170,7 @@ struct cgpu_tenant {
     uint64_t stay_own_ns;
     uint64_t stay_others_ns;
 
+    struct cgpu_companion companion;
     /* group/ */
     uint64_t container;   /* the same on each of its GPUs; 0: it has this one only */
     bool several;         /* it takes turns on several GPUs together */
@@ -183,10 +186,11 @@ struct cgpu_arbiter {
     uint64_t now;            /* of the last step */
     int holder;              /* -1: none */
     struct cgpu_bucket high; /* of all high-priority containers, while others want the GPU */
-    uint64_t floor_ns[2];    /* virtual time of those that compete, by priority */
-    uint64_t level_ns[2];    /* virtual time up to which turns go, by priority */
-    uint64_t paid_ns;        /* by all, ever */
-    uint64_t part;           /* of recent_ns, counted since the epoch */
+    struct cgpu_company company;
+    uint64_t floor_ns[2]; /* virtual time of those that compete, by priority */
+    uint64_t level_ns[2]; /* virtual time up to which turns go, by priority */
+    uint64_t paid_ns;     /* by all, ever */
+    uint64_t part;        /* of recent_ns, counted since the epoch */
     uint64_t turns;
     uint64_t expired;
     struct cgpu_tenant tenants[CGPU_MAX_TENANTS];
@@ -280,6 +284,8 @@ cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
 {
     return arbiter->policy->metered && !arbiter->policy->soft;
 }
+/* What gates that were open together have led to is nobody's debt. */
+void cgpu_arbiter_forget_leads(struct cgpu_arbiter *arbiter);
 /* The step of a policy without turns. */
 uint64_t cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now);
 
@@ -379,6 +385,8 @@ bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns,
 
 /* together.c */
 void cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now);
+/* Open the gates of all. */
+void cgpu_together_open(struct cgpu_arbiter *arbiter, uint64_t now);
 void cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now,
                           const struct cgpu_demand *demands);
 uint64_t cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now);

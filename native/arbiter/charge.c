@@ -42,8 +42,10 @@ static bool
 pays(const struct cgpu_arbiter *arbiter, int index, int payer, uint64_t now)
 {
     const struct cgpu_tenant *tenant = &arbiter->tenants[index];
+    bool meets = arbiter->company.on && cgpu_tenant_works(tenant);
 
-    return index == payer || (cgpu_tenant_overlaps(tenant, now) && !(tenant->stray && payer < 0));
+    return index == payer || meets ||
+           (cgpu_tenant_overlaps(tenant, now) && !(tenant->stray && payer < 0));
 }
 
 /* PAYER (-1: nobody) and those that were given up on; of these no stray if nobody else pays. */
@@ -204,6 +206,9 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         if (demands[i].missed != tenant->demand.missed) {
             tenant->absent_until =
                 cgpu_lesser(tenant->absent_until, tenant->closed_ns + CGPU_AGAIN_NS);
+        }
+        if (demands[i].done_ns != tenant->demand.done_ns) {
+            tenant->companion.at_ns = now;
         }
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);

@@ -54,7 +54,8 @@ static bool
 is_sliced(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
     if (!arbiter->policy->soft) {
-        return tenant->stage == CGPU_STAGE_HOLDS && tenant->beside && tenant->alone_ns == 0;
+        return arbiter->company.on ||
+               (tenant->stage == CGPU_STAGE_HOLDS && tenant->beside && tenant->alone_ns == 0);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         if (cgpu_tenant_is_present(&arbiter->tenants[i]) && arbiter->tenants[i].high) {
@@ -73,7 +74,8 @@ cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index)
     if (tenant->gate == CGPU_GATE_FREE) {
         return 0;
     }
-    metered |= arbiter->policy->soft ? CGPU_METERED_ROUGHLY : 0;
+    metered |= arbiter->policy->soft || arbiter->company.on ? CGPU_METERED_ROUGHLY : 0;
+    metered |= arbiter->company.on ? CGPU_METERED_TOGETHER : 0;
     return metered | (is_sliced(arbiter, tenant) ? CGPU_METERED_SLICED : 0);
 }
 

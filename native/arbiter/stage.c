@@ -3,6 +3,8 @@
 
 #include "arbiter/arbiter_state.h"
 
+enum { FORGET_PART = 8 };
+
 /* It is let in: record who is still at work beside it, or that nobody is. */
 static void
 enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
@@ -27,8 +29,12 @@ enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 
 /* Its work has ended. What a stray saved up while it drained would be more than its share. */
 static void
-go_away(struct cgpu_tenant *tenant)
+go_away(struct cgpu_tenant *tenant, uint64_t now)
 {
+    if (tenant->closed_ns != 0) { /* else it has just come */
+        tenant->drain_ns = cgpu_larger(cgpu_since(now, tenant->closed_ns),
+                                       tenant->drain_ns - tenant->drain_ns / FORGET_PART);
+    }
     if (tenant->stray) {
         cgpu_bucket_forget(&tenant->bucket);
     }
@@ -51,7 +57,7 @@ cgpu_stage_change(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, enum
         memset(tenant, 0, sizeof *tenant);
         break;
     case CGPU_STAGE_AWAY:
-        go_away(tenant);
+        go_away(tenant, now);
         break;
     case CGPU_STAGE_HOLDS:
         enter(arbiter, tenant, now);

@@ -61,7 +61,19 @@ cgpu_flight_publish(struct cgpu_gate_gpu *gpu)
     __atomic_store_n(&gpu->work->certain, certain, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->end_ns, gpu->pace.end_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->busy_ns, gpu->pace.busy_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&gpu->work->done_us, (uint32_t)(gpu->pace.done_ns / 1000), __ATOMIC_RELAXED);
     __atomic_store_n(&gpu->work->lag_ns, (uint32_t)gpu->pace.lag_ns, __ATOMIC_RELAXED);
+}
+
+static void
+pass(struct cgpu_gate_gpu *gpu, const struct cgpu_pace_batch *batch, uint64_t now, bool known)
+{
+    gpu->pace.done_ns += batch->expected_ns;
+    if (cgpu_gate_is(gpu, CGPU_METERED_TOGETHER)) {
+        cgpu_pace_leave(&gpu->pace, batch, now);
+    } else {
+        cgpu_pace_pass(&gpu->pace, batch, now, known);
+    }
 }
 
 static void
@@ -73,8 +85,7 @@ take_out(struct cgpu_gate_gpu *gpu, struct cgpu_flight *flight, uint64_t now, bo
 
     gpu->left -= cgpu_apart_is_left(stream);
     if (stream->apart == CGPU_APART_NOT) {
-        cgpu_pace_pass(&gpu->pace, &flight->batch, now,
-                       known || now - gpu->pace.looked_ns < lately);
+        pass(gpu, &flight->batch, now, known || now - gpu->pace.looked_ns < lately);
     }
     cgpu_apart_moves(stream, now);
     stream->in_flight--;
@@ -241,7 +252,7 @@ cgpu_flight_synchronised(struct cgpu_stream *stream, uint64_t begun, uint64_t no
 
         if (batch.launches != 0) {
             cgpu_pace_mark(&gpu->pace, &batch, now);
-            cgpu_pace_pass(&gpu->pace, &batch, now, true);
+            pass(gpu, &batch, now, true);
             cgpu_flight_publish(gpu);
         }
     }

@@ -66,6 +66,7 @@ struct cgpu_pace {
     uint32_t stream;    /* whose it was */
     uint64_t marked_ns; /* and when that one was marked */
     uint64_t busy_ns;   /* GPU time of all batches that have ended */
+    uint64_t done_ns;   /* the same, as estimated when they were launched */
     uint64_t in_flight; /* batches */
     uint64_t uncertain; /* of these, batches with launches of unknown duration */
     uint64_t guessed;   /* and with launches whose duration is guessed */

@@ -58,7 +58,8 @@ struct cgpu_ledger_work {
     uint64_t end_ns;   /* when what is in flight is expected to end */
     uint64_t busy_ns;  /* GPU time of all that has ended, as measured */
     uint64_t begun_ns; /* before this it launched nothing since it was last quiet */
-    uint64_t markers;  /* written so far */
+    uint32_t markers;  /* written so far */
+    uint32_t done_us;  /* GPU time of all that has ended, as estimated; modulo 2^32 */
     uint32_t missed;   /* turns that were over before a thread that waited for one ran */
     uint32_t lag_ns;   /* from launch to sight, without work, see pace.h; 0: unknown */
 };

@@ -26,6 +26,7 @@ add_demand(struct cgpu_demand *sum, const struct process *process, uint64_t lag_
     sum->waiting |= work->waiting != 0;
     sum->missed += work->missed;
     sum->busy_ns += work->busy_ns;
+    sum->done_ns += work->done_us * US;
 }
 
 static void

@@ -143,6 +143,7 @@ cgpu_group_step(struct cgpu_group *group, uint64_t now,
     }
     for (uint32_t g = 0; g < group->count; g++) {
         cgpu_charge_time(group->gpus[g], now, demands[g]);
+        cgpu_company_end(group->gpus[g], now); /* they take turns together instead */
     }
     at = step_all(group, now);
     for (uint32_t g = 0; g < group->count; g++) {

@@ -197,7 +197,8 @@ known_work(struct cgpu_container *container, uint32_t index, const struct cgpu_l
     struct cgpu_container_work *known = &container->works[index];
 
     if (known->owner != work->owner) {
-        *known = (struct cgpu_container_work){.owner = work->owner, .busy_ns = work->busy_ns};
+        *known = (struct cgpu_container_work){
+            .owner = work->owner, .busy_ns = work->busy_ns, .done_us = work->done_us};
     }
     return known;
 }
@@ -254,6 +255,8 @@ add_work(struct cgpu_container *container, uint32_t index, const struct cgpu_led
         container->busy_ns += work->busy_ns - known->busy_ns;
     }
     known->busy_ns = work->busy_ns;
+    container->done_ns += (uint64_t)(work->done_us - known->done_us) * 1000; /* modulo 2^32 */
+    known->done_us = work->done_us;
     /* of one that is quiet it is when its last work ended */
     out->end_ns = work->end_ns > out->end_ns ? work->end_ns : out->end_ns;
     if ((work->active == 0 && work->waiting == 0) || !is_alive(container, known, work, now)) {
@@ -304,7 +307,7 @@ cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_
     struct cgpu_ledger_work works[CHUNK_WORKS];
     uint32_t bound = 0;
 
-    *out = (struct cgpu_demand){.busy_ns = container->busy_ns};
+    *out = (struct cgpu_demand){.busy_ns = container->busy_ns, .done_ns = container->done_ns};
     container->asks = 0;
     if (container->broken || !read_gpu(container) ||
         !read_ledger(container, &bound, sizeof bound,
@@ -329,6 +332,7 @@ cgpu_container_look(struct cgpu_container *container, uint64_t now, struct cgpu_
         *out = (struct cgpu_demand){0};
     }
     out->busy_ns = container->busy_ns;
+    out->done_ns = container->done_ns;
     out->stays = container->stays;
     out->stayed_ns = container->stayed_ns;
 }

@@ -21,6 +21,7 @@ struct cgpu_container_work {
     bool dead;
     uint64_t asked_ns; /* when it was last found alive */
     uint64_t busy_ns;
+    uint32_t done_us;
 };
 
 struct cgpu_container {
@@ -35,7 +36,7 @@ struct cgpu_container {
     uint32_t asks;    /* how many processes this look has asked for */
     uint64_t paid_ns; /* ask for no process before this time */
     bool broken;      /* the ledger was cut short or replaced */
-    uint64_t busy_ns;
+    uint64_t busy_ns, done_ns;
     bool looked;
     struct cgpu_ledger_gpu gpu; /* as last read */
     uint64_t stays, stayed_ns;  /* since the first look */

@@ -167,6 +167,24 @@ TEST(gpu_time_is_never_taken_back)
     cgpu_container_close(container);
 }
 
+TEST(done_work_adds_up_although_its_counter_overflows)
+{
+    struct guest *guest = guest_make(guest_scene(), 0, 0);
+    struct cgpu_container *container = open_container(guest);
+    struct cgpu_ledger *ledger = check_attach(guest->ledger);
+    struct cgpu_ledger_work *work = claim(ledger, 0);
+
+    work->done_us = UINT32_MAX - 2;
+    CHECK(look(container, MS).done_ns == 0);
+    work->done_us += 10;
+    CHECK(look(container, 2 * MS).done_ns == 10000);
+    cgpu_ledger_detach(ledger);
+    ledger = check_attach(guest->ledger);
+    claim(ledger, 0);
+    CHECK(look(container, 3 * MS).done_ns == 10000);
+    cgpu_container_close(container);
+}
+
 static void
 wait_at_the_gate(void *argument)
 {

@@ -57,7 +57,9 @@ class Installed:
 
     def cgpu(self, *words: str, check: bool = True) -> Result:
         python = ["env", f"PYTHONPATH={os.pathsep.join(filter(None, sys.path))}", sys.executable]
-        return self.enclosure.run(*python, "-m", "cgpu_cli.main", *words, check=check)
+        words = (*python, "-m", "cgpu_cli.main", *words)
+        # an upgrade makes an environment of Python: minutes on a busy machine
+        return self.enclosure.run(*words, check=check, timeout=480)
 
     def docker(self, install: Callable[[], object]) -> Docker:
         """dockerd with what ``install`` makes of its configuration."""

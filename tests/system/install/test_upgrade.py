@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lab.containers.engines import Docker, Result
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1200)]
 
 PROXY = "cgpu_shim/_lib/libcuda.so.1"
 BEFORE = releases.previous()
@@ -85,7 +85,7 @@ class Machine(Installed):
 
     def own(self, *words: str | Path, check: bool = True) -> Result:
         """The command that a user has."""
-        return self.run(self.prefix / "bin/cgpu", *words, check=check)
+        return self.enclosure.run(self.prefix / "bin/cgpu", *words, check=check, timeout=480)
 
     def seen(self, path: str) -> Path:
         """A path of the machine as this process, which is not in it, reaches it."""

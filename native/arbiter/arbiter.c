@@ -73,6 +73,7 @@ cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *ru
         arbiter->rules.policy = CGPU_POLICY_NATIVE;
     }
     arbiter->policy = cgpu_policies[arbiter->rules.policy];
+    cgpu_company_end(arbiter, arbiter->now);
     entitle(arbiter);
 }
 
@@ -129,6 +130,7 @@ cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight
     }
     tenant->claim.weight = weight > 0 ? weight : 1;
     tenant->claim.high_priority = high_priority;
+    cgpu_company_end(arbiter, arbiter->now); /* its turns are others from now on */
     entitle(arbiter);
 }
 
@@ -143,7 +145,7 @@ cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now)
 }
 
 static void
-open_all(struct cgpu_arbiter *arbiter, uint64_t now)
+open_all(struct cgpu_arbiter *arbiter, enum cgpu_gate gate, uint64_t now)
 {
     arbiter->holder = -1;
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
@@ -151,7 +153,7 @@ open_all(struct cgpu_arbiter *arbiter, uint64_t now)
 
         if (cgpu_tenant_is_present(tenant)) {
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
-            tenant->gate = CGPU_GATE_FREE;
+            tenant->gate = gate;
         }
     }
 }
@@ -163,7 +165,7 @@ cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now)
         cgpu_together(arbiter, now);
         return cgpu_together_look(arbiter, now);
     }
-    open_all(arbiter, now);
+    open_all(arbiter, CGPU_GATE_FREE, now);
     return UINT64_MAX;
 }
 
@@ -176,7 +178,7 @@ cgpu_arbiter_step(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_
     now = cgpu_larger(now, arbiter->now);
     cgpu_charge_time(arbiter, now, demands);
     if (cgpu_arbiter_takes_turns(arbiter) && cgpu_company(arbiter, now)) {
-        cgpu_together_open(arbiter, now);
+        open_all(arbiter, CGPU_GATE_PRESSED, now);
         at = cgpu_together_look(arbiter, now);
     } else if (cgpu_arbiter_takes_turns(arbiter)) {
         cgpu_turn(arbiter, now);

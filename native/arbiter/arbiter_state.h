@@ -171,6 +171,7 @@ struct cgpu_tenant {
     uint64_t stay_others_ns;
 
     struct cgpu_companion companion;
+
     /* group/ */
     uint64_t container;   /* the same on each of its GPUs; 0: it has this one only */
     bool several;         /* it takes turns on several GPUs together */
@@ -385,8 +386,6 @@ bool cgpu_turn_alone(const struct cgpu_arbiter *arbiter, int index, uint64_t ns,
 
 /* together.c */
 void cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now);
-/* Open the gates of all. */
-void cgpu_together_open(struct cgpu_arbiter *arbiter, uint64_t now);
 void cgpu_together_charge(struct cgpu_arbiter *arbiter, uint64_t now,
                           const struct cgpu_demand *demands);
 uint64_t cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now);

@@ -132,20 +132,6 @@ cgpu_together(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-void
-cgpu_together_open(struct cgpu_arbiter *arbiter, uint64_t now)
-{
-    arbiter->holder = -1;
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        if (cgpu_tenant_is_present(tenant)) {
-            cgpu_stage_change(arbiter, tenant, CGPU_STAGE_HOLDS, now);
-            tenant->gate = CGPU_GATE_PRESSED;
-        }
-    }
-}
-
 uint64_t
 cgpu_together_look(const struct cgpu_arbiter *arbiter, uint64_t now)
 {

@@ -1,4 +1,4 @@
-/* Containers that leave the GPU idle in their turns run together, as long as nobody loses. */
+/* SCH-6: containers that leave the GPU idle in their turns run together, if nobody loses. */
 #include "arbiter_contest.h"
 
 #define PART_NS (MS / 10)
@@ -119,6 +119,20 @@ TEST(a_newcomer_ends_it_until_all_are_compared)
     CHECK(run(80 * MS, 3, alone, together) == 0);
     run(200 * MS, 3, alone, together);
     CHECK(open_gates() == 3);
+}
+
+TEST(another_weight_ends_it_until_turns_are_compared)
+{
+    const uint64_t alone[] = {400, 400}, together[] = {350, 350};
+
+    begin(CGPU_POLICY_WEIGHTED_FAIR, 2, 1);
+    run(500 * MS, 2, alone, together);
+    CHECK(open_gates() == 2);
+    cgpu_arbiter_set_tenant(arbiter, tenants[0], 19, false); /* it has 380 in turns */
+    step(MS);
+    CHECK(open_gates() <= 1);
+    CHECK(run(80 * MS, 2, alone, together) == 0);
+    CHECK(run(5000 * MS, 2, alone, together) < 600 * MS);
 }
 
 TEST(ceilings_and_high_priority_forbid_it)

@@ -121,10 +121,9 @@ def test_bursts_get_their_part_beside_kernels_that_are_ten_times_as_long(
 def test_programs_that_leave_the_gpu_idle_do_not_halve_each_other(players: Players) -> None:
     """Each launches short kernels one by one, and rests: in turns they did half as much each."""
     how = "us=5 sync=20 idle_us=100 stream=nonblocking"
-    one = players.spin("one", "--weight 1", how)
+    players.spin("one", "--weight 1", how)
     alone = players.measure().points["one"]
     players.spin("two", "--weight 2", how)
-    assert one.report().launches > 0
     shares = players.measure()
     assert sum(shares.points.values()) > 1.2 * alone, (alone, shares)
 

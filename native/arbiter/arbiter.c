@@ -47,10 +47,10 @@ entitle(struct cgpu_arbiter *arbiter)
 }
 
 /*
- * While gates are open together some containers get ahead, by more than in any turn: nobody's debt.
+ * Under the soft policy some containers get ahead, by more than in any turn: nobody's debt.
  */
-void
-cgpu_arbiter_forget_leads(struct cgpu_arbiter *arbiter)
+static void
+forget_leads(struct cgpu_arbiter *arbiter)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
@@ -64,8 +64,9 @@ void
 cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *rules)
 {
     if (arbiter->policy != NULL && arbiter->policy->soft) {
-        cgpu_arbiter_forget_leads(arbiter);
+        forget_leads(arbiter);
     }
+    cgpu_company_change(arbiter, arbiter->now);
     arbiter->rules = *rules;
     arbiter->rules.max_inst += rules->max_inst == 0;
     arbiter->rules.prio_ratio = (uint32_t)cgpu_larger(1, cgpu_lesser(rules->prio_ratio, 99));
@@ -73,7 +74,6 @@ cgpu_arbiter_set_rules(struct cgpu_arbiter *arbiter, const struct cgpu_rules *ru
         arbiter->rules.policy = CGPU_POLICY_NATIVE;
     }
     arbiter->policy = cgpu_policies[arbiter->rules.policy];
-    cgpu_company_end(arbiter, arbiter->now);
     entitle(arbiter);
 }
 
@@ -84,6 +84,7 @@ cgpu_arbiter_add(struct cgpu_arbiter *arbiter, uint32_t weight, bool high_priori
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
         if (!cgpu_tenant_is_present(tenant)) {
+            cgpu_company_change(arbiter, now);
             cgpu_stage_change(arbiter, tenant, CGPU_STAGE_AWAY, now);
             tenant->high = high_priority;
             tenant->claim.weight = weight > 0 ? weight : 1;
@@ -130,7 +131,7 @@ cgpu_arbiter_set_tenant(struct cgpu_arbiter *arbiter, int index, uint32_t weight
     }
     tenant->claim.weight = weight > 0 ? weight : 1;
     tenant->claim.high_priority = high_priority;
-    cgpu_company_end(arbiter, arbiter->now); /* its turns are others from now on */
+    cgpu_company_change(arbiter, arbiter->now);
     entitle(arbiter);
 }
 
@@ -140,6 +141,7 @@ cgpu_arbiter_remove(struct cgpu_arbiter *arbiter, int index, uint64_t now)
     if (!exists(arbiter, index)) {
         return;
     }
+    cgpu_company_change(arbiter, now);
     cgpu_stage_change(arbiter, &arbiter->tenants[index], CGPU_STAGE_NONE, now);
     entitle(arbiter);
 }
@@ -198,6 +200,7 @@ void
 cgpu_arbiter_skip(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     arbiter->now = cgpu_larger(now, arbiter->now);
+    cgpu_company_end(arbiter, arbiter->now); /* nobody measured what was done meanwhile */
 }
 
 bool

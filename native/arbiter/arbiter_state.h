@@ -285,8 +285,6 @@ cgpu_arbiter_takes_turns(const struct cgpu_arbiter *arbiter)
 {
     return arbiter->policy->metered && !arbiter->policy->soft;
 }
-/* What gates that were open together have led to is nobody's debt. */
-void cgpu_arbiter_forget_leads(struct cgpu_arbiter *arbiter);
 /* The step of a policy without turns. */
 uint64_t cgpu_arbiter_open(struct cgpu_arbiter *arbiter, uint64_t now);
 

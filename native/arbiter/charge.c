@@ -1,8 +1,8 @@
 /*
  * Who pays for the time since the last step: a container whose gate is closing, up to its end, and
  * only then the holder. Containers that were given up on share the charge, because their work may
- * still run. Apart from its lag and from what unused.c believes, nothing that a container reports
- * makes it pay less while another one wants the GPU, or while it has a ceiling.
+ * still run. In turns, apart from its lag and from what unused.c believes, nothing that a container
+ * reports makes it pay less while another one wants the GPU, or while it has a ceiling.
  */
 #include "arbiter/arbiter_state.h"
 
@@ -23,6 +23,9 @@ cgpu_charge_pay(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64
 
     count_recent(tenant, arbiter->part, ns);
     arbiter->paid_ns += ns;
+    if (arbiter->company.on) {
+        return; /* what gates that are open together lead to is nobody's debt */
+    }
     tenant->virtual_ns += ns * unit / tenant->claim.competes;
     tenant->virtual_ns = cgpu_lesser(tenant->virtual_ns, most);
     cgpu_bucket_take(tenant->high ? &arbiter->high : &tenant->bucket, ns);
@@ -42,7 +45,7 @@ static bool
 pays(const struct cgpu_arbiter *arbiter, int index, int payer, uint64_t now)
 {
     const struct cgpu_tenant *tenant = &arbiter->tenants[index];
-    bool meets = arbiter->company.on && cgpu_tenant_works(tenant);
+    bool meets = (arbiter->company.on || tenant->companion.met) && cgpu_tenant_works(tenant);
 
     return index == payer || meets ||
            (cgpu_tenant_overlaps(tenant, now) && !(tenant->stray && payer < 0));
@@ -206,9 +209,6 @@ observe(struct cgpu_arbiter *arbiter, uint64_t now, const struct cgpu_demand *de
         if (demands[i].missed != tenant->demand.missed) {
             tenant->absent_until =
                 cgpu_lesser(tenant->absent_until, tenant->closed_ns + CGPU_AGAIN_NS);
-        }
-        if (demands[i].done_ns != tenant->demand.done_ns) {
-            tenant->companion.at_ns = now;
         }
         tenant->demand = demands[i];
         tenant->demand.lag_ns = cgpu_lesser(demands[i].lag_ns, CGPU_LAG_NS);

@@ -4,57 +4,47 @@
  * A program that launches one small kernel after the other leaves the GPU idle between them, and in
  * turns of its own nobody uses that. But GPUs divide their time between programs, and such programs
  * hardly delay each other. So now and then all gates open together for a short time. They stay open
- * if nobody gets less done than in turns, and all together much more. Turns return every two
- * seconds to compare again. Otherwise the next attempt comes later, after twice the time.
+ * if nobody gets less done than in turns, and all together much more. Turns return every four
+ * seconds to compare again, and as soon as somebody does much more than before. If it was not worth
+ * it, the next attempt comes later, each time after twice as long.
  *
- * Programs that fill the GPU cannot all gain: what one has, another one has not. What a container
- * reports as done can only end the time together, or keep it as long as nobody else loses.
+ * Programs that fill the GPU cannot all gain: what one has, another one has not. Who reports more
+ * than it does keeps the gates open only while nobody else loses more than LEAST allows.
  */
 #include "arbiter/arbiter_state.h"
 
-/* Turns, and time together that has proved worth it, are measured for this long. */
-#define COMPARE_NS (100 * CGPU_MS)
+/* Turns are measured for this long: some ten of each. */
+#define TURNS_NS (200 * CGPU_MS)
+/* Time together: in an attempt, and when it has proved worth it. */
 #define ATTEMPT_NS (20 * CGPU_MS)
+#define PROVEN_NS  (100 * CGPU_MS)
 /* Then turns are measured again. */
-#define TRUST_NS (2000 * CGPU_MS)
+#define TRUST_NS (4000 * CGPU_MS)
 /* No attempt for this long after the first failure. */
 #define AGAIN_NS (1000 * CGPU_MS)
 /* Who fills the GPU has more than this in flight when its gate closes. */
 #define IDLE_NS UINT64_C(250000)
 /* Kernels that take longer could not be measured in an attempt. */
 #define LONG_NS (2 * CGPU_MS)
-/* Who competed within this time takes part. */
-#define RIVAL_NS (50 * CGPU_MS)
 
 /* Of what is done in turns, in percent: the least for each, and for all together. */
 enum { PERCENT = 100, LEAST_AT_FIRST = 90, LEAST = 95, GAIN_AT_FIRST = 130, GAIN = 115 };
 enum { FAILURES = 6 };
-
-static uint64_t
-find_rivals(const struct cgpu_arbiter *arbiter, uint64_t now)
-{
-    uint64_t rivals = 0;
-
-    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-
-        /* short work may begin and end between two looks */
-        uint64_t at = cgpu_larger(tenant->competed_ns, tenant->companion.at_ns);
-
-        if (cgpu_tenant_is_present(tenant) && at != 0 && cgpu_since(now, at) < RIVAL_NS) {
-            rivals |= UINT64_C(1) << i;
-        }
-    }
-    return rivals;
-}
+/* Who does less than this part of the time is not compared: it would need a longer time. */
+enum { WORTH_PART = 100 };
+/* Whoever does so many percent of what it did before, and this part of the time, has changed. */
+enum { MORE = 125, MORE_PART = 20 };
 
 static bool
-is_rival(const struct cgpu_arbiter *arbiter, int index)
+is_rival(const struct cgpu_tenant *tenant)
 {
-    return (arbiter->company.rivals >> index & 1) != 0;
+    return cgpu_tenant_is_present(tenant) && tenant->companion.turns_ns != 0;
 }
 
-/* Not with limits, with others that wait for what is in flight, or with those that do not run. */
+/*
+ * Not with limits, with others that wait for what is in flight, or with those that do not run; and
+ * not before what was launched together has ended.
+ */
 static bool
 may_meet(const struct cgpu_arbiter *arbiter, uint64_t now)
 {
@@ -63,36 +53,46 @@ may_meet(const struct cgpu_arbiter *arbiter, uint64_t now)
 
         if (cgpu_tenant_is_present(tenant) &&
             (tenant->high || tenant->several || cgpu_tenant_is_capped(tenant) ||
-             tenant->stage == CGPU_STAGE_EXPIRED || tenant->absent_until > now)) {
+             tenant->stage == CGPU_STAGE_EXPIRED || tenant->absent_until > now ||
+             tenant->companion.met)) {
             return false;
         }
     }
     return true;
 }
 
-/* Whether anybody leaves the GPU idle. */
+/* Whether there are several, and one of them leaves the GPU idle. */
 static bool
 may_gain(const struct cgpu_arbiter *arbiter)
 {
+    uint32_t rivals = 0;
     bool idle = false;
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
 
-        if (is_rival(arbiter, i)) {
-            if (tenant->drain_ns > LONG_NS || tenant->companion.turns_ns == 0) {
+        if (is_rival(tenant)) {
+            if (tenant->drain_ns > LONG_NS) {
                 return false;
             }
+            rivals += 1;
             idle |= tenant->drain_ns < IDLE_NS;
         }
     }
-    return idle;
+    return rivals > 1 && idle;
 }
 
 static uint64_t
 done_by(const struct cgpu_tenant *tenant)
 {
     return cgpu_since(tenant->demand.done_ns, tenant->companion.before_ns);
+}
+
+/* DONE in NS, as it would be in TURNS_NS; nobody can do more than all the time. */
+static uint64_t
+in_turns(uint64_t done, uint64_t ns)
+{
+    return cgpu_lesser(done, ns) / (ns / 1000) * (TURNS_NS / 1000);
 }
 
 static void
@@ -104,15 +104,47 @@ measure(struct cgpu_arbiter *arbiter, uint64_t now)
     }
 }
 
-/* What each does in COMPARE_NS of turns. */
+/* What each does in TURNS_NS of turns. */
 static void
 note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        uint64_t done = in_turns(done_by(tenant), ns);
 
-        tenant->companion.turns_ns = done_by(tenant) / (ns / 1000) * (COMPARE_NS / 1000);
+        tenant->companion.turns_ns = done < TURNS_NS / WORTH_PART ? 0 : done;
+        tenant->companion.first_ns = 0;
     }
+}
+
+/* What each does together. */
+static void
+note_first(struct cgpu_arbiter *arbiter, uint64_t ns)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        if (tenant->companion.first_ns == 0) {
+            tenant->companion.first_ns = in_turns(done_by(tenant), ns);
+        }
+    }
+}
+
+/* Whether one works that did not, or much more than at first: the comparison was another. */
+static bool
+does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
+{
+    for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
+        const struct cgpu_tenant *tenant = &arbiter->tenants[i];
+        uint64_t first = tenant->companion.first_ns;
+        uint64_t done = in_turns(done_by(tenant), ns);
+
+        if ((first != 0 || !is_rival(tenant)) && done > first * MORE / PERCENT &&
+            done > first + TURNS_NS / MORE_PART) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Whether everybody has done enough in NS, and all together more than in turns. */
@@ -126,10 +158,10 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
 
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         const struct cgpu_tenant *tenant = &arbiter->tenants[i];
-        uint64_t turns = tenant->companion.turns_ns / 1000 * (ns / 1000) / (COMPARE_NS / 1000);
-        uint64_t done = done_by(tenant) / 1000;
+        uint64_t turns = tenant->companion.turns_ns;
+        uint64_t done = in_turns(done_by(tenant), ns);
 
-        if (is_rival(arbiter, i)) {
+        if (is_rival(tenant)) {
             if (done * PERCENT < turns * least) {
                 return false;
             }
@@ -140,15 +172,28 @@ is_worth_it(const struct cgpu_arbiter *arbiter, uint64_t ns)
     return all_done * PERCENT >= all_turns * gain;
 }
 
+/* What was launched together is paid for by all whose work still goes on. */
 void
 cgpu_company_end(struct cgpu_arbiter *arbiter, uint64_t now)
 {
-    if (arbiter->company.on) {
-        cgpu_arbiter_forget_leads(arbiter);
+    for (int i = 0; i < CGPU_MAX_TENANTS && arbiter->company.on; i++) {
+        if (arbiter->tenants[i].stage == CGPU_STAGE_HOLDS) {
+            cgpu_turn_close(arbiter, i, now);
+            arbiter->tenants[i].companion.met = true;
+        }
     }
     arbiter->company.on = false;
     arbiter->company.proven = false;
     measure(arbiter, now);
+}
+
+/* The first turns still follow from what was before. */
+void
+cgpu_company_change(struct cgpu_arbiter *arbiter, uint64_t now)
+{
+    cgpu_company_end(arbiter, now);
+    arbiter->company.failures = 0;
+    arbiter->company.again_ns = now + TURNS_NS * 3 / 2;
 }
 
 static void
@@ -156,17 +201,19 @@ judge(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
 {
     struct cgpu_company *company = &arbiter->company;
 
-    if (ns < (company->proven ? COMPARE_NS : ATTEMPT_NS)) {
-        return;
-    }
     if (!is_worth_it(arbiter, ns)) {
         company->again_ns = now + (AGAIN_NS << company->failures);
         company->failures += company->failures < FAILURES;
         cgpu_company_end(arbiter, now);
         return;
     }
+    if (does_more(arbiter, ns)) {
+        cgpu_company_end(arbiter, now);
+        return;
+    }
     if (company->proven) {
         company->failures = 0;
+        note_first(arbiter, ns);
     } else {
         company->until_ns = now + TRUST_NS;
     }
@@ -181,15 +228,13 @@ bool
 cgpu_company(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     struct cgpu_company *company = &arbiter->company;
-    uint64_t rivals = find_rivals(arbiter, now), ns = cgpu_since(now, company->since_ns);
-    bool several = (rivals & (rivals - 1)) != 0;
+    uint64_t ns = cgpu_since(now, company->since_ns);
 
-    if (rivals != company->rivals || !several || !may_meet(arbiter, now)) {
-        company->rivals = rivals;
+    if (!may_meet(arbiter, now)) {
         cgpu_company_end(arbiter, now);
-    } else if (company->on) {
+    } else if (company->on && ns >= (company->proven ? PROVEN_NS : ATTEMPT_NS)) {
         judge(arbiter, ns, now);
-    } else if (ns >= COMPARE_NS) {
+    } else if (!company->on && ns >= TURNS_NS) {
         note_turns(arbiter, ns);
         company->on = now >= company->again_ns && may_gain(arbiter);
         measure(arbiter, now);

@@ -7,7 +7,6 @@
 struct cgpu_company {
     bool on;
     bool proven;       /* it was compared with turns */
-    uint64_t rivals;   /* who takes part: a bit for each */
     uint64_t since_ns; /* what they do is measured since then */
     uint64_t until_ns; /* then turns return */
     uint64_t again_ns; /* no attempt before */
@@ -16,13 +15,17 @@ struct cgpu_company {
 
 /* What one container has done. */
 struct cgpu_companion {
-    uint64_t at_ns;     /* when it was last seen to have done more */
     uint64_t before_ns; /* what it had done at since_ns */
-    uint64_t turns_ns;  /* what it does in a tenth of a second of turns; 0: not known */
+    uint64_t turns_ns;  /* what it does in TURNS_NS of turns; 0: nothing worth comparing */
+    uint64_t first_ns;  /* what it did together at first, in as long; 0: not known yet */
+    bool met;           /* its gate closed with others', and what it launched then goes on */
 };
 
 /* Whether all gates are open together for now. */
 bool cgpu_company(struct cgpu_arbiter *arbiter, uint64_t now);
+/* If they are, close them. Turns are compared anew. */
 void cgpu_company_end(struct cgpu_arbiter *arbiter, uint64_t now);
+/* The same where turns will be others: containers, weights or rules have changed. */
+void cgpu_company_change(struct cgpu_arbiter *arbiter, uint64_t now);
 
 #endif

@@ -45,16 +45,16 @@ offset_of(const struct cgpu_arbiter *arbiter, int index)
 }
 
 /*
- * Whether TENANT has time slices to fill, because the work of others runs between them. Under the
- * soft policy not if it has several processes, and so as many slices; nor if there are containers
- * of high priority, which wait for what is in flight; nor if it has several GPUs, because its work
- * on one may wait for its work on another.
+ * Whether TENANT has time slices to fill, because the work of others runs between them. Not if it
+ * has several processes, and so as many slices, unless it runs beside a kernel. Under the soft
+ * policy not if there are containers of high priority, which wait for what is in flight; nor if it
+ * has several GPUs, because its work on one may wait for its work on another.
  */
 static bool
 is_sliced(const struct cgpu_arbiter *arbiter, const struct cgpu_tenant *tenant)
 {
     if (!arbiter->policy->soft) {
-        return arbiter->company.on ||
+        return (arbiter->company.on && tenant->demand.processes <= 1) ||
                (tenant->stage == CGPU_STAGE_HOLDS && tenant->beside && tenant->alone_ns == 0);
     }
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
@@ -75,7 +75,7 @@ cgpu_arbiter_metered(const struct cgpu_arbiter *arbiter, int index)
         return 0;
     }
     metered |= arbiter->policy->soft || arbiter->company.on ? CGPU_METERED_ROUGHLY : 0;
-    metered |= arbiter->company.on ? CGPU_METERED_TOGETHER : 0;
+    metered |= arbiter->company.on || tenant->companion.met ? CGPU_METERED_TOGETHER : 0;
     return metered | (is_sliced(arbiter, tenant) ? CGPU_METERED_SLICED : 0);
 }
 

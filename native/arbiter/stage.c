@@ -22,7 +22,7 @@ enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
         }
     }
     tenant->shown = tenant->stage != CGPU_STAGE_AWAY && tenant->demand.active;
-    tenant->stray = false;
+    tenant->stray = tenant->companion.met = false;
     tenant->opened_ns = now;
     tenant->begun_ns = 0;
 }
@@ -31,14 +31,15 @@ enter(struct cgpu_arbiter *arbiter, struct cgpu_tenant *tenant, uint64_t now)
 static void
 go_away(struct cgpu_tenant *tenant, uint64_t now)
 {
-    if (tenant->closed_ns != 0) { /* else it has just come */
+    /* else it has just come, was never waited for, or did not have its turn alone */
+    if (cgpu_tenant_goes_on(tenant) && !tenant->stray && !tenant->companion.met) {
         tenant->drain_ns = cgpu_larger(cgpu_since(now, tenant->closed_ns),
                                        tenant->drain_ns - tenant->drain_ns / FORGET_PART);
     }
     if (tenant->stray) {
         cgpu_bucket_forget(&tenant->bucket);
     }
-    tenant->stray = false;
+    tenant->stray = tenant->companion.met = false;
     tenant->gate = CGPU_GATE_CLOSED;
 }
 

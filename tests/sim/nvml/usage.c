@@ -141,8 +141,13 @@ LISTS(_v3, nvml_process_v2)
 NVML_DEFINE(nvmlDeviceGetRunningProcessDetailList, struct nvml_device *device,
             struct nvml_process_detail_list *list)
 {
-    if (list == NULL || list->version != NVML_STRUCT_VERSION(struct nvml_process_detail_list, 1)) {
-        return list ? NVML_ERROR_ARGUMENT_VERSION_MISMATCH : NVML_ERROR_INVALID_ARGUMENT;
+    const struct cgpu_machine_gpu *gpu;
+    enum nvml_return result = sim_enter_device("", device, list, &gpu); /* faults: below */
+    if (result) {
+        return result;
+    }
+    if (list->version != NVML_STRUCT_VERSION(struct nvml_process_detail_list, 1)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     }
     if (list->mode != 0) {
         return list_nothing(__func__, device, &list->count);

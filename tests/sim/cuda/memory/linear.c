@@ -240,30 +240,36 @@ memory_info(uint64_t *free_bytes, uint64_t *total)
     int result = sim_device_of_context(&device);
     if (result == CUDA_SUCCESS) {
         uint64_t used = cgpu_machine_used(sim_machine(), device->machine_index);
-        *total = device->facts->total_bytes - device->facts->reserved_bytes;
-        *free_bytes = used < *total ? *total - used : 0;
+        uint64_t all = device->facts->total_bytes - device->facts->reserved_bytes;
+        *total = all;
+        *free_bytes = used < all ? all - used : 0;
     }
     return result;
 }
 
+/* Either output may be left out, or both. */
 SIM_API(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total), (free_bytes, total))
 {
-    if (free_bytes == NULL || total == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+    uint64_t unasked;
+    return memory_info(free_bytes != NULL ? free_bytes : &unasked,
+                       total != NULL ? total : &unasked);
+}
+
+static void
+put_narrow(uint32_t *out, uint64_t bytes)
+{
+    if (out != NULL) {
+        *out = bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
     }
-    return memory_info(free_bytes, total);
 }
 
 SIM_API(cuMemGetInfo, (uint32_t *free_bytes, uint32_t *total), (free_bytes, total))
 {
     uint64_t wide_free, wide_total;
-    if (free_bytes == NULL || total == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
     int result = memory_info(&wide_free, &wide_total);
     if (result == CUDA_SUCCESS) {
-        *free_bytes = wide_free > UINT32_MAX ? UINT32_MAX : (uint32_t)wide_free;
-        *total = wide_total > UINT32_MAX ? UINT32_MAX : (uint32_t)wide_total;
+        put_narrow(free_bytes, wide_free);
+        put_narrow(total, wide_total);
     }
     return result;
 }

@@ -12,6 +12,11 @@ enum { /* CUmemPool_attribute */
        RESERVED_HIGH,
        USED_CURRENT,
        USED_HIGH,
+       ALLOCATION_TYPE, /* from here on: of CUDA 13 */
+       HANDLE_TYPES,
+       LOCATION_ID,
+       LOCATION_TYPE,
+       MAXIMUM
 };
 
 struct pool_properties { /* layout of CUmemPoolProps */
@@ -146,16 +151,22 @@ SIM_API(cuMemPoolGetAttribute, (struct sim_pool * handle, unsigned attribute, vo
         (handle, attribute, out))
 {
     struct sim_pool *pool = sim_object_find(SIM_POOL, handle);
-    if (pool == NULL || out == NULL || attribute < REUSE_FIRST || attribute > USED_HIGH) {
+    if (pool == NULL || out == NULL || attribute < REUSE_FIRST || attribute > MAXIMUM) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (attribute <= REUSE_LAST) {
         memcpy(out, &pool->reuse[attribute - REUSE_FIRST], sizeof(int));
         return CUDA_SUCCESS;
     }
-    const uint64_t values[] = {pool->threshold, pool->reserved, pool->reserved_high, pool->used,
-                               pool->used_high};
-    memcpy(out, &values[attribute - RELEASE_THRESHOLD], sizeof *values);
+    /* The maximum of an imported pool is the system's. */
+    uint64_t maximum = pool->is_import ? pool->device->facts->total_bytes : pool->maximum;
+    const uint64_t values[] = {
+        pool->threshold,     pool->reserved, pool->reserved_high, pool->used,
+        pool->used_high,     TYPE_PINNED,    pool->handle_types,  pool->device->ordinal,
+        SIM_LOCATION_DEVICE, maximum,
+    };
+    int is_wide = attribute <= USED_HIGH || attribute == MAXIMUM;
+    memcpy(out, &values[attribute - RELEASE_THRESHOLD], is_wide ? sizeof *values : sizeof(int));
     return CUDA_SUCCESS;
 }
 

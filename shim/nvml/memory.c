@@ -43,10 +43,10 @@ cgpu_nvml_memory_v2(enum nvml_return (*real)(struct nvml_device *, struct nvml_m
     if (out == NULL) {
         return real(device, NULL);
     }
-    if (out->version != gpu.version) {
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    }
     enum nvml_return status = real(device, &gpu);
+    if (status == NVML_SUCCESS && out->version != gpu.version) {
+        status = NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
     if (status == NVML_SUCCESS) {
         status = cgpu_nvml_view(device, &view);
     }

@@ -117,11 +117,11 @@ cgpu_nvml_detail_list(enum nvml_return (*real)(struct nvml_device *,
     if (list == NULL) {
         return real(device, NULL);
     }
-    if (list->version != probe.version) {
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    }
     probe.mode = list->mode;
     enum nvml_return status = real(device, &probe);
+    if (is_list(status) && list->version != probe.version) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
     if (list->mode != MODE_COMPUTE && list->mode != MODE_ALL) {
         return cgpu_nvml_list_none(status, &list->count);
     }

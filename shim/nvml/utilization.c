@@ -3,6 +3,7 @@
  * figures per process. The driver's figures for the whole GPU would show one tenant what the others
  * do.
  */
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
@@ -180,12 +181,13 @@ cgpu_nvml_processes_utilization(enum nvml_return (*real)(struct nvml_device *,
     if (scratch == NULL || info == NULL) {
         return scratch == NULL ? NVML_ERROR_UNKNOWN : real(device, NULL);
     }
-    if (info->version != all.version) {
-        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
-    }
-    all.last_seen_us = info->last_seen_us;
+    bool is_known = info->version == all.version;
+    all.last_seen_us = is_known ? info->last_seen_us : 0;
     all.processes = scratch->utilization;
     enum nvml_return status = real(device, &all);
+    if (!is_known && (status == NVML_SUCCESS || status == NVML_ERROR_NOT_FOUND)) {
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
     if (status == NVML_SUCCESS) {
         status = cgpu_nvml_own_processes(device, scratch);
     }

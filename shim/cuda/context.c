@@ -72,6 +72,9 @@ cgpu_context_create(CUresult (*real)(CUcontext *, unsigned int, CUdevice), CUcon
                     unsigned int flags, CUdevice device)
 {
     struct making making;
+    if (context == NULL) {
+        return real(NULL, flags, device);
+    }
     CUresult status = begin(&making, device);
     return status != CUDA_SUCCESS ? status : finish(&making, real(context, flags, device), context);
 }
@@ -82,6 +85,9 @@ cgpu_context_create_v3(CUresult (*real)(CUcontext *, void *, int, unsigned int, 
                        CUdevice device)
 {
     struct making making;
+    if (context == NULL) {
+        return real(NULL, affinity, count, flags, device);
+    }
     CUresult status = begin(&making, device);
     return status != CUDA_SUCCESS
                ? status
@@ -93,6 +99,9 @@ cgpu_context_create_v4(CUresult (*real)(CUcontext *, void *, unsigned int, CUdev
                        CUcontext *context, void *parameters, unsigned int flags, CUdevice device)
 {
     struct making making;
+    if (context == NULL) {
+        return real(NULL, parameters, flags, device);
+    }
     CUresult status = begin(&making, device);
     return status != CUDA_SUCCESS
                ? status
@@ -105,6 +114,9 @@ cgpu_context_create_vdpau(CUresult (*real)(CUcontext *, unsigned int, CUdevice, 
                           uint32_t vdp_device, void *vdp_lookup)
 {
     struct making making;
+    if (context == NULL) {
+        return real(NULL, flags, device, vdp_device, vdp_lookup);
+    }
     CUresult status = begin(&making, device);
     return status != CUDA_SUCCESS
                ? status
@@ -151,7 +163,7 @@ cgpu_context_attach(CUresult (*real)(CUcontext *, unsigned int), CUcontext *cont
     }
     pthread_mutex_lock(&cgpu_state->contexts);
     CUresult status = real(context, flags);
-    if (status == CUDA_SUCCESS) {
+    if (status == CUDA_SUCCESS && context != NULL) {
         count(*context, 1);
     }
     pthread_mutex_unlock(&cgpu_state->contexts);

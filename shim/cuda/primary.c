@@ -92,6 +92,9 @@ CUresult
 cgpu_primary_retain(CUresult (*real)(CUcontext *, CUdevice), CUcontext *context, CUdevice device)
 {
     struct activation activation;
+    if (context == NULL) {
+        return real(NULL, device);
+    }
     CUresult status = begin(&activation, device);
     if (status != CUDA_SUCCESS) {
         return status;
@@ -195,6 +198,9 @@ cgpu_primary_create_green(CUresult (*real)(CUgreenCtx *, CUdevResourceDesc, CUde
 {
     struct activation activation;
     uint64_t charged = 0;
+    if (green == NULL) {
+        return real(NULL, resources, device, flags);
+    }
     CUresult status = begin(&activation, device);
     if (status != CUDA_SUCCESS) {
         return status;
@@ -249,7 +255,7 @@ cgpu_primary_from_green(CUresult (*real)(CUcontext *, CUgreenCtx), CUcontext *co
 {
     struct cgpu_holding holding;
     CUresult status = real(context, green);
-    if (status != CUDA_SUCCESS ||
+    if (status != CUDA_SUCCESS || context == NULL ||
         !cgpu_charge_find(CGPU_KIND_GREEN, (uint64_t)(uintptr_t)green, &holding)) {
         return status;
     }

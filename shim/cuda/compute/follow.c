@@ -116,7 +116,7 @@ cgpu_follow_event(uint64_t begun)
 static CUresult
 made(CUresult status, const CUstream *out)
 {
-    if (status != CUDA_SUCCESS) {
+    if (status != CUDA_SUCCESS || out == NULL) {
         return status;
     }
     CUstream stream = *out;

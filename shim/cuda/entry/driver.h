@@ -156,7 +156,14 @@ struct cgpu_pool_properties {
 };
 
 /* CUmemPool_attribute, CUgraphMem_attribute */
-enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
+enum {
+    CU_POOL_RELEASE_THRESHOLD = 4,
+    CU_POOL_RESERVED_CURRENT = 5,
+    CU_POOL_USED_CURRENT = 7,
+    CU_POOL_LOCATION_ID = 11,
+    CU_POOL_LOCATION_TYPE = 12,
+    CU_POOL_MAXIMUM = 13
+};
 enum { CU_GRAPH_MEMORY_RESERVED_CURRENT = 2 };
 
 /* Streams with a fixed handle; CUstreamCaptureStatus and CUstreamCaptureMode values. */

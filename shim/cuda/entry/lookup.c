@@ -158,8 +158,11 @@ cgpu_lookup_v2(CUresult (*real)(const char *, void **, int, uint64_t, int *), co
         return status;
     }
     *function = use_for(*function, symbol);
-    if (*function == NULL && found != NULL) {
-        *found = CU_PROC_ADDRESS_NOT_FOUND; /* this version says so here, not by its result */
+    if (*function == NULL && found == NULL) {
+        return CUDA_ERROR_NOT_FOUND;
+    }
+    if (*function == NULL) {
+        *found = CU_PROC_ADDRESS_NOT_FOUND; /* asked for, it stands for the result */
     }
     return CUDA_SUCCESS;
 }

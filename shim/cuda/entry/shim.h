@@ -25,6 +25,10 @@
  *    and frees what the driver gave out if the commit fails. The entry point that frees is
  *    cgpu_charge_take, real, cgpu_charge_end_free, in this order.
  *
+ *    A program may leave out any pointer. If it leaves out where the handle goes, pass the call
+ *    on before anything is charged: the driver refuses it. Use no pointer that may be NULL,
+ *    whatever the driver answers.
+ *
  * A call that puts work for the GPU into a stream also passes the gate: launch.h.
  *
  * 3. ../driver_entry_points.csv: treatment `hook` in its row; then the tests.

@@ -150,7 +150,7 @@ cgpu_array_create(CUresult (*real)(CUarray *, const struct cgpu_array_descriptor
     struct cgpu_pending pending;
     struct cgpu_array3d_descriptor wide;
     if (asked == NULL || array == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return real(array, asked);
     }
     widen(&wide, asked->width, asked->height, asked->format, asked->channels);
     CUresult status = begin(&pending, &wide);
@@ -164,7 +164,7 @@ cgpu_array_create_v1(CUresult (*real)(CUarray *, const struct cgpu_array_descrip
     struct cgpu_pending pending;
     struct cgpu_array3d_descriptor wide;
     if (asked == NULL || array == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return real(array, asked);
     }
     widen(&wide, asked->width, asked->height, asked->format, asked->channels);
     CUresult status = begin(&pending, &wide);
@@ -177,7 +177,7 @@ cgpu_array_create_3d(CUresult (*real)(CUarray *, const struct cgpu_array3d_descr
 {
     struct cgpu_pending pending;
     if (asked == NULL || array == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return real(array, asked);
     }
     CUresult status = begin(&pending, asked);
     return status != CUDA_SUCCESS ? status : finish(&pending, real(array, asked), array);
@@ -190,7 +190,7 @@ cgpu_array_create_3d_v1(CUresult (*real)(CUarray *, const struct cgpu_array3d_de
     struct cgpu_pending pending;
     struct cgpu_array3d_descriptor wide;
     if (asked == NULL || array == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return real(array, asked);
     }
     widen(&wide, asked->width, asked->height, asked->format, asked->channels);
     wide.depth = asked->depth;
@@ -220,7 +220,7 @@ cgpu_array_create_mipmapped(CUresult (*real)(CUmipmappedArray *,
 {
     struct cgpu_pending pending;
     if (asked == NULL || array == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
+        return real(array, asked, levels);
     }
     CUresult status = takes_memory(asked)
                           ? cgpu_charge_begin_whole(&pending, size_of_mipmapped(asked, levels))

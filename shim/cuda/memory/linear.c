@@ -111,10 +111,14 @@ finish(struct allocation *made, CUresult status, CUdeviceptr address, uint64_t b
     return keep_large(made, address, bytes);
 }
 
+/* A call that does not say where the address goes is the driver's to refuse. */
 CUresult
 cgpu_linear_alloc(CUresult (*real)(CUdeviceptr *, size_t), CUdeviceptr *dptr, size_t size)
 {
     struct allocation made;
+    if (dptr == NULL) {
+        return real(NULL, size);
+    }
     CUresult status = begin(&made, size, false);
     if (status != CUDA_SUCCESS) {
         return status;
@@ -128,6 +132,9 @@ cgpu_linear_alloc_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int), CUdevicep
                      unsigned int size)
 {
     struct allocation made;
+    if (dptr == NULL) {
+        return real(NULL, size);
+    }
     CUresult status = begin(&made, size, true);
     if (status != CUDA_SUCCESS) {
         return status;
@@ -151,12 +158,16 @@ pitched(uint64_t width, uint64_t height)
     return area(rest == 0 || width > UINT64_MAX - PITCH ? width : width + PITCH - rest, height);
 }
 
+/* An incomplete call goes on without an address, so that no driver can allocate for it. */
 CUresult
 cgpu_linear_alloc_pitch(CUresult (*real)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int),
                         CUdeviceptr *dptr, size_t *pitch, size_t width, size_t height,
                         unsigned int element)
 {
     struct allocation made;
+    if (dptr == NULL || pitch == NULL) {
+        return real(NULL, pitch, width, height, element);
+    }
     CUresult status = begin(&made, pitched(width, height), false);
     if (status != CUDA_SUCCESS) {
         return status;
@@ -173,6 +184,9 @@ cgpu_linear_alloc_pitch_v1(CUresult (*real)(CUdeviceptr_v1 *, unsigned int *, un
                            unsigned int height, unsigned int element)
 {
     struct allocation made;
+    if (dptr == NULL || pitch == NULL) {
+        return real(NULL, pitch, width, height, element);
+    }
     CUresult status = begin(&made, pitched(width, height), true);
     if (status != CUDA_SUCCESS) {
         return status;

@@ -62,7 +62,7 @@ get(CUresult (*real)(CUmemoryPool *, struct cgpu_mem_location *, int), CUmemoryP
         return status;
     }
     status = real(pool, location, type);
-    if (status == CUDA_SUCCESS && location != NULL) {
+    if (status == CUDA_SUCCESS && pool != NULL && location != NULL) {
         keep(*pool, location);
     }
     return status;

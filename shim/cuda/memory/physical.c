@@ -11,6 +11,7 @@
 #include "memory/physical.h"
 #include "entry/shim.h"
 #include "memory/charge.h"
+#include "memory/context_cost.h"
 #include "memory/location.h"
 #include "memory/mapping.h"
 #include "memory/reclaim.h"
@@ -134,7 +135,7 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
 {
     uint64_t charged;
     CUdevice device;
-    if (properties == NULL) {
+    if (handle == NULL || properties == NULL) {
         return real(handle, size, properties, flags);
     }
     CUresult status = cgpu_location_check(properties->type, &properties->location, "cuMemCreate");
@@ -145,10 +146,10 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
         return real(handle, size, properties, flags);
     }
     int32_t gpu = cgpu_device_gpu(device);
-    if (gpu < 0 && device < 0) {
-        return real(handle, size, properties, flags); /* the driver will say what is wrong */
+    status = cgpu_context_check(device, gpu);
+    if (status == CUDA_SUCCESS) {
+        status = cgpu_charge(gpu, size, &charged);
     }
-    status = cgpu_charge(gpu, size, &charged);
     if (status != CUDA_SUCCESS) {
         return status;
     }
@@ -209,7 +210,7 @@ cgpu_physical_retain(CUresult (*real)(CUmemGenericAllocationHandle *, void *),
     lock();
     CUresult status = real(handle, address);
     const struct cgpu_mapping *mapping = cgpu_mapping_at((uint64_t)(uintptr_t)address);
-    if (status == CUDA_SUCCESS && mapping != NULL && mapping->allocation != 0 &&
+    if (status == CUDA_SUCCESS && handle != NULL && mapping != NULL && mapping->allocation != 0 &&
         !cgpu_physical_alias(*handle, mapping->allocation)) {
         cgpu_real.cuMemRelease(*handle);
         status = CUDA_ERROR_OUT_OF_MEMORY;

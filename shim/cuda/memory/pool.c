@@ -174,7 +174,7 @@ CUresult
 cgpu_pool_create(CUresult (*real)(CUmemoryPool *, const struct cgpu_pool_properties *),
                  CUmemoryPool *pool, const struct cgpu_pool_properties *properties)
 {
-    if (properties == NULL || !cgpu_state_is_attached()) {
+    if (pool == NULL || properties == NULL || !cgpu_state_is_attached()) {
         return real(pool, properties);
     }
     CUresult status =
@@ -268,7 +268,7 @@ cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPoo
                         int attribute, void *value)
 {
     CUresult status = real(handle, attribute, value);
-    if (status != CUDA_SUCCESS || attribute != CU_POOL_RELEASE_THRESHOLD ||
+    if (status != CUDA_SUCCESS || attribute != CU_POOL_RELEASE_THRESHOLD || value == NULL ||
         !cgpu_state_is_attached()) {
         return status;
     }
@@ -282,13 +282,43 @@ cgpu_pool_set_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPoo
     return status;
 }
 
+/* The most that POOL can be shown to hold: pools in host memory have no cap. */
+static uint64_t
+most_of(CUmemoryPool pool)
+{
+    CUdevice device;
+    struct cgpu_mem_location location = {
+        .type = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_TYPE),
+        .id = (int)cgpu_pool_ask(pool, CU_POOL_LOCATION_ID),
+    };
+    (void)cgpu_location_device(&location, &device);
+    return cgpu_location_is_host(&location) ? UINT64_MAX : cgpu_device_cap(cgpu_device_gpu(device));
+}
+
+/* The maximum of an imported pool may be all that the GPU has. 0 stands for none. */
+CUresult
+cgpu_pool_get_attribute(CUresult (*real)(CUmemoryPool, int, void *), CUmemoryPool pool,
+                        int attribute, void *value)
+{
+    uint64_t maximum;
+    if (attribute != CU_POOL_MAXIMUM || value == NULL) {
+        return real(pool, attribute, value);
+    }
+    CUresult status = real(pool, attribute, &maximum);
+    if (status == CUDA_SUCCESS) {
+        uint64_t most = most_of(pool);
+        *(uint64_t *)value = maximum < most ? maximum : most;
+    }
+    return status;
+}
+
 /* The process that exported the pool pays for it. */
 CUresult
 cgpu_pool_import(CUresult (*real)(CUmemoryPool *, void *, int, uint64_t), CUmemoryPool *pool,
                  void *handle, int type, uint64_t flags)
 {
     CUresult status = real(pool, handle, type, flags);
-    if (status == CUDA_SUCCESS && cgpu_state_is_attached()) {
+    if (status == CUDA_SUCCESS && pool != NULL && cgpu_state_is_attached()) {
         pthread_mutex_lock(&kinds()->pools);
         if (cgpu_pool_find(*pool) == NULL) {
             (void)cgpu_pool_add(*pool, 0, CGPU_POOL_CREATED | CGPU_POOL_FREE);

@@ -8,7 +8,7 @@
 struct cgpu_pool *cgpu_pool_find(CUmemoryPool handle);
 struct cgpu_pool *cgpu_pool_add(CUmemoryPool handle, CUdevice device, uint32_t flags);
 
-/* Under the lock of pools: what the driver says of POOL (0 if it does not say). */
+/* What the driver says of POOL, or 0. Under the lock of pools if it is what may change. */
 uint64_t cgpu_pool_ask(CUmemoryPool pool, int attribute);
 
 /* Under the lock of pools: give back what POOL has released since. */

@@ -113,7 +113,7 @@ cgpu_share_export(CUresult (*real)(void *, CUmemGenericAllocationHandle, int, ui
     pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(out, handle, type, flags);
     uint64_t allocation = cgpu_physical_of(handle);
-    if (status == CUDA_SUCCESS && type == CU_HANDLE_POSIX_FD && allocation != 0) {
+    if (status == CUDA_SUCCESS && out != NULL && type == CU_HANDLE_POSIX_FD && allocation != 0) {
         remember(*(const int *)out, allocation);
     }
     pthread_mutex_unlock(&kinds()->physical);
@@ -144,7 +144,7 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
     pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(handle, shared, type);
     uint64_t allocation = 0;
-    if (status == CUDA_SUCCESS && type == CU_HANDLE_POSIX_FD) {
+    if (status == CUDA_SUCCESS && handle != NULL && type == CU_HANDLE_POSIX_FD) {
         allocation = exported_here((int)(intptr_t)shared);
     }
     if (allocation != 0 && !cgpu_physical_alias(*handle, allocation)) {

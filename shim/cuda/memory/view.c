@@ -22,6 +22,7 @@ narrow(uint64_t bytes)
     return bytes < UINT32_MAX ? (unsigned int)bytes : UINT32_MAX;
 }
 
+/* A program may leave out either output. If it leaves out both, the driver has nothing to show. */
 CUresult
 cgpu_view_memory(CUresult (*real)(size_t *, size_t *), size_t *available, size_t *total)
 {
@@ -29,12 +30,16 @@ cgpu_view_memory(CUresult (*real)(size_t *, size_t *), size_t *available, size_t
     uint64_t cap;
     uint64_t left;
     CUresult status = cgpu_target_current_gpu(&gpu);
-    if (status != CUDA_SUCCESS || available == NULL || total == NULL) {
-        return status != CUDA_SUCCESS ? status : real(available, total);
+    if (status != CUDA_SUCCESS || (available == NULL && total == NULL)) {
+        return status != CUDA_SUCCESS ? status : real(NULL, NULL);
     }
     view(gpu, &left, &cap);
-    *available = left;
-    *total = cap;
+    if (available != NULL) {
+        *available = left;
+    }
+    if (total != NULL) {
+        *total = cap;
+    }
     return CUDA_SUCCESS;
 }
 
@@ -46,20 +51,25 @@ cgpu_view_memory_v1(CUresult (*real)(unsigned int *, unsigned int *), unsigned i
     uint64_t cap;
     uint64_t left;
     CUresult status = cgpu_target_current_gpu(&gpu);
-    if (status != CUDA_SUCCESS || available == NULL || total == NULL) {
-        return status != CUDA_SUCCESS ? status : real(available, total);
+    if (status != CUDA_SUCCESS || (available == NULL && total == NULL)) {
+        return status != CUDA_SUCCESS ? status : real(NULL, NULL);
     }
     view(gpu, &left, &cap);
-    *available = narrow(left);
-    *total = narrow(cap);
+    if (available != NULL) {
+        *available = narrow(left);
+    }
+    if (total != NULL) {
+        *total = narrow(cap);
+    }
     return CUDA_SUCCESS;
 }
 
 CUresult
 cgpu_view_total(CUresult (*real)(size_t *, CUdevice), size_t *total, CUdevice device)
 {
-    CUresult status = real(total, device);
-    if (status == CUDA_SUCCESS) {
+    size_t all;
+    CUresult status = real(total != NULL ? &all : NULL, device);
+    if (status == CUDA_SUCCESS && total != NULL) {
         *total = cgpu_device_cap(cgpu_device_gpu(device));
     }
     return status;
@@ -68,8 +78,9 @@ cgpu_view_total(CUresult (*real)(size_t *, CUdevice), size_t *total, CUdevice de
 CUresult
 cgpu_view_total_v1(CUresult (*real)(unsigned int *, CUdevice), unsigned int *total, CUdevice device)
 {
-    CUresult status = real(total, device);
-    if (status == CUDA_SUCCESS) {
+    unsigned int all;
+    CUresult status = real(total != NULL ? &all : NULL, device);
+    if (status == CUDA_SUCCESS && total != NULL) {
         *total = narrow(cgpu_device_cap(cgpu_device_gpu(device)));
     }
     return status;
@@ -80,7 +91,7 @@ cgpu_view_attribute(CUresult (*real)(int *, int, CUdevice), int *value, int attr
                     CUdevice device)
 {
     CUresult status = real(value, attribute, device);
-    if (status != CUDA_SUCCESS) {
+    if (status != CUDA_SUCCESS || value == NULL) {
         return status;
     }
     switch (attribute) {

@@ -33,10 +33,19 @@ def classification() -> list[EntryPoint]:
 
 def hooks(kind: str) -> list[str]:
     """Names in rows of one kind (HOOK of any kind, REJECT, REAL) of ``hooks.def`` and its parts."""
-    text = "".join(path.read_text() for path in sorted(HOOKS.parent.glob("*.def")))
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
     macro = "(?:HOOK|UNGUARDED|FOLLOW|SYNC|LAUNCH|TRANSFER)" if kind == "HOOK" else kind
-    return re.findall(rf"^{macro}\((\w+)", text, flags=re.MULTILINE)
+    return re.findall(rf"^{macro}\((\w+)", _rows(), flags=re.MULTILINE)
+
+
+def with_pointers() -> set[str]:
+    """Names in rows of HOOK, UNGUARDED and FOLLOW that take pointers, not only handles."""
+    row = re.compile(r"^(?:HOOK|UNGUARDED|FOLLOW)\((\w+)(.*?)^(?=\w|$)", re.MULTILINE | re.DOTALL)
+    return {name for name, parameters in row.findall(_rows()) if "*" in parameters}
+
+
+def _rows() -> str:
+    text = "".join(path.read_text() for path in sorted(HOOKS.parent.glob("*.def")))
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
 
 
 def published(header: Path) -> set[str]:

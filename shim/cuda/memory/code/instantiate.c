@@ -247,6 +247,9 @@ cgpu_graph_instantiate_v1(CUresult (*real)(CUgraphExec *, CUgraph, CUgraphNode *
                           size_t size)
 {
     struct instantiation made;
+    if (exec == NULL) {
+        return real(NULL, graph, error, log, size);
+    }
     CUresult status = begin(&made, graph);
     return status != CUDA_SUCCESS ? status : end(&made, real(exec, graph, error, log, size), exec);
 }
@@ -256,6 +259,9 @@ cgpu_graph_instantiate(CUresult (*real)(CUgraphExec *, CUgraph, uint64_t), CUgra
                        CUgraph graph, uint64_t flags)
 {
     struct instantiation made;
+    if (exec == NULL) {
+        return real(NULL, graph, flags);
+    }
     CUresult status = begin(&made, graph);
     return status != CUDA_SUCCESS ? status : end(&made, real(exec, graph, flags), exec);
 }
@@ -265,6 +271,9 @@ cgpu_graph_instantiate_with(CUresult (*real)(CUgraphExec *, CUgraph, void *), CU
                             CUgraph graph, void *parameters)
 {
     struct instantiation made;
+    if (exec == NULL) {
+        return real(NULL, graph, parameters);
+    }
     CUresult status = begin(&made, graph);
     return status != CUDA_SUCCESS ? status : end(&made, real(exec, graph, parameters), exec);
 }

@@ -55,8 +55,8 @@ load_here(CUresult (*real)(CUfunction *, CUkernel), CUfunction *function, CUkern
     if (status != CUDA_SUCCESS) {
         return status;
     }
-    status = function != NULL ? real(function, kernel) : CUDA_ERROR_INVALID_VALUE;
-    if (status != CUDA_SUCCESS) {
+    status = real(function, kernel);
+    if (status != CUDA_SUCCESS || function == NULL) {
         cgpu_code_cancel(&code);
         return status;
     }
@@ -104,7 +104,7 @@ cgpu_kernel_get(CUresult (*real)(CUkernel *, CUlibrary, const char *), CUkernel 
                 CUlibrary library, const char *name)
 {
     CUresult status = real(kernel, library, name);
-    if (status != CUDA_SUCCESS || !cgpu_state_is_attached()) {
+    if (status != CUDA_SUCCESS || kernel == NULL || !cgpu_state_is_attached()) {
         return status;
     }
     status = handed_out(*kernel, library);

@@ -197,5 +197,6 @@ cgpu_module_of_library(CUresult (*real)(CUmodule *, CUlibrary), CUmodule *module
         return status;
     }
     status = cgpu_code_end_loaded(&code, CGPU_KIND_LIBRARY, cgpu_kinds_mix(library, code.owner));
-    return status == CUDA_SUCCESS ? cgpu_library_note_part(*module, library) : status;
+    return status == CUDA_SUCCESS && module != NULL ? cgpu_library_note_part(*module, library)
+                                                    : status;
 }

@@ -174,7 +174,7 @@ cgpu_module_load_file(CUresult (*real)(CUmodule *, const char *), CUmodule *modu
         .image = path,
     };
     cgpu_image_scan_file(path, &load.scan);
-    return module != NULL ? load_module(&load) : CUDA_ERROR_INVALID_VALUE;
+    return module != NULL ? load_module(&load) : load.run(&load);
 }
 
 CUresult
@@ -188,7 +188,7 @@ cgpu_module_load(CUresult (*real)(CUmodule *, const void *), CUmodule *module, c
         .image = image,
     };
     cgpu_image_scan(image, &load.scan);
-    return module != NULL ? load_module(&load) : CUDA_ERROR_INVALID_VALUE;
+    return module != NULL ? load_module(&load) : load.run(&load);
 }
 
 CUresult
@@ -207,7 +207,7 @@ cgpu_module_load_ex(CUresult (*real)(CUmodule *, const void *, unsigned int, int
         .count = count,
     };
     cgpu_image_scan(image, &load.scan);
-    return module != NULL ? load_module(&load) : CUDA_ERROR_INVALID_VALUE;
+    return module != NULL ? load_module(&load) : load.run(&load);
 }
 
 static CUresult
@@ -286,7 +286,7 @@ cgpu_module_load_library(CUresult (*real)(CUlibrary *, const void *, int *, void
         .library_count = library_count,
     };
     cgpu_image_scan(image, &load.scan);
-    return library != NULL ? load_library(&load) : CUDA_ERROR_INVALID_VALUE;
+    return library != NULL ? load_library(&load) : load.run(&load);
 }
 
 CUresult
@@ -311,5 +311,5 @@ cgpu_module_load_library_file(CUresult (*real)(CUlibrary *, const char *, int *,
     load.real.library = (CUresult(*)(CUlibrary *, const void *, int *, void **, unsigned int, int *,
                                      void **, unsigned int))real;
     cgpu_image_scan_file(path, &load.scan);
-    return library != NULL ? load_library(&load) : CUDA_ERROR_INVALID_VALUE;
+    return library != NULL ? load_library(&load) : load.run(&load);
 }

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 import cgpu_native
 from lab.containers.contained import PROGRAMS, volumes
 from lab.containers.enclosure import CGROUPS
-from lab.machine.audited import BYPASS, Bypass, server_command, until
+from lab.machine.audited import BYPASS, Bypass, configure, server_command, until
 from lab.machine.node import CRUN, RUNC, T4, Node, share
 from lab.machine.servers import serving
 
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 CGPU = ["--runtime=cgpu"]
-MIB, CONTEXT, OUT_OF_MEMORY = 1 << 20, 105, 2
+MIB, CAP, CONTEXT, OUT_OF_MEMORY = 1 << 20, 6043, 105, 2
+FAST = "interval_seconds = 0.1"
 REAL, COPY = "/dev/cgpu/real/libcuda.so.1", "/tmp/copy.so"
 
 
@@ -55,6 +57,21 @@ def outside(node: Node, name: str) -> int:
     return page.outside_bytes // MIB
 
 
+def serve(enclosure: Enclosure, node: Node, action: str) -> subprocess.Popen[str]:
+    """A server that looks often, and does ``action`` about what it finds."""
+    node.state.mkdir(mode=0o700)
+    where = ("--state-dir", node.state, "--driver-dir", node.driver, "--log", node.state / "log")
+    audit = f'{FAST}\naction = "{action}"'
+    server = enclosure.start(*server_command(node.state.parent, audit, *where))
+    until(lambda: serving(node.state), "it serves")
+    return server
+
+
+def as_user(config: dict[str, Any]) -> None:
+    """No root in the container."""
+    config["process"]["user"].update(uid=1000, gid=1000)
+
+
 def bypasses(node: Node, name: str) -> list[str]:
     """Lines of the log."""
     lines = (node.state / "cgpud.log").read_text().splitlines()
@@ -78,6 +95,7 @@ def test_a_copy_of_the_driver_in_a_container_of_docker_is_charged_to_it(
         speak(*docker.client(), "exec", "--interactive", name, *program(COPY)) for name in names
     ]
     assert hostile.ask("take 1000") == honest.ask("take 1000") == 0
+    assert hostile.ask("cover 9000") == errno.EPERM, "docker's filter forbids namespaces"
     hostile.ask("past 5000")
     until(lambda: outside(node, names[0]) == 5000 + CONTEXT, "it is charged")
     assert hostile.ask("take 100") == OUT_OF_MEMORY
@@ -108,11 +126,7 @@ def test_the_name_of_a_control_group_bills_and_ends_nobody(
 ) -> None:
     """MEM-9: users name groups of theirs, and parents of containers' groups, as they like."""
     node = Node(enclosure.base / f"named-{Path(runtime).name}", T4)
-    node.state.mkdir(mode=0o700)
-    where = ("--state-dir", node.state, "--driver-dir", node.driver, "--log", node.state / "log")
-    audit = 'interval_seconds = 0.1\naction = "kill"'
-    server = enclosure.start(*server_command(node.state.parent, audit, *where))
-    until(lambda: serving(node.state), "it serves")
+    server = serve(enclosure, node, "kill")
     made = bundle(debian_root)
     made.prepare(program(), share(6), volumes())
     inside = speak(*made.start_command(node.command(runtime)))
@@ -141,15 +155,11 @@ def test_kill_ends_the_process_and_not_its_container(
 ) -> None:
     """As another user than root, and in two containers at once."""
     node = Node(enclosure.base / "audited", T4)
-    node.state.mkdir(mode=0o700, exist_ok=True)
-    where = ("--state-dir", node.state, "--driver-dir", node.driver, "--log", node.state / "log")
-    audit = 'interval_seconds = 0.1\naction = "kill"'
-    server = enclosure.start(*server_command(enclosure.base / "audit", audit, *where))
-    until(lambda: serving(node.state), "it serves")
+    server = serve(enclosure, node, "kill")
     made = [bundle(debian_root) for _ in range(2)]
     for each in made:
         each.prepare(program(), share(6), volumes())
-        each.configure(lambda config: config["process"]["user"].update(uid=1000, gid=1000))
+        each.configure(as_user)
     programs = [speak(*each.start_command(node.command())) for each in made]
     assert [each.ask("take 1000") for each in programs] == [0, 0]
     assert programs[0].ask("past 1000") > 0
@@ -159,4 +169,32 @@ def test_kill_ends_the_process_and_not_its_container(
     ended = [s for s in (node.state / "log").read_text().splitlines() if "bypass_ended" in s]
     assert len(ended) == 1
     assert made[0].id in ended[0]
+    server.terminate()
+
+
+def test_limits_covered_in_a_user_namespace_hide_nothing(
+    bundle: Callable[[Path], Bundle],
+    debian_root: Path,
+    enclosure: Enclosure,
+    speak: Callable[..., Bypass],
+) -> None:
+    """MEM-9: where no filter forbids such a namespace, every user can mount in one."""
+    node = Node(enclosure.base / "covered", T4)
+    server = serve(enclosure, node, "log")
+    made = [bundle(debian_root) for _ in range(2)]
+    for each in made:
+        each.prepare(program(), share(6), volumes())
+        each.configure(as_user)
+    hostile, honest = [speak(*each.start_command(node.command())) for each in made]
+    assert hostile.ask("cover 12000") == 0
+    assert hostile.ask("take 9000") == honest.ask("take 1000") == 0
+    beyond = 9000 + CONTEXT - CAP
+    until(lambda: outside(node, made[0].id) > beyond - 100, "it is charged, but for an allowance")
+    log = node.state / "log"
+    until(lambda: "memory_bypass" in log.read_text(), "it is logged")
+    configure(node.state.parent, f'{FAST}\naction = "kill"')
+    until(lambda: "bypass_ended" in log.read_text(), "it is ended")
+    assert honest.ask("take 1000") == 0
+    (line,) = [line for line in log.read_text().splitlines() if "bypass_ended" in line]
+    assert made[0].id in line
     server.terminate()

@@ -15,6 +15,8 @@ input says what to do, a line each; each answers with one line of JSON:
     confess MIB         take so much from REAL in this very process, and write it into the ledger
     load PATH           load a library; children that are made later load it too
     beside MIB          take so much from REAL in this very process
+    cover MIB           mount limits with such a cap over the container's, in namespaces of this
+                        process's own; 0 or an error number; only before ``take``
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ from pathlib import Path
 
 MIB = 1 << 20
 SUM = 128 + 8  # struct cgpu_ledger_file: gpus[0].used
+CAP = 128 + 16  # struct cgpu_limits: gpus[0].cap_bytes
+NEW_MOUNTS, NEW_USER, BIND = 0x20000, 0x10000000, 0x1000
 CAPPED = REAL = LEDGER = sys.argv[1]
 children: list[int] = []
 loaded: dict[str, ctypes.CDLL] = {}
@@ -156,6 +160,17 @@ def load(path: str) -> int:
 
 def beside(mib: int) -> int:
     return allocate(REAL, mib * MIB)[0]
+
+
+def cover(mib: int) -> int:
+    limits, copy = Path(LEDGER).with_name("limits"), Path(f"/tmp/limits-{os.getpid()}")
+    content = bytearray(limits.read_bytes())
+    content[CAP : CAP + 8] = (mib * MIB).to_bytes(8, sys.byteorder)
+    copy.write_bytes(content)
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.unshare(NEW_USER | NEW_MOUNTS) == 0
+    done = done and libc.mount(bytes(copy), bytes(limits), None, BIND, None) == 0
+    return 0 if done else ctypes.get_errno()
 
 
 def main() -> None:

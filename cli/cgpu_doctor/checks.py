@@ -37,7 +37,7 @@ CHECKS: dict[str, Callable[[Ground], Iterator[Finding]]] = {
 _AS_ROOT = "as root: "
 _OF_ROOT = (
     *("cgpu install", "cgpu upgrade", "systemctl ", "sysctl ", "/etc/cgpu/runtime", "mount -t "),
-    *("apt-get ", "nvidia-modprobe ", "reboot", "chmod a+r "),
+    *("apt-get ", "modprobe ", "reboot", "chmod a+r "),
 )
 """What only root can do of what the checks advise."""
 

@@ -13,6 +13,7 @@ import cgpu_shim
 from cgpu_doctor.elf import exported, glibc_needed
 from cgpu_doctor.finding import Finding
 from cgpu_env import CgpuError
+from cgpu_node import sealed
 from cgpu_node.facts.driver import CUDA, PROXIED
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
@@ -124,12 +125,14 @@ def entry_points(ground: Ground) -> Iterator[Finding]:
 
 def proxies(ground: Ground) -> Iterator[Finding]:
     """Whether every user of a container can read the proxies: pip's files follow root's umask."""
-    del ground
-    paths = map(cgpu_shim.library, PROXIED)
+    paths = [os.path.realpath(cgpu_shim.library(name)) for name in PROXIED]
     closed = [path for path in paths if not os.stat(path).st_mode & stat.S_IROTH]
     if closed:
         what = f"programs in containers that do not run as root cannot read {' and '.join(closed)}"
         yield Finding("error", what, closed[0], f"chmod a+r {' '.join(closed)}")
+    elif any(sealed.is_refused(path, ground.state_dir) for path in paths):
+        what = "no overlay was mounted: a container with CAP_SYS_ADMIN can change cgpu's libraries"
+        yield Finding("warning", what, paths[0], "modprobe overlay")
     else:
         yield Finding("ok", "all users of containers can read cgpu's libraries")
 

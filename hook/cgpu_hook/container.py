@@ -8,7 +8,7 @@ from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_env.request import environment, parse
 from cgpu_hook.plan import Plan, plan, plan_share
-from cgpu_node.paths import open_state, state_path
+from cgpu_node.paths import ROOT_STATE, open_state, state_path
 from cgpu_node.settings.config import load_config
 from cgpu_node.settings.rules import default_of_new
 
@@ -104,6 +104,14 @@ def _here(
     state_dir = state_path(setting.state_dir) if setting.dry else open_state(setting.state_dir)
     node = load_node(state_dir, setting.driver_dir, config=settings, keep=not setting.dry)
     here = host_files(name, state_dir, node)
+    if state_dir == ROOT_STATE:
+        from cgpu_node.sealed import sealed
+
+        proxies = {
+            soname: sealed(proxy, state_dir, make=not setting.dry)
+            for soname, proxy in here.proxies.items()
+        }
+        here = here._replace(proxies=proxies)
     return node, here, without_earlier_edit(config, node, here)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Times = dict[tuple[str, int], int]  # ns by container, and process if they are of processes
 
 FILES = {"limits", "ledger", "record.json"}
-STATE_FILES = {"lock", "node.json", "cgpud.sock", "cgpud.lock", "containers"}
+STATE_FILES = {"lib", "lock", "node.json", "cgpud.sock", "cgpud.lock", "containers"}
 MAY_BE = {"cgpud-root.sock", "cgpud.log", "cgpud.log.1", "rules.json", "node.lock"}
 FRESH_NS = 1_000_000_000
 WINDOW = 3.0  # seconds over which shares are compared

@@ -351,11 +351,13 @@ class World:
     def mounts(self) -> list[str]:
         """Mount points inside, without the control tree, which comes and goes with its server.
 
-        Those that another test run has left in its own temporary folder are not ours.
+        Nor with the proxies' overlay, which the first container mounts. Those that another test run
+        has left in its own temporary folder are not ours.
         """
         others = f"{self.base.parent}/"
-        ours = (p for p in self.enclosure.mounts() if p.startswith(f"{self.base}/"))
-        rest = (p for p in self.enclosure.mounts() if not p.startswith(others) and p != TREE)
+        points = [p for p in self.enclosure.mounts() if not p.startswith(f"{STATE}/lib/")]
+        ours = (p for p in points if p.startswith(f"{self.base}/"))
+        rest = (p for p in points if not p.startswith(others) and p != TREE)
         return sorted([*ours, *rest])
 
     def note_mounts(self) -> None:

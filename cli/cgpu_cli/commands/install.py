@@ -90,6 +90,7 @@ class Uninstall:
         from cgpu_install.engines import ENGINES, named
         from cgpu_install.machine import BOOTED
         from cgpu_install.plan import PROGRAMS, is_last, uninstalling
+        from cgpu_node import sealed
 
         job = _job(given, None)
         engines = named(given.engines) if given.engines else list(ENGINES)
@@ -115,7 +116,9 @@ class Uninstall:
         # Again: until the programs are gone, an engine can make containers that need them.
         job.journal.uninstall(plan.changes, gone, check)
         if everything and not given.root:
-            plan.notes.extend(_end_server(state_path(given.state_dir)))
+            state_dir = state_path(given.state_dir)
+            plan.notes.extend(_end_server(state_dir))
+            sealed.unmount(state_dir)
         restarts = not (given.root or given.now) and _is_dockers_default(engines)
         undone = [_undone(engine, restarts=restarts) for engine in _changed(plan, engines)]
         _report(plan, undone, given)

@@ -8,7 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 
+from cgpu_node import sealed
 from cgpu_node.facts.driver import PROXIED
+from cgpu_node.paths import ROOT_STATE
 from cgpu_shim import library
 
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
@@ -28,9 +30,14 @@ class OpenLibraries:
         """
         before, self._held = self._held, []
         for soname in PROXIED if driver_dir else ():
-            for find in (library, f"{driver_dir}/{{}}".format):
+            for find in (library, _sealed, f"{driver_dir}/{{}}".format):
                 # there may be a lease on it, or it may be just being replaced or removed
                 with contextlib.suppress(OSError):
                     self._held.append(os.open(find(soname), _FLAGS))
         for fd in before:
             os.close(fd)
+
+
+def _sealed(soname: str) -> str:
+    """The proxy in the overlay, which is another file to the kernel's leases."""
+    return sealed.path(os.path.realpath(library(soname)), ROOT_STATE)

@@ -2,11 +2,14 @@
 
 Run as a program, it is that process: ``hostile_files.py locks LEDGER COUNT`` claims every slot of a
 ledger and makes locks on it; ``read-locks PATH COUNT`` makes locks for which it need not be able
-to write; ``lease PATH...`` takes a lease on each file and gives none back.
+to write; ``lease PATH...`` takes a lease on each file and gives none back; ``remount
+NAME`` prints for each mount of a file of this name whether it can be written after a remount.
 """
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -23,6 +26,7 @@ SLOTS = 1024
 MANY = 16_000  # locks: to ask for one process takes 160 us, for all of them a sixth of a second
 _BEYOND = 1 << 20  # where no slot's byte is
 _SET = 37  # F_OFD_SETLK, which the module fcntl does not know everywhere
+_BIND, _REMOUNT = 0x1000, 0x20
 _SLOTS_AT, _SLOT_SIZE, _BOUND_AT = 36992, 320, 12  # as ledger_file.c asserts
 
 
@@ -67,9 +71,34 @@ def _take_lease(path: str) -> None:
     fcntl.fcntl(os.open(path, os.O_RDONLY), fcntl.F_SETLEASE, fcntl.F_WRLCK)
 
 
+def _remount(name: str) -> None:
+    libc = ctypes.CDLL(None)
+    for line in Path("/proc/self/mountinfo").read_text().splitlines():
+        words = line.split()
+        path, kind = words[4], words[words.index("-") + 1]
+        if not path.endswith(f"/{name}"):
+            continue
+        libc.mount(b"none", path.encode(), None, _REMOUNT | _BIND, None)
+        if kind == "overlay":  # a file system of the machine stays as it is
+            libc.mount(b"none", path.encode(), None, _REMOUNT, None)
+        sys.stdout.write(f"{path} {kind} {_written(path)}\n")
+
+
+def _written(path: str) -> str:
+    """How opening it for writing ends; nothing is written."""
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except OSError as error:
+        return errno.errorcode[error.errno or 0]
+    return "writable"
+
+
 def main() -> None:
     """Do it, say so, and wait."""
     what, *arguments = sys.argv[1:]
+    if what == "remount":
+        _remount(*arguments)
+        return
     signal.signal(signal.SIGIO, signal.SIG_IGN)  # by which the kernel asks for a lease
     if what == "locks":
         _make_locks(arguments[0], int(arguments[1]))

@@ -1,9 +1,10 @@
-"""The main case with runc, crun, ctr and podman themselves (CLI-1, ENV-9, REL-3)."""
+"""The main case with runc, crun, ctr and podman themselves (CLI-1, ENV-9, REL-3, REL-9)."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -139,15 +140,22 @@ ROUTES = ["podman-hooks.d", "crio-hooks.d"]  # precreate; prestart and poststop
 @pytest.fixture(params=ROUTES)
 def hooked(request: pytest.FixtureRequest, podman: Podman, node: Node) -> Iterator[Podman]:
     """podman with the hooks that ``deploy`` offers in its hooks directory, and no other change."""
+    with hooks(podman, request.param, node, str(node.state)):
+        yield podman
+
+
+@contextmanager
+def hooks(podman: Podman, route: str, node: Node, state: str) -> Iterator[None]:
+    """Those of this folder."""
     copies = []
-    for source in sorted((ROOT / "deploy" / request.param).glob("*.json")):
-        entry = json.loads(source.read_text().replace("/run/cgpu", str(node.state)))
+    for source in sorted((ROOT / "deploy" / route).glob("*.json")):
+        entry = json.loads(source.read_text().replace("/run/cgpu", state))
         entry["hook"]["path"] = str(HOOK)
         if entry["stages"] != ["poststop"]:
             entry["hook"]["args"] += ["--driver-dir", str(node.driver)]
         copies.append(podman.hooks / source.name)
         copies[-1].write_text(json.dumps(entry))
-    yield podman
+    yield
     for copy in copies:
         copy.unlink()
 
@@ -161,6 +169,19 @@ def test_podman_with_our_hooks_gives_a_container_its_share(
     done = hooked.run(podman_debian, *FILL, options=options, env=ENV, volumes=guests)
     assert _is_at_the_cap(done.stdout)
     assert node.containers() == []
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_podman_with_our_hooks_mounts_the_proxies_from_an_overlay(
+    podman: Podman, podman_debian: str, node: Node, route: str
+) -> None:
+    """In root's own state directory."""
+    look = ["grep", "libcuda.so.1 ", "/proc/self/mountinfo"]
+    with hooks(podman, route, node, "/run/cgpu"):
+        done = podman.run(podman_debian, *look, env=ENV)
+    found = {line.split()[4]: " - overlay " in line for line in done.stdout.splitlines()}
+    assert found.pop("/dev/cgpu/real/libcuda.so.1") is False
+    assert set(found.values()) == {True}
 
 
 @pytest.mark.parametrize("runtime", ["runc", "crun"])

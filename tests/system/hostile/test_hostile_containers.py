@@ -1,4 +1,4 @@
-"""What root in a container does to the files that it is given, without any capability (REL-7)."""
+"""What root in a container does to the files that it is given (REL-7, REL-9)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,7 @@ from cgpu_node.view import marks
 from lab.containers.engines import Volume
 from lab.machine import hostile_files
 from lab.machine.hostile_files import MANY
-from lab.machine.node import T4, Node, share
+from lab.machine.node import CRUN, RUNC, T4, Node, share
 from lab.machine.servers import StandIn
 
 if TYPE_CHECKING:
@@ -80,3 +80,25 @@ def test_leases_mark_the_container_and_hold_up_no_other_one(
         assert found == {made.id: marks.LEASE, other.id: None}
         assert stand_in.calls() > 0
         assert leased(node, made.id) == 2, "all of it has waited for the leases"
+
+
+def may_mount(config: dict[str, Any]) -> None:
+    """As ``--cap-add=SYS_ADMIN`` of an engine without AppArmor."""
+    for kind in ("bounding", "effective", "permitted"):
+        config["process"]["capabilities"][kind].append("CAP_SYS_ADMIN")
+
+
+@pytest.mark.parametrize("runtime", [RUNC, CRUN])
+def test_a_container_that_may_mount_cannot_change_the_proxies(
+    runtime: str, enclosure: Enclosure, bundle: Callable[[Path], Bundle], debian_root: Path
+) -> None:
+    """REL-9: in root's own state directory. The driver's libraries it can change (isolation.md)."""
+    node = Node(enclosure.base / f"sealed-{Path(runtime).name}", T4, state=Path("/run/cgpu"))
+    made = bundle(debian_root)
+    made.configure(may_mount)
+    command = ["python3", PROGRAM, "remount", "libcuda.so.1"]
+    volume = Volume(Path(hostile_files.__file__), PROGRAM)
+    done = made.run(node.command(runtime), *command, env=share(3), volumes=[volume])
+    found = {path: (kind, end) for path, kind, end in map(str.split, done.stdout.splitlines())}
+    assert found.pop("/dev/cgpu/real/libcuda.so.1")[1] == "writable"
+    assert set(found.values()) == {("overlay", "EROFS")}

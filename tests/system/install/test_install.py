@@ -12,7 +12,7 @@ import pytest
 
 from lab.containers import contained
 from lab.containers.enclosure import wait_until
-from lab.containers.engines import Docker, Podman
+from lab.containers.engines import Bundle, Docker, Podman
 from lab.machine.cri import CONTAINERD, IMAGE, Cri, served
 from lab.machine.installed import Installed
 from lab.machine.node import BIN, share
@@ -151,8 +151,8 @@ def test_nothing_is_uninstalled_under_a_running_container(
         docker.docker("rm", "--force", name)
 
 
-def test_a_server_that_nobody_needs_ends_with_the_installation() -> None:
-    """Its files may go next; a session keeps it."""
+def test_a_server_that_nobody_needs_ends_with_the_installation(debian_root: Path) -> None:
+    """Its files may go next; a session keeps it. So may the proxies behind their overlay."""
     machine = Installed("uninstall")
     inside = machine.enclosure
 
@@ -160,8 +160,13 @@ def test_a_server_that_nobody_needs_ends_with_the_installation() -> None:
         answer: dict[str, list[object]] = json.loads(machine.cgpu("get", "--json").stdout)
         return answer["containers"]
 
+    def overlays() -> list[str]:
+        return [point for point in inside.mounts() if point.startswith("/run/cgpu/lib/")]
+
     try:
         machine.cgpu("install", "podman", "nvidia")
+        Bundle(inside, debian_root).run(["/usr/bin/cgpu-runtime"], "true", env=share(1))
+        assert len(overlays()) == 1
         wait = "until test -e /run/enough; do sleep 0.1; done"
         inside.start(Path(sys.executable).parent / "cgpu-run", "--mem=1/15", "--", "sh", "-c", wait)
         wait_until(living, "the session lives")
@@ -173,6 +178,7 @@ def test_a_server_that_nobody_needs_ends_with_the_installation() -> None:
         wait_until(lambda: not living(), "the session has ended")
         assert f"note: cgpud (pid {pid}) has ended" in machine.cgpu("uninstall").stdout
         assert inside.run("test", "-d", f"/proc/{pid}", check=False).returncode == 1
+        assert overlays() == []
         assert machine.cgpu("uninstall").stdout == "nothing to change\n"
     finally:
         inside.stop()

@@ -13,6 +13,7 @@ from cgpu_doctor import checks, driver, kernel, releases, state, wiring
 from cgpu_doctor.finding import Finding, Ground
 from cgpu_env.version import VERSION
 from cgpu_install.machine import BOOTED, Machine
+from cgpu_node import sealed
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 from cgpu_upgrade.environment import Environment
 
@@ -220,6 +221,21 @@ def test_a_proxy_that_only_its_owner_can_read_is_named(
     proxy.chmod(0o711)
     assert wrong(driver.proxies(ground)) == [("error", str(proxy), f"chmod a+r {proxy}")]
     proxy.chmod(0o744)
+    assert wrong(driver.proxies(ground)) == []
+
+
+def test_proxies_that_no_overlay_covers_are_named(
+    monkeypatch: pytest.MonkeyPatch, ground: Ground, tmp_path: Path
+) -> None:
+    """REL-9: where a container's start could mount none."""
+    proxy = tmp_path / "libcuda.so.1"
+    proxy.write_bytes(b"")
+    monkeypatch.setattr(driver.cgpu_shim, "library", lambda _: str(proxy))
+    monkeypatch.setattr(driver, "PROXIED", (proxy.name,))
+    inside = Path(sealed.path(str(proxy), ground.state_dir))
+    inside.parent.mkdir(parents=True)
+    assert wrong(driver.proxies(ground)) == [("warning", str(proxy), "modprobe overlay")]
+    inside.write_bytes(b"")
     assert wrong(driver.proxies(ground)) == []
 
 

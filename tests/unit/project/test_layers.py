@@ -50,6 +50,7 @@ ROOMS: dict[str, tuple[set[str], ...]] = {
         {
             "paths",
             "trust",
+            "sealed",
             "lockfile",
             "jsontext",
             "own_code",

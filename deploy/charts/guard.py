@@ -13,7 +13,8 @@ NAMESPACE = "NAMESPACE"  # the chart puts its own there
 
 def files() -> dict[Path, str]:
     """What each file has to contain."""
-    settings = Settings((f"system:serviceaccount:{NAMESPACE}:cgpu-scheduler",))
+    account = f"system:serviceaccount:{NAMESPACE}:cgpu-{{}}"
+    settings = Settings((account.format("scheduler"),), account.format("agent"))
     return {
         FOLDER / f"guard-1.{minor}.yaml": write(settings, NAMESPACE, minor) for minor in VERSIONS
     }

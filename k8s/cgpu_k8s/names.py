@@ -17,6 +17,10 @@ NO_ISOLATION = "cgpu.disable.isolation"
 GPU_NAME = "aliyun.accelerator/nvidia_name"
 GPU_MEMORY = "aliyun.accelerator/nvidia_mem"
 GPU_COUNT = "aliyun.accelerator/nvidia_count"
+NODE_LABELS = (GPU_NAME, GPU_MEMORY, GPU_COUNT)
+
+# Resources that the agent writes into a node's status; a device plugin publishes the third.
+NODE_RESOURCES = (MEMORY, CORES)
 
 # Annotation of a node: its GPUs, by UUID.
 FACTS = "cgpu/gpus"

@@ -6,7 +6,16 @@ import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_k8s.agent.outside import Held
-from cgpu_k8s.names import CORES, FACTS, GPU_COUNT, GPU_MEMORY, GPU_NAME, MEMORY
+from cgpu_k8s.names import (
+    CORES,
+    FACTS,
+    GPU_COUNT,
+    GPU_MEMORY,
+    GPU_NAME,
+    MEMORY,
+    NODE_LABELS,
+    NODE_RESOURCES,
+)
 from cgpu_k8s.objects.fields import member, strings
 from cgpu_k8s.objects.gpus import UNIT_MIB, Fact, FactsError, read_facts, write_facts
 from cgpu_k8s.objects.quantities import whole
@@ -19,8 +28,6 @@ if TYPE_CHECKING:
     from cgpu_k8s.objects.fields import Json
 
 SLOTS = 20  # containers on a GPU in a mode that sets no limit of its own
-LABELS = (GPU_NAME, GPU_MEMORY, GPU_COUNT)
-RESOURCES = (MEMORY, CORES)  # the anchor publishes the third
 _LONGEST_LABEL = 63
 _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
@@ -130,7 +137,7 @@ def metadata_patch(node: Json, wanted: Offered) -> dict[str, Any]:
     """
     meta = member(node, "metadata", dict)
     notes = strings(meta, "annotations")
-    ours = LABELS if wanted.annotations or FACTS in notes else ()
+    ours = NODE_LABELS if wanted.annotations or FACTS in notes else ()
     changes = {
         "annotations": _changes(notes, wanted.annotations, (FACTS,)),
         "labels": _changes(strings(meta, "labels"), wanted.labels, ours),
@@ -160,7 +167,7 @@ def status_patch(node: Json, wanted: Offered, *, ours: bool = False) -> dict[str
     """
     status = member(node, "status", dict)
     ours = ours or FACTS in strings(member(node, "metadata", dict), "annotations")
-    names = RESOURCES if wanted.resources or ours else ()
+    names = NODE_RESOURCES if wanted.resources or ours else ()
     changes = {}
     for part in ("capacity", "allocatable"):
         has = {

@@ -1,1 +1,1 @@
-"""Which pods, and which changes to them, the API server lets in: one table of rules, pure."""
+"""Which pods, and which changes to them and to nodes, the API server lets in: by one table."""

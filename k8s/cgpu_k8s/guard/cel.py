@@ -27,6 +27,19 @@ RESERVED = (
     names.MEM_ASSIGNED,
     names.MEM_ASSUME_TIME,
 )
+# What an agent changes of its node: by the path of an object in it, the members that may differ.
+# The API server changes three of the metadata by itself.
+OFFERED: Mapping[str, tuple[str, ...]] = {
+    "": ("metadata", "status"),
+    "metadata": ("annotations", "labels", "generation", "managedFields", "resourceVersion"),
+    "metadata.annotations": (names.FACTS,),
+    "metadata.labels": names.NODE_LABELS,
+    "status": ("allocatable", "capacity"),
+    "status.allocatable": names.NODE_RESOURCES,
+    "status.capacity": names.NODE_RESOURCES,
+}
+# Where an API server says, from 1.30 on, on which node the pod runs to which a token is bound.
+NODE_NAME = "authentication.kubernetes.io/node-name"
 _WHOLE = "^[+]?[0-9]{1,6}(k|[eE][0-9])?$"  # as the API server leaves whole numbers
 _COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
 assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
@@ -86,9 +99,14 @@ VARIABLES: Mapping[str, str] = {
 ASKS = f"({_CONTAINERS}).exists(c, {_has(_MEM)} || {_has(_CORE)} || {_has(_COUNT)})"
 
 
+def among(accounts: Iterable[str]) -> str:
+    """Whether one of these users wants it."""
+    return f"request.userInfo.username in {listed(accounts)}"
+
+
 def others(accounts: Iterable[str]) -> str:
     """Whether somebody else than these users wants it."""
-    return f"!(request.userInfo.username in {listed(accounts)})"
+    return f"!({among(accounts)})"
 
 
 def broken(checks: tuple[Check, ...]) -> str:
@@ -140,6 +158,45 @@ def placed(_: Settings) -> tuple[Check, ...]:
             f"expected no nodeName for a pod that asks for {names.MEMORY}",
         ),
     )
+
+
+def foreign(_: Settings) -> tuple[Check, ...]:
+    """The node is the one on which the pod runs to which the user's token is bound."""
+    extra, name = "request.userInfo.extra", _text(NODE_NAME)
+    return (
+        Check(
+            f"has({extra}) && {name} in {extra} && {extra}[{name}] == [object.metadata.name]",
+            "an agent's token may change only the node on which the agent's pod runs",
+        ),
+    )
+
+
+def beyond(_: Settings) -> tuple[Check, ...]:
+    """Nothing of a node changes but what an agent writes."""
+    return tuple(
+        Check(
+            _same(path, members), f"{path or 'node'}: an agent may change only {', '.join(members)}"
+        )
+        for path, members in OFFERED.items()
+    )
+
+
+def _same(path: str, but: Iterable[str]) -> str:
+    """Whether the object at a path has the same members as before, except some."""
+    after, before, free = _part("object", path), _part("oldObject", path), listed(but)
+    return (
+        f"{after}.all(key, key in {free} || (key in {before} && {before}[key] == {after}[key]))"
+        f" && {before}.all(key, key in {free} || key in {after})"
+    )
+
+
+def _part(of: str, path: str) -> str:
+    """The object at a path, of whose members nothing is known; of a node, the first level is there.
+
+    A list of all that a node's status may have would miss what later versions add.
+    """
+    whole = f"{of}.{path}" if path else of
+    return f"(has({whole}) ? dyn({whole}) : {{}})" if "." in path else f"dyn({whole})"
 
 
 def _each(resource: str, holds: str) -> str:

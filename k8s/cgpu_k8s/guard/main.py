@@ -1,4 +1,4 @@
-"""``python -m cgpu_k8s.guard``: the webhook that API servers ask about pods and bindings."""
+"""``python -m cgpu_k8s.guard``: the webhook that API servers ask about pods, bindings and nodes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from cgpu_k8s.api import program
 
 NAME = "cgpu-guard"
 report = program.reporter(NAME, {"failed", "call_failed"})
-_SCHEDULER = "cgpu-scheduler"  # the service account that writes decisions
+# The service accounts that write decisions, and what nodes offer.
+_SCHEDULER, _AGENT = "cgpu-scheduler", "cgpu-agent"
 
 
 def arguments() -> Parser:
     """The command line."""
     parser = program.parser(
         NAME,
-        "Tell API servers which pods, decisions and bindings to let in,"
+        "Tell API servers which pods, decisions, bindings and changes of nodes to let in,"
         " and send pods that ask for GPUs to cgpu's scheduler.",
     )
     parser.add_argument(
         "--namespace",
         metavar="NAME",
-        help=f"where the Secret {NAME} and the account {_SCHEDULER} are; by default the context's",
+        help=f"where the Secret {NAME} and the accounts {_SCHEDULER} and {_AGENT} are; by default"
+        " the context's",
     )
     parser.add_argument(
         "--listen",
@@ -63,8 +65,10 @@ async def serve(given: argparse.Namespace) -> None:
 
     cluster = load(given.kubeconfig, given.context)
     namespace = given.namespace or cluster.namespace
-    account = f"system:serviceaccount:{namespace}:{_SCHEDULER}"
-    settings = Settings((account,), runtime_class=given.runtime_class)
+    scheduler, agent = (
+        f"system:serviceaccount:{namespace}:{name}" for name in (_SCHEDULER, _AGENT)
+    )
+    settings = Settings((scheduler,), agent, runtime_class=given.runtime_class)
     async with connected(cluster) as client:
         keeping = Keeping(client, namespace, given.host or f"{NAME}.{namespace}.svc", report)
         await keeping.begin()

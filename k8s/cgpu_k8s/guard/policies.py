@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from cgpu_k8s.guard import cel
-from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, RULES, Event
+from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, NODES, RULES, Event, Users
 from cgpu_k8s.guard.settings import Settings
 
 _API = "admissionregistration.k8s.io/v1"
 # By name: the requests that a policy is for.
-EVENTS = {"cgpu-pods": CREATED, "cgpu-annotations": CHANGED, "cgpu-bindings": BOUND}
+EVENTS = {
+    "cgpu-pods": CREATED,
+    "cgpu-annotations": CHANGED,
+    "cgpu-bindings": BOUND,
+    "cgpu-nodes": NODES,
+}
 
 
 def policies(settings: Settings) -> list[dict[str, Any]]:
@@ -25,6 +30,10 @@ def policies(settings: Settings) -> list[dict[str, Any]]:
 def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     rules = [rule for rule in RULES if rule.event == event]
     checks = [check for rule in rules for check in rule.checks(settings)]
+    conditions = [
+        {"name": each, "expression": expression}
+        for each, expression in users(event, settings).items()
+    ]
     used = any("variables." in check.expression for check in checks)
     return {
         "apiVersion": _API,
@@ -33,19 +42,20 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": [requests(event)]},
-            **(
-                {
-                    "matchConditions": [
-                        {"name": "others", "expression": cel.others(settings.accounts)}
-                    ]
-                }
-                if event.exempts
-                else {}
-            ),
+            **({"matchConditions": conditions} if conditions else {}),
             **({"variables": _variables()} if used else {}),
             "validations": [check._asdict() for check in checks],
         },
     }
+
+
+def users(event: Event, settings: Settings) -> dict[str, str]:
+    """Whose requests an event is, as conditions in CEL by name, for policies and webhooks alike."""
+    return {
+        Users.ALL: {},
+        Users.OTHERS: {"others": cel.others(settings.accounts)},
+        Users.AGENTS: {"agents": cel.among((settings.agent,))},
+    }[event.users]
 
 
 def requests(event: Event) -> dict[str, Any]:

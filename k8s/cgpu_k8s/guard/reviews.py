@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import CgpuError, shown
 from cgpu_k8s import names
-from cgpu_k8s.guard.rules import BOUND, Review, refusal
+from cgpu_k8s.guard.rules import BOUND, NODES, Review, concerns, refusal
 from cgpu_k8s.objects.fields import member
 from cgpu_k8s.objects.pods import read_pod
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 _FORBIDDEN = 403
+# Where an API server says to which pod a token is bound: its name and its UID.
+_POD = ("authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid")
 _DEFAULT = ("", "default-scheduler")  # what the API server puts in where a pod says nothing
 
 
@@ -33,21 +35,30 @@ class Asked(NamedTuple):
         namespace: of the object.
         name: of the object; of a Binding, that of its pod; "" if it has none yet.
         review: what somebody wants to do.
+        pod: name and UID of the pod to which the user's token is bound; both "": it is to none.
     """
 
     uid: str
     namespace: str
     name: str
     review: Review
+    pod: tuple[str, str] = ("", "")
 
     def binds(self, settings: Settings) -> bool:
         """Whether somebody else than the scheduler binds a pod: see ``validate``."""
-        review = self.review
-        return (
-            review.operation in BOUND.operations
-            and review.resource in BOUND.resources
-            and review.user not in settings.accounts
-        )
+        return concerns(BOUND, self.review, settings)
+
+    def offers(self, settings: Settings) -> bool:
+        """Whether an agent changes a node."""
+        return concerns(NODES, self.review, settings)
+
+    def needs(self, settings: Settings) -> tuple[str, str] | None:
+        """Namespace and name of the pod that ``validate`` needs; None: it needs none."""
+        if self.binds(settings):
+            return self.namespace, self.name
+        if self.offers(settings) and self.pod[0]:
+            return settings.agent.split(":")[2], self.pod[0]
+        return None
 
 
 def read(data: bytes) -> Asked:
@@ -73,6 +84,9 @@ def read(data: bytes) -> Asked:
     resource = member(member(request, "resource", dict), "resource", str)
     part = member(request, "subResource", str)
     item = member(request, "object", dict)
+    about = member(request, "userInfo", dict)
+    extra = member(about, "extra", dict)
+    name, pod_uid = ("".join(member(extra, each, list)[:1]) for each in _POD)
     return Asked(
         uid,
         member(request, "namespace", str),
@@ -80,25 +94,26 @@ def read(data: bytes) -> Asked:
         Review(
             operation=member(request, "operation", str),
             resource=f"{resource}/{part}" if part else resource,
-            user=member(member(request, "userInfo", dict), "username", str),
+            user=member(about, "username", str),
             item=item,
             before=member(request, "oldObject", dict) or None,
         ),
+        (name, pod_uid),
     )
 
 
 def validate(asked: Asked, settings: Settings, pod: Json | None = None) -> dict[str, Any]:
-    """The answer of the validating webhook: the rules, and who binds a pod.
+    """The answer of the webhooks that refuse: the rules, and who binds a pod.
 
     Args:
         asked: the request.
         settings: of the cluster.
-        pod: the pod of a Binding, if ``asked.binds``, which no rule can see; None: there is none.
+        pod: the one that ``asked.needs``, which no rule can see; None: there is none.
 
     Raises:
         ObjectError: the object or ``pod`` is not what Kubernetes' API describes.
     """
-    sentence = refusal(asked.review, settings)
+    sentence = refusal(asked.review._replace(node=_node(asked, pod or {})), settings)
     if not sentence and pod is not None and asked.binds(settings) and read_pod(pod).asks:
         sentence = (
             f"pod {asked.namespace}/{asked.name} asks for {names.MEMORY}: only cgpu's scheduler"
@@ -107,8 +122,15 @@ def validate(asked: Asked, settings: Settings, pod: Json | None = None) -> dict[
     return _answer(asked, sentence)
 
 
+def _node(asked: Asked, pod: Json) -> str:
+    """Where the pod runs if the user's token is bound to it; "": nowhere, or it is another one."""
+    uid = member(member(pod, "metadata", dict), "uid", str)
+    node = member(member(pod, "spec", dict), "nodeName", str)
+    return node if uid and uid == asked.pod[1] else ""
+
+
 def mutate(asked: Asked, settings: Settings) -> dict[str, Any]:
-    """The answer of the mutating webhook: a new pod that asks for GPUs goes to our scheduler.
+    """The answer of the webhook that changes: a new pod that asks for GPUs goes to our scheduler.
 
     It also gets the cluster's runtime class, where ``settings`` has one. What the pod says itself
     stays, and is for ``validate`` to refuse. Nothing is written anywhere, so that a dry run needs

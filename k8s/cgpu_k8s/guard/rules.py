@@ -1,12 +1,14 @@
 """The rules of the guard, each in two forms: a function for a webhook, and CEL for a policy.
 
-A decision counts because nobody but the scheduler can write it. Bindings do not contain the pod, so
-who may bind a pod that asks for a part of a GPU cannot be a rule here: that is the right to create
+A decision counts because nobody but the scheduler can write it. An agent has the right to change
+all nodes, and the rules leave it what it offers of its own. Bindings do not contain the pod, so who
+may bind a pod that asks for a part of a GPU cannot be a rule here: that is the right to create
 ``pods/binding``, and a pod that is bound without a decision gets no GPU.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import shown
@@ -31,6 +33,7 @@ class Review(NamedTuple):
         user: who wants it.
         item: the object as it would be.
         before: the object as it is; None: there is none.
+        node: where the pod runs to which the user's token is bound; "": not known.
     """
 
     operation: str
@@ -38,6 +41,15 @@ class Review(NamedTuple):
     user: str
     item: Json
     before: Json | None = None
+    node: str = ""
+
+
+class Users(Enum):
+    """Who has to follow rules."""
+
+    ALL = "all"
+    OTHERS = "others"  # all but the scheduler's accounts
+    AGENTS = "agents"
 
 
 class Event(NamedTuple):
@@ -46,17 +58,18 @@ class Event(NamedTuple):
     Attributes:
         operations: as in ``Review``.
         resources: likewise; ``pods/*`` are all subresources.
-        exempts: whether the scheduler's accounts need not follow the rules.
+        users: who has to follow the rules.
     """
 
     operations: tuple[str, ...]
     resources: tuple[str, ...]
-    exempts: bool
+    users: Users
 
 
-CREATED = Event(("CREATE",), ("pods",), exempts=False)  # no pod begins with a decision
-CHANGED = Event(("UPDATE",), ("pods", "pods/*"), exempts=True)
-BOUND = Event(("CREATE",), ("pods/binding", "bindings"), exempts=True)
+CREATED = Event(("CREATE",), ("pods",), Users.ALL)  # no pod begins with a decision
+CHANGED = Event(("UPDATE",), ("pods", "pods/*"), Users.OTHERS)
+BOUND = Event(("CREATE",), ("pods/binding", "bindings"), Users.OTHERS)
+NODES = Event(("UPDATE",), ("nodes", "nodes/*"), Users.AGENTS)
 
 
 class Rule(NamedTuple):
@@ -80,15 +93,19 @@ def refusal(review: Review, settings: Settings) -> str:
         ObjectError: the object is not what Kubernetes' API describes.
     """
     for rule in RULES:
-        exempt = rule.event.exempts and review.user in settings.accounts
-        if not exempt and _concerns(rule.event, review):
+        if concerns(rule.event, review, settings):
             sentence = rule.refuse(review, settings)
             if sentence:
                 return sentence
     return ""
 
 
-def _concerns(event: Event, review: Review) -> bool:
+def concerns(event: Event, review: Review, settings: Settings) -> bool:
+    """Whether rules for an event are for a request."""
+    if event.users is Users.OTHERS and review.user in settings.accounts:
+        return False
+    if event.users is Users.AGENTS and review.user != settings.agent:
+        return False
     main = review.resource.partition("/")[0]
     any_part = f"{main}/*" if main != review.resource else main
     return review.operation in event.operations and bool(
@@ -132,6 +149,35 @@ def _placed(review: Review, _: Settings) -> str:
     return f"nodeName={shown(name)}: expected none for a pod that asks for {names.MEMORY}"
 
 
+def _foreign(review: Review, _: Settings) -> str:
+    """Who holds the token of one node's agent could change all nodes."""
+    name = member(member(review.item, "metadata", dict), "name", str)
+    if not review.node:
+        return f"node {shown(name)}: expected a token that is bound to the agent's pod on that node"
+    if review.node == name:
+        return ""
+    return f"node {shown(name)}: expected {shown(review.node)}, where this token's pod runs"
+
+
+def _beyond(review: Review, _: Settings) -> str:
+    """Labels, taints and other resources of a node are not its agent's."""
+    for path, members in cel.OFFERED.items():
+        after, before = _part(review.item, path), _part(review.before or {}, path)
+        for key in {**before, **after}:
+            same = (key in before) == (key in after) and before.get(key) == after.get(key)
+            if key not in members and not same:
+                where = shown(f"{path}.{key}" if path else key)
+                return f"{where}: an agent may change only {', '.join(members)} there"
+    return ""
+
+
+def _part(item: Json, path: str) -> Json:
+    """The object at a path; an empty one if there is none."""
+    for name in filter(None, path.split(".")):
+        item = member(item, name, dict)
+    return item
+
+
 def _spec(review: Review) -> dict[str, Any]:
     return member(review.item, "spec", dict)
 
@@ -143,4 +189,6 @@ RULES = (
     Rule(CREATED, _placed, cel.placed),
     Rule(CHANGED, _altered, cel.altered),
     Rule(BOUND, _written, cel.written),
+    Rule(NODES, _foreign, cel.foreign),
+    Rule(NODES, _beyond, cel.beyond),
 )

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     Report = Callable[[str, dict[str, object]], None]
 
 ABSENT = 404
-LONGEST = 8 << 20  # bytes of a review: an object before and after, 3 MiB at most each
+# Bytes of a review: an object before and after. etcd stores no more than 1.5 MiB of each, but an
+# API server writes a "<" in it as six bytes.
+LONGEST = 24 << 20
 
 
 class Api(Protocol):
@@ -77,21 +79,26 @@ class Guard:
         return handle
 
     async def _validate(self, request: web.Request) -> web.StreamResponse:
-        asked = reviews.read(await request.read())
-        pod = None
-        if asked.binds(self._settings):
-            if not asked.name or not asked.namespace:
+        return await self._ruled(reviews.read(await request.read()))
+
+    async def _ruled(self, asked: reviews.Asked) -> web.StreamResponse:
+        needed, pod = asked.needs(self._settings), None
+        if needed is not None:
+            namespace, name = needed
+            if not name or not namespace:
                 return sentence(BAD, "a Binding without name or namespace: expected its pod's")
             try:
-                pod = await self._api.get(PODS.path(asked.name, namespace=asked.namespace))
+                pod = await self._api.get(PODS.path(name, namespace=namespace))
             except NotFoundError:
-                pass  # the API server says so itself
+                pass  # of a Binding, the API server says so itself
             except ApiError as error:
-                return sentence(BROKEN, f"whether the pod asks for GPUs is not known: {error}")
+                return sentence(BROKEN, f"pod {namespace}/{name} cannot be read: {error}")
         return web.json_response(reviews.validate(asked, self._settings, pod))
 
     async def _mutate(self, request: web.Request) -> web.StreamResponse:
         asked = reviews.read(await request.read())
+        if asked.offers(self._settings):
+            return await self._ruled(asked)
         return web.json_response(reviews.mutate(asked, self._settings))
 
     async def _healthy(self, _: web.Request) -> web.StreamResponse:

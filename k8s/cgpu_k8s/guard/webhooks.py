@@ -3,7 +3,7 @@
 | Kubernetes | who follows the rules | while no guard answers |
 |---|---|---|
 | before 1.28 | the webhook | everything is let in, and a node gives nothing that is not decided |
-| 1.28 and 1.29 | the webhook, for what concerns GPUs | what concerns GPUs waits |
+| 1.28 and 1.29 | the webhook, for what concerns GPUs or is an agent's | this waits |
 | from 1.30 | policies; the webhook sends pods to the scheduler | likewise |
 """
 
@@ -15,8 +15,8 @@ import yaml
 
 from cgpu_k8s.guard import cel
 from cgpu_k8s.guard.keeping import NAME
-from cgpu_k8s.guard.policies import policies, requests
-from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, Event
+from cgpu_k8s.guard.policies import policies, requests, users
+from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, NODES, Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,7 @@ def objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, An
         namespace: of the guard's Service.
         minor: one of VERSIONS.
     """
-    hooks = {_VALIDATING: validating(settings, minor), _MUTATING: mutating()}
+    hooks = {_VALIDATING: validating(settings, minor), _MUTATING: mutating(settings, minor)}
     return [
         *(policies(settings) if minor >= POLICIES else []),
         *(_configuration(kind, found, namespace, minor) for kind, found in hooks.items()),
@@ -70,12 +70,11 @@ def write(settings: Settings, namespace: str, minor: int) -> str:
 
 def validating(settings: Settings, minor: int) -> dict[str, Hook]:
     """The webhooks that refuse, by name."""
-    others = {"others": cel.others(settings.accounts)}
     noted, altered = cel.broken(cel.written(settings)), cel.broken(cel.altered(settings))
     ruled = {
         "pods": Hook(CREATED, {"concerned": f"{noted} || {cel.ASKS}"}),
-        "annotations": Hook(CHANGED, {**others, "concerned": altered}),
-        "bindings": Hook(BOUND, {**others, "concerned": noted}),
+        "annotations": Hook(CHANGED, {**users(CHANGED, settings), "concerned": altered}),
+        "bindings": Hook(BOUND, {**users(BOUND, settings), "concerned": noted}),
     }
     # A condition does not see the pod of a Binding, so all that others bind are asked about.
     binders = {"others": cel.others((*settings.accounts, _BINDER))}
@@ -85,9 +84,16 @@ def validating(settings: Settings, minor: int) -> dict[str, Hook]:
     }
 
 
-def mutating() -> dict[str, Hook]:
-    """The webhook that changes new pods, by name."""
-    return {"schedulers": Hook(CREATED, {"concerned": cel.ASKS})}
+def mutating(settings: Settings, minor: int) -> dict[str, Hook]:
+    """The webhooks that are asked first, by name: what changes new pods, and what refuses nodes.
+
+    To validating webhooks, API servers before 1.20.6 show a node as if it had been before as it
+    would be (CVE-2021-25735).
+    """
+    return {
+        "schedulers": Hook(CREATED, {"concerned": cel.ASKS}),
+        **({"nodes": Hook(NODES, users(NODES, settings))} if minor < POLICIES else {}),
+    }
 
 
 def _configuration(

@@ -12,6 +12,7 @@ import yaml
 from cgpu_env.version import VERSION
 from cgpu_k8s import names
 from cgpu_k8s.agent.main import arguments
+from cgpu_k8s.api.configuration import SERVICE_ACCOUNT
 from cgpu_k8s.extender import fence
 from cgpu_k8s.extender import main as extender
 from cgpu_k8s.guard.main import arguments as guard_arguments
@@ -28,6 +29,7 @@ Json = dict[str, Any]
 VERSIONS = ("1.20", "1.22", "1.23", "1.24", "1.25", "1.28", "1.30", "1.36")
 EVER = 999
 GUARD = "cgpu-guard"
+AGENT = f"system:serviceaccount:{chart.NAMESPACE}:cgpu-agent"
 _ADMISSION = "admissionregistration.k8s.io/v1"
 # apiVersion and kind: from which minor version on it is served, and in which it no longer is.
 SERVED: dict[tuple[str, str], tuple[int, int]] = {
@@ -87,10 +89,12 @@ def test_every_object_is_one_that_the_version_serves(objects: list[Json], minor:
 
 def test_the_policies_are_there_where_the_version_has_them(objects: list[Json], minor: int) -> None:
     found = [each for each in objects if each["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(found) == (3 if minor >= 30 else 0)
+    assert len(found) == (4 if minor >= 30 else 0)
     account = f"system:serviceaccount:{chart.NAMESPACE}:cgpu-scheduler"
     exempted = [each for each in found if account in str(each["spec"].get("matchConditions"))]
     assert len(exempted) == (2 if minor >= 30 else 0)
+    agents = [each for each in found if AGENT in str(each["spec"].get("matchConditions"))]
+    assert len(agents) == (1 if minor >= 30 else 0)
     assert "NAMESPACE" not in str(objects)
 
 
@@ -101,7 +105,7 @@ def test_policies_and_webhooks_are_the_guards() -> None:
 
 
 # Which webhooks there are, and in which of them an API server without a guard refuses.
-RULED = ("pods", "annotations", "bindings")
+RULED = ("pods", "annotations", "bindings", "nodes")
 
 
 def test_webhooks_refuse_where_no_policy_does_and_wait_for_a_guard_where_they_can_choose(
@@ -238,6 +242,26 @@ def test_the_agent_runs_where_the_label_is_and_is_evicted_last(
     assert container["securityContext"]["readOnlyRootFilesystem"]
 
 
+def test_k8s_16_the_agents_token_is_bound_to_its_pod_and_read_where_the_agent_looks(
+    objects: list[Json],
+) -> None:
+    """Before 1.21 the token that a pod gets of itself names no pod."""
+    pod = dict(pods(objects))["cgpu-agent"]
+    [container] = pod["containers"]
+    assert pod["automountServiceAccountToken"] is False
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "account"]
+    assert mount["mountPath"] == str(SERVICE_ACCOUNT)
+    [volume] = [each["projected"] for each in pod["volumes"] if each["name"] == "account"]
+    token, authority, namespace = volume["sources"]
+    assert token == {"serviceAccountToken": {"path": "token"}}
+    assert authority["configMap"]["name"] == "kube-root-ca.crt"
+    [variable] = [each for each in container["env"] if each["name"] == "SSL_CERT_FILE"]
+    [file] = authority["configMap"]["items"]
+    assert variable["value"] == f"{mount['mountPath']}/{file['path']}"
+    [named] = namespace["downwardAPI"]["items"]
+    assert (named["path"], named["fieldRef"]["fieldPath"]) == ("namespace", "metadata.namespace")
+
+
 def test_the_agents_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
     values = ["--set=agent.passThrough={monitoring,ops}", "--set=agent.driverDir=/usr/lib64",
               "--set=agent.engineSocket=/run/k3s/c.sock"]  # fmt: skip
@@ -246,7 +270,8 @@ def test_the_agents_command_line_is_one_that_it_reads(tmp_path: Path) -> None:
     assert container["command"] == ["python3", "-m", "cgpu_k8s.agent"]
     given = arguments().parse_args(container["args"])
     paths = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
-    volumes = {each["name"]: each["hostPath"]["path"] for each in pod["volumes"]}
+    hosts = [each for each in pod["volumes"] if "hostPath" in each]
+    volumes = {each["name"]: each["hostPath"]["path"] for each in hosts}
     assert given.pass_through == ["monitoring", "ops"]
     assert given.engine == "/run/k3s/c.sock"
     assert volumes[paths[given.driver_dir]] == "/usr/lib64"

@@ -28,7 +28,7 @@ from cgpu_node import podspecs
 from cgpu_node.podspecs import Current, Limit, PodSpec
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
-from lab.kubernetes.control_plane import ACCOUNT, ADMIN, GUARD, ControlPlane, control_plane
+from lab.kubernetes.control_plane import ACCOUNT, ADMIN, AGENT, GUARD, ControlPlane, control_plane
 from lab.kubernetes.manifests import IMPOSSIBLE, ITS_OWN, MEM, whole
 from lab.kubernetes.objects import binding, pod, pod_path, pods_path
 from lab.kubernetes.programs import free_port
@@ -204,7 +204,7 @@ def test_what_no_gpu_could_give_is_refused_with_its_sentence(
     guarded: ControlPlane, name: str
 ) -> None:
     item = whole(IMPOSSIBLE[name])
-    sentence = refusal(Review("CREATE", "pods", ADMIN, item), Settings((ACCOUNT,)))
+    sentence = refusal(Review("CREATE", "pods", ADMIN, item), Settings((ACCOUNT,), AGENT))
     if name in ITS_OWN:
         with pytest.raises(InvalidError):
             make(guarded, item)

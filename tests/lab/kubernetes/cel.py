@@ -8,6 +8,7 @@ import celpy
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 
+from cgpu_k8s.guard.cel import NODE_NAME
 from cgpu_k8s.objects.quantities import whole
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ def value(expression: str, context: Json) -> Any:
 
 def context(review: Review) -> Json:
     """The names that expressions about a request can use."""
-    request = {"userInfo": {"username": review.user}}
+    extra = {"extra": {NODE_NAME: [review.node]}} if review.node else {}
+    request = {"userInfo": {"username": review.user, **extra}}
     given = {"object": review.item, "oldObject": review.before or {}, "request": request}
     return {name: json_to_cel(item) for name, item in given.items()}
 

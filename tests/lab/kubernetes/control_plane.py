@@ -24,6 +24,7 @@ import yaml
 from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
 from lab.kubernetes import chart
 from lab.kubernetes.authority import Authority
+from lab.kubernetes.objects import pod
 from lab.kubernetes.programs import Release, free_port, releases, running, stop, tail
 
 _PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
@@ -121,12 +122,12 @@ class ControlPlane:
         """The address of the API server."""
         return f"https://127.0.0.1:{self._port}"
 
-    def cluster(self, user: str = ADMIN) -> Cluster:
-        """The cluster, as one of USERS."""
+    def cluster(self, user: str = ADMIN, token: str = "") -> Cluster:
+        """The cluster, as one of USERS, or by another token."""
         trust = Trust(authorities=self.authority.certificate, origin="the test")
-        return Cluster(self.address, f"{user} of the test", trust, Fixed(bearer(user)))
+        return Cluster(self.address, f"{user} of the test", trust, Fixed(bearer(token or user)))
 
-    def kubeconfig(self, user: str = ADMIN, server: str = "") -> Path:
+    def kubeconfig(self, user: str = ADMIN, server: str = "", token: str = "") -> Path:
         """A kubeconfig of one of USERS, for the API server or what passes on to it."""
         server = server or self.address
         name = f"{user}-{server.partition('://')[2]}"
@@ -139,7 +140,7 @@ class ControlPlane:
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": "lab", "cluster": about}],
-            "users": [{"name": user, "user": {"token": user}}],
+            "users": [{"name": user, "user": {"token": token or user}}],
             "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": user}}],
             "current-context": "lab",
         }
@@ -180,10 +181,34 @@ class ControlPlane:
         return [Bound(_seconds(each["stageTimestamp"]), each["responseStatus"]["code"])
                 for each in events]  # fmt: skip
 
+    def agents_token(self, node: str) -> str:
+        """A new token of the chart's agent that is bound to a pod on a node, as kubelets ask for.
+
+        The pod wants another node, so that no kubelet runs it.
+        """
+        name, account = f"cgpu-agent-{node}", AGENT.rpartition(":")[2]
+        where = f"/api/v1/namespaces/{chart.NAMESPACE}"
+        item = pod(name, nodeName=node, serviceAccountName=account, nodeSelector={"no": "node"})
+        uid = self.create(f"{where}/pods", item)["metadata"]["uid"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+        wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+                  "spec": {"boundObjectRef": bound}}  # fmt: skip
+        made = self.create(f"{where}/serviceaccounts/{account}/token", wanted)
+        return str(made["status"]["token"])
+
     def read(self, path: str) -> Any:
         """What the API server answers the administrator."""
+        return self._answer(path)
+
+    def create(self, path: str, item: dict[str, Any]) -> Any:
+        """What the administrator makes."""
+        return self._answer(path, json.dumps(item).encode())
+
+    def _answer(self, path: str, data: bytes | None = None) -> Any:
         request = urllib.request.Request(
-            self.address + path, headers={"Authorization": f"Bearer {ADMIN}"}
+            self.address + path,
+            data,
+            {"Authorization": f"Bearer {ADMIN}", "Content-Type": "application/json"},
         )
         trust = self.cluster().trust.context(None)
         with urllib.request.urlopen(request, timeout=30, context=trust) as reply:

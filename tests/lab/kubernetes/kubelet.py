@@ -78,6 +78,7 @@ class KubeletNode:
         self._socket = installed.base / "cri" / "socket"
         self._port = free_port()
         self._mode, self._resources = mode, resources
+        self._token = ""  # of the agent
 
     def run(self, *words: str | Path) -> str:
         """What a program on the node prints."""
@@ -188,8 +189,9 @@ class KubeletNode:
         }
 
     def start_agent(self) -> None:
-        """Start the node's agent."""
-        config = self.plane.kubeconfig(AGENT)
+        """Start the node's agent, whose account the chart has made."""
+        self._token = self._token or self.plane.agents_token(NODE)
+        config = self.plane.kubeconfig(AGENT, token=self._token)
         words = ["-m", "cgpu_k8s.agent", f"--node={NODE}", f"--kubeconfig={config}"]
         words += [f"--engine={self._socket}", f"--resources={self._resources}"]
         resources = f"{self.installed.base}/kubelet/pod-resources/kubelet.sock"
@@ -234,9 +236,17 @@ class KubeletNode:
 
 @contextlib.contextmanager
 def kubelet_node(
-    plane: ControlPlane, root: Path, mode: str, *gpus: str, resources: str = "status"
+    plane: ControlPlane,
+    root: Path,
+    mode: str,
+    *gpus: str,
+    resources: str = "status",
+    agent: bool = True,
 ) -> Iterator[KubeletNode]:
-    """A node of the cluster in ``mode``, with an image of ``root`` and a driver's nvidia-smi."""
+    """A node of the cluster in ``mode``, with an image of ``root`` and a driver's nvidia-smi.
+
+    Its agent runs at once, or when the block starts it.
+    """
     installed = Installed("kubelet", *(gpus or (V100, V100)))
     try:
         node = KubeletNode(installed, plane, mode, resources)
@@ -245,7 +255,8 @@ def kubelet_node(
         node.start_containerd()
         node.load(_image(installed, root))
         node.start_kubelet()
-        node.start_agent()
+        if agent:
+            node.start_agent()
         yield node
     finally:
         installed.enclosure.stop()

@@ -126,7 +126,10 @@ def plane(tmp_path: Path, release: Release) -> Iterator[ControlPlane]:
 def test_each_command_prints_what_the_page_shows(
     plane: ControlPlane, tmp_path: Path, debian_root: Path
 ) -> None:
-    with kubelet_node(plane, debian_root, "default") as node, ExitStack() as programs:
+    with (
+        kubelet_node(plane, debian_root, "default", agent=False) as node,
+        ExitStack() as programs,
+    ):
         reader = Reader(Kubectl(node), tmp_path)
         for language, content in blocks():
             if language == "yaml":
@@ -137,5 +140,6 @@ def test_each_command_prints_what_the_page_shows(
                 printed = reader.prints(command)
                 assert matches(printed, shown), "\n".join([command, *printed])
                 if command.startswith("helm install"):
+                    node.start_agent()
                     programs.enter_context(guarding(plane))
                     programs.enter_context(scheduler.scheduling(plane, user=ACCOUNT))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 import pytest
+import yaml
 
 from cgpu_k8s.names import SCHEDULE
 from lab.containers.enclosure import wait_until
+from lab.kubernetes import chart
 from lab.kubernetes.control_plane import AGENT
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
 from lab.kubernetes.kubelet import STATE
@@ -16,6 +19,7 @@ from lab.kubernetes.objects import binding, pod_path
 pytestmark = [pytest.mark.system, pytest.mark.timeout(300)]
 
 WHOLE = "nvidia.com/gpu"
+ACCOUNT, AUTHORITY = "account", "kube-root-ca.crt"  # the chart's volume, and what it takes
 TABLE = """\
 NAME   IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)
 gpu-a  unknown    2/15                   0/15                   2/30
@@ -147,3 +151,32 @@ def test_k8s_15_the_chart_grants_the_agent_what_it_calls_and_no_more(kubectl: Ku
         kubectl(*label, f"{SCHEDULE}=core_mem")
     plane = kubectl.node.plane
     assert plane.calls(AGENT) == plane.granted("cgpu-agent")
+
+
+def test_k8s_16_the_agents_pod_gets_a_token_that_is_bound_to_it(kubectl: Kubectl) -> None:
+    """K8S-16: by the chart's volume, beside what kube-controller-manager publishes."""
+    plane, where = kubectl.node.plane, f"--namespace={chart.NAMESPACE}"
+    agent = chart.one(plane.chart(), "DaemonSet", "cgpu-agent")["spec"]["template"]["spec"]
+    [mount] = [each for each in agent["containers"][0]["volumeMounts"] if each["name"] == ACCOUNT]
+    item = asking("bound", {}, nodeName=kubectl.node.name)
+    item["spec"] |= {key: agent[key] for key in agent if "erviceAccount" in key}
+    item["spec"]["volumes"] = [each for each in agent["volumes"] if each["name"] == ACCOUNT]
+    item["spec"]["containers"][0]["volumeMounts"] = [mount]
+    path = pod_path("bound", namespace=chart.NAMESPACE)
+    kubectl("create", "configmap", AUTHORITY, "--from-literal=ca.crt=trusted", where)
+    try:
+        kubectl("create", "--filename=-", where, given=yaml.safe_dump(item))
+        wait_until(lambda: plane.read(path)["status"]["phase"] == "Running", "it runs", PATIENCE)
+        pod = plane.read(path)
+        token, authority, namespace = (
+            kubectl.execute(pod, "main", "cat", f"{mount['mountPath']}/{file}")
+            for file in ("token", "ca.crt", "namespace")
+        )
+    finally:
+        words = ("--grace-period=0", "--force", "--ignore-not-found", where)
+        kubectl("delete", "pod/bound", f"configmap/{AUTHORITY}", *words)
+    claims = json.loads(base64.urlsafe_b64decode(token.split(".")[1] + "=="))["kubernetes.io"]
+    assert claims["pod"] == {"name": "bound", "uid": pod["metadata"]["uid"]}
+    of = kubectl.node.name if plane.release.has_policies else None
+    assert claims.get("node", {}).get("name") == of
+    assert (authority, namespace) == ("trusted", chart.NAMESPACE)

@@ -18,6 +18,7 @@ from cgpu_k8s.guard.reviews import Asked, mutate
 from cgpu_k8s.guard.rules import Review, refusal
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.guard.webhooks import CONDITIONS, FIRST, POLICIES, VERSIONS, objects, write
+from cgpu_k8s.names import NODE_LABELS, NODE_RESOURCES
 from cgpu_k8s.objects.pods import read_pod
 from lab.kubernetes import cel
 from lab.kubernetes.manifests import CORE, COUNT, IMPOSSIBLE, MEM, asking, container, of, pod
@@ -25,7 +26,8 @@ from lab.kubernetes.manifests import CORE, COUNT, IMPOSSIBLE, MEM, asking, conta
 pytestmark = pytest.mark.unit
 
 SCHEDULER = "system:serviceaccount:cgpu-system:cgpu-scheduler"
-SETTINGS = Settings((SCHEDULER,))
+AGENT = "system:serviceaccount:cgpu-system:cgpu-agent"
+SETTINGS = Settings((SCHEDULER,), AGENT)
 SPECS = {each["metadata"]["name"]: each["spec"] for each in policies(SETTINGS)[::2]}
 MUTATING = "MutatingWebhookConfiguration"
 
@@ -79,8 +81,9 @@ def both(review: Review) -> tuple[str, str]:
     sentences = refusal(review, SETTINGS), denied(review)
     assert bool(sentences[0]) == bool(sentences[1]), sentences
     if sentences[0]:  # whoever refuses is asked, and from 1.28 on its absence refuses
-        assert asked(review, FIRST) == {"Ignore"}
-        assert "Fail" in asked(review, CONDITIONS)
+        first = review.user == AGENT
+        assert asked(review, FIRST, mutating=first) == {"Ignore"}
+        assert "Fail" in asked(review, CONDITIONS, mutating=first)
     return sentences
 
 
@@ -134,7 +137,7 @@ def test_a_pod_that_asks_goes_to_a_scheduler_that_asks_cgpu() -> None:
         item["spec"] |= spec
         assert all(both(created(item)))
         assert all(both(created(item, SCHEDULER)))
-    own = Settings((SCHEDULER,), ("default-scheduler",))
+    own = Settings((SCHEDULER,), AGENT, ("default-scheduler",))
     assert refusal(created(of(container({MEM: "2"}), schedulerName="default-scheduler")), own) == ""
 
 
@@ -198,8 +201,90 @@ def test_anything_else_may_change_and_others_may_bind_other_pods() -> None:
     assert both(Review("DELETE", "pods", "alice", {})) == ("", "")
 
 
+HELD: Any = {
+    "metadata": {
+        "name": "gpu-a",
+        "labels": {"team": "ml", **dict.fromkeys(NODE_LABELS, "1")},
+        "annotations": {"cgpu/gpus": "{}", "mine": "1"},
+        "finalizers": ["wait"],
+        "generation": 3,
+    },
+    "spec": {"podCIDR": "10.0.0.0/24", "taints": [{"key": "k", "effect": "NoSchedule"}]},
+    "status": {
+        "capacity": {"cpu": "4", "aliyun.com/gpu-count": "2", **dict.fromkeys(NODE_RESOURCES, "9")},
+        "allocatable": {"cpu": "3", **dict.fromkeys(NODE_RESOURCES, "9")},
+        "images": [{"names": ["a", "b"], "sizeBytes": 5}],
+    },
+}
+BARE: Any = {"metadata": {"name": "gpu-a"}, "spec": {}, "status": {}}
+OFFERED = [
+    ("metadata", "annotations", "cgpu/gpus"),
+    *(("metadata", "labels", name) for name in NODE_LABELS),
+    *(("status", "capacity", name) for name in NODE_RESOURCES),
+    *(("status", "allocatable", name) for name in NODE_RESOURCES),
+    ("metadata", "generation"),
+    ("metadata", "managedFields"),
+    ("metadata", "resourceVersion"),
+]
+OTHERS = [
+    *(("metadata", "annotations", name) for name in ("mine", "cgpu/allocation")),
+    *(("metadata", "labels", name) for name in ("team", "ack.node.gpu.schedule", "node-role")),
+    *(("metadata", name) for name in ("finalizers", "ownerReferences", "new")),
+    *(("spec", name) for name in ("unschedulable", "taints", "podCIDR", "providerID")),
+    *(("status", "capacity", name) for name in ("cpu", "aliyun.com/gpu-count", "memory")),
+    *(("status", "allocatable", name) for name in ("cpu", "nvidia.com/gpu")),
+    *(("status", name) for name in ("images", "conditions", "addresses", "declaredFeatures")),
+    ("data",),
+]
+
+
+def with_member(item: Any, path: tuple[str, ...], value: Any) -> Any:
+    """A copy of an object in which a member has another value; None: it is not there."""
+    first, rest = path[0], path[1:]
+    found = with_member(item.get(first, {}), rest, value) if rest else value
+    return {**{key: each for key, each in item.items() if key != first},
+            **({first: found} if found is not None else {})}  # fmt: skip
+
+
+def turns(path: tuple[str, ...]) -> Iterator[tuple[Any, Any]]:
+    """A node before and after somebody set, changed, emptied or removed a member."""
+    first, second = (with_member(HELD, path, [{"new": each}]) for each in (1, 2))
+    absent = with_member(HELD, path, None)
+    yield from ((first, second), (absent, first), (first, absent))
+    yield with_member(HELD, path, ""), absent
+    yield BARE, with_member(BARE, path, "1")
+    yield with_member(BARE, path, "1"), BARE
+
+
+def ruled(after: Any, before: Any, node: str = "gpu-a", user: str = AGENT) -> set[bool]:
+    """Whether an agent's change is refused, of the node itself and of its status."""
+    return {all(both(Review("UPDATE", resource, user, after, before, node)))
+            for resource in ("nodes", "nodes/status")}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", OFFERED, ids=".".join)
+def test_k8s_16_an_agent_changes_what_it_offers_of_its_own_node(path: tuple[str, ...]) -> None:
+    for before, after in turns(path):
+        assert ruled(after, before) == {False}
+        for node in ("gpu-b", ""):
+            assert ruled(after, before, node) == {True}
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=".".join)
+def test_k8s_16_an_agent_changes_nothing_else(path: tuple[str, ...]) -> None:
+    for before, after in turns(path):
+        assert ruled(after, before) == {True}, (before, after)
+        for user in ("system:node:gpu-a", SCHEDULER, "system:serviceaccount:ml:cgpu-agent"):
+            assert ruled(after, before, "", user) == {False}
+
+
+def test_k8s_16_an_agent_that_changes_nothing_is_let_in() -> None:
+    assert ruled(HELD, HELD) == ruled(BARE, BARE) == {False}
+    assert ruled(BARE, HELD) == ruled(HELD, BARE) == {True}
+
+
 def test_each_policy_denies_and_is_whole() -> None:
-    written = list(yaml.safe_load_all(write(SETTINGS, "cgpu-system", POLICIES)))[:6]
+    written = list(yaml.safe_load_all(write(SETTINGS, "cgpu-system", POLICIES)))[:8]
     assert written == policies(SETTINGS)
     assert [each["metadata"]["name"] for each in written[::2]] == list(EVENTS)
     for policy, binding in zip(written[::2], written[1::2], strict=True):

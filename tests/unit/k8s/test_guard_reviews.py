@@ -16,7 +16,8 @@ from lab.kubernetes.manifests import pod
 pytestmark = pytest.mark.unit
 
 SCHEDULER = "system:serviceaccount:cgpu-system:cgpu-scheduler"
-SETTINGS = Settings((SCHEDULER,))
+AGENT = "system:serviceaccount:cgpu-system:cgpu-agent"
+SETTINGS = Settings((SCHEDULER,), AGENT)
 FORGED = {"cgpu/allocation": "{}"}
 
 
@@ -126,7 +127,7 @@ def test_a_pod_that_asks_goes_to_our_scheduler_unless_it_names_one() -> None:
         assert patched(asked(noted({}, schedulerName=name), dryRun=True)) == ours
     for name in ("ack-co-scheduler", "mine"):
         assert patched(asked(noted({}, schedulerName=name))) == {}
-    wired = Settings((SCHEDULER,), ("default-scheduler",))
+    wired = Settings((SCHEDULER,), AGENT, ("default-scheduler",))
     assert patched(asked(noted({}, schedulerName="default-scheduler")), wired) == {}
 
 

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.unit
 
 WORD = "0123456789abcdef" * 2
 SCHEDULER = "system:serviceaccount:cgpu-system:cgpu-scheduler"
+AGENT = "system:serviceaccount:cgpu-system:cgpu-agent"
 
 
 class Api:
@@ -38,7 +39,8 @@ def ask(path: str, data: bytes, api: Api | None = None, method: str = "POST") ->
     """The status and text of an answer."""
 
     async def work() -> tuple[int, str]:
-        guard = Guard(Settings((SCHEDULER,)), api or Api({}), lambda *_: None, lambda: ("", WORD))
+        settings = Settings((SCHEDULER,), AGENT)
+        guard = Guard(settings, api or Api({}), lambda *_: None, lambda: ("", WORD))
         async with TestClient(TestServer(guard.application())) as client:
             response = await client.request(method, path, data=data)
             return response.status, await response.text()
@@ -80,12 +82,61 @@ def test_the_pod_of_a_binding_is_looked_up_unless_the_scheduler_binds_it() -> No
 
 def test_a_binding_whose_pod_cannot_be_read_is_not_let_in() -> None:
     status, text = ask(f"/{WORD}/validate", body(BINDING, "binding"), Api(LostError("no answer")))
-    assert (status, text) == (500, "whether the pod asks for GPUs is not known: no answer\n")
+    assert (status, text) == (500, "pod ml/p cannot be read: no answer\n")
     assert allowed(ask(f"/{WORD}/validate", body(BINDING, "binding"), Api(NotFoundError("gone"))))
     api = Api({"items": []})  # a list of pods, which is at the path of no name
     nameless = body({}, "binding").replace(b'"name": "p"', b'"name": ""')
     assert ask(f"/{WORD}/validate", nameless, api)[0] == 400
     assert not api.asked
+
+
+def change(name: str = "", uid: str = "", user: str = AGENT) -> bytes:
+    """An agent's change of node gpu-a, by a token that is bound to a pod."""
+    about = {f"authentication.kubernetes.io/pod-{key}": [value]
+             for key, value in {"name": name, "uid": uid}.items() if value}  # fmt: skip
+    node = {"metadata": {"name": "gpu-a"}, "spec": {}, "status": {}}
+    asked = json.loads(body({**node, "metadata": {"name": "gpu-a", "generation": 2}}, user=user))
+    asked["request"] |= {"resource": {"resource": "nodes"}, "operation": "UPDATE",
+                         "namespace": "", "name": "gpu-a", "oldObject": node,
+                         "userInfo": {"username": user, "extra": about}}  # fmt: skip
+    return json.dumps(asked).encode()
+
+
+def agent_on(node: str) -> Api:
+    return Api({"metadata": {"name": "agent-1", "uid": "u-7"}, "spec": {"nodeName": node}})
+
+
+def test_k8s_16_the_node_of_an_agents_token_is_that_of_its_pod() -> None:
+    api = agent_on("gpu-a")
+    assert allowed(ask(f"/{WORD}/mutate", change("agent-1", "u-7"), api))
+    assert api.asked == ["/api/v1/namespaces/cgpu-system/pods/agent-1"]
+    for data, other in (
+        (change("agent-1", "u-7"), agent_on("gpu-b")),
+        (change("agent-1", "u-7"), agent_on("")),
+        (change("agent-1", "u-8"), agent_on("gpu-a")),  # another pod of the same name
+        (change("agent-1"), agent_on("gpu-a")),
+        (change(), agent_on("gpu-a")),  # a token that is bound to nothing
+        (change("agent-1", "u-7"), Api(NotFoundError("gone"))),
+    ):
+        assert not allowed(ask(f"/{WORD}/mutate", data, other))
+    status, text = ask(f"/{WORD}/mutate", change("agent-1", "u-7"), Api(LostError("no answer")))
+    assert (status, text) == (500, "pod cgpu-system/agent-1 cannot be read: no answer\n")
+
+
+def test_k8s_16_nothing_is_looked_up_for_a_kubelets_change() -> None:
+    api = agent_on("gpu-b")
+    assert allowed(ask(f"/{WORD}/mutate", change("agent-1", "u-7", "system:node:gpu-a"), api))
+    assert not api.asked
+
+
+def test_k8s_15_a_review_of_the_largest_objects_is_read() -> None:
+    """An API server writes "<" as six bytes; before 1.28 it lets in what no guard answers."""
+    data = json.loads(change("agent-1", "u-7"))
+    for key in ("object", "oldObject"):
+        data["request"][key]["status"] = {"images": [{"names": ["<" * (3 << 19)]}]}
+    largest = json.dumps(data).replace("<", "\\u003c").encode()
+    assert allowed(ask(f"/{WORD}/mutate", largest, agent_on("gpu-a")))
+    assert not allowed(ask(f"/{WORD}/mutate", largest, agent_on("gpu-b")))
 
 
 def test_new_pods_are_changed() -> None:
@@ -118,7 +169,7 @@ def test_who_does_not_know_the_path_is_told_nothing(path: str) -> None:
 
 def test_a_guard_without_a_word_answers_nobody() -> None:
     async def work() -> int:
-        guard = Guard(Settings((SCHEDULER,)), Api({}), lambda *_: None, lambda: ("", ""))
+        guard = Guard(Settings((SCHEDULER,), AGENT), Api({}), lambda *_: None, lambda: ("", ""))
         async with TestClient(TestServer(guard.application())) as client:
             return (await client.post("/x/validate", data=body(BINDING, "binding"))).status
 

@@ -126,7 +126,7 @@ def _node(asked: Asked, pod: Json) -> str:
     """Where the pod runs if the user's token is bound to it; "": nowhere, or it is another one."""
     uid = member(member(pod, "metadata", dict), "uid", str)
     node = member(member(pod, "spec", dict), "nodeName", str)
-    return node if uid and uid == asked.pod[1] else ""
+    return node if uid == asked.pod[1] else ""
 
 
 def mutate(asked: Asked, settings: Settings) -> dict[str, Any]:

@@ -245,7 +245,7 @@ def test_the_agent_runs_where_the_label_is_and_is_evicted_last(
 def test_k8s_16_the_agents_token_is_bound_to_its_pod_and_read_where_the_agent_looks(
     objects: list[Json],
 ) -> None:
-    """Before 1.21 the token that a pod gets of itself names no pod."""
+    """K8S-16: before 1.21 the token that a pod gets of itself names no pod."""
     pod = dict(pods(objects))["cgpu-agent"]
     [container] = pod["containers"]
     assert pod["automountServiceAccountToken"] is False

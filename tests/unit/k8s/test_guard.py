@@ -1,4 +1,4 @@
-"""K8S-15: the guard's rules say the same as CEL and in Python, for the same requests."""
+"""K8S-15, K8S-16: the guard's rules say the same as CEL and in Python, for the same requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""K8S-15: the guard's HTTP server: its routes, the pod of a Binding, and calls of nobody."""
+"""K8S-15, K8S-16: the guard's HTTP server: its routes, pods that it reads, calls of nobody."""
 
 from __future__ import annotations
 

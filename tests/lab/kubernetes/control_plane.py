@@ -189,6 +189,7 @@ class ControlPlane:
         name, account = f"cgpu-agent-{node}", AGENT.rpartition(":")[2]
         where = f"/api/v1/namespaces/{chart.NAMESPACE}"
         item = pod(name, nodeName=node, serviceAccountName=account, nodeSelector={"no": "node"})
+        item["metadata"]["labels"] = {"app.kubernetes.io/component": "agent"}
         uid = self.create(f"{where}/pods", item)["metadata"]["uid"]
         bound = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
         wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",

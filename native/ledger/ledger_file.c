@@ -25,6 +25,9 @@ _Static_assert(offsetof(struct cgpu_ledger_file, work_bound) == 24, "layout");
 _Static_assert(offsetof(struct cgpu_ledger_gpu, bell) == 4, "layout");
 _Static_assert(offsetof(struct cgpu_ledger_work, end_ns) == 24, "layout");
 _Static_assert(sizeof(struct cgpu_ledger_work) == 64, "a cache line");
+_Static_assert(sizeof(struct cgpu_ledger_sharing) == sizeof(struct cgpu_ledger_work), "layout");
+_Static_assert(offsetof(struct cgpu_ledger_sharing, gpu) == offsetof(struct cgpu_ledger_work, gpu),
+               "layout");
 _Static_assert(offsetof(struct cgpu_limits, gpus) == 128, "layout");
 _Static_assert(offsetof(struct cgpu_limits, release) == 112, "read in every version");
 _Static_assert(offsetof(struct cgpu_limits_gpu, gate) == 64, "a cache line of its own");

@@ -17,8 +17,9 @@ enum {
     CGPU_LEDGER_MAGIC = 0x44454c43, /* the bytes "CLED" */
     CGPU_LEDGER_VERSION = 2,
     CGPU_LEDGER_SLOTS = 1024,
-    CGPU_LEDGER_WORKS = 512, /* pairs of a process and a GPU that it launches on */
-    CGPU_LEDGER_PERMITS = 2  /* processes with work in flight on a GPU that others wait for */
+    CGPU_LEDGER_WORKS = 512,   /* pairs of a process and a GPU that it launches on */
+    CGPU_LEDGER_PERMITS = 2,   /* processes with work in flight on a GPU that others wait for */
+    CGPU_LEDGER_SHARINGS = 256 /* works of this number and more: struct cgpu_ledger_sharing */
 };
 
 struct cgpu_ledger_gpu {
@@ -62,6 +63,17 @@ struct cgpu_ledger_work {
     uint32_t done_us;  /* GPU time of all that has ended, as estimated; modulo 2^32 */
     uint32_t missed;   /* turns that were over before a thread that waited for one ran */
     uint32_t lag_ns;   /* from launch to sight, without work, see pace.h; 0: unknown */
+};
+
+/* In the place of a work: what one process shares with others of one GPU's memory; see sharing.h.
+ */
+struct cgpu_ledger_sharing {
+    uint32_t owner;    /* as of a work */
+    uint32_t gpu;      /* number in the limits, beyond CGPU_LEDGER_SHARINGS */
+    uint64_t exported; /* bytes that are charged to this process; written under the GPU's lock */
+    uint64_t imported; /* bytes, as much as was mapped */
+    uint64_t due;      /* the part of them that is charged to this process */
+    uint64_t reserved[4];
 };
 
 struct cgpu_ledger_file {

@@ -8,6 +8,7 @@
 
 #include "ledger/attachment.h"
 #include "ledger/effort.h"
+#include "ledger/sharing.h"
 #include "ledger/slot.h"
 
 enum { CHUNK_SLOTS = 8 }; /* 2.5 KiB of a stack that may be small */
@@ -32,7 +33,9 @@ struct look {
     uint32_t asked;
     uint32_t unasked;
     void (*found)(void *to, const struct cgpu_ledger_slot *slot, uint32_t index);
+    void (*owes)(void *to, uint32_t index, uint32_t gpu, uint64_t bytes); /* more than it shows */
     void *to;
+    uint8_t living[CGPU_LEDGER_SLOTS]; /* those that were found */
 };
 
 /* What a hostile file adds up to may exceed 64 bits: stop at the largest. */
@@ -132,6 +135,7 @@ walk(struct look *look)
             if (slots[i].taken != 0 && used_by(&slots[i], look->gpu) != 0 &&
                 lives(look, first + i)) {
                 look->found(look->to, &slots[i], first + i);
+                look->living[first + i] = 1;
             }
         }
     }
@@ -173,6 +177,9 @@ walk_file(struct look *look)
         ledger->rests_until = 0;
     }
     status = walk(look);
+    if (status == CGPU_OK) {
+        cgpu_sharing_dues(look->fd, look->gpu, look->living, look->owes, look->to);
+    }
     give_back(ledger, look->fd);
     return status;
 }
@@ -191,11 +198,22 @@ add_up(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
     sum->bytes = add(sum->bytes, used_by(slot, sum->gpu));
 }
 
+static void
+owe_in_sum(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes)
+{
+    struct sum *sum = to;
+
+    (void)slot;
+    (void)gpu;
+    sum->bytes = add(sum->bytes, bytes);
+}
+
 uint64_t
 cgpu_observer_used(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     struct sum sum = {.gpu = gpu};
-    struct look look = {.ledger = ledger, .gpu = gpu, .found = add_up, .to = &sum};
+    struct look look = {
+        .ledger = ledger, .gpu = gpu, .found = add_up, .owes = owe_in_sum, .to = &sum};
 
     if (ledger == NULL || !ledger->observing || gpu >= CGPU_MAX_GPUS ||
         walk_file(&look) != CGPU_OK) {
@@ -255,6 +273,20 @@ enlist(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
     list->count += 1;
 }
 
+static void
+owe_in_list(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes)
+{
+    struct list *list = to;
+    size_t count = list->count < list->capacity ? list->count : list->capacity;
+
+    (void)gpu;
+    for (size_t i = 0; i < count; i++) {
+        if (list->out[i].slot == slot) {
+            list->out[i].used_bytes = add(list->out[i].used_bytes, bytes);
+        }
+    }
+}
+
 static bool
 is_open(const struct cgpu_ledger *ledger)
 {
@@ -266,7 +298,8 @@ cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_proc
                       size_t capacity, size_t *count_out)
 {
     struct list list = {.gpu = gpu, .out = out, .capacity = capacity};
-    struct look look = {.ledger = ledger, .gpu = gpu, .found = enlist, .to = &list};
+    struct look look = {
+        .ledger = ledger, .gpu = gpu, .found = enlist, .owes = owe_in_list, .to = &list};
     int status;
 
     if (!is_open(ledger) || gpu > CGPU_MAX_GPUS || (out == NULL && capacity > 0) ||
@@ -291,10 +324,34 @@ take_down(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
     }
 }
 
+static void
+owe_in_survey(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes)
+{
+    struct cgpu_survey *survey = to;
+    uint32_t low = 0, high = survey->count;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+
+        if (survey->holders[middle].slot < slot) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    if (low < survey->count && survey->holders[low].slot == slot) {
+        survey->holders[low].used_bytes[gpu] = add(survey->holders[low].used_bytes[gpu], bytes);
+    }
+}
+
 int
 cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out)
 {
-    struct look look = {.ledger = ledger, .gpu = CGPU_MAX_GPUS, .found = take_down, .to = out};
+    struct look look = {.ledger = ledger,
+                        .gpu = CGPU_MAX_GPUS,
+                        .found = take_down,
+                        .owes = owe_in_survey,
+                        .to = out};
     int status;
 
     if (!is_open(ledger) || out == NULL) {

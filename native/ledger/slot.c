@@ -11,6 +11,7 @@
 
 #include "ledger/attachment.h"
 #include "ledger/lock.h"
+#include "ledger/sharing.h"
 #include "ledger/work.h"
 
 enum { REAP_WAITS = 2000, REAP_WAIT_US = 500 };
@@ -100,6 +101,7 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
             return CGPU_EIO;
         }
         __atomic_store_n(&slot->used[gpu], 0, __ATOMIC_RELAXED);
+        cgpu_sharing_drop(file, gpu, index);
         __atomic_store_n(&file->gpus[gpu].used, cgpu_slot_sum(file, gpu), __ATOMIC_RELAXED);
         cgpu_lock_give(ledger, gpu);
     }

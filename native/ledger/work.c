@@ -10,8 +10,8 @@
 #include "ledger/lock.h"
 #include "ledger/slot.h"
 
-static uint32_t
-bound(const struct cgpu_ledger_file *file)
+uint32_t
+cgpu_work_bound(const struct cgpu_ledger_file *file)
 {
     /* acquire: what was claimed lies below the bound that is seen */
     uint32_t seen = __atomic_load_n(&file->work_bound, __ATOMIC_ACQUIRE);
@@ -33,7 +33,7 @@ static struct cgpu_ledger_work *
 find(const struct cgpu_ledger *ledger, uint32_t gpu)
 {
     struct cgpu_ledger_work *works = ledger->file->works;
-    uint32_t end = bound(ledger->file);
+    uint32_t end = cgpu_work_bound(ledger->file);
 
     for (uint32_t i = 0; i < end; i++) {
         if (__atomic_load_n(&works[i].owner, __ATOMIC_RELAXED) == ledger->word &&
@@ -67,7 +67,8 @@ take(struct cgpu_ledger *ledger, uint32_t gpu)
 int
 cgpu_work_claim(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_ledger_work **out)
 {
-    if (ledger == NULL || ledger->file == NULL || gpu >= CGPU_MAX_GPUS || out == NULL) {
+    if (ledger == NULL || ledger->file == NULL || gpu % CGPU_LEDGER_SHARINGS >= CGPU_MAX_GPUS ||
+        out == NULL) {
         return CGPU_EINVAL;
     }
     *out = find(ledger, gpu);
@@ -100,7 +101,7 @@ cgpu_work_ring(struct cgpu_ledger *ledger, uint32_t gpu)
 void
 cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index)
 {
-    uint32_t end = bound(file);
+    uint32_t end = cgpu_work_bound(file);
 
     for (uint32_t i = 0; i < end; i++) {
         struct cgpu_ledger_work *work = &file->works[i];

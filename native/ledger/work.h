@@ -59,6 +59,9 @@ cgpu_work_stayed(struct cgpu_ledger_gpu *gpu, uint64_t ns)
     __atomic_add_fetch(&gpu->stayed_ns, ns, __ATOMIC_RELAXED);
 }
 
+/* No work from here on was ever claimed, whatever the file says. */
+uint32_t cgpu_work_bound(const struct cgpu_ledger_file *file);
+
 /* Free all that slot INDEX of the given lock word has: for slot.c. */
 void cgpu_work_free(struct cgpu_ledger_file *file, uint32_t index);
 

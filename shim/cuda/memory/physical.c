@@ -5,11 +5,13 @@
  * Each allocation has a serial of our own, because its handle's number may be given out again while
  * a mapping keeps the memory alive. The lock of physical memory is held around every driver call
  * that adds or removes a reference, so our records change in the driver's order. cuMemCreate
- * itself, which may take long, runs without the lock: nobody else knows its handle yet. Imported
- * memory is paid for by the process that made it, and memory on the host costs nothing.
+ * itself, which may take long, runs without the lock: nobody else knows its handle yet. Memory on
+ * the host costs nothing. Imported memory is paid for by the process that made it, and as sharing.h
+ * says when that one has let go of it. How much it is nobody says before it is mapped.
  */
 #include "memory/physical.h"
 #include "entry/shim.h"
+#include "ledger/sharing.h"
 #include "memory/charge.h"
 #include "memory/context_cost.h"
 #include "memory/location.h"
@@ -18,6 +20,12 @@
 #include "memory/share.h"
 
 enum { COUNT_SHIFT = 40 };
+
+/* What did not fit; 0 bytes: everything did. */
+struct cgpu_lack {
+    int32_t gpu;
+    uint64_t bytes;
+};
 
 static struct cgpu_kinds *
 kinds(void)
@@ -50,11 +58,38 @@ cgpu_physical_of(uint64_t handle)
     return cgpu_charge_find(CGPU_KIND_HANDLE, handle, &alias) ? serial_in(&alias) : 0;
 }
 
+/* What was made here or imported. */
+static bool
+find(uint64_t allocation, struct cgpu_holding *out)
+{
+    return allocation != 0 && (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, out) ||
+                               cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, out));
+}
+
+/* Importers pay for it from now on, before we no longer do. */
+static void
+let_go(const struct cgpu_holding *found)
+{
+    struct cgpu_holding holding;
+    struct cgpu_holding exported;
+    if (!cgpu_charge_take(found->kind, found->handle, &holding)) {
+        return;
+    }
+    if (holding.kind == CGPU_KIND_IMPORTED) {
+        cgpu_sharing_end_import(cgpu_state->ledger, holding.gpu, holding.bytes);
+        return;
+    }
+    if (cgpu_charge_take(CGPU_KIND_EXPORTED, holding.handle, &exported)) {
+        cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, holding.bytes);
+    }
+    cgpu_charge_give_back(&holding);
+}
+
 void
 cgpu_physical_keep(uint64_t allocation)
 {
     struct cgpu_holding holding;
-    if (allocation != 0 && cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+    if (find(allocation, &holding)) {
         if (holding.extra == 0) {
             cgpu_kinds_count(&kinds()->lingering,
                              -1); /* imported again through the descriptor that kept it */
@@ -68,14 +103,12 @@ void
 cgpu_physical_drop(uint64_t allocation)
 {
     struct cgpu_holding holding;
-    if (allocation == 0 || !cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+    if (!find(allocation, &holding)) {
         return;
     }
     holding.extra--;
     if (holding.extra == 0 && !cgpu_share_is_open(allocation)) {
-        if (cgpu_charge_take(CGPU_KIND_PHYSICAL, allocation, &holding)) {
-            cgpu_charge_give_back(&holding);
-        }
+        let_go(&holding);
         return;
     }
     if (holding.extra == 0) {
@@ -105,15 +138,14 @@ cgpu_physical_alias(uint64_t handle, uint64_t allocation)
     return true;
 }
 
-/* Write down a new allocation with its first handle; on failure the charge is given back. */
+/* Write down an allocation with its first handle; on failure the charge is given back. */
 static CUresult
-keep(uint64_t handle, int32_t gpu, uint64_t charged)
+keep(enum cgpu_kind kind, uint64_t handle, int32_t gpu, uint64_t charged)
 {
-    lock();
     struct cgpu_holding holding = {
         .handle = ++kinds()->last_serial,
         .bytes = charged,
-        .kind = CGPU_KIND_PHYSICAL,
+        .kind = kind,
         .gpu = (uint32_t)gpu,
         .extra = 1, /* ours, until the handle is written down */
     };
@@ -123,8 +155,32 @@ keep(uint64_t handle, int32_t gpu, uint64_t charged)
             cgpu_physical_alias(handle, holding.handle) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
         cgpu_physical_drop(holding.handle);
     }
-    unlock();
     return status;
+}
+
+CUresult
+cgpu_physical_import(uint64_t handle)
+{
+    struct cgpu_mem_properties properties;
+    CUdevice device;
+    if (cgpu_real.cuMemGetAllocationPropertiesFromHandle(&properties, handle) != CUDA_SUCCESS ||
+        !cgpu_location_device(&properties.location, &device)) {
+        return CUDA_SUCCESS;
+    }
+    int32_t gpu = cgpu_device_gpu(device);
+    return gpu < 0 ? CUDA_SUCCESS : keep(CGPU_KIND_IMPORTED, handle, gpu, 0);
+}
+
+void
+cgpu_physical_export(uint64_t allocation)
+{
+    struct cgpu_holding holding;
+    struct cgpu_holding exported = {.handle = allocation, .kind = CGPU_KIND_EXPORTED};
+    if (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding) &&
+        cgpu_holdings_insert(cgpu_state->holdings, &exported) == CGPU_OK &&
+        cgpu_sharing_export(cgpu_state->ledger, holding.gpu, holding.bytes) != CGPU_OK) {
+        cgpu_charge_take(CGPU_KIND_EXPORTED, allocation, &exported);
+    }
 }
 
 CUresult
@@ -158,7 +214,9 @@ cgpu_physical_create(CUresult (*real)(CUmemGenericAllocationHandle *, size_t,
         cgpu_charge_release(gpu, charged);
         return status;
     }
-    status = keep(*handle, gpu, charged);
+    lock();
+    status = keep(CGPU_KIND_PHYSICAL, *handle, gpu, charged);
+    unlock();
     if (status != CUDA_SUCCESS) {
         cgpu_real.cuMemRelease(*handle);
     }
@@ -219,25 +277,62 @@ cgpu_physical_retain(CUresult (*real)(CUmemGenericAllocationHandle *, void *),
     return status;
 }
 
-CUresult
-cgpu_physical_map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
-                                   uint64_t),
-                  CUdeviceptr address, size_t size, size_t offset,
-                  CUmemGenericAllocationHandle handle, uint64_t flags)
+/* ALLOCATION is mapped up to END: of imported memory, as much as was not mapped before is new. */
+static bool
+import_up_to(uint64_t allocation, uint64_t end, struct cgpu_lack *lack)
 {
-    if (!cgpu_state_is_attached()) {
-        return real(address, size, offset, handle, flags);
+    struct cgpu_holding holding;
+    if (!cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, &holding) || end <= holding.bytes) {
+        return true;
     }
+    uint64_t more = end - holding.bytes;
+    if (cgpu_sharing_import(cgpu_state->ledger, holding.gpu, cgpu_device_room((int32_t)holding.gpu),
+                            more) != CGPU_OK) {
+        *lack = (struct cgpu_lack){.gpu = (int32_t)holding.gpu, .bytes = more};
+        return false;
+    }
+    holding.bytes = end;
+    cgpu_holdings_update(cgpu_state->holdings, &holding);
+    return true;
+}
+
+static CUresult
+map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle, uint64_t),
+    CUdeviceptr address, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+    uint64_t flags, struct cgpu_lack *lack)
+{
+    *lack = (struct cgpu_lack){.bytes = 0};
     lock();
     CUresult status = real(address, size, offset, handle, flags);
     uint64_t allocation = cgpu_physical_of(handle);
-    if (status == CUDA_SUCCESS && cgpu_mapping_add(address, size, allocation)) {
+    if (status == CUDA_SUCCESS && import_up_to(allocation, offset + size, lack) &&
+        cgpu_mapping_add(address, size, allocation)) {
         cgpu_physical_keep(allocation);
     } else if (status == CUDA_SUCCESS) {
         cgpu_real.cuMemUnmap(address, size);
         status = CUDA_ERROR_OUT_OF_MEMORY;
     }
     unlock();
+    return status;
+}
+
+CUresult
+cgpu_physical_map(CUresult (*real)(CUdeviceptr, size_t, size_t, CUmemGenericAllocationHandle,
+                                   uint64_t),
+                  CUdeviceptr address, size_t size, size_t offset,
+                  CUmemGenericAllocationHandle handle, uint64_t flags)
+{
+    struct cgpu_lack lack;
+    if (!cgpu_state_is_attached()) {
+        return real(address, size, offset, handle, flags);
+    }
+    CUresult status = map(real, address, size, offset, handle, flags, &lack);
+    if (lack.bytes != 0 && cgpu_reclaim(lack.gpu, lack.bytes)) {
+        status = map(real, address, size, offset, handle, flags, &lack);
+    }
+    if (lack.bytes != 0) {
+        cgpu_log_memory(lack.gpu, lack.bytes);
+    }
     return status;
 }
 
@@ -267,9 +362,8 @@ cgpu_physical_collect_one(uint64_t allocation)
 {
     struct cgpu_holding holding;
     if (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding) && holding.extra == 0 &&
-        !cgpu_share_is_open(allocation) &&
-        cgpu_charge_take(CGPU_KIND_PHYSICAL, allocation, &holding)) {
-        cgpu_charge_give_back(&holding);
+        !cgpu_share_is_open(allocation)) {
+        let_go(&holding);
         cgpu_kinds_count(&kinds()->lingering, -1);
     }
 }

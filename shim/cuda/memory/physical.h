@@ -10,6 +10,10 @@ void cgpu_physical_keep(uint64_t allocation); /* one more reference */
 void cgpu_physical_drop(uint64_t allocation); /* one less; the last one gives the charge back */
 bool cgpu_physical_alias(uint64_t handle, uint64_t allocation); /* HANDLE is one more reference */
 
+/* Under the lock: HANDLE has come from elsewhere; ALLOCATION was given to others. */
+CUresult cgpu_physical_import(uint64_t handle);
+void cgpu_physical_export(uint64_t allocation);
+
 /* Take the lock of physical memory and give back what no descriptor keeps alive any more. */
 void cgpu_physical_collect(void);
 

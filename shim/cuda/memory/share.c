@@ -113,8 +113,11 @@ cgpu_share_export(CUresult (*real)(void *, CUmemGenericAllocationHandle, int, ui
     pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(out, handle, type, flags);
     uint64_t allocation = cgpu_physical_of(handle);
-    if (status == CUDA_SUCCESS && out != NULL && type == CU_HANDLE_POSIX_FD && allocation != 0) {
-        remember(*(const int *)out, allocation);
+    if (status == CUDA_SUCCESS && out != NULL && is_held(allocation)) {
+        cgpu_physical_export(allocation);
+        if (type == CU_HANDLE_POSIX_FD) {
+            remember(*(const int *)out, allocation);
+        }
     }
     pthread_mutex_unlock(&kinds()->physical);
     return status;
@@ -144,10 +147,17 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
     pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(handle, shared, type);
     uint64_t allocation = 0;
-    if (status == CUDA_SUCCESS && handle != NULL && type == CU_HANDLE_POSIX_FD) {
+    bool made = status == CUDA_SUCCESS && handle != NULL;
+    bool known = true;
+    if (made && type == CU_HANDLE_POSIX_FD) {
         allocation = exported_here((int)(intptr_t)shared);
     }
-    if (allocation != 0 && !cgpu_physical_alias(*handle, allocation)) {
+    if (allocation != 0) {
+        known = cgpu_physical_alias(*handle, allocation);
+    } else if (made) {
+        known = cgpu_physical_import(*handle) == CUDA_SUCCESS;
+    }
+    if (!known) {
         cgpu_real.cuMemRelease(*handle);
         status = CUDA_ERROR_OUT_OF_MEMORY;
     }

@@ -193,6 +193,114 @@ def test_mem_1_memory_imported_by_another_process_is_paid_once(proxied: Proxied)
     assert outcome.out == ["0", "0"]
 
 
+# Says when it has mapped what it got, and goes on when the exporter has ended.
+HEIR = """
+import array, socket
+from lab.calls.cuda_kind_calls import *
+context()
+link = socket.socket(fileno=int(sys.argv[1]))
+message, ancillary, _, _ = link.recvmsg(1, socket.CMSG_SPACE(4))
+fd = array.array("i", ancillary[0][2])[0]
+late = sys.argv[3] == "late"
+if late:
+    link.recv(1)
+if sys.argv[4] == "full":
+    check(alloc(left() - 32 * MIB)[0])
+base = used()
+handle = import_fd(fd)
+os.close(fd)
+address = reserve(64 * MIB)
+status = map_at(address, 64 * MIB, handle)
+show(status, (used() - base) // MIB)
+link.close() if late else (link.send(b"x"), link.recv(1))
+base = used()
+if status == 0:
+    check(unmap(address, 64 * MIB))
+check(cuda.cuMemRelease(handle))
+show((base - used()) // MIB, drift())
+"""
+
+# Ends, or lets go, when the other one has mapped it, or before that.
+TESTATOR = """
+import array, socket, subprocess
+ours, theirs = socket.socketpair()
+prelude = "import sys, os, ctypes\\nfrom lab.calls.cuda_calls import *\\n"
+command = [sys.executable, "-c", prelude + sys.argv[1], str(theirs.fileno()), *sys.argv[2:]]
+child = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+theirs.close()
+exporter = os.fork()
+if exporter == 0:
+    from lab.calls.cuda_kind_calls import *
+    context()
+    status, handle = physical(64 * MIB, handle_types=POSIX_FD)
+    check(status)
+    fd = export(handle)
+    ours.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+    if sys.argv[3] == "early":
+        ours.recv(1)
+    if sys.argv[2] == "ends":
+        os._exit(0)
+    os.close(fd)
+    check(cuda.cuMemRelease(handle))
+    ours.send(b"x")
+    ours.recv(1)
+    os._exit(0)
+if sys.argv[2] == "ends":
+    os.waitpid(exporter, 0)
+    ours.send(b"x")
+ours.close()
+check(child.wait())
+"""
+
+
+@pytest.mark.parametrize("how", ["ends", "lets go"])
+def test_mem_1_who_has_imported_memory_pays_when_its_exporter_is_gone(
+    proxied: Proxied, how: str
+) -> None:
+    """MEM-1: nothing is free because another process made it."""
+    outcome = proxied.check(TESTATOR, HEIR, how, "early", "room")
+    assert outcome.out == ["0 0", "64 0"]
+
+
+@pytest.mark.parametrize("how", ["ends", "lets go"])
+def test_mem_1_who_imports_memory_of_nobody_pays(proxied: Proxied, how: str) -> None:
+    """MEM-1: a descriptor outlives who made it."""
+    outcome = proxied.check(TESTATOR, HEIR, how, "late", "room")
+    assert outcome.out == ["0 64", "64 0"]
+
+
+def test_mem_1_memory_of_nobody_must_fit(proxied: Proxied) -> None:
+    """MEM-1: it cannot be mapped beyond the cap."""
+    outcome = proxied.check(TESTATOR, HEIR, "ends", "late", "full")
+    assert outcome.out == ["2 0", "0 0"]
+
+
+def test_mem_1_a_duplicate_of_an_own_descriptor_frees_nothing(proxied: Proxied) -> None:
+    """MEM-1: the memory comes back through a descriptor that was not made by exporting."""
+    out = run(
+        proxied,
+        """
+        status, handle = physical(6 * MIB, handle_types=POSIX_FD)
+        check(status)
+        fd = export(handle)
+        copy = os.dup(fd)
+        os.close(fd)
+        check(cuda.cuMemRelease(handle))
+        left()
+        again = import_fd(copy)
+        os.close(copy)
+        address = reserve(6 * MIB)
+        for size in (2, 4, 6, 6, 2):
+            check(map_at(address, size * MIB, again))
+            show((used() - base) // MIB)
+            check(unmap(address, size * MIB))
+        check(cuda.cuMemRelease(again))
+        show((left(), used() - base)[1], drift())
+        """,
+    )
+    assert out == ["2", "4", "6", "6", "6", "0 0"]
+
+
 IPC_IMPORTER = """
 from lab.calls.cuda_kind_calls import *
 context()

@@ -1,0 +1,236 @@
+/* Exported and imported memory: see sharing.h. */
+#include "ledger/sharing.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include "ledger/attachment.h"
+#include "ledger/lock.h"
+#include "ledger/work.h"
+
+enum { CHUNK = 32 }; /* 2 KiB of a stack that may be small */
+
+/* They are in the table of works, under numbers that no GPU has. */
+static struct cgpu_ledger_sharing *
+sharing_at(struct cgpu_ledger_file *file, uint32_t index, uint32_t gpu)
+{
+    struct cgpu_ledger_sharing *sharing = (struct cgpu_ledger_sharing *)&file->works[index];
+    uint32_t owner = __atomic_load_n(&sharing->owner, __ATOMIC_RELAXED);
+
+    return cgpu_lock_holder(owner) < CGPU_LEDGER_SLOTS && sharing->gpu == CGPU_LEDGER_SHARINGS + gpu
+               ? sharing
+               : NULL;
+}
+
+static uint64_t
+get(const uint64_t *amount)
+{
+    return __atomic_load_n(amount, __ATOMIC_RELAXED);
+}
+
+static void
+set(uint64_t *amount, uint64_t value)
+{
+    __atomic_store_n(amount, value, __ATOMIC_RELAXED);
+}
+
+static uint64_t
+less(uint64_t amount, uint64_t by)
+{
+    return amount > by ? amount - by : 0;
+}
+
+static void
+move(uint64_t *account, uint64_t from, uint64_t to)
+{
+    set(account, less(get(account), from) + to);
+}
+
+/* Under GPU's lock: charge each process what nobody else pays for. */
+static void
+level(struct cgpu_ledger_file *file, uint32_t gpu)
+{
+    uint32_t bound = cgpu_work_bound(file);
+    uint64_t paid = 0;
+
+    for (uint32_t i = 0; i < bound; i++) {
+        const struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu);
+
+        paid += sharing != NULL ? sharing->exported : 0;
+    }
+    for (uint32_t i = 0; i < bound; i++) {
+        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu);
+        uint64_t due = sharing != NULL ? less(sharing->imported, paid) : 0;
+
+        if (sharing != NULL && due != sharing->due) {
+            move(&file->slots[cgpu_lock_holder(sharing->owner)].used[gpu], sharing->due, due);
+            move(&file->gpus[gpu].used, sharing->due, due);
+            sharing->due = due;
+        }
+        paid += due;
+    }
+}
+
+/* The calling process's sharing on GPU; NULL: all are taken. */
+static struct cgpu_ledger_sharing *
+claim(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    struct cgpu_ledger_work *work;
+
+    if (gpu >= CGPU_MAX_GPUS ||
+        cgpu_work_claim(ledger, CGPU_LEDGER_SHARINGS + gpu, &work) != CGPU_OK) {
+        return NULL;
+    }
+    return (struct cgpu_ledger_sharing *)work;
+}
+
+int
+cgpu_sharing_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
+{
+    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
+    int status = sharing != NULL ? cgpu_lock_take(ledger, gpu) : CGPU_EFULL;
+
+    if (status == CGPU_OK) {
+        sharing->exported += bytes;
+        level(ledger->file, gpu);
+        cgpu_lock_give(ledger, gpu);
+    }
+    return status;
+}
+
+void
+cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
+{
+    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
+
+    if (sharing != NULL && cgpu_lock_take(ledger, gpu) == CGPU_OK) {
+        sharing->exported = less(sharing->exported, bytes);
+        level(ledger->file, gpu);
+        cgpu_lock_give(ledger, gpu);
+    }
+}
+
+int
+cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes)
+{
+    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
+    int status = sharing != NULL ? cgpu_lock_take(ledger, gpu) : CGPU_EFULL;
+    uint64_t due;
+
+    if (status != CGPU_OK) {
+        return status;
+    }
+    due = sharing->due;
+    sharing->imported += bytes;
+    level(ledger->file, gpu);
+    if (sharing->due > due && get(&ledger->file->gpus[gpu].used) > cap) {
+        sharing->imported -= bytes;
+        level(ledger->file, gpu);
+        status = CGPU_EOVERCAP;
+    }
+    cgpu_lock_give(ledger, gpu);
+    return status;
+}
+
+void
+cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
+{
+    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
+
+    if (sharing != NULL && cgpu_lock_take(ledger, gpu) == CGPU_OK) {
+        sharing->imported = less(sharing->imported, bytes);
+        level(ledger->file, gpu);
+        cgpu_lock_give(ledger, gpu);
+    }
+}
+
+void
+cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
+{
+    uint32_t bound = cgpu_work_bound(file);
+    bool found = false;
+
+    for (uint32_t i = 0; i < bound; i++) {
+        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu);
+
+        if (sharing != NULL && cgpu_lock_holder(sharing->owner) == index) {
+            sharing->exported = sharing->imported = sharing->due = 0;
+            found = true;
+        }
+    }
+    if (found) {
+        level(file, gpu);
+    }
+}
+
+/* One look at a copy of the table. */
+struct dues {
+    int fd;
+    uint32_t gpu;
+    const uint8_t *living;
+    void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes);
+    void *to;
+    uint64_t paid[CGPU_MAX_GPUS];
+};
+
+/* In what a container wrote: the number of its GPU if LOAN counts, else CGPU_MAX_GPUS. */
+static uint32_t
+gpu_of(const struct dues *dues, const struct cgpu_ledger_sharing *sharing)
+{
+    uint32_t slot = cgpu_lock_holder(sharing->owner), gpu = sharing->gpu - CGPU_LEDGER_SHARINGS;
+    bool asked = dues->gpu == CGPU_MAX_GPUS || dues->gpu == gpu;
+
+    return asked && gpu < CGPU_MAX_GPUS && slot < CGPU_LEDGER_SLOTS && dues->living[slot] != 0
+               ? gpu
+               : CGPU_MAX_GPUS;
+}
+
+static void
+add_exported(struct dues *dues, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
+{
+    dues->paid[gpu] += sharing->exported;
+}
+
+static void
+add_due(struct dues *dues, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
+{
+    uint64_t due = less(sharing->imported, dues->paid[gpu]);
+
+    if (due > sharing->due) {
+        dues->owes(dues->to, cgpu_lock_holder(sharing->owner), gpu, due - sharing->due);
+    }
+    dues->paid[gpu] += due > sharing->due ? due : sharing->due;
+}
+
+static void
+each_sharing(struct dues *dues,
+             void (*visit)(struct dues *, const struct cgpu_ledger_sharing *, uint32_t))
+{
+    struct cgpu_ledger_sharing sharings[CHUNK];
+
+    for (uint32_t first = 0; first < CGPU_LEDGER_WORKS; first += CHUNK) {
+        off_t offset = (off_t)(offsetof(struct cgpu_ledger_file, works) + first * sizeof *sharings);
+
+        if (pread(dues->fd, sharings, sizeof sharings, offset) != sizeof sharings) {
+            return;
+        }
+        for (uint32_t i = 0; i < CHUNK; i++) {
+            uint32_t gpu = gpu_of(dues, &sharings[i]);
+
+            if (gpu < CGPU_MAX_GPUS) {
+                visit(dues, &sharings[i], gpu);
+            }
+        }
+    }
+}
+
+void
+cgpu_sharing_dues(int fd, uint32_t gpu, const uint8_t *living,
+                  void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes), void *to)
+{
+    struct dues dues = {.fd = fd, .gpu = gpu, .living = living, .owes = owes, .to = to};
+
+    each_sharing(&dues, add_exported);
+    each_sharing(&dues, add_due);
+}

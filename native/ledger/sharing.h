@@ -1,0 +1,47 @@
+/*
+ * Memory that several processes of a container have: one has made and exported it, others have
+ * imported it.
+ *
+ * Who makes memory pays for it. Importers pay nothing as long as it does. When it lets go or dies,
+ * the memory lives on for them, and one of them pays. The driver gives no sign by which two
+ * processes could know that they have the same memory, only how much each has exported and
+ * imported. So a process is charged for as much of its imports as exceeds all that the container's
+ * processes have exported and pay for, and what others are charged for in this way. That is never
+ * more than it has; it is less if somebody else's exports are large.
+ */
+#ifndef CGPU_SHARING_H
+#define CGPU_SHARING_H
+
+#include <stdint.h>
+
+#include "ledger/ledger.h"
+#include "ledger/ledger_file.h"
+
+/* This process has exported BYTES of GPU that it pays for; or lets go of them: before it releases
+ * their charge. CGPU_EFULL: nobody can know it. */
+int cgpu_sharing_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
+void cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
+
+/*
+ * This process has imported BYTES of GPU, or lets go of them. CGPU_EOVERCAP, if it is charged for
+ * them and they do not fit under CAP, changes nothing.
+ */
+int cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes);
+void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
+
+/*
+ * For slot.c, under GPU's lock, before the total is added up: what slot INDEX has exported and
+ * imported is gone with it.
+ */
+void cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
+
+/*
+ * For observers: what processes of the ledger FD owe beyond what it shows, because others have died
+ * and nobody has cleared them away yet. LIVING has a byte for each slot; GPU may be CGPU_MAX_GPUS,
+ * which is any.
+ */
+void cgpu_sharing_dues(int fd, uint32_t gpu, const uint8_t *living,
+                       void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes),
+                       void *to);
+
+#endif

@@ -1,0 +1,170 @@
+/* MEM-1: memory that one process exports and others import is paid for once, by one that has it. */
+#define _GNU_SOURCE 1
+
+#include "ledger/sharing.h"
+
+#include <stdlib.h>
+
+#include "ledger/slot.h"
+#include "ledger_holder.h"
+
+enum { MEMORY = 600 };
+
+static struct cgpu_ledger *
+charged(const char *path, uint64_t bytes)
+{
+    struct cgpu_ledger *ledger = check_attach(path);
+    uint64_t charged;
+
+    CHECK(cgpu_ledger_charge(ledger, 0, CAP, bytes, &charged) == CGPU_OK);
+    return ledger;
+}
+
+/* A process that has exported MEMORY bytes. */
+static struct cgpu_ledger *
+exporter(const char *path)
+{
+    struct cgpu_ledger *ledger = charged(path, MEMORY);
+
+    CHECK(cgpu_sharing_export(ledger, 0, MEMORY) == CGPU_OK);
+    return ledger;
+}
+
+static struct cgpu_ledger *
+importer(const char *path)
+{
+    struct cgpu_ledger *ledger = check_attach(path);
+
+    CHECK(cgpu_sharing_import(ledger, 0, CAP, MEMORY) == CGPU_OK);
+    return ledger;
+}
+
+static bool
+holds(struct cgpu_ledger *ledger, uint64_t own, uint64_t all)
+{
+    return cgpu_ledger_own(ledger, 0) == own && cgpu_ledger_used(ledger, 0) == all;
+}
+
+TEST(the_exporter_pays_as_long_as_it_holds_it)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+    struct cgpu_ledger *user = importer(path);
+
+    CHECK(holds(maker, MEMORY, MEMORY) && holds(user, 0, MEMORY));
+    cgpu_sharing_end_import(user, 0, MEMORY);
+    CHECK(holds(maker, MEMORY, MEMORY) && holds(user, 0, MEMORY));
+    cgpu_ledger_detach(user);
+    cgpu_ledger_detach(maker);
+}
+
+TEST(the_importer_pays_when_the_exporter_lets_go)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+    struct cgpu_ledger *user = importer(path);
+
+    cgpu_sharing_end_export(maker, 0, MEMORY);
+    CHECK(holds(user, MEMORY, 2 * MEMORY)); /* never too little */
+    CHECK(cgpu_ledger_release(maker, 0, MEMORY) == CGPU_OK);
+    CHECK(holds(maker, 0, MEMORY) && holds(user, MEMORY, MEMORY));
+    cgpu_sharing_end_import(user, 0, MEMORY);
+    CHECK(holds(user, 0, 0));
+    cgpu_ledger_detach(user);
+    cgpu_ledger_detach(maker);
+}
+
+TEST(of_several_importers_one_pays)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+    struct cgpu_ledger *user = importer(path);
+    struct cgpu_ledger *other = importer(path);
+
+    cgpu_ledger_detach(maker);
+    CHECK(cgpu_ledger_used(user, 0) == MEMORY);
+    CHECK(cgpu_ledger_own(user, 0) + cgpu_ledger_own(other, 0) == MEMORY);
+    cgpu_ledger_detach(user);
+    CHECK(holds(other, MEMORY, MEMORY));
+    cgpu_ledger_detach(other);
+}
+
+TEST(what_nobody_pays_for_must_fit)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *user = charged(path, CAP - MEMORY);
+
+    CHECK(cgpu_sharing_import(user, 0, CAP, MEMORY + 1) == CGPU_EOVERCAP);
+    CHECK(holds(user, CAP - MEMORY, CAP - MEMORY));
+    CHECK(cgpu_sharing_import(user, 0, CAP, MEMORY) == CGPU_OK);
+    CHECK(holds(user, CAP, CAP));
+    cgpu_sharing_end_import(user, 0, MEMORY);
+    CHECK(holds(user, CAP - MEMORY, CAP - MEMORY));
+    cgpu_ledger_detach(user);
+}
+
+/* Of another GPU nothing was exported. */
+TEST(each_gpu_is_by_itself)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+
+    CHECK(cgpu_sharing_import(maker, 1, CAP, MEMORY) == CGPU_OK);
+    CHECK(cgpu_ledger_own(maker, 1) == MEMORY && holds(maker, MEMORY, MEMORY));
+    CHECK(cgpu_sharing_export(maker, CGPU_MAX_GPUS, 1) == CGPU_EFULL);
+    cgpu_ledger_detach(maker);
+    CHECK(cgpu_ledger_used(charged(path, 1), 1) == 0);
+}
+
+static void
+export_forever(void *argument)
+{
+    struct shared *shared = argument;
+
+    exporter(shared->path);
+    say_ready(shared);
+    for (;;) {
+        pause();
+    }
+}
+
+static uint64_t
+surveyed(struct cgpu_ledger *observer, uint32_t slot)
+{
+    struct cgpu_survey *survey = malloc(sizeof *survey);
+    uint64_t bytes = 0;
+
+    CHECK(survey != NULL && cgpu_ledger_survey(observer, survey) == CGPU_OK);
+    for (uint32_t i = 0; i < survey->count; i++) {
+        bytes = survey->holders[i].slot == slot ? survey->holders[i].used_bytes[0] : bytes;
+    }
+    free(survey);
+    return bytes;
+}
+
+TEST(the_host_sees_at_once_who_pays_for_what_a_killed_process_made)
+{
+    struct shared shared = {.path = check_ledger(), .ready = check_shared()};
+    pid_t child = check_fork(export_forever, &shared);
+    struct cgpu_ledger *observer;
+    struct cgpu_ledger *user;
+    struct cgpu_process process;
+    size_t count;
+
+    wait_ready(&shared, 1);
+    user = charged(shared.path, 10);
+    CHECK(cgpu_sharing_import(user, 0, CAP, MEMORY) == CGPU_OK);
+    CHECK(cgpu_ledger_observe(shared.path, &observer) == CGPU_OK);
+    CHECK(surveyed(observer, user->slot) == 10);
+    kill_and_wait(child);
+    CHECK(cgpu_ledger_own(user, 0) == 10);
+    CHECK(surveyed(observer, user->slot) == 10 + MEMORY);
+    CHECK(cgpu_ledger_used(observer, 0) == 10 + MEMORY);
+    CHECK(cgpu_ledger_processes(observer, 0, &process, 1, &count) == CGPU_OK && count == 1);
+    CHECK(process.used_bytes == 10 + MEMORY);
+    cgpu_slot_reap(user, true);
+    CHECK(holds(user, 10 + MEMORY, 10 + MEMORY));
+    CHECK(surveyed(observer, user->slot) == 10 + MEMORY);
+    cgpu_ledger_detach(observer);
+    cgpu_ledger_detach(user);
+}

@@ -61,14 +61,46 @@ def parse(data: bytes, name: str) -> dict[str, Any]:
         CgpuError: it is not one.
     """
     try:
-        config = jsontext.loads(data.decode())
+        text = data.decode()
+        config = jsontext.loads(text)
     except UnicodeDecodeError:
         raise CgpuError(f"{shown(name, LONGEST_PATH)}: not UTF-8") from None
     except ValueError as error:
         raise CgpuError(
             f"{shown(name, LONGEST_PATH)}: not valid JSON: {shown(str(error), LONGEST_PATH)}"
         ) from None
-    return checked(config, name)
+    found = checked(config, name)
+    if "\\u0000" in text or "\\ud" in text or "\\uD" in text:  # rare
+        _check_strings(found, name)
+    return found
+
+
+def _check_strings(config: dict[str, Any], name: str) -> None:
+    """Refuse strings that can be no path and no variable: others read them differently, or not.
+
+    Nothing reads annotations as one.
+    """
+    todo: list[Any] = [value for key, value in config.items() if key != "annotations"]
+    while todo:
+        value = todo.pop()
+        if isinstance(value, dict):
+            todo += [*value, *value.values()]
+        elif isinstance(value, list):
+            todo += value
+        elif isinstance(value, str) and ("\0" in value or not is_utf8(value)):
+            raise CgpuError(
+                f"{shown(name, LONGEST_PATH)}: {shown(value)}: expected no NUL and no half of a"
+                " surrogate pair in a string"
+            )
+
+
+def is_utf8(text: str) -> bool:
+    """Whether ``text`` can be written as UTF-8: a file's name that is no text cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def checked(config: object, name: str) -> dict[str, Any]:
@@ -162,6 +194,8 @@ def _bytes(path: str) -> bytes:
         fd = os.open(path, _READ)
     except OSError as error:
         raise CgpuError(f"{shown(path, LONGEST_PATH)}: {error.strerror}") from None
+    except ValueError:  # it has a NUL, or half of a surrogate pair
+        raise CgpuError(f"{shown(path, LONGEST_PATH)}: no file can have this name") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise CgpuError(f"{shown(path, LONGEST_PATH)}: not a regular file")

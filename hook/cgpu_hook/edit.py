@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import CgpuError, shown
 from cgpu_env.record import NamedTuple
+from cgpu_hook.document import is_utf8
 from cgpu_hook.plan import BASE, SHARE_FILES, Mount
 from cgpu_node.trust import check_source
 
@@ -50,9 +51,16 @@ def edited(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
     """``config`` with ``plan`` in it; a new document, the old one is not changed.
 
     Raises:
-        CgpuError: a device is missing, or a file of the host is not fit to be mounted.
+        CgpuError: a device is missing, a file of the host is not fit to be mounted, or a path
+            of the image cannot be written into a configuration.
     """
     check_sources(plan)
+    for path in (*plan.masks, *(mount.destination for mount in plan.mounts)):
+        if not is_utf8(path):  # runtimes would mount at another path
+            raise CgpuError(
+                f"the image's {shown(path)}: the name is not UTF-8, so nothing can be mounted over"
+                " the file: rename it, or leave it out of what the loader searches"
+            )
     new = dict(config)
     hidden = {node.container for node in plan.withheld}
     kept = [m for m in config.get("mounts") or [] if m["destination"] not in hidden]

@@ -117,7 +117,7 @@ def _mount(planned: Draft, pid: int, path: str) -> None:
     for mask in planned.plan.masks:
         fields += ["mask", "/dev/null", mask]
     arguments = [planned.host_files.hook, "mount", str(pid), path]
-    if _run(arguments, "".join(f"{field}\0" for field in fields).encode()) != 0:
+    if _run(arguments, b"".join(os.fsencode(field) + b"\0" for field in fields)) != 0:
         raise CgpuError("the container's mounts could not be made")
 
 

@@ -7,6 +7,8 @@ so that another directory can be written over them without moving anything in th
 
 from __future__ import annotations
 
+from os import fsencode
+
 PADDED = b"/dev/cgpu" + b"/." * 100
 
 
@@ -16,7 +18,7 @@ def relocate(data: bytes, base: str) -> bytes:
     Raises:
         ValueError: ``base`` is not absolute or too long, or ``data`` is no proxy.
     """
-    directory = base.encode().rstrip(b"/")
+    directory = fsencode(base).rstrip(b"/")
     if not directory.startswith(b"/") or b"\0" in directory:
         raise ValueError(f"base directory {base!r}: expected an absolute path")
     if len(directory) > len(PADDED):

@@ -145,7 +145,7 @@ def loader_finds(folder: str) -> bool:
         return True
     try:
         with open(_LOADER_CACHE, "rb") as file:
-            return f"{folder}/{driver.CUDA}\0".encode() in file.read()
+            return os.fsencode(f"{folder}/{driver.CUDA}\0") in file.read()
     except OSError:
         return False
 

@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 
 from cgpu_env import CgpuError, GpuShare
+from cgpu_env.request import Request
+from cgpu_hook import prestart
+from cgpu_hook.container import Draft
 from cgpu_hook.edit import edited, without_earlier_edit
 from cgpu_hook.plan import HostFiles, Mount, Plan
 from cgpu_node import trust
@@ -74,6 +77,29 @@ def test_mounts_come_after_those_of_the_configuration() -> None:
             "options": ["bind", "ro", "nosuid", "nodev"],
         },
     ]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"mounts": (Mount("/etc/hostname", "/opt/\udcff/x"),)}, {"masks": ("/opt/\udcff/x",)}],
+    ids=["mount", "mask"],
+)
+def test_rel_6_a_driver_that_no_configuration_can_name_is_refused(fields: dict[str, Any]) -> None:
+    """Runtimes would mount beside it."""
+    with pytest.raises(CgpuError, match=r"^the image's /opt/\\udcff/x: the name is not UTF-8"):
+        edited({}, plan_of(**fields))
+
+
+def test_rel_6_the_hook_mounts_over_a_name_that_is_no_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = []
+    monkeypatch.setattr(prestart, "_run", lambda _, data: given.append(data) or 0)
+    plan = plan_of(mounts=(Mount("/etc/hostname", "/opt/\udcff/x"),))
+    node = Node("1", "/d", {}, {}, (), (), 20, overcommit=False)
+    draft = Draft({}, Request((), 1, high_priority=False), plan, node, HOST_FILES)
+    prestart._mount(draft, 1, "/")  # noqa: SLF001
+    assert given == [b"ro\0/etc/hostname\0/opt/\xff/x\0"]
 
 
 def test_hooks_of_others_stay_and_come_first() -> None:

@@ -121,7 +121,7 @@ REFUSED = [
         f'{{"v":1,"pod":"{UID}","pod":"x","node":"a","containers":{{}}}}',
         "not JSON: the name pod stands twice in one object",
     ),
-    ('{"v": 1e999}', "v=inf: expected 1"),
+    ('{"v": 1e999}', "not JSON: the number 1e999 is too large"),
     ("[" * 60000, "not JSON: nested too deeply"),
 ]
 

@@ -29,6 +29,10 @@ def test_a_trailing_slash_is_not_doubled() -> None:
     assert relocate(PROXY, "/run/cgpu/") == relocate(PROXY, "/run/cgpu")
 
 
+def test_a_base_need_not_be_text() -> None:
+    assert b"\0/run/\xff/real/libcuda.so.1\0" in relocate(PROXY, "/run/\udcff")
+
+
 def test_the_longest_base_fits_exactly() -> None:
     base = "/" + "x" * (len(PADDED) - 1)
     assert f"{base}/real/libcuda.so.1\0libc.so.6\0".encode() in relocate(PROXY, base)

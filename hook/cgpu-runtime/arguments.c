@@ -65,9 +65,32 @@ find(const struct option *table, const char *name, size_t length)
     return NULL;
 }
 
+static bool
+is_ours(const char *argument)
+{
+    return strncmp(argument + strspn(argument, "-"), "cgpu-", 5) == 0;
+}
+
+/*
+ * The option that the LENGTH letters at NAME begin: crun accepts abbreviations. If several begin
+ * alike, crun refuses them, or knows only one of them: only that there is a value is clear.
+ */
+static const struct option *
+find_abbreviated(const struct option *table, const char *name, size_t length)
+{
+    static const struct option unclear = {"", NOWHERE};
+    const struct option *found = NULL;
+    for (; length > 0 && table->name != NULL; table++) {
+        if (strncmp(table->name, name, length) == 0 && !is_ours(table->name)) {
+            found = found == NULL ? table : &unclear;
+        }
+    }
+    return found;
+}
+
 /*
  * The option that ARGUMENT names, and in *VALUE where its value begins, or NULL if that is the next
- * argument. Go accepts one dash for two; crun accepts -bVALUE.
+ * argument. Go accepts one dash for two; crun accepts abbreviations, -bVALUE, and -d before that.
  */
 static const struct option *
 match(const struct option *table, const char *argument, const char **value)
@@ -77,9 +100,12 @@ match(const struct option *table, const char *argument, const char **value)
     size_t length = strcspn(name, "=");
     const struct option *option = find(table, name, length);
     *value = name[length] == '=' ? name + length + 1 : NULL;
-    if (option == NULL && !is_long && length > 1) {
-        option = find(table, name, 1);
-        *value = name + 1;
+    if (option == NULL && is_long) {
+        option = find_abbreviated(table, name, length);
+    } else if (option == NULL && length > 1) {
+        name += strspn(name, "d");
+        option = find(table, name, name[0] != '\0');
+        *value = option != NULL && name[1] != '\0' ? name + 1 : NULL;
     }
     return option;
 }
@@ -114,12 +140,6 @@ store(struct cgpu_arguments *out, size_t target, const char *value)
     if (target != NOWHERE) {
         *(const char **)((char *)out + target) = value;
     }
-}
-
-static bool
-is_ours(const char *argument)
-{
-    return strncmp(argument + strspn(argument, "-"), "cgpu-", 5) == 0;
 }
 
 static void

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import subprocess
 from pathlib import Path
 
@@ -106,6 +107,47 @@ def test_runc_and_crun_answer_as_without_us(world: World, name: str) -> None:
         alone = called([str(lowlevel), *root, *vector], world.bundle)
         ours = called([str(RUNTIME), f"--cgpu-runtime={lowlevel}", *root, *vector], world.bundle)
         assert (ours.returncode, ours.stdout) == (alone.returncode, alone.stdout), vector
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--bund=BUNDLE"],
+        ["--b", "BUNDLE"],
+        ["-db", "BUNDLE"],
+        ["-dbBUNDLE"],
+        ["--pid-f", "RUNS/pid", "--bun", "BUNDLE"],
+        ["--bundle=BUNDLE", "--conf", "config.json"],
+    ],
+    ids=" ".join,
+)
+def test_rel_1_crun_finds_no_bundle_that_we_do_not(world: World, options: list[str]) -> None:
+    """It accepts every beginning of a long option that is no other's too."""
+    world.write_config()
+    bundle, runs = str(world.bundle), str(world.runs)
+    words = [word.replace("BUNDLE", bundle).replace("RUNS", runs) for word in options]
+    root, name = ["--root", runs], f"cgpu-test-{secrets.token_hex(4)}"
+    crun = low_level("crun", world.folder)
+    done = world.runtime(*root, "run", *words, name, lowlevel=crun, cwd="/")
+    assert done.returncode == 0, done
+    assert "/dev/cgpu/limits" in world.config.read_text()
+    world.runtime(*root, "delete", "--force", name, lowlevel=crun)  # if it was detached
+
+
+@pytest.mark.parametrize(
+    "options",
+    [["--new", "--bund=BUNDLE"], ["--bund", "BUNDLE", "--new"], ["--cons", "SOCKET", "--b=BUNDLE"]],
+    ids=" ".join,
+)
+def test_rel_1_an_option_that_nobody_knows_hides_no_bundle(
+    world: World, recorder: Path, options: list[str]
+) -> None:
+    world.write_config()
+    words = [word.replace("BUNDLE", str(world.bundle)) for word in options]
+    done = world.runtime("create", *words, "c1", lowlevel=recorder, cwd="/")
+    assert done.returncode == 17
+    assert done.stdout.splitlines() == ["create", *words, "c1"]
+    assert "/dev/cgpu/limits" in world.config.read_text()
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ class Asked:
             tree = Tree(state, _nothing)
             requests = Requests(state, Audit(state), tree, None, _nothing)
             control = Control(requests.handle, _nothing)
-            answer = control.answer(line, Peer(os.getpid(), uid))
+            answer = control.answer(line, Peer(os.getpid(), uid, 0))
             json.dumps(answer)
             assert "internal error" not in answer.get("error", ""), answer
             (self._state / "rules.json").unlink(missing_ok=True)

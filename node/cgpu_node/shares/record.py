@@ -46,6 +46,13 @@ class Owner(NamedTuple):
     runtime_dir: str | None
 
 
+class Guest(NamedTuple):
+    """A user whose session root's server keeps, and the group that the asking process had."""
+
+    uid: int
+    gid: int
+
+
 class Record(NamedTuple):
     """One container or session; ``gpus`` in the order of its visible list.
 

@@ -24,7 +24,7 @@ from cgpu_node.shares.liveness import (
     is_owned,
     start_time,
 )
-from cgpu_node.shares.record import Owner, Record
+from cgpu_node.shares.record import Guest, Owner, Record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     # Directories that are to be removed, as long as they are still this owner's; None: not known.
     Gone = set[tuple[str, Owner | None]]
 
-__all__ = ["AdmissionError", "Owner", "Record", "Registry"]
+__all__ = ["AdmissionError", "Guest", "Owner", "Record", "Registry"]
 
 _ID_CHARACTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-")
 _ID_LENGTH = 64
 # Folder modes. In the state directory of a server for all users, each reaches what is theirs.
-_PASSABLE, _PRIVATE = 0o711, 0o700
+_PASSABLE, _GUESTS, _PRIVATE = 0o711, 0o710, 0o700
 _REST_TIMES = 50  # as long as a pass over all processes that took too long: 2 % of a core
 
 
@@ -83,7 +83,7 @@ class Registry:
         command: Sequence[str],
         *,
         policy: int | None = None,
-        guest: int | None = None,
+        guest: Guest | None = None,
         pod: PodContainer | None = None,
     ) -> str:
         """Give a container its share and make its directory.
@@ -286,13 +286,13 @@ def _is_damaged(directory: str) -> bool:
 
 
 def _beside(
-    notes: tuple[str, ...], pod: PodContainer | None, guest: int | None
+    notes: tuple[str, ...], pod: PodContainer | None, guest: Guest | None
 ) -> dict[str, bytes]:
     """The files beside a record, by name."""
     files = {
         record.NOTES: record.pack_notes(notes),
         record.POD: record.pack_pod(pod) if pod else b"",
-        record.GUEST: b"" if guest is None else b"%d" % guest,
+        record.GUEST: b"" if guest is None else b"%d" % guest.uid,
     }
     return {name: content for name, content in files.items() if content}
 
@@ -303,7 +303,7 @@ def _add(  # noqa: PLR0913, PLR0917 (what a directory holds)
     living: list[Record],
     node: Node,
     table: dict[str, Rules],
-    guest: int | None,
+    guest: Guest | None,
 ) -> None:
     """Make a container's directory, and move the parts of the others on its GPUs."""
     everyone = [*living, entry]
@@ -318,7 +318,7 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
     node: Node,
     table: dict[str, Rules],
     parts: dict[str, dict[str, Part]],
-    guest: int | None,
+    guest: Guest | None,
 ) -> None:
     folder, name = os.path.split(entry.directory)
     temporary = f"{folder}/.{name}"
@@ -330,10 +330,11 @@ def _build(  # noqa: PLR0913, PLR0917 (what a directory holds)
             _write(f"{temporary}/{name}", content, 0o600)
         cgpu_native.create_ledger(temporary, record.LEDGER)
         if guest is not None:
-            # all can pass to the directory, and only one may write
+            # only its group can pass to the directory, and only the guest may write
             os.chmod(f"{temporary}/{record.LEDGER}", 0o600)
-            os.chown(f"{temporary}/{record.LEDGER}", guest, -1)
-            os.chmod(temporary, _PASSABLE)
+            os.chown(f"{temporary}/{record.LEDGER}", guest.uid, -1)
+            os.chown(temporary, -1, guest.gid)
+            os.chmod(temporary, _GUESTS)
         os.rename(temporary, entry.directory)
     except BaseException:
         _remove_tree(temporary)

@@ -38,6 +38,7 @@ class Peer(NamedTuple):
 
     pid: int
     uid: int
+    gid: int
 
     @property
     def is_trusted(self) -> bool:
@@ -158,5 +159,4 @@ def _error(sentence: str, hint: str = "") -> dict[str, Any]:
 def _peer(writer: asyncio.StreamWriter) -> Peer:
     end: socket.socket = writer.get_extra_info("socket")
     data = end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _ = _CREDENTIALS.unpack(data)
-    return Peer(pid, uid)
+    return Peer(*_CREDENTIALS.unpack(data))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from cgpu_env import CgpuError, Gpu, parse_request
 from cgpu_node.facts.node import load_node
 from cgpu_node.settings import rules
-from cgpu_node.shares.record import Owner
+from cgpu_node.shares.record import Guest, Owner
 from cgpu_server.audit.process_owners import read_process
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Guests:
             Owner(peer.pid, process.start_time, None),
             command,
             policy=policy,
-            guest=peer.uid,
+            guest=Guest(peer.uid, peer.gid),
         )
         self._state.refresh()
         return {

@@ -281,11 +281,15 @@ def test_a_user_reaches_their_own_pages_and_nobody_elses(node: Node) -> None:
     assert modes[NOBODY, "ledger"] == 0o600
     assert modes[0, "record.json"] == 0o600
     assert modes[0, "limits"] == 0o644
-    assert {m for (uid, name), m in modes.items() if name == "run"} <= {0o711, 0o700}
+    assert {m for (uid, name), m in modes.items() if name == "run"} <= {0o710, 0o700}
     others = [pages, node.root.state]
     for path in others:
         listing = ["setpriv", "--reuid", str(NOBODY), "--clear-groups", "ls", str(path)]
         assert subprocess.run(listing, capture_output=True, check=False).returncode != 0
+    stranger = ["setpriv", "--reuid", "4242", "--regid", "4242", "--clear-groups"]
+    for page in pages.glob("*/limits"):
+        reading = [*stranger, "cat", str(page)]
+        assert subprocess.run(reading, capture_output=True, check=False).returncode != 0
     for process in running:
         process.kill()
         process.communicate()

@@ -36,7 +36,7 @@ def test_a_process_of_another_user_never_owns_a_guests_session(
 ) -> None:
     """The one that connected may have ended, and another may have its id, and live for ever."""
     own = os.getuid()
-    assert refusal(Peer(os.getpid(), own), monkeypatch) == "asked"
+    assert refusal(Peer(os.getpid(), own, 0), monkeypatch) == "asked"
     ended = "admit: the process that connected has ended"
-    assert refusal(Peer(os.getpid(), own + 1), monkeypatch) == ended
-    assert refusal(Peer(0, own), monkeypatch) == "admit: your process is not seen from here"
+    assert refusal(Peer(os.getpid(), own + 1, 0), monkeypatch) == ended
+    assert refusal(Peer(0, own, 0), monkeypatch) == "admit: your process is not seen from here"

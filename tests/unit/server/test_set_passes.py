@@ -126,7 +126,7 @@ def test_only_a_connection_without_a_request_asks_for_a_refresh(
     REL-8: connections of other users do nothing.
     """
     if is_guest:
-        monkeypatch.setattr(connections, "_peer", lambda _: connections.Peer(1, os.getuid() + 1))
+        monkeypatch.setattr(connections, "_peer", lambda _: connections.Peer(1, os.getuid() + 1, 0))
     touched: list[int] = []
 
     def answer(_: dict[str, Any], __: Peer) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def test_guests_who_never_stop_asking_are_served_after_a_rest(
 
     def peer(writer: asyncio.StreamWriter) -> Peer:
         is_guest = writer.get_extra_info("sockname").endswith(server.SOCKET)
-        return connections.Peer(1, os.getuid() + 1) if is_guest else whole(writer)
+        return connections.Peer(1, os.getuid() + 1, 0) if is_guest else whole(writer)
 
     monkeypatch.setattr(connections, "_peer", peer)
     monkeypatch.setattr(connections, "_REST_TIMES", 10**12)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Make the source distribution and a wheel for each processor. Every wheel is built from what the source
+# Make the source distribution, a wheel for each processor, and constraints.txt for the image. Every wheel is built from what the source
 # distribution unpacks to: so that is complete, and the tree's own products stay this machine's.
 #   dist.sh [FOLDER]      for $MACHINES, with the interpreter $PYTHON, which has the build's requirements
 set -eu
@@ -21,6 +21,8 @@ name=${archive%.tar.gz}
 tar -C "$work" -xf "$work/$archive"
 tar -C "$work" --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
     --mode=go=rX,u+rw -cf - "$name" | gzip -9n >"$out/$archive"
+
+cat deploy/debian/constraints.txt deploy/image/constraints.txt >"$out/constraints.txt"
 
 wheel() {
     mkdir "$work/$1"

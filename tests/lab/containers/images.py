@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).resolve().parents[2] / "system" / "programs"
 CONSTRAINTS = Path(__file__).resolve().parents[3] / "deploy" / "debian" / "constraints.txt"
+IMAGE_CONSTRAINTS = CONSTRAINTS.parents[1] / "image" / "constraints.txt"  # beside those
 GPUSTAT = "gpustat==1.1.1"
 GUEST_PACKAGES = [GPUSTAT, "nvitop==1.7.2", "nvidia-ml-py==13.615.71", "cuda-bindings==12.9.10",
                   "numba-cuda[cu12]==0.30.4"]  # fmt: skip
@@ -136,7 +137,7 @@ def _with_pip(root: Path) -> None:
     _run(*pip, "install", "--target", root / "usr/lib/python3/dist-packages", "pip")
     platform_tag = f"manylinux2014_{MACHINE}"
     suited = ["--only-binary=:all:", "--python-version", PYTHON_VERSION, "--platform", platform_tag]
-    constraints = ["--constraint", str(CONSTRAINTS)]
+    constraints = [f"--constraint={path}" for path in (CONSTRAINTS, IMAGE_CONSTRAINTS)]
     _run(*pip, "download", *suited, *constraints, "--dest", root / "wheels", *PROGRAM_PACKAGES)
 
 
@@ -205,7 +206,8 @@ def wheels() -> Path:
 
 def with_pip() -> Path:
     """A root filesystem in which pip installs ``cgpu[k8s]`` without a network."""
-    return cached("pip", _with_pip, [SUITE, USERS, UNUSED, PROGRAM_PACKAGES])
+    constraints = CONSTRAINTS.read_text() + IMAGE_CONSTRAINTS.read_text()
+    return cached("pip", _with_pip, [SUITE, USERS, UNUSED, PROGRAM_PACKAGES, constraints])
 
 
 def guest_packages() -> Path:

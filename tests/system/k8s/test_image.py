@@ -36,6 +36,8 @@ def image(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
     context = tmp_path_factory.mktemp("context")
     wheel = releases.present_wheel(context)
     assert wheel.name.endswith(f"_{platform.machine()}.whl")
+    constraints = images.CONSTRAINTS.read_text() + images.IMAGE_CONSTRAINTS.read_text()
+    (wheel.parent / "constraints.txt").write_text(constraints)
     words = ["build", "--network=none", *ULIMITS, f"--build-arg=BASE={BASE}", "--tag=cgpu"]
     docker.docker(*words, f"--file={DOCKERFILE}", wheel.parent, timeout=300)
     return "cgpu"

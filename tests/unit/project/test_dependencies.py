@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from packaging.requirements import Requirement
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -26,6 +27,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PACKAGES = set(PROJECT["tool"]["mypy"]["packages"])
 FOLDERS = [".", *PROJECT["tool"]["mypy"]["mypy_path"]]
 CONDITIONAL = {"tomli"}  # not installed for every Python
+DEBIAN_12 = {"python_version": "3.11", "python_full_version": "3.11.2"}
 
 
 # Packages that only an extra makes work, with its name.
@@ -71,6 +73,28 @@ def brought(packages: set[str]) -> set[str]:
     others = names - set(sys.stdlib_module_names) - PACKAGES - CONDITIONAL
     distributions = packages_distributions()
     return {normal(distributions[name][0]) for name in others}
+
+
+def needed(listed: list[str]) -> set[str]:
+    """The distributions that a list in pyproject.toml brings, with all that these bring."""
+    found: set[str] = set()
+    todo = [(each, {""}) for each in listed]
+    while todo:
+        text, extras = todo.pop()
+        each = Requirement(text)
+        chosen = [DEBIAN_12 | {"extra": extra} for extra in extras]
+        if each.marker is None or any(map(each.marker.evaluate, chosen)):
+            found.add(normal(each.name))
+            todo += [(below, {"", *each.extras}) for below in requires(each.name) or []]
+    return found
+
+
+def test_the_package_and_the_image_pin_what_they_bring() -> None:
+    always = needed(PROJECT["project"]["dependencies"])
+    more = needed(PROJECT["project"]["optional-dependencies"]["k8s"]) - always
+    for listed, file in ((always, "debian"), (more, "image")):
+        lines = (ROOT / "deploy" / file / "constraints.txt").read_text().splitlines()
+        assert {normal(line.partition("==")[0]) for line in lines} == listed, file
 
 
 def test_each_dependency_is_imported_and_each_import_is_a_dependency() -> None:

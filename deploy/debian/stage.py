@@ -33,6 +33,9 @@ def main(root: Path, wheels: Path) -> None:
     for program in (home / "bin").iterdir():
         if program.name not in COMMANDS:  # of the libraries
             program.unlink()
+            continue
+        first, _, rest = program.read_text().partition("\n")
+        program.write_text(f"{first} -I\n{rest}")  # no PYTHONPATH of whoever starts it
     (home / "bin" / "python3").symlink_to(f"/usr/bin/python{version}")
     (home / "pyvenv.cfg").write_text(
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {version}\n"

@@ -56,7 +56,10 @@ def test_nothing_is_left_of_a_package_that_is_purged(t4_driver: Path) -> None:
         machine.write(daemon, '{"debug": true}\n')
         before = _left(machine)
         machine.run("dpkg", "--install", _package())
-        assert machine.run("cgpu", "--version").stdout.startswith("cgpu ")
+        machine.write("/tmp/own/cgpu_entry.py", "raise SystemExit(7)\n")
+        for name in ("cgpu", "cgpu-run", "cgpu-smi", "cgpud"):
+            shown = machine.run("env", "PYTHONPATH=/tmp/own", name, "--version").stdout
+            assert shown.startswith(f"{name} ")
         machine.write("/etc/cgpu/config.toml", CONFIG)
         shown = machine.run("cgpu-run", "--mem=6/15", "--", "cat", "/proc/self/mounts").stdout
         assert "libcuda.so.1" in shown

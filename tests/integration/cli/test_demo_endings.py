@@ -49,10 +49,12 @@ def processes(folder: Path) -> list[int]:
     return found
 
 
-def started_and_seen(world: World, temporary: Path, moment: str) -> subprocess.Popen[str]:
-    """The demonstration in a session of its own, once it has come to ``moment``."""
+def started_and_seen(
+    world: World, temporary: Path, moment: str, *before: str
+) -> subprocess.Popen[str]:
+    """The demonstration in a session of its own, by ``before``, once it has come to ``moment``."""
     process = subprocess.Popen(
-        [*DEMO, "--driver-dir", str(world.driver)],
+        [*before, *DEMO, "--driver-dir", str(world.driver)],
         env=world.environment(TMPDIR=str(temporary)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -98,6 +100,18 @@ def test_a_reader_that_goes_away_leaves_nothing(world: World, temporary: Path, m
 
 def test_its_own_end_leaves_nothing(world: World, temporary: Path) -> None:
     process = started_and_seen(world, temporary, "computing")
+    output, wrong = process.communicate(timeout=200)
+    assert wrong == ""
+    assert output.endswith("All of it as it must be.\n")
+    check_nothing_is_left(temporary)
+
+
+def test_signals_that_were_ignored_when_it_began_end_nothing(world: World, temporary: Path) -> None:
+    """As ``nohup`` and a shell's background jobs want it."""
+    before = ("env", "--ignore-signal=HUP", "--ignore-signal=INT", "--ignore-signal=QUIT")
+    process = started_and_seen(world, temporary, "computing", *before)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        os.killpg(process.pid, number)
     output, wrong = process.communicate(timeout=200)
     assert wrong == ""
     assert output.endswith("All of it as it must be.\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,3 +140,17 @@ def test_a_step_that_cannot_be_done_is_named_and_everything_is_ended(
     assert not play(stage, TOTAL)
     assert capsys.readouterr().out.splitlines()[-1].endswith("is refused: no answer")
     assert stage.alive == []
+
+
+def test_a_program_that_has_ended_is_named_and_leaves_nothing_to_write() -> None:
+    """A pipe that nobody reads would be written to again when the interpreter ends."""
+    process = subprocess.Popen(
+        ["true"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    process.wait()
+    with pytest.raises(CgpuError, match=r"^the one with 6 of 15 GiB died$"):
+        Tenant(6, process, process.kill).tell("show")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()  # a buffer that is not empty gives BrokenPipeError here
+    process.stdout.close()

@@ -100,21 +100,42 @@ measure(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     arbiter->company.since_ns = now;
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
-        arbiter->tenants[i].companion.before_ns = arbiter->tenants[i].demand.done_ns;
+        struct cgpu_tenant *tenant = &arbiter->tenants[i];
+
+        tenant->companion.before_ns = tenant->demand.done_ns;
+        tenant->companion.paid_ns = tenant->charged_ns;
     }
 }
 
-/* What each does in TURNS_NS of turns. */
-static void
+static bool
+has_changed(uint64_t before, uint64_t now)
+{
+    return now > before * MORE / PERCENT && now > before + TURNS_NS / MORE_PART;
+}
+
+/*
+ * What each does in TURNS_NS of turns. False: that says little, because it was otherwise in the
+ * time before, as for one that has just begun, or somebody had the GPU and has nothing to show for
+ * it: its kernels are longer than that, or unknown.
+ */
+static bool
 note_turns(struct cgpu_arbiter *arbiter, uint64_t ns)
 {
+    bool certain = true;
+
     for (int i = 0; i < CGPU_MAX_TENANTS; i++) {
         struct cgpu_tenant *tenant = &arbiter->tenants[i];
-        uint64_t done = in_turns(done_by(tenant), ns);
+        struct cgpu_companion *companion = &tenant->companion;
+        uint64_t done = in_turns(done_by(tenant), ns), before = companion->turns_ns;
+        uint64_t paid = in_turns(tenant->charged_ns - companion->paid_ns, ns);
 
-        tenant->companion.turns_ns = done < TURNS_NS / WORTH_PART ? 0 : done;
-        tenant->companion.first_ns = 0;
+        companion->turns_ns = done < TURNS_NS / WORTH_PART ? 0 : done;
+        companion->first_ns = 0;
+        certain &= !has_changed(before, companion->turns_ns);
+        certain &= !has_changed(companion->turns_ns, before);
+        certain &= companion->turns_ns != 0 || paid < TURNS_NS / MORE_PART;
     }
+    return certain;
 }
 
 /* What each does together. */
@@ -139,8 +160,7 @@ does_more(const struct cgpu_arbiter *arbiter, uint64_t ns)
         uint64_t first = tenant->companion.first_ns;
         uint64_t done = in_turns(done_by(tenant), ns);
 
-        if ((first != 0 || !is_rival(tenant)) && done > first * MORE / PERCENT &&
-            done > first + TURNS_NS / MORE_PART) {
+        if ((first != 0 || !is_rival(tenant)) && has_changed(first, done)) {
             return true;
         }
     }
@@ -180,6 +200,7 @@ cgpu_company_end(struct cgpu_arbiter *arbiter, uint64_t now)
         if (arbiter->tenants[i].stage == CGPU_STAGE_HOLDS) {
             cgpu_turn_close(arbiter, i, now);
             arbiter->tenants[i].companion.met = true;
+            arbiter->tenants[i].yielded = arbiter->tenants[i].beside = false;
         }
     }
     arbiter->company.on = false;
@@ -192,8 +213,7 @@ void
 cgpu_company_change(struct cgpu_arbiter *arbiter, uint64_t now)
 {
     cgpu_company_end(arbiter, now);
-    arbiter->company.failures = 0;
-    arbiter->company.again_ns = now + TURNS_NS * 3 / 2;
+    arbiter->company.again_ns = cgpu_larger(arbiter->company.again_ns, now + TURNS_NS * 3 / 2);
 }
 
 static void
@@ -212,7 +232,6 @@ judge(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
         return;
     }
     if (company->proven) {
-        company->failures = 0;
         note_first(arbiter, ns);
     } else {
         company->until_ns = now + TRUST_NS;
@@ -220,6 +239,7 @@ judge(struct cgpu_arbiter *arbiter, uint64_t ns, uint64_t now)
     company->proven = true;
     measure(arbiter, now);
     if (now >= company->until_ns) {
+        company->failures = 0;
         cgpu_company_end(arbiter, now);
     }
 }
@@ -235,8 +255,7 @@ cgpu_company(struct cgpu_arbiter *arbiter, uint64_t now)
     } else if (company->on && ns >= (company->proven ? PROVEN_NS : ATTEMPT_NS)) {
         judge(arbiter, ns, now);
     } else if (!company->on && ns >= TURNS_NS) {
-        note_turns(arbiter, ns);
-        company->on = now >= company->again_ns && may_gain(arbiter);
+        company->on = note_turns(arbiter, ns) && now >= company->again_ns && may_gain(arbiter);
         measure(arbiter, now);
     }
     return company->on;

@@ -16,6 +16,7 @@ struct cgpu_company {
 /* What one container has done. */
 struct cgpu_companion {
     uint64_t before_ns; /* what it had done at since_ns */
+    uint64_t paid_ns;   /* what it had been charged then */
     uint64_t turns_ns;  /* what it does in TURNS_NS of turns; 0: nothing worth comparing */
     uint64_t first_ns;  /* what it did together at first, in as long; 0: not known yet */
     bool met;           /* its gate closed with others', and what it launched then goes on */

@@ -1,54 +1,5 @@
 /* SCH-6: containers that leave the GPU idle in their turns run together, if nobody loses. */
-#include "arbiter_contest.h"
-
-#define PART_NS (MS / 10)
-
-static int tenants[3];
-static uint64_t drain_ns, open_until[CGPU_MAX_TENANTS];
-
-/*
- * For NS, each does so much in a millisecond in which its gate is open: in turns, and together.
- * Its work goes on for DRAIN_NS after its gate has closed.
- */
-static uint64_t
-run(uint64_t ns, int count, const uint64_t *alone_us, const uint64_t *together_us)
-{
-    uint64_t together_ns = 0;
-
-    for (uint64_t until = now + ns; now < until;) {
-        bool together = open_gates() > 1;
-
-        together_ns += together ? PART_NS : 0;
-        for (int i = 0; i < count; i++) {
-            int tenant = tenants[i];
-
-            if (gates[tenant] == CGPU_GATE_CLOSED && now < open_until[tenant] + drain_ns) {
-                continue;
-            }
-            if (gates[tenant] == CGPU_GATE_CLOSED) {
-                is_quiet(tenant);
-                demands[tenant].waiting = true;
-            } else {
-                works(tenant, now + PART_NS);
-                open_until[tenant] = now + PART_NS;
-                demands[tenant].done_ns += (together ? together_us : alone_us)[i] * 1000 / 10;
-            }
-        }
-        step(PART_NS);
-    }
-    return together_ns;
-}
-
-static void
-begin(uint32_t policy, int count, uint32_t weight)
-{
-    start(policy);
-    for (int i = 0; i < count; i++) {
-        tenants[i] = add(i == 0 ? weight : 1, false);
-        demands[tenants[i]] = (struct cgpu_demand){.waiting = true};
-    }
-    step(0);
-}
+#include "arbiter_company.h"
 
 TEST(who_leaves_the_gpu_idle_runs_beside_others)
 {
@@ -135,108 +86,6 @@ TEST(another_weight_ends_it_until_turns_are_compared)
     CHECK(run(5000 * MS, 2, alone, together) < 600 * MS);
 }
 
-/* Two that leave the GPU idle, and whose gates are open together. */
-static void
-meet(void)
-{
-    const uint64_t alone[] = {400, 400}, together[] = {350, 350};
-
-    begin(CGPU_POLICY_WEIGHTED_FAIR, 2, 1);
-    run(700 * MS, 2, alone, together);
-    CHECK(open_gates() == 2);
-}
-
-TEST(what_goes_on_afterwards_is_paid_for)
-{
-    const uint64_t heavy[] = {1000, 1000}, alone[] = {400, 400}, together[] = {350, 350};
-    uint64_t before, late;
-
-    meet();
-    works(tenants[0], now + 300 * MS);
-    cgpu_arbiter_set_tenant(arbiter, tenants[1], 1, false);
-    before = charged(tenants[0]);
-    for (int i = 0; i < 300; i++) {
-        is_quiet(tenants[1]);
-        demands[tenants[1]].waiting = true;
-        step(MS);
-    }
-    late = charged(tenants[0]) - before;
-    CHECK(late > 290 * MS && late < 310 * MS);
-    is_quiet(tenants[0]);
-    demands[tenants[0]].waiting = demands[tenants[1]].waiting = true;
-    before = charged(tenants[1]);
-    CHECK(run(190 * MS, 2, heavy, heavy) == 0);          /* it is no part of what is compared */
-    CHECK(charged(tenants[1]) - before > 180 * MS);      /* who waited catches up */
-    CHECK(run(700 * MS, 2, alone, together) > 100 * MS); /* nor long work of a turn */
-}
-
-TEST(both_pay_for_what_goes_on_afterwards)
-{
-    uint64_t before[2], paid[2];
-
-    meet();
-    cgpu_arbiter_set_tenant(arbiter, tenants[1], 1, false);
-    for (int i = 0; i < 2; i++) {
-        works(tenants[i], now + 20 * MS);
-        before[i] = charged(tenants[i]);
-    }
-    for (int i = 0; i < 200; i++) {
-        step(MS / 10);
-    }
-    for (int i = 0; i < 2; i++) {
-        paid[i] = charged(tenants[i]) - before[i];
-    }
-    CHECK(paid[0] > 9 * MS && paid[0] < 11 * MS && paid[1] > 9 * MS && paid[1] < 11 * MS);
-}
-
-TEST(what_goes_on_afterwards_is_not_compared)
-{
-    const uint64_t alone[] = {400, 400}, together[] = {350, 350};
-
-    meet();
-    while (open_gates() == 2) {
-        run(PART_NS, 2, alone, together);
-    }
-    for (int i = 0; i < 100; i++) {
-        works(tenants[0], now + MS);
-        works(tenants[1], now + MS);
-        step(MS);
-    }
-    is_quiet(tenants[0]);
-    is_quiet(tenants[1]);
-    CHECK(run(190 * MS, 2, alone, together) == 0);
-    CHECK(run(100 * MS, 2, alone, together) > 50 * MS);
-}
-
-/* Two that are together do not forgive a third one what it owes. */
-TEST(debts_outlast_it)
-{
-    const uint64_t alone[] = {400, 400, 1000}, together[] = {350, 350, 1000};
-    uint64_t before;
-
-    begin(CGPU_POLICY_WEIGHTED_FAIR, 2, 1);
-    tenants[2] = add(1, false);
-    demands[tenants[2]] = (struct cgpu_demand){.waiting = true};
-    while (gates[tenants[2]] == CGPU_GATE_CLOSED) {
-        run(MS, 2, alone, together);
-    }
-    works(tenants[2], now + 800 * MS);
-    for (int i = 0; i < 8000; i++) {
-        is_quiet(tenants[0]);
-        is_quiet(tenants[1]);
-        demands[tenants[0]].waiting = demands[tenants[1]].waiting = true;
-        step(PART_NS);
-    }
-    is_quiet(tenants[2]);
-    CHECK(run(600 * MS, 2, alone, together) > 300 * MS);
-    demands[tenants[2]].waiting = true;
-    run(110 * MS, 3, alone, together);
-    CHECK(open_gates() <= 1);
-    before = charged(tenants[2]);
-    run(100 * MS, 3, alone, together);
-    CHECK(charged(tenants[2]) - before < 10 * MS);
-}
-
 TEST(who_does_more_than_before_ends_it)
 {
     const uint64_t alone[] = {400, 400}, more[] = {480, 480};
@@ -263,18 +112,88 @@ TEST(who_begins_ends_it)
 /* It has too little to do to be compared. */
 TEST(who_launches_now_and_then_forbids_nothing)
 {
-    const uint64_t alone[] = {400, 400, 30}, together[] = {350, 350, 30};
+    const uint64_t alone[] = {400, 400}, together[] = {350, 350};
     uint64_t ns = 0;
 
     begin(CGPU_POLICY_WEIGHTED_FAIR, 2, 1);
     tenants[2] = add(1, false);
-    for (int i = 0; i < 50; i++) {
-        ns += run(60 * MS, 2, alone, together);
-        ns += run(20 * MS, 3, alone, together);
+    for (int i = 0; i < 20; i++) {
+        ns += run(150 * MS, 2, alone, together);
+        demands[tenants[2]].waiting = true;
+        while (gates[tenants[2]] == CGPU_GATE_CLOSED) {
+            ns += run(PART_NS, 2, alone, together);
+        }
+        works(tenants[2], now + MS / 2);
+        demands[tenants[2]].done_ns += MS / 2;
+        step(MS / 2);
         is_quiet(tenants[2]);
-        demands[tenants[2]].waiting = false;
     }
-    CHECK(ns > 3000 * MS);
+    CHECK(ns > 2000 * MS);
+}
+
+/* Until it is no longer worth it, and it has been tried again. */
+static uint64_t
+lose(void)
+{
+    const uint64_t alone[] = {400, 400}, together[] = {350, 350}, worse[] = {350, 180};
+    uint64_t since;
+
+    while (open_gates() == 2) {
+        run(PART_NS, 2, alone, worse);
+    }
+    since = now;
+    while (open_gates() < 2) {
+        run(PART_NS, 2, alone, together);
+    }
+    since = now - since;
+    run(150 * MS, 2, alone, together);
+    return since;
+}
+
+TEST(who_makes_others_lose_again_waits_longer)
+{
+    meet();
+    CHECK(lose() < 1300 * MS);
+    CHECK(lose() > 1900 * MS);
+    CHECK(lose() > 3900 * MS);
+}
+
+TEST(who_comes_makes_nobody_try_sooner)
+{
+    const uint64_t alone[] = {400, 400}, together[] = {350, 350}, worse[] = {350, 180};
+
+    meet();
+    while (open_gates() == 2) {
+        run(PART_NS, 2, alone, worse);
+    }
+    add(1, false);
+    CHECK(run(900 * MS, 2, alone, together) == 0);
+}
+
+/* What it did in the time in which it began is less than what its turns give it. */
+TEST(who_has_just_begun_is_compared_later)
+{
+    const uint64_t alone[] = {400, 1000}, together[] = {350, 500};
+
+    for (uint64_t late = 0; late < 200; late += 20) {
+        begin(CGPU_POLICY_WEIGHTED_FAIR, 2, 1);
+        cgpu_arbiter_set_tenant(arbiter, tenants[1], 9, false);
+        demands[tenants[1]].waiting = false;
+        run((1000 + late) * MS, 1, alone, together);
+        demands[tenants[1]].waiting = true;
+        CHECK(run(4000 * MS, 2, alone, together) < 100 * MS); /* attempts */
+    }
+}
+
+/* Its kernels are long, or unknown. */
+TEST(who_has_nothing_to_show_for_its_turns_forbids_it)
+{
+    const uint64_t alone[] = {400, 400, 0}, together[] = {350, 350, 0};
+
+    begin(CGPU_POLICY_WEIGHTED_FAIR, 2, 1);
+    tenants[2] = add(1, false);
+    demands[tenants[2]].waiting = true;
+    CHECK(run(3000 * MS, 3, alone, together) == 0);
 }
 
 TEST(who_has_several_processes_does_not_launch_far_ahead)
@@ -286,33 +205,6 @@ TEST(who_has_several_processes_does_not_launch_far_ahead)
     CHECK((cgpu_arbiter_metered(arbiter, tenants[0]) & CGPU_METERED_SLICED) != 0);
     CHECK((cgpu_arbiter_metered(arbiter, tenants[1]) & CGPU_METERED_SLICED) == 0);
     CHECK((cgpu_arbiter_metered(arbiter, tenants[1]) & CGPU_METERED_TOGETHER) != 0);
-}
-
-/* What is in flight then ran between the time slices of others. */
-TEST(nothing_is_learnt_from_what_goes_on_afterwards)
-{
-    meet();
-    works(tenants[0], now + 5 * MS);
-    cgpu_arbiter_set_tenant(arbiter, tenants[1], 1, false);
-    step(PART_NS);
-    CHECK(open_gates() == 0);
-    CHECK((cgpu_arbiter_metered(arbiter, tenants[0]) & CGPU_METERED_TOGETHER) != 0);
-    is_quiet(tenants[0]);
-    step(PART_NS);
-    CHECK((cgpu_arbiter_metered(arbiter, tenants[0]) & CGPU_METERED_TOGETHER) == 0);
-}
-
-TEST(a_time_without_arbiter_is_not_compared)
-{
-    const uint64_t alone[] = {400, 400}, together[] = {350, 350};
-
-    meet();
-    now += 300 * MS;
-    cgpu_arbiter_skip(arbiter, now);
-    step(PART_NS);
-    CHECK(open_gates() <= 1);
-    CHECK(run(180 * MS, 2, alone, together) == 0);
-    CHECK(run(500 * MS, 2, alone, together) > 400 * MS); /* no attempt has failed */
 }
 
 TEST(ceilings_and_high_priority_forbid_it)

@@ -269,9 +269,11 @@ def test_a_changed_cap_holds_for_a_program_that_runs(world: World) -> None:
         return [int(word) for word in program.stdout.readline().split()]
 
     free, total = ask("info")
-    assert total == int(world.read(f"0/{machine.sessions()[0]}/memsize"))
-    assert ask(f"take {100 * MIB}") == [0]
     name = f"0/{machine.sessions()[0]}"
+    # the program may begin before the server has read of its session
+    wait_until((world.tree / name).is_dir, "the session has a folder")
+    assert total == int(world.read(f"{name}/memsize"))
+    assert ask(f"take {100 * MIB}") == [0]
     meminfo = world.read(f"{name}/meminfo").splitlines()
     held = int(meminfo[1].split()[-1])
     assert meminfo == [f"Free: {total - held}", f"PID: {program.pid} Mem: {held}"]

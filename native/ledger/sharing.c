@@ -7,20 +7,23 @@
 
 #include "ledger/attachment.h"
 #include "ledger/lock.h"
+#include "ledger/slot.h"
 #include "ledger/work.h"
 
 enum { CHUNK = 32 }; /* 2 KiB of a stack that may be small */
 
-/* They are in the table of works, under numbers that no GPU has. */
+/*
+ * They are in the table of works, under numbers that no GPU has. SLOT is whose it is. Its slot's
+ * end frees it without the GPU's lock, but only when it is all zeros.
+ */
 static struct cgpu_ledger_sharing *
-sharing_at(struct cgpu_ledger_file *file, uint32_t index, uint32_t gpu)
+sharing_at(struct cgpu_ledger_file *file, uint32_t index, uint32_t gpu, uint32_t *slot)
 {
     struct cgpu_ledger_sharing *sharing = (struct cgpu_ledger_sharing *)&file->works[index];
-    uint32_t owner = __atomic_load_n(&sharing->owner, __ATOMIC_RELAXED);
+    uint32_t number = __atomic_load_n(&sharing->gpu, __ATOMIC_RELAXED);
 
-    return cgpu_lock_holder(owner) < CGPU_LEDGER_SLOTS && sharing->gpu == CGPU_LEDGER_SHARINGS + gpu
-               ? sharing
-               : NULL;
+    *slot = cgpu_lock_holder(__atomic_load_n(&sharing->owner, __ATOMIC_RELAXED));
+    return *slot < CGPU_LEDGER_SLOTS && number == CGPU_LEDGER_SHARINGS + gpu ? sharing : NULL;
 }
 
 static uint64_t
@@ -41,30 +44,45 @@ less(uint64_t amount, uint64_t by)
     return amount > by ? amount - by : 0;
 }
 
+static uint64_t
+lesser(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 static void
 move(uint64_t *account, uint64_t from, uint64_t to)
 {
     set(account, less(get(account), from) + to);
 }
 
+static uint64_t
+sum_exported(struct cgpu_ledger_file *file, uint32_t gpu)
+{
+    uint32_t bound = cgpu_work_bound(file), slot;
+    uint64_t sum = 0;
+
+    for (uint32_t i = 0; i < bound; i++) {
+        const struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
+
+        sum += sharing != NULL ? sharing->exported : 0;
+    }
+    return sum;
+}
+
 /* Under GPU's lock: charge each process what nobody else pays for. */
 static void
 level(struct cgpu_ledger_file *file, uint32_t gpu)
 {
-    uint32_t bound = cgpu_work_bound(file);
-    uint64_t paid = 0;
+    uint32_t bound = cgpu_work_bound(file), slot;
+    uint64_t paid = sum_exported(file, gpu);
 
     for (uint32_t i = 0; i < bound; i++) {
-        const struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu);
-
-        paid += sharing != NULL ? sharing->exported : 0;
-    }
-    for (uint32_t i = 0; i < bound; i++) {
-        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu);
+        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
         uint64_t due = sharing != NULL ? less(sharing->imported, paid) : 0;
 
         if (sharing != NULL && due != sharing->due) {
-            move(&file->slots[cgpu_lock_holder(sharing->owner)].used[gpu], sharing->due, due);
+            move(&file->slots[slot].used[gpu], sharing->due, due);
             move(&file->gpus[gpu].used, sharing->due, due);
             sharing->due = due;
         }
@@ -106,26 +124,30 @@ cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes
 
     if (sharing != NULL && cgpu_lock_take(ledger, gpu) == CGPU_OK) {
         sharing->exported = less(sharing->exported, bytes);
+        move(&ledger->file->slots[ledger->slot].used[gpu], bytes, 0);
+        move(&ledger->file->gpus[gpu].used, bytes, 0);
         level(ledger->file, gpu);
         cgpu_lock_give(ledger, gpu);
     }
 }
 
-int
-cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes)
+static int
+import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes, uint64_t *counted)
 {
     struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
     int status = sharing != NULL ? cgpu_lock_take(ledger, gpu) : CGPU_EFULL;
-    uint64_t due;
+    uint64_t exported, total;
 
     if (status != CGPU_OK) {
         return status;
     }
-    due = sharing->due;
-    sharing->imported += bytes;
+    exported = sum_exported(ledger->file, gpu);
+    total = get(&ledger->file->gpus[gpu].used);
+    *counted = exported == 0 ? bytes : lesser(bytes, less(exported, sharing->imported));
+    sharing->imported += *counted;
     level(ledger->file, gpu);
-    if (sharing->due > due && get(&ledger->file->gpus[gpu].used) > cap) {
-        sharing->imported -= bytes;
+    if (get(&ledger->file->gpus[gpu].used) > total && get(&ledger->file->gpus[gpu].used) > cap) {
+        sharing->imported -= *counted;
         level(ledger->file, gpu);
         status = CGPU_EOVERCAP;
     }
@@ -133,28 +155,54 @@ cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint
     return status;
 }
 
+int
+cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
+                    uint64_t *counted)
+{
+    int status = import(ledger, gpu, cap, bytes, counted);
+
+    if (status == CGPU_EOVERCAP) {
+        cgpu_slot_reap(ledger, true);
+        status = import(ledger, gpu, cap, bytes, counted);
+    }
+    return status;
+}
+
 void
-cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
+cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t counted)
 {
     struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
 
     if (sharing != NULL && cgpu_lock_take(ledger, gpu) == CGPU_OK) {
-        sharing->imported = less(sharing->imported, bytes);
+        sharing->imported = less(sharing->imported, counted);
         level(ledger->file, gpu);
         cgpu_lock_give(ledger, gpu);
     }
 }
 
+bool
+cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
+{
+    uint32_t bound = cgpu_work_bound(file), slot;
+
+    for (uint32_t i = 0; i < bound; i++) {
+        if (sharing_at(file, i, gpu, &slot) != NULL && slot == index) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void
 cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
 {
-    uint32_t bound = cgpu_work_bound(file);
+    uint32_t bound = cgpu_work_bound(file), slot;
     bool found = false;
 
     for (uint32_t i = 0; i < bound; i++) {
-        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu);
+        struct cgpu_ledger_sharing *sharing = sharing_at(file, i, gpu, &slot);
 
-        if (sharing != NULL && cgpu_lock_holder(sharing->owner) == index) {
+        if (sharing != NULL && slot == index) {
             sharing->exported = sharing->imported = sharing->due = 0;
             found = true;
         }

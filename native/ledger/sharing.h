@@ -6,33 +6,40 @@
  * the memory lives on for them, and one of them pays. The driver gives no sign by which two
  * processes could know that they have the same memory, only how much each has exported and
  * imported. So a process is charged for as much of its imports as exceeds all that the container's
- * processes have exported and pay for, and what others are charged for in this way. That is never
- * more than it has; it is less if somebody else's exports are large.
+ * processes have exported and pay for, and what others are charged for in this way. It is less than
+ * what is due if somebody else's exports are large.
  */
 #ifndef CGPU_SHARING_H
 #define CGPU_SHARING_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "ledger/ledger.h"
 #include "ledger/ledger_file.h"
 
-/* This process has exported BYTES of GPU that it pays for; or lets go of them: before it releases
- * their charge. CGPU_EFULL: nobody can know it. */
+/*
+ * This process has exported BYTES of GPU that it pays for. CGPU_EFULL: nobody can know it. Or it
+ * lets go of them, and pays for them no longer.
+ */
 int cgpu_sharing_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
 void cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
 
 /*
- * This process has imported BYTES of GPU, or lets go of them. CGPU_EOVERCAP, if it is charged for
- * them and they do not fit under CAP, changes nothing.
+ * This process has imported BYTES of GPU, of which *COUNTED count: no more than what is exported,
+ * if anything is, because a process may import the same memory several times. CGPU_EOVERCAP, if it
+ * is charged for them and they do not fit under CAP, changes nothing. Or it lets go of what
+ * COUNTED.
  */
-int cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes);
-void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
+int cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes,
+                        uint64_t *counted);
+void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t counted);
 
 /*
- * For slot.c, under GPU's lock, before the total is added up: what slot INDEX has exported and
- * imported is gone with it.
+ * For slot.c: whether slot INDEX has exported or imported anything. And under GPU's lock, before
+ * the total is added up: that is gone with it.
  */
+bool cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
 void cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
 
 /*

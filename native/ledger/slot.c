@@ -94,14 +94,14 @@ cgpu_slot_clear(struct cgpu_ledger *ledger, uint32_t index)
          * it
          */
         if (__atomic_load_n(&slot->used[gpu], __ATOMIC_RELAXED) == 0 &&
-            cgpu_lock_holder(word) != index) {
+            cgpu_lock_holder(word) != index && !cgpu_sharing_has(file, gpu, index)) {
             continue;
         }
         if (cgpu_lock_take(ledger, gpu) != CGPU_OK) {
             return CGPU_EIO;
         }
-        __atomic_store_n(&slot->used[gpu], 0, __ATOMIC_RELAXED);
         cgpu_sharing_drop(file, gpu, index);
+        __atomic_store_n(&slot->used[gpu], 0, __ATOMIC_RELAXED);
         __atomic_store_n(&file->gpus[gpu].used, cgpu_slot_sum(file, gpu), __ATOMIC_RELAXED);
         cgpu_lock_give(ledger, gpu);
     }

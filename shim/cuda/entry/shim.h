@@ -65,8 +65,8 @@ enum cgpu_kind {
     CGPU_KIND_GREEN_CONTEXT, /* handle: CUcontext made from a green context, which is its owner */
     CGPU_KIND_GROWTH,   /* handle: context + enum cgpu_growth, extra: the default it grows from */
     CGPU_KIND_PHYSICAL, /* handle: serial, extra: references by handles and mappings */
-    CGPU_KIND_IMPORTED, /* the same; bytes: as much as was mapped, charged as sharing.h says */
-    CGPU_KIND_EXPORTED, /* handle: serial of physical memory that was exported */
+    CGPU_KIND_IMPORTED, /* the same; bytes: as much as was mapped, not charged by itself */
+    CGPU_KIND_SHARED,   /* handle: serial of either, bytes: as sharing.h counts them */
     CGPU_KIND_HANDLE,   /* handle: of physical memory, extra: count << 40 | serial */
     CGPU_KIND_ARRAY_MAPPING,     /* handle: mix of array and serial, owner: array, extra: serial */
     CGPU_KIND_EXEC,              /* handle: executable graph that allocates, extra: see graph.c */

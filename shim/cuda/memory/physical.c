@@ -66,23 +66,22 @@ find(uint64_t allocation, struct cgpu_holding *out)
                                cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, out));
 }
 
-/* Importers pay for it from now on, before we no longer do. */
 static void
 let_go(const struct cgpu_holding *found)
 {
     struct cgpu_holding holding;
-    struct cgpu_holding exported;
+    struct cgpu_holding shared;
     if (!cgpu_charge_take(found->kind, found->handle, &holding)) {
         return;
     }
-    if (holding.kind == CGPU_KIND_IMPORTED) {
-        cgpu_sharing_end_import(cgpu_state->ledger, holding.gpu, holding.bytes);
-        return;
+    bool counts = cgpu_charge_take(CGPU_KIND_SHARED, holding.handle, &shared);
+    if (counts && holding.kind == CGPU_KIND_IMPORTED) {
+        cgpu_sharing_end_import(cgpu_state->ledger, holding.gpu, shared.bytes);
+    } else if (counts) {
+        cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, shared.bytes);
+    } else if (holding.kind == CGPU_KIND_PHYSICAL) {
+        cgpu_charge_give_back(&holding);
     }
-    if (cgpu_charge_take(CGPU_KIND_EXPORTED, holding.handle, &exported)) {
-        cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, holding.bytes);
-    }
-    cgpu_charge_give_back(&holding);
 }
 
 void
@@ -161,25 +160,36 @@ keep(enum cgpu_kind kind, uint64_t handle, int32_t gpu, uint64_t charged)
 CUresult
 cgpu_physical_import(uint64_t handle)
 {
-    struct cgpu_mem_properties properties;
+    struct cgpu_mem_properties properties = {0};
+    struct cgpu_holding shared = {.kind = CGPU_KIND_SHARED};
     CUdevice device;
     if (cgpu_real.cuMemGetAllocationPropertiesFromHandle(&properties, handle) != CUDA_SUCCESS ||
+        properties.type != CU_ALLOCATION_PINNED ||
         !cgpu_location_device(&properties.location, &device)) {
         return CUDA_SUCCESS;
     }
     int32_t gpu = cgpu_device_gpu(device);
-    return gpu < 0 ? CUDA_SUCCESS : keep(CGPU_KIND_IMPORTED, handle, gpu, 0);
+    if (gpu < 0) {
+        return CUDA_SUCCESS;
+    }
+    CUresult status = keep(CGPU_KIND_IMPORTED, handle, gpu, 0);
+    shared.handle = kinds()->last_serial;
+    shared.gpu = (uint32_t)gpu;
+    return status == CUDA_SUCCESS ? cgpu_charge_hold(&shared) : status;
 }
 
 void
 cgpu_physical_export(uint64_t allocation)
 {
     struct cgpu_holding holding;
-    struct cgpu_holding exported = {.handle = allocation, .kind = CGPU_KIND_EXPORTED};
-    if (cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding) &&
-        cgpu_holdings_insert(cgpu_state->holdings, &exported) == CGPU_OK &&
+    struct cgpu_holding shared = {.handle = allocation, .kind = CGPU_KIND_SHARED};
+    if (!cgpu_charge_find(CGPU_KIND_PHYSICAL, allocation, &holding)) {
+        return;
+    }
+    shared.bytes = holding.bytes;
+    if (cgpu_holdings_insert(cgpu_state->holdings, &shared) == CGPU_OK &&
         cgpu_sharing_export(cgpu_state->ledger, holding.gpu, holding.bytes) != CGPU_OK) {
-        cgpu_charge_take(CGPU_KIND_EXPORTED, allocation, &exported);
+        cgpu_charge_take(CGPU_KIND_SHARED, allocation, &shared);
     }
 }
 
@@ -282,17 +292,22 @@ static bool
 import_up_to(uint64_t allocation, uint64_t end, struct cgpu_lack *lack)
 {
     struct cgpu_holding holding;
-    if (!cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, &holding) || end <= holding.bytes) {
+    struct cgpu_holding shared;
+    uint64_t counted;
+    if (!cgpu_charge_find(CGPU_KIND_IMPORTED, allocation, &holding) || end <= holding.bytes ||
+        !cgpu_charge_find(CGPU_KIND_SHARED, allocation, &shared)) {
         return true;
     }
     uint64_t more = end - holding.bytes;
     if (cgpu_sharing_import(cgpu_state->ledger, holding.gpu, cgpu_device_room((int32_t)holding.gpu),
-                            more) != CGPU_OK) {
+                            more, &counted) != CGPU_OK) {
         *lack = (struct cgpu_lack){.gpu = (int32_t)holding.gpu, .bytes = more};
         return false;
     }
     holding.bytes = end;
+    shared.bytes += counted;
     cgpu_holdings_update(cgpu_state->holdings, &holding);
+    cgpu_holdings_update(cgpu_state->holdings, &shared);
     return true;
 }
 

@@ -154,7 +154,7 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
     }
     if (allocation != 0) {
         known = cgpu_physical_alias(*handle, allocation);
-    } else if (made) {
+    } else if (made && type == CU_HANDLE_POSIX_FD) { /* others may come from other machines */
         known = cgpu_physical_import(*handle) == CUDA_SUCCESS;
     }
     if (!known) {

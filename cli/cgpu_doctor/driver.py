@@ -132,9 +132,18 @@ def proxies(ground: Ground) -> Iterator[Finding]:
         yield Finding("error", what, closed[0], f"chmod a+r {' '.join(closed)}")
     elif any(sealed.is_refused(path, ground.state_dir) for path in paths):
         what = "no overlay was mounted: a container with CAP_SYS_ADMIN can change cgpu's libraries"
-        yield Finding("warning", what, paths[0], "modprobe overlay")
+        yield Finding("warning", what, paths[0], _overlaying(ground, os.path.dirname(paths[0])))
     else:
         yield Finding("ok", "all users of containers can read cgpu's libraries")
+
+
+def _overlaying(ground: Ground, folder: str) -> str:
+    """What lets the next container's start mount the overlay."""
+    if character := sealed.special(folder):
+        return f"install cgpu where the path has no '{character}'"
+    if "overlay" not in (ground.word("/proc/filesystems") or "").split():
+        return "modprobe overlay"
+    return "the kernel has overlayfs: let the engine mount it in the mount namespace of the host"
 
 
 def glibc(ground: Ground) -> Iterator[Finding]:

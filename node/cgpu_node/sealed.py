@@ -11,24 +11,23 @@ import os
 from cgpu_node.trust import check_source
 
 _BELOW = "cgpu_shim/_lib"  # where every release keeps its proxies, and by which it knows a mount
-_SPECIAL = frozenset(",:\\")  # what the kernel would take for the end of a path
+_SPECIAL = ",:\\"  # what the kernel would take for the end of a path
 _OPTIONS = 0x1 | 0x2 | 0x4  # MS_RDONLY, MS_NOSUID, MS_NODEV
 _DETACH = 0x2 | 0x8  # MNT_DETACH, UMOUNT_NOFOLLOW
 
 
 def path(proxy: str, state_dir: str) -> str:
-    """Where a proxy is if its folder's overlay is mounted.
+    """Where a proxy is if its overlay is mounted.
 
-    A folder whose files were replaced has another overlay: the kernel shows the old ones in a
-    mounted one.
+    A proxy that was replaced, or whose mode was changed, has another overlay: the kernel goes on
+    showing the old file, or the old mode, in a mounted one.
 
     Raises:
         OSError: there is no such proxy.
     """
-    folder, name = os.path.split(proxy)
-    facts = os.stat(folder)
+    facts = os.stat(proxy)
     version = f"{facts.st_dev:x}-{facts.st_ino:x}-{facts.st_ctime_ns:x}"
-    return f"{state_dir}/lib/{version}/{_BELOW}/{name}"
+    return f"{state_dir}/lib/{version}/{_BELOW}/{os.path.basename(proxy)}"
 
 
 def sealed(proxy: str, state_dir: str, *, make: bool) -> str:
@@ -60,24 +59,32 @@ def is_refused(proxy: str, state_dir: str) -> bool:
     return os.path.isdir(os.path.dirname(inside)) and not os.path.exists(inside)
 
 
+def special(folder: str) -> str:
+    """The character of a path that keeps it from being in an overlay; empty if it has none."""
+    return next((each for each in folder if each in _SPECIAL), "")
+
+
 def unmount(state_dir: str) -> None:
-    """Take the overlays away; containers keep those that they have."""
-    import shutil
+    """Take the overlays and their directories away; containers keep those that they have."""
+    from contextlib import suppress
 
     from cgpu_native import system
 
+    lib = f"{state_dir}/lib"
     try:
-        names = os.listdir(f"{state_dir}/lib")
+        names = os.listdir(lib)
     except OSError:
         return
     for name in names:
-        point = f"{state_dir}/lib/{name}/{_BELOW}"
-        try:
+        point = f"{lib}/{name}/{_BELOW}"
+        with suppress(OSError):
             while True:  # two that started at once mounted it twice
                 system.unmount(point, _DETACH)
-        except OSError:
-            pass
-    shutil.rmtree(f"{state_dir}/lib", ignore_errors=True)
+        for made in (point, os.path.dirname(point), f"{lib}/{name}"):
+            with suppress(OSError):  # it is not ours: something is in it
+                os.rmdir(made)
+    with suppress(OSError):
+        os.rmdir(lib)
 
 
 def _mount(folder: str, point: str, empty: str) -> None:
@@ -89,6 +96,6 @@ def _mount(folder: str, point: str, empty: str) -> None:
         os.makedirs(empty, exist_ok=True)  # without an upper layer, there have to be two lower ones
     finally:
         os.umask(before)
-    if _SPECIAL.intersection(folder):
+    if special(folder):
         raise OSError
     system.mount("cgpu", point, "overlay", _OPTIONS, f"lowerdir={folder}:{empty}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_cli.commands.completers import ENGINE_NAMES, ENGINES, complete
 from cgpu_env import CgpuError
-from cgpu_node.paths import state_path
+from cgpu_node.paths import ROOT_STATE, state_path
 
 if TYPE_CHECKING:
     import argparse
@@ -118,7 +118,8 @@ class Uninstall:
         if everything and not given.root:
             state_dir = state_path(given.state_dir)
             plan.notes.extend(_end_server(state_dir))
-            sealed.unmount(state_dir)
+            if state_dir == ROOT_STATE:  # no other directory has overlays
+                sealed.unmount(state_dir)
         restarts = not (given.root or given.now) and _is_dockers_default(engines)
         undone = [_undone(engine, restarts=restarts) for engine in _changed(plan, engines)]
         _report(plan, undone, given)

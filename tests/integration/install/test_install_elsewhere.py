@@ -65,6 +65,17 @@ def machine(tmp_path: Path) -> Machine:
     return made
 
 
+def test_uninstall_takes_nothing_from_another_state_directory(
+    machine: Machine, tmp_path: Path
+) -> None:
+    """Overlays of the proxies are in root's own alone (REL-9)."""
+    made = tmp_path / "other/lib/0-1-2/cgpu_shim/_lib"
+    made.mkdir(parents=True)
+    output = machine.run(*CGPU, "uninstall", "--state-dir", str(tmp_path / "other"))
+    assert "docker/daemon.json" in output
+    assert made.is_dir()
+
+
 def test_install_remembers_it(machine: Machine) -> None:
     program = str(machine.programs / "cgpu-runtime")
     assert program in machine.text("docker/daemon.json")

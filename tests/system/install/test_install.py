@@ -166,7 +166,7 @@ def test_a_server_that_nobody_needs_ends_with_the_installation(debian_root: Path
     try:
         machine.cgpu("install", "podman", "nvidia")
         Bundle(inside, debian_root).run(["/usr/bin/cgpu-runtime"], "true", env=share(1))
-        assert len(overlays()) == 1
+        assert len(overlays()) == 2  # of libcuda.so.1 and libnvidia-ml.so.1
         wait = "until test -e /run/enough; do sleep 0.1; done"
         inside.start(Path(sys.executable).parent / "cgpu-run", "--mem=1/15", "--", "sh", "-c", wait)
         wait_until(living, "the session lives")
@@ -179,6 +179,7 @@ def test_a_server_that_nobody_needs_ends_with_the_installation(debian_root: Path
         assert f"note: cgpud (pid {pid}) has ended" in machine.cgpu("uninstall").stdout
         assert inside.run("test", "-d", f"/proc/{pid}", check=False).returncode == 1
         assert overlays() == []
+        assert inside.run("test", "-e", "/run/cgpu/lib", check=False).returncode == 1
         assert machine.cgpu("uninstall").stdout == "nothing to change\n"
     finally:
         inside.stop()

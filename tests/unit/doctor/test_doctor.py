@@ -13,7 +13,6 @@ from cgpu_doctor import checks, driver, kernel, releases, state, wiring
 from cgpu_doctor.finding import Finding, Ground
 from cgpu_env.version import VERSION
 from cgpu_install.machine import BOOTED, Machine
-from cgpu_node import sealed
 from cgpu_node.facts.node import DeviceNode, Node, NodeGpu
 from cgpu_upgrade.environment import Environment
 
@@ -208,35 +207,6 @@ def test_an_entry_point_that_is_not_known_matters_if_it_allocates_or_launches(
     monkeypatch.setattr(driver, "exported", lambda _: {"cuInit", name})
     [found] = driver.entry_points(ground)
     assert (found.level, found.value) == (level, name)
-
-
-def test_a_proxy_that_only_its_owner_can_read_is_named(
-    monkeypatch: pytest.MonkeyPatch, ground: Ground, tmp_path: Path
-) -> None:
-    """As root's umask of 077 leaves it."""
-    proxy = tmp_path / "libcuda.so.1"
-    proxy.write_bytes(b"")
-    monkeypatch.setattr(driver.cgpu_shim, "library", lambda _: str(proxy))
-    monkeypatch.setattr(driver, "PROXIED", (proxy.name,))
-    proxy.chmod(0o711)
-    assert wrong(driver.proxies(ground)) == [("error", str(proxy), f"chmod a+r {proxy}")]
-    proxy.chmod(0o744)
-    assert wrong(driver.proxies(ground)) == []
-
-
-def test_proxies_that_no_overlay_covers_are_named(
-    monkeypatch: pytest.MonkeyPatch, ground: Ground, tmp_path: Path
-) -> None:
-    """REL-9: where a container's start could mount none."""
-    proxy = tmp_path / "libcuda.so.1"
-    proxy.write_bytes(b"")
-    monkeypatch.setattr(driver.cgpu_shim, "library", lambda _: str(proxy))
-    monkeypatch.setattr(driver, "PROXIED", (proxy.name,))
-    inside = Path(sealed.path(str(proxy), ground.state_dir))
-    inside.parent.mkdir(parents=True)
-    assert wrong(driver.proxies(ground)) == [("warning", str(proxy), "modprobe overlay")]
-    inside.write_bytes(b"")
-    assert wrong(driver.proxies(ground)) == []
 
 
 @pytest.mark.parametrize(

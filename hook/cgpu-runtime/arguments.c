@@ -14,6 +14,7 @@ struct option {
 };
 
 #define NOWHERE       ((size_t)-1)
+#define EXACT         ((size_t)-2) /* NOWHERE, and of runc alone, which accepts no abbreviations */
 #define OFFSET(field) offsetof(struct cgpu_arguments, field)
 
 static const struct option global_options[] = {
@@ -25,8 +26,9 @@ static const struct option global_options[] = {
     {"log-format", OFFSET(log_format)},
     {"log-level", NOWHERE},
     {"cgroup-manager", NOWHERE},
-    {"criu", NOWHERE},
+    {"criu", EXACT},
     {"rootless", NOWHERE},
+    {"program-name", NOWHERE}, /* hidden: every program with argp has it */
     {NULL, NOWHERE},
 };
 
@@ -41,14 +43,13 @@ static const struct option create_options[] = {
     {"f", OFFSET(config)},
     {"console-socket", NOWHERE},
     {"pid-file", NOWHERE},
+    {"pidfd-socket", EXACT},
     {"preserve-fds", NOWHERE},
-    {"image-path", NOWHERE},
+    {"program-name", NOWHERE}, /* as above */
+    {"image-path", NOWHERE},   /* from here on, of restore alone */
     {"work-path", NOWHERE},
-    {"parent-path", NOWHERE},
     {"manage-cgroups-mode", NOWHERE},
-    {"empty-ns", NOWHERE},
-    {"status-fd", NOWHERE},
-    {"page-server", NOWHERE},
+    {"empty-ns", EXACT},
     {"lsm-profile", NOWHERE},
     {"lsm-mount-context", NOWHERE},
     {NULL, NOWHERE},
@@ -71,6 +72,14 @@ is_ours(const char *argument)
     return strncmp(argument + strspn(argument, "-"), "cgpu-", 5) == 0;
 }
 
+/* Whether crun accepts every beginning of the option's name. */
+static bool
+is_abbreviated(const struct option *option)
+{
+    bool is_letter = option->name[1] == '\0';
+    return !is_letter && option->target != EXACT && !is_ours(option->name);
+}
+
 /*
  * The option that the LENGTH letters at NAME begin: crun accepts abbreviations. If several begin
  * alike, crun refuses them, or knows only one of them: only that there is a value is clear.
@@ -81,7 +90,7 @@ find_abbreviated(const struct option *table, const char *name, size_t length)
     static const struct option unclear = {"", NOWHERE};
     const struct option *found = NULL;
     for (; length > 0 && table->name != NULL; table++) {
-        if (strncmp(table->name, name, length) == 0 && !is_ours(table->name)) {
+        if (strncmp(table->name, name, length) == 0 && is_abbreviated(table)) {
             found = found == NULL ? table : &unclear;
         }
     }
@@ -98,7 +107,7 @@ match(const struct option *table, const char *argument, const char **value)
     bool is_long = argument[1] == '-';
     const char *name = argument + (is_long ? 2 : 1);
     size_t length = strcspn(name, "=");
-    const struct option *option = find(table, name, length);
+    const struct option *option = is_long && length == 1 ? NULL : find(table, name, length);
     *value = name[length] == '=' ? name + length + 1 : NULL;
     if (option == NULL && is_long) {
         option = find_abbreviated(table, name, length);
@@ -137,7 +146,7 @@ note_switch(struct cgpu_arguments *out, const char *argument)
 static void
 store(struct cgpu_arguments *out, size_t target, const char *value)
 {
-    if (target != NOWHERE) {
+    if (target != NOWHERE && target != EXACT) {
         *(const char **)((char *)out + target) = value;
     }
 }

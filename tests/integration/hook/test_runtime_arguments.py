@@ -118,6 +118,7 @@ def test_runc_and_crun_answer_as_without_us(world: World, name: str) -> None:
         ["-dbBUNDLE"],
         ["--pid-f", "RUNS/pid", "--bun", "BUNDLE"],
         ["--bundle=BUNDLE", "--conf", "config.json"],
+        ["--program-name", "c2", "--b", "BUNDLE"],
     ],
     ids=" ".join,
 )
@@ -148,6 +149,34 @@ def test_rel_1_an_option_that_nobody_knows_hides_no_bundle(
     assert done.returncode == 17
     assert done.stdout.splitlines() == ["create", *words, "c1"]
     assert "/dev/cgpu/limits" in world.config.read_text()
+
+
+@pytest.mark.parametrize("switch", ["--s", "--e", "--f", "--t", "--d"])
+def test_rel_1_an_abbreviated_switch_of_crun_has_no_value(
+    world: World, recorder: Path, switch: str
+) -> None:
+    """Of its `restore`: no option with a value begins so there."""
+    world.write_config()
+    words = ["restore", switch, "--bundle", str(world.bundle), "c1"]
+    assert world.runtime(*words, lowlevel=recorder, cwd="/").returncode == 17
+    assert "/dev/cgpu/limits" in world.config.read_text()
+
+
+@pytest.mark.parametrize(
+    "options", [["--pidfd-socket", "SOCKET"], ["--program-name", "c2"], ["--prog", "c2"]]
+)
+def test_rel_1_the_value_of_an_option_is_no_containers_id(world: World, options: list[str]) -> None:
+    world.write_config()
+    world.runtime("create", *options, "c1", lowlevel=world.stub())
+    call = world.call()
+    assert call is not None
+    assert [*call["records"]] == ["c1"]
+
+
+def test_a_global_option_that_argp_hides_is_known(world: World, recorder: Path) -> None:
+    world.write_config()
+    done = world.runtime("--program-name", "c2", "create", "c1", lowlevel=recorder)
+    assert (done.returncode, done.stderr) == (17, "")
 
 
 @pytest.mark.parametrize(

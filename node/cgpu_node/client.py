@@ -25,7 +25,7 @@ _START_SECONDS = 10.0
 _POLL_SECONDS = 0.02
 _RESTART_SECONDS = 0.5  # a server that is about to end still keeps the next one out
 _LARGEST = 1 << 24
-_CREDENTIALS = Struct("3i")  # struct ucred
+_CREDENTIALS = Struct("iII")  # struct ucred
 _TIME = Struct("ll")  # struct timeval
 
 

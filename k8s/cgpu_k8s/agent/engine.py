@@ -43,7 +43,7 @@ _STATUS, _VERBOSE = "/runtime.v1.RuntimeService/Status", b"\x08\x01"
 _INFO, _KEY, _VALUE = 2, 1, 2
 # What NVIDIA's runtime reads: beside its program where an operator has brought it, else in /etc.
 _FILE = "nvidia-container-runtime/config.toml"
-_UCRED = struct.Struct("3i")
+_UCRED = struct.Struct("iII")
 
 
 class Engine:

@@ -40,11 +40,13 @@ class Hook(NamedTuple):
         event: the requests that it is for.
         conditions: which of them concern it, as CEL, by name; where an API server has conditions.
         vital: whether these are refused while no guard answers.
+        again: whether it is asked again if a later webhook changes the object.
     """
 
     event: Event
     conditions: dict[str, str]
     vital: bool = True
+    again: bool = False
 
 
 def objects(settings: Settings, namespace: str, minor: int) -> list[dict[str, Any]]:
@@ -91,7 +93,8 @@ def mutating(settings: Settings, minor: int) -> dict[str, Hook]:
     would be (CVE-2021-25735).
     """
     return {
-        "schedulers": Hook(CREATED, {"concerned": cel.ASKS}),
+        # Another webhook may add what asks for GPUs. What one adds to a node is not the agent's.
+        "schedulers": Hook(CREATED, {"concerned": cel.ASKS}, again=True),
         **({"nodes": Hook(NODES, users(NODES, settings))} if minor < POLICIES else {}),
     }
 
@@ -101,14 +104,12 @@ def _configuration(
 ) -> dict[str, Any]:
     # The guard adds the path and the authority: an upgrade of the chart must not overwrite them.
     service = {"namespace": namespace, "name": NAME, "port": 443}
-    # Another webhook may add what asks for GPUs.
-    more = {"reinvocationPolicy": "IfNeeded"} if kind == _MUTATING else {}
     return {
         "apiVersion": _API,
         "kind": kind,
         "metadata": {"name": NAME},
         "webhooks": [
-            {**_webhook(name, hook, minor), "clientConfig": {"service": {**service}}, **more}
+            {**_webhook(name, hook, minor), "clientConfig": {"service": {**service}}}
             for name, hook in hooks.items()
         ],
     }
@@ -126,4 +127,5 @@ def _webhook(name: str, hook: Hook, minor: int) -> dict[str, Any]:
         "failurePolicy": "Fail" if hook.vital and minor >= CONDITIONS else "Ignore",
         "sideEffects": "None",
         "timeoutSeconds": _PATIENCE,
+        **({"reinvocationPolicy": "IfNeeded"} if hook.again else {}),
     }

@@ -30,7 +30,7 @@ _BACKLOG = 64  # connections that wait in the kernel
 _REST_SECONDS, _REST_TIMES, _LONGEST_REST = 0.005, 4, 0.1
 _RETRY_SECONDS = 1.0
 _MOST_OF_A_USER, _MOST_OF_USERS = 16, 128  # connections of users who are not trusted
-_CREDENTIALS = struct.Struct("3i")  # struct ucred
+_CREDENTIALS = struct.Struct("iII")  # struct ucred
 
 
 class Peer(NamedTuple):

@@ -330,6 +330,11 @@ def test_each_webhook_writes_nothing_and_keeps_nobody_waiting(minor: int) -> Non
     assert written == objects(SETTINGS, "cgpu-system", minor)
     names = [hook["name"] for found in HOOKS[minor] for hook in found]
     assert len(names) == len({*names})
+    # What another webhook adds to a node is not what the node's agent writes.
+    again = {
+        hook["name"] for found in HOOKS[minor] for hook in found if "reinvocationPolicy" in hook
+    }
+    assert again == {"schedulers.guard.cgpu"}
     for found in HOOKS[minor]:
         for hook in found:  # path and authority are the guard's to add
             service = {"namespace": "cgpu-system", "name": "cgpu-guard", "port": 443}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import struct
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from cgpu_env import CgpuError
-from cgpu_server.control import guests
+from cgpu_server.control import connections, guests
 from cgpu_server.control.connections import Peer
 from cgpu_server.control.guests import Guests
 
@@ -40,3 +41,10 @@ def test_a_process_of_another_user_never_owns_a_guests_session(
     ended = "admit: the process that connected has ended"
     assert refusal(Peer(os.getpid(), own + 1, 0), monkeypatch) == ended
     assert refusal(Peer(0, own, 0), monkeypatch) == "admit: your process is not seen from here"
+
+
+def test_numbers_of_users_and_groups_are_read_without_a_sign() -> None:
+    """Nobody could be given a file for a negative one."""
+    end = SimpleNamespace(getsockopt=lambda *_: struct.pack("=iII", 7, 1 << 31, (1 << 32) - 2))
+    writer: Any = SimpleNamespace(get_extra_info=lambda _: end)
+    assert connections._peer(writer) == (7, 1 << 31, (1 << 32) - 2)  # noqa: SLF001 (who it is)

@@ -219,10 +219,11 @@ struct dues {
     const uint8_t *living;
     void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes);
     void *to;
+    uint32_t bound; /* as the container says: who hides what it owes is charged by the audit */
     uint64_t paid[CGPU_MAX_GPUS];
 };
 
-/* In what a container wrote: the number of its GPU if LOAN counts, else CGPU_MAX_GPUS. */
+/* In what a container wrote: the number of its GPU if SHARING counts, else CGPU_MAX_GPUS. */
 static uint32_t
 gpu_of(const struct dues *dues, const struct cgpu_ledger_sharing *sharing)
 {
@@ -257,7 +258,7 @@ each_sharing(struct dues *dues,
 {
     struct cgpu_ledger_sharing sharings[CHUNK];
 
-    for (uint32_t first = 0; first < CGPU_LEDGER_WORKS; first += CHUNK) {
+    for (uint32_t first = 0; first < dues->bound; first += CHUNK) {
         off_t offset = (off_t)(offsetof(struct cgpu_ledger_file, works) + first * sizeof *sharings);
 
         if (pread(dues->fd, sharings, sizeof sharings, offset) != sizeof sharings) {
@@ -278,7 +279,12 @@ cgpu_sharing_dues(int fd, uint32_t gpu, const uint8_t *living,
                   void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes), void *to)
 {
     struct dues dues = {.fd = fd, .gpu = gpu, .living = living, .owes = owes, .to = to};
+    off_t bound = offsetof(struct cgpu_ledger_file, work_bound);
 
+    if (pread(fd, &dues.bound, sizeof dues.bound, bound) != sizeof dues.bound) {
+        return;
+    }
+    dues.bound = dues.bound < CGPU_LEDGER_WORKS ? dues.bound : CGPU_LEDGER_WORKS;
     each_sharing(&dues, add_exported);
     each_sharing(&dues, add_due);
 }

@@ -212,7 +212,9 @@ os.close(fd)
 address = reserve(64 * MIB)
 status = map_at(address, 64 * MIB, handle)
 show(status, (used() - base) // MIB)
-link.close() if late else (link.send(b"x"), link.recv(1))
+if not late:
+    link.send(b"x")
+    link.recv(1)
 base = used()
 if status == 0:
     check(unmap(address, 64 * MIB))
@@ -243,7 +245,7 @@ if exporter == 0:
     os.close(fd)
     check(cuda.cuMemRelease(handle))
     ours.send(b"x")
-    ours.recv(1)
+    ours.recv(1)  # stays until the heir has ended: its context would count in drift()
     os._exit(0)
 if sys.argv[2] == "ends":
     os.waitpid(exporter, 0)

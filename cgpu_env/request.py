@@ -5,8 +5,8 @@ other ``ALIYUN_COM_GPU_*`` values must be well formed. Only ``CGPU_DISABLE=true`
 them all. ``NVIDIA_VISIBLE_DEVICES``, which belongs to others, is read only if cgpu is on. Only
 ``ALIYUN_COM_GPU_MEM_CONTAINER`` and ``NVIDIA_VISIBLE_DEVICES`` may be empty.
 
-An unknown name is refused too, because it may be one of ours misspelt. So is a request without a
-size that sets other parts of a share: the container would start without the cap that was asked for.
+An unknown name is refused too, because it may be one of ours misspelt. Without a size, cgpu is off
+whatever else is set, as those expect who move here; ``without_size`` is the warning.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ DEFAULT_MAX_INST, MOST_INST = 20, 25
 _MOST_WEIGHT = f"the GPU's max_inst, which is {DEFAULT_MAX_INST} by default and at most {MOST_INST}"
 _OURS = frozenset((MEM_DEV, MEM_CONTAINER, VISIBLE, WEIGHT, HIGH_PRIO))
 _OF_A_SHARE = (MEM_DEV, WEIGHT, HIGH_PRIO)  # they count beside MEM_CONTAINER only
+MEANT = f"nothing if this is meant; otherwise set {MEM_CONTAINER} to the GiB wanted of each GPU"
 # What published schedulers and device plugins set for their own use.
 PASSED_OVER = frozenset(
     PREFIX + name
@@ -193,10 +194,24 @@ def parse(
             return None
         return asked._replace(share=share)
     size = default_memsize()
-    if not size:
-        _refuse_rest(env)
+    return asked._replace(default_memsize=size) if size else None
+
+
+def without_size(env: Mapping[str, str]) -> str | None:
+    """A warning for a container without a share that has other variables of one; None: it is meant.
+
+    Its size may have been forgotten, or left empty by a template.
+    """
+    disabled = env.get(DISABLE, "").strip(BLANKS).lower() in {"true", "1"}
+    if disabled or env.get(MEM_CONTAINER, "").strip(BLANKS):
         return None
-    return asked._replace(default_memsize=size)
+    for name in _OF_A_SHARE:
+        if name in env:
+            return (
+                f"{name}={shown(env[name])} has no effect without {MEM_CONTAINER}, which is"
+                f" {'empty' if MEM_CONTAINER in env else 'not set'}: cgpu is off for the container"
+            )
+    return None
 
 
 def _check_off(variable: str, value: str, *, allow_off: bool) -> None:
@@ -250,18 +265,6 @@ def _unknown(name: str, value: str) -> EnvError:
     meant = f"did you mean {known[near]}?" if near else f"there are {', '.join(sorted(_OURS))}."
     advice = f"Take it out, or set {DISABLE}=true for a container without cgpu"
     return refused(shown(name), value, f"there is no such variable: {meant} {advice}")
-
-
-def _refuse_rest(env: Mapping[str, str]) -> None:
-    """Refuse variables of a share where no share is asked for: it may have been forgotten."""
-    for name in _OF_A_SHARE:
-        if name in env:
-            raise refused(
-                name,
-                env[name],
-                f"it means nothing without {MEM_CONTAINER}, which is not set: set that to the GiB"
-                " wanted of each GPU, or to 0 for a container without limits",
-            )
 
 
 def _visible(env: Mapping[str, str], gpus: Sequence[Gpu]) -> list[Gpu]:

@@ -9,7 +9,8 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_doctor.finding import Finding
-from cgpu_env import CgpuError
+from cgpu_env import CgpuError, environment
+from cgpu_env.request import MEANT, without_size
 from cgpu_node import client, installation
 from cgpu_node import server as wakeup
 from cgpu_node.paths import check_state, default_state_dir
@@ -113,6 +114,37 @@ def shares(ground: Ground) -> Iterator[Finding]:
             yield Finding("warning", f"{name}: {'; '.join(notes)}", name, mend)
     if not any(noted.values()):
         yield Finding("ok", "no stated size of a GPU is far from what the driver says")
+    for pid, warning in _without_size(ground):
+        yield Finding("warning", f"the container of process {pid}: {warning}", str(pid), MEANT)
+
+
+def _without_size(ground: Ground) -> Iterator[tuple[int, str]]:
+    """A process of each container that has variables of a share, and none."""
+    at = ground.machine.at
+    seen = {None, _namespace(at("/proc/self"))}
+    for pid in sorted(int(name) for name in _names(at("/proc")) if name.isdecimal()):
+        folder = at(f"/proc/{pid}")
+        namespace = _namespace(folder)
+        if namespace not in seen:
+            seen.add(namespace)
+            warning = without_size(_variables(folder))
+            if warning and not os.path.exists(f"{folder}/root/dev/cgpu/limits"):
+                yield pid, warning
+
+
+def _namespace(folder: str) -> str | None:
+    try:
+        return os.readlink(f"{folder}/ns/mnt")
+    except OSError:  # it has ended
+        return None
+
+
+def _variables(folder: str) -> dict[str, str]:
+    try:
+        with open(f"{folder}/environ", "rb") as file:
+            return environment(os.fsdecode(file.read()).split("\0"))
+    except OSError:
+        return {}
 
 
 def server(ground: Ground) -> Iterator[Finding]:

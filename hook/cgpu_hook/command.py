@@ -98,9 +98,7 @@ _COMMANDS: dict[str, Callable[[dict[str, str]], None]] = {
 
 def _complain(arguments: list[str], message: str, hint: str = "") -> None:
     """One sentence for whoever starts the container, and a line for the system's log."""
-    import syslog
-
-    from cgpu_env.logline import line
+    from cgpu_hook.systemlog import ERROR, log
 
     sentence = " ".join(f"{message} ({hint})".split() if hint else message.split())
     os.write(2, f"cgpu: {sentence}\n".encode("utf-8", "backslashreplace"))
@@ -108,5 +106,4 @@ def _complain(arguments: list[str], message: str, hint: str = "") -> None:
     if "--id" in arguments[1:-1]:
         fields["container"] = arguments[arguments.index("--id") + 1]
     fields |= {"error": message, "do": hint or "mend what the error names, and start it again"}
-    syslog.openlog("cgpu")
-    syslog.syslog(syslog.LOG_ERR, line("container_refused", fields))
+    log(ERROR, "container_refused", fields)

@@ -6,7 +6,7 @@ import os
 
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
-from cgpu_env.request import environment, parse
+from cgpu_env.request import MEANT, environment, parse, without_size
 from cgpu_hook.plan import Plan, plan, plan_share
 from cgpu_node.paths import ROOT_STATE, open_state, state_path
 from cgpu_node.settings.config import load_config
@@ -84,8 +84,11 @@ def draft(
             return setting.default_memsize
         return default_of_new(state, settings.default_memsize)
 
-    asked = parse(_environment(config), default, allow_off=settings.allow_off)
+    variables = variables_of(config)
+    asked = parse(variables, default, allow_off=settings.allow_off)
     if asked is None:
+        if not setting.dry:
+            _warn(without_size(variables), name)
         return None
     node, here, config = _here(config, name, setting, settings)
     planned = plan(config, asked, node, rootfs(), here)
@@ -143,13 +146,21 @@ def _of_pod(  # noqa: PLR0913, PLR0917 (what a draft is made from)
     if mode == SHARE and is_legacy(config):  # NVIDIA's hook follows the variable
         return Unshared(config)
     own = here._replace(proxies=dict(node.libraries)) if mode == SHARE else here
-    planned = plan_share(config, request, _environment(config), node, rootfs(), own)
+    planned = plan_share(config, request, variables_of(config), node, rootfs(), own)
     if mode == SHARE:
         return Unshared(edited(config, planned.unlimited()))
     return Draft(config, request, planned, node, here, pod.identity)
 
 
-def _environment(config: dict[str, Any]) -> dict[str, str]:
+def _warn(note: str | None, name: str) -> None:
+    """Warn the node's administrator: engines show what a hook writes only if it fails."""
+    if note is not None:
+        from cgpu_hook.systemlog import WARNING, log
+
+        log(WARNING, "size_missing", {"container": name, "note": note, "do": MEANT})
+
+
+def variables_of(config: dict[str, Any]) -> dict[str, str]:
     """The container's own environment, ``process.env`` of its configuration."""
     process = config.get("process") or {}
     return environment(process.get("env") or [])

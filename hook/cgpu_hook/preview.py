@@ -6,8 +6,9 @@ import os
 from typing import TYPE_CHECKING
 
 from cgpu_env.errors import CgpuError
+from cgpu_env.request import without_size
 from cgpu_hook import document
-from cgpu_hook.container import Draft, Setting, draft, rootfs_path
+from cgpu_hook.container import Draft, Setting, draft, rootfs_path, variables_of
 from cgpu_hook.plan import Plan
 from cgpu_node.client import ask
 from cgpu_node.image.rootfs import Rootfs
@@ -48,7 +49,8 @@ def preview(config_path: str, state_dir: str | None = None, driver_dir: str | No
     )
     notes = (_UNKNOWN,) if root and not node_status else ()
     if not isinstance(planned, Draft):
-        return Plan(notes=notes)
+        warning = without_size(variables_of(config))
+        return Plan(notes=(warning, *notes) if warning else notes)
     if not notes:
         now = {**_rules(planned), **_rules_of(node_status["gpus"] if node_status else [])}
         check_weight(planned.request, now)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import syslog
 from pathlib import Path
 
 import pytest
 
 from cgpu_env import CgpuError
+from cgpu_env.request import MEANT
+from cgpu_hook.bundle import Creation, edit_bundle
+from cgpu_hook.container import Setting
 from cgpu_hook.preview import preview
 from lab.worlds.hook import LIBDIR, SIX, World, snapshot
 
@@ -35,7 +39,25 @@ def test_cli_7_the_plan_of_a_container_without_cgpu_is_empty(world: World) -> No
     world.write_config([])
     plan = preview(str(world.config), str(world.state), str(world.driver))
     assert plan.as_json()["gpus"] == []
-    assert plan.mounts == ()
+    assert (plan.mounts, plan.notes) == ((), ())
+
+
+def test_env_4_the_administrator_is_warned_of_a_container_without_a_size(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the plan, which logs nothing, and at creation, of which engines show nothing."""
+    logged: list[object] = []
+    monkeypatch.setattr("cgpu_hook.systemlog.log", lambda *given: logged.append(given))
+    world.write_config([SIX[1]])
+    [note] = preview(str(world.config), str(world.state), str(world.driver)).notes
+    assert note.startswith("ALIYUN_COM_GPU_MEM_DEV=15 has no effect without ")
+    assert logged == []
+    creation = Creation(str(world.config), str(world.folder), "c1", 1, "/nowhere")
+    answers: list[str] = []
+    edit_bundle(creation, Setting(str(world.state), str(world.driver)), answers.append)
+    assert answers == [""]
+    fields = {"container": "c1", "note": note, "do": MEANT}
+    assert logged == [(syslog.LOG_WARNING, "size_missing", fields)]
 
 
 def test_cli_7_a_refusal_is_the_sentence_of_creation_with_status_2(world: World) -> None:

@@ -42,8 +42,6 @@ CASES: dict[str, tuple[dict[str, str], list[str]]] = {
         {"ALIYUN_COM_GPU_MEM_CONTAINR": "6", DEV: "15"},
         ["MEM_CONTAINR=6", f"did you mean {MEM}"],
     ),
-    "whole without share": ({DEV: "15"}, [f"{DEV}=15", MEM, "not set"]),
-    "weight without share": ({WEIGHT: "2"}, [f"{WEIGHT}=2", MEM, "not set"]),
     "whole not a number": (share(6, "x"), [f"{DEV}=x", WHOLE]),
     "whole zero": (share(6, "0"), [f"{DEV}=0", WHOLE]),
     "unknown index": (share(6, **{VISIBLE: "7"}), [f"{VISIBLE}=7", "no GPU 7"]),

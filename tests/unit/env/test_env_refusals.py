@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from cgpu_env import EnvError, environment
-from cgpu_env.request import parse
+from cgpu_env.request import parse, without_size
 from lab.shares.asked import FOUR, SHORT, env, is_asked, parse_request, refusal
 
 pytestmark = pytest.mark.unit
@@ -14,16 +14,41 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize("mem", [{}, {"mem": ""}, {"mem": " "}])
 @pytest.mark.parametrize("rest", [{"dev": "15"}, {"weight": "2"}, {"prio": "1"}])
-def test_a_share_of_which_only_the_rest_is_set_is_refused(
+def test_without_a_size_cgpu_is_off_whatever_else_is_set(
     mem: dict[str, str], rest: dict[str, str]
 ) -> None:
-    """ENV-9: whoever sets the rest wants a share, and would get the whole GPU."""
+    """ENV-4: with a warning, for the size may have been forgotten."""
     [(name, value)] = rest.items()
-    assert refusal(**mem, **rest) == (
-        f"{SHORT[name]}={value}: it means nothing without ALIYUN_COM_GPU_MEM_CONTAINER, which is"
-        " not set: set that to the GiB wanted of each GPU, or to 0 for a container without limits"
+    given = env(**mem, **rest)
+    assert not is_asked(given)
+    assert without_size(given) == (
+        f"{SHORT[name]}={value} has no effect without ALIYUN_COM_GPU_MEM_CONTAINER, which is"
+        f" {'empty' if mem else 'not set'}: cgpu is off for the container"
     )
-    assert parse_request(env(**mem, **rest), FOUR, default_memsize=4096) is not None
+    assert parse_request(given, FOUR, default_memsize=4096) is not None
+
+
+@pytest.mark.parametrize("rest", [{"dev": "x"}, {"weight": "0"}, {"prio": "2"}])
+def test_without_a_size_the_rest_must_be_well_formed_all_the_same(rest: dict[str, str]) -> None:
+    """ENV-9."""
+    [(name, value)] = rest.items()
+    assert refusal(**rest).startswith(f"{SHORT[name]}={value}: expected ")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"visible": "0"},
+        {"dev": "15", "mem": "0"},
+        {"dev": "15", "mem": "6"},
+        {"dev": "15", "disable": "true"},
+        {"dev": "15", "disable": " 1"},
+    ],
+)
+def test_nobody_is_warned_of_what_is_meant(given: dict[str, str]) -> None:
+    """ENV-4: of no share at all, of a share, and of cgpu switched off."""
+    assert without_size(env(**given)) is None
 
 
 @pytest.mark.parametrize(

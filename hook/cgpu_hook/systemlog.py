@@ -1,0 +1,19 @@
+"""Lines for the system's log from where containers start; it is the only log there."""
+
+from __future__ import annotations
+
+import syslog
+
+from cgpu_env.logline import line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+ERROR, WARNING = syslog.LOG_ERR, syslog.LOG_WARNING
+
+
+def log(priority: int, event: str, fields: Mapping[str, object]) -> None:
+    """Write one line; ``priority`` is one of the constants above."""
+    syslog.openlog("cgpu")
+    syslog.syslog(priority, line(event, fields))

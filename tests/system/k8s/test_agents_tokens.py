@@ -6,8 +6,8 @@ K8S-16. Before 1.28, while the guard answers.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from contextlib import ExitStack
+from itertools import count, product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,7 +16,7 @@ from cgpu_k8s.api.client import MERGE, STRATEGIC, connected
 from cgpu_k8s.api.errors import ForbiddenError, InvalidError
 from cgpu_k8s.api.resources import NODES
 from lab.containers.enclosure import wait_until
-from lab.kubernetes import scheduler
+from lab.kubernetes import chart, scheduler
 from lab.kubernetes.control_plane import ADMIN, AGENT, ControlPlane, control_plane
 from lab.kubernetes.objects import node
 from lab.worlds.guard import guarding
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.system
 
 Json = dict[str, Any]
 APPLY = "application/apply-patch+yaml"
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 KINDS = (MERGE, STRATEGIC, APPLY)
 MEM, CORE = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 OFFERS: list[tuple[str, Json]] = [
@@ -64,7 +65,7 @@ class Cluster:
     """
 
     def __init__(self, plane: ControlPlane) -> None:
-        self._plane, self._numbers = plane, itertools.count()
+        self._plane, self._numbers = plane, count()
         for name in ("gpu-a", "gpu-b"):
             plane.create(NODES.path(), node(name, {"team": "ml"}, cpu="4"))
         self.token = plane.agents_token("gpu-a")
@@ -92,6 +93,26 @@ class Cluster:
             return ""
         assert "denied" in why  # and not for want of a right
         return why
+
+    def rights(self, user: str, namespace: str, token: str = "") -> set[tuple[str, str, str]]:
+        """Verb, group and resource of all that a user may do to objects of a namespace or none."""
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectRulesReview",
+                  "spec": {"namespace": namespace}}  # fmt: skip
+
+        async def run() -> Json:
+            async with connected(self._plane.cluster(user, token)) as client:
+                return await client.post(REVIEWS, review)
+
+        return {
+            each
+            for rule in asyncio.run(run())["status"]["resourceRules"]
+            for each in product(rule["verbs"], rule["apiGroups"], rule["resources"])
+        }
+
+    def granted(self, namespace: str) -> set[tuple[str, str, str]]:
+        """The same, as the chart's roles of the agent allow it."""
+        calls = self._plane.granted("cgpu-agent")
+        return {each[:3] for each in calls if each.namespace in {"", namespace}}
 
     def node(self, name: str) -> Json:
         """What the node is but for its version and who wrote what."""
@@ -145,3 +166,12 @@ def test_an_agent_changes_nothing_of_another_node(cluster: Cluster) -> None:
 def test_a_token_that_is_bound_to_no_pod_changes_no_node(cluster: Cluster) -> None:
     for offer in OFFERS:
         assert "token" in cluster.refusal("gpu-a", offer, AGENT)
+
+
+@pytest.mark.parametrize("namespace", ["default", chart.NAMESPACE])
+def test_an_agents_account_has_the_rights_of_the_charts_roles_alone(
+    cluster: Cluster, namespace: str
+) -> None:
+    """Beside what everybody may do, which is to ask what one may do."""
+    found = cluster.rights(AGENT, namespace, cluster.token)
+    assert found - cluster.rights("nobody", namespace) == cluster.granted(namespace)

@@ -1,23 +1,25 @@
 """Decisions forged by every verb, part and kind of patch, where policies judge: none gets through.
 
-K8S-15. Of each way a harmless annotation shows that it is one.
+K8S-15. Of each way a harmless annotation shows that it is one. The administrator, a node's user and
+the agent's account forge; the last two also with all rights, so that no right but the policy's is
+what keeps them from it.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
-import urllib.error
-import urllib.request
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
+from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.guard.cel import RESERVED
 from lab.containers.enclosure import wait_until
-from lab.kubernetes.control_plane import ADMIN, ControlPlane, control_plane
+from lab.kubernetes.control_plane import ACCOUNT, ADMIN, AGENT, ControlPlane, control_plane
 from lab.kubernetes.manifests import IMPOSSIBLE, ITS_OWN, whole
-from lab.kubernetes.objects import binding, pod, pod_path, pods_path
+from lab.kubernetes.objects import binding, node, pod, pod_path, pods_path
 from lab.kubernetes.programs import Release, newer
 from lab.kubernetes.scheduler import install
 
@@ -53,6 +55,30 @@ WAYS = [Way("PATCH", part, kind) for part in PARTS for kind in KINDS]
 WAYS += [Way("PUT", part, "application/json") for part in PARTS]
 
 
+class Who(NamedTuple):
+    """Who asks: a user, by a token or, ``mighty``, with all rights that roles can give."""
+
+    user: str
+    mighty: bool = False
+
+    def headers(self) -> dict[str, str]:
+        """What shows it to the API server."""
+        token = {"Authorization": f"Bearer {ADMIN if self.mighty else self.user}"}
+        name = {"Impersonate-User": self.user, "Impersonate-Group": "system:masters"}
+        return token | (name if self.mighty else {})
+
+
+ADMINISTRATOR = Who(ADMIN)
+# Which parts of a pod each may change.
+MAY = {
+    ADMINISTRATOR: NOTED,
+    Who(NODE): ("status",),
+    Who(NODE, mighty=True): NOTED,
+    Who(AGENT): (),
+    Who(AGENT, mighty=True): NOTED,
+}
+
+
 class Asked(NamedTuple):
     """What the API server answered."""
 
@@ -64,23 +90,20 @@ class Server:
     """The API server, as anybody with a token asks it."""
 
     def __init__(self, plane: ControlPlane) -> None:
-        self._plane = plane
-        self._trust = plane.cluster().trust.context(None)
+        trust, host = plane.cluster().trust.context(None), plane.address.partition("://")[2]
+        self._connection = http.client.HTTPSConnection(host, timeout=30, context=trust)
 
     def ask(
-        self, method: str, path: str, body: object = None, kind: str = "", user: str = ADMIN
+        self, method: str, path: str, body: object = None, kind: str = "", who: Who = ADMINISTRATOR
     ) -> tuple[Asked, Json]:
-        request = urllib.request.Request(
-            self._plane.address + path,
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers={"Authorization": f"Bearer {user}", "Content-Type": kind or "application/json"},
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=self._trust) as reply:
-                return Asked(reply.status, ""), json.load(reply)
-        except urllib.error.HTTPError as error:
-            return Asked(error.code, json.load(error).get("message", "")), {}
+        headers = {"Content-Type": kind or "application/json", **who.headers()}
+        given = None if body is None else json.dumps(body).encode()
+        self._connection.request(method, path, given, headers)
+        with self._connection.getresponse() as reply:
+            status, found = reply.status, json.load(reply)
+        if status < http.HTTPStatus.BAD_REQUEST:
+            return Asked(status, ""), found
+        return Asked(status, found.get("message", "")), {}
 
     def pod(self, name: str) -> Json:
         return self.ask("GET", pod_path(name))[1]
@@ -89,14 +112,16 @@ class Server:
         found: Json = self.pod(name)["metadata"].get("annotations") or {}
         return found
 
-    def change(self, name: str, way: Way, note: str, value: str | None, user: str = ADMIN) -> Asked:
+    def change(
+        self, name: str, way: Way, note: str, value: str | None, who: Who = ADMINISTRATOR
+    ) -> Asked:
         """Give the pod's annotation this value, or take it away."""
         path = pod_path(name, way.part)
         whole: Json = self.pod(name)
         notes = {**(whole["metadata"].get("annotations") or {}), note: value}
         if way.verb == "PUT":
             whole["metadata"]["annotations"] = {k: v for k, v in notes.items() if v is not None}
-            return self.ask("PUT", path, whole, way.kind, user)[0]
+            return self.ask("PUT", path, whole, way.kind, who)[0]
         if way.kind == OPERATIONS:
             at = f"/metadata/annotations/{note.replace('/', '~1')}"
             change: Json = {"op": "remove", "path": at}
@@ -110,7 +135,7 @@ class Server:
             body = {"apiVersion": "v1", "kind": "Pod",
                     "metadata": {"name": name, "annotations": applied}}  # fmt: skip
             path += "?fieldManager=forger&force=true"
-        return self.ask("PATCH", path, body, way.kind, user)[0]
+        return self.ask("PATCH", path, body, way.kind, who)[0]
 
 
 @pytest.fixture(scope="module")
@@ -151,8 +176,7 @@ def made(server: Server) -> Iterator[Callable[..., str]]:
         names.append(name)
         if decided:
             bound = binding(name, "gpu-a", decided)
-            account = "system:serviceaccount:kube-system:cgpu-scheduler"
-            answer, _ = server.ask("POST", pod_path(name, "binding"), bound, user=account)
+            answer, _ = server.ask("POST", pod_path(name, "binding"), bound, who=Who(ACCOUNT))
             assert answer.status == 201, answer
         return name
 
@@ -161,30 +185,31 @@ def made(server: Server) -> Iterator[Callable[..., str]]:
         server.ask("DELETE", pod_path(name), {"gracePeriodSeconds": 0})
 
 
-def working(server: Server, name: str) -> list[Way]:
+def working(server: Server, name: str, who: Who) -> list[Way]:
     """The ways by which a harmless annotation gets through."""
     found = []
     for number, way in enumerate(WAYS):
-        server.change(name, way, HARMLESS, f"{number}")
+        server.change(name, way, HARMLESS, f"{number}", who)
         if server.notes(name)[HARMLESS] == f"{number}":
             found.append(way)
     return found
 
 
+@pytest.mark.parametrize("who", MAY, ids=lambda who: f"{who.user}{', all rights' * who.mighty}")
 def test_no_way_of_changing_a_pod_adds_changes_or_removes_a_decision(
-    server: Server, made: Callable[..., str]
+    server: Server, made: Callable[..., str], who: Who
 ) -> None:
     """Each annotation, on a pod without it and on one that has it from the scheduler."""
     bare, bound = made("bare"), made("bound", **dict.fromkeys(RESERVED, BEFORE))
-    ways = working(server, bare)
-    assert {*ways} == {way for way in WAYS if way.part in NOTED}
-    server.change(bare, ways[0], HARMLESS, BEFORE)
+    for name in (bare, bound):
+        ways = working(server, name, who)
+        assert {*ways} == {way for way in WAYS if way.part in MAY[who]}
     had = {name: server.notes(name) for name in (bare, bound)}
-    for way, note, user in product(WAYS, RESERVED, (ADMIN, NODE)):
+    for way, note in product(WAYS, RESERVED):
         for name, value in ((bare, AFTER), (bound, AFTER), (bound, None)):
-            answer = server.change(name, way, note, value, user)
+            answer = server.change(name, way, note, value, who)
             removes_nothing = way.kind == APPLY and value is None  # it was another's field
-            if way in ways and user == ADMIN and not removes_nothing:
+            if way in ways and not removes_nothing:
                 assert DENIED in answer.message, (way, note, value, answer)
     assert {name: server.notes(name) for name in (bare, bound)} == had
 
@@ -199,8 +224,9 @@ def test_what_no_gpu_could_give_is_refused(server: Server, name: str) -> None:
     assert ("ValidatingAdmissionPolicy 'cgpu-pods'" in answer.message) == (name not in ITS_OWN)
 
 
+@pytest.mark.parametrize("user", [ADMIN, NODE, AGENT])
 def test_no_way_of_making_or_binding_a_pod_brings_a_decision(
-    server: Server, made: Callable[..., str]
+    server: Server, made: Callable[..., str], user: str
 ) -> None:
     """By POST, as a dry run, by a name that the server makes up, by apply; and both bindings."""
     bare = made("bare")
@@ -218,9 +244,38 @@ def test_no_way_of_making_or_binding_a_pod_brings_a_decision(
             ("POST", pod_path(bare, "binding"), bound, ""),
             ("POST", pods_path().replace("pods", "bindings"), bound, ""),
         ):
-            answer, _ = server.ask(method, path, body, kind)
+            answer, _ = server.ask(method, path, body, kind, Who(user, mighty=True))
             assert DENIED in answer.message, (method, path, note, answer)
     _, listed = server.ask("GET", pods_path())
     [left] = [each["metadata"]["name"] for each in listed["items"]]
     assert left == bare
     assert "nodeName" not in server.pod(bare)["spec"]
+
+
+def test_a_nodes_user_does_what_kubelets_do(server: Server, made: Callable[..., str]) -> None:
+    """It makes its node and mirrors of static pods, says how its pods are, and ends them.
+
+    A static pod has no GPU, as nobody decides on it: its mirror asks for none.
+    """
+    kubelet, nodes, name = Who(NODE), NODES.path(), NODE.rpartition(":")[2]
+    running = {"status": {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}}
+    beats = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    mirror = pod("mirror", nodeName=name)
+    asking = pod("asks", {"aliyun.com/gpu-mem": "2"}, nodeName=name, schedulerName="cgpu-scheduler")
+    for item in (mirror, asking):
+        item["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "x"}
+    bound = made("bound", **{RESERVED[0]: BEFORE})
+    for method, path, body, kind in (
+        ("POST", nodes, node(name, cpu="4"), ""),
+        ("PATCH", f"{nodes}/{name}/status", beats, STRATEGIC),
+        ("POST", pods_path(), mirror, ""),
+        ("PATCH", pod_path("mirror", "status"), running, STRATEGIC),
+        ("PATCH", pod_path(bound, "status"), running, STRATEGIC),
+        ("DELETE", pod_path("mirror"), {"gracePeriodSeconds": 0}, ""),
+        ("DELETE", pod_path(bound), {"gracePeriodSeconds": 0}, ""),
+    ):
+        answer, _ = server.ask(method, path, body, kind, kubelet)
+        assert answer.message == "", (method, path)
+    answer, _ = server.ask("POST", pods_path(), asking, who=kubelet)
+    assert "expected no nodeName for a pod that asks" in answer.message
+    server.ask("DELETE", f"{nodes}/{name}")

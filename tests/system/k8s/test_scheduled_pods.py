@@ -34,6 +34,8 @@ NAMES = [f"gpu-{number}" for number in range(10)]
 UNITS = 15  # GiB that a V100 counts
 # How many pods ask for how many GiB, of how many GPUs: the largest first, which wastes least.
 ASKED = {(15, 1): 1, (8, 2): 9, (5, 1): 10, (3, 1): 30}
+CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+PRIORITIES = {"low": 10, "middle": 50, "high": 100}
 PATIENCE = 120.0  # seconds
 A_WHILE = 3.0
 
@@ -49,6 +51,11 @@ class Scheduled(NamedTuple):
         """What the extender counts."""
         with urllib.request.urlopen(f"{self.extender}/metrics", timeout=30) as answer:
             return str(answer.read().decode())
+
+    def preempt_calls(self) -> int:
+        """How often a scheduler has asked which pods would have to end."""
+        counted = re.search(r'_count{verb="preempt"} (\S+)', self.metrics())
+        return int(float(counted[1])) if counted else 0
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +79,11 @@ def _no_pods(plane: ControlPlane) -> Iterator[None]:
 
 
 async def _prepare(plane: ControlPlane) -> None:
-    """Ten nodes with two GPUs each."""
+    """Ten nodes with two GPUs each, and priorities that the API server soon knows."""
     async with connected(plane.cluster()) as client:
+        for name, value in PRIORITIES.items():
+            about = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": value}
+            await client.post(CLASSES, {**about, "metadata": {"name": name}})
         for name in NAMES:
             made = node(name, gpus(name, V100, V100))
             made["status"]["allocatable"] |= {"cpu": "64", "memory": "256Gi", "pods": "110"}
@@ -180,55 +190,64 @@ def on(node: str, item: Json, priority: str) -> Json:
     return {**item, "spec": {**item["spec"], **more, "affinity": affinity}}
 
 
-def test_a_pod_ends_for_one_of_higher_priority_that_gets_its_gpu(cluster: Scheduled) -> None:
+def test_pods_end_for_one_of_higher_priority_that_gets_their_gpu_and_for_no_other(
+    cluster: Scheduled,
+) -> None:
     """Nobody ends in vain where the scheduler asks extenders about it, which is since 1.20.10."""
-    classes = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    # The first two leave 1 GiB of one GPU, and the others 1 GiB of the other one.
+    begin = (("first", 5, "high"), ("a", 9, "middle"),
+             ("second", 5, "high"), ("b", 5, "low"), ("c", 4, "low"))  # fmt: skip
     asks = cluster.plane.release.is_since(21)
-    vain = [("vain", UNITS + 1, "high")] if asks else []
+    # No GPU has 16 GiB in all. Without a, b and c, the node would have 20, but each GPU only 10.
+    vain = {"large": UNITS + 1, "split": 12} if asks else {}
 
-    def asked() -> int:
-        """How often the scheduler has asked which pods would have to end."""
-        counted = re.search(r'_count{verb="preempt"} (\S+)', cluster.metrics())
-        return int(float(counted[1])) if counted else 0
+    async def add(client: Client, name: str, units: int, priority: str) -> None:
+        await client.post(pods_path(), on(NAMES[0], limited(name, units), priority))
 
-    async def identities(client: Client) -> dict[str, str]:
-        """Of the pods that nobody ends."""
-        found = [each["metadata"] for each in (await client.list(pods_path())).items]
-        return {each["name"]: each["uid"] for each in found if "deletionTimestamp" not in each}
+    async def living(client: Client) -> dict[str, Json]:
+        """The pods that nobody ends."""
+        return {
+            each["metadata"]["name"]: each
+            for each in (await client.list(pods_path())).items
+            if "deletionTimestamp" not in each["metadata"]
+        }
 
-    async def act() -> dict[str, Json]:
-        placed: dict[str, str] = {}
-        calls = asked()
-        async with connected(plane.cluster()) as client:
-            for name, value in (("low", 10), ("high", 100)):
-                made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-                await client.post(classes, {**made, "metadata": {"name": name}, "value": value})
-            for name, units, priority in (
-                ("a", 8, "low"),
-                ("b", 8, "low"),
-                *vain,
-                ("urgent", UNITS, "high"),
-            ):
-                await client.post(pods_path(), on(NAMES[0], limited(name, units), priority))
-                if name == "vain":
-                    await asyncio.wait_for(_reason(client, name), PATIENCE)
-                    assert asked() > calls
-                    await asyncio.sleep(A_WHILE)  # a scheduler ends pods behind its cycle's back
-                    assert placed.items() < (await identities(client)).items()
-                    await client.delete(pod_path(name))
-                    calls = asked()
-                else:
-                    await asyncio.wait_for(scheduled(client, {name}), PATIENCE)
-                    placed = await identities(client)
-            assert (asked() > calls) == asks
-            found = (await client.list(pods_path())).items
-            return {each["metadata"]["name"]: each for each in found}
+    async def act() -> tuple[dict[str, Json], dict[str, Json]]:
+        async with connected(cluster.plane.cluster()) as client:
+            for each in begin:
+                await add(client, *each)
+                await asyncio.wait_for(scheduled(client, {each[0]}), PATIENCE)
+            before, calls = await living(client), cluster.preempt_calls()
+            for name, units in vain.items():
+                await add(client, name, units, "high")
+                await asyncio.wait_for(_reason(client, name), PATIENCE)
+            # A scheduler ends pods behind its cycle's back.
+            await asyncio.sleep(A_WHILE if vain else 0)
+            now = await living(client)
+            waiting = [now.pop(name) for name in vain]
+            assert identities(now) == identities(before)
+            assert not any("nominatedNodeName" in each["status"] for each in waiting)
+            assert cluster.preempt_calls() >= calls + len(vain)
+            for name in vain:
+                await client.delete(pod_path(name))
+            calls = cluster.preempt_calls()
+            await add(client, "urgent", 9, "high")
+            await asyncio.wait_for(scheduled(client, {"urgent"}), PATIENCE)
+            assert (cluster.preempt_calls() > calls) == asks
+            return before, await living(client)
 
-    plane = cluster.plane
-    found = asyncio.run(act())
-    [stayed] = {*found} - {"urgent"}
-    assert stayed in {"a", "b"}
-    assert granted(found[stayed]).keys().isdisjoint(granted(found["urgent"]))
+    before, found = asyncio.run(act())
+    urgent, ended = found.pop("urgent"), [before.pop(name) for name in ("b", "c")]
+    assert identities(found) == identities(before)  # nor does a end, which is not needed
+    [(gpu, grant)] = granted(urgent).items()
+    assert [granted(each).keys() for each in ended] == [{gpu}, {gpu}]
+    assert grant.mem == 9 * V100 // UNITS
+    assert urgent["spec"]["nodeName"] == NAMES[0]
+
+
+def identities(pods: dict[str, Json]) -> dict[str, str]:
+    """The UID of each pod."""
+    return {name: each["metadata"]["uid"] for name, each in pods.items()}
 
 
 def test_a_quota_of_a_namespace_counts_what_its_pods_ask_for(plane: ControlPlane) -> None:

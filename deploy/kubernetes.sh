@@ -18,9 +18,9 @@ if [ "${1:-}" = -l ]; then
     echo "Kubernetes $version in $(sh "$0")"
     if [ -n "${CGPU_KUBERNETES:-}" ]; then
         found=
-        for program in $programs; do
+        for program in kube-controller-manager $programs; do
             shown=$("$CGPU_KUBERNETES/$program" --version) || {
-                echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has no $program that runs: name a folder with kube-apiserver, kube-scheduler, kubelet and perhaps etcd" >&2
+                echo "kubernetes.sh: CGPU_KUBERNETES=$CGPU_KUBERNETES has no $program that runs: name a folder with kube-apiserver, kube-controller-manager, kube-scheduler, kubelet and perhaps etcd" >&2
                 exit 1
             }
             if [ "$shown" != "${found:=$shown}" ]; then

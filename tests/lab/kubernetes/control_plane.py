@@ -24,7 +24,7 @@ import yaml
 from cgpu_k8s.api.cluster import Cluster, Fixed, Trust, bearer
 from lab.kubernetes import chart
 from lab.kubernetes.authority import Authority
-from lab.kubernetes.objects import pod
+from lab.kubernetes.objects import pod, pods_path
 from lab.kubernetes.programs import Release, free_port, releases, running, stop, tail
 
 _PATIENCE = 60.0  # seconds until a program that is not ready counts as broken
@@ -187,15 +187,18 @@ class ControlPlane:
         The pod wants another node, so that no kubelet runs it.
         """
         name, account = f"cgpu-agent-{node}", AGENT.rpartition(":")[2]
-        where = f"/api/v1/namespaces/{chart.NAMESPACE}"
         item = pod(name, nodeName=node, serviceAccountName=account, nodeSelector={"no": "node"})
         item["metadata"]["labels"] = {"app.kubernetes.io/component": "agent"}
-        uid = self.create(f"{where}/pods", item)["metadata"]["uid"]
-        bound = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+        return self.token_of(self.create(pods_path(chart.NAMESPACE), item))
+
+    def token_of(self, item: Any) -> str:
+        """A new token of a pod's account that is bound to the pod, as its kubelet asks for."""
+        about, account = item["metadata"], item["spec"]["serviceAccountName"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": about["name"], "uid": about["uid"]}
         wanted = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
                   "spec": {"boundObjectRef": bound}}  # fmt: skip
-        made = self.create(f"{where}/serviceaccounts/{account}/token", wanted)
-        return str(made["status"]["token"])
+        where = f"/api/v1/namespaces/{about['namespace']}/serviceaccounts/{account}/token"
+        return str(self.create(where, wanted)["status"]["token"])
 
     def read(self, path: str) -> Any:
         """What the API server answers the administrator."""
@@ -263,7 +266,7 @@ class ControlPlane:
             f"--service-account-signing-key-file={keys / 'accounts.key'}",
             "--service-cluster-ip-range=10.96.0.0/24",
             "--endpoint-reconciler-type=none",
-            # No controllers run here that would make the accounts and take the taints away.
+            # No controllers make the accounts and take the taints away here.
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
             f"--audit-policy-file={self.folder / 'audit.yaml'}",
             f"--audit-log-path={self._audit}",
@@ -316,3 +319,21 @@ def control_plane(folder: Path, release: Release | None = None) -> Iterator[Cont
         yield plane
     finally:
         plane.close()
+
+
+@contextlib.contextmanager
+def controllers(plane: ControlPlane, *names: str) -> Iterator[None]:
+    """The real kube-controller-manager, with these controllers alone, until the end of the block.
+
+    Fails the test where the release has none.
+    """
+    command = [
+        plane.release.program("kube-controller-manager"),
+        f"--kubeconfig={plane.kubeconfig()}",
+        f"--controllers={','.join(names)}",
+        f"--root-ca-file={plane.authority.folder / 'ca.crt'}",
+        "--leader-elect=false",
+        "--secure-port=0",
+    ]
+    with running(plane.folder / "controllers.log", command):
+        yield

@@ -79,6 +79,7 @@ class KubeletNode:
         self._port = free_port()
         self._mode, self._resources = mode, resources
         self._token = ""  # of the agent
+        self._words: list[str] = []
 
     def run(self, *words: str | Path) -> str:
         """What a program on the node prints."""
@@ -188,14 +189,23 @@ class KubeletNode:
             "reservedSystemCPUs": "0",
         }
 
-    def start_agent(self) -> None:
-        """Start the node's agent, whose account the chart has made."""
+    def start_agent(self, pod: Any = None) -> None:
+        """Start the node's agent, whose account the chart has made.
+
+        Given a pod of the chart's, it has that one's token and arguments: its containers cannot
+        run on this node, which has no network for them. Only the driver is elsewhere.
+        """
+        if pod is not None:
+            [container] = pod["spec"]["containers"]
+            self._token = self.plane.token_of(pod)
+            self._words = [each for each in container["args"] if "--driver-dir" not in each]
         self._token = self._token or self.plane.agents_token(NODE)
         config = self.plane.kubeconfig(AGENT, token=self._token)
         words = ["-m", "cgpu_k8s.agent", f"--node={NODE}", f"--kubeconfig={config}"]
         words += [f"--engine={self._socket}", f"--resources={self._resources}"]
         resources = f"{self.installed.base}/kubelet/pod-resources/kubelet.sock"
-        self._start("agent", *_python(), *words, f"--pod-resources={resources}")
+        words += [f"--pod-resources={resources}", *self._words]
+        self._start("agent", *_python(), *words)
 
     def start_plugin(self, uuids: Iterable[str]) -> None:
         """Publish whole GPUs; stop it as ``plugin``."""

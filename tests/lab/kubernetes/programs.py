@@ -54,6 +54,11 @@ class Release(NamedTuple):
         """Whether the chart brings admission policies, and no webhook that judges."""
         return self.is_since(30)
 
+    @property
+    def has_controllers(self) -> bool:
+        """Whether it has kube-controller-manager, which the script does not build."""
+        return self.folder is not None
+
     def is_since(self, minor: int) -> bool:
         """Whether it is 1.``minor`` or later."""
         return int(self.version.split(".")[1]) >= minor

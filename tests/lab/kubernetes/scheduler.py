@@ -174,6 +174,16 @@ def scheduling(
         replica.close()
 
 
+@contextlib.contextmanager
+def of_the_cluster(plane: ControlPlane) -> Iterator[None]:
+    """The scheduler that a cluster has without cgpu, until the end of the block."""
+    kubeconfig = f"--kubeconfig={plane.kubeconfig()}"
+    command = [plane.release.program(SCHEDULER), kubeconfig, "--leader-elect=false",
+               "--secure-port=0"]  # fmt: skip
+    with running(plane.folder / "default-scheduler.log", command):
+        yield
+
+
 def _answer(address: str) -> bytes | None:
     trust = None
     if address.startswith("https"):  # it signs its certificate itself

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from contextlib import ExitStack
 
 import pytest
 import yaml
@@ -11,7 +12,7 @@ import yaml
 from cgpu_k8s.names import SCHEDULE
 from lab.containers.enclosure import wait_until
 from lab.kubernetes import chart
-from lab.kubernetes.control_plane import AGENT
+from lab.kubernetes.control_plane import AGENT, controllers
 from lab.kubernetes.kubectl import CORE, COUNT, MEM, PATIENCE, Kubectl, asking, decided
 from lab.kubernetes.kubelet import STATE
 from lab.kubernetes.objects import binding, pod_path
@@ -156,6 +157,7 @@ def test_k8s_15_the_chart_grants_the_agent_what_it_calls_and_no_more(kubectl: Ku
 def test_k8s_16_the_agents_pod_gets_a_token_that_is_bound_to_it(kubectl: Kubectl) -> None:
     """K8S-16: by the chart's volume, beside what kube-controller-manager publishes."""
     plane, where = kubectl.node.plane, f"--namespace={chart.NAMESPACE}"
+    trusted = plane.authority.folder / "ca.crt"
     agent = chart.one(plane.chart(), "DaemonSet", "cgpu-agent")["spec"]["template"]["spec"]
     [mount] = [each for each in agent["containers"][0]["volumeMounts"] if each["name"] == ACCOUNT]
     item = asking("bound", {}, nodeName=kubectl.node.name)
@@ -163,10 +165,16 @@ def test_k8s_16_the_agents_pod_gets_a_token_that_is_bound_to_it(kubectl: Kubectl
     item["spec"]["volumes"] = [each for each in agent["volumes"] if each["name"] == ACCOUNT]
     item["spec"]["containers"][0]["volumeMounts"] = [mount]
     path = pod_path("bound", namespace=chart.NAMESPACE)
-    kubectl("create", "configmap", AUTHORITY, "--from-literal=ca.crt=trusted", where)
     try:
-        kubectl("create", "--filename=-", where, given=yaml.safe_dump(item))
-        wait_until(lambda: plane.read(path)["status"]["phase"] == "Running", "it runs", PATIENCE)
+        with ExitStack() as published:
+            if plane.release.has_controllers:
+                published.enter_context(controllers(plane, "root-ca-cert-publisher"))
+            else:
+                kubectl("create", "configmap", AUTHORITY, f"--from-file={trusted}", where)
+            kubectl("create", "--filename=-", where, given=yaml.safe_dump(item))
+            wait_until(
+                lambda: plane.read(path)["status"]["phase"] == "Running", "it runs", PATIENCE
+            )
         pod = plane.read(path)
         token, authority, namespace = (
             kubectl.execute(pod, "main", "cat", f"{mount['mountPath']}/{file}")
@@ -179,4 +187,4 @@ def test_k8s_16_the_agents_pod_gets_a_token_that_is_bound_to_it(kubectl: Kubectl
     assert claims["pod"] == {"name": "bound", "uid": pod["metadata"]["uid"]}
     of = kubectl.node.name if plane.release.has_policies else None
     assert claims.get("node", {}).get("name") == of
-    assert (authority, namespace) == ("trusted", chart.NAMESPACE)
+    assert (authority, namespace) == (trusted.read_text(), chart.NAMESPACE)

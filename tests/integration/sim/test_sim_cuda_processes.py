@@ -94,6 +94,17 @@ def test_nothing_works_before_initialisation(driver: Driver) -> None:
     assert out == ["12040 3 3", "1 0 201"]
 
 
+NAMES = """
+    if cuda.cuInit(0) != 0:
+        raise SystemExit(show("none"))
+    count = made(cuda.cuDeviceGetCount, kind=c_int).value
+    names = [ctypes.create_string_buffer(64) for _ in range(count)]
+    for index, name in enumerate(names):
+        check(cuda.cuDeviceGetName(name, 64, index))
+    show(*(name.value.decode() for name in names))
+"""
+
+
 @pytest.mark.parametrize(
     ("visible", "names"),
     [
@@ -115,19 +126,32 @@ def test_visible_devices_are_chosen_as_by_the_driver(
         Gpu(name, 1000, uuid=f"GPU-{digit * 8}-{digit * 4}-{digit * 4}-{digit * 4}-{digit * 12}")
         for name, digit in zip("ABC", "123", strict=True)
     ]
-    out = make_driver(tmp_path / "driver", *gpus).check(
-        """
-        if cuda.cuInit(0) != 0:
-            raise SystemExit(show("none"))
-        count = made(cuda.cuDeviceGetCount, kind=c_int).value
-        names = [ctypes.create_string_buffer(64) for _ in range(count)]
-        for index, name in enumerate(names):
-            check(cuda.cuDeviceGetName(name, 64, index))
-        show(*(name.value.decode() for name in names))
-        """,
-        CUDA_VISIBLE_DEVICES=visible,
-    )
+    out = make_driver(tmp_path / "driver", *gpus).check(NAMES, CUDA_VISIBLE_DEVICES=visible)
     assert out == [names]
+
+
+@pytest.mark.parametrize(
+    ("order", "visible", "names"),
+    [
+        ("", None, "fast middle slow slow2"),
+        ("FASTEST_FIRST", "0,3", "fast slow2"),
+        ("PCI_BUS_ID", None, "slow fast slow2 middle"),
+        ("PCI_BUS_ID", "0,3", "slow middle"),
+        ("", "GPU-1,1", "slow middle"),
+    ],
+)
+def test_numbers_mean_what_the_order_of_devices_says(
+    tmp_path: Path, order: str, visible: str | None, names: str
+) -> None:
+    machine = [("slow", 40), ("fast", 142), ("slow2", 40), ("middle", 72)]
+    gpus = [
+        Gpu(name, 1000, uuid=f"GPU-{digit * 8}-1111-1111-1111-111111111111", sm_count=count)
+        for digit, (name, count) in zip("1234", machine, strict=True)
+    ]
+    given = {"CUDA_DEVICE_ORDER": order, "CUDA_VISIBLE_DEVICES": visible}
+    driver = make_driver(tmp_path / "driver", *gpus)
+    shown = driver.check(NAMES, **{name: text for name, text in given.items() if text})
+    assert shown == [names]
 
 
 def test_a_gpu_without_its_device_node_is_not_there(tmp_path: Path) -> None:

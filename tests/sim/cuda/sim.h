@@ -118,7 +118,6 @@ struct sim_device {
 int sim_devices_find(void); /* at cuInit; CUDA_ERROR_NO_DEVICE */
 struct sim_device *sim_device(int ordinal);
 uint32_t sim_device_count(void);
-int sim_visible_parse(const char *text, uint32_t *order, uint32_t *count);
 int sim_take(struct sim_device *device, uint64_t bytes); /* CUDA_ERROR_OUT_OF_MEMORY */
 void sim_give(struct sim_device *device, uint64_t bytes);
 

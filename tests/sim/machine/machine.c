@@ -110,7 +110,10 @@ find_path(char *path, size_t size)
     snprintf(path, size, "%.*smachine", length, info.dli_fname);
 }
 
-/* A GPU is there for this process if its device node is: that is how containers select GPUs. */
+/*
+ * A GPU is there for this process if it may open the device node: that is how containers select
+ * GPUs, and control groups.
+ */
 static void
 find_visible(struct cgpu_machine *machine)
 {
@@ -121,7 +124,7 @@ find_visible(struct cgpu_machine *machine)
     for (uint32_t i = 0; i < machine->state->gpu_count; i++) {
         snprintf(node, sizeof node, "%.*sgpu%u", length, machine->path,
                  machine->state->gpus[i].minor);
-        if (access(node, F_OK) == 0) {
+        if (access(node, R_OK) == 0) {
             machine->visible[machine->visible_count++] = i;
         }
     }

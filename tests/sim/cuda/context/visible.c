@@ -1,4 +1,4 @@
-/* CUDA_VISIBLE_DEVICES, and the table of devices. */
+/* CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER, and the table of devices. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <stdio.h>
@@ -9,6 +9,29 @@
 
 static struct sim_device devices[CGPU_MACHINE_MAX_GPUS];
 static uint32_t device_count;
+static uint32_t numbered[CGPU_MACHINE_MAX_GPUS]; /* what numbers mean: indices of the machine */
+
+static uint64_t
+speed(uint32_t index)
+{
+    const struct cgpu_machine_gpu *gpu = cgpu_machine_gpu(sim_machine(), index);
+    return (uint64_t)gpu->sm_count * gpu->sm_clock_khz;
+}
+
+/* By PCI address, or the fastest first, equally fast ones by PCI address. */
+static void
+number_devices(void)
+{
+    const char *order = getenv("CUDA_DEVICE_ORDER");
+    int by_bus = order != NULL && strcmp(order, "PCI_BUS_ID") == 0;
+    for (uint32_t i = 0; i < cgpu_machine_gpu_count(sim_machine()); i++) {
+        uint32_t at = i;
+        for (; !by_bus && at > 0 && speed(numbered[at - 1]) < speed(i); at--) {
+            numbered[at] = numbered[at - 1];
+        }
+        numbered[at] = i;
+    }
+}
 
 static void
 format_uuid(const uint8_t *uuid, char *out, size_t size)
@@ -49,12 +72,14 @@ match(const char *item)
     }
     char *end;
     long index = strtol(item, &end, 10);
-    return *end == '\0' && index < (long)cgpu_machine_gpu_count(sim_machine()) ? (int)index : -1;
+    return *end == '\0' && index < (long)cgpu_machine_gpu_count(sim_machine())
+               ? (int)numbered[index]
+               : -1;
 }
 
 /* Devices up to the first item that names none; a device named twice leaves no devices at all. */
-int
-sim_visible_parse(const char *text, uint32_t *order, uint32_t *count)
+static void
+parse(const char *text, uint32_t *order, uint32_t *count)
 {
     char *copy = strdup(text), *rest = copy, *item;
     *count = 0;
@@ -69,13 +94,12 @@ sim_visible_parse(const char *text, uint32_t *order, uint32_t *count)
             if (order[i] == (uint32_t)index) {
                 free(copy);
                 *count = 0;
-                return CUDA_ERROR_NO_DEVICE;
+                return;
             }
         }
         order[(*count)++] = (uint32_t)index;
     }
     free(copy);
-    return *count == 0 ? CUDA_ERROR_NO_DEVICE : CUDA_SUCCESS;
 }
 
 int
@@ -84,11 +108,10 @@ sim_devices_find(void)
     uint32_t order[CGPU_MACHINE_MAX_GPUS];
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");
     device_count = cgpu_machine_gpu_count(sim_machine());
-    for (uint32_t i = 0; i < device_count; i++) {
-        order[i] = i;
-    }
+    number_devices();
+    memcpy(order, numbered, sizeof order);
     if (visible != NULL) {
-        sim_visible_parse(visible, order, &device_count);
+        parse(visible, order, &device_count);
     }
     for (uint32_t i = 0; i < device_count; i++) {
         devices[i].ordinal = i;

@@ -75,6 +75,7 @@ def ask(folder: str, identity: dict[str, Any]) -> dict[str, Any]:
         "libraries": libraries,
         "companions": driver.companions(folder, version),
         "gpus": gpus,
+        "cuda_order": [*(contexts or ())],
         "device_nodes": _common_nodes(folder, manifest),
         "notes": notes,
     }
@@ -92,8 +93,7 @@ def start_probe(what: str, folder: str, stdin: int) -> subprocess.Popen[bytes]:
     held = driver.hold(folder)  # and the probe holds them as long as it runs
     command = [sys.executable, "-I", "-S", str(_PROBE), what, folder]
     # Fixed, so that neither a container's environment nor a user's can point the driver elsewhere.
-    # PCI_BUS_ID makes CUDA number the GPUs as NVML does.
-    environment = {"LD_LIBRARY_PATH": folder, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "LC_ALL": "C"}
+    environment = {"LD_LIBRARY_PATH": folder, "LC_ALL": "C"}
     try:
         return subprocess.Popen(
             command,
@@ -155,5 +155,7 @@ def _gpu_nodes(
 ) -> list[list[str]]:
     if manifest is None:
         return [[f"/dev/nvidia{minor}", f"/dev/nvidia{minor}"]]
-    gpus = manifest["gpus"]
-    return _pairs(folder, gpus[index]) if index < len(gpus) else []
+    withheld = driver.withheld(folder, is_simulated=True)
+    pairs = [_pairs(folder, nodes) for nodes in manifest["gpus"]]
+    counted = [each for each in pairs if not any(host in withheld for host, _ in each)]
+    return counted[index] if index < len(counted) else []

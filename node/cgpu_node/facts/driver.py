@@ -93,6 +93,22 @@ def find_driver_dir() -> str:
     raise CgpuError("no NVIDIA driver found on this machine", hint=_WHERE)
 
 
+def withheld(folder: str, *, is_simulated: bool) -> list[str]:
+    """The device nodes of GPUs that this process may not open, by its control group or their mode.
+
+    Args:
+        folder: the driver's libraries.
+        is_simulated: whether the nodes are files beside these.
+    """
+    where, prefix = (folder, "gpu") if is_simulated else ("/dev", "nvidia")
+    try:
+        names = os.listdir(where)
+    except OSError:
+        return []
+    nodes = (f"{where}/{n}" for n in names if n.startswith(prefix) and n[len(prefix) :].isdecimal())
+    return sorted(node for node in nodes if not os.access(node, os.R_OK))
+
+
 def check_trust(driver_dir: str) -> str:
     """The real path of a directory from which root may load the driver.
 

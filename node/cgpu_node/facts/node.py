@@ -59,6 +59,7 @@ class Node(NamedTuple):
         policy: compute policy of a GPU unless another one was chosen for it.
         prio_ratio: percent of a GPU's time for high-priority containers, in the same way.
         gpu: the settings of single GPUs that differ, by index or UUID (``Config.gpu``).
+        cuda_order: UUIDs of the GPUs as CUDA numbers them by default; empty: not known.
     """
 
     driver_version: str
@@ -73,6 +74,7 @@ class Node(NamedTuple):
     policy: int = DEFAULT_POLICY
     prio_ratio: int = DEFAULT_PRIO_RATIO
     gpu: Mapping[str, Mapping[str, int]] = {}
+    cuda_order: tuple[str, ...] = ()
 
 
 def load_node(
@@ -122,14 +124,19 @@ def driver_folder(driver_dir: str | None, config: Config) -> str:
 
 
 def _identity(folder: str) -> dict[str, Any]:
-    """What must be the same for the facts to be valid: the boot, and the files behind the names."""
+    """What must be the same for the facts to be valid: the boot, and the files behind the names.
+
+    A job of Slurm may be allowed some of the GPUs only. The driver shows it no others.
+    """
     with open(BOOT_ID) as file:
         boot = file.read().strip()
     files = {name: _file(f"{folder}/{name}") for name in (*driver.PROXIED, "driver.json")}
     for name in driver.PROXIED:
         if files[name] is None:
             raise driver.missing(folder, name)
-    return {"version": VERSION, "boot": boot, "driver_dir": folder, "files": files}
+    identity = {"version": VERSION, "boot": boot, "driver_dir": folder, "files": files}
+    withheld = driver.withheld(folder, is_simulated=files["driver.json"] is not None)
+    return {**identity, "withheld": withheld} if withheld else identity
 
 
 def _file(path: str) -> list[int] | None:
@@ -180,4 +187,5 @@ def _node(facts: dict[str, Any], config: Config) -> Node:
         policy=config.policy,
         prio_ratio=config.prio_ratio,
         gpu=config.gpu,
+        cuda_order=tuple(facts.get("cuda_order", ())),  # earlier releases did not ask
     )

@@ -2,10 +2,11 @@
 
 ``python -I -S probe.py facts|contexts|holdings|gpus DRIVER_DIR`` prints JSON. ``facts`` queries
 NVML and is quick. ``contexts`` creates a CUDA context on each GPU, which is the only way to know
-what one costs. ``holdings`` prints which process holds how much of each GPU, once for each line
-that it reads; for the GPUs whose UUIDs are on that line, also how busy each process keeps them.
-``gpus`` prints, once for each line, the GPUs that answer. It needs the standard library and
-``cgpu_node.jsontext`` only, so that it can run isolated; ``json`` would be a tenth of its memory.
+what one costs, and lists the GPUs as CUDA numbers them by default. ``holdings`` prints which
+process holds how much of each GPU, once for each line that it reads; for the GPUs whose UUIDs are
+on that line, also how busy each process keeps them. ``gpus`` prints, once for each line, the GPUs
+that answer. It needs the standard library and ``cgpu_node.jsontext`` only, so that it can run
+isolated; ``json`` would be a tenth of its memory.
 """
 
 from __future__ import annotations
@@ -253,14 +254,18 @@ def _devices(cuda: _Library) -> dict[str, ctypes.c_int]:
 
 
 def _contexts(nvml: _Library, cuda: _Library) -> dict[str, int]:
-    """UUID -> bytes that one context costs; by NVML's figure for this process if it gives one."""
-    devices = _devices(cuda)
+    """UUID -> bytes that one context costs; by NVML's figure for this process if it gives one.
+
+    In the order in which CUDA numbers the GPUs.
+    """
+    named = {nvml.text("nvmlDeviceGetUUID", handle): handle for _, handle in _handles(nvml)}
+    uuids = {uuid.removeprefix("GPU-").replace("-", ""): uuid for uuid in named}
     costs = {}
-    for _, handle in _handles(nvml):
-        uuid = nvml.text("nvmlDeviceGetUUID", handle)
-        device = devices.get(uuid.removeprefix("GPU-").replace("-", ""))
-        if device is None:
+    for digits, device in _devices(cuda).items():
+        uuid = uuids.get(digits)
+        if uuid is None:
             continue
+        handle = named[uuid]
         before = _memory(nvml, handle).used
         context = ctypes.c_void_p()
         cuda.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)

@@ -140,6 +140,15 @@ def test_a_broken_cuda_costs_the_context_figure_only(
     assert len(node.notes) == 1
 
 
+def test_the_order_is_that_of_cuda_and_the_indices_are_those_of_nvml(tmp_path: Path) -> None:
+    """ENV-5: on GPUs of different models these differ."""
+    gpus = [Gpu("Tesla T4"), Gpu("L40S", sm_count=142), Gpu("A10", sm_count=72)]
+    node = probe(make_driver_dir(tmp_path / "driver", gpus), tmp_path)
+    named = {gpu.uuid: gpu.name for gpu in node.gpus}
+    assert [*named.values()] == ["Tesla T4", "L40S", "A10"]
+    assert [named[uuid] for uuid in node.cuda_order] == ["L40S", "A10", "Tesla T4"]
+
+
 def test_a_library_that_cannot_be_loaded_is_one_sentence(driver: Path, tmp_path: Path) -> None:
     (driver / "libnvidia-ml.so.1").write_bytes(b"not a library")
     with pytest.raises(CgpuError, match="does not answer: OSError"):

@@ -139,6 +139,22 @@ def test_the_driver_is_asked_again_when_facts_may_have_changed(
     assert len(fake.asked) == 4
 
 
+def test_the_driver_is_asked_again_where_other_gpus_may_be_opened(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENV-13: each job of Slurm sees its own GPUs. Root may open all, whatever their mode."""
+    (fake.folder / "driver.json").write_text('{"device_nodes": {"common": [], "gpus": []}}')
+    for name in ("gpu0", "gpu1", "gpu2.json", "machine"):
+        (fake.folder / name).touch()
+    refused: set[str] = set()
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path).name not in refused)
+    for expected, names in ((2, ()), (4, ("gpu0",)), (6, ("gpu1",)), (6, ("gpu1", "gpu2.json"))):
+        refused.clear()
+        refused.update(names)
+        load(fake)
+        assert len(fake.asked) == expected
+
+
 def test_refresh_asks_again(fake: FakeDriver) -> None:
     load(fake)
     load(fake, refresh=True)

@@ -105,6 +105,12 @@ _VARIABLES = {
     "CGPU_DRIVER_DIR": "where commands and cgpud find libcuda.so.1 and libnvidia-ml.so.1, unless"
     " the command line names a directory",
     "CGPU_LOG": "off: in a program with a share, cgpu writes nothing to standard error",
+    "CUDA_VISIBLE_DEVICES": "of who starts cgpu-run: the program gets these GPUs and no others, and"
+    " none if the list is empty, -1, or names none. It is read as the driver reads it. --gpus"
+    " chooses among these GPUs, in its own order, and is refused if it names another. The program"
+    " finds their numbers in it, which are those of nvidia-smi",
+    "CUDA_DEVICE_ORDER": "of who starts cgpu-run: what numbers in CUDA_VISIBLE_DEVICES mean. The"
+    " program finds PCI_BUS_ID, so that numbers mean the same to CUDA and to nvidia-smi",
     "NVIDIA_VISIBLE_DEVICES": "of a container: its GPUs if ALIYUN_COM_GPU_VISIBLE_DEVICES is not"
     " set; cgpu is off for the container if this is none, void or empty",
     "XDG_RUNTIME_DIR": "of a user other than root: state is in its subdirectory cgpu, unless"
@@ -114,7 +120,7 @@ _OF_COMMANDS = ("CGPU_STATE_DIR", "CGPU_DRIVER_DIR", "XDG_RUNTIME_DIR")
 _ENVIRONMENT = {
     "cgpu.1": _OF_COMMANDS,
     "cgpu-smi.1": _OF_COMMANDS,
-    "cgpu-run.1": (*_OF_COMMANDS, "CGPU_LOG"),
+    "cgpu-run.1": ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", *_OF_COMMANDS, "CGPU_LOG"),
     "cgpud.8": _OF_COMMANDS,
     "cgpu-runtime.8": ("XDG_RUNTIME_DIR",),
     "cgpu.toml.5": (),

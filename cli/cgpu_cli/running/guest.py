@@ -7,7 +7,7 @@ import sys
 
 from cgpu_cli.running import options
 from cgpu_env.errors import CgpuError
-from cgpu_env.request import GpuShare, Request
+from cgpu_env.request import VISIBLE, GpuShare, Request
 from cgpu_node import server
 from cgpu_node.paths import ROOT_STATE, node_state
 
@@ -70,6 +70,10 @@ def ask_server(given: argparse.Namespace, request: dict[str, Any]) -> dict[str, 
 def admit(given: Options, node: Node) -> tuple[str, Request]:
     """Ask the node's server for a session of this process; it ends when nobody lives in it.
 
+    Args:
+        given: the command line; its ``gpus`` are UUIDs.
+        node: the facts about the node, as this process sees it.
+
     Returns:
         Its directory, and its share.
 
@@ -79,13 +83,16 @@ def admit(given: Options, node: Node) -> tuple[str, Request]:
     from cgpu_node.client import ask
 
     asked = {"variables": options.variables(given), "policy": given.policy}
-    answer = ask(ROOT_STATE, {"request": "admit", "command": given.program, **asked})
-    gpus = _shares(answer)
-    if not {share.uuid for share in gpus} <= {gpu.uuid for gpu in node.gpus}:
+    try:
+        answer = ask(ROOT_STATE, {"request": "admit", "command": given.program, **asked})
+    except CgpuError as error:
+        if not str(error).startswith(f"{VISIBLE}="):
+            raise
         raise CgpuError(
             f"the node's server shares other GPUs than those of {node.driver_dir}",
             hint="with --state-dir DIR the session has an account of its own",
-        )
+        ) from None
+    gpus = _shares(answer)
     notes = tuple(answer.get("notes", ()))  # an older server says nothing
     request = Request(gpus, answer["weight"], answer["high_priority"], notes)
     return f"{ROOT_STATE}/containers/{answer['id']}", request

@@ -10,10 +10,11 @@ import errno
 import os
 import sys
 
-from cgpu_cli.running import guest, keeper, named_driver, options
+from cgpu_cli.running import guest, keeper, named_driver, options, visible
 from cgpu_cli.running.session import Session, enter_namespace, set_environment, use_library_path
 from cgpu_env import Gpu, parse_request
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import CgpuError, shown
+from cgpu_env.request import Request
 from cgpu_node.facts.node import load_node
 from cgpu_node.paths import node_state, open_state
 from cgpu_node.shares.liveness import start_time
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from cgpu_cli.running.options import Options
-    from cgpu_env.request import Request
     from cgpu_node.facts.node import Node
 
 _ABSENT = (errno.ENOENT, errno.ENOTDIR)
@@ -60,7 +60,7 @@ def _restore_signals() -> None:
 def _run(given: Options) -> NoReturn:
     environment = _initial_environment()
     try:
-        session = _admit(given)
+        session = _admit(given, environment)
     except CgpuError as error:
         message = options.in_options(str(error), given)
         raise CgpuError(message, hint=error.hint, exit_code=error.exit_code) from None
@@ -91,10 +91,15 @@ def _reap(child: int) -> None:
         return  # SIGCHLD is ignored: the kernel has waited
 
 
-def _admit(given: Options) -> Session:
+def _admit(given: Options, environment: dict[str, str]) -> Session:
     state_dir = open_state(given.state_dir)
     named_driver.check(state_dir, given.driver_dir)
     node = load_node(state_dir, given.driver_dir)
+    uuids = visible.chosen(environment, node, given.gpus)
+    if node.gpus and not uuids:
+        note = f"{visible.VISIBLE}={shown(environment[visible.VISIBLE])} leaves no GPU"
+        return Session("", state_dir, node, Request((), 1, high_priority=False, notes=(note,)))
+    given = given._replace(gpus=",".join(uuids) or given.gpus)
     if guest.is_possible(given):
         directory, request = guest.admit(given, node)
         return Session(directory, state_dir, node, request)
@@ -129,10 +134,15 @@ def _enter(given: Options, session: Session, environment: dict[str, str]) -> Non
             enter_namespace(session, environment)
         except OSError as error:
             reason = f"no mount namespace here ({error.strerror})"
-            if not session.is_own:
+            if session.directory and not session.is_own:
                 raise CgpuError(reason, hint="--no-namespaces does without") from None
         else:
             return
+    if not session.directory:
+        raise CgpuError(
+            f"{session.request.notes[0]}, and cgpu-run cannot hold a program to that: {reason}",
+            hint="start it without cgpu-run",
+        )
     use_library_path(session, environment)
     print(_WARNING.format(reason), file=sys.stderr)
 

@@ -13,7 +13,8 @@ from cgpu_node.settings import rules
 USAGE = """\
 usage: cgpu-run --mem SIZE [options] [--] PROGRAM [ARGUMENT...]
 
-Run PROGRAM with a share of the GPUs' memory, and no more.
+Run PROGRAM with a share of the GPUs' memory, and no more. If CUDA_VISIBLE_DEVICES is set, these
+are its GPUs, and --gpus is refused if it names another.
 
   --mem SIZE         cap on each GPU: 6GiB, 512MiB, 40% or 6/15 of it; 3,1/15 or 6GiB,6/15 on two
   --weight N         compute weight, from 1 to the GPU's max_inst (20); 1 by default

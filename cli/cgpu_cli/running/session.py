@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 
+import cgpu_native
 from cgpu_cli import namespaces
+from cgpu_cli.running import visible
 from cgpu_env.errors import CgpuError
 from cgpu_env.record import NamedTuple
 from cgpu_native.system import mount
@@ -33,14 +35,16 @@ _LOADER_DIRECTORIES = (
     "/usr/lib/aarch64-linux-gnu",
 )
 _MASKED = "masked"
+_SHARED = ("limits", "ledger")
 _LOADER_CACHE = "/etc/ld.so.cache"
 
 
 class Session(NamedTuple):
-    """An admitted session.
+    """An admitted session, or one without a GPU, which needs no admission.
 
     Attributes:
-        directory: of its own, ``containers/<id>`` in the state directory it was admitted to.
+        directory: of its own, ``containers/<id>`` in the state directory it was admitted to; empty
+            without a GPU.
         state_dir: the state directory.
         node: the facts about the node.
         request: its share.
@@ -72,16 +76,16 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
     proxies = _proxies(base)
     brought = _libraries(session.node, environment)
     namespaces.enter_own()
-    shared = ("limits", "ledger")
-    files = [os.open(f"{session.directory}/{name}", os.O_PATH) for name in shared]
+    sources = _sources(session)
     flags = namespaces.MS_NOSUID | namespaces.MS_NODEV
     mount("cgpu", base, "tmpfs", flags, "mode=0755")
     try:
         _fill(base, proxies, session)
-        for name, fd in zip(shared, files, strict=True):
+        if not session.directory:
+            _make_empty(base)
+        for name, source in sources.items():
             _touch(f"{base}/{name}")
-            namespaces.bind(f"/proc/self/fd/{fd}", f"{base}/{name}")
-            os.close(fd)
+            namespaces.bind(source, f"{base}/{name}")
         namespaces.make_read_only(f"{base}/limits")
         for soname, path in session.node.libraries.items():
             _touch(f"{base}/real/{soname}")
@@ -92,6 +96,20 @@ def enter_namespace(session: Session, environment: dict[str, str]) -> None:
         namespaces.lock_mounts()
     except OSError as error:
         raise CgpuError(f"cannot mount {error.filename}: {error.strerror}") from None
+
+
+def _sources(session: Session) -> dict[str, str]:
+    """The session's limits and ledger -> paths that lead to them where the base covers them."""
+    if not session.directory:
+        return {name: f"{session.state_dir}/{name}" for name in _SHARED}
+    files = {name: os.open(f"{session.directory}/{name}", os.O_PATH) for name in _SHARED}
+    return {name: f"/proc/self/fd/{fd}" for name, fd in files.items()}
+
+
+def _make_empty(base: str) -> None:
+    """The limits and the ledger of a session that has no GPU."""
+    _write(f"{base}/limits", cgpu_native.pack_limits("no-gpu", ()))
+    cgpu_native.create_ledger(base, "ledger")
 
 
 def _libraries(node: Node, environment: dict[str, str]) -> dict[str, str]:
@@ -152,7 +170,7 @@ def loader_finds(folder: str) -> bool:
 
 def set_environment(environment: dict[str, str], session: Session) -> None:
     """What the program needs to know: its GPUs, in order, and an unusual driver directory."""
-    environment["CUDA_VISIBLE_DEVICES"] = ",".join(share.uuid for share in session.request.gpus)
+    visible.write(environment, session.request.gpus, session.node)
     if not loader_finds(session.node.driver_dir):
         _prepend(environment, session.node.driver_dir)
 
@@ -183,12 +201,9 @@ def _fill(base: str, proxies: dict[str, bytes], session: Session) -> None:
     os.mkdir(f"{base}/lib")
     os.mkdir(f"{base}/real")
     for soname, data in proxies.items():
-        with open(f"{base}/lib/{soname}", "wb") as file:
-            file.write(data)
+        _write(f"{base}/lib/{soname}", data)
     node = session.node
-    granted = {share.uuid for share in session.request.gpus}
-    own = (n for gpu in node.gpus if gpu.uuid in granted for n in gpu.device_nodes)
-    for device in (*node.device_nodes, *own):
+    for device in (*node.device_nodes, *(each for gpu in node.gpus for each in gpu.device_nodes)):
         _link_simulated(base, device, node.driver_dir)
 
 
@@ -196,6 +211,11 @@ def _link_simulated(base: str, device: DeviceNode, folder: str) -> None:
     """A simulated driver looks for its device nodes beside the library: link them there."""
     if os.path.dirname(device.host) == folder:
         os.symlink(device.host, f"{base}/real/{os.path.basename(device.host)}")
+
+
+def _write(path: str, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
 
 
 def _touch(path: str) -> None:

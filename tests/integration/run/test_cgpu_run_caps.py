@@ -227,14 +227,6 @@ def test_a_list_gives_each_visible_gpu_its_own_cap(world: World) -> None:
     assert world.fill(how="soname", flags=flags)["gpus"] == 2
 
 
-def test_a_gpu_that_was_not_granted_is_not_there(world: World) -> None:
-    """ENV-5, REL-6: also not for who clears the environment."""
-    world = World(root=world.root, gpus=3)
-    answer = world.fill("env", "-i", flags=(*SIX, "--gpus", "1"))
-    assert answer["gpus"] == 1
-    check_capped(answer)
-
-
 def test_without_namespaces_the_library_path_caps_and_a_warning_says_what_it_does_not(
     world: World,
 ) -> None:

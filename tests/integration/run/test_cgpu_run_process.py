@@ -70,15 +70,15 @@ def test_the_program_has_our_pid_and_no_child(world: World) -> None:
     assert out == f"{process.pid}\nchildren:\n"
 
 
-def test_the_environment_gets_two_variables_and_nothing_else() -> None:
+def test_the_environment_gets_three_variables_and_nothing_else() -> None:
     world = World()
     before = world.environment(LC_ALL="C", KEPT="a=b")
     out = world.run(*SHARE, "env", "-0", env=before).stdout
     after = dict(entry.split("=", 1) for entry in out.split("\0") if entry)
     added = {name: value for name, value in after.items() if before.get(name) != value}
-    assert sorted(added) == ["CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"]
+    assert sorted(added) == ["CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH"]
     assert set(before) <= set(after)
-    assert added["CUDA_VISIBLE_DEVICES"].startswith("GPU-")
+    assert (added["CUDA_VISIBLE_DEVICES"], added["CUDA_DEVICE_ORDER"]) == ("0", "PCI_BUS_ID")
     assert added["LD_LIBRARY_PATH"].split(":")[0] == str(world.driver)
 
 

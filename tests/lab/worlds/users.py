@@ -9,10 +9,10 @@ from lab.worlds.cgpu_run import World
 
 
 class Node:
-    """Root's server, and a user's programs on the same simulated GPU."""
+    """Root's server, and a user's programs on the same simulated GPUs."""
 
-    def __init__(self, *, service: bool = False) -> None:
-        self.root = World()
+    def __init__(self, *, service: bool = False, gpus: int = 1) -> None:
+        self.root = World(gpus=gpus)
         self.root.state.mkdir(mode=0o700)
         self.server = server_world.World(self.root.state)
         self.user = World(root=False, node_state=self.root.state)

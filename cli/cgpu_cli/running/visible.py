@@ -1,0 +1,97 @@
+"""Which GPUs ``CUDA_VISIBLE_DEVICES`` leaves to a session, and the numbers that its program gets.
+
+The list is read as the driver reads it. A number counts the GPUs in the order that
+``CUDA_DEVICE_ORDER`` names. The list ends at the first item that names no GPU, and a GPU that is
+named twice leaves none.
+"""
+
+from __future__ import annotations
+
+from cgpu_env.devices import VENDOR, Gpu, check, select
+from cgpu_env.errors import CgpuError, shown
+from cgpu_env.request import VISIBLE as GPUS
+from cgpu_env.values import BLANKS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from cgpu_env.request import GpuShare
+    from cgpu_node.facts.node import Node, NodeGpu
+
+VISIBLE, ORDER, BY_BUS = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PCI_BUS_ID"
+_MIG = "mig-"
+_LONGEST_NUMBER = 4
+
+
+def chosen(environment: Mapping[str, str], node: Node, listed: str | None) -> list[str]:
+    """The UUIDs of a session's GPUs, in its order.
+
+    Args:
+        environment: of the caller.
+        node: the facts about the node.
+        listed: ``--gpus``; None: all that the environment leaves.
+
+    Raises:
+        CgpuError: ``listed`` is wrong or names a GPU that the environment leaves out, or the
+            environment names an instance of MIG.
+    """
+    left = [gpu.uuid for gpu in _left(environment, node)]
+    if listed is None or check(GPUS, listed) == ["all"]:
+        return left
+    gpus = [Gpu(gpu.index, gpu.uuid, gpu.total_bytes) for gpu in node.gpus]
+    wanted = select(GPUS, listed, gpus)
+    for gpu in wanted:
+        if gpu.uuid not in left:
+            allowed = ", ".join(str(each.index) for each in gpus if each.uuid in left) or "none"
+            raise CgpuError(
+                f"--gpus {shown(listed)}: {VISIBLE}={shown(environment[VISIBLE])} leaves out GPU"
+                f" {gpu.index}: expected GPUs that it names ({allowed}), or another {VISIBLE}"
+            )
+    return [gpu.uuid for gpu in wanted]
+
+
+def write(environment: dict[str, str], shares: Iterable[GpuShare], node: Node) -> None:
+    """Name a session's GPUs by the numbers that they have for NVML; none: leave what is there."""
+    numbers = {gpu.uuid: gpu.index for gpu in node.gpus}
+    named = ",".join(str(numbers[share.uuid]) for share in shares)
+    if named:
+        environment.update({VISIBLE: named, ORDER: BY_BUS})
+
+
+def _left(environment: Mapping[str, str], node: Node) -> list[NodeGpu]:
+    text = environment.get(VISIBLE)
+    if text is None:
+        return list(node.gpus)
+    numbered = node.gpus if environment.get(ORDER) == BY_BUS else _by_default(node)
+    found: list[NodeGpu] = []
+    for item in text.split(","):
+        gpu = _named(item.strip(BLANKS), numbered)
+        if gpu is None:
+            break
+        if gpu in found:
+            return []
+        found.append(gpu)
+    return found
+
+
+def _by_default(node: Node) -> list[NodeGpu]:
+    """The GPUs as CUDA numbers them."""
+    rank = {uuid: number for number, uuid in enumerate(node.cuda_order)}
+    return sorted(node.gpus, key=lambda gpu: rank.get(gpu.uuid, len(rank)))
+
+
+def _named(item: str, numbered: Sequence[NodeGpu]) -> NodeGpu | None:
+    """The GPU that an item of the list names."""
+    name = item.lower()
+    if name.startswith(_MIG):
+        raise CgpuError(
+            f"{VISIBLE}={shown(item)}: cgpu-run shares whole GPUs, not instances of MIG: expected"
+            " numbers or UUIDs of GPUs, such as 0 or GPU-8f3a"
+        )
+    if name.startswith(VENDOR.lower()):
+        found = [gpu for gpu in numbered if gpu.uuid.lower().startswith(name)]
+        return found[0] if len(found) == 1 else None
+    if not (name.isascii() and name.isdecimal() and len(name) <= _LONGEST_NUMBER):
+        return None
+    return numbered[int(name)] if int(name) < len(numbered) else None

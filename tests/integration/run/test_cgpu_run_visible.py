@@ -1,0 +1,207 @@
+"""What the user restricts by ``CUDA_VISIBLE_DEVICES`` stays restricted (ENV-13)."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from cgpu_sim import make_driver_dir
+from cgpu_sim.machine import TESLA_T4, gpu_uuid
+from lab.worlds.cgpu_run import CAP_NINE, CAP_SIX, PROGRAMS, World
+from lab.worlds.users import Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytestmark = pytest.mark.integration
+
+LIST = (sys.executable, "-I", str(PROGRAMS / "list_gpus.py"))
+SIX = ("--mem", "6/15")
+VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
+OUT_OF_MEMORY, NO_DEVICE = 2, 100
+NONE = ["", "-1", "NoDevFiles", "7", "1,1", "GPU-none"]
+
+
+@pytest.fixture
+def world() -> World:
+    """Four GPUs, which CUDA numbers as NVML does."""
+    return World(gpus=4)
+
+
+@pytest.fixture
+def unlike() -> World:
+    """Four GPUs, which CUDA numbers 2, 1, 0, 3 by default, because it takes the fastest first."""
+    world = World()
+    counts = (72, 142, 200, 40)
+    make_driver_dir(world.driver, [TESLA_T4._replace(sm_count=count) for count in counts])
+    return world
+
+
+def environment(world: World, visible: str | None, **more: str) -> dict[str, str]:
+    given = world.environment(**more)
+    given.pop(VISIBLE, None)
+    return given if visible is None else {**given, VISIBLE: visible}
+
+
+def answer(world: World, visible: str | None, *words: str, **more: str) -> Any:
+    """What a program prints as JSON; ``words`` are those of ``cgpu-run`` and its own."""
+    done = world.run(*words, env=environment(world, visible, **more))
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def by_driver(world: World, visible: str | None, **more: str) -> list[int]:
+    """The GPUs of a program without ``cgpu-run``."""
+    given = environment(world, visible, LD_LIBRARY_PATH=str(world.driver), **more)
+    shown = json.loads(world.run_command([*LIST], env=given).stdout)
+    return indices(world, shown["gpus"])
+
+
+def indices(world: World, gpus: list[list[Any]]) -> list[int]:
+    names = [gpu_uuid(world.driver / "machine", index) for index in range(4)]
+    known = [name.removeprefix("GPU-").replace("-", "") for name in names]
+    return [known.index(uuid) for uuid, _ in gpus]
+
+
+@pytest.mark.parametrize("visible", [None, "1", "2,3", "3,0", "0,7,1", " 2 , 1", "0,-1,1", *NONE])
+def test_a_program_has_the_gpus_that_it_has_without_cgpu(world: World, visible: str | None) -> None:
+    """ENV-13: Slurm sets 2,3 or 1, and NoDevFiles for a job without a GPU."""
+    shown = answer(world, visible, *SIX, "--", *LIST)
+    expected = by_driver(world, visible)
+    assert indices(world, shown["gpus"]) == expected
+    assert [mib for _, mib in shown["gpus"]] == [CAP_SIX] * len(expected)
+    assert shown["status"] == (0 if expected else NO_DEVICE)
+    assert (visible in NONE) == (expected == [])
+
+
+def test_gpus_may_be_named_by_the_beginning_of_a_uuid(world: World) -> None:
+    """ENV-13."""
+    uuid = gpu_uuid(world.driver / "machine", 2)
+    for visible in (uuid, f"{uuid[:12].lower()},0"):
+        shown = answer(world, visible, *SIX, "--", *LIST)
+        assert indices(world, shown["gpus"]) == by_driver(world, visible) != []
+
+
+@pytest.mark.parametrize("order", ["", "FASTEST_FIRST", "PCI_BUS_ID"])
+@pytest.mark.parametrize("visible", [None, "0,3", "1"])
+def test_numbers_mean_what_they_mean_to_the_driver(
+    unlike: World, visible: str | None, order: str
+) -> None:
+    """ENV-13: a list in numbers, on GPUs of different models."""
+    more = {ORDER: order} if order else {}
+    shown = answer(unlike, visible, *SIX, "--", *LIST, **more)
+    expected = by_driver(unlike, visible, **more)
+    if visible is None:
+        expected.sort()
+    assert indices(unlike, shown["gpus"]) == expected
+
+
+@pytest.mark.parametrize("machine", ["world", "unlike"])
+@pytest.mark.parametrize("tool", ["vllm", "deepspeed", "ray"])
+@pytest.mark.parametrize("visible", [None, "3,1", "2"])
+def test_what_tools_read_and_set_leads_to_the_same_gpus(
+    request: pytest.FixtureRequest, machine: str, tool: str, visible: str | None
+) -> None:
+    """ENV-13: vLLM and DeepSpeed read whole numbers; NVML and workers know them as CUDA does."""
+    world: World = request.getfixturevalue(machine)
+    shown = answer(world, visible, *SIX, "--", *LIST)["gpus"]
+    assert answer(world, visible, *SIX, "--", *LIST, tool) == shown
+
+
+def test_caps_follow_the_list(world: World) -> None:
+    """ENV-3, ENV-13: the first size is that of the first GPU that the program sees."""
+    shown = answer(world, "3,1", "--mem", "6,9/15", "--", *LIST)["gpus"]
+    assert [mib for _, mib in shown] == [CAP_SIX, CAP_NINE]
+    assert indices(world, shown) == [3, 1]
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [("3", [3]), ("3,2", [3, 2]), ("all", [2, 3])])
+def test_the_option_chooses_among_the_gpus_of_the_list(
+    world: World, gpus: str, expected: list[int]
+) -> None:
+    """ENV-13: also in another order."""
+    shown = answer(world, "2,3", *SIX, "--gpus", gpus, "--", *LIST)
+    assert indices(world, shown["gpus"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("visible", "gpus", "named", "allowed"),
+    [("2,3", "0", 0, "2, 3"), ("2,3", "3,1", 1, "2, 3"), ("-1", "0", 0, "none")],
+)
+def test_the_option_is_refused_where_it_names_another_gpu(
+    world: World, visible: str, gpus: str, named: int, allowed: str
+) -> None:
+    """ENV-9, ENV-13."""
+    words = [*SIX, "--gpus", gpus, "--", "true"]
+    done = world.run(*words, env=environment(world, visible))
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"cgpu-run: --gpus {gpus}: CUDA_VISIBLE_DEVICES={visible} leaves out GPU {named}: expected"
+        f" GPUs that it names ({allowed}), or another CUDA_VISIBLE_DEVICES\n"
+    )
+
+
+def test_an_instance_of_mig_is_refused(world: World) -> None:
+    """ENV-13: the GPU that it is part of would be more than the user has."""
+    done = world.run(*SIX, "--", "true", env=environment(world, "MIG-8f3a"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "CUDA_VISIBLE_DEVICES=MIG-8f3a: cgpu-run shares whole GPUs" in done.stderr
+
+
+@pytest.mark.parametrize("root", [True, False], ids=["root", "user"])
+@pytest.mark.parametrize("words", ["env -i", "env -u CUDA_VISIBLE_DEVICES", "env {}=0,1"])
+@pytest.mark.parametrize(("visible", "own"), [("1", [1]), ("", [])])
+def test_a_gpu_outside_of_the_session_gives_nothing(
+    visible: str, own: list[int], words: str, *, root: bool
+) -> None:
+    """ENV-13, REL-6: a program may change the variable; another GPU stays out of its reach."""
+    world = World(root=root, gpus=2)
+    library = f"LD_LIBRARY_PATH={world.driver}"
+    program = [*words.format(VISIBLE).split(), library, *LIST, "context"]
+    answers = answer(world, visible, *SIX, "--", *program)
+    assert answers == [0 if index in own else OUT_OF_MEMORY for index in range(2)]
+
+
+def test_a_session_without_a_gpu_has_no_account(world: World) -> None:
+    """ENV-13: nothing is promised to it, and a note says why."""
+    script = "ls $0/containers; echo $CUDA_VISIBLE_DEVICES"
+    words = [*SIX, "--", "sh", "-c", script, str(world.state)]
+    done = world.run(*words, env=environment(world, "-1"))
+    assert (done.returncode, done.stdout) == (0, "-1\n")
+    assert done.stderr.startswith("cgpu-run: note: CUDA_VISIBLE_DEVICES=-1 leaves no GPU\n")
+    assert world.sessions() == []
+
+
+def test_without_namespaces_nothing_would_keep_a_program_from_the_gpus(world: World) -> None:
+    """ENV-13."""
+    words = ["--no-namespaces", *SIX, "--", "true"]
+    done = world.run(*words, env=environment(world, ""))
+    assert done.returncode == 2
+    assert "CUDA_VISIBLE_DEVICES= leaves no GPU, and cgpu-run cannot hold" in done.stderr
+
+
+@pytest.fixture(params=["own", "server"])
+def user(request: pytest.FixtureRequest) -> Iterator[World]:
+    """A user with four GPUs, in an account of their own or in that of root's server."""
+    if request.param == "own":
+        yield World(root=False, gpus=4)
+        return
+    node = Node(gpus=4)
+    yield node.user
+    node.end()
+
+
+def test_a_job_that_may_open_some_gpus_only_has_these(user: World) -> None:
+    """ENV-13: Slurm withholds the others, and numbers those of the job from 0."""
+    for own in ([2], [1, 3], [0, 1, 2, 3]):
+        for index in range(4):
+            (user.driver / f"gpu{index}").chmod(0o666 if index in own else 0)
+        for visible in (None, ",".join(map(str, range(len(own))))):
+            shown = answer(user, visible, *SIX, "--", *LIST)["gpus"]
+            assert indices(user, shown) == own
+            assert answer(user, visible, *SIX, "--", *LIST, "vllm") == shown
+        first = answer(user, None, *SIX, "--gpus", "0", "--", *LIST)["gpus"]
+        assert indices(user, first) == own[:1]

@@ -2,7 +2,7 @@
 
 With a TOOL, show those of the workers that it would start, from what ``CUDA_VISIBLE_DEVICES`` says:
 ``vllm`` takes its items for numbers and asks NVML about these; ``deepspeed`` takes them for
-numbers, deletes the variable and gives each worker all of them; ``ray`` gives each worker one item.
+numbers, sorts these and gives each worker all of them; ``ray`` gives each worker one item.
 ``context`` shows the status with which each GPU of CUDA gives a context.
 """
 
@@ -66,9 +66,7 @@ def main() -> None:
     elif tool == "vllm":
         answer = [nvml(int(items[number])) for number in range(len(answer["gpus"]))]
     elif tool == "deepspeed":
-        slots = [int(item) for item in items]
-        del os.environ[VISIBLE]
-        answer = worker(",".join(map(str, slots)))
+        answer = worker(",".join(map(str, sorted(map(int, items)))))
     elif tool == "ray":
         answer = [gpu for item in items for gpu in worker(item)]
     print(json.dumps(answer))  # noqa: T201

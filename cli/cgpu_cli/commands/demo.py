@@ -133,6 +133,7 @@ def driver_directory(folder: Path) -> str:
     except CgpuError:
         from cgpu_sim import make_driver_dir
 
+        os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it is about other GPUs
         print("No NVIDIA driver on this machine: simulating a Tesla T4 of 15109 MiB.")
         return os.fspath(make_driver_dir(folder))
     print(f"NVIDIA driver in {found}.")

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
+from cgpu_cli.commands import demo
 from cgpu_cli.demo import play as module
 from cgpu_cli.demo.play import Tenant, play
 from cgpu_env import CgpuError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.unit
 
@@ -154,3 +157,17 @@ def test_a_program_that_has_ended_is_named_and_leaves_nothing_to_write() -> None
     assert process.stdout is not None
     process.stdin.close()  # a buffer that is not empty gives BrokenPipeError here
     process.stdout.close()
+
+
+def test_a_simulated_gpu_is_shown_whatever_gpus_the_user_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ENV-13: the list of a job of Slurm is about real ones."""
+
+    def find() -> str:
+        raise CgpuError("no NVIDIA driver found on this machine")
+
+    monkeypatch.setattr(demo, "find_driver_dir", find)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    assert demo.driver_directory(tmp_path / "driver") == str(tmp_path / "driver")
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ

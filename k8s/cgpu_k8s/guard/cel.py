@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s import names
@@ -38,18 +39,19 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
     "status.allocatable": names.NODE_RESOURCES,
     "status.capacity": names.NODE_RESOURCES,
 }
+OBJECT = "object"  # what somebody wants to write
 # Where an API server says, from 1.30 on, on which node the pod runs to which a token is bound.
 NODE_NAME = "authentication.kubernetes.io/node-name"
-_WHOLE = "^[+]?[0-9]{1,6}(k|[eE][0-9])?$"  # as the API server leaves whole numbers
+_FORM = "^[+-]?[0-9.]{1,20}([mk]|[eE][+-]?[0-9]{1,2})?$"  # of numbers without a unit
 _COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
 assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
 
 
 class Check(NamedTuple):
-    """What must hold, and the sentence if it does not."""
+    """What must hold, and the sentence if it does not, both as CEL."""
 
     expression: str
-    message: str
+    sentence: str
 
 
 def listed(values: Iterable[str]) -> str:
@@ -62,41 +64,47 @@ def _text(value: str) -> str:
     return json.dumps(value)
 
 
+def _sentence(text: str, *values: str) -> str:
+    """A sentence, with expressions of strings in place of its ``{}``."""
+    texts = (_text(part) if part else "" for part in text.split("{}"))
+    return " + ".join(each for pair in zip_longest(texts, values) for each in pair if each)
+
+
+def _first(*cases: tuple[str, str]) -> str:
+    """The sentence of the first condition that holds; an empty one if none does."""
+    return "".join(f"{condition} ? ({text}) : " for condition, text in cases) + "''"
+
+
 _MEM, _CORE, _COUNT, _OTHERS = map(
     _text, (names.MEMORY, names.CORES, names.COUNT, names.OTHERS_GPU)
 )
 
 
-def _has(resource: str, *, of: str = "c") -> str:
-    """Whether a container names a resource, in limits or requests."""
-    parts = (
-        f"(has({of}.resources.{kind}) && {resource} in {of}.resources.{kind})" for kind in _KINDS
-    )
-    return f"(has({of}.resources) && ({' || '.join(parts)}))"
+def _in(kind: str, resource: str) -> str:
+    """Whether a container names a resource in its limits or its requests."""
+    return f"(has(c.resources) && has(c.resources.{kind}) && {resource} in c.resources.{kind})"
 
 
-_KINDS = ("limits", "requests")
-_AFTER = "has(object.metadata.annotations) ? object.metadata.annotations : {}"
-_BEFORE = "has(oldObject.metadata.annotations) ? oldObject.metadata.annotations : {}"
-_LABEL = (
-    f"has(object.metadata.labels) && {_COUNT} in object.metadata.labels"
-    f" ? object.metadata.labels[{_COUNT}] : '1'"
-)
-_CONTAINERS = (
-    "object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])"
-)
-# Names that the checks use, in the order in which they are computed; each may use those before it.
-VARIABLES: Mapping[str, str] = {
-    "containers": _CONTAINERS,
-    "asking": f"variables.containers.filter(c, {_has(_MEM)} || {_has(_CORE)})",
-    "limits": "variables.asking.map(c, has(c.resources.limits) ? c.resources.limits : {})",
-    "label": _LABEL,
-    "gpus": f"variables.label.matches('{_COUNTED}') ? int(variables.label) : 1",
-}
+def _has(resource: str) -> str:
+    """Whether a container names a resource."""
+    return f"({_in('limits', resource)} || {_in('requests', resource)})"
 
 
-# Whether a pod names a resource of ours, as a condition of its own.
-ASKS = f"({_CONTAINERS}).exists(c, {_has(_MEM)} || {_has(_CORE)} || {_has(_COUNT)})"
+def _members(item: str, kind: str) -> str:
+    """The labels or annotations of an object."""
+    meta = f"{item}.metadata"
+    return f"(has({meta}) && has({meta}.{kind}) ? {meta}.{kind} : {{}})"
+
+
+def _containers(pod: str) -> str:
+    """All containers of a pod, in the order in which they start."""
+    first = f"{pod}.spec.initContainers"
+    return f"((has({first}) ? {first} : []) + {pod}.spec.containers)"
+
+
+def asks(pod: str) -> str:
+    """Whether a pod names a resource of ours, as a condition of its own."""
+    return f"{_containers(pod)}.exists(c, {_has(_MEM)} || {_has(_CORE)} || {_has(_COUNT)})"
 
 
 def among(accounts: Iterable[str]) -> str:
@@ -114,68 +122,94 @@ def broken(checks: tuple[Check, ...]) -> str:
     return " || ".join(f"!({check.expression})" for check in checks)
 
 
-def written(_: Settings) -> tuple[Check, ...]:
+def variables(pod: str) -> dict[str, str]:
+    """Names that the checks of a pod use, in order; each may use those before it."""
+    labels = _members(pod, "labels")
+    return {
+        "containers": _containers(pod),
+        "malformed": f"variables.containers.map(c, {_malformed()}).filter(text, text != '')",
+        "asking": f"variables.containers.filter(c, {_has(_MEM)} || {_has(_CORE)})",
+        "label": f"{_COUNT} in {labels} ? {labels}[{_COUNT}] : '1'",
+        "gpus": f"variables.label.matches('{_COUNTED}') ? int(variables.label) : 1",
+        # Numbers can be read where nothing is malformed.
+        "uneven": "(variables.malformed.size() == 0 ? variables.asking : [])"
+        f".map(c, {_uneven()}).filter(text, text != '')",
+    }
+
+
+def written(_: Settings, item: str) -> tuple[Check, ...]:
     """No annotation of ours is set."""
+    notes = _members(item, "annotations")
+    found = f"{listed(RESERVED)}.filter(name, name in {notes})"
     return (
         Check(
-            f"!has(object.metadata.annotations) || {listed(RESERVED)}.all(name,"
-            " !(name in object.metadata.annotations))",
-            "only cgpu's scheduler may set annotations that decide over GPUs",
+            f"{found}.size() == 0",
+            _sentence("annotation {}: only cgpu's scheduler may set it", f"{found}[0]"),
         ),
     )
 
 
-def altered(_: Settings) -> tuple[Check, ...]:
+def altered(_: Settings, item: str) -> tuple[Check, ...]:
     """No annotation of ours is set, changed or removed."""
-    before, after = f"({_BEFORE})", f"({_AFTER})"
+    before, after = _members("oldObject", "annotations"), _members(item, "annotations")
+    found = (
+        f"{listed(RESERVED)}.filter(name, (name in {before}) != (name in {after})"
+        f" || (name in {before} && {before}[name] != {after}[name]))"
+    )
     return (
         Check(
-            f"{listed(RESERVED)}.all(name, (name in {before}) == (name in {after})"
-            f" && (!(name in {before}) || {before}[name] == {after}[name]))",
-            "only cgpu's scheduler may change annotations that decide over GPUs",
+            f"{found}.size() == 0",
+            _sentence("annotation {}: only cgpu's scheduler may change it", f"{found}[0]"),
         ),
     )
 
 
-def elsewhere(settings: Settings) -> tuple[Check, ...]:
+def elsewhere(settings: Settings, item: str) -> tuple[Check, ...]:
     """Its scheduler asks cgpu."""
+    name = f"{item}.spec.schedulerName"
     return (
         Check(
-            "variables.asking.size() == 0 || (has(object.spec.schedulerName)"
-            f" && object.spec.schedulerName in {listed(settings.schedulers)})",
-            f"a pod that asks for {names.MEMORY} needs schedulerName"
-            f" {' or '.join(settings.schedulers)}",
+            f"variables.asking.size() == 0 || (has({name}) && {name} in"
+            f" {listed(settings.schedulers)})",
+            _sentence(
+                f"schedulerName={{}}: a pod that asks for {names.MEMORY} needs"
+                f" {' or '.join(settings.schedulers)}",
+                f"(has({name}) ? {name} : '')",
+            ),
         ),
     )
 
 
-def placed(_: Settings) -> tuple[Check, ...]:
+def placed(_: Settings, item: str) -> tuple[Check, ...]:
     """Nobody has chosen its node."""
+    name = f"{item}.spec.nodeName"
     return (
         Check(
-            "variables.asking.size() == 0 || !has(object.spec.nodeName)"
-            " || object.spec.nodeName == ''",
-            f"expected no nodeName for a pod that asks for {names.MEMORY}",
+            f"variables.asking.size() == 0 || !has({name}) || {name} == ''",
+            _sentence(
+                f"nodeName={{}}: expected none for a pod that asks for {names.MEMORY}", name
+            ),
         ),
     )
 
 
-def foreign(_: Settings) -> tuple[Check, ...]:
+def foreign(_: Settings, __: str) -> tuple[Check, ...]:
     """The node is the one on which the pod runs to which the user's token is bound."""
     extra, name = "request.userInfo.extra", _text(NODE_NAME)
     return (
         Check(
             f"has({extra}) && {name} in {extra} && {extra}[{name}] == [object.metadata.name]",
-            "an agent's token may change only the node on which the agent's pod runs",
+            _sentence("an agent's token may change only the node on which the agent's pod runs"),
         ),
     )
 
 
-def beyond(_: Settings) -> tuple[Check, ...]:
+def beyond(_: Settings, __: str) -> tuple[Check, ...]:
     """Nothing of a node changes but what an agent writes."""
     return tuple(
         Check(
-            _same(path, members), f"{path or 'node'}: an agent may change only {', '.join(members)}"
+            _same(path, members),
+            _sentence(f"{path or 'node'}: an agent may change only {', '.join(members)}"),
         )
         for path, members in OFFERED.items()
     )
@@ -199,63 +233,115 @@ def _part(of: str, path: str) -> str:
     return f"(has({whole}) ? dyn({whole}) : {{}})" if "." in path else f"dyn({whole})"
 
 
-def _each(resource: str, holds: str) -> str:
-    """What holds for each limit of a resource that is a whole number, called ``{n}``."""
-    amount = f"quantity(l[{resource}]).asInteger()"
+def impossible(_: Settings, __: str) -> tuple[Check, ...]:
+    """A GPU could give it: the same as what ``read_pod`` refuses, in its order and its words."""
     return (
-        f"variables.limits.all(l, !({resource} in l) || !l[{resource}].matches('{_WHOLE}') ||"
-        f" {holds.format(n=amount)})"
-    )
-
-
-def impossible(_: Settings) -> tuple[Check, ...]:
-    """A GPU could give it: the same as what ``read_pod`` refuses."""
-    both = listed((names.MEMORY, names.CORES))
-    step = f"({CORE_STEP} * variables.gpus)"
-    return (
-        Check(
-            f"variables.containers.all(c, !{_has(_COUNT)})",
-            f"{names.COUNT} is no resource to ask for: expected the pod's label",
-        ),
-        Check(
-            f"variables.asking.all(c, !{_has(_OTHERS)})",
-            f"expected {names.MEMORY} or {names.OTHERS_GPU} in a container, not both",
-        ),
-        Check(
-            "variables.asking.all(c, has(c.resources.limits) && (!has(c.resources.requests) ||"
-            f" {both}.all(name, !(name in c.resources.requests) || (name in c.resources.limits"
-            " && quantity(c.resources.requests[name]).compareTo("
-            "quantity(c.resources.limits[name])) == 0))))",
-            f"{names.MEMORY} and {names.CORES}: expected in limits, and in requests the same or"
-            " nothing",
-        ),
-        Check(
-            f"variables.limits.all(l, {_MEM} in l)",
-            f"{names.CORES} without {names.MEMORY}: expected both in a container's limits",
-        ),
-        Check(
-            f"variables.limits.all(l, {both}.all(name, !(name in l)"
-            f" || l[name].matches('{_WHOLE}')))",
-            f"{names.MEMORY} and {names.CORES}: expected whole numbers without a unit",
-        ),
-        Check(_each(_MEM, "{n} >= 1"), f"{names.MEMORY}: expected at least 1"),
+        Check("variables.malformed.size() == 0", "variables.malformed[0]"),
         Check(
             f"variables.asking.size() == 0 || variables.label.matches('{_COUNTED}')",
-            f"label {names.COUNT}: expected a whole number from 1 to {MOST_GPUS}",
-        ),
-        Check(
-            _each(_MEM, "{n} % variables.gpus == 0"),
-            f"{names.MEMORY}: expected a multiple of the label {names.COUNT}",
-        ),
-        Check(
-            _each(
-                _CORE, f"({{n}} >= {step} && {{n}} <= 100 * variables.gpus && {{n}} % {step} == 0)"
+            _sentence(
+                f"label {names.COUNT}={{}}: expected a whole number from 1 to {MOST_GPUS}",
+                "variables.label",
             ),
-            f"{names.CORES}: expected a multiple of {CORE_STEP} for each GPU, from {CORE_STEP} to"
-            " 100 a GPU",
         ),
+        Check("variables.uneven.size() == 0", "variables.uneven[0]"),
         Check(
-            f"variables.limits.all(l, {_CORE} in l) || variables.limits.all(l, !({_CORE} in l))",
-            f"containers of one pod: expected all or none to ask for {names.CORES}",
+            f"variables.asking.all(c, {_has(_CORE)}) || variables.asking.all(c, !{_has(_CORE)})",
+            _sentence(f"containers of one pod: expected all or none to ask for {names.CORES}"),
         ),
     )
+
+
+def _malformed() -> str:
+    """What is wrong with a container's limits by themselves, one sentence or an empty one."""
+    return _first(
+        (
+            _has(_COUNT),
+            _about(
+                f"{names.COUNT} is no resource to ask for: expected the pod's label {names.COUNT},"
+                f" beside {names.MEMORY} in the container's limits"
+            ),
+        ),
+        (f"!({_has(_MEM)} || {_has(_CORE)})", "''"),
+        (_has(_OTHERS), _about(f"expected {names.MEMORY} or {names.OTHERS_GPU}, not both")),
+        (
+            f"!{_has(_MEM)}",
+            _about(f"{names.CORES} without {names.MEMORY}: expected both in its limits"),
+        ),
+        *_miswritten(names.CORES),
+        (
+            f"{_in('limits', _CORE)} && {_number(_CORE)} == 0",
+            _about(f"{names.CORES}=0: expected at least {CORE_STEP} of each GPU, or no"
+                   f" {names.CORES}"),
+        ),
+        *_miswritten(names.MEMORY),
+    )  # fmt: skip
+
+
+def _miswritten(resource: str) -> Iterable[tuple[str, str]]:
+    """What is wrong with a resource in a container's limits and requests."""
+    name = _text(resource)
+    limit, request = (f"c.resources.{kind}[{name}]" for kind in ("limits", "requests"))
+    return (
+        (
+            f"{_has(name)} && !{_in('limits', name)}",
+            _about(f"{resource} in requests only: expected in limits"),
+        ),
+        (
+            f"{_has(name)} && !{_is_whole(limit)}",
+            _about(f"{resource}={{}}: expected a whole number without a unit", limit),
+        ),
+        (
+            f"{_in('requests', name)} && !({_is_whole(request)}"
+            f" && quantity({request}).compareTo(quantity({limit})) == 0)",
+            _about(
+                f"{resource}={{}} in limits and {{}} in requests: expected the same, or limits"
+                " alone",
+                f"string({_number(name)})",
+                request,
+            ),
+        ),
+    )
+
+
+def _uneven() -> str:
+    """Why a container's part cannot be divided over the pod's GPUs, likewise."""
+    units, cores = _number(_MEM), _number(_CORE)
+    least, most = f"({CORE_STEP} * variables.gpus)", "(100 * variables.gpus)"
+    given, step = f"string({units})", f"string({least})"
+    return _first(
+        (f"{units} < 1", _about(f"{names.MEMORY}={{}}: expected at least 1", given)),
+        (
+            f"{units} % variables.gpus != 0",
+            _about(
+                f"{names.MEMORY}={{}}: expected a multiple of {names.COUNT}={{}}",
+                given,
+                "string(variables.gpus)",
+            ),
+        ),
+        (
+            f"{_in('limits', _CORE)} && ({cores} % {least} != 0 || {cores} < 0 || {cores} > {most})",
+            _about(
+                f"{names.CORES}={{}}: expected a multiple of {{}} from {{}} to {{}}{{}}",
+                f"string({cores})",
+                step,
+                step,
+                f"string({most})",
+                f"(variables.gpus == 1 ? '' : ', {CORE_STEP} to 100 of each of '"
+                " + string(variables.gpus) + ' GPUs')",
+            ),
+        ),
+    )
+
+
+def _about(text: str, *values: str) -> str:
+    """A sentence about a container."""
+    return _sentence(f"container {{}}: {text}", "c.name", *values)
+
+
+def _is_whole(value: str) -> str:
+    return f"({value}.matches('{_FORM}') && quantity({value}).isInteger())"
+
+
+def _number(resource: str) -> str:
+    return f"quantity(c.resources.limits[{resource}]).asInteger()"

@@ -29,7 +29,7 @@ def policies(settings: Settings) -> list[dict[str, Any]]:
 
 def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     rules = [rule for rule in RULES if rule.event == event]
-    checks = [check for rule in rules for check in rule.checks(settings)]
+    checks = [check for rule in rules for check in rule.checks(settings, cel.OBJECT)]
     conditions = [
         {"name": each, "expression": expression}
         for each, expression in users(event, settings).items()
@@ -44,7 +44,10 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
             "matchConstraints": {"resourceRules": [requests(event)]},
             **({"matchConditions": conditions} if conditions else {}),
             **({"variables": _variables()} if used else {}),
-            "validations": [check._asdict() for check in checks],
+            "validations": [
+                {"expression": check.expression, "messageExpression": check.sentence}
+                for check in checks
+            ],
         },
     }
 
@@ -69,7 +72,8 @@ def requests(event: Event) -> dict[str, Any]:
 
 
 def _variables() -> list[dict[str, str]]:
-    return [{"name": name, "expression": text} for name, text in cel.VARIABLES.items()]
+    found = cel.variables(cel.OBJECT)
+    return [{"name": name, "expression": text} for name, text in found.items()]
 
 
 def _binding(name: str) -> dict[str, Any]:

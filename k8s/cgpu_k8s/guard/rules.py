@@ -78,12 +78,13 @@ class Rule(NamedTuple):
     Attributes:
         event: what it is for.
         refuse: why a request breaks it, one sentence, or "".
-        checks: the same as CEL: what must hold, and the sentence if it does not.
+        checks: the same as CEL, of the object that an expression names: what must hold, and the
+            sentence if it does not.
     """
 
     event: Event
     refuse: Callable[[Review, Settings], str]
-    checks: Callable[[Settings], tuple[cel.Check, ...]]
+    checks: Callable[[Settings, str], tuple[cel.Check, ...]]
 
 
 def refusal(review: Review, settings: Settings) -> str:

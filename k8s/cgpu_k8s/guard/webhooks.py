@@ -72,9 +72,11 @@ def write(settings: Settings, namespace: str, minor: int) -> str:
 
 def validating(settings: Settings, minor: int) -> dict[str, Hook]:
     """The webhooks that refuse, by name."""
-    noted, altered = cel.broken(cel.written(settings)), cel.broken(cel.altered(settings))
+    noted, altered = (
+        cel.broken(checks(settings, cel.OBJECT)) for checks in (cel.written, cel.altered)
+    )
     ruled = {
-        "pods": Hook(CREATED, {"concerned": f"{noted} || {cel.ASKS}"}),
+        "pods": Hook(CREATED, {"concerned": f"{noted} || {cel.asks(cel.OBJECT)}"}),
         "annotations": Hook(CHANGED, {**users(CHANGED, settings), "concerned": altered}),
         "bindings": Hook(BOUND, {**users(BOUND, settings), "concerned": noted}),
     }
@@ -94,7 +96,7 @@ def mutating(settings: Settings, minor: int) -> dict[str, Hook]:
     """
     return {
         # Another webhook may add what asks for GPUs. What one adds to a node is not the agent's.
-        "schedulers": Hook(CREATED, {"concerned": cel.ASKS}, again=True),
+        "schedulers": Hook(CREATED, {"concerned": cel.asks(cel.OBJECT)}, again=True),
         **({"nodes": Hook(NODES, users(NODES, settings))} if minor < POLICIES else {}),
     }
 

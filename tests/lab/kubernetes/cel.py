@@ -32,7 +32,17 @@ def _compared(value: Any, other: Any) -> celtypes.IntType:
     return celtypes.IntType(value != other and (None in numbers or numbers[0] != numbers[1]))
 
 
-_FUNCTIONS = {"quantity": lambda value: value, "asInteger": _whole, "compareTo": _compared}
+def _is_whole(value: Any) -> celtypes.BoolType:
+    """Kubernetes' ``isInteger``, of quantities without a binary unit."""
+    return celtypes.BoolType(whole(str(value)) is not None)
+
+
+_FUNCTIONS = {
+    "quantity": lambda value: value,
+    "asInteger": _whole,
+    "isInteger": _is_whole,
+    "compareTo": _compared,
+}
 _ENVIRONMENT = celpy.Environment()
 _PROGRAMS: dict[str, Any] = {}
 

@@ -16,9 +16,11 @@ import pytest
 
 from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.guard.cel import RESERVED
+from cgpu_k8s.guard.rules import Review, refusal
+from cgpu_k8s.guard.settings import Settings
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ACCOUNT, ADMIN, AGENT, ControlPlane, control_plane
-from lab.kubernetes.manifests import IMPOSSIBLE, ITS_OWN, whole
+from lab.kubernetes.manifests import CORE, IMPOSSIBLE, ITS_OWN, MEM, container, of, whole
 from lab.kubernetes.objects import binding, node, pod, pod_path, pods_path
 from lab.kubernetes.programs import Release, newer
 from lab.kubernetes.scheduler import install
@@ -39,6 +41,7 @@ REFUSED = 422
 HARMLESS = "mine"
 DENIED = "only cgpu's scheduler may"
 NODE = "system:node:gpu-a"
+SETTINGS = Settings((ACCOUNT,), AGENT)
 BEFORE, AFTER = "before", "after"  # values of an annotation
 
 
@@ -215,13 +218,31 @@ def test_no_way_of_changing_a_pod_adds_changes_or_removes_a_decision(
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
-def test_what_no_gpu_could_give_is_refused(server: Server, name: str) -> None:
-    """By the policy where Kubernetes does not refuse it itself, as by the guard elsewhere."""
+def test_what_no_gpu_could_give_is_refused_with_the_sentence_of_the_guard(
+    server: Server, name: str
+) -> None:
+    """By the policy, where Kubernetes does not refuse it itself."""
     item = whole(IMPOSSIBLE[name])
     item["spec"]["schedulerName"] = "cgpu-scheduler"
     answer, _ = server.ask("POST", pods_path(), item)
     assert answer.status == REFUSED
-    assert ("ValidatingAdmissionPolicy 'cgpu-pods'" in answer.message) == (name not in ITS_OWN)
+    if name not in ITS_OWN:
+        assert "ValidatingAdmissionPolicy 'cgpu-pods'" in answer.message
+        assert answer.message.endswith(refusal(Review("CREATE", "pods", ADMIN, item), SETTINGS))
+
+
+@pytest.mark.parametrize(("count", "limits"), [(2000, {MEM: "2", CORE: "5"}), (5000, {"cpu": "1"})])
+def test_the_largest_pods_stay_below_what_an_expression_may_cost(
+    server: Server, count: int, limits: Json
+) -> None:
+    item = whole(of(*(container(limits, limits, f"c{number}") for number in range(count))))
+    item["spec"]["schedulerName"] = "cgpu-scheduler"
+    assert server.ask("POST", f"{pods_path()}?dryRun=All", item)[0] == Asked(201, "")
+    if MEM in limits:
+        item["spec"]["containers"][-1]["resources"]["limits"] = {**limits, CORE: "7"}
+        item["spec"]["containers"][-1]["resources"]["requests"] = {}
+        answer, _ = server.ask("POST", f"{pods_path()}?dryRun=All", item)
+        assert f"container c{count - 1}: {CORE}=7: expected a multiple of 5" in answer.message
 
 
 @pytest.mark.parametrize("user", [ADMIN, NODE, AGENT])

@@ -39,7 +39,8 @@ OFFERED: Mapping[str, tuple[str, ...]] = {
     "status.allocatable": names.NODE_RESOURCES,
     "status.capacity": names.NODE_RESOURCES,
 }
-OBJECT = "object"  # what somebody wants to write
+# What somebody wants to write, and, of what makes pods, one of those.
+OBJECT, POD = "object", "variables.pod"
 # Where an API server says, from 1.30 on, on which node the pod runs to which a token is bound.
 NODE_NAME = "authentication.kubernetes.io/node-name"
 _FORM = "^[+-]?[0-9.]{1,20}([mk]|[eE][+-]?[0-9]{1,2})?$"  # of numbers without a unit
@@ -96,6 +97,17 @@ def _members(item: str, kind: str) -> str:
     return f"(has({meta}) && has({meta}.{kind}) ? {meta}.{kind} : {{}})"
 
 
+def template(item: str) -> str:
+    """What the pods of an object are made from: the same as ``template_of``."""
+    spec = f"dyn({item}.spec)"
+    return f"(has({spec}.jobTemplate) ? {spec}.jobTemplate.spec.template : {spec}.template)"
+
+
+def renewed() -> str:
+    """Whether an object makes pods in another way than before."""
+    return f"request.operation == 'CREATE' || {template('object')} != {template('oldObject')}"
+
+
 def _containers(pod: str) -> str:
     """All containers of a pod, in the order in which they start."""
     first = f"{pod}.spec.initContainers"
@@ -126,6 +138,7 @@ def variables(pod: str) -> dict[str, str]:
     """Names that the checks of a pod use, in order; each may use those before it."""
     labels = _members(pod, "labels")
     return {
+        **({"pod": template(OBJECT)} if pod == POD else {}),
         "containers": _containers(pod),
         "malformed": f"variables.containers.map(c, {_malformed()}).filter(text, text != '')",
         "asking": f"variables.containers.filter(c, {_has(_MEM)} || {_has(_CORE)})",
@@ -165,16 +178,17 @@ def altered(_: Settings, item: str) -> tuple[Check, ...]:
 
 
 def elsewhere(settings: Settings, item: str) -> tuple[Check, ...]:
-    """Its scheduler asks cgpu."""
-    name = f"{item}.spec.schedulerName"
+    """Its scheduler asks cgpu, or that of a template is not chosen yet."""
+    spec = f"{item}.spec"
+    name = f"(has({spec}.schedulerName) ? {spec}.schedulerName : '')"
+    free = names.UNCHOSEN if item == POD else ()
     return (
         Check(
-            f"variables.asking.size() == 0 || (has({name}) && {name} in"
-            f" {listed(settings.schedulers)})",
+            f"variables.asking.size() == 0 || {name} in {listed((*settings.schedulers, *free))}",
             _sentence(
                 f"schedulerName={{}}: a pod that asks for {names.MEMORY} needs"
                 f" {' or '.join(settings.schedulers)}",
-                f"(has({name}) ? {name} : '')",
+                name,
             ),
         ),
     )

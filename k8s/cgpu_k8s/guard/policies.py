@@ -5,13 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 from cgpu_k8s.guard import cel
-from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, NODES, RULES, Event, Users
+from cgpu_k8s.guard.rules import (
+    BOUND,
+    CHANGED,
+    CREATED,
+    NODES,
+    RULES,
+    TEMPLATES,
+    Event,
+    Users,
+)
 from cgpu_k8s.guard.settings import Settings
 
 _API = "admissionregistration.k8s.io/v1"
 # By name: the requests that a policy is for.
 EVENTS = {
     "cgpu-pods": CREATED,
+    "cgpu-templates": TEMPLATES,
     "cgpu-annotations": CHANGED,
     "cgpu-bindings": BOUND,
     "cgpu-nodes": NODES,
@@ -29,21 +39,20 @@ def policies(settings: Settings) -> list[dict[str, Any]]:
 
 def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     rules = [rule for rule in RULES if rule.event == event]
-    checks = [check for rule in rules for check in rule.checks(settings, cel.OBJECT)]
-    conditions = [
-        {"name": each, "expression": expression}
-        for each, expression in users(event, settings).items()
-    ]
+    item = cel.POD if event == TEMPLATES else cel.OBJECT
+    checks = [check for rule in rules for check in rule.checks(settings, item)]
+    conditions = _named(requested(event, settings))
     used = any("variables." in check.expression for check in checks)
     return {
         "apiVersion": _API,
         "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
-            "failurePolicy": "Fail",
+            # Where a template cannot be checked, its pods still are.
+            "failurePolicy": "Ignore" if event == TEMPLATES else "Fail",
             "matchConstraints": {"resourceRules": [requests(event)]},
             **({"matchConditions": conditions} if conditions else {}),
-            **({"variables": _variables()} if used else {}),
+            **({"variables": _named(cel.variables(item))} if used else {}),
             "validations": [
                 {"expression": check.expression, "messageExpression": check.sentence}
                 for check in checks
@@ -52,8 +61,10 @@ def _policy(name: str, event: Event, settings: Settings) -> dict[str, Any]:
     }
 
 
-def users(event: Event, settings: Settings) -> dict[str, str]:
-    """Whose requests an event is, as conditions in CEL by name, for policies and webhooks alike."""
+def requested(event: Event, settings: Settings) -> dict[str, str]:
+    """Which requests an event is, as conditions in CEL by name, for policies and webhooks alike."""
+    if event == TEMPLATES:
+        return {"renewed": cel.renewed()}
     return {
         Users.ALL: {},
         Users.OTHERS: {"others": cel.others(settings.accounts)},
@@ -62,18 +73,17 @@ def users(event: Event, settings: Settings) -> dict[str, str]:
 
 
 def requests(event: Event) -> dict[str, Any]:
-    """Which requests an event is, for policies and webhooks alike."""
+    """The same by what can be chosen without an expression."""
     return {
-        "apiGroups": [""],
-        "apiVersions": ["v1"],
+        "apiGroups": [*event.groups],
+        "apiVersions": [*event.versions],
         "operations": [*event.operations],
         "resources": [*event.resources],
     }
 
 
-def _variables() -> list[dict[str, str]]:
-    found = cel.variables(cel.OBJECT)
-    return [{"name": name, "expression": text} for name, text in found.items()]
+def _named(expressions: dict[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "expression": text} for name, text in expressions.items()]
 
 
 def _binding(name: str) -> dict[str, Any]:

@@ -20,7 +20,6 @@ VERSION, KIND = "admission.k8s.io/v1", "AdmissionReview"
 _FORBIDDEN = 403
 # Where an API server says to which pod a token is bound: its name and its UID.
 _POD = ("authentication.kubernetes.io/pod-name", "authentication.kubernetes.io/pod-uid")
-_DEFAULT = ("", "default-scheduler")  # what the API server puts in where a pod says nothing
 
 
 class ReviewError(CgpuError):
@@ -145,7 +144,7 @@ def mutate(asked: Asked, settings: Settings) -> dict[str, Any]:
     spec = member(review.item, "spec", dict)
     named = member(spec, "schedulerName", str)
     patch = []
-    if named in _DEFAULT and named not in settings.schedulers:
+    if named in names.UNCHOSEN and named not in settings.schedulers:
         patch.append(_set("schedulerName", settings.schedulers[0]))
     if settings.runtime_class and not member(spec, "runtimeClassName", str):
         patch.append(_set("runtimeClassName", settings.runtime_class))

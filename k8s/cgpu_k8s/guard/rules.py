@@ -16,7 +16,7 @@ from cgpu_k8s import names
 from cgpu_k8s.guard import cel
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.objects.fields import member, strings
-from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.objects.pods import read_pod, template_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ class Review(NamedTuple):
 
     Attributes:
         operation: CREATE or UPDATE.
-        resource: ``pods``, or with its subresource ``pods/status``.
+        resource: ``pods`` or ``jobs``, or with its subresource ``pods/status``.
         user: who wants it.
         item: the object as it would be.
         before: the object as it is; None: there is none.
@@ -59,14 +59,34 @@ class Event(NamedTuple):
         operations: as in ``Review``.
         resources: likewise; ``pods/*`` are all subresources.
         users: who has to follow the rules.
+        groups: of the resources.
+        versions: of the groups.
     """
 
     operations: tuple[str, ...]
     resources: tuple[str, ...]
     users: Users
+    groups: tuple[str, ...] = ("",)
+    versions: tuple[str, ...] = ("v1",)
 
 
 CREATED = Event(("CREATE",), ("pods",), Users.ALL)  # no pod begins with a decision
+# Whose pods would be refused. Those are, whatever becomes of this: it is for whoever writes these.
+TEMPLATES = Event(
+    ("CREATE", "UPDATE"),
+    (
+        "cronjobs",
+        "daemonsets",
+        "deployments",
+        "jobs",
+        "replicasets",
+        "replicationcontrollers",
+        "statefulsets",
+    ),
+    Users.ALL,
+    ("", "apps", "batch"),
+    ("v1", "v1beta1"),  # CronJobs before 1.21
+)
 CHANGED = Event(("UPDATE",), ("pods", "pods/*"), Users.OTHERS)
 BOUND = Event(("CREATE",), ("pods/binding", "bindings"), Users.OTHERS)
 NODES = Event(("UPDATE",), ("nodes", "nodes/*"), Users.AGENTS)
@@ -93,6 +113,11 @@ def refusal(review: Review, settings: Settings) -> str:
     Raises:
         ObjectError: the object is not what Kubernetes' API describes.
     """
+    if concerns(TEMPLATES, review, settings):
+        pod, before = template_of(review.item), template_of(review.before or {})
+        if pod == before:  # what is there already can be scaled and removed
+            return ""
+        review = review._replace(item=pod)
     for rule in RULES:
         if concerns(rule.event, review, settings):
             sentence = rule.refuse(review, settings)
@@ -135,9 +160,13 @@ def _impossible(review: Review, _: Settings) -> str:
 
 
 def _elsewhere(review: Review, settings: Settings) -> str:
-    """Pods of another scheduler would be bound without a decision."""
+    """Pods of another scheduler would be bound without a decision.
+
+    Those of a template that names none get one when they are made.
+    """
     name = member(_spec(review), "schedulerName", str)
-    if not read_pod(review.item).asks or name in settings.schedulers:
+    free = names.UNCHOSEN if review.resource in TEMPLATES.resources else ()
+    if not read_pod(review.item).asks or name in {*settings.schedulers, *free}:
         return ""
     allowed = " or ".join(settings.schedulers)
     return f"schedulerName={shown(name)}: a pod that asks for {names.MEMORY} needs {allowed}"
@@ -184,10 +213,16 @@ def _spec(review: Review) -> dict[str, Any]:
 
 
 RULES = (
-    Rule(CREATED, _written, cel.written),
-    Rule(CREATED, _impossible, cel.impossible),
-    Rule(CREATED, _elsewhere, cel.elsewhere),
-    Rule(CREATED, _placed, cel.placed),
+    *(
+        Rule(event, *forms)
+        for event in (CREATED, TEMPLATES)
+        for forms in (
+            (_written, cel.written),
+            (_impossible, cel.impossible),
+            (_elsewhere, cel.elsewhere),
+            (_placed, cel.placed),
+        )
+    ),
     Rule(CHANGED, _altered, cel.altered),
     Rule(BOUND, _written, cel.written),
     Rule(NODES, _foreign, cel.foreign),

@@ -5,6 +5,8 @@
 | before 1.28 | the webhook | everything is let in, and a node gives nothing that is not decided |
 | 1.28 and 1.29 | the webhook, for what concerns GPUs or is an agent's | this waits |
 | from 1.30 | policies; the webhook sends pods to the scheduler | likewise |
+
+Templates of pods are let in while no guard answers, in each version: their pods are not.
 """
 
 from __future__ import annotations
@@ -15,8 +17,8 @@ import yaml
 
 from cgpu_k8s.guard import cel
 from cgpu_k8s.guard.keeping import NAME
-from cgpu_k8s.guard.policies import policies, requests, users
-from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, NODES, Event
+from cgpu_k8s.guard.policies import policies, requested, requests
+from cgpu_k8s.guard.rules import BOUND, CHANGED, CREATED, NODES, TEMPLATES, Event
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,10 +77,15 @@ def validating(settings: Settings, minor: int) -> dict[str, Hook]:
     noted, altered = (
         cel.broken(checks(settings, cel.OBJECT)) for checks in (cel.written, cel.altered)
     )
+    pods = {"concerned": _concerns(cel.OBJECT, settings)}
+    made = f"[{cel.template(cel.OBJECT)}].exists(pod, {_concerns('pod', settings)})"
     ruled = {
-        "pods": Hook(CREATED, {"concerned": f"{noted} || {cel.asks(cel.OBJECT)}"}),
-        "annotations": Hook(CHANGED, {**users(CHANGED, settings), "concerned": altered}),
-        "bindings": Hook(BOUND, {**users(BOUND, settings), "concerned": noted}),
+        "pods": Hook(CREATED, pods),
+        "templates": Hook(
+            TEMPLATES, {**requested(TEMPLATES, settings), "concerned": made}, vital=False
+        ),
+        "annotations": Hook(CHANGED, {**requested(CHANGED, settings), "concerned": altered}),
+        "bindings": Hook(BOUND, {**requested(BOUND, settings), "concerned": noted}),
     }
     # A condition does not see the pod of a Binding, so all that others bind are asked about.
     binders = {"others": cel.others((*settings.accounts, _BINDER))}
@@ -86,6 +93,11 @@ def validating(settings: Settings, minor: int) -> dict[str, Hook]:
         **(ruled if minor < POLICIES else {}),
         **({"binders": Hook(BOUND, binders, vital=False)} if minor >= CONDITIONS else {}),
     }
+
+
+def _concerns(pod: str, settings: Settings) -> str:
+    """Whether a rule can refuse a pod that an expression names."""
+    return f"{cel.broken(cel.written(settings, pod))} || {cel.asks(pod)}"
 
 
 def mutating(settings: Settings, minor: int) -> dict[str, Hook]:
@@ -97,7 +109,7 @@ def mutating(settings: Settings, minor: int) -> dict[str, Hook]:
     return {
         # Another webhook may add what asks for GPUs. What one adds to a node is not the agent's.
         "schedulers": Hook(CREATED, {"concerned": cel.asks(cel.OBJECT)}, again=True),
-        **({"nodes": Hook(NODES, users(NODES, settings))} if minor < POLICIES else {}),
+        **({"nodes": Hook(NODES, requested(NODES, settings))} if minor < POLICIES else {}),
     }
 
 

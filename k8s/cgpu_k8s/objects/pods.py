@@ -97,6 +97,18 @@ def read_pod(pod: Json) -> Pod:
     return found
 
 
+def template_of(item: Json) -> Json:
+    """What the pods of a Job, CronJob, Deployment or the like are made from, as one of them.
+
+    Raises:
+        ObjectError: it is no such object.
+    """
+    spec = member(item, "spec", dict)
+    if "jobTemplate" in spec:
+        spec = member(member(spec, "jobTemplate", dict), "spec", dict)
+    return member(spec, "template", dict)
+
+
 def need_of(pod: Json) -> Need | None:
     """What a pod asks for; None: no part of a GPU.
 

@@ -89,7 +89,7 @@ def test_every_object_is_one_that_the_version_serves(objects: list[Json], minor:
 
 def test_the_policies_are_there_where_the_version_has_them(objects: list[Json], minor: int) -> None:
     found = [each for each in objects if each["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(found) == (4 if minor >= 30 else 0)
+    assert len(found) == (5 if minor >= 30 else 0)
     account = f"system:serviceaccount:{chart.NAMESPACE}:cgpu-scheduler"
     exempted = [each for each in found if account in str(each["spec"].get("matchConditions"))]
     assert len(exempted) == (2 if minor >= 30 else 0)
@@ -117,10 +117,11 @@ def test_webhooks_refuse_where_no_policy_does_and_wait_for_a_guard_where_they_ca
         for hook in chart.one(objects, f"{kind}WebhookConfiguration", GUARD)["webhooks"]
     }
     ruled, binders = RULED if minor < 30 else (), ("binders",) if minor >= 28 else ()
-    assert {*found} == {"schedulers", *ruled, *binders}
+    spared = (*binders, *(("templates",) if minor < 30 else ()))
+    assert {*found} == {"schedulers", *ruled, *spared}
     policy = "Fail" if minor >= 28 else "Ignore"
     assert {found[name]["failurePolicy"] for name in ("schedulers", *ruled)} == {policy}
-    assert all(found[name]["failurePolicy"] == "Ignore" for name in binders)
+    assert all(found[name]["failurePolicy"] == "Ignore" for name in spared)
     assert all(("matchConditions" in hook) == (minor >= 28) for hook in found.values())
     service = chart.one(objects, "Service", GUARD)
     for hook in found.values():

@@ -155,7 +155,43 @@ ITS_OWN = {"core -5", "mem 1.5", "requests differ", "requests alone", "core in r
 def whole(item: Any) -> Any:
     """A pod as a user writes it, with what an API server requires."""
     found = copy.deepcopy(item)
-    found["metadata"] = {"name": "p", "labels": found["metadata"]["labels"]}
+    notes = found["metadata"].get("annotations", {})
+    labels = found["metadata"]["labels"]
+    found["metadata"] = {"name": "p", "labels": labels, "annotations": notes}
     for each in (*found["spec"]["containers"], *found["spec"].get("initContainers", [])):
         each["image"] = "busybox"
     return {"apiVersion": "v1", "kind": "Pod", **found, "status": {}}
+
+
+# What makes pods from a template, by its plural: version and kind.
+CONTROLLERS = {
+    "cronjobs": ("batch/v1", "CronJob"),
+    "daemonsets": ("apps/v1", "DaemonSet"),
+    "deployments": ("apps/v1", "Deployment"),
+    "jobs": ("batch/v1", "Job"),
+    "replicasets": ("apps/v1", "ReplicaSet"),
+    "replicationcontrollers": ("v1", "ReplicationController"),
+    "statefulsets": ("apps/v1", "StatefulSet"),
+}
+
+
+def controller(plural: str, item: Any) -> Any:
+    """What makes such pods, as a user writes it."""
+    version, kind = CONTROLLERS[plural]
+    given = whole(item)
+    chosen = {"app": "x"}
+    labels = {**chosen, **given["metadata"]["labels"]}
+    about = {**given["metadata"], "labels": labels}
+    del about["name"]
+    once = kind in {"Job", "CronJob"}
+    spec: Any = {**given["spec"], "restartPolicy": "Never" if once else "Always"}
+    spec = {"template": {"metadata": about, "spec": spec}}
+    if kind == "CronJob":
+        spec = {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+    elif kind == "ReplicationController":
+        spec["selector"] = chosen
+    elif not once:
+        spec["selector"] = {"matchLabels": chosen}
+    if kind == "StatefulSet":
+        spec["serviceName"] = "x"
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}

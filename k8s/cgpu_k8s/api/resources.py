@@ -32,3 +32,19 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases")
 SECRETS = Resource("", "v1", "secrets")
 MUTATING = Resource("admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations")
 VALIDATING = Resource("admissionregistration.k8s.io", "v1", "validatingwebhookconfigurations")
+
+# What makes pods from a template, by the words that kubectl has for it.
+MAKERS = {
+    word: Resource(group, "v1", f"{kind}s")
+    for group, kind, short in (
+        ("apps", "daemonset", "ds"),
+        ("apps", "deployment", "deploy"),
+        ("apps", "replicaset", "rs"),
+        ("apps", "statefulset", "sts"),
+        ("batch", "cronjob", "cj"),
+        ("batch", "job", ""),
+        ("", "replicationcontroller", "rc"),
+    )
+    for word in (kind, f"{kind}s", short)
+    if word
+}

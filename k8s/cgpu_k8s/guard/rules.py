@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cgpu_env.errors import shown
 from cgpu_k8s import names
+from cgpu_k8s.api.resources import MAKERS
 from cgpu_k8s.guard import cel
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.objects.fields import member, strings
@@ -74,17 +75,9 @@ CREATED = Event(("CREATE",), ("pods",), Users.ALL)  # no pod begins with a decis
 # Whose pods would be refused. Those are, whatever becomes of this: it is for whoever writes these.
 TEMPLATES = Event(
     ("CREATE", "UPDATE"),
-    (
-        "cronjobs",
-        "daemonsets",
-        "deployments",
-        "jobs",
-        "replicasets",
-        "replicationcontrollers",
-        "statefulsets",
-    ),
+    tuple(sorted({each.plural for each in MAKERS.values()})),
     Users.ALL,
-    ("", "apps", "batch"),
+    tuple(sorted({each.group for each in MAKERS.values()})),
     ("v1", "v1beta1"),  # CronJobs before 1.21
 )
 CHANGED = Event(("UPDATE",), ("pods", "pods/*"), Users.OTHERS)

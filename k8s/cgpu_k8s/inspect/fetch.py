@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from cgpu_env.errors import CgpuError
 from cgpu_k8s.api.client import Client, connected
 from cgpu_k8s.api.errors import ApiError, GoneError, NotFoundError
-from cgpu_k8s.api.resources import EVENTS, NODES, PODS
+from cgpu_k8s.api.resources import EVENTS, MAKERS, NODES, PODS, Resource
 from cgpu_k8s.inspect.cluster import Claim, Machine, read_claim, read_machine
 
 if TYPE_CHECKING:
@@ -60,6 +60,18 @@ async def fetch_pod(cluster: Cluster, name: str, namespace: str) -> tuple[Asked,
         return asked, Fetched(machines, claims)
 
 
+async def fetch_maker(
+    cluster: Cluster, kind: str, name: str, namespace: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """What makes pods, such as a Job, by one of the words of MAKERS; and its events.
+
+    Raises:
+        CgpuError: the API server cannot be asked, refuses, or has no such object.
+    """
+    async with connected(cluster, timeout=_PATIENCE) as client:
+        return await _object(client, MAKERS[kind], kind, name, namespace)
+
+
 async def _machines(client: Client) -> list[Machine]:
     return await _list(client, NODES.path(), {}, read_machine)
 
@@ -91,19 +103,26 @@ async def _list(
 
 
 async def _pod(client: Client, name: str, namespace: str) -> Asked:
+    raw, events = await _object(client, PODS, "pod", name, namespace)
+    return Asked(raw, read_claim(raw), events)
+
+
+async def _object(
+    client: Client, resource: Resource, kind: str, name: str, namespace: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """An object, and its events."""
     try:
-        raw = await client.get(PODS.path(name, namespace=namespace))
+        raw = await client.get(resource.path(name, namespace=namespace))
     except NotFoundError:
         raise CgpuError(
-            f"pod {namespace}/{name}: there is no pod of this name in this namespace",
+            f"{kind} {namespace}/{name}: there is no {kind} of this name in this namespace",
             hint="-n names another namespace",
         ) from None
-    claim = read_claim(raw)
     uid = str(raw["metadata"]["uid"])
     try:
         events = await client.list(
             EVENTS.path(namespace=namespace), {"fieldSelector": f"involvedObject.uid={uid}"}
         )
     except ApiError:  # they only add to the answer
-        return Asked(raw, claim, [])
-    return Asked(raw, claim, events.items)
+        return raw, []
+    return raw, events.items

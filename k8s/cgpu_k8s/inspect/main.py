@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from cgpu_env import program
-from cgpu_env.errors import CgpuError
+from cgpu_env.errors import CgpuError, shown
 
 if TYPE_CHECKING:
     from cgpu_env.commandline import Parser
@@ -40,9 +40,13 @@ def arguments() -> Parser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("-d", "--details", action="store_true", help="each pod on its GPUs")
     what.add_argument("-o", "--output", choices=("json", "yaml"), help="for programs")
-    what.add_argument("--why", metavar="POD", help="why a pod waits or failed, in one sentence")
+    what.add_argument(
+        "--why",
+        metavar="POD",
+        help="why a pod waits or failed, or why job/NAME or the like has none, in one sentence",
+    )
     parser.add_argument("--core", action="store_true", help="show compute percentages too")
-    parser.add_argument("-n", "--namespace", metavar="NAME", help="of the pod of --why")
+    parser.add_argument("-n", "--namespace", metavar="NAME", help="of what --why names")
     parser.add_argument("--kubeconfig", metavar="FILE", help="in place of KUBECONFIG")
     parser.add_argument("--context", metavar="NAME", help="of the kubeconfig, not the current one")
     return parser
@@ -55,10 +59,16 @@ def main() -> NoReturn:
 
 
 def _work() -> int:
+    from cgpu_k8s.api.resources import MAKERS  # noqa: PLC0415 (``main`` answers interrupts first)
+
     parser = arguments()
     given = parser.parse_args()
     if given.why and (given.node or given.core):
         parser.error("--why POD: expected without NODE and --core")
+    kind = _kind(given.why or "")
+    if kind and kind not in MAKERS:
+        known = ", ".join(sorted({each.plural[:-1] for each in MAKERS.values()}))
+        parser.error(f"--why {shown(given.why)}: expected a POD, or KIND/NAME with one of {known}")
     if given.namespace and not given.why:
         parser.error("--namespace: expected with --why POD; nodes are shown with all their pods")
     if given.output and given.core:
@@ -83,14 +93,18 @@ def _answer(given: argparse.Namespace) -> str:
     from cgpu_k8s.api.configuration import load  # noqa: PLC0415 (after the command line)
     from cgpu_k8s.api.tasks import result_of  # noqa: PLC0415 (likewise)
     from cgpu_k8s.inspect.cluster import view  # noqa: PLC0415 (likewise)
-    from cgpu_k8s.inspect.fetch import fetch, fetch_pod  # noqa: PLC0415 (likewise)
+    from cgpu_k8s.inspect.fetch import fetch, fetch_maker, fetch_pod  # noqa: PLC0415 (likewise)
 
     cluster = load(given.kubeconfig, given.context)
     if given.why:
-        from cgpu_k8s.inspect.why import why  # noqa: PLC0415 (likewise)
+        from cgpu_k8s.inspect.why import why, why_none  # noqa: PLC0415 (likewise)
 
-        namespace = given.namespace or cluster.namespace
-        pod, found = result_of(fetch_pod(cluster, given.why, namespace))
+        namespace, kind = given.namespace or cluster.namespace, _kind(given.why)
+        name = given.why.rpartition("/")[2]
+        if kind:
+            made = result_of(fetch_maker(cluster, kind, name, namespace))
+            return why_none(kind, *made) + "\n"
+        pod, found = result_of(fetch_pod(cluster, name, namespace))
         return why(pod.raw, pod.claim, *found, pod.events) + "\n"
     found = result_of(fetch(cluster, given.node))
     nodes = view(*found)
@@ -100,6 +114,12 @@ def _answer(given: argparse.Namespace) -> str:
             f"node {given.node} publishes no memory of GPUs: {machine.offer.withheld or 'not yet'}"
         )
     return _shown(given, nodes)
+
+
+def _kind(why: str) -> str:
+    """The kind of what makes pods, where --why names that; "": it names a pod."""
+    kind = why.rpartition("/")[0]
+    return "" if kind in {"pod", "pods", "po"} else kind
 
 
 def _shown(given: argparse.Namespace, nodes: list[NodeView]) -> str:

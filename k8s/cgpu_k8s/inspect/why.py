@@ -14,7 +14,7 @@ from cgpu_k8s.books.books import Books
 from cgpu_k8s.names import MEMORY, SCHEDULE
 from cgpu_k8s.objects.fields import member, objects
 from cgpu_k8s.objects.nodes import WITHHELD
-from cgpu_k8s.objects.pods import read_pod
+from cgpu_k8s.objects.pods import read_pod, template_of
 from cgpu_node.allocation import FULL, TOO_FEW, TOO_LARGE, WRONG_MODE, Refusal, part_of
 
 if TYPE_CHECKING:
@@ -72,6 +72,18 @@ def why(
     case = Case(pod, read_pod(pod), claim, machines, claims, events)
     found = next(filter(None, (rule(case) for rule in _RULES)))
     return f"pod {case.pod.namespace}/{case.pod.name} {found}"
+
+
+def why_none(kind: str, maker: Json, events: Sequence[Json]) -> str:
+    """One sentence on why a Job or the like has no pod, or that cgpu knows no reason."""
+    meta = member(maker, "metadata", dict)
+    where = f"{kind} {member(meta, 'namespace', str)}/{member(meta, 'name', str)}"
+    refusal, warning = read_pod(template_of(maker)).refusal, _warning(events)
+    if refusal:
+        return f"{where} gets no pod: {refusal}"
+    if warning:
+        return f"{where} says: {warning}"
+    return f"{where} may have pods: ask about one of them, by --why POD"
 
 
 def _ended(case: Case) -> str:

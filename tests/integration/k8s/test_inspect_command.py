@@ -20,7 +20,16 @@ from cgpu_k8s.api.resources import EVENTS, NAMESPACES, NODES, PODS
 from lab.kubernetes.control_plane import ControlPlane
 from lab.kubernetes.fake_server import FakeServer, fake_server
 from lab.kubernetes.faults import Fault
-from lab.kubernetes.manifests import V100, bound, decided, gpus, node, pod, published_node
+from lab.kubernetes.manifests import (
+    V100,
+    bound,
+    controller,
+    decided,
+    gpus,
+    node,
+    pod,
+    published_node,
+)
 from lab.kubernetes.objects import binding
 from lab.kubernetes.store import KINDS, Key
 
@@ -139,6 +148,22 @@ def test_why_a_pod_waits(lab: Lab) -> None:
     assert lab.shown("--why", "eight", "-n", "ml") == "pod ml/eight runs on gpu-a\n"
 
 
+def test_why_a_job_has_no_pod(lab: Lab) -> None:
+    job = controller("jobs", pod("p", 2, 33))
+    job["metadata"] = {"name": "train", "namespace": "ml", "uid": "uid-train"}
+    key = Key(KINDS["batch", "jobs"], "ml", "train")
+    lab.server.change(lambda store: store.items.update({key: job}))
+    for word in ("job", "jobs"):
+        assert lab.shown("--why", f"{word}/train", "-n", "ml") == (
+            f"{word} ml/train gets no pod: container main: aliyun.com/gpu-core.percentage=33:"
+            " expected a multiple of 5 from 5 to 100\n"
+        )
+    assert lab.shown("--why", "pod/eight", "-n", "ml") == "pod ml/eight runs on gpu-a\n"
+    unknown = lab.run("--why", "jbo/train")
+    assert unknown.returncode == 2
+    assert "--why jbo/train: expected a POD, or KIND/NAME with one of cronjob, " in unknown.stderr
+
+
 def test_why_shows_the_pods_own_events(lab: Lab) -> None:
     starting = decided(pod("starts", 1, namespace="new"), "gpu-a", A, A0)
     starting["status"] = {"phase": "Pending"}
@@ -183,6 +208,7 @@ def test_lists_are_read_in_pages_and_anew_where_the_first_is_forgotten(tmp_path:
         (["gpu-x"], "node gpu-x: the cluster has no node of this name\n"),
         (["cpu"], "node cpu publishes no memory of GPUs: the node is not labelled for sharing"),
         (["--why", "x"], "pod default/x: there is no pod of this name in this namespace\n"),
+        (["--why", "job/x"], "job default/x: there is no job of this name in this namespace\n"),
         (["--context", "lba"], 'has no context "lba": it has lab'),
     ],
 )

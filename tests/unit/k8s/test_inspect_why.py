@@ -7,8 +7,18 @@ from typing import Any
 import pytest
 
 from cgpu_k8s.inspect.cluster import read_claim, read_machine
-from cgpu_k8s.inspect.why import why
-from lab.kubernetes.manifests import V100, bound, decided, gpus, node, pod, published_node
+from cgpu_k8s.inspect.why import why, why_none
+from lab.kubernetes.manifests import (
+    CONTROLLERS,
+    V100,
+    bound,
+    controller,
+    decided,
+    gpus,
+    node,
+    pod,
+    published_node,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -152,6 +162,23 @@ def test_a_pod_that_no_gpu_could_serve() -> None:
     assert reason(pod("p", 7, 33)) == (
         "can run on no GPU: container main: aliyun.com/gpu-core.percentage=33: expected a multiple"
         " of 5 from 5 to 100"
+    )
+
+
+@pytest.mark.parametrize("plural", CONTROLLERS)
+def test_what_makes_pods_that_no_gpu_could_serve(plural: str) -> None:
+    kind, warning = plural.removesuffix("s"), {"type": "Warning", "reason": "FailedCreate"}
+    events = [{**warning, "message": "exceeded quota"}]
+    maker = controller(plural, pod("p", 7, 33))
+    maker["metadata"] = {"name": "x", "namespace": "ml"}
+    assert why_none(kind, maker, events) == (
+        f"{kind} ml/x gets no pod: container main: aliyun.com/gpu-core.percentage=33: expected a"
+        " multiple of 5 from 5 to 100"
+    )
+    maker = {**controller(plural, pod("p", 7, 30)), "metadata": maker["metadata"]}
+    assert why_none(kind, maker, events) == f"{kind} ml/x says: FailedCreate: exceeded quota"
+    assert why_none(kind, maker, []) == (
+        f"{kind} ml/x may have pods: ask about one of them, by --why POD"
     )
 
 

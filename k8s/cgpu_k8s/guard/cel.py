@@ -7,11 +7,12 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 from cgpu_k8s import names
+from cgpu_k8s.objects.misspelt import NEAR, OURS, PREFIX
 from cgpu_k8s.objects.pods import MOST_GPUS
 from cgpu_node.allocation import CORE_STEP
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from cgpu_k8s.guard.settings import Settings
 
@@ -28,21 +29,8 @@ RESERVED = (
     names.MEM_ASSIGNED,
     names.MEM_ASSUME_TIME,
 )
-# What an agent changes of its node: by the path of an object in it, the members that may differ.
-# The API server changes three of the metadata by itself.
-OFFERED: Mapping[str, tuple[str, ...]] = {
-    "": ("metadata", "status"),
-    "metadata": ("annotations", "labels", "generation", "managedFields", "resourceVersion"),
-    "metadata.annotations": (names.FACTS,),
-    "metadata.labels": names.NODE_LABELS,
-    "status": ("allocatable", "capacity"),
-    "status.allocatable": names.NODE_RESOURCES,
-    "status.capacity": names.NODE_RESOURCES,
-}
 # What somebody wants to write, and, of what makes pods, one of those.
 OBJECT, POD = "object", "variables.pod"
-# Where an API server says, from 1.30 on, on which node the pod runs to which a token is bound.
-NODE_NAME = "authentication.kubernetes.io/node-name"
 _FORM = "^[+-]?[0-9.]{1,20}([mk]|[eE][+-]?[0-9]{1,2})?$"  # of numbers without a unit
 _COUNTED = "^(0{0,3}[1-9]|0{0,2}1[0-6])$"
 assert MOST_GPUS == 16  # noqa: PLR2004, S101 (the pattern above)
@@ -57,17 +45,17 @@ class Check(NamedTuple):
 
 def listed(values: Iterable[str]) -> str:
     """A list of strings."""
-    return f"[{', '.join(map(_text, values))}]"
+    return f"[{', '.join(map(quoted, values))}]"
 
 
-def _text(value: str) -> str:
+def quoted(value: str) -> str:
     """A string; what JSON escapes, CEL escapes alike."""
     return json.dumps(value)
 
 
-def _sentence(text: str, *values: str) -> str:
+def sentence(text: str, *values: str) -> str:
     """A sentence, with expressions of strings in place of its ``{}``."""
-    texts = (_text(part) if part else "" for part in text.split("{}"))
+    texts = (quoted(part) if part else "" for part in text.split("{}"))
     return " + ".join(each for pair in zip_longest(texts, values) for each in pair if each)
 
 
@@ -77,7 +65,7 @@ def _first(*cases: tuple[str, str]) -> str:
 
 
 _MEM, _CORE, _COUNT, _OTHERS = map(
-    _text, (names.MEMORY, names.CORES, names.COUNT, names.OTHERS_GPU)
+    quoted, (names.MEMORY, names.CORES, names.COUNT, names.OTHERS_GPU)
 )
 
 
@@ -157,7 +145,7 @@ def written(_: Settings, item: str) -> tuple[Check, ...]:
     return (
         Check(
             f"{found}.size() == 0",
-            _sentence("annotation {}: only cgpu's scheduler may set it", f"{found}[0]"),
+            sentence("annotation {}: only cgpu's scheduler may set it", f"{found}[0]"),
         ),
     )
 
@@ -172,9 +160,43 @@ def altered(_: Settings, item: str) -> tuple[Check, ...]:
     return (
         Check(
             f"{found}.size() == 0",
-            _sentence("annotation {}: only cgpu's scheduler may change it", f"{found}[0]"),
+            sentence("annotation {}: only cgpu's scheduler may change it", f"{found}[0]"),
         ),
     )
+
+
+def misspelt(_: Settings, item: str) -> tuple[Check, ...]:
+    """No name is near to one of ours: the same as ``misspelt`` of objects."""
+    limits = "c.resources.limits"
+    found = (
+        f"{_containers(item)}.filter(c, has(c.resources) && has({limits})"
+        f" && {limits}.exists(name, {_near()}))"
+    )
+    resource = _nearest(limits, "resource", "container {}: ", "c.name")
+    return (
+        Check(f"{found}.size() == 0", f"{found}.map(c, {resource})[0]"),
+        *(
+            Check(f"!{named}.exists(name, {_near()})", _nearest(named, kind, f"{kind} "))
+            for kind in ("label", "annotation")
+            for named in (_members(item, f"{kind}s"),)
+        ),
+    )
+
+
+def _near() -> str:
+    """Whether a name is near to one of ours."""
+    return (
+        f"name.startsWith({quoted(PREFIX)}) && !(name in {listed(OURS)})"
+        f" && ({' || '.join(f'name.matches({quoted(pattern)})' for pattern in NEAR)})"
+    )
+
+
+def _nearest(named: str, kind: str, start: str, *values: str) -> str:
+    """The sentence about the first name that is near to one of ours."""
+    meant = _first(*((f"name.matches({quoted(each)})", quoted(NEAR[each])) for each in NEAR))
+    rest = f"{{}}: there is no such {kind}: did you mean {{}}?"
+    text = sentence(start + rest, *values, "name", f"({meant})")
+    return f"{named}.filter(name, {_near()}).map(name, {text})[0]"
 
 
 def elsewhere(settings: Settings, item: str) -> tuple[Check, ...]:
@@ -185,7 +207,7 @@ def elsewhere(settings: Settings, item: str) -> tuple[Check, ...]:
     return (
         Check(
             f"variables.asking.size() == 0 || {name} in {listed((*settings.schedulers, *free))}",
-            _sentence(
+            sentence(
                 f"schedulerName={{}}: a pod that asks for {names.MEMORY} needs"
                 f" {' or '.join(settings.schedulers)}",
                 name,
@@ -200,51 +222,9 @@ def placed(_: Settings, item: str) -> tuple[Check, ...]:
     return (
         Check(
             f"variables.asking.size() == 0 || !has({name}) || {name} == ''",
-            _sentence(
-                f"nodeName={{}}: expected none for a pod that asks for {names.MEMORY}", name
-            ),
+            sentence(f"nodeName={{}}: expected none for a pod that asks for {names.MEMORY}", name),
         ),
     )
-
-
-def foreign(_: Settings, __: str) -> tuple[Check, ...]:
-    """The node is the one on which the pod runs to which the user's token is bound."""
-    extra, name = "request.userInfo.extra", _text(NODE_NAME)
-    return (
-        Check(
-            f"has({extra}) && {name} in {extra} && {extra}[{name}] == [object.metadata.name]",
-            _sentence("an agent's token may change only the node on which the agent's pod runs"),
-        ),
-    )
-
-
-def beyond(_: Settings, __: str) -> tuple[Check, ...]:
-    """Nothing of a node changes but what an agent writes."""
-    return tuple(
-        Check(
-            _same(path, members),
-            _sentence(f"{path or 'node'}: an agent may change only {', '.join(members)}"),
-        )
-        for path, members in OFFERED.items()
-    )
-
-
-def _same(path: str, but: Iterable[str]) -> str:
-    """Whether the object at a path has the same members as before, except some."""
-    after, before, free = _part("object", path), _part("oldObject", path), listed(but)
-    return (
-        f"{after}.all(key, key in {free} || (key in {before} && {before}[key] == {after}[key]))"
-        f" && {before}.all(key, key in {free} || key in {after})"
-    )
-
-
-def _part(of: str, path: str) -> str:
-    """The object at a path, of whose members nothing is known; of a node, the first level is there.
-
-    A list of all that a node's status may have would miss what later versions add.
-    """
-    whole = f"{of}.{path}" if path else of
-    return f"(has({whole}) ? dyn({whole}) : {{}})" if "." in path else f"dyn({whole})"
 
 
 def impossible(_: Settings, __: str) -> tuple[Check, ...]:
@@ -253,7 +233,7 @@ def impossible(_: Settings, __: str) -> tuple[Check, ...]:
         Check("variables.malformed.size() == 0", "variables.malformed[0]"),
         Check(
             f"variables.asking.size() == 0 || variables.label.matches('{_COUNTED}')",
-            _sentence(
+            sentence(
                 f"label {names.COUNT}={{}}: expected a whole number from 1 to {MOST_GPUS}",
                 "variables.label",
             ),
@@ -261,7 +241,7 @@ def impossible(_: Settings, __: str) -> tuple[Check, ...]:
         Check("variables.uneven.size() == 0", "variables.uneven[0]"),
         Check(
             f"variables.asking.all(c, {_has(_CORE)}) || variables.asking.all(c, !{_has(_CORE)})",
-            _sentence(f"containers of one pod: expected all or none to ask for {names.CORES}"),
+            sentence(f"containers of one pod: expected all or none to ask for {names.CORES}"),
         ),
     )
 
@@ -294,8 +274,9 @@ def _malformed() -> str:
 
 def _miswritten(resource: str) -> Iterable[tuple[str, str]]:
     """What is wrong with a resource in a container's limits and requests."""
-    name = _text(resource)
+    name = quoted(resource)
     limit, request = (f"c.resources.{kind}[{name}]" for kind in ("limits", "requests"))
+    equal = f"{_is_whole(request)} && quantity({request}).compareTo(quantity({limit})) == 0"
     return (
         (
             f"{_has(name)} && !{_in('limits', name)}",
@@ -306,8 +287,7 @@ def _miswritten(resource: str) -> Iterable[tuple[str, str]]:
             _about(f"{resource}={{}}: expected a whole number without a unit", limit),
         ),
         (
-            f"{_in('requests', name)} && !({_is_whole(request)}"
-            f" && quantity({request}).compareTo(quantity({limit})) == 0)",
+            f"{_in('requests', name)} && !({equal})",
             _about(
                 f"{resource}={{}} in limits and {{}} in requests: expected the same, or limits"
                 " alone",
@@ -322,6 +302,7 @@ def _uneven() -> str:
     """Why a container's part cannot be divided over the pod's GPUs, likewise."""
     units, cores = _number(_MEM), _number(_CORE)
     least, most = f"({CORE_STEP} * variables.gpus)", "(100 * variables.gpus)"
+    even = f"{cores} % {least} == 0 && {cores} >= 0 && {cores} <= {most}"
     given, step = f"string({units})", f"string({least})"
     return _first(
         (f"{units} < 1", _about(f"{names.MEMORY}={{}}: expected at least 1", given)),
@@ -334,7 +315,7 @@ def _uneven() -> str:
             ),
         ),
         (
-            f"{_in('limits', _CORE)} && ({cores} % {least} != 0 || {cores} < 0 || {cores} > {most})",
+            f"{_in('limits', _CORE)} && !({even})",
             _about(
                 f"{names.CORES}={{}}: expected a multiple of {{}} from {{}} to {{}}{{}}",
                 f"string({cores})",
@@ -350,7 +331,7 @@ def _uneven() -> str:
 
 def _about(text: str, *values: str) -> str:
     """A sentence about a container."""
-    return _sentence(f"container {{}}: {text}", "c.name", *values)
+    return sentence(f"container {{}}: {text}", "c.name", *values)
 
 
 def _is_whole(value: str) -> str:

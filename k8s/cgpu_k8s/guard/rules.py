@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from cgpu_env.errors import shown
 from cgpu_k8s import names
 from cgpu_k8s.api.resources import MAKERS
-from cgpu_k8s.guard import cel
+from cgpu_k8s.guard import cel, nodes
 from cgpu_k8s.guard.settings import Settings
 from cgpu_k8s.objects.fields import member, strings
+from cgpu_k8s.objects.misspelt import misspelt
 from cgpu_k8s.objects.pods import read_pod, template_of
 
 if TYPE_CHECKING:
@@ -148,6 +149,10 @@ def _altered(review: Review, _: Settings) -> str:
     return f"annotation {found}: only cgpu's scheduler may change it" if found else ""
 
 
+def _misspelt(review: Review, _: Settings) -> str:
+    return misspelt(review.item)
+
+
 def _impossible(review: Review, _: Settings) -> str:
     return read_pod(review.item).refusal
 
@@ -184,7 +189,7 @@ def _foreign(review: Review, _: Settings) -> str:
 
 def _beyond(review: Review, _: Settings) -> str:
     """Labels, taints and other resources of a node are not its agent's."""
-    for path, members in cel.OFFERED.items():
+    for path, members in nodes.OFFERED.items():
         after, before = _part(review.item, path), _part(review.before or {}, path)
         for key in {**before, **after}:
             same = (key in before) == (key in after) and before.get(key) == after.get(key)
@@ -211,6 +216,7 @@ RULES = (
         for event in (CREATED, TEMPLATES)
         for forms in (
             (_written, cel.written),
+            (_misspelt, cel.misspelt),
             (_impossible, cel.impossible),
             (_elsewhere, cel.elsewhere),
             (_placed, cel.placed),
@@ -218,6 +224,6 @@ RULES = (
     ),
     Rule(CHANGED, _altered, cel.altered),
     Rule(BOUND, _written, cel.written),
-    Rule(NODES, _foreign, cel.foreign),
-    Rule(NODES, _beyond, cel.beyond),
+    Rule(NODES, _foreign, nodes.foreign),
+    Rule(NODES, _beyond, nodes.beyond),
 )

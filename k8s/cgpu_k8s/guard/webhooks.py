@@ -97,7 +97,8 @@ def validating(settings: Settings, minor: int) -> dict[str, Hook]:
 
 def _concerns(pod: str, settings: Settings) -> str:
     """Whether a rule can refuse a pod that an expression names."""
-    return f"{cel.broken(cel.written(settings, pod))} || {cel.asks(pod)}"
+    checks = (*cel.written(settings, pod), *cel.misspelt(settings, pod))
+    return f"{cel.broken(checks)} || {cel.asks(pod)}"
 
 
 def mutating(settings: Settings, minor: int) -> dict[str, Hook]:

@@ -13,6 +13,7 @@ from cgpu_env.errors import shown
 from cgpu_k8s.books.books import Books
 from cgpu_k8s.names import MEMORY, SCHEDULE
 from cgpu_k8s.objects.fields import member, objects
+from cgpu_k8s.objects.misspelt import misspelt
 from cgpu_k8s.objects.nodes import WITHHELD
 from cgpu_k8s.objects.pods import read_pod, template_of
 from cgpu_node.allocation import FULL, TOO_FEW, TOO_LARGE, WRONG_MODE, Refusal, part_of
@@ -78,7 +79,8 @@ def why_none(kind: str, maker: Json, events: Sequence[Json]) -> str:
     """One sentence on why a Job or the like has no pod, or that cgpu knows no reason."""
     meta = member(maker, "metadata", dict)
     where = f"{kind} {member(meta, 'namespace', str)}/{member(meta, 'name', str)}"
-    refusal, warning = read_pod(template_of(maker)).refusal, _warning(events)
+    pod, warning = template_of(maker), _warning(events)
+    refusal = misspelt(pod) or read_pod(pod).refusal
     if refusal:
         return f"{where} gets no pod: {refusal}"
     if warning:
@@ -93,6 +95,11 @@ def _ended(case: Case) -> str:
         return ""
     reason = _reason(case.status) or _containers(case, "terminated") or _warning(case.events)
     return f"failed: {reason}" if reason else "failed, and does not say why"
+
+
+def _misspelt(case: Case) -> str:
+    found = "" if case.pod.node else misspelt(case.raw)
+    return f"waits: {found}" if found else ""
 
 
 def _not_asking(case: Case) -> str:
@@ -192,6 +199,7 @@ def _scheduler(case: Case) -> str:
 
 _RULES: tuple[Callable[[Case], str], ...] = (
     _ended,
+    _misspelt,
     _not_asking,
     _leaving,
     _bound,

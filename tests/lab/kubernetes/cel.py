@@ -8,7 +8,7 @@ import celpy
 from celpy import celtypes
 from celpy.adapter import json_to_cel
 
-from cgpu_k8s.guard.cel import NODE_NAME
+from cgpu_k8s.guard.nodes import NODE_NAME
 from cgpu_k8s.guard.policies import policies
 from cgpu_k8s.guard.rules import TEMPLATES, Review, refusal
 from cgpu_k8s.guard.settings import Settings

@@ -1,8 +1,8 @@
 """Decisions forged by every verb, part and kind of patch, where policies judge: none gets through.
 
-K8S-15. Of each way a harmless annotation shows that it is one. The administrator, a node's user and
-the agent's account forge; the last two also with all rights, so that no right but the policy's is
-what keeps them from it.
+K8S-15; K8S-2 for what no GPU could give. Of each way a harmless annotation shows that it is one.
+The administrator, a node's user and the agent's account forge; the last two also with all rights, so
+that no right but the policy's is what keeps them from it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.guard.cel import RESERVED
 from cgpu_k8s.guard.rules import Review, refusal
 from cgpu_k8s.guard.settings import Settings
+from cgpu_k8s.guard.webhooks import CONDITIONS, objects
+from cgpu_k8s.objects.misspelt import misspelt
 from lab.containers.enclosure import wait_until
 from lab.kubernetes.control_plane import ACCOUNT, ADMIN, AGENT, ControlPlane, control_plane
 from lab.kubernetes.manifests import CORE, IMPOSSIBLE, ITS_OWN, MEM, container, of, whole
@@ -229,6 +231,24 @@ def test_what_no_gpu_could_give_is_refused_with_the_sentence_of_the_guard(
     if name not in ITS_OWN:
         assert "ValidatingAdmissionPolicy 'cgpu-pods'" in answer.message
         assert answer.message.endswith(refusal(Review("CREATE", "pods", ADMIN, item), SETTINGS))
+
+
+@pytest.mark.parametrize("name", ["aliyun.com/gpu_mem", "aliyun.com/GPU-core.percent"])
+@pytest.mark.parametrize("kind", ["labels", "annotations", "limits"])
+def test_a_name_that_is_nearly_ours_is_refused(server: Server, kind: str, name: str) -> None:
+    item = whole(of(container({"cpu": "1", **({name: "1"} if kind == "limits" else {})})))
+    if kind != "limits":
+        item["metadata"][kind] = {"app": "x", name: "1"}
+    answer, _ = server.ask("POST", pods_path(), item)
+    assert answer.message.endswith(misspelt(item))
+    assert f"{name}: there is no such " in answer.message
+
+
+def test_the_conditions_of_older_webhooks_compile(server: Server) -> None:
+    """Those of 1.28, which no policy has."""
+    for each in objects(SETTINGS, "cgpu-system", CONDITIONS):
+        path = f"/apis/{each['apiVersion']}/{each['kind'].lower()}s?dryRun=All"
+        assert server.ask("POST", path, each)[0] == Asked(201, "")
 
 
 @pytest.mark.parametrize(("count", "limits"), [(2000, {MEM: "2", CORE: "5"}), (5000, {"cpu": "1"})])

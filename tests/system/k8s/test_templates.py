@@ -25,7 +25,6 @@ from lab.worlds.guard import guarding
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.system
 
@@ -39,9 +38,7 @@ def _plane(tmp_path_factory: pytest.TempPathFactory, release: Release) -> Iterat
         yield plane
 
 
-def kubectl(
-    plane: ControlPlane, *words: str, given: str = ""
-) -> subprocess.CompletedProcess[str]:
+def kubectl(plane: ControlPlane, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
     where = f"--kubeconfig={plane.kubeconfig()}"
     return chart.run("kubectl", *words, where, home=plane.folder, given=given)
 

@@ -42,7 +42,7 @@ def test_what_no_gpu_could_give_is_refused_at_creation(name: str) -> None:
 AMOUNTS = st.sampled_from(
     ["0", "1", "2", "5", "+5", "10", "16", "30", "33", "100", "200", "2e0", "1k", "1e3", "8Gi",
      "-5", "3000m", "1500m", "2.0", "1.5", "1E", "4M"]
-)
+)  # fmt: skip
 ASKED = st.none() | st.dictionaries(
     st.sampled_from([MEM, CORE, COUNT, "nvidia.com/gpu", "cpu"]), AMOUNTS
 )

@@ -1,4 +1,4 @@
-"""The rules for pods hold for what they are made from, in both forms and in the same words."""
+"""K8S-2: the rules for pods hold for what they are made from, in both forms and the same words."""
 
 from __future__ import annotations
 

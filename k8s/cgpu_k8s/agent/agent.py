@@ -22,7 +22,7 @@ from cgpu_k8s.api.resources import NODES
 from cgpu_k8s.api.tasks import together
 from cgpu_k8s.names import SCHEDULE
 from cgpu_k8s.objects.fields import member, strings
-from cgpu_k8s.objects.nodes import LEFT_ALONE, why_not_shared
+from cgpu_k8s.objects.nodes import LEFT_ALONE, UNSERVED, why_not_shared
 from cgpu_node.settings import kubernetes
 from cgpu_node.settings.kubernetes import SHARE, Kubernetes
 
@@ -259,7 +259,7 @@ class Agent:
             await self._write(node, offering.NOTHING)
             if why_not_shared(node):  # containers are like any others from now on
                 self._place.setting.unlink(missing_ok=True)
-        if sharing or _label(node) not in LEFT_ALONE:
+        if sharing or _label(node) not in LEFT_ALONE or _label(node) in UNSERVED:
             await self._events.send(NOT_OFFERED, why)
         else:
             self._events.over(NOT_OFFERED)

@@ -21,9 +21,11 @@ LEFT_ALONE = {
     "": "the node is not labelled for sharing GPUs",
     "default": "the node gives whole GPUs to pods",
     "disabled": "the node gives no GPU to pods",
-    "topology": "cgpu does not place pods by topology",
-    "mig": "cgpu does not divide GPUs by MIG",
+    "topology": "cgpu does not place pods by topology, and leaves the node's GPUs to others",
+    "mig": "cgpu does not divide GPUs by MIG, and leaves the node's GPUs to others",
 }
+# Those of them by which a node waits for what cgpu does not do.
+UNSERVED = ("topology", "mig")
 PLACEMENTS = (BINPACK, SPREAD)
 # GPUs, whole, shared or divided, as NVIDIA's plugin calls them. Not all of ``nvidia.com``: network
 # cards are published there, too.

@@ -179,6 +179,9 @@ def test_a_node_that_is_left_to_others_keeps_what_they_wrote(lab: Lab, label: st
         time.sleep(7)  # it looks twice
         assert lab.node() == before
         assert lab.probes() == []  # and the GPUs are not in use
+        why = f"ack.node.gpu.schedule={label}: cgpu does not"
+        unserved = [("GpusNotOffered", True)] if label in {"topology", "mig"} else []
+        assert [(reason, why in text) for reason, text in lab.events()] == unserved
         lab.label("cgpu")
         wait_until(lambda: lab.offers("cgpu"), "the node offers its GPUs")
         assert lab.node()["metadata"]["labels"]["aliyun.accelerator/nvidia_count"] == "4"

@@ -24,6 +24,7 @@ from lab.kubernetes.kubectl import Kubectl
 from lab.kubernetes.kubelet import kubelet_node
 from lab.kubernetes.programs import Release
 from lab.machine.cri import IMAGE
+from lab.machine.node import T4
 from lab.worlds.guard import guarding
 
 if TYPE_CHECKING:
@@ -127,7 +128,7 @@ def test_each_command_prints_what_the_page_shows(
     plane: ControlPlane, tmp_path: Path, debian_root: Path
 ) -> None:
     with (
-        kubelet_node(plane, debian_root, "default", agent=False) as node,
+        kubelet_node(plane, debian_root, "default", T4, T4, agent=False) as node,
         ExitStack() as programs,
     ):
         reader = Reader(Kubectl(node), tmp_path)

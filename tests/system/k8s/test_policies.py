@@ -1,8 +1,8 @@
 """Decisions forged by every verb, part and kind of patch, where policies judge: none gets through.
 
 K8S-15; K8S-2 for what no GPU could give. Of each way a harmless annotation shows that it is one.
-The administrator, a node's user and the agent's account forge; the last two also with all rights, so
-that no right but the policy's is what keeps them from it.
+The administrator, a node's user and the agent's account forge. The last two do so with all rights
+too, so that only the policy keeps them from it.
 """
 
 from __future__ import annotations
@@ -318,5 +318,5 @@ def test_a_nodes_user_does_what_kubelets_do(server: Server, made: Callable[..., 
         answer, _ = server.ask(method, path, body, kind, kubelet)
         assert answer.message == "", (method, path)
     answer, _ = server.ask("POST", pods_path(), asking, who=kubelet)
-    assert "expected no nodeName for a pod that asks" in answer.message
+    assert f"nodeName={name}: expected none for a pod that asks" in answer.message
     server.ask("DELETE", f"{nodes}/{name}")

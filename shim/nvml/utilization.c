@@ -11,10 +11,9 @@
 
 enum {
     WINDOW_US = 1000000,
-    FIRST_UTILIZATION_SAMPLE = 1, /* nvmlSamplingType_t: 1 to 4 are GPU, memory, encoder, decoder */
-    LAST_UTILIZATION_SAMPLE = 4,
-    JPEG_SAMPLE = 8,
-    OPTICAL_FLOW_SAMPLE = 9
+    POWER_SAMPLE = 0, /* nvmlSamplingType_t; 5 to 7: clocks, and the power of a module */
+    FIRST_CLOCK_SAMPLE = 5,
+    MODULE_POWER_SAMPLE = 7
 };
 
 struct sum {
@@ -211,17 +210,18 @@ cgpu_nvml_processes_utilization(enum nvml_return (*real)(struct nvml_device *,
     return status;
 }
 
-/* Histories of utilisation exist for the whole GPU only; those of clocks and power belong to no
- * process. */
+/*
+ * Histories of utilisation exist for the whole GPU only, and so may those that are newer than cgpu;
+ * those of clocks and power belong to no process.
+ */
 enum nvml_return
 cgpu_nvml_samples(enum nvml_return (*real)(struct nvml_device *, uint32_t, uint64_t, uint32_t *,
                                            uint32_t *, void *),
                   struct nvml_device *device, uint32_t type, uint64_t last_seen_us,
                   uint32_t *value_type, uint32_t *count, void *out)
 {
-    if ((type >= FIRST_UTILIZATION_SAMPLE && type <= LAST_UTILIZATION_SAMPLE) ||
-        type == JPEG_SAMPLE || type == OPTICAL_FLOW_SAMPLE) {
-        return NVML_ERROR_NOT_SUPPORTED;
-    }
-    return real(device, type, last_seen_us, value_type, count, out);
+    bool is_shown =
+        type == POWER_SAMPLE || (type >= FIRST_CLOCK_SAMPLE && type <= MODULE_POWER_SAMPLE);
+    return is_shown ? real(device, type, last_seen_us, value_type, count, out)
+                    : NVML_ERROR_NOT_SUPPORTED;
 }

@@ -42,8 +42,8 @@ def stub(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driver that fails on demand."""
     folder = tmp_path_factory.mktemp("stub")
     flags = ("-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-Wl,-Bsymbolic")
-    more = str(PROGRAMS / "drivers" / "stub_launch.c")
-    return compile_c(PROGRAMS / "drivers" / "stub_driver.c", folder / "libcuda.so.1", more, *flags)
+    parts = [PROGRAMS / "drivers" / f"stub_{part}.c" for part in ("driver", "launch", "memory")]
+    return compile_c(parts[0], folder / "libcuda.so.1", *map(str, parts[1:]), *flags)
 
 
 @pytest.fixture

@@ -17,7 +17,12 @@
 #include "futex.h"
 #include "gate/apart.h"
 
-enum node_type { NODE_HOST = 3, NODE_SEMAPHORE_WAIT = 9, NODE_BATCH_MEM_OP = 12 };
+enum node_type {
+    NODE_HOST = 3,
+    NODE_SEMAPHORE_WAIT = 9,
+    NODE_BATCH_MEM_OP = 12,
+    LAST_KNOWN = 13 /* a newer one may wait for anything */
+};
 
 void
 cgpu_await_note(void)
@@ -30,7 +35,7 @@ void
 cgpu_await_note_node(const int *parameters)
 {
     if (parameters != NULL && (*parameters == NODE_HOST || *parameters == NODE_SEMAPHORE_WAIT ||
-                               *parameters == NODE_BATCH_MEM_OP)) {
+                               *parameters == NODE_BATCH_MEM_OP || *parameters > LAST_KNOWN)) {
         cgpu_await_note();
     }
 }

@@ -23,14 +23,14 @@ enum { PART = 256 }; /* of a batch: what is less of it is not asked about */
 enum transfer { FILL, COPY, DECOMPRESS, TRANSFERS };
 
 /*
- * Whether a side of TYPE is in a GPU's memory. An address that the driver does not know is the
- * host's.
+ * Whether a side of TYPE is in a GPU's memory; one that is newer than cgpu may be. An address that
+ * the driver does not know is the host's.
  */
 static bool
 is_device(int type, CUdeviceptr address)
 {
     if (type != CU_MEMORY_UNIFIED) {
-        return type == CU_MEMORY_DEVICE || type == CU_MEMORY_ARRAY;
+        return type != CU_MEMORY_HOST;
     }
     return cgpu_real.cuPointerGetAttribute(&type, CU_POINTER_MEMORY_TYPE, address) ==
                CUDA_SUCCESS &&
@@ -70,9 +70,8 @@ SHAPED(3d, copy->depth, to.type, to.device, from.type, from.device)
 static bool
 is_device_operand(const struct cgpu_copy_operand *operand)
 {
-    return operand->type == CU_OPERAND_ARRAY ||
-           (operand->type == CU_OPERAND_POINTER &&
-            is_device(CU_MEMORY_UNIFIED, operand->side.address));
+    return operand->type != CU_OPERAND_POINTER ||
+           is_device(CU_MEMORY_UNIFIED, operand->side.address);
 }
 
 /* COUNT copies, if GIVEN, each of PART bytes, of which those count that are INSIDE. */

@@ -5,7 +5,7 @@
 #include "entry/driver.h"
 
 /* CUmemorytype; CUpointer_attribute */
-enum { CU_MEMORY_HOST = 1, CU_MEMORY_DEVICE = 2, CU_MEMORY_ARRAY = 3, CU_MEMORY_UNIFIED = 4 };
+enum { CU_MEMORY_HOST = 1, CU_MEMORY_UNIFIED = 4 };
 enum { CU_POINTER_MEMORY_TYPE = 2 };
 
 struct cgpu_copy_2d_v1 { /* not two equal halves: the second begins in the first's padding */
@@ -64,7 +64,7 @@ struct cgpu_copy_3d {
 };
 
 /* One of a batch of three-dimensional copies. */
-enum { CU_OPERAND_POINTER = 1, CU_OPERAND_ARRAY = 2 };
+enum { CU_OPERAND_POINTER = 1 };
 
 struct cgpu_copy_operand {
     int type;

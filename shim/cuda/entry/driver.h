@@ -125,6 +125,7 @@ enum {
     CU_LOCATION_HOST = 2,
     CU_LOCATION_HOST_NUMA = 3,
     CU_LOCATION_HOST_NUMA_CURRENT = 4,
+    CU_LOCATION_INVISIBLE = 5, /* of imported memory: on a device that the process cannot see */
     CU_LOCATION_LOCALITY_DOMAIN = 6 /* the id's first byte is the device */
 };
 
@@ -197,8 +198,8 @@ struct cgpu_launch_parameters {
 };
 
 /* CUmemAllocationHandleType, CUarrayMapInfo */
-enum { CU_HANDLE_POSIX_FD = 1 };
-enum { CU_MAP_OPERATION_MAP = 1 };
+enum { CU_HANDLE_POSIX_FD = 1, CU_HANDLE_FABRIC = 8 };
+enum { CU_MAP_OPERATION_UNMAP = 2 };
 
 struct cgpu_array_map {
     int resource_type;

@@ -11,8 +11,12 @@
 #include "memory/physical.h"
 
 enum { ROW_UNIT = 512, ROWS_UNIT = 16, LEVEL_UNIT = 64 << 10, CUBE_FACES = 6 };
+enum { FIRST_PACKED = 0x91, LAST_PACKED = 0xcb, LARGEST_TEXEL = 16 };
 
-/* CUarray_format: bytes of one channel. Block-compressed and planar formats take at most four. */
+/*
+ * CUarray_format: bytes of one channel. Block-compressed and planar formats take at most four, one
+ * that is newer than cgpu as many as a texel has.
+ */
 static uint64_t
 channel_bytes(int format)
 {
@@ -24,8 +28,12 @@ channel_bytes(int format)
     case 0x09:
     case 0x10:
         return 2;
-    default:
+    case 0x03: /* 32-bit integers and floats */
+    case 0x0a:
+    case 0x20:
         return 4;
+    default:
+        return format >= FIRST_PACKED && format <= LAST_PACKED ? 4 : LARGEST_TEXEL;
     }
 }
 

@@ -34,6 +34,25 @@ cgpu_location_check(int allocation_type, const struct cgpu_mem_location *locatio
     return CUDA_SUCCESS;
 }
 
+CUresult
+cgpu_location_of_imported(CUmemGenericAllocationHandle handle, int32_t *gpu)
+{
+    struct cgpu_mem_properties properties = {0};
+    CUdevice device;
+    CUresult status = cgpu_real.cuMemGetAllocationPropertiesFromHandle(&properties, handle);
+    *gpu = CGPU_NO_GPU;
+    if (status != CUDA_SUCCESS || properties.location.type < CU_LOCATION_DEVICE ||
+        properties.location.type == CU_LOCATION_INVISIBLE) {
+        return status;
+    }
+    status = cgpu_location_check(properties.type, &properties.location,
+                                 "cuMemImportFromShareableHandle");
+    if (status == CUDA_SUCCESS && cgpu_location_device(&properties.location, &device)) {
+        *gpu = cgpu_device_gpu(device);
+    }
+    return status;
+}
+
 /*
  * A device's own pool is learnt when something is allocated from it. That of a locality domain may
  * be another one: nobody but this call says whose it is.

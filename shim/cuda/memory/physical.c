@@ -160,19 +160,13 @@ keep(enum cgpu_kind kind, uint64_t handle, int32_t gpu, uint64_t charged)
 CUresult
 cgpu_physical_import(uint64_t handle)
 {
-    struct cgpu_mem_properties properties = {0};
     struct cgpu_holding shared = {.kind = CGPU_KIND_SHARED};
-    CUdevice device;
-    if (cgpu_real.cuMemGetAllocationPropertiesFromHandle(&properties, handle) != CUDA_SUCCESS ||
-        properties.type != CU_ALLOCATION_PINNED ||
-        !cgpu_location_device(&properties.location, &device)) {
-        return CUDA_SUCCESS;
+    int32_t gpu;
+    CUresult status = cgpu_location_of_imported(handle, &gpu);
+    if (status != CUDA_SUCCESS || gpu < 0) {
+        return status;
     }
-    int32_t gpu = cgpu_device_gpu(device);
-    if (gpu < 0) {
-        return CUDA_SUCCESS;
-    }
-    CUresult status = keep(CGPU_KIND_IMPORTED, handle, gpu, 0);
+    status = keep(CGPU_KIND_IMPORTED, handle, gpu, 0);
     shared.handle = kinds()->last_serial;
     shared.gpu = (uint32_t)gpu;
     return status == CUDA_SUCCESS ? cgpu_charge_hold(&shared) : status;

@@ -39,7 +39,7 @@ cgpu_physical_map_arrays(CUresult (*real)(struct cgpu_array_map *, unsigned int,
     pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(maps, count, stream);
     for (unsigned int i = 0; status == CUDA_SUCCESS && maps != NULL && i < count; i++) {
-        if (maps[i].operation == CU_MAP_OPERATION_MAP) {
+        if (maps[i].operation != CU_MAP_OPERATION_UNMAP) {
             pair(maps[i].resource, cgpu_physical_of(maps[i].handle));
         }
     }

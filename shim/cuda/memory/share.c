@@ -137,6 +137,16 @@ exported_here(int fd)
     return 0;
 }
 
+/* HANDLE has come through a descriptor of ALLOCATION; 0: of another process's. */
+static CUresult
+imported(CUmemGenericAllocationHandle handle, uint64_t allocation)
+{
+    if (allocation == 0) {
+        return cgpu_physical_import(handle);
+    }
+    return cgpu_physical_alias(handle, allocation) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 CUresult
 cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
                   CUmemGenericAllocationHandle *handle, void *shared, int type)
@@ -144,22 +154,17 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
     if (!cgpu_state_is_attached()) {
         return real(handle, shared, type);
     }
+    if (type > CU_HANDLE_FABRIC) {
+        return cgpu_reject(CGPU_REJECT_UNKNOWN, "cuMemImportFromShareableHandle");
+    }
     pthread_mutex_lock(&kinds()->physical);
     CUresult status = real(handle, shared, type);
-    uint64_t allocation = 0;
-    bool made = status == CUDA_SUCCESS && handle != NULL;
-    bool known = true;
-    if (made && type == CU_HANDLE_POSIX_FD) {
-        allocation = exported_here((int)(intptr_t)shared);
-    }
-    if (allocation != 0) {
-        known = cgpu_physical_alias(*handle, allocation);
-    } else if (made && type == CU_HANDLE_POSIX_FD) { /* others may come from other machines */
-        known = cgpu_physical_import(*handle) == CUDA_SUCCESS;
-    }
-    if (!known) {
-        cgpu_real.cuMemRelease(*handle);
-        status = CUDA_ERROR_OUT_OF_MEMORY;
+    /* others may come from other machines */
+    if (status == CUDA_SUCCESS && handle != NULL && type == CU_HANDLE_POSIX_FD) {
+        status = imported(*handle, exported_here((int)(intptr_t)shared));
+        if (status != CUDA_SUCCESS) {
+            cgpu_real.cuMemRelease(*handle);
+        }
     }
     pthread_mutex_unlock(&kinds()->physical);
     return status;

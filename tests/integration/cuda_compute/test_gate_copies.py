@@ -129,3 +129,32 @@ def test_sch_8_what_a_copy_takes_is_learnt(proxied: Proxied) -> None:
         assert gate.work.markers > 0
         assert gate.work.busy_ns > 0
         process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("how", ["flat", "solid"])
+def test_sch_8_a_copy_between_newer_kinds_of_memory_may_be_inside_the_gpu(
+    proxied: Proxied, how: str
+) -> None:
+    """SCH-8: the driver knows what they are."""
+    program = """
+    from lab.calls.copy_calls import *
+    context()
+    buffers = Buffers()
+    check(call(buffers, "cuMemcpyDtoD_v2", LARGE))
+    show("copied")
+    sys.stdin.readline()
+    if sys.argv[1] == "flat":
+        show(cuda.cuMemcpy2D_v2(flat(*buffers.device, LARGE, (5, 6))))
+    else:
+        copy = operations(buffers, LARGE, kind=3)
+        show(cuda.cuMemcpy3DBatchAsync_v2(c_size_t(1), copy, c_uint64(0), None))
+    """
+    with Gate(proxied.base.path, state=OPEN) as gate, proxied.start(program, how) as process:
+        assert read(process) == "copied"
+        gate.set(CLOSED)
+        gate.wait_for_quiet()
+        tell(process, "")
+        gate.wait_for_waiting()
+        gate.set(OPEN)
+        assert read(process) == {"flat": "1", "solid": NOT_FOUND}[how]
+        process.communicate(timeout=60)

@@ -58,6 +58,10 @@ def wait(how):
         check(cuda.cuWaitExternalSemaphoresAsync(semaphores, values, 1, stream))
     elif how == "graph":
         launch(cuda.cuGraphAddExternalSemaphoresWaitNode, (), awaits)
+    elif how == "newer":  # of a type that nobody knows, and what it may do
+        node = create_string_buffer(struct.pack("<I", 14), 256)
+        cuda.cuGraphAddNode(byref(c_void_p()), made(cuda.cuGraphCreate, 0), None, c_size_t(0), node)
+        check(driver().cuStreamWaitValue32_v2(stream, c_uint64(ctypes.addressof(word)), 1, 0))
     else:
         call, kind = how.split()
         node = struct.pack("<I12x232s8x", *{"host": (3, calls), "semaphore": (9, awaits)}[kind])
@@ -251,7 +255,7 @@ NODES = [
 ]
 
 
-@pytest.mark.parametrize("how", ["value", "semaphore", "graph", *NODES])
+@pytest.mark.parametrize("how", ["value", "semaphore", "graph", "newer", *NODES])
 def test_a_wait_in_a_stream_delays_its_thread_less_than_a_kernel_of_unknown_length(
     proxied: Proxied, gate: Gate, how: str
 ) -> None:

@@ -275,6 +275,8 @@ def test_mem_3_what_an_image_declares_is_found(image_scan: Path, tmp_path: Path)
         ),
         "compressed": (packed, f"plain hiding {8 * ((len(managed) + 7) // 8 * 8)}"),
         "compressed, stating": (stating, f"plain hiding {1 << 20}"),
+        "newer in fat": (fat((3, b"newer".ljust(400), 0)), f"plain hiding {16 * 400}"),
+        "newer": (b"\x7fNewer\0" + bytes(400), "plain hiding 0"),
     }
     images = {name: image for name, (image, _) in expected.items()}
     assert scan(image_scan, tmp_path, images) == [line for _, line in expected.values()]

@@ -163,10 +163,17 @@ def test_figures_of_all_tenants_together_are_not_supported(used: Base) -> None:
     lines = used.view.python(
         "for f in 'BAR1MemoryInfo', 'EncoderStats', 'FBCStats', 'EncoderSessions':\n"
         "    print(code(getattr(n, 'nvmlDeviceGet' + f), gpu))\n"
-        "print(code(n.nvmlDeviceGetSamples, gpu, n.NVML_GPU_UTILIZATION_SAMPLES, 0))\n"
         "print(code(n.nvmlDeviceGetAccountingStats, gpu, os.getpid()))\n"
     )
-    assert lines == ["NVMLError_NotSupported"] * 5 + ["NVMLError_NotFound"]
+    assert lines == ["NVMLError_NotSupported"] * 4 + ["NVMLError_NotFound"]
+
+
+def test_of_histories_only_those_of_clocks_and_power_are_shown(used: Base) -> None:
+    """What is newer than cgpu may show what others do."""
+    lines = used.view.python("print(*(code(n.nvmlDeviceGetSamples, gpu, t, 0) for t in range(11)))")
+    shown = {0, 5, 6, 7}
+    codes = ["NVMLError_NotFound" if t in shown else "NVMLError_NotSupported" for t in range(11)]
+    assert lines == [" ".join(codes)]
 
 
 def test_what_identifies_the_gpu_is_the_drivers(base: Base, tenant: Tenant) -> None:

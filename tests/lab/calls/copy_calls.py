@@ -159,18 +159,19 @@ def _many(buffers: Buffers, asked: Asked) -> list[Any]:
     return [*pair, sizes, c_size_t(2), None, None, c_size_t(0), *failed]
 
 
-def _operations(buffers: Buffers, size: int) -> Any:
-    sides = [(POINTER, address, 0, 0, 0, 0) for address in buffers.device]
+def operations(buffers: Buffers, size: int, kind: int = POINTER) -> Any:
+    """CUDA_MEMCPY3D_BATCH_OP of ``size`` bytes between two places of a kind."""
+    sides = [(kind, address, 0, 0, 0, 0) for address in buffers.device]
     return _packed("<i4xQQQiii4xQQQiiQQQiI", *sides[0], *sides[1], size // ROWS, ROWS, 1, 0, 0)
 
 
 def _many_solid(buffers: Buffers, asked: Asked) -> list[Any]:
     more = [byref(c_size_t())] if asked.old else []
-    return [c_size_t(1), _operations(buffers, asked.size), *more, c_ulonglong(0)]
+    return [c_size_t(1), operations(buffers, asked.size), *more, c_ulonglong(0)]
 
 
 def _solid_with_attributes(buffers: Buffers, asked: Asked) -> list[Any]:
-    return [_operations(buffers, asked.size), c_ulonglong(0)]
+    return [operations(buffers, asked.size), c_ulonglong(0)]
 
 
 def _decompress(buffers: Buffers, asked: Asked) -> list[Any]:
@@ -204,4 +205,4 @@ VERSIONED = {
     *("cuMemcpyBatchAsync_v2", "cuMemcpy3DBatchAsync_v2"),
 }
 
-__all__ = ["DEVICE", "HOST", "LARGE", "SMALL", "UNIFIED", "Buffers", "call", "flat"]
+__all__ = ["DEVICE", "HOST", "LARGE", "SMALL", "UNIFIED", "Buffers", "call", "flat", "operations"]

@@ -58,11 +58,15 @@ def used(gpu: int = 0) -> int:
         return ledger.used(gpu)
 
 
+def driver() -> ctypes.CDLL:
+    """The driver past the proxy."""
+    return ctypes.CDLL(str(Path(os.environ["CGPU_PROXY"]).parent.parent / "real" / "libcuda.so.1"))
+
+
 def truth() -> int:
     """Bytes of the current GPU that the driver itself says are taken, by whomever."""
-    real = ctypes.CDLL(str(Path(os.environ["CGPU_PROXY"]).parent.parent / "real" / "libcuda.so.1"))
     available, total = c_size_t(), c_size_t()
-    check(real.cuMemGetInfo_v2(byref(available), byref(total)))
+    check(driver().cuMemGetInfo_v2(byref(available), byref(total)))
     return total.value - available.value
 
 
@@ -92,6 +96,6 @@ def show(*values: object) -> None:
 
 __all__ = [
     "MIB", "alloc", "byref", "c_int", "c_size_t", "c_uint", "c_uint64", "c_void_p", "check",
-    "context", "cuda", "descriptor", "free", "left", "lookup", "memory", "set_fault",
+    "context", "cuda", "descriptor", "driver", "free", "left", "lookup", "memory", "set_fault",
     "show", "truth", "used",
 ]  # fmt: skip

@@ -137,7 +137,9 @@ enum sim_operation_type { /* values of CUgraphNodeType */
                           SIM_OP_ALLOC,
                           SIM_OP_FREE,
                           SIM_OP_MEMORY = 12, /* write value */
-                          SIM_OP_AWAIT = 64,  /* none of a graph's: value, or a kernel that polls */
+                          SIM_OP_NEWER =
+                              14, /* of a CUDA to come: allocates, and says so to nobody */
+                          SIM_OP_AWAIT = 64, /* none of a graph's: value, or a kernel that polls */
 };
 
 struct sim_operation {
@@ -184,7 +186,7 @@ struct sim_node {
     size_t dependency_count;
     struct sim_node *next, *original; /* in the graph; in the graph it was cloned from */
     uint64_t mark;
-    int enabled;
+    int enabled, is_newer;
 };
 
 struct sim_graph {

@@ -250,3 +250,13 @@ NVML_DEFINE(nvmlDeviceGetAccountingStats, struct nvml_device *device, uint32_t p
     (void)pid;
     return result ? result : NVML_ERROR_NOT_FOUND;
 }
+
+/* It keeps no histories. */
+NVML_DEFINE(nvmlDeviceGetSamples, struct nvml_device *device, uint32_t type, uint64_t last_seen_us,
+            uint32_t *value_type, uint32_t *count, void *out)
+{
+    const struct cgpu_machine_gpu *gpu;
+    enum nvml_return result = sim_enter_device(__func__, device, count, &gpu);
+    (void)type, (void)last_seen_us, (void)value_type, (void)out;
+    return result ? result : NVML_ERROR_NOT_FOUND;
+}

@@ -4,8 +4,8 @@
  *
  * The program passes images without a length. Only their own headers tell where they end, and the
  * driver trusts those too. Every offset is checked against what the enclosing header states. What
- * is not understood is skipped, such as compressed members of fat binaries; their managed variables
- * are refused when their address is asked for.
+ * is not understood is skipped, such as compressed members of fat binaries, and those of a kind
+ * that is newer than cgpu; their managed variables are refused when their address is asked for.
  *
  * A cubin states what is to be allocated; PTX does so less exactly (ptx.c). The driver loads one of
  * the members of a fat binary. So the largest size counts, and the smallest total of declared
@@ -121,23 +121,25 @@ static void
 scan_member(const unsigned char *body, const struct fat_member *member, struct cgpu_image *image)
 {
     struct cgpu_image own = {.bytes = 0};
-    bool text = member->kind == FAT_KIND_PTX;
+    uint64_t growth = member->kind == FAT_KIND_ELF ? 1 : CGPU_PTX_GROWTH;
     if ((member->flags & FAT_COMPRESSED) != 0) {
         uint64_t unpacked = member->unpacked_bytes > member->bytes
                                 ? member->unpacked_bytes
                                 : cgpu_image_product(member->bytes, PACKED_GROWTH);
-        cgpu_image_add(&own, cgpu_image_product(unpacked, text ? CGPU_PTX_GROWTH : 1));
+        cgpu_image_add(&own, cgpu_image_product(unpacked, growth));
         own.hidden = true;
     } else if (member->bytes < sizeof(Elf64_Ehdr)) {
         own.hidden = true;
     } else if (member->kind == FAT_KIND_ELF) {
         scan_elf(body, member->bytes, &own);
-    } else if (text) {
+    } else if (member->kind == FAT_KIND_PTX) {
         cgpu_ptx_scan((const char *)body, member->bytes, &own);
+    } else {
+        cgpu_image_add(&own, cgpu_image_product(member->bytes, growth));
+        own.hidden = true;
     }
     image->bytes = own.bytes > image->bytes ? own.bytes : image->bytes;
-    bool is_read = !own.hidden && (member->kind == FAT_KIND_ELF || text);
-    if (is_read && (!image->read || own.variables < image->variables)) {
+    if (!own.hidden && (!image->read || own.variables < image->variables)) {
         image->read = true;
         image->variables = own.variables;
     }

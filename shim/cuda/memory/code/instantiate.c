@@ -23,7 +23,7 @@
  * node that waits for no other, and 3 KiB for each node of a chain.
  */
 enum { NODE_BYTES = 128 << 10, CHAINED_BYTES = 4 << 10, NODES_UNSEEN = 1024 };
-enum { MAX_DEPTH = 16, LAST_OF_WORK = 2 }; /* node types: kernels, copies, fills */
+enum { MAX_DEPTH = 16, LAST_OF_WORK = 2 /* node types: kernels, copies, fills */ };
 
 static struct cgpu_kinds *
 kinds(void)
@@ -35,8 +35,9 @@ kinds(void)
  * What is known of a graph and the graphs in it. BRANCHES: nodes that do not merely follow one
  * other node, which nothing else follows.
  *
- * Conditional nodes do not show their graphs. So they are assumed to allocate, and to have many
- * nodes.
+ * Conditional nodes do not show their graphs, and nodes that are newer than cgpu nothing. So they
+ * are assumed to allocate, and to have many nodes. Of the newer ones there may be many, which take
+ * little: that each of their nodes is a branch is not assumed.
  */
 struct content {
     uint64_t nodes, branches; /* kernels, copies and fills */
@@ -55,26 +56,45 @@ is_in_a_chain(CUgraphNode node)
            before == 1 && after <= 1;
 }
 
+/* What cannot be found out is assumed to be more. */
+static void
+count_unseen(uint64_t nodes, uint64_t branches, struct content *content)
+{
+    content->nodes += nodes;
+    content->branches += branches;
+    content->allocates = true;
+}
+
+static void
+count_child(CUgraphNode node, unsigned int depth, struct content *content)
+{
+    CUgraph child;
+    if (cgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
+        count(child, depth + 1, content);
+    } else {
+        count_unseen(NODES_UNSEEN, NODES_UNSEEN, content);
+    }
+}
+
 static void
 count_node(CUgraphNode node, unsigned int depth, struct content *content)
 {
-    int type = -1;
-    CUgraph child = NULL;
-    if (cgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type <= LAST_OF_WORK ||
+    int type;
+    if (cgpu_real.cuGraphNodeGetType(node, &type) != CUDA_SUCCESS || type < 0 ||
         type > CU_NODE_CONDITIONAL) {
+        count_unseen(NODES_UNSEEN, 1, content);
+    } else if (type == CU_NODE_CONDITIONAL) {
+        count_unseen(NODES_UNSEEN, NODES_UNSEEN, content);
+    } else if (type <= LAST_OF_WORK) {
         content->nodes += 1;
         content->branches += !is_in_a_chain(node);
-    } else if (type == CU_NODE_GRAPH &&
-               cgpu_real.cuGraphChildGraphNodeGetGraph(node, &child) == CUDA_SUCCESS) {
-        count(child, depth + 1, content);
-    } else if (type == CU_NODE_CONDITIONAL) {
-        content->nodes += NODES_UNSEEN;
-        content->branches += NODES_UNSEEN;
+    } else if (type == CU_NODE_GRAPH) {
+        count_child(node, depth, content);
+    } else {
+        content->allocates |= type == CU_NODE_MEM_ALLOC;
     }
-    content->allocates |= type == CU_NODE_MEM_ALLOC || type == CU_NODE_CONDITIONAL;
 }
 
-/* What cannot be found out is assumed to be more. */
 static void
 count(CUgraph graph, unsigned int depth, struct content *content)
 {
@@ -88,9 +108,7 @@ count(CUgraph graph, unsigned int depth, struct content *content)
         list = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     }
     if (list == MAP_FAILED) {
-        content->nodes += nodes + NODES_UNSEEN;
-        content->branches += nodes + NODES_UNSEEN;
-        content->allocates = true;
+        count_unseen(nodes + NODES_UNSEEN, nodes + NODES_UNSEEN, content);
         return;
     }
     if (cgpu_real.cuGraphGetNodes(graph, list, &nodes) == CUDA_SUCCESS) {

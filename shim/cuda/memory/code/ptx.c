@@ -10,12 +10,16 @@
 #include "memory/code/image.h"
 #include "memory/code/ptx.h"
 
-enum { MAX_ATTRIBUTE = 256, MAX_DECLARATION = 4096 };
+enum {
+    MAX_ATTRIBUTE = 256,
+    MAX_DECLARATION = 4096,
+    DELETE = 0x7f /* other code than PTX begins with it */
+};
 
 static bool
 is_text(char c)
 {
-    return (unsigned char)c >= ' ' || (c >= '\t' && c <= '\r');
+    return ((unsigned char)c >= ' ' && c != DELETE) || (c >= '\t' && c <= '\r');
 }
 
 static bool

@@ -89,6 +89,7 @@ sim_graph_clone(struct sim_graph *graph, struct sim_graph **out)
         }
         sim_graph_add(clone, NULL, 0, &operation, &copy);
         copy->original = node;
+        copy->is_newer = node->is_newer;
         copy->enabled = node->enabled;
     }
     for (struct sim_node *node = graph->first; node != NULL; node = node->next) {
@@ -318,7 +319,7 @@ SIM_API(cuGraphNodeGetType, (struct sim_node * handle, unsigned *out), (handle, 
     if (node == NULL || out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *out = node->operation.type;
+    *out = node->is_newer ? SIM_OP_NEWER : node->operation.type;
     return CUDA_SUCCESS;
 }
 

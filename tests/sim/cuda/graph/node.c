@@ -224,6 +224,16 @@ SIM_API(cuGraphAddMemFreeNode, (WHERE, uint64_t address), (PLACED, address))
 }
 
 static int
+add_newer(WHERE, struct alloc_parameters *parameters)
+{
+    int result = add_alloc(PLACED, parameters);
+    if (result == CUDA_SUCCESS) {
+        (*out)->is_newer = 1;
+    }
+    return result;
+}
+
+static int
 add_any(WHERE, struct node_parameters *parameters)
 {
     struct sim_operation operation = {.type = SIM_OP_EMPTY};
@@ -256,6 +266,8 @@ add_any(WHERE, struct node_parameters *parameters)
         return add_alloc(PLACED, &parameters->alloc);
     case SIM_OP_FREE:
         return add_free(PLACED, parameters->address);
+    case SIM_OP_NEWER:
+        return add_newer(PLACED, &parameters->alloc);
     default:
         sim_log("graph nodes of type %u are not simulated", parameters->type);
         return CUDA_ERROR_NOT_SUPPORTED;

@@ -90,68 +90,75 @@ level(struct cgpu_ledger_file *file, uint32_t gpu)
     }
 }
 
-/* The calling process's sharing on GPU; NULL: all are taken. */
+/* The calling process's sharing on GPU, under GPU's lock; NULL: it cannot be had. */
 static struct cgpu_ledger_sharing *
-claim(struct cgpu_ledger *ledger, uint32_t gpu)
+enter(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     struct cgpu_ledger_work *work;
 
     if (gpu >= CGPU_MAX_GPUS ||
-        cgpu_work_claim(ledger, CGPU_LEDGER_SHARINGS + gpu, &work) != CGPU_OK) {
+        cgpu_work_claim(ledger, CGPU_LEDGER_SHARINGS + gpu, &work) != CGPU_OK ||
+        cgpu_lock_take(ledger, gpu) != CGPU_OK) {
         return NULL;
     }
     return (struct cgpu_ledger_sharing *)work;
 }
 
+static void
+leave(struct cgpu_ledger *ledger, uint32_t gpu)
+{
+    level(ledger->file, gpu);
+    cgpu_lock_give(ledger, gpu);
+}
+
 int
 cgpu_sharing_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
 {
-    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
-    int status = sharing != NULL ? cgpu_lock_take(ledger, gpu) : CGPU_EFULL;
+    struct cgpu_ledger_sharing *sharing = enter(ledger, gpu);
 
-    if (status == CGPU_OK) {
-        sharing->exported += bytes;
-        level(ledger->file, gpu);
-        cgpu_lock_give(ledger, gpu);
+    if (sharing == NULL) {
+        return CGPU_EFULL;
     }
-    return status;
+    sharing->exported += bytes;
+    leave(ledger, gpu);
+    return CGPU_OK;
 }
 
 void
-cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes)
+cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes, uint64_t charged)
 {
-    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
+    struct cgpu_ledger_sharing *sharing = enter(ledger, gpu);
 
-    if (sharing != NULL && cgpu_lock_take(ledger, gpu) == CGPU_OK) {
+    if (sharing != NULL) {
         sharing->exported = less(sharing->exported, bytes);
-        move(&ledger->file->slots[ledger->slot].used[gpu], bytes, 0);
-        move(&ledger->file->gpus[gpu].used, bytes, 0);
-        level(ledger->file, gpu);
-        cgpu_lock_give(ledger, gpu);
+        move(&ledger->file->slots[ledger->slot].used[gpu], charged, 0);
+        move(&ledger->file->gpus[gpu].used, charged, 0);
+        leave(ledger, gpu);
     }
 }
 
 static int
 import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint64_t bytes, uint64_t *counted)
 {
-    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
-    int status = sharing != NULL ? cgpu_lock_take(ledger, gpu) : CGPU_EFULL;
-    uint64_t exported, total;
+    struct cgpu_ledger_sharing *sharing = enter(ledger, gpu);
+    int status = CGPU_OK;
+    uint64_t exported, before;
+    const uint64_t *used;
 
-    if (status != CGPU_OK) {
-        return status;
+    if (sharing == NULL) {
+        return CGPU_EFULL;
     }
     exported = sum_exported(ledger->file, gpu);
-    total = get(&ledger->file->gpus[gpu].used);
+    used = &ledger->file->gpus[gpu].used;
+    before = get(used);
     *counted = exported == 0 ? bytes : lesser(bytes, less(exported, sharing->imported));
     sharing->imported += *counted;
     level(ledger->file, gpu);
-    if (get(&ledger->file->gpus[gpu].used) > total && get(&ledger->file->gpus[gpu].used) > cap) {
+    if (get(used) > before && get(used) > cap) {
         sharing->imported -= *counted;
-        level(ledger->file, gpu);
         status = CGPU_EOVERCAP;
     }
-    cgpu_lock_give(ledger, gpu);
+    leave(ledger, gpu);
     return status;
 }
 
@@ -171,12 +178,11 @@ cgpu_sharing_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t cap, uint
 void
 cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t counted)
 {
-    struct cgpu_ledger_sharing *sharing = claim(ledger, gpu);
+    struct cgpu_ledger_sharing *sharing = enter(ledger, gpu);
 
-    if (sharing != NULL && cgpu_lock_take(ledger, gpu) == CGPU_OK) {
+    if (sharing != NULL) {
         sharing->imported = less(sharing->imported, counted);
-        level(ledger->file, gpu);
-        cgpu_lock_give(ledger, gpu);
+        leave(ledger, gpu);
     }
 }
 

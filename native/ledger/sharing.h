@@ -20,10 +20,11 @@
 
 /*
  * This process has exported BYTES of GPU that it pays for. CGPU_EFULL: nobody can know it. Or it
- * lets go of them, and pays for them no longer.
+ * lets go of them, and in the same step of CHARGED bytes of its account.
  */
 int cgpu_sharing_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
-void cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes);
+void cgpu_sharing_end_export(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t bytes,
+                             uint64_t charged);
 
 /*
  * This process has imported BYTES of GPU, of which *COUNTED count: no more than what is exported,

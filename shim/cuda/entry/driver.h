@@ -201,6 +201,10 @@ struct cgpu_launch_parameters {
 enum { CU_HANDLE_POSIX_FD = 1, CU_HANDLE_FABRIC = 8 };
 enum { CU_MAP_OPERATION_UNMAP = 2 };
 
+struct cgpu_ipc_handle {
+    unsigned char bytes[64];
+};
+
 struct cgpu_array_map {
     int resource_type;
     uint64_t resource; /* array or mipmapped array */
@@ -230,7 +234,7 @@ struct cgpu_node_parameters {
 };
 
 /* CUpointer_attribute, CUfunction_attribute */
-enum { CU_POINTER_IS_MANAGED = 8 };
+enum { CU_POINTER_IS_MANAGED = 8, CU_POINTER_DEVICE_ORDINAL = 9 };
 enum { CU_FUNCTION_LOCAL_BYTES = 3 };
 
 _Static_assert(sizeof(struct cgpu_pool_properties) == 88, "CUmemPoolProps is 88 bytes");

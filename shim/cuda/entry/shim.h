@@ -57,7 +57,8 @@
 
 /* What a holding is; part of its key together with the handle. */
 enum cgpu_kind {
-    CGPU_KIND_LINEAR = 1, /* extra: size of a small one, which its blocks are charged for */
+    CGPU_KIND_LINEAR = 1, /* extra: size of a small one, which its blocks are charged for; and:
+                             CGPU_EXPORTED */
     CGPU_KIND_ARRAY,
     CGPU_KIND_MIPMAPPED,
     CGPU_KIND_CONTEXT,       /* extra: cuCtxAttach count */
@@ -67,6 +68,7 @@ enum cgpu_kind {
     CGPU_KIND_PHYSICAL, /* handle: serial, extra: references by handles and mappings */
     CGPU_KIND_IMPORTED, /* the same; bytes: as much as was mapped, not charged by itself */
     CGPU_KIND_SHARED,   /* handle: serial of either, bytes: as sharing.h counts them */
+    CGPU_KIND_OPENED,   /* handle: address by IPC, bytes: as sharing.h counts them, extra: opens */
     CGPU_KIND_HANDLE,   /* handle: of physical memory, extra: count << 40 | serial */
     CGPU_KIND_ARRAY_MAPPING,     /* handle: mix of array and serial, owner: array, extra: serial */
     CGPU_KIND_EXEC,              /* handle: executable graph that allocates, extra: see graph.c */
@@ -80,6 +82,16 @@ enum cgpu_kind {
     CGPU_KIND_READY,             /* see kernel.c */
     CGPU_KIND_FREED /* small linear memory freed in a stream, bytes: the next one, extra: size */
 };
+
+/* Other processes may have opened the linear memory. */
+#define CGPU_EXPORTED (UINT64_C(1) << 63)
+
+/* Bytes of a small one; 0: it is charged by itself. */
+static inline uint64_t
+cgpu_small_bytes(const struct cgpu_holding *linear)
+{
+    return linear->extra & ~CGPU_EXPORTED;
+}
 
 /* hooks.h generates: struct cgpu_real and the exports from hooks.def. */
 #include "entry/hooks.h"

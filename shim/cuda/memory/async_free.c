@@ -89,7 +89,7 @@ keep_until_synchronised(const struct cgpu_holding *holding, CUstream stream)
     cgpu_real.cuCtxGetCurrent(&context);
     pthread_mutex_lock(&kinds()->pools);
     struct cgpu_async_freed *freed = entry(stream, context, holding);
-    bool kept = freed != NULL && (holding->extra == 0 || chain(freed, holding));
+    bool kept = freed != NULL && (cgpu_small_bytes(holding) == 0 || chain(freed, holding));
     if (kept) {
         freed->bytes += holding->bytes;
         __atomic_store_n(&kinds()->may_shrink, 1, __ATOMIC_RELAXED);
@@ -173,17 +173,18 @@ cgpu_async_free(CUresult (*real)(CUdeviceptr, CUstream), CUdeviceptr dptr, CUstr
     if (!cgpu_charge_take(CGPU_KIND_LINEAR, dptr, &holding)) {
         return real(dptr, stream);
     }
-    if (holding.extra != 0) {
+    if (cgpu_small_bytes(&holding) != 0) {
         cgpu_small_leave(&holding);
     }
     CUresult status = real(dptr, stream);
     if (status != CUDA_SUCCESS) {
-        if (holding.extra != 0) {
+        if (cgpu_small_bytes(&holding) != 0) {
             cgpu_small_stay(&holding);
         }
         cgpu_charge_restore(&holding);
         return status;
     }
+    cgpu_charge_end_export(&holding, 0); /* who has opened it has it from now on */
     if (stream == NULL) {
         stream = real == cgpu_real.cuMemFreeAsync_ptsz ? CU_STREAM_PER_THREAD_DEFAULT
                                                        : CU_STREAM_LEGACY_DEFAULT;

@@ -1,6 +1,7 @@
 /* Accounts: charges in the container's ledger, and what this process holds for them. */
 #include "memory/charge.h"
 #include "entry/shim.h"
+#include "ledger/sharing.h"
 #include "memory/reclaim.h"
 #include "memory/small.h"
 #include "memory/target.h"
@@ -138,7 +139,8 @@ cgpu_charge_hold(const struct cgpu_holding *holding)
     int status = cgpu_holdings_insert(cgpu_state->holdings, holding);
     while (status == CGPU_EINVAL) {
         if (cgpu_charge_take(holding->kind, holding->handle, &stale)) {
-            cgpu_charge_release((int32_t)stale.gpu, stale.bytes + cgpu_small_forget(&stale));
+            cgpu_charge_give_back(&stale);
+            cgpu_charge_release((int32_t)stale.gpu, cgpu_small_forget(&stale));
         }
         status = cgpu_holdings_insert(cgpu_state->holdings, holding);
     }
@@ -163,10 +165,32 @@ cgpu_charge_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding *out)
            cgpu_holdings_take(cgpu_state->holdings, kind, handle, out) == CGPU_OK;
 }
 
+/* What others may have opened of HOLDING. */
+static uint64_t
+exported_of(const struct cgpu_holding *holding)
+{
+    bool exported = holding->kind == CGPU_KIND_LINEAR && (holding->extra & CGPU_EXPORTED) != 0;
+    return exported ? holding->bytes + cgpu_small_bytes(holding) : 0;
+}
+
+bool
+cgpu_charge_end_export(const struct cgpu_holding *holding, uint64_t charged)
+{
+    uint64_t bytes = exported_of(holding);
+    if (bytes != 0) {
+        cgpu_sharing_end_export(cgpu_state->ledger, holding->gpu, bytes, charged);
+    }
+    return bytes != 0;
+}
+
 void
 cgpu_charge_give_back(const struct cgpu_holding *holding)
 {
-    cgpu_charge_release((int32_t)holding->gpu, holding->bytes);
+    if (holding->kind == CGPU_KIND_OPENED) {
+        cgpu_sharing_end_import(cgpu_state->ledger, holding->gpu, holding->bytes);
+    } else if (!cgpu_charge_end_export(holding, holding->bytes)) {
+        cgpu_charge_release((int32_t)holding->gpu, holding->bytes);
+    }
 }
 
 void
@@ -190,13 +214,23 @@ cgpu_charge_end_free(const struct cgpu_holding *taken, CUresult status)
     return status;
 }
 
-/* Add what HOLDING has charged to the sums by GPU in ARGUMENT. */
+struct owned {
+    uint64_t charged, exported, opened;
+};
+
+/* Add what goes with HOLDING to the sums by GPU in ARGUMENT. */
 static void
 add_up(const struct cgpu_holding *holding, void *argument)
 {
-    uint64_t *bytes = argument;
-    if (holding->gpu < CGPU_MAX_GPUS) {
-        bytes[holding->gpu] += holding->bytes + cgpu_small_forget(holding);
+    struct owned *sums = argument;
+    if (holding->gpu >= CGPU_MAX_GPUS) {
+        return;
+    }
+    if (holding->kind == CGPU_KIND_OPENED) {
+        sums[holding->gpu].opened += holding->bytes;
+    } else {
+        sums[holding->gpu].charged += holding->bytes + cgpu_small_forget(holding);
+        sums[holding->gpu].exported += exported_of(holding);
     }
 }
 
@@ -204,12 +238,19 @@ add_up(const struct cgpu_holding *holding, void *argument)
 void
 cgpu_charge_give_back_owned(uint64_t owner)
 {
-    uint64_t bytes[CGPU_MAX_GPUS] = {0};
+    struct owned sums[CGPU_MAX_GPUS] = {{0}};
     if (!cgpu_state_is_attached()) {
         return;
     }
-    cgpu_holdings_drop_owned(cgpu_state->holdings, owner, add_up, bytes);
-    for (int32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
-        cgpu_charge_release(gpu, bytes[gpu]);
+    cgpu_holdings_drop_owned(cgpu_state->holdings, owner, add_up, sums);
+    for (uint32_t gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
+        if (sums[gpu].exported != 0) {
+            cgpu_sharing_end_export(cgpu_state->ledger, gpu, sums[gpu].exported, sums[gpu].charged);
+        } else {
+            cgpu_charge_release((int32_t)gpu, sums[gpu].charged);
+        }
+        if (sums[gpu].opened != 0) {
+            cgpu_sharing_end_import(cgpu_state->ledger, gpu, sums[gpu].opened);
+        }
     }
 }

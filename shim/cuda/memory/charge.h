@@ -48,6 +48,9 @@ bool cgpu_charge_take(enum cgpu_kind kind, uint64_t handle, struct cgpu_holding 
 void cgpu_charge_give_back(const struct cgpu_holding *holding);
 void cgpu_charge_restore(const struct cgpu_holding *holding);
 
+/* HOLDING goes, and with it CHARGED bytes. False: it was not exported, and nothing was done. */
+bool cgpu_charge_end_export(const struct cgpu_holding *holding, uint64_t charged);
+
 /*
  * Freeing: the holding is removed before the real call, because the driver may give the handle to
  * another thread as soon as it is free. The charge is removed after the call, because the memory

@@ -203,21 +203,23 @@ leave(CUdeviceptr address, struct cgpu_holding *holding)
     if (!cgpu_charge_take(CGPU_KIND_LINEAR, address, holding)) {
         return NULL;
     }
-    if (holding->extra != 0) {
+    if (cgpu_small_bytes(holding) != 0) {
         cgpu_small_leave(holding);
     }
     return holding;
 }
 
+/* First who has opened it is charged, if anybody has, so that it is never nobody's. */
 static CUresult
 end_free(const struct cgpu_holding *holding, CUresult status)
 {
-    if (holding != NULL && holding->extra != 0 && status == CUDA_SUCCESS) {
+    (void)cgpu_charge_end_free(holding, status);
+    if (holding != NULL && cgpu_small_bytes(holding) != 0 && status == CUDA_SUCCESS) {
         cgpu_small_gone(holding);
-    } else if (holding != NULL && holding->extra != 0) {
+    } else if (holding != NULL && cgpu_small_bytes(holding) != 0) {
         cgpu_small_stay(holding);
     }
-    return cgpu_charge_end_free(holding, status);
+    return status;
 }
 
 CUresult

@@ -21,12 +21,6 @@
 
 enum { COUNT_SHIFT = 40 };
 
-/* What did not fit; 0 bytes: everything did. */
-struct cgpu_lack {
-    int32_t gpu;
-    uint64_t bytes;
-};
-
 static struct cgpu_kinds *
 kinds(void)
 {
@@ -78,7 +72,7 @@ let_go(const struct cgpu_holding *found)
     if (counts && holding.kind == CGPU_KIND_IMPORTED) {
         cgpu_sharing_end_import(cgpu_state->ledger, holding.gpu, shared.bytes);
     } else if (counts) {
-        cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, shared.bytes);
+        cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, shared.bytes, shared.bytes);
     } else if (holding.kind == CGPU_KIND_PHYSICAL) {
         cgpu_charge_give_back(&holding);
     }

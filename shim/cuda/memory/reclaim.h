@@ -4,6 +4,12 @@
 
 #include "entry/shim.h"
 
+/* What did not fit; 0 bytes: everything did. */
+struct cgpu_lack {
+    int32_t gpu;
+    uint64_t bytes;
+};
+
 /*
  * A request on GPU was refused: give back what is charged and no longer held, and let go of what is
  * only kept for reuse. True if there is room for BYTES now (another thread may have made it).

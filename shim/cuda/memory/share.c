@@ -1,17 +1,23 @@
 /*
- * Exported and imported physical memory.
+ * Exported and imported memory.
  *
- * The process that made the memory pays for it once, as long as it holds it in any way, including
- * an open descriptor made by exporting. We are not informed when a descriptor is closed. So
- * descriptors are checked when the other references are gone, at later calls and before a refusal:
- * the same number must still be the same file. Importing such a descriptor in this process is one
- * more reference; any other import is another process's memory.
+ * The process that made physical memory pays for it once, as long as it holds it in any way,
+ * including an open descriptor made by exporting. We are not informed when a descriptor is closed.
+ * So descriptors are checked when the other references are gone, at later calls and before a
+ * refusal: the same number must still be the same file. Importing such a descriptor in this process
+ * is one more reference; any other import is another process's memory.
+ *
+ * Linear memory is exported by its IPC handle. The driver keeps it while anybody has opened it,
+ * also when its maker has freed it or ended; sharing.h says who pays then. What pools share is paid
+ * for by the process that made the pool.
  */
 #include <sys/stat.h>
 
 #include "entry/shim.h"
+#include "ledger/sharing.h"
 #include "memory/charge.h"
 #include "memory/physical.h"
+#include "memory/reclaim.h"
 #include "memory/share.h"
 
 static struct cgpu_kinds *
@@ -164,6 +170,149 @@ cgpu_share_import(CUresult (*real)(CUmemGenericAllocationHandle *, void *, int),
         status = imported(*handle, exported_here((int)(intptr_t)shared));
         if (status != CUDA_SUCCESS) {
             cgpu_real.cuMemRelease(*handle);
+        }
+    }
+    pthread_mutex_unlock(&kinds()->physical);
+    return status;
+}
+
+/* ---- linear memory by its IPC handle, under the lock of physical memory ---- */
+
+/* What ADDRESS lies in may be opened by others from now on. It counts once. */
+static void
+note_export(CUdeviceptr address)
+{
+    struct cgpu_holding holding;
+    CUdeviceptr base = 0;
+    if (cgpu_real.cuMemGetAddressRange_v2(&base, NULL, address) != CUDA_SUCCESS ||
+        !cgpu_charge_find(CGPU_KIND_LINEAR, base, &holding) ||
+        (holding.extra & CGPU_EXPORTED) != 0) {
+        return;
+    }
+    uint64_t bytes = holding.bytes + cgpu_small_bytes(&holding);
+    holding.extra |= CGPU_EXPORTED;
+    if (cgpu_sharing_export(cgpu_state->ledger, holding.gpu, bytes) == CGPU_OK &&
+        cgpu_holdings_update(cgpu_state->holdings, &holding) != CGPU_OK) {
+        cgpu_sharing_end_export(cgpu_state->ledger, holding.gpu, bytes, 0); /* freed meanwhile */
+    }
+}
+
+CUresult
+cgpu_share_get_handle(CUresult (*real)(struct cgpu_ipc_handle *, CUdeviceptr),
+                      struct cgpu_ipc_handle *handle, CUdeviceptr address)
+{
+    if (!cgpu_state_is_attached()) {
+        return real(handle, address);
+    }
+    pthread_mutex_lock(&kinds()->physical);
+    CUresult status = real(handle, address);
+    if (status == CUDA_SUCCESS) {
+        note_export(address);
+    }
+    pthread_mutex_unlock(&kinds()->physical);
+    return status;
+}
+
+/* Of small memory as much counts as there is, not the block that it lies in. */
+static CUresult
+import_opened(struct cgpu_holding *opened, struct cgpu_lack *lack)
+{
+    size_t bytes = 0;
+    int32_t gpu = (int32_t)opened->gpu;
+    CUresult status = cgpu_real.cuMemGetAddressRange_v2(NULL, &bytes, opened->handle);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    uint64_t whole = bytes > CGPU_BLOCK_SMALL ? cgpu_charge_whole(gpu, bytes) : bytes;
+    if (cgpu_sharing_import(cgpu_state->ledger, opened->gpu, cgpu_device_room(gpu), whole,
+                            &opened->bytes) != CGPU_OK) {
+        *lack = (struct cgpu_lack){.gpu = gpu, .bytes = whole};
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return cgpu_charge_hold(opened);
+}
+
+/* The driver has opened what is now at ADDRESS, for the context OWNER. */
+static CUresult
+note_opened(CUdeviceptr address, uint64_t owner, struct cgpu_lack *lack)
+{
+    struct cgpu_holding opened;
+    CUdevice device = -1;
+    if (cgpu_charge_find(CGPU_KIND_OPENED, address, &opened)) {
+        opened.extra++;
+        cgpu_holdings_update(cgpu_state->holdings, &opened);
+        return CUDA_SUCCESS;
+    }
+    CUresult status = cgpu_real.cuPointerGetAttribute(&device, CU_POINTER_DEVICE_ORDINAL, address);
+    if (status != CUDA_SUCCESS || cgpu_device_gpu(device) < 0) {
+        return status;
+    }
+    opened = (struct cgpu_holding){
+        .handle = address,
+        .owner = owner,
+        .extra = 1,
+        .kind = CGPU_KIND_OPENED,
+        .gpu = (uint32_t)cgpu_device_gpu(device),
+    };
+    return import_opened(&opened, lack);
+}
+
+static CUresult
+open_handle(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned int),
+            CUdeviceptr *address, const struct cgpu_ipc_handle *handle, unsigned int flags,
+            struct cgpu_lack *lack)
+{
+    struct cgpu_target target;
+    *lack = (struct cgpu_lack){.bytes = 0};
+    CUresult status = cgpu_target_current(&target);
+    if (status != CUDA_SUCCESS) {
+        return status;
+    }
+    pthread_mutex_lock(&kinds()->physical);
+    status = real(address, *handle, flags);
+    if (status == CUDA_SUCCESS) {
+        status = note_opened(*address, target.owner, lack);
+        if (status != CUDA_SUCCESS) {
+            cgpu_real.cuIpcCloseMemHandle(*address);
+        }
+    }
+    pthread_mutex_unlock(&kinds()->physical);
+    return status;
+}
+
+CUresult
+cgpu_share_open(CUresult (*real)(CUdeviceptr *, struct cgpu_ipc_handle, unsigned int),
+                CUdeviceptr *address, struct cgpu_ipc_handle handle, unsigned int flags)
+{
+    struct cgpu_lack lack;
+    if (address == NULL) {
+        return real(NULL, handle, flags);
+    }
+    CUresult status = open_handle(real, address, &handle, flags, &lack);
+    if (lack.bytes != 0 && cgpu_reclaim(lack.gpu, lack.bytes)) {
+        status = open_handle(real, address, &handle, flags, &lack);
+    }
+    if (lack.bytes != 0) {
+        cgpu_log_memory(lack.gpu, lack.bytes);
+    }
+    return status;
+}
+
+CUresult
+cgpu_share_close(CUresult (*real)(CUdeviceptr), CUdeviceptr address)
+{
+    struct cgpu_holding opened;
+    if (!cgpu_state_is_attached()) {
+        return real(address);
+    }
+    pthread_mutex_lock(&kinds()->physical);
+    CUresult status = real(address);
+    if (status == CUDA_SUCCESS && cgpu_charge_find(CGPU_KIND_OPENED, address, &opened)) {
+        opened.extra--;
+        if (opened.extra != 0) {
+            cgpu_holdings_update(cgpu_state->holdings, &opened);
+        } else if (cgpu_charge_take(CGPU_KIND_OPENED, address, &opened)) {
+            cgpu_charge_give_back(&opened);
         }
     }
     pthread_mutex_unlock(&kinds()->physical);

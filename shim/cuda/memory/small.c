@@ -109,28 +109,28 @@ cgpu_small_keep(const struct cgpu_small *small, CUdeviceptr address, uint64_t by
 void
 cgpu_small_leave(const struct cgpu_holding *holding)
 {
-    cgpu_blocks_leave(cgpu_state->blocks, holding->handle, holding->extra);
+    cgpu_blocks_leave(cgpu_state->blocks, holding->handle, cgpu_small_bytes(holding));
 }
 
 void
 cgpu_small_stay(const struct cgpu_holding *holding)
 {
-    cgpu_blocks_stay(cgpu_state->blocks, holding->handle, holding->extra);
+    cgpu_blocks_stay(cgpu_state->blocks, holding->handle, cgpu_small_bytes(holding));
 }
 
 void
 cgpu_small_gone(const struct cgpu_holding *holding)
 {
-    cgpu_charge_release((int32_t)holding->gpu,
-                        cgpu_blocks_gone(cgpu_state->blocks, holding->handle, holding->extra));
+    cgpu_charge_release((int32_t)holding->gpu, cgpu_blocks_gone(cgpu_state->blocks, holding->handle,
+                                                                cgpu_small_bytes(holding)));
 }
 
 uint64_t
 cgpu_small_forget(const struct cgpu_holding *holding)
 {
-    if (holding->kind != CGPU_KIND_LINEAR || holding->extra == 0) {
+    if (holding->kind != CGPU_KIND_LINEAR || cgpu_small_bytes(holding) == 0) {
         return 0;
     }
     cgpu_small_leave(holding);
-    return cgpu_blocks_gone(cgpu_state->blocks, holding->handle, holding->extra);
+    return cgpu_blocks_gone(cgpu_state->blocks, holding->handle, cgpu_small_bytes(holding));
 }

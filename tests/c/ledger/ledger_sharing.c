@@ -72,10 +72,25 @@ TEST(the_importer_pays_when_the_exporter_lets_go)
     struct cgpu_ledger *maker = exporter(path);
     struct cgpu_ledger *user = importer(path);
 
-    cgpu_sharing_end_export(maker, 0, MEMORY);
+    cgpu_sharing_end_export(maker, 0, MEMORY, MEMORY);
     CHECK(holds(maker, 0, MEMORY) && holds(user, MEMORY, MEMORY));
     cgpu_sharing_end_import(user, 0, MEMORY);
     CHECK(holds(user, 0, 0));
+    cgpu_ledger_detach(user);
+    cgpu_ledger_detach(maker);
+}
+
+/* Freed in a stream: the driver has it for a while yet. */
+TEST(an_exporter_that_lets_go_may_be_charged_on)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+    struct cgpu_ledger *user = importer(path);
+
+    cgpu_sharing_end_export(maker, 0, MEMORY, 0);
+    CHECK(holds(maker, MEMORY, 2 * MEMORY) && holds(user, MEMORY, 2 * MEMORY));
+    CHECK(cgpu_ledger_release(maker, 0, MEMORY) == CGPU_OK);
+    CHECK(holds(maker, 0, MEMORY) && holds(user, MEMORY, MEMORY));
     cgpu_ledger_detach(user);
     cgpu_ledger_detach(maker);
 }

@@ -12,6 +12,7 @@ from gpu.check import CHUNK, MIB, Finding, check, near
 from gpu.interface.driver import (
     POSIX_FD,
     Driver,
+    IpcHandle,
     memory_graph,
     physical_properties,
     pool_properties,
@@ -22,6 +23,7 @@ SIZE = 64 * MIB
 THRESHOLD, RESERVED = 4, 5
 GRAPH_RESERVED = 2
 SM_RESOURCE, DEFAULT_STREAM = 1, 1
+DEVICE_ORDINAL = 9
 GREEN_CONTEXTS, GREEN_BYTES = 4, 6 * MIB  # bytes: shim/cuda/primary.c
 
 
@@ -202,20 +204,32 @@ sys.stdin.readline()
 """
 
 
+class Steps:
+    """What is used of the GPU, and by this process, since the start: noted after each step."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver, self.nvml = driver, Nvml()
+        self.gpu = self.nvml.gpu_of(driver.uuid())
+        self.start = self._used()
+        self.noted: dict[str, dict[str, int]] = {}
+
+    def _used(self) -> tuple[int, int]:
+        return self.driver.used(), self.nvml.processes(self.gpu).get(os.getpid()) or 0
+
+    def note(self, name: str) -> int:
+        """Bytes of the GPU."""
+        device, process = (now - then for now, then in zip(self._used(), self.start, strict=True))
+        self.noted[name] = {"device": device, "process": process}
+        return device
+
+
 @check("facts")
 def imported_memory_outlives_its_exporter() -> Finding:
     """Imported memory outlives its exporter. What NVML counts for the importer is shown."""
-    driver, steps = Driver(), {}
+    driver = Driver()
     driver.start()
     driver.alloc(CHUNK)
-    nvml = Nvml()
-    gpu = nvml.gpu_of(driver.uuid())
-    start = driver.used(), nvml.processes(gpu).get(os.getpid()) or 0
-
-    def step(name: str) -> None:
-        listed = nvml.processes(gpu).get(os.getpid()) or 0
-        steps[name] = {"device": driver.used() - start[0], "process": listed - start[1]}
-
+    steps = Steps(driver)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         words = [sys.executable, "-c", EXPORTER, str(theirs.fileno())]
@@ -224,14 +238,13 @@ def imported_memory_outlives_its_exporter() -> Finding:
     handle = driver.made(
         "cuMemImportFromShareableHandle", c_void_p(descriptor), POSIX_FD, kind=c_uint64
     )
-    step("imported")
+    steps.note("imported")
     exporter.communicate(b"\n")
     os.close(descriptor)
-    step("exporter ended")
+    held = steps.note("exporter ended")
     driver.call("cuMemRelease", handle)
-    step("released")
-    held, gone = steps["exporter ended"]["device"], steps["released"]["device"]
-    return Finding(near(held, SIZE) and near(gone, 0), {"steps": steps})
+    gone = steps.note("released")
+    return Finding(near(held, SIZE) and near(gone, 0), {"steps": steps.noted})
 
 
 IMPORTER = """
@@ -258,3 +271,50 @@ def opened_ipc_memory_is_not_taken_twice() -> Finding:
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     taken = int(done.stdout)
     return Finding(taken <= CHUNK, {"taken by the importer": taken, "exported": SIZE})
+
+
+MAKER = """
+import sys
+from ctypes import c_uint64, create_string_buffer
+from gpu.facts.kinds import SIZE
+from gpu.interface.driver import Driver
+driver = Driver()
+driver.start()
+address, handle = driver.alloc(SIZE), create_string_buffer(64)
+driver.call("cuIpcGetMemHandle", handle, c_uint64(address))
+print(handle.raw.hex(), flush=True)
+sys.stdin.readline()
+driver.call("cuMemFree_v2", c_uint64(address))
+print("freed", flush=True)
+sys.stdin.readline()
+"""
+
+
+@check("facts")
+def opened_ipc_memory_outlives_its_maker() -> Finding:
+    """Memory that was opened by its IPC handle stays when its maker frees it or ends."""
+    driver = Driver()
+    driver.start()
+    driver.alloc(CHUNK)
+    steps = Steps(driver)
+    words = [sys.executable, "-c", MAKER]
+    maker = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert maker.stdin is not None
+    assert maker.stdout is not None
+    handle = IpcHandle(bytes.fromhex(maker.stdout.readline()))
+    address = driver.made("cuIpcOpenMemHandle_v2", handle, c_uint(1), kind=c_uint64)
+    size, ordinal = c_size_t(), c_int(-1)
+    driver.call("cuMemGetAddressRange_v2", None, byref(size), address)
+    driver.call("cuPointerGetAttribute", byref(ordinal), DEVICE_ORDINAL, address)
+    opened = steps.note("opened")
+    maker.stdin.write("\n")
+    maker.stdin.flush()
+    maker.stdout.readline()
+    freed = steps.note("its maker freed it")
+    maker.communicate("\n")
+    held = steps.note("its maker ended")
+    driver.call("cuIpcCloseMemHandle", address)
+    gone = steps.note("closed")
+    measured = {"size": size.value, "device": ordinal.value, "steps": steps.noted}
+    known = near(size.value, SIZE) and ordinal.value == driver.device()
+    return Finding(known and near(freed, opened) and near(held, SIZE) and near(gone, 0), measured)

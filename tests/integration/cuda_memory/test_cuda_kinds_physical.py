@@ -301,39 +301,3 @@ def test_mem_1_a_duplicate_of_an_own_descriptor_frees_nothing(proxied: Proxied) 
         """,
     )
     assert out == ["2", "4", "6", "6", "6", "0 0"]
-
-
-IPC_IMPORTER = """
-from lab.calls.cuda_kind_calls import *
-context()
-class Handle(ctypes.Structure):
-    _fields_ = [("bytes", ctypes.c_char * 64)]
-handle = Handle()
-ctypes.memmove(byref(handle), bytes.fromhex(sys.argv[1]), 64)
-base, address = used(), c_uint64()
-check(cuda.cuIpcOpenMemHandle_v2(byref(address), handle, 1))
-show(used() - base)
-check(cuda.cuIpcCloseMemHandle(address))
-show(used() - base)
-"""
-
-IPC_EXPORTER = """
-import subprocess
-from lab.calls.cuda_kind_calls import *
-context()
-status, address = alloc(64 * MIB)
-check(status)
-base = used()
-handle = ctypes.create_string_buffer(64)
-check(cuda.cuIpcGetMemHandle(handle, c_uint64(address)))
-prelude = "import sys, os, ctypes\\nfrom lab.calls.cuda_calls import *\\n"
-command = [sys.executable, "-c", prelude + sys.argv[1], handle.raw.hex()]
-check(subprocess.run(command).returncode)
-show(used() - base, free(address), base - used())
-"""
-
-
-def test_mem_1_memory_opened_by_its_ipc_handle_is_paid_once(proxied: Proxied) -> None:
-    """MEM-1: the process that allocated it pays."""
-    outcome = proxied.check(IPC_EXPORTER, IPC_IMPORTER)
-    assert outcome.out == ["0", "0", f"0 0 {64 << 20}"]

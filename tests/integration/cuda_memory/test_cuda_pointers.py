@@ -41,7 +41,7 @@ def words(*values):
 
 h = types.SimpleNamespace(**dict.fromkeys(
     ("context", "module", "library", "kernel", "pool", "imported", "physical", "address", "fd",
-     "graph")))
+     "linear", "graph")))
 
 def make_handles():
     h.context = context()
@@ -59,6 +59,7 @@ def make_handles():
     h.address = reserve(2 * MIB)
     check(map_at(h.address, 2 * MIB, h.physical))
     h.fd = export(h.physical)
+    h.linear = alloc(2 * MIB)[1]
     h.graph = made(cuda.cuGraphCreate, 0)
 
 def call(name, *arguments):
@@ -128,6 +129,9 @@ for name in "cuMemMapArrayAsync", "cuMemMapArrayAsync_ptsz":
     call(name, pointer(create_string_buffer(96)), 1, None)
 call("cuMemExportToShareableHandle", pointer(c_int()), h.physical, POSIX_FD, c_uint64(0))
 call("cuMemImportFromShareableHandle", pointer(c_uint64()), c_void_p(h.fd), POSIX_FD)
+call("cuIpcGetMemHandle", pointer(IpcHandle()), c_uint64(h.linear or 0))
+for name in "cuIpcOpenMemHandle", "cuIpcOpenMemHandle_v2":
+    call(name, pointer(c_uint64()), IpcHandle(), 1)
 
 call("cuStreamCreate", pointer(c_void_p()), 0)
 call("cuStreamCreateWithPriority", pointer(c_void_p()), 0, 0)

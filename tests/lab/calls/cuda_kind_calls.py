@@ -8,11 +8,13 @@ from __future__ import annotations
 import struct
 from ctypes import (
     Array,
+    Structure,
     addressof,
     byref,
     c_char,
     c_int,
     c_size_t,
+    c_ubyte,
     c_uint64,
     c_void_p,
     create_string_buffer,
@@ -122,6 +124,31 @@ def import_fd(fd: int) -> Any:
     return made(cuda.cuMemImportFromShareableHandle, c_void_p(fd), POSIX_FD, kind=c_uint64)
 
 
+class IpcHandle(Structure):
+    """CUipcMemHandle."""
+
+    _fields_ = (("bytes", c_ubyte * 64),)
+
+
+def ipc_handle(address: int) -> str:
+    """The handle by which others open linear memory, in hexadecimal digits."""
+    handle = IpcHandle()
+    check(cuda.cuIpcGetMemHandle(byref(handle), c_uint64(address)))
+    return bytes(handle).hex()
+
+
+def open_ipc(handle: str) -> tuple[int, int]:
+    """Status and address of another process's memory."""
+    address = c_uint64()
+    given = IpcHandle.from_buffer_copy(bytes.fromhex(handle))
+    status = cuda.cuIpcOpenMemHandle_v2(byref(address), given, 1)
+    return status, address.value
+
+
+def close_ipc(address: int) -> int:
+    return int(cuda.cuIpcCloseMemHandle(c_uint64(address)))
+
+
 def node_parameters(size: int, kind: int = PINNED, device: int = 0) -> Array[c_char]:
     """CUDA_MEM_ALLOC_NODE_PARAMS."""
     head = struct.pack("<4i", kind, 0, DEVICE, device) + bytes(72)
@@ -172,8 +199,8 @@ def load_library(image: bytes) -> Any:
 __all__ = [
     "ASSERTING_PTX", "DEVICE", "HOST", "HOST_NUMA", "LOCALITY_DOMAIN", "MANAGED", "MANAGED_PTX",
     "NOWHERE", "PINNED", "POSIX_FD", "PTX",
-    "RELEASE_THRESHOLD", "alloc_async", "default_pool", "drift", "export", "free_async",
-    "import_fd", "instantiate", "kernel_graph", "load_library", "made", "make_pool", "map_at",
-    "memory_graph", "node_parameters", "physical", "pool_properties", "reserve", "set_threshold",
-    "unmap",
+    "RELEASE_THRESHOLD", "IpcHandle", "alloc_async", "close_ipc", "default_pool", "drift", "export",
+    "free_async", "import_fd", "instantiate", "ipc_handle", "kernel_graph", "load_library", "made",
+    "make_pool", "map_at", "memory_graph", "node_parameters", "open_ipc", "physical",
+    "pool_properties", "reserve", "set_threshold", "unmap",
 ]  # fmt: skip

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
-import os
 from ctypes import byref
-from pathlib import Path
 from typing import Any
 
-from lab.calls.cuda_calls import cuda, show, used
+from lab.calls.cuda_calls import cuda, driver, show, used
 
-_REAL = ctypes.CDLL(str(Path(os.environ["CGPU_PROXY"]).parent.parent / "real" / "libcuda.so.1"))
+_REAL = driver()
 
 
 class Pointer:

@@ -187,6 +187,7 @@ struct sim_region *sim_region_find(uint64_t address);
 void sim_region_remove(struct sim_region *region);             /* forget; memory is the caller's */
 struct sim_region *sim_region_of(struct sim_context *context); /* any that belongs to it */
 struct sim_region *sim_imported_find(uint32_t shared);         /* import of object number + 1 */
+struct sim_device *sim_device_of_object(uint32_t object);      /* NULL: this process has it not */
 /* Wholly the driver's, on the device or (pinned, registered) with a device address on the host. */
 int sim_region_is_known(uint64_t address, uint64_t bytes);
 uint64_t sim_round(uint64_t bytes);                                  /* up to SIM_GRANULE */

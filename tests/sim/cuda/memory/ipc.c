@@ -75,9 +75,10 @@ open_object(const struct ipc_handle *handle, struct sim_context *context, uint64
         return CUDA_ERROR_INVALID_VALUE;
     }
     uint64_t base = (uint64_t)(uintptr_t)mapped;
+    struct sim_device *device = sim_device_of_object(handle->object);
     struct sim_region *region = sim_region_add(base, pages, SIM_IMPORTED);
     region->context = context;
-    region->device = context->device;
+    region->device = device != NULL ? device : context->device;
     region->shared = handle->object + 1;
     region->flags = 1; /* times opened */
     *out = base + handle->offset;

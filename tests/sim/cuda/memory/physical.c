@@ -199,10 +199,23 @@ SIM_API(cuMemExportToShareableHandle,
     return *out < 0 ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
 }
 
+struct sim_device *
+sim_device_of_object(uint32_t object)
+{
+    struct sim_device *device = NULL;
+    uint32_t index;
+    if (cgpu_machine_object_gpu(sim_machine(), object, &index) == CGPU_MACHINE_OK) {
+        for (uint32_t i = 0; i < sim_device_count(); i++) {
+            device = sim_device((int)i)->machine_index == index ? sim_device((int)i) : device;
+        }
+    }
+    return device;
+}
+
 SIM_API(cuMemImportFromShareableHandle, (uint64_t *out, void *os_handle, unsigned type),
         (out, os_handle, type))
 {
-    uint32_t object, index;
+    uint32_t object;
     if (out == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
     }
@@ -213,12 +226,7 @@ SIM_API(cuMemImportFromShareableHandle, (uint64_t *out, void *os_handle, unsigne
     if (cgpu_machine_object_import(sim_machine(), fd, &object) != CGPU_MACHINE_OK) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    struct sim_device *device = NULL;
-    if (cgpu_machine_object_gpu(sim_machine(), object, &index) == CGPU_MACHINE_OK) {
-        for (uint32_t i = 0; i < sim_device_count(); i++) {
-            device = sim_device((int)i)->machine_index == index ? sim_device((int)i) : device;
-        }
-    }
+    struct sim_device *device = sim_device_of_object(object);
     if (device == NULL) { /* memory of a GPU that this process may not use */
         cgpu_machine_object_release(sim_machine(), object);
         return CUDA_ERROR_INVALID_DEVICE;

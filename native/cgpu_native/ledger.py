@@ -53,6 +53,14 @@ class Look:
                 found.append(Process(each.pid, each.slot, used))
         return found
 
+    def shared(self, gpu: int) -> dict[int, int]:
+        """What processes have imported beside that and others pay for, by pid."""
+        found: dict[int, int] = {}
+        for each in self._survey.holders[0 : self._survey.count]:
+            if each.shared_bytes[gpu]:
+                found[each.pid] = found.get(each.pid, 0) + each.shared_bytes[gpu]
+        return found
+
 
 class _Rest:
     """A ledger not to be asked about again before ``until`` (time.monotonic_ns): see observer.c.

@@ -31,6 +31,7 @@ struct cgpu_holder {
     uint32_t pid;
     uint32_t slot;
     uint64_t used_bytes[CGPU_MAX_GPUS];
+    uint64_t shared_bytes[CGPU_MAX_GPUS]; /* beside them: imported, and paid for by others */
 };
 
 /* A whole ledger, as one look has seen it. */

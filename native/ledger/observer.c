@@ -33,7 +33,7 @@ struct look {
     uint32_t asked;
     uint32_t unasked;
     void (*found)(void *to, const struct cgpu_ledger_slot *slot, uint32_t index);
-    void (*owes)(void *to, uint32_t index, uint32_t gpu, uint64_t bytes); /* more than it shows */
+    void (*shares)(void *to, const struct cgpu_share *share);
     void *to;
     uint8_t living[CGPU_LEDGER_SLOTS]; /* those that were found */
 };
@@ -178,7 +178,7 @@ walk_file(struct look *look)
     }
     status = walk(look);
     if (status == CGPU_OK) {
-        cgpu_sharing_dues(look->fd, look->gpu, look->living, look->owes, look->to);
+        cgpu_sharing_survey(look->fd, look->gpu, look->living, look->shares, look->to);
     }
     give_back(ledger, look->fd);
     return status;
@@ -199,13 +199,11 @@ add_up(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
 }
 
 static void
-owe_in_sum(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes)
+share_in_sum(void *to, const struct cgpu_share *share)
 {
     struct sum *sum = to;
 
-    (void)slot;
-    (void)gpu;
-    sum->bytes = add(sum->bytes, bytes);
+    sum->bytes = add(sum->bytes, share->owes);
 }
 
 uint64_t
@@ -213,7 +211,7 @@ cgpu_observer_used(struct cgpu_ledger *ledger, uint32_t gpu)
 {
     struct sum sum = {.gpu = gpu};
     struct look look = {
-        .ledger = ledger, .gpu = gpu, .found = add_up, .owes = owe_in_sum, .to = &sum};
+        .ledger = ledger, .gpu = gpu, .found = add_up, .shares = share_in_sum, .to = &sum};
 
     if (ledger == NULL || !ledger->observing || gpu >= CGPU_MAX_GPUS ||
         walk_file(&look) != CGPU_OK) {
@@ -274,15 +272,14 @@ enlist(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
 }
 
 static void
-owe_in_list(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes)
+share_in_list(void *to, const struct cgpu_share *share)
 {
     struct list *list = to;
     size_t count = list->count < list->capacity ? list->count : list->capacity;
 
-    (void)gpu;
     for (size_t i = 0; i < count; i++) {
-        if (list->out[i].slot == slot) {
-            list->out[i].used_bytes = add(list->out[i].used_bytes, bytes);
+        if (list->out[i].slot == share->slot) {
+            list->out[i].used_bytes = add(list->out[i].used_bytes, share->owes);
         }
     }
 }
@@ -299,7 +296,7 @@ cgpu_ledger_processes(struct cgpu_ledger *ledger, uint32_t gpu, struct cgpu_proc
 {
     struct list list = {.gpu = gpu, .out = out, .capacity = capacity};
     struct look look = {
-        .ledger = ledger, .gpu = gpu, .found = enlist, .owes = owe_in_list, .to = &list};
+        .ledger = ledger, .gpu = gpu, .found = enlist, .shares = share_in_list, .to = &list};
     int status;
 
     if (!is_open(ledger) || gpu > CGPU_MAX_GPUS || (out == NULL && capacity > 0) ||
@@ -321,26 +318,30 @@ take_down(void *to, const struct cgpu_ledger_slot *slot, uint32_t index)
     holder->slot = index;
     for (int gpu = 0; gpu < CGPU_MAX_GPUS; gpu++) {
         holder->used_bytes[gpu] = slot->used[gpu];
+        holder->shared_bytes[gpu] = 0;
     }
 }
 
 static void
-owe_in_survey(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes)
+share_in_survey(void *to, const struct cgpu_share *share)
 {
     struct cgpu_survey *survey = to;
+    struct cgpu_holder *holder;
     uint32_t low = 0, high = survey->count;
 
     while (low < high) {
         uint32_t middle = low + (high - low) / 2;
 
-        if (survey->holders[middle].slot < slot) {
+        if (survey->holders[middle].slot < share->slot) {
             low = middle + 1;
         } else {
             high = middle;
         }
     }
-    if (low < survey->count && survey->holders[low].slot == slot) {
-        survey->holders[low].used_bytes[gpu] = add(survey->holders[low].used_bytes[gpu], bytes);
+    holder = survey->holders + low;
+    if (low < survey->count && holder->slot == share->slot) {
+        holder->used_bytes[share->gpu] = add(holder->used_bytes[share->gpu], share->owes);
+        holder->shared_bytes[share->gpu] = add(holder->shared_bytes[share->gpu], share->covered);
     }
 }
 
@@ -350,7 +351,7 @@ cgpu_ledger_survey(struct cgpu_ledger *ledger, struct cgpu_survey *out)
     struct look look = {.ledger = ledger,
                         .gpu = CGPU_MAX_GPUS,
                         .found = take_down,
-                        .owes = owe_in_survey,
+                        .shares = share_in_survey,
                         .to = out};
     int status;
 

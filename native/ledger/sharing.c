@@ -219,11 +219,11 @@ cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index)
 }
 
 /* One look at a copy of the table. */
-struct dues {
+struct look {
     int fd;
     uint32_t gpu;
     const uint8_t *living;
-    void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes);
+    void (*found)(void *to, const struct cgpu_share *share);
     void *to;
     uint32_t bound; /* as the container says: who hides what it owes is charged by the audit */
     uint64_t paid[CGPU_MAX_GPUS];
@@ -231,66 +231,73 @@ struct dues {
 
 /* In what a container wrote: the number of its GPU if SHARING counts, else CGPU_MAX_GPUS. */
 static uint32_t
-gpu_of(const struct dues *dues, const struct cgpu_ledger_sharing *sharing)
+gpu_of(const struct look *look, const struct cgpu_ledger_sharing *sharing)
 {
     uint32_t slot = cgpu_lock_holder(sharing->owner), gpu = sharing->gpu - CGPU_LEDGER_SHARINGS;
-    bool asked = dues->gpu == CGPU_MAX_GPUS || dues->gpu == gpu;
+    bool asked = look->gpu == CGPU_MAX_GPUS || look->gpu == gpu;
 
-    return asked && gpu < CGPU_MAX_GPUS && slot < CGPU_LEDGER_SLOTS && dues->living[slot] != 0
+    return asked && gpu < CGPU_MAX_GPUS && slot < CGPU_LEDGER_SLOTS && look->living[slot] != 0
                ? gpu
                : CGPU_MAX_GPUS;
 }
 
 static void
-add_exported(struct dues *dues, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
+add_exported(struct look *look, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
 {
-    dues->paid[gpu] += sharing->exported;
+    look->paid[gpu] += sharing->exported;
 }
 
 static void
-add_due(struct dues *dues, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
+add_due(struct look *look, const struct cgpu_ledger_sharing *sharing, uint32_t gpu)
 {
-    uint64_t due = less(sharing->imported, dues->paid[gpu]);
+    uint64_t due = less(sharing->imported, look->paid[gpu]);
+    uint64_t pays = due > sharing->due ? due : sharing->due;
+    struct cgpu_share share = {
+        .slot = cgpu_lock_holder(sharing->owner),
+        .gpu = gpu,
+        .owes = pays - sharing->due,
+        .covered = less(sharing->imported, pays),
+    };
 
-    if (due > sharing->due) {
-        dues->owes(dues->to, cgpu_lock_holder(sharing->owner), gpu, due - sharing->due);
+    if (share.owes != 0 || share.covered != 0) {
+        look->found(look->to, &share);
     }
-    dues->paid[gpu] += due > sharing->due ? due : sharing->due;
+    look->paid[gpu] += pays;
 }
 
 static void
-each_sharing(struct dues *dues,
-             void (*visit)(struct dues *, const struct cgpu_ledger_sharing *, uint32_t))
+each_sharing(struct look *look,
+             void (*visit)(struct look *, const struct cgpu_ledger_sharing *, uint32_t))
 {
     struct cgpu_ledger_sharing sharings[CHUNK];
 
-    for (uint32_t first = 0; first < dues->bound; first += CHUNK) {
+    for (uint32_t first = 0; first < look->bound; first += CHUNK) {
         off_t offset = (off_t)(offsetof(struct cgpu_ledger_file, works) + first * sizeof *sharings);
 
-        if (pread(dues->fd, sharings, sizeof sharings, offset) != sizeof sharings) {
+        if (pread(look->fd, sharings, sizeof sharings, offset) != sizeof sharings) {
             return;
         }
         for (uint32_t i = 0; i < CHUNK; i++) {
-            uint32_t gpu = gpu_of(dues, &sharings[i]);
+            uint32_t gpu = gpu_of(look, &sharings[i]);
 
             if (gpu < CGPU_MAX_GPUS) {
-                visit(dues, &sharings[i], gpu);
+                visit(look, &sharings[i], gpu);
             }
         }
     }
 }
 
 void
-cgpu_sharing_dues(int fd, uint32_t gpu, const uint8_t *living,
-                  void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes), void *to)
+cgpu_sharing_survey(int fd, uint32_t gpu, const uint8_t *living,
+                    void (*found)(void *to, const struct cgpu_share *share), void *to)
 {
-    struct dues dues = {.fd = fd, .gpu = gpu, .living = living, .owes = owes, .to = to};
+    struct look look = {.fd = fd, .gpu = gpu, .living = living, .found = found, .to = to};
     off_t bound = offsetof(struct cgpu_ledger_file, work_bound);
 
-    if (pread(fd, &dues.bound, sizeof dues.bound, bound) != sizeof dues.bound) {
+    if (pread(fd, &look.bound, sizeof look.bound, bound) != sizeof look.bound) {
         return;
     }
-    dues.bound = dues.bound < CGPU_LEDGER_WORKS ? dues.bound : CGPU_LEDGER_WORKS;
-    each_sharing(&dues, add_exported);
-    each_sharing(&dues, add_due);
+    look.bound = look.bound < CGPU_LEDGER_WORKS ? look.bound : CGPU_LEDGER_WORKS;
+    each_sharing(&look, add_exported);
+    each_sharing(&look, add_due);
 }

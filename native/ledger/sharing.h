@@ -43,13 +43,18 @@ void cgpu_sharing_end_import(struct cgpu_ledger *ledger, uint32_t gpu, uint64_t 
 bool cgpu_sharing_has(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
 void cgpu_sharing_drop(struct cgpu_ledger_file *file, uint32_t gpu, uint32_t index);
 
+/* What a process owes beyond what the ledger shows; and what it has imported and others pay for. */
+struct cgpu_share {
+    uint32_t slot, gpu;
+    uint64_t owes, covered;
+};
+
 /*
- * For observers: what processes of the ledger FD owe beyond what it shows, because others have died
- * and nobody has cleared them away yet. LIVING has a byte for each slot; GPU may be CGPU_MAX_GPUS,
- * which is any.
+ * For observers: shares of living processes in the ledger FD. They owe what it does not show when
+ * others have died and nobody has cleared them away yet. LIVING has a byte for each slot; GPU may
+ * be CGPU_MAX_GPUS, which is any.
  */
-void cgpu_sharing_dues(int fd, uint32_t gpu, const uint8_t *living,
-                       void (*owes)(void *to, uint32_t slot, uint32_t gpu, uint64_t bytes),
-                       void *to);
+void cgpu_sharing_survey(int fd, uint32_t gpu, const uint8_t *living,
+                         void (*found)(void *to, const struct cgpu_share *share), void *to);
 
 #endif

@@ -19,6 +19,7 @@ from cgpu_env import CgpuError
 from cgpu_env.logline import location
 from cgpu_node.facts import driver
 from cgpu_node.shares.liveness import folder_of
+from cgpu_server.audit.accounts import accounts_of
 from cgpu_server.audit.driver_probe import DriverProbe, Reading
 from cgpu_server.audit.interfaces import used_by
 from cgpu_server.audit.process_owners import OwnerTracker, Process, read_process
@@ -27,11 +28,9 @@ from cgpu_server.audit.utilisation import Utilisation
 from cgpu_server.audit.verdict import (
     CALM,
     MIB,
-    Account,
     Finding,
     Held,
     Verdict,
-    at_most,
     excused,
     explained,
     judge,
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from cgpu_node.shares.record import Record
+    from cgpu_server.audit.verdict import Account
     from cgpu_server.state.server_state import ServerState
 
     Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
@@ -175,9 +175,9 @@ class Audit:
             CgpuError: the driver does not answer.
         """
         probe = self._opened()
-        before = _accounts(records)
+        before = accounts_of(records)
         readings = probe.read(asked or ())
-        after = _accounts(records)
+        after = accounts_of(records)
         accounts = {key: larger(before[key], after[key]) for key in before.keys() & after.keys()}
         owners = self._owners_of(readings.values(), records)
         readable, foreign, verdicts = {}, {}, {}
@@ -354,31 +354,6 @@ def _verdicts(
         for key, theirs in held.items()
         if key in contexts
     }
-
-
-def _accounts(records: Iterable[Record]) -> dict[Tenant, Account]:
-    """What ledgers say."""
-    return {key: each for record in records for key, each in _accounts_of(record).items()}
-
-
-def _accounts_of(record: Record) -> dict[Tenant, Account]:
-    """What its ledger says; one that its container ruined says nothing."""
-    found: dict[Tenant, Account] = {}
-    try:
-        with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
-            look = ledger.look()
-            everyone = dict.fromkeys((each.pid for each in look.processes()), 0)
-            for number, gpu in enumerate(record.gpus):
-                slots = {**everyone}
-                for each in look.processes(number):
-                    slots[each.pid] += each.used_bytes
-                account = Account(ledger.total(number), slots)
-                # no proxy charges more than was promised, whatever the ledger says
-                found[record.directory, number] = at_most(account, gpu.cap_bytes)
-    except (OSError, cgpu_native.NativeError):
-        if os.path.exists(f"{record.directory}/limits"):  # else it is ending
-            return {(record.directory, n): Account(0, {}) for n in range(len(record.gpus))}
-    return found
 
 
 def _charge(record: Record, number: int, gpu: cgpu_native.LimitsGpu, outside_bytes: int) -> bool:

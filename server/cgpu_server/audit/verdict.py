@@ -2,8 +2,9 @@
 
 A ledger is charged before the driver allocates, and credited after the driver frees. At any moment
 an honest process therefore holds no more than its ledger says, apart from what ``allowance``
-covers. But the two are read one after the other, so one comparison may see memory that was
-allocated and freed in between: ``steady`` keeps what several comparisons agree on.
+covers, and from memory that another one of its container is charged for. But the two are read one
+after the other, so one comparison may see memory that was allocated and freed in between:
+``steady`` keeps what several comparisons agree on.
 """
 
 from __future__ import annotations
@@ -46,10 +47,17 @@ class Account(NamedTuple):
     Attributes:
         total_bytes: the sum that the cap applies to.
         slots: bytes by own pid; 0 for a process that holds memory of another GPU only.
+        shared: bytes by own pid that it has imported and another one is charged for. Which of the
+            two the driver names is not known.
     """
 
     total_bytes: int
     slots: Mapping[int, int]
+    shared: Mapping[int, int] = {}
+
+    def most(self, own_pid: int) -> int:
+        """What a process may hold of the memory in the ledger."""
+        return self.slots.get(own_pid, 0) + self.shared.get(own_pid, 0)
 
 
 class Finding(NamedTuple):
@@ -57,8 +65,8 @@ class Finding(NamedTuple):
 
     Attributes:
         kind: ``drift`` of a process that charges its memory, or ``bypass`` of cgpu.
-        pids: host pids of those who hold it; empty if the ledger's sum is wrong. None of a bypass
-            is there for what another process holds.
+        pids: host pids of those who hold it; empty if it is more than the ledger's sum. None of a
+            bypass is there for what another process holds.
         excess_bytes: how much it is.
     """
 
@@ -84,22 +92,26 @@ def allowance(context_bytes: int) -> int:
 
 def larger(before: Account, after: Account) -> Account:
     """The larger of two readings of a ledger, slot by slot."""
-    slots = {**before.slots}
-    for pid, used in after.slots.items():
-        slots[pid] = max(used, slots.get(pid, 0))
-    return Account(max(before.total_bytes, after.total_bytes), slots)
+    return Account(
+        max(before.total_bytes, after.total_bytes),
+        _each_larger(before.slots, after.slots),
+        _each_larger(before.shared, after.shared),
+    )
 
 
 def at_most(account: Account, promised_bytes: int) -> Account:
     """The account without what its container cannot have been charged."""
-    slots = {pid: min(used, promised_bytes) for pid, used in account.slots.items()}
-    return Account(min(account.total_bytes, promised_bytes), slots)
+    return Account(
+        min(account.total_bytes, promised_bytes),
+        {pid: min(used, promised_bytes) for pid, used in account.slots.items()},
+        {pid: min(used, promised_bytes) for pid, used in account.shared.items()},
+    )
 
 
 def explained(held: Sequence[Held], account: Account) -> int:
     """How much of what processes hold is in their ledger."""
     by_process = sum(
-        min(sum(each.used_bytes for each in group), account.slots.get(own_pid, 0))
+        min(sum(each.used_bytes for each in group), account.most(own_pid))
         for own_pid, group in _groups(held)
     )
     return min(by_process, account.total_bytes)  # slots that are not in the sum explain nothing
@@ -120,13 +132,14 @@ def judge(
     found = [
         finding
         for own_pid, group in _groups(held)
-        if (finding := _of_group(group, account.slots.get(own_pid), context_bytes)) is not None
+        if (finding := _of_group(group, own_pid, account, context_bytes)) is not None
     ]
     by_process = sum(finding.excess_bytes for finding in found)
     most = account.total_bytes + len(held) * allowance(context_bytes)
     beyond_sum = sum(each.used_bytes for each in held) - most - by_process
-    if beyond_sum > 0:  # each slot is right, but the sum was lowered
-        found.append(Finding("bypass", (), beyond_sum))
+    if beyond_sum > 0:  # each slot is right: the sum was lowered, or shared memory counts twice
+        twice = beyond_sum <= sum(account.shared.values())
+        found.append(Finding("drift" if twice else "bypass", (), beyond_sum))
     outside = min(by_process + max(0, beyond_sum), unexplained_bytes)
     return Verdict(outside, tuple(found)) if outside > 0 else CALM
 
@@ -165,10 +178,17 @@ def _groups(held: Iterable[Held]) -> list[tuple[int, list[Held]]]:
     return [*found.items()]
 
 
-def _of_group(group: list[Held], slot_bytes: int | None, context_bytes: int) -> Finding | None:
-    stranger = slot_bytes is None and context_bytes > 0  # else it may have a context, charged as 0
+def _each_larger(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return {pid: max(one.get(pid, 0), other.get(pid, 0)) for pid in one.keys() | other.keys()}
+
+
+def _of_group(
+    group: list[Held], own_pid: int, account: Account, context_bytes: int
+) -> Finding | None:
+    # where contexts cost nothing, it may have one, charged as 0
+    stranger = own_pid not in account.slots and context_bytes > 0
     free = 0 if stranger else allowance(context_bytes)
-    known = slot_bytes or 0
+    known = account.most(own_pid)
     excess = sum(each.used_bytes for each in group) - known - len(group) * free
     if excess <= 0:
         return None

@@ -202,18 +202,22 @@ export_forever(void *argument)
     }
 }
 
-static uint64_t
-surveyed(struct cgpu_ledger *observer, uint32_t slot)
+/* What the host sees of SLOT: USED bytes that it pays for, and SHARED that others do. */
+static bool
+surveyed(struct cgpu_ledger *observer, uint32_t slot, uint64_t used, uint64_t shared)
 {
     struct cgpu_survey *survey = malloc(sizeof *survey);
-    uint64_t bytes = 0;
+    bool found = false;
 
     CHECK(survey != NULL && cgpu_ledger_survey(observer, survey) == CGPU_OK);
     for (uint32_t i = 0; i < survey->count; i++) {
-        bytes = survey->holders[i].slot == slot ? survey->holders[i].used_bytes[0] : bytes;
+        const struct cgpu_holder *holder = &survey->holders[i];
+
+        found |= holder->slot == slot && holder->used_bytes[0] == used &&
+                 holder->shared_bytes[0] == shared;
     }
     free(survey);
-    return bytes;
+    return found;
 }
 
 TEST(the_host_sees_at_once_who_pays_for_what_a_killed_process_made)
@@ -229,16 +233,37 @@ TEST(the_host_sees_at_once_who_pays_for_what_a_killed_process_made)
     user = charged(shared.path, 10);
     CHECK(imports(user, CAP, MEMORY));
     CHECK(cgpu_ledger_observe(shared.path, &observer) == CGPU_OK);
-    CHECK(surveyed(observer, user->slot) == 10);
+    CHECK(surveyed(observer, user->slot, 10, MEMORY));
     kill_and_wait(child);
     CHECK(cgpu_ledger_own(user, 0) == 10);
-    CHECK(surveyed(observer, user->slot) == 10 + MEMORY);
+    CHECK(surveyed(observer, user->slot, 10 + MEMORY, 0));
     CHECK(cgpu_ledger_used(observer, 0) == 10 + MEMORY);
     CHECK(cgpu_ledger_processes(observer, 0, &process, 1, &count) == CGPU_OK && count == 1);
     CHECK(process.used_bytes == 10 + MEMORY);
     cgpu_slot_reap(user, true);
     CHECK(holds(user, 10 + MEMORY, 10 + MEMORY));
-    CHECK(surveyed(observer, user->slot) == 10 + MEMORY);
+    CHECK(surveyed(observer, user->slot, 10 + MEMORY, 0));
     cgpu_ledger_detach(observer);
+    cgpu_ledger_detach(user);
+}
+
+/* Which of them the driver names is not known. */
+TEST(the_host_sees_who_has_what_another_importer_pays_for)
+{
+    const char *path = check_ledger();
+    struct cgpu_ledger *maker = exporter(path);
+    struct cgpu_ledger *user = charged(path, 10);
+    struct cgpu_ledger *other = charged(path, 20);
+    struct cgpu_ledger *observer;
+
+    CHECK(imports(user, CAP, MEMORY) && imports(other, CAP, MEMORY));
+    CHECK(cgpu_ledger_observe(path, &observer) == CGPU_OK);
+    CHECK(surveyed(observer, user->slot, 10, MEMORY));
+    CHECK(surveyed(observer, other->slot, 20, MEMORY));
+    cgpu_ledger_detach(maker);
+    CHECK(surveyed(observer, user->slot, 10 + MEMORY, 0));
+    CHECK(surveyed(observer, other->slot, 20, MEMORY));
+    cgpu_ledger_detach(observer);
+    cgpu_ledger_detach(other);
     cgpu_ledger_detach(user);
 }

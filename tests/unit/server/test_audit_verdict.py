@@ -40,6 +40,11 @@ def account(*used: int, total: int | None = None) -> Account:
     return Account(sum(used) if total is None else total, slots)
 
 
+def sharing(slots: dict[int, int], shared: dict[int, int]) -> Account:
+    """A ledger in which those of ``shared`` have imported what others are charged for."""
+    return Account(sum(slots.values()), slots, shared)
+
+
 CASES = {
     "nobody": ([], account(), CALM),
     "an empty container that charged": ([], account(500), CALM),
@@ -89,6 +94,32 @@ CASES = {
         Account(0, {1: 900 * MIB, 7: 900 * MIB}),
         Verdict(900 * MIB - FREE, (Finding("bypass", (), 900 * MIB - FREE),)),
     ),
+    "of two importers the ledger charges one, and the driver names the other": (
+        held(CONTEXT, CONTEXT + 5000 * MIB),
+        sharing({1: CONTEXT + 5000 * MIB, 2: CONTEXT}, {2: 5000 * MIB}),
+        CALM,
+    ),
+    "more than it has imported": (
+        held(CONTEXT, CONTEXT + 6000 * MIB + FREE),
+        sharing({1: CONTEXT + 5000 * MIB, 2: CONTEXT}, {2: 5000 * MIB}),
+        Verdict(1000 * MIB, (Finding("bypass", (101,), 1000 * MIB),)),
+    ),
+    "the driver names both, and one of them pays": (
+        held(*[CONTEXT + 5000 * MIB] * 2),
+        sharing({1: CONTEXT + 5000 * MIB, 2: CONTEXT}, {2: 5000 * MIB}),
+        Verdict(5000 * MIB - 2 * FREE, (Finding("drift", (), 5000 * MIB - 2 * FREE),)),
+    ),
+    "what it claims to have imported is in no sum": (
+        held(CONTEXT, CONTEXT + 5000 * MIB),
+        sharing({1: CONTEXT, 2: CONTEXT}, {2: 4000 * MIB}),
+        Verdict(
+            5000 * MIB - 2 * FREE,
+            (
+                Finding("bypass", (101,), 1000 * MIB - FREE),
+                Finding("drift", (), 4000 * MIB - FREE),
+            ),
+        ),
+    ),
     "two that go by one id in nested namespaces": (
         [Held(100, 1, 700 * MIB), Held(101, 1, CONTEXT)],
         account(700 * MIB + CONTEXT),
@@ -127,6 +158,8 @@ def test_no_more_is_charged_than_the_gpu_holds() -> None:
     ledger = account(CONTEXT, CONTEXT)
     assert judge(imports, ledger, CONTEXT, 0) == CALM
     assert judge(imports, ledger, CONTEXT, 7).outside_bytes == 7
+    both, one_pays = held(700, 700), sharing({1: 700, 2: 0}, {2: 700})
+    assert explained(both, one_pays) == 700
 
 
 def test_what_the_ledger_explains_is_no_more_than_there_is() -> None:
@@ -135,9 +168,8 @@ def test_what_the_ledger_explains_is_no_more_than_there_is() -> None:
 
 
 def test_of_two_looks_at_a_ledger_the_larger_figures_count() -> None:
-    assert larger(Account(5, {1: 4, 2: 1}), Account(3, {1: 2, 3: 1})) == Account(
-        5, {1: 4, 2: 1, 3: 1}
-    )
+    one, other = Account(5, {1: 4, 2: 1}, {2: 7}), Account(3, {1: 2, 3: 1}, {2: 9, 3: 1})
+    assert larger(one, other) == Account(5, {1: 4, 2: 1, 3: 1}, {2: 9, 3: 1})
 
 
 STEADY = [
@@ -221,11 +253,14 @@ def test_an_honest_ledger_is_never_accused(pairs: list[tuple[int, int]], context
     assert judge(theirs, ledger, context, ALL) == CALM
 
 
-@given(st.lists(AMOUNTS, min_size=1, max_size=5), st.lists(AMOUNTS, max_size=5), AMOUNTS)
+BY_PID = st.dictionaries(st.integers(1, 5), AMOUNTS)
+
+
+@given(st.lists(AMOUNTS, min_size=1, max_size=5), BY_PID, BY_PID, AMOUNTS)
 def test_with_the_charge_the_container_is_where_the_driver_says(
-    used: list[int], slots: list[int], total: int
+    used: list[int], slots: dict[int, int], shared: dict[int, int], total: int
 ) -> None:
     """But for the allowances: whatever is in the ledger, hostile or not."""
     theirs = held(*used)
-    charge = judge(theirs, account(*slots, total=total), CONTEXT, ALL).outside_bytes
+    charge = judge(theirs, Account(total, slots, shared), CONTEXT, ALL).outside_bytes
     assert total + charge >= sum(used) - len(used) * FREE

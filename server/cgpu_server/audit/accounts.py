@@ -1,0 +1,40 @@
+"""What ledgers say. Containers can write them: no more is believed than was promised."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import cgpu_native
+from cgpu_server.audit.verdict import Account, at_most
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cgpu_node.shares.record import Record
+
+    Tenant = tuple[str, int]  # a container's directory, and the number of one of its GPUs
+
+
+def accounts_of(records: Iterable[Record]) -> dict[Tenant, Account]:
+    """What their ledgers say; one that its container ruined says nothing."""
+    return {key: each for record in records for key, each in _of(record).items()}
+
+
+def _of(record: Record) -> dict[Tenant, Account]:
+    found: dict[Tenant, Account] = {}
+    try:
+        with cgpu_native.Ledger.observe(f"{record.directory}/ledger") as ledger:
+            look = ledger.look()
+            everyone = dict.fromkeys((each.pid for each in look.processes()), 0)
+            for number, gpu in enumerate(record.gpus):
+                slots = {**everyone}
+                for each in look.processes(number):
+                    slots[each.pid] += each.used_bytes
+                account = Account(ledger.total(number), slots, look.shared(number))
+                # no proxy charges more than was promised, whatever the ledger says
+                found[record.directory, number] = at_most(account, gpu.cap_bytes)
+    except (OSError, cgpu_native.NativeError):
+        if os.path.exists(f"{record.directory}/limits"):  # else it is ending
+            return {(record.directory, n): Account(0, {}) for n in range(len(record.gpus))}
+    return found

@@ -1,4 +1,4 @@
-"""What root in a container does to the files that it is given (REL-7, REL-9)."""
+"""What root in a container does to its files, and makes the host keep (REL-5, REL-7, REL-9)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ pytestmark = pytest.mark.system
 
 PROGRAM = "/opt/hostile_files.py"
 LIMITS, LEDGER = "/dev/cgpu/limits", "/dev/cgpu/ledger"
+WORD = "x" * 131071  # the longest that Linux takes
 
 
 @contextmanager
@@ -37,6 +38,13 @@ def hostile(node: Node, made: Bundle, *arguments: str) -> Iterator[None]:
     """A container that has done ``arguments`` of ``hostile_files.py`` and goes on."""
     volume = Volume(Path(hostile_files.__file__), PROGRAM)
     made.prepare(["python3", PROGRAM, *arguments], share(3), [volume])
+    with running(node, made):
+        yield
+
+
+@contextmanager
+def running(node: Node, made: Bundle) -> Iterator[None]:
+    """A prepared container that has said that it is done."""
     words = made.enclosure.command(*made.start_command(node.command()))
     process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -80,6 +88,24 @@ def test_leases_mark_the_container_and_hold_up_no_other_one(
         assert found == {made.id: marks.LEASE, other.id: None}
         assert stand_in.calls() > 0
         assert leased(node, made.id) == 2, "all of it has waited for the leases"
+
+
+def test_megabytes_of_arguments_keep_nobody_from_starting(
+    enclosure: Enclosure, bundle: Callable[[Path], Bundle], small_root: Path
+) -> None:
+    """REL-5: little of them is kept, and the server's answer names all containers."""
+    node = Node(enclosure.base / "wordy", T4)
+    command = ["sh", "-c", "echo done; read line", *[WORD] * 14]
+    made = [bundle(small_root) for _ in range(9)]
+    with ExitStack() as stack:
+        for each in made:
+            each.prepare(command, share(1), [])
+            stack.enter_context(running(node, each))
+        answer = client.ask(str(node.state), {"request": "status"})
+        assert {each["id"] for each in answer["containers"]} == {each.id for each in made}
+        files = [path for path in (node.state / "containers").rglob("*") if path.is_file()]
+        assert sum(path.stat().st_size for path in files) < len(made) << 20
+        bundle(small_root).run(node.command(), "true", env=share(1))
 
 
 def may_mount(config: dict[str, Any]) -> None:

@@ -174,6 +174,8 @@ def test_the_source_distribution_is_the_repository(tmp_path: Path) -> None:
     with tarfile.open(first) as archive:
         names = [member.name.partition("/")[2] for member in archive if not member.isdir()]
     assert sorted(names) == sorted([*distribution.files(), "PKG-INFO", "setup.cfg"])
+    pins = [path.read_text() for path in (images.CONSTRAINTS, images.IMAGE_CONSTRAINTS)]
+    assert (first.parent / "constraints.txt").read_text() == "".join(pins), "for the image"
 
 
 def test_a_wheel_has_every_module_and_nothing_else_of_the_tree(wheel: zipfile.ZipFile) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +17,7 @@ from lab.containers.engines import ULIMITS
 from lab.products import releases
 
 if TYPE_CHECKING:
-    from lab.containers.engines import Docker
+    from lab.containers.engines import Docker, Result
 
 pytestmark = pytest.mark.system
 
@@ -27,19 +29,28 @@ CONFINED = ["--read-only", "--cap-drop=ALL", "--security-opt=no-new-privileges"]
 
 
 @pytest.fixture(scope="module")
-def image(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> str:
+def context(docker: Docker, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the image is made of, as ``make dist`` leaves it."""
     root = images.with_pip()
     tar = subprocess.Popen(["tar", "-C", root, "-c", "."], stdout=subprocess.PIPE)
     settings = [f"--change=ENV {name}={value}" for name, value in OFFLINE.items()]
     docker.docker("import", *settings, "-", BASE, stdin=tar.stdout)
     assert tar.wait() == 0
-    context = tmp_path_factory.mktemp("context")
-    wheel = releases.present_wheel(context)
+    wheel = releases.present_wheel(tmp_path_factory.mktemp("context"))
     assert wheel.name.endswith(f"_{platform.machine()}.whl")
     constraints = images.CONSTRAINTS.read_text() + images.IMAGE_CONSTRAINTS.read_text()
     (wheel.parent / "constraints.txt").write_text(constraints)
-    words = ["build", "--network=none", *ULIMITS, f"--build-arg=BASE={BASE}", "--tag=cgpu"]
-    docker.docker(*words, f"--file={DOCKERFILE}", wheel.parent, timeout=300)
+    return wheel.parent
+
+
+def build(docker: Docker, context: Path, tag: str, *, check: bool = True) -> Result:
+    words = ["build", "--network=none", *ULIMITS, f"--build-arg=BASE={BASE}", f"--tag={tag}"]
+    return docker.docker(*words, f"--file={DOCKERFILE}", context, timeout=300, check=check)
+
+
+@pytest.fixture(scope="module")
+def image(docker: Docker, context: Path) -> str:
+    build(docker, context, "cgpu")
     return "cgpu"
 
 
@@ -59,3 +70,14 @@ def test_the_image_has_the_programs_and_needs_no_rights(
 def test_nobody_is_root_in_it(docker: Docker, image: str) -> None:
     assert docker.run(image, "id", "-u", options=CONFINED).stdout.strip() == "65532"
     assert docker.run(image, "ls", "/usr/share/cgpu", check=False).returncode
+
+
+def test_no_other_libraries_come_into_it_than_those_that_are_pinned(
+    docker: Docker, context: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(context, tmp_path / "context")
+    pins = (other / "constraints.txt").read_text()
+    (other / "constraints.txt").write_text(re.sub(r"(?m)^yarl==.*$", "yarl==0.1", pins))
+    built = build(docker, other, "cgpu-other", check=False)
+    assert built.returncode
+    assert "yarl" in built.stdout + built.stderr

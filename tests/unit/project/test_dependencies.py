@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.version import Version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -94,7 +95,9 @@ def test_the_package_and_the_image_pin_what_they_bring() -> None:
     more = needed(PROJECT["project"]["optional-dependencies"]["k8s"]) - always
     for listed, file in ((always, "debian"), (more, "image")):
         lines = (ROOT / "deploy" / file / "constraints.txt").read_text().splitlines()
-        assert {normal(line.partition("==")[0]) for line in lines} == listed, file
+        pins = dict(line.split("==") for line in lines)
+        assert {normal(name) for name in pins} == listed, file
+        assert [str(Version(pin)) for pin in pins.values()] == list(pins.values()), "no patterns"
 
 
 def test_each_dependency_is_imported_and_each_import_is_a_dependency() -> None:
